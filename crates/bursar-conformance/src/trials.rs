@@ -1,0 +1,23 @@
+//! The clauses.
+
+mod budgets;
+mod faults;
+mod frames;
+mod resources;
+
+use crate::Clause;
+
+/// Every clause this crate knows.
+pub fn all() -> Vec<Clause> {
+    [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES].concat()
+}
+
+/// A table of clauses from functions named after them.
+macro_rules! clauses {
+    ($($needs:ident: $name:ident),* $(,)?) => {
+        pub(super) const CLAUSES: &[crate::Clause] = &[$(
+            crate::Clause { name: stringify!($name), needs: crate::Needs::$needs, run: $name },
+        )*];
+    };
+}
+use clauses;

@@ -1,0 +1,222 @@
+//! The token that owns a range of device memory.
+#![allow(unsafe_code)]
+
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, Result, Stream};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Every block is aligned to at least this many bytes.
+pub const MIN_ALIGN: u64 = 256;
+/// The largest alignment that can be asked for, in bytes.
+pub const MAX_ALIGN: u64 = 2 << 20;
+
+/// Who made a block, and so the only one who may take it back.
+///
+/// ```
+/// use bursar_core::OwnerId;
+///
+/// assert_ne!(OwnerId::unique(), OwnerId::unique());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct OwnerId(u32);
+
+impl OwnerId {
+    /// An identity nobody else in the process has.
+    pub fn unique() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+/// Exclusive ownership of one range of device memory: a linear token.
+///
+/// A block cannot be copied or, in safe code, forged, and freeing takes it by value; so no two live blocks overlap and a
+/// double free does not compile. Dropping one without freeing it leaks its memory, which stays counted.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
+/// let block = memory.allocate(1000, 256, stream, tag!("scratch"))?;
+/// assert_eq!(block.requested(), Bytes(1000));
+/// assert!(block.granted() >= block.requested());
+/// memory.deallocate(block, stream).map_err(|refused| refused.error)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a block leaks its memory: give it back with `deallocate`"]
+pub struct DeviceBlock {
+    ptr: DevicePtr,
+    requested: u64,
+    granted: u64,
+    generation: Generation,
+    stream: Stream,
+    tag: AllocTag,
+    owner: OwnerId,
+    offset: u32,
+}
+
+const _: () = assert!(size_of::<DeviceBlock>() == 64, "a block is one cache line");
+
+/// What a block is made of; see [`DeviceBlock::from_parts`].
+///
+/// ```
+/// use bursar_core::{AllocTag, BlockParts, DevicePtr, OwnerId};
+///
+/// let parts = BlockParts {
+///     ptr: DevicePtr(0x1000),
+///     requested: 100,
+///     granted: 256,
+///     tag: AllocTag::UNTAGGED,
+///     owner: OwnerId::unique(),
+///     offset: 0,
+/// };
+/// assert!(parts.requested <= parts.granted);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockParts {
+    /// Where the block begins, for its user.
+    pub ptr: DevicePtr,
+    /// What was asked for, in bytes.
+    pub requested: u64,
+    /// What the block costs, in bytes, from `ptr - offset` on.
+    pub granted: u64,
+    /// What it is for.
+    pub tag: AllocTag,
+    /// Who made it.
+    pub owner: OwnerId,
+    /// How far alignment moved `ptr` into the grant.
+    pub offset: u32,
+}
+
+impl BlockParts {
+    /// The first aligned place in an allocation of `granted` bytes at `base`, as [`grant`] sized it.
+    #[inline]
+    pub const fn aligned(
+        base: DevicePtr,
+        requested: u64,
+        granted: Bytes,
+        align: u64,
+        tag: AllocTag,
+        owner: OwnerId,
+    ) -> Self {
+        let offset = base.0.wrapping_neg() & (align - 1);
+        Self { ptr: base.offset(offset), requested, granted: granted.get(), tag, owner, offset: offset as u32 }
+    }
+}
+
+impl DeviceBlock {
+    /// Makes the token for a range, with a generation of its own.
+    ///
+    /// # Safety
+    /// The granted range is device memory of `stream`'s device that no other live block or frame covers and that its
+    /// maker gives out with this token alone.
+    #[inline]
+    pub unsafe fn from_parts(parts: BlockParts, stream: Stream) -> Self {
+        let BlockParts { ptr, requested, granted, tag, owner, offset } = parts;
+        Self { ptr, requested, granted, generation: Generation::next(), stream, tag, owner, offset }
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub const fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    /// Where its grant begins: at [`ptr`](Self::ptr), or before it where alignment asked for more than a leaf gives.
+    #[inline]
+    pub const fn base(&self) -> DevicePtr {
+        DevicePtr(self.ptr.0 - self.offset as u64)
+    }
+
+    /// What was asked for.
+    #[inline]
+    pub const fn requested(&self) -> Bytes {
+        Bytes(self.requested)
+    }
+
+    /// What it costs: what budgets charge, and what is free again once it is.
+    #[inline]
+    pub const fn granted(&self) -> Bytes {
+        Bytes(self.granted)
+    }
+
+    /// The device it is on.
+    #[inline]
+    pub const fn device(&self) -> DeviceId {
+        self.stream.device()
+    }
+
+    /// The stream it was allocated on.
+    #[inline]
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// What it is for.
+    #[inline]
+    pub const fn tag(&self) -> AllocTag {
+        self.tag
+    }
+
+    /// Which life of its address it is.
+    #[inline]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Who made it.
+    #[inline]
+    pub const fn owner(&self) -> OwnerId {
+        self.owner
+    }
+}
+
+/// A free that was refused before anything happened: the block comes back with the reason.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(memory: &dyn DeviceMemoryResource, other: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
+/// let block = memory.allocate(1000, 256, stream, tag!("scratch"))?;
+/// let refused = other.deallocate(block, stream).unwrap_err();
+/// assert!(matches!(refused.error, Error::ForeignBlock { .. }));
+/// memory.deallocate(refused.block, stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("the block was not freed: {error}")]
+pub struct Refused {
+    /// The block, as it was.
+    pub block: DeviceBlock,
+    /// Why it was not taken.
+    #[source]
+    pub error: Error,
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}
+
+/// What `bytes` at `align` cost where sizes are rounded to [`MIN_ALIGN`] and larger alignments are met by
+/// over-allocating: the grant of every leaf.
+///
+/// ```
+/// use bursar_core::{Bytes, grant};
+///
+/// assert_eq!(grant(1, 1)?, Bytes(256));
+/// assert_eq!(grant(512, 4096)?, Bytes(512 + 4096 - 256));
+/// assert!(grant(u64::MAX, 256).is_err());
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
+    if !align.is_power_of_two() || align > MAX_ALIGN {
+        return Err(Error::InvalidAlignment { align });
+    }
+    let extra = align.saturating_sub(MIN_ALIGN);
+    match crate::driver::round_up(bytes, MIN_ALIGN) {
+        Some(rounded) if bytes > 0 && rounded.checked_add(extra).is_some() => Ok(Bytes(rounded + extra)),
+        _ => Err(Error::InvalidSize { requested: bytes }),
+    }
+}

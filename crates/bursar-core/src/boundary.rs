@@ -1,0 +1,113 @@
+//! Blocks on the other side of a raw boundary (C, Python, FFI), where linear tokens cannot follow.
+
+use crate::{AllocTag, DeviceBlock, DeviceId, DevicePtr, Error, Generation, Result};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+/// What crosses the boundary in place of a block.
+///
+/// ```
+/// use bursar_core::{DevicePtr, Generation, RawBlock};
+///
+/// let raw = RawBlock { ptr: DevicePtr(0x1000), generation: Generation::next() };
+/// assert_eq!(Generation::from_raw(raw.generation.get()), Some(raw.generation));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RawBlock {
+    /// Where the block begins.
+    pub ptr: DevicePtr,
+    /// Which life of that address it is.
+    pub generation: Generation,
+}
+
+/// How many blocks that came back are remembered, to tell a stale one from one that never was.
+const REMEMBERED: usize = 4096;
+
+/// The blocks of one device that were lent across a raw boundary. What comes back is looked up: nothing on the other
+/// side can free what it was not given, or free it twice.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(context: &DeviceContext, block: DeviceBlock) -> Result<()> {
+/// let raw = context.lent().lend(block);
+/// let block = context.lent().take_back(raw)?;
+/// assert!(matches!(context.lent().take_back(raw), Err(Error::UseAfterFree { .. })));
+/// # drop(block);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct LentBlocks {
+    device: DeviceId,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lent: HashMap<DevicePtr, DeviceBlock>,
+    returned: HashMap<Generation, AllocTag>,
+    order: VecDeque<Generation>,
+}
+
+impl LentBlocks {
+    pub(crate) fn new(device: DeviceId) -> Self {
+        Self { device, state: Mutex::default() }
+    }
+
+    /// Keeps the block and answers what stands for it on the other side.
+    pub fn lend(&self, block: DeviceBlock) -> RawBlock {
+        let raw = RawBlock { ptr: block.ptr(), generation: block.generation() };
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).lent.insert(raw.ptr, block);
+        raw
+    }
+
+    /// The block that `raw` stands for. One that came back already, or whose address has a new life, is
+    /// [`Error::UseAfterFree`]; one that was never lent here is [`Error::ForeignBlock`].
+    pub fn take_back(&self, raw: RawBlock) -> Result<DeviceBlock> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.lent.get(&raw.ptr) {
+            Some(block) if block.generation() == raw.generation => {}
+            _ => return Err(state.stranger(self.device, raw)),
+        }
+        state.take(raw.ptr).ok_or(Error::ForeignBlock { device: self.device, ptr: raw.ptr })
+    }
+
+    /// The block that begins at `ptr`, for boundaries that carry an address alone.
+    pub fn take_back_at(&self, ptr: DevicePtr) -> Result<DeviceBlock> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.take(ptr).ok_or(Error::ForeignBlock { device: self.device, ptr })
+    }
+
+    /// How many blocks are on the other side.
+    pub fn len(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).lent.len()
+    }
+
+    /// Whether no block is on the other side.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl State {
+    fn take(&mut self, ptr: DevicePtr) -> Option<DeviceBlock> {
+        let block = self.lent.remove(&ptr)?;
+        self.returned.insert(block.generation(), block.tag());
+        self.order.push_back(block.generation());
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.returned.remove(&oldest);
+        }
+        Some(block)
+    }
+
+    fn stranger(&self, device: DeviceId, raw: RawBlock) -> Error {
+        let RawBlock { ptr, generation } = raw;
+        match self.returned.get(&generation) {
+            Some(&tag) => Error::UseAfterFree { ptr, generation, tag },
+            None if self.lent.contains_key(&ptr) => Error::UseAfterFree { ptr, generation, tag: AllocTag::UNTAGGED },
+            None => Error::ForeignBlock { device, ptr },
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What all layers of one device share.
+#![allow(unsafe_code)]
+
+use crate::stream::{Release, StreamTable};
+use crate::{
+    Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, Fault, LentBlocks, Note, RawContext, RawEvent,
+    RawStream, Result, Status, Stream, StreamMisuse,
+};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Someone who keeps memory of a device and can be asked to let some go, or to prepare for the end of a stream.
+///
+/// ```
+/// use bursar_core::{Bytes, Member, Stream};
+///
+/// #[derive(Debug)]
+/// struct Hoard;
+///
+/// impl Member for Hoard {
+///     fn trim(&self) -> Bytes {
+///         Bytes::ZERO
+///     }
+///     fn stream_ends(&self, _: Stream) {}
+/// }
+/// ```
+pub trait Member: fmt::Debug + Send + Sync {
+    /// Gives back to the driver what it can spare; answers how much.
+    fn trim(&self) -> Bytes;
+
+    /// Hears that an adopted stream is about to be forgotten: the last moment at which it can be recorded on. Everything
+    /// freed on it must stay reusable.
+    fn stream_ends(&self, stream: Stream);
+}
+
+/// Beside each device's column of layers: its driver, the table of its streams, the fault it remembers, the sink its
+/// events go to, the blocks lent across raw boundaries, and the members to ask for a trim.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn show(driver: Arc<dyn Driver>) -> Result<()> {
+/// let context = DeviceContext::open(driver, DeviceId(0))?;
+/// let stream = context.create_stream(0)?;
+/// context.synchronize(stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DeviceContext {
+    driver: Arc<dyn Driver>,
+    device: DeviceId,
+    facts: DeviceFacts,
+    primary: RawContext,
+    listens: bool,
+    streams: StreamTable,
+    fault: Fault,
+    sink: EventSink,
+    lent: LentBlocks,
+    events: Mutex<Vec<RawEvent>>,
+    members: Mutex<Vec<Weak<dyn Member>>>,
+}
+
+impl DeviceContext {
+    /// Opens a device of `driver`.
+    pub fn open(driver: Arc<dyn Driver>, device: DeviceId) -> Result<Arc<Self>> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let count = driver.device_count();
+        if device.0 >= count {
+            return Err(Error::InvalidDevice { device, count });
+        }
+        let primary = driver.open(device)?;
+        let facts = driver.facts(device).or_else(|error| driver.close(device).and(Err(error)))?;
+        Ok(Arc::new(Self {
+            listens: driver.listens(),
+            driver,
+            device,
+            facts,
+            primary,
+            streams: StreamTable::new(NEXT.fetch_add(1, Relaxed), device),
+            fault: Fault::default(),
+            sink: EventSink::default(),
+            lent: LentBlocks::new(device),
+            events: Mutex::default(),
+            members: Mutex::default(),
+        }))
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &Arc<dyn Driver> {
+        &self.driver
+    }
+
+    /// The device.
+    #[inline]
+    pub const fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// What does not change about the device.
+    pub const fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    /// The raw handle of the device's primary context, for other libraries in the process.
+    pub const fn raw_context(&self) -> RawContext {
+        self.primary
+    }
+
+    /// The fault it remembers.
+    #[inline]
+    pub const fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    /// Where its events go.
+    #[inline]
+    pub const fn sink(&self) -> &EventSink {
+        &self.sink
+    }
+
+    /// The blocks that are on the other side of a raw boundary.
+    pub const fn lent(&self) -> &LentBlocks {
+        &self.lent
+    }
+
+    /// The legacy default stream.
+    pub fn default_stream(&self) -> Stream {
+        self.streams.default_stream()
+    }
+
+    /// Creates a stream that lives as long as the context. `priority` is within the facts' range.
+    pub fn create_stream(&self, priority: i32) -> Result<Stream> {
+        if !self.facts.stream_priorities.contains(&priority) {
+            return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
+        }
+        let raw = self.driver.stream_create(self.device, priority).map_err(Error::CreateFailed)?;
+        self.streams.own(raw).inspect_err(|_| self.destroy_stream(raw))
+    }
+
+    fn destroy_stream(&self, raw: RawStream) {
+        // SAFETY: the stream was created by this context's driver and its token is in no table any more.
+        if let Err(error) = unsafe { self.driver.stream_destroy(self.device, raw) } {
+            self.fault.record(error);
+        }
+    }
+
+    /// Lets a stream that somebody else made be used here, until the adoption is dropped. A raw handle of zero, like
+    /// [`RawStream::LEGACY`], is the legacy default stream; [`RawStream::PER_THREAD`] is refused.
+    ///
+    /// Drop the adoption before the stream is destroyed: that is when everything freed on it is put in order, so that
+    /// its memory stays reusable.
+    ///
+    /// # Safety
+    /// `raw` is a live stream of this device until the adoption has been dropped and every call given a copy of its
+    /// [`Stream`] has returned.
+    pub unsafe fn adopt_stream(self: &Arc<Self>, raw: RawStream) -> Result<AdoptedStream> {
+        let stream = self.streams.adopt(raw)?;
+        Ok(AdoptedStream { context: self.clone(), stream })
+    }
+
+    /// The driver's handle of a stream that may be used here.
+    #[inline]
+    pub fn resolve(&self, stream: Stream) -> Result<RawStream> {
+        self.streams.resolve(stream)
+    }
+
+    /// The driver's handle of the stream that is at a place of the table now, if one is.
+    pub(crate) fn resolve_slot(&self, slot: usize) -> Option<RawStream> {
+        self.streams.resolve_slot(slot)
+    }
+
+    /// The driver's handle of a stream that memory may be ordered on: one of this context, not being captured.
+    #[inline]
+    pub fn resolve_for_memory(&self, stream: Stream) -> Result<RawStream> {
+        let raw = self.resolve(stream)?;
+        // SAFETY: the table resolves live streams of this device only.
+        if unsafe { self.driver.stream_is_capturing(self.device, raw) }? {
+            let (device, stream) = (self.device, stream.number());
+            return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
+        }
+        Ok(raw)
+    }
+
+    /// As [`resolve_for_memory`](Self::resolve_for_memory), for a free: where the driver cannot even answer, the free
+    /// itself meets the same failure and is kept.
+    pub(crate) fn resolve_for_free(&self, stream: Stream) -> Result<RawStream> {
+        match self.resolve_for_memory(stream) {
+            Err(Error::Driver(_)) => self.resolve(stream),
+            other => other,
+        }
+    }
+
+    /// Waits until everything submitted to the stream so far has run.
+    pub fn synchronize(&self, stream: Stream) -> Result<()> {
+        let raw = self.resolve(stream)?;
+        // SAFETY: the table resolves live streams of this device only.
+        unsafe { self.driver.stream_synchronize(self.device, raw) }.map_err(|error| self.failed(error))
+    }
+
+    /// Tells a listening driver which range is a block; free of cost otherwise.
+    ///
+    /// # Safety
+    /// As for [`Driver::note`].
+    #[inline]
+    pub unsafe fn note(&self, note: Note) {
+        if self.listens {
+            // SAFETY: the caller's own promise.
+            unsafe { self.driver.note(self.device, note) };
+        }
+    }
+
+    /// An event of the device, new or used before; give it back with [`give_event`](Self::give_event).
+    pub fn take_event(&self) -> Result<RawEvent, DriverError> {
+        let spare = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match spare {
+            Some(event) => Ok(event),
+            None => self.driver.event_create(self.device),
+        }
+    }
+
+    /// Takes an event back that nobody will query or wait for again.
+    pub fn give_event(&self, event: RawEvent) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+    }
+
+    /// Makes `member` be asked for trims and told of streams that end, for as long as it lives.
+    pub fn join(&self, member: Weak<dyn Member>) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.push(member);
+    }
+
+    /// Asks every member for a trim; answers how much came back.
+    pub fn trim(&self) -> Bytes {
+        self.members().iter().fold(Bytes::ZERO, |sum, member| sum.saturating_add(member.trim()))
+    }
+
+    fn members(&self) -> Vec<Arc<dyn Member>> {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Turns a failed call into what its caller should see, and remembers it if the device is lost.
+    #[cold]
+    pub fn failed(&self, error: DriverError) -> Error {
+        if error.is_sticky() {
+            self.fault.record(error);
+        }
+        Error::Driver(error)
+    }
+
+    /// Turns a failed allocation of `requested` into what its caller should see.
+    #[cold]
+    pub fn allocation_failed(&self, error: DriverError, requested: Bytes) -> Error {
+        match (error.status, self.driver.memory(self.device)) {
+            (Status::OutOfMemory, Ok(info)) => {
+                Error::OutOfMemory { device: self.device, requested, free: info.free, total: info.total }
+            }
+            _ => self.failed(error),
+        }
+    }
+}
+
+impl Drop for DeviceContext {
+    fn drop(&mut self) {
+        for raw in self.streams.take_owned() {
+            self.destroy_stream(raw);
+        }
+        for event in std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner)) {
+            // SAFETY: spare events came from this driver and nobody else has them.
+            if let Err(error) = unsafe { self.driver.event_destroy(self.device, event) } {
+                self.fault.record(error);
+            }
+        }
+        if let Err(error) = self.driver.close(self.device) {
+            self.fault.record(error);
+        }
+    }
+}
+
+/// A foreign stream that may be used here until this is dropped.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn show(context: &Arc<DeviceContext>, raw: RawStream) -> Result<()> {
+/// // SAFETY: `raw` outlives the adoption.
+/// let adopted = unsafe { context.adopt_stream(raw)? };
+/// assert_eq!(context.resolve(adopted.stream())?, raw);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AdoptedStream {
+    context: Arc<DeviceContext>,
+    stream: Stream,
+}
+
+impl AdoptedStream {
+    /// The stream.
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+}
+
+impl Drop for AdoptedStream {
+    fn drop(&mut self) {
+        if self.context.streams.release(self.stream) == Release::Last {
+            for member in self.context.members() {
+                member.stream_ends(self.stream);
+            }
+            self.context.streams.vacate(self.stream);
+        }
+    }
+}

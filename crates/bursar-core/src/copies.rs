@@ -1,0 +1,194 @@
+//! Copies and fills that have run when the call returns.
+//!
+//! A borrowed [`DeviceBlock`] proves that its range is live and, borrowed mutably, that nobody else touches it. Work is
+//! submitted to the stream named, after whatever the block's own stream was given before, and waited for: so neither host
+//! memory nor a block has to outlive the call, and nothing is in flight after it. An error means that the range may hold
+//! anything, never that work may still touch it.
+#![allow(unsafe_code)]
+
+use crate::{DeviceBlock, DeviceContext, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Status, Stream};
+use std::io::Write as _;
+use std::time::Duration;
+
+/// How often a wait that fails for no lasting reason is tried again, and how long after.
+const WAIT_ATTEMPTS: u32 = 1000;
+const WAIT_PAUSE: Duration = Duration::from_millis(1);
+
+impl DeviceContext {
+    /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before; nobody waits here.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, produces: Stream, consumes: Stream) -> Result<()> {
+    /// context.order(produces, consumes)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn order(&self, first: Stream, then: Stream) -> Result<()> {
+        let (raw_first, raw_then) = (self.resolve_for_memory(first)?, self.resolve_for_memory(then)?);
+        if first == then {
+            return Ok(());
+        }
+        let (driver, device) = (self.driver(), self.device());
+        let event = self.take_event().map_err(|error| self.failed(error))?;
+        // SAFETY: the table resolves live streams of this device only, and the event is this context's.
+        let recorded = unsafe { driver.event_record(device, event, raw_first) };
+        let ordered = recorded.and_then(|()| {
+            // SAFETY: as above.
+            unsafe { driver.stream_wait(device, raw_then, event) }
+        });
+        self.give_event(event);
+        ordered.map_err(|error| self.failed(error))
+    }
+
+    /// Writes `src` into the block, `offset` bytes from its start.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, block: &mut DeviceBlock, stream: Stream) -> Result<()> {
+    /// context.copy_from_host(block, 4, &[1, 2, 3], stream)?;
+    /// let mut bytes = [0; 3];
+    /// context.copy_to_host(block, 4, &mut bytes, stream)?;
+    /// assert_eq!(bytes, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn copy_from_host(&self, block: &mut DeviceBlock, offset: u64, src: &[u8], stream: Stream) -> Result<()> {
+        let bytes = src.len() as u64;
+        let dst = range(block, offset, bytes)?;
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `src` is borrowed; `run`
+            // passes a live stream that is ordered after the block's own.
+            unsafe { self.driver().copy_to_device(self.device(), raw, dst, src.as_ptr(), bytes) }
+        })
+    }
+
+    /// Reads what is `offset` bytes from the start of the block into `dst`.
+    pub fn copy_to_host(&self, block: &DeviceBlock, offset: u64, dst: &mut [u8], stream: Stream) -> Result<()> {
+        let bytes = dst.len() as u64;
+        let src = range(block, offset, bytes)?;
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `src` lies in a block that is borrowed until this has run, as `dst` is borrowed mutably; `run`
+            // passes a live stream that is ordered after the block's own.
+            unsafe { self.driver().copy_to_host(self.device(), raw, dst.as_mut_ptr(), src, bytes) }
+        })
+    }
+
+    /// Copies `bytes` from one block of this device to another.
+    pub fn copy_blocks(
+        &self,
+        dst: &mut DeviceBlock,
+        dst_offset: u64,
+        src: &DeviceBlock,
+        src_offset: u64,
+        bytes: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let (to, from) = (range(dst, dst_offset, bytes)?, range(src, src_offset, bytes)?);
+        self.run([dst.stream(), src.stream()], bytes, stream, |raw| {
+            // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run` passes
+            // a live stream that is ordered after the blocks' own.
+            unsafe { self.driver().copy_on_device(self.device(), raw, to, from, bytes) }
+        })
+    }
+
+    /// Repeats `pattern` `count` times, from `offset` bytes after the start of the block on. The offset is a multiple of
+    /// the pattern's width.
+    pub fn fill(
+        &self,
+        block: &mut DeviceBlock,
+        offset: u64,
+        pattern: Pattern,
+        count: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let bytes = count.checked_mul(pattern.width()).ok_or(OUTSIDE)?;
+        let dst = range(block, offset, bytes)?;
+        if !dst.0.is_multiple_of(pattern.width()) {
+            return Err(Error::InvalidValue { what: "a fill begins at a multiple of its pattern's width" });
+        }
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `dst` is aligned to the pattern and lies in a block that is borrowed mutably until this has run;
+            // `run` passes a live stream that is ordered after the block's own.
+            unsafe { self.driver().fill(self.device(), raw, dst, pattern, count) }
+        })
+    }
+
+    /// Repeats the bytes of `unit` `count` times, from `offset` bytes after the start of the block on, whatever their
+    /// number. What no [`Pattern`] can say is written once and doubled on the device.
+    pub fn fill_with(
+        &self,
+        block: &mut DeviceBlock,
+        offset: u64,
+        unit: &[u8],
+        count: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let width = unit.len() as u64;
+        let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
+        let dst = range(block, offset, bytes)?;
+        self.run([block.stream()], bytes, stream, |raw| {
+            let (driver, device) = (self.driver(), self.device());
+            // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `unit` is borrowed, and has
+            // room for one unit because there are bytes to fill; `run` passes a live stream that is ordered after the
+            // block's own.
+            unsafe { driver.copy_to_device(device, raw, dst, unit.as_ptr(), width) }?;
+            let mut filled = width;
+            while filled < bytes {
+                let more = filled.min(bytes - filled);
+                // SAFETY: as above; what is copied ends where the copy begins.
+                unsafe { driver.copy_on_device(device, raw, dst.offset(filled), dst, more) }?;
+                filled += more;
+            }
+            Ok(())
+        })
+    }
+
+    /// Submits work on blocks whose own streams are `homes` and waits for it.
+    fn run<const N: usize>(
+        &self,
+        homes: [Stream; N],
+        bytes: u64,
+        stream: Stream,
+        submit: impl FnOnce(RawStream) -> DriverResult<()>,
+    ) -> Result<()> {
+        self.fault().check()?;
+        let raw = self.resolve_for_memory(stream)?;
+        for home in homes.into_iter().filter(|home| *home != stream) {
+            self.order(home, stream)?;
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        let submitted = submit(raw);
+        let waited = self.wait_for(raw);
+        submitted.and(waited).map_err(|error| self.failed(error))
+    }
+
+    /// Returns once nothing is in flight on the stream, because it has run or because the device runs nothing any more.
+    fn wait_for(&self, raw: RawStream) -> DriverResult<()> {
+        let mut outcome = Ok(());
+        for _ in 0..WAIT_ATTEMPTS {
+            // SAFETY: the table resolved it, and it is live until the call that named it has returned.
+            match unsafe { self.driver().stream_synchronize(self.device(), raw) } {
+                Ok(()) => return outcome,
+                Err(error) if error.is_sticky() || error.status == Status::Unavailable => return Err(error),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
+            std::thread::sleep(WAIT_PAUSE);
+        }
+        // The device may yet write to memory that is borrowed here: neither returning nor unwinding is sound.
+        let _ = writeln!(std::io::stderr(), "bursar: a stream cannot be waited for: {outcome:?}");
+        std::process::abort()
+    }
+}
+
+const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
+
+/// Where `bytes` at `offset` begin, if they lie in what was asked for.
+fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= block.requested().get() => Ok(block.ptr().offset(offset)),
+        _ => Err(OUTSIDE),
+    }
+}

@@ -1,0 +1,315 @@
+//! Why something was refused or failed: numbers as fields, one classifier, no strings to match on.
+
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Generation};
+use std::fmt;
+
+/// What everything here answers with.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a request was refused or failed.
+///
+/// ```
+/// use bursar_core::{Bytes, Error};
+///
+/// let refused = Error::OutOfBudget {
+///     requested: Bytes::mib(2),
+///     remaining: Bytes::mib(1),
+///     limit: Bytes::gib(1),
+/// };
+/// assert!(refused.is_capacity());
+/// assert_eq!(refused.to_string(), "over budget: 2 MiB requested, 1 MiB of 1 GiB left");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size of zero, or one that overflows when it is rounded up.
+    #[error("{requested} bytes cannot be allocated: {}", if *requested == 0 { "a block holds at least one byte" } else { "the size overflows when rounded up" })]
+    InvalidSize {
+        /// The size asked for, in bytes.
+        requested: u64,
+    },
+    /// An alignment that is no power of two, or larger than any leaf can honour.
+    #[error("alignment {align} is not a power of two up to {max}", max = crate::MAX_ALIGN)]
+    InvalidAlignment {
+        /// The alignment asked for.
+        align: u64,
+    },
+    /// A budget has no room for the request.
+    #[error("over budget: {requested} requested, {remaining} of {limit} left")]
+    OutOfBudget {
+        /// What would have been granted.
+        requested: Bytes,
+        /// What the budget had left.
+        remaining: Bytes,
+        /// All the budget has.
+        limit: Bytes,
+    },
+    /// The device itself has no room for the request.
+    #[error("{device} is out of memory: {requested} requested, {free} of {total} free")]
+    OutOfMemory {
+        /// The device that was asked.
+        device: DeviceId,
+        /// What would have been granted.
+        requested: Bytes,
+        /// What the driver could still give out, read after the failure.
+        free: Bytes,
+        /// All the device has.
+        total: Bytes,
+    },
+    /// The stream may not be used for this.
+    #[error("{stream} cannot be used on {device}: {why}")]
+    StreamMisuse {
+        /// The device whose memory was asked for.
+        device: DeviceId,
+        /// The number of the stream in its own table.
+        stream: StreamNumber,
+        /// What is wrong with it.
+        why: StreamMisuse,
+    },
+    /// A block that was freed already.
+    #[error("{ptr} ({generation}, {tag}) was freed already")]
+    UseAfterFree {
+        /// Its address.
+        ptr: DevicePtr,
+        /// Which life of that address was meant.
+        generation: Generation,
+        /// What it was for, where that is still known.
+        tag: AllocTag,
+    },
+    /// A block of another resource, or of nobody.
+    #[error("{ptr} on {device} belongs to another resource, or to none")]
+    ForeignBlock {
+        /// The device that was asked.
+        device: DeviceId,
+        /// The address.
+        ptr: DevicePtr,
+    },
+    /// Every stream there may be is in use.
+    #[error("all {max} streams are in use")]
+    Capacity {
+        /// How many there may be.
+        max: usize,
+    },
+    /// The driver could not create a stream.
+    #[error("a stream could not be created")]
+    CreateFailed(#[source] DriverError),
+    /// The driver that was asked for cannot be had.
+    #[error("{why}")]
+    NoDriver {
+        /// Which one, and what is missing.
+        why: Box<str>,
+    },
+    /// No device can be used.
+    #[error("no usable device")]
+    NoDevice,
+    /// There is no such device.
+    #[error("there is no {device}: the driver has {count} device{}", if *count == 1 { "" } else { "s" })]
+    InvalidDevice {
+        /// The device asked for.
+        device: DeviceId,
+        /// How many there are.
+        count: u32,
+    },
+    /// An argument makes no sense.
+    #[error("invalid value: {what}")]
+    InvalidValue {
+        /// Which one, and why.
+        what: &'static str,
+    },
+    /// The device cannot do this.
+    #[error("{device} does not support {what}")]
+    Unsupported {
+        /// The device that was asked.
+        device: DeviceId,
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// A driver call failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+impl Error {
+    /// Whether the request failed for want of memory, so that freeing some and asking again could succeed.
+    pub const fn is_capacity(&self) -> bool {
+        match self {
+            Self::OutOfBudget { .. } | Self::OutOfMemory { .. } => true,
+            Self::Driver(error) => matches!(error.status, Status::OutOfMemory),
+            _ => false,
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Error>() <= 56, "errors travel by value on every allocation path");
+
+/// A stream as messages name it: its number in the table that made it.
+///
+/// ```
+/// use bursar_core::StreamNumber;
+///
+/// assert_eq!(StreamNumber(0).to_string(), "the default stream");
+/// assert_eq!(StreamNumber(3).to_string(), "stream 3");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamNumber(pub u32);
+
+impl fmt::Display for StreamNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.pad("the default stream"),
+            n => f.pad(&format!("stream {n}")),
+        }
+    }
+}
+
+/// What is wrong with the use of a stream.
+///
+/// ```
+/// use bursar_core::StreamMisuse;
+///
+/// assert!(StreamMisuse::PerThread.to_string().contains("CU_STREAM_PER_THREAD"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StreamMisuse {
+    /// It belongs to another device.
+    OtherDevice {
+        /// The device it belongs to.
+        device: DeviceId,
+    },
+    /// It was made by another context of the same device.
+    OtherContext,
+    /// It was adopted, and the adoption has ended.
+    Ended,
+    /// It is being captured into a graph.
+    Capturing,
+    /// It is the per-thread default stream, which is a different stream on each thread.
+    PerThread,
+}
+
+impl fmt::Display for StreamMisuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherDevice { device } => write!(f, "it belongs to {device}"),
+            Self::OtherContext => f.write_str("it was made by another context"),
+            Self::Ended => f.write_str("its adoption has ended"),
+            Self::Capturing => f.write_str("it is being captured into a graph"),
+            Self::PerThread => f.write_str("CU_STREAM_PER_THREAD is a different stream on each thread"),
+        }
+    }
+}
+
+/// A failed driver call: which call, on which device, with which status.
+///
+/// ```
+/// use bursar_core::{DeviceId, DriverError, Status};
+///
+/// let error = DriverError::new("cuMemAlloc", DeviceId(0), Status::OutOfMemory);
+/// assert_eq!(error.to_string(), "cuMemAlloc failed on gpu0: CUDA_ERROR_OUT_OF_MEMORY (2)");
+/// assert!(!error.is_sticky());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed on {device}: {} ({})", status.name(), status.code())]
+#[non_exhaustive]
+pub struct DriverError {
+    /// The call, by the name its driver gives it.
+    pub call: &'static str,
+    /// The device it was made for.
+    pub device: DeviceId,
+    /// What the driver answered.
+    pub status: Status,
+}
+
+impl DriverError {
+    /// A failure of `call` on `device`.
+    pub const fn new(call: &'static str, device: DeviceId, status: Status) -> Self {
+        Self { call, device, status }
+    }
+
+    /// Whether the device is lost to this process: every later call fails too.
+    pub const fn is_sticky(&self) -> bool {
+        self.status.is_sticky()
+    }
+}
+
+/// What a driver answered, in the vocabulary of the CUDA driver.
+///
+/// ```
+/// use bursar_core::Status;
+///
+/// assert_eq!(Status::OutOfMemory.code(), 2);
+/// assert!(Status::IllegalAddress.is_sticky());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Status {
+    /// An argument is out of range, or a handle is not the driver's.
+    InvalidValue,
+    /// The device has no memory left for the request.
+    OutOfMemory,
+    /// The driver is not ready, or is shutting down with the process.
+    Unavailable,
+    /// There is no such device.
+    InvalidDevice,
+    /// A handle is unknown to the driver, or dead.
+    InvalidHandle,
+    /// Host memory is registered already.
+    AlreadyRegistered,
+    /// Host memory was never registered.
+    NotRegistered,
+    /// The device or driver cannot do this.
+    NotSupported,
+    /// Not while a stream is being captured into a graph.
+    Capturing,
+    /// Device code touched memory it may not. The device is lost to this process.
+    IllegalAddress,
+    /// The device is gone for good, as far as the driver can tell. CUDA has no status of its own for this.
+    DeviceLost,
+    /// Any other answer.
+    Other {
+        /// The driver's own number for it.
+        code: i32,
+        /// The driver's own name for it.
+        name: &'static str,
+        /// Whether every later call fails too.
+        sticky: bool,
+    },
+}
+
+impl Status {
+    /// The driver's number.
+    pub const fn code(self) -> i32 {
+        self.describe().0
+    }
+
+    /// The driver's name.
+    pub const fn name(self) -> &'static str {
+        self.describe().1
+    }
+
+    /// Whether the device is lost to this process.
+    pub const fn is_sticky(self) -> bool {
+        match self {
+            Self::IllegalAddress | Self::DeviceLost => true,
+            Self::Other { sticky, .. } => sticky,
+            _ => false,
+        }
+    }
+
+    const fn describe(self) -> (i32, &'static str) {
+        match self {
+            Self::InvalidValue => (1, "CUDA_ERROR_INVALID_VALUE"),
+            Self::OutOfMemory => (2, "CUDA_ERROR_OUT_OF_MEMORY"),
+            Self::Unavailable => (4, "CUDA_ERROR_DEINITIALIZED"),
+            Self::InvalidDevice => (101, "CUDA_ERROR_INVALID_DEVICE"),
+            Self::InvalidHandle => (400, "CUDA_ERROR_INVALID_HANDLE"),
+            Self::AlreadyRegistered => (712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"),
+            Self::NotRegistered => (713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"),
+            Self::NotSupported => (801, "CUDA_ERROR_NOT_SUPPORTED"),
+            Self::Capturing => (900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
+            Self::IllegalAddress => (700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            Self::DeviceLost => (-1, "DEVICE_LOST"),
+            Self::Other { code, name, .. } => (code, name),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! How a stream-ordered leaf learns which frees have completed.
+//!
+//! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has run).
+//! Whoever wants to know takes the retired total, asks the driver whether the stream has run dry, and if so moves the
+//! completed total up to it: everything counted in the total was submitted before the question. For streams that never
+//! run dry there are marks: a total together with an event recorded after it, at most one for every
+//! [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
+#![allow(unsafe_code)]
+
+use crate::{Bytes, DeviceContext, DriverError, RawEvent, RawStream, STREAM_SLOTS, Stream};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many frees a stream sees before its progress is looked at: at most one event for so many.
+pub(super) const FREES_PER_MARK: u32 = 32;
+
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    upto: u64,
+    event: RawEvent,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Lane {
+    retired: AtomicU64,
+    completed: AtomicU64,
+    unmarked: AtomicU32,
+    marks: Mutex<VecDeque<Mark>>,
+}
+
+/// What was pending on a stream when it was forgotten, and the event that tells when it is done. Without an event the
+/// device was lost, and so are the bytes.
+#[derive(Clone, Copy, Debug)]
+struct Orphan {
+    bytes: u64,
+    event: Option<RawEvent>,
+}
+
+/// The frees of one leaf that may not have run yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    lanes: Box<[Lane]>,
+    lanes_used: AtomicUsize,
+    orphans: Mutex<Vec<Orphan>>,
+    released: AtomicU64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pending {
+    pub(super) fn new() -> Self {
+        Self {
+            lanes: (0..STREAM_SLOTS).map(|_| Lane::default()).collect(),
+            lanes_used: AtomicUsize::new(0),
+            orphans: Mutex::default(),
+            released: AtomicU64::new(0),
+        }
+    }
+
+    /// Everything that ever completed, in bytes.
+    pub(super) fn released(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
+    }
+
+    /// Counts a free that was submitted to `stream`, and now and then looks how far the stream has come.
+    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, raw: RawStream, bytes: u64) {
+        let lane = &self.lanes[stream.slot()];
+        lane.retired.fetch_add(bytes, Ordering::AcqRel);
+        self.lanes_used.fetch_max(stream.slot() + 1, Ordering::Relaxed);
+        if lane.unmarked.fetch_add(1, Ordering::Relaxed) + 1 == FREES_PER_MARK
+            && let Err(error) = self.look_or_mark(context, lane, raw)
+        {
+            context.fault().record(error);
+        }
+    }
+
+    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<(), DriverError> {
+        lane.unmarked.store(0, Ordering::Relaxed);
+        if self.complete_if_dry(context, lane, raw)? {
+            return Ok(());
+        }
+        let upto = lane.retired.load(Ordering::Acquire);
+        let event = recorded_event(context, raw)?;
+        locked(&lane.marks).push_back(Mark { upto, event });
+        Ok(())
+    }
+
+    /// Asks whether the stream has run dry and, if so, completes everything that was retired before the question.
+    fn complete_if_dry(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<bool, DriverError> {
+        let upto = lane.retired.load(Ordering::Acquire);
+        // SAFETY: lanes are asked about with a live stream of this device.
+        let dry = unsafe { context.driver().stream_query(context.device(), raw) }?.is_complete();
+        if dry {
+            self.complete(lane, upto);
+            let (passed, ahead): (Vec<_>, Vec<_>) =
+                locked(&lane.marks).drain(..).partition(|mark| !is_after(mark.upto, upto));
+            passed.iter().for_each(|mark| context.give_event(mark.event));
+            locked(&lane.marks).extend(ahead);
+        }
+        Ok(dry)
+    }
+
+    /// Moves the lane's completed total up to `upto`; whoever moves it counts the difference as released.
+    fn complete(&self, lane: &Lane, upto: u64) {
+        let advance = lane
+            .completed
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |completed| is_after(upto, completed).then_some(upto));
+        if let Ok(before) = advance {
+            self.released.fetch_add(upto.wrapping_sub(before), Ordering::Release);
+        }
+    }
+
+    /// Looks how far every stream has come; answers how many bytes were found complete, by anyone.
+    pub(super) fn reap(
+        &self,
+        context: &DeviceContext,
+        resolve: impl Fn(usize) -> Option<RawStream>,
+    ) -> Result<Bytes, DriverError> {
+        let before = self.released();
+        for slot in self.busy() {
+            if let Some(raw) = resolve(slot) {
+                self.reap_lane(context, &self.lanes[slot], raw)?;
+            }
+        }
+        self.reap_orphans(context)?;
+        Ok(Bytes(self.released().wrapping_sub(before)))
+    }
+
+    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<(), DriverError> {
+        if self.complete_if_dry(context, lane, raw)? {
+            return Ok(());
+        }
+        loop {
+            let Some(mark) = locked(&lane.marks).pop_front() else {
+                return Ok(());
+            };
+            // SAFETY: marks hold live events of this device.
+            match unsafe { context.driver().event_query(context.device(), mark.event) } {
+                Ok(progress) if progress.is_complete() => {
+                    self.complete(lane, mark.upto);
+                    context.give_event(mark.event);
+                }
+                other => {
+                    locked(&lane.marks).push_front(mark);
+                    return other.map(drop);
+                }
+            }
+        }
+    }
+
+    fn reap_orphans(&self, context: &DeviceContext) -> Result<(), DriverError> {
+        let orphans = std::mem::take(&mut *locked(&self.orphans));
+        let (mut left, mut result) = (Vec::new(), Ok(()));
+        for orphan in orphans {
+            let Some(event) = orphan.event else {
+                left.push(orphan);
+                continue;
+            };
+            // SAFETY: orphans hold live events of this device.
+            match unsafe { context.driver().event_query(context.device(), event) } {
+                Ok(progress) if progress.is_complete() => {
+                    self.released.fetch_add(orphan.bytes, Ordering::Release);
+                    context.give_event(event);
+                }
+                Ok(_) => left.push(orphan),
+                Err(error) => {
+                    left.push(orphan);
+                    result = Err(error);
+                }
+            }
+        }
+        locked(&self.orphans).append(&mut left);
+        result
+    }
+
+    /// The places of streams with frees that are not known to have run.
+    pub(super) fn busy(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.lanes_used.load(Ordering::Relaxed)).filter(|&slot| {
+            let lane = &self.lanes[slot];
+            lane.completed.load(Ordering::Acquire) != lane.retired.load(Ordering::Acquire)
+        })
+    }
+
+    /// Whether anything waits for the event of a stream that was forgotten.
+    pub(super) fn has_orphans(&self) -> bool {
+        locked(&self.orphans).iter().any(|orphan| orphan.event.is_some())
+    }
+
+    /// Puts what is pending on a stream behind an event of its own, so that the stream may go.
+    pub(super) fn stream_ends(&self, context: &DeviceContext, stream: Stream, raw: RawStream) {
+        let lane = &self.lanes[stream.slot()];
+        let upto = lane.retired.load(Ordering::Acquire);
+        let before = lane.completed.swap(upto, Ordering::AcqRel);
+        lane.unmarked.store(0, Ordering::Relaxed);
+        let marks = std::mem::take(&mut *locked(&lane.marks));
+        marks.iter().for_each(|mark| context.give_event(mark.event));
+        let bytes = upto.wrapping_sub(before);
+        if bytes == 0 {
+            return;
+        }
+        let event = match recorded_event(context, raw) {
+            Ok(event) => Some(event),
+            Err(error) => {
+                context.fault().record(error);
+                // SAFETY: the stream is live until its adoption has ended, which is after this.
+                if unsafe { context.driver().stream_synchronize(context.device(), raw) }.is_ok() {
+                    self.released.fetch_add(bytes, Ordering::Release);
+                    return;
+                }
+                None
+            }
+        };
+        locked(&self.orphans).push(Orphan { bytes, event });
+    }
+
+    /// Gives every event back; for the leaf's own end.
+    pub(super) fn give_events_back(&self, context: &DeviceContext) {
+        for lane in &self.lanes {
+            locked(&lane.marks).drain(..).for_each(|mark| context.give_event(mark.event));
+        }
+        locked(&self.orphans).drain(..).filter_map(|orphan| orphan.event).for_each(|event| context.give_event(event));
+    }
+}
+
+/// Whether running total `a` is further than `b`; both only grow, modulo 2⁶⁴.
+fn is_after(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+fn recorded_event(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, DriverError> {
+    let event = context.take_event()?;
+    // SAFETY: the event is spare and the stream live, both of this device.
+    match unsafe { context.driver().event_record(context.device(), event, raw) } {
+        Ok(()) => Ok(event),
+        Err(error) => {
+            context.give_event(event);
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The event sink of a device: who wants to know what happens to its memory.
+
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, Stream};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What happened.
+///
+/// ```
+/// use bursar_core::Action;
+///
+/// assert_eq!(Action::Refuse.to_string(), "refuse");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Action {
+    /// A stack granted a block.
+    Allocate,
+    /// A stack took a block back.
+    Free,
+    /// A limit had no room for a request.
+    Refuse,
+    /// A stack could not grant a request, whatever the reason.
+    Fail,
+    /// Frees were found to have completed.
+    Reap,
+    /// A pool took more memory from below.
+    Grow,
+    /// A pool moved free memory to where it was needed.
+    Remap,
+    /// A pool gave memory back.
+    Trim,
+    /// Work that uses a block was submitted.
+    Use,
+}
+
+impl Action {
+    const ALL: [(Self, &'static str); 9] = [
+        (Self::Allocate, "allocate"),
+        (Self::Free, "free"),
+        (Self::Refuse, "refuse"),
+        (Self::Fail, "fail"),
+        (Self::Reap, "reap"),
+        (Self::Grow, "grow"),
+        (Self::Remap, "remap"),
+        (Self::Trim, "trim"),
+        (Self::Use, "use"),
+    ];
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+/// A set of actions.
+///
+/// ```
+/// use bursar_core::{Action, Actions};
+///
+/// let some = Actions::of(&[Action::Allocate, Action::Free]);
+/// assert!(some.contains(Action::Free) && !some.contains(Action::Use));
+/// assert!(Actions::ALL.contains(Action::Use));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Actions(u32);
+
+impl Actions {
+    /// All of them.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// The actions listed.
+    pub const fn of(actions: &[Action]) -> Self {
+        let (mut set, mut at) = (0, 0);
+        while at < actions.len() {
+            set |= 1 << actions[at] as u8;
+            at += 1;
+        }
+        Self(set)
+    }
+
+    /// Whether `action` is among them.
+    #[inline]
+    pub const fn contains(self, action: Action) -> bool {
+        self.0 & (1 << action as u8) != 0
+    }
+}
+
+/// One thing that happened. Time and thread are those of the call that delivers it: an observer that wants them reads
+/// them there, so that nobody else pays for a clock.
+///
+/// ```
+/// use bursar_core::{Action, DeviceId, Record};
+///
+/// let record = Record::new(Action::Reap, DeviceId(0));
+/// assert!(record.error.is_none());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// What happened.
+    pub action: Action,
+    /// The device it happened on.
+    pub device: DeviceId,
+    /// The stream it was ordered on, where one was named.
+    pub stream: Option<Stream>,
+    /// What the memory is for.
+    pub tag: AllocTag,
+    /// Where the memory begins, where there is any.
+    pub ptr: DevicePtr,
+    /// What was granted, freed or found complete.
+    pub granted: Bytes,
+    /// What was asked for.
+    pub asked: Bytes,
+    /// Which life of the address it is, where there is a block.
+    pub generation: Option<Generation>,
+    /// Why it went wrong, if it did.
+    pub error: Option<&'a Error>,
+}
+
+impl Record<'_> {
+    /// A record with nothing but what happened and where.
+    #[inline]
+    pub const fn new(action: Action, device: DeviceId) -> Self {
+        Self {
+            action,
+            device,
+            stream: None,
+            tag: AllocTag::UNTAGGED,
+            ptr: DevicePtr(0),
+            granted: Bytes::ZERO,
+            asked: Bytes::ZERO,
+            generation: None,
+            error: None,
+        }
+    }
+}
+
+/// Someone who wants to know. It is called on the thread the thing happened on, in the middle of it: it must be quick,
+/// must not allocate from the stack it observes, and can change nothing.
+///
+/// ```
+/// use bursar_core::{Action, Actions, Observer, Record};
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+///
+/// #[derive(Debug, Default)]
+/// struct Refusals(AtomicU64);
+///
+/// impl Observer for Refusals {
+///     fn interest(&self) -> Actions {
+///         Actions::of(&[Action::Refuse])
+///     }
+///     fn record(&self, _: &Record<'_>) {
+///         self.0.fetch_add(1, Relaxed);
+///     }
+/// }
+/// ```
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// What it wants to hear of; asked once.
+    fn interest(&self) -> Actions;
+
+    /// Hears of one thing.
+    fn record(&self, record: &Record<'_>);
+}
+
+const MAX_OBSERVERS: usize = 16;
+
+/// Where everything that happens to a device's memory is told.
+///
+/// ```
+/// use bursar_core::{Action, EventSink};
+///
+/// let sink = EventSink::default();
+/// assert!(!sink.wants(Action::Allocate), "nobody listens");
+/// ```
+#[derive(Debug, Default)]
+pub struct EventSink {
+    wanted: AtomicU32,
+    observers: [OnceLock<(Actions, Arc<dyn Observer>)>; MAX_OBSERVERS],
+    entrance: Mutex<usize>,
+}
+
+impl EventSink {
+    /// Lets `observer` hear of everything from now on, for the life of the device's context. One that listens already is
+    /// left as it is; more than sixteen are an error.
+    pub fn subscribe(&self, observer: &Arc<dyn Observer>) -> crate::Result<()> {
+        let mut count = self.entrance.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.observers[..*count].iter().filter_map(OnceLock::get);
+        if known.into_iter().any(|(_, other)| Arc::ptr_eq(other, observer)) {
+            return Ok(());
+        }
+        let place =
+            self.observers.get(*count).ok_or(Error::InvalidValue { what: "a device takes at most 16 observers" })?;
+        let interest = observer.interest();
+        if place.set((interest, observer.clone())).is_ok() {
+            *count += 1;
+        }
+        self.wanted.fetch_or(interest.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether anybody wants to hear of `action`: whoever would have to put a record together asks first.
+    #[inline]
+    pub fn wants(&self, action: Action) -> bool {
+        Actions(self.wanted.load(Ordering::Acquire)).contains(action)
+    }
+
+    /// Tells those who want to hear of it.
+    #[inline]
+    pub fn emit(&self, record: &Record<'_>) {
+        if self.wants(record.action) {
+            self.deliver(record);
+        }
+    }
+
+    fn deliver(&self, record: &Record<'_>) {
+        for (interest, observer) in self.observers.iter().map_while(OnceLock::get) {
+            if interest.contains(record.action) {
+                observer.record(record);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Heard(Actions, Mutex<Vec<Action>>);
+
+    impl Observer for Heard {
+        fn interest(&self) -> Actions {
+            self.0
+        }
+        fn record(&self, record: &Record<'_>) {
+            self.1.lock().expect("no panic").push(record.action);
+        }
+    }
+
+    #[test]
+    fn g1_each_observer_hears_what_it_asked_for_once() {
+        let sink = EventSink::default();
+        let some = Arc::new(Heard(Actions::of(&[Action::Refuse]), Mutex::default()));
+        let all = Arc::new(Heard(Actions::ALL, Mutex::default()));
+        for observer in [some.clone() as Arc<dyn Observer>, all.clone()] {
+            sink.subscribe(&observer).expect("room");
+            sink.subscribe(&observer).expect("already there");
+        }
+        for (action, name) in Action::ALL {
+            assert_eq!(action.to_string(), name);
+            sink.emit(&Record::new(action, DeviceId(0)));
+        }
+        assert_eq!(*some.1.lock().expect("no panic"), [Action::Refuse]);
+        assert_eq!(*all.1.lock().expect("no panic"), Action::ALL.map(|(action, _)| action));
+    }
+}

@@ -1,0 +1,173 @@
+//! The driver as a value: what it is made from and what it says about itself.
+
+use crate::context::Device;
+use crate::load::{self, LoadError};
+use crate::nvml::{self, ProcessMemory};
+use crate::raw::Api;
+use crate::{conv, exit};
+use bursar_core::{
+    Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, DriverError, DriverResult, Link, PciAddress, Status,
+};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The CUDA driver of this machine.
+///
+/// Devices are those that `CUDA_VISIBLE_DEVICES` leaves, in its order. Handles are the driver's own words, so that they
+/// can be exchanged with any other library in the process: a [`RawStream`](bursar_core::RawStream) is the value of a
+/// `CUstream`, a [`RawContext`](bursar_core::RawContext) that of the device's primary `CUcontext`.
+///
+/// ```
+/// use bursar_core::Driver;
+/// use bursar_cuda::Cuda;
+///
+/// match Cuda::load() {
+///     Ok(cuda) => println!("{}, {} devices", cuda.describe(), cuda.device_count()),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+pub struct Cuda {
+    pub(crate) api: Api,
+    pub(crate) devices: Box<[Device]>,
+    version: Version,
+}
+
+impl Cuda {
+    /// Loads the driver and counts its devices. No context is made.
+    pub fn load() -> Result<Arc<Self>, LoadError> {
+        let (api, version) = load::load(&exit::BEGUN)?;
+        let cuda = Self::start(api, version)?;
+        exit::watch();
+        Ok(Arc::new(cuda))
+    }
+
+    /// Initialises a driver that has been loaded.
+    pub(crate) fn start(api: Api, version: Version) -> Result<Self, LoadError> {
+        let failed = |failure| load::init_failed(&api, failure);
+        api.init().map_err(failed)?;
+        let count = api.device_count().map_err(failed)?;
+        let count = u32::try_from(count).unwrap_or(0);
+        if count == 0 {
+            return Err(load::no_device());
+        }
+        let devices = (0..count).map(|ordinal| Device::find(&api, DeviceId(ordinal))).collect();
+        Ok(Self { api, devices, version })
+    }
+
+    /// The newest version of CUDA that the driver supports.
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// What each process holds of a device, or `None` where NVML does not say: it is missing, may not be asked, or does
+    /// not know the device. Inside a container, the numbers of processes may be those of the host.
+    pub fn processes(&self, device: DeviceId) -> Option<Vec<ProcessMemory>> {
+        let nvml = nvml::shared(&self.api)?;
+        let (uuid, _) = self.identity(self.device(device).ok()?).ok()?;
+        nvml::processes(nvml, uuid)
+    }
+
+    pub(crate) fn device(&self, id: DeviceId) -> DriverResult<&Device> {
+        let found = self.devices.get(id.0 as usize);
+        found.ok_or_else(|| DriverError::new("cuDeviceGet", id, Status::InvalidDevice))
+    }
+
+    fn attribute(&self, device: &Device, attribute: Attribute) -> DriverResult<i32> {
+        device.outcome(&self.api, self.api.device_attribute(attribute, device.handle()?))
+    }
+
+    /// What a device is recognised by, in this process and in others.
+    fn identity(&self, device: &Device) -> DriverResult<(DeviceUuid, Option<PciAddress>)> {
+        let uuid = device.outcome(&self.api, self.api.device_uuid(device.handle()?))?;
+        let pci = conv::pci(
+            self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+        );
+        Ok((conv::uuid(uuid), pci))
+    }
+
+    pub(crate) fn describe_device(&self, device: &Device, sysfs: &Path) -> DriverResult<DeviceFacts> {
+        let (api, handle) = (&self.api, device.handle()?);
+        let (uuid, pci) = self.identity(device)?;
+        let numa = pci.and_then(|pci| std::fs::read_to_string(conv::numa_path(sysfs, pci)).ok());
+        let (least, most) = device.stream_priorities(api)?;
+        Ok(DeviceFacts {
+            name: conv::text(&device.outcome(api, api.device_name(handle))?),
+            uuid,
+            pci,
+            numa_node: conv::numa_node(&numa.unwrap_or_default()),
+            total: Bytes(device.outcome(api, api.device_total(handle))? as u64),
+            stream_priorities: most..=least,
+            capabilities: self.capabilities(device)?,
+        })
+    }
+
+    fn capabilities(&self, device: &Device) -> DriverResult<Capabilities> {
+        let pools = Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
+        let pages = Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+        let page_granularity = if self.attribute(device, pages)? == 0 {
+            None
+        } else {
+            let bytes = self.api.page_granularity(&device.page_kind(&self.api)?);
+            Some(Bytes(device.outcome(&self.api, bytes)? as u64))
+        };
+        Ok(Capabilities { stream_ordered: self.attribute(device, pools)? != 0, page_granularity })
+    }
+
+    /// The links that NVML reports from a device to the others that can be told apart.
+    pub(crate) fn links_from(&self, from: &Device) -> DriverResult<Vec<Link>> {
+        let Some(nvml) = nvml::shared(&self.api) else {
+            return Ok(Vec::new());
+        };
+        let (uuid, _) = self.identity(from)?;
+        let others = self.devices.iter().filter(|device| device.id() != from.id());
+        let peers = others.filter_map(|device| Some((device.id(), self.identity(device).ok()?)));
+        Ok(nvml::links(nvml, uuid, peers))
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda")
+            .field("version", &self.version)
+            .field("devices", &self.devices.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A version of CUDA.
+///
+/// ```
+/// use bursar_cuda::Version;
+///
+/// let version = Version { major: 13, minor: 0 };
+/// assert!(version > Version::NEEDED);
+/// assert_eq!(version.to_string(), "13.0");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// The part that is raised when something is taken away.
+    pub major: u32,
+    /// The part that is raised when something is added.
+    pub minor: u32,
+}
+
+impl Version {
+    /// The oldest that has everything which is called here.
+    pub const NEEDED: Self = Self { major: 12, minor: 2 };
+
+    /// From the driver's number, 1000 × major + 10 × minor.
+    pub(crate) const fn from_number(number: i32) -> Self {
+        let number = if number < 0 { 0 } else { number.cast_unsigned() };
+        Self { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}

@@ -1,0 +1,298 @@
+//! The port contract on CUDA: each method is one call, made in the right context.
+#![allow(unsafe_code)]
+
+use crate::raw::{Access, Api, Failure};
+use crate::{Cuda, conv};
+use bursar_core::{
+    Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
+    MemoryInfo, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
+};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+impl Cuda {
+    /// Has a device submit work to a stream.
+    #[inline]
+    fn submit<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
+        self.device(device)?.submit(&self.api, call)
+    }
+
+    /// Makes a call about a device that concerns no captured stream.
+    #[inline]
+    fn ask<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
+        self.device(device)?.ask(&self.api, call)
+    }
+}
+
+// SAFETY: memory, handles and host pointers are the CUDA driver's own, which gives each out once until it is given back
+// and keeps them valid until then; the primary context they belong to is retained while the device is open.
+unsafe impl Driver for Cuda {
+    fn describe(&self) -> String {
+        format!("CUDA driver {}", self.version())
+    }
+
+    fn device_count(&self) -> u32 {
+        self.devices.len() as u32
+    }
+
+    /// Makes and drops the primary context if the device is not open and nobody else has made it: only a context knows
+    /// the priorities of streams. Later calls remember them.
+    fn facts(&self, device: DeviceId) -> DriverResult<DeviceFacts> {
+        self.describe_device(self.device(device)?, Path::new("/sys"))
+    }
+
+    /// Makes and drops the primary context if the device is not open and nobody else has made it; the answer then counts
+    /// what that context holds.
+    fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
+        let (free, total) = self.device(device)?.ask_even_closed(&self.api, Api::memory_info)?;
+        Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
+    }
+
+    fn links(&self, device: DeviceId) -> DriverResult<Vec<Link>> {
+        self.links_from(self.device(device)?)
+    }
+
+    fn open(&self, device: DeviceId) -> DriverResult<RawContext> {
+        self.device(device)?.open(&self.api).map(conv::raw_context)
+    }
+
+    fn close(&self, device: DeviceId) -> DriverResult<()> {
+        self.device(device)?.close(&self.api)
+    }
+
+    fn last_error(&self, device: DeviceId) -> Option<DriverError> {
+        self.device(device).ok()?.first_sticky()
+    }
+
+    fn listens(&self) -> bool {
+        false
+    }
+
+    unsafe fn note(&self, _: DeviceId, _: Note) {}
+
+    fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
+        self.ask(device, |api| api.allocate(conv::size(bytes))).map(DevicePtr)
+    }
+
+    unsafe fn free(&self, device: DeviceId, ptr: DevicePtr) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.free(ptr.0) })
+    }
+
+    /// From the device's current pool: its default one, unless the program has chosen another with `cuDeviceSetMemPool`.
+    unsafe fn allocate_async(&self, device: DeviceId, stream: RawStream, bytes: u64) -> DriverResult<DevicePtr> {
+        let (bytes, stream) = (conv::size(bytes), conv::stream(stream));
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.allocate_async(bytes, stream) }).map(DevicePtr)
+    }
+
+    unsafe fn free_async(&self, device: DeviceId, stream: RawStream, ptr: DevicePtr) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.free_async(ptr.0, conv::stream(stream)) })
+    }
+
+    fn stream_create(&self, device: DeviceId, priority: i32) -> DriverResult<RawStream> {
+        self.ask(device, |api| api.stream_create(priority)).map(conv::raw_stream)
+    }
+
+    unsafe fn stream_destroy(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.stream_destroy(conv::stream(stream)) })
+    }
+
+    unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
+        self.ask(device, |api| {
+            // SAFETY: the caller's own promise.
+            conv::progress(unsafe { api.stream_query(conv::stream(stream)) })
+        })
+    }
+
+    unsafe fn stream_synchronize(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.stream_synchronize(conv::stream(stream)) })
+    }
+
+    unsafe fn stream_wait(&self, device: DeviceId, stream: RawStream, event: RawEvent) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.stream_wait(conv::stream(stream), conv::event(event)) })
+    }
+
+    unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool> {
+        let stream = conv::stream(stream);
+        self.submit(device, |api| {
+            // SAFETY: the caller's own promise.
+            conv::is_capturing(unsafe { api.stream_capture_status(stream) })
+        })
+    }
+
+    fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent> {
+        self.ask(device, Api::event_create).map(conv::raw_event)
+    }
+
+    unsafe fn event_destroy(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.event_destroy(conv::event(event)) })
+    }
+
+    unsafe fn event_record(&self, device: DeviceId, event: RawEvent, stream: RawStream) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.event_record(conv::event(event), conv::stream(stream)) })
+    }
+
+    unsafe fn event_query(&self, device: DeviceId, event: RawEvent) -> DriverResult<Progress> {
+        self.ask(device, |api| {
+            // SAFETY: the caller's own promise.
+            conv::progress(unsafe { api.event_query(conv::event(event)) })
+        })
+    }
+
+    unsafe fn event_synchronize(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.event_synchronize(conv::event(event)) })
+    }
+
+    fn address_reserve(&self, device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr> {
+        let (bytes, align) = (conv::size(bytes), conv::size(align));
+        self.ask(device, |api| api.address_reserve(bytes, align)).map(DevicePtr)
+    }
+
+    unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.address_free(ptr.0, conv::size(bytes)) })
+    }
+
+    fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages> {
+        let kind = self.device(device)?.page_kind(&self.api)?;
+        self.ask(device, |api| api.pages_create(conv::size(bytes), &kind)).map(RawPages)
+    }
+
+    unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.pages_release(pages.0) })
+    }
+
+    unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.pages_map(ptr.0, conv::size(bytes), pages.0) })
+    }
+
+    unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        let access = Access::of(self.device(device)?.handle()?);
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.pages_allow(ptr.0, conv::size(bytes), &access) })
+    }
+
+    unsafe fn pages_unmap(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.pages_unmap(ptr.0, conv::size(bytes)) })
+    }
+
+    fn host_allocate(&self, device: DeviceId, bytes: usize, flags: HostFlags) -> DriverResult<*mut u8> {
+        let flags = conv::host_alloc_flags(flags);
+        self.ask(device, |api| api.host_allocate(bytes, flags)).map(<*mut c_void>::cast)
+    }
+
+    unsafe fn host_free(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.host_free(ptr.cast()) })
+    }
+
+    /// Existing memory cannot become write-combined: that is refused.
+    unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, flags: HostFlags) -> DriverResult<()> {
+        let Some(flags) = conv::host_register_flags(flags) else {
+            return Err(self.device(device)?.refuse("cuMemHostRegister", Status::NotSupported));
+        };
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.host_register(ptr.cast(), bytes, flags) })
+    }
+
+    unsafe fn host_unregister(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.ask(device, |api| unsafe { api.host_unregister(ptr.cast()) })
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: *const u8,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let (bytes, stream) = (conv::size(bytes), conv::stream(stream));
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.copy_to_device(dst.0, src.cast(), bytes, stream) })
+    }
+
+    unsafe fn copy_to_host(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: *mut u8,
+        src: DevicePtr,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let (bytes, stream) = (conv::size(bytes), conv::stream(stream));
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.copy_to_host(dst.cast(), src.0, bytes, stream) })
+    }
+
+    unsafe fn copy_on_device(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let (bytes, stream) = (conv::size(bytes), conv::stream(stream));
+        // SAFETY: the caller's own promise.
+        self.submit(device, |api| unsafe { api.copy_on_device(dst.0, src.0, bytes, stream) })
+    }
+
+    unsafe fn fill(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: DevicePtr,
+        pattern: Pattern,
+        count: u64,
+    ) -> DriverResult<()> {
+        let (count, stream) = (conv::size(count), conv::stream(stream));
+        self.submit(device, |api| match pattern {
+            // SAFETY: the caller's own promise.
+            Pattern::U8(value) => unsafe { api.fill_u8(dst.0, value, count, stream) },
+            // SAFETY: the caller's own promise.
+            Pattern::U16(value) => unsafe { api.fill_u16(dst.0, value, count, stream) },
+            // SAFETY: the caller's own promise.
+            Pattern::U32(value) => unsafe { api.fill_u32(dst.0, value, count, stream) },
+        })
+    }
+
+    /// Where the device is lost before the stream gets there, the function is never run and never dropped.
+    unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()> {
+        let data = Box::into_raw(Box::new(function));
+        let launch = |api: &Api| {
+            // SAFETY: `run` takes the box that `data` is, once; for the stream, the caller's own promise.
+            unsafe { api.launch_host_function(conv::stream(stream), run, data.cast()) }
+        };
+        self.submit(device, launch).inspect_err(|_| {
+            // SAFETY: it was not launched, so the box is still this function's.
+            drop(unsafe { Box::from_raw(data) });
+        })
+    }
+}
+
+/// What the driver's own thread calls. No panic may unwind into it.
+unsafe extern "C" fn run(data: *mut c_void) {
+    // SAFETY: the box that `host_function` gave away, and the driver calls this once.
+    let function = unsafe { Box::from_raw(data.cast::<HostFunction>()) };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| function.call())) {
+        // Dropping what somebody panicked with may panic too.
+        std::mem::forget(payload);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! Whether the process is exiting.
+//!
+//! The driver takes itself down in an exit handler that it registers while it is loaded or initialised, and a call after
+//! that is undefined. Handlers run in the reverse order of their registration, so one registered after `cuInit` runs
+//! before the driver's: from then on, [`raw`](crate::raw) refuses every call.
+#![allow(unsafe_code)]
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Set when the process begins to exit, and never cleared.
+pub(crate) static BEGUN: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn begin() {
+    BEGUN.store(true, Relaxed);
+}
+
+/// Has [`BEGUN`] set when the process exits. Comes after `cuInit`.
+pub(crate) fn watch() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: `begin` only stores a flag that lives as long as the process. Registration fails only where there is
+        // no memory for an entry of a list, and then nothing is lost but the courtesy.
+        unsafe { libc::atexit(begin) };
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watching_alone_changes_nothing() {
+        watch();
+        watch();
+        assert!(!BEGUN.load(Relaxed));
+    }
+}

@@ -1,0 +1,212 @@
+//! A table of functions that remember what was asked of them, for tests without a device. Each thread has its own.
+#![allow(unsafe_code)]
+
+use super::Api;
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUstream, CUuuid};
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::AtomicBool;
+
+/// What a thread's fake driver has seen, and what it answers.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    /// What `cuDeviceGetCount` finds.
+    pub(crate) devices: c_int,
+    /// The ordinal that `cuDeviceGet` refuses.
+    pub(crate) sick: Option<c_int>,
+    /// The thread's current context.
+    pub(crate) current: usize,
+    /// The thread's capture mode.
+    pub(crate) capture_mode: c_uint,
+    /// How many retains have not been released.
+    pub(crate) retained: u32,
+    /// What calls other than those about devices and contexts answer with.
+    pub(crate) answer: c_int,
+    /// The calls, with the context and the capture mode they were made in.
+    pub(crate) seen: Vec<(&'static str, usize, c_uint)>,
+    /// What was launched.
+    pub(crate) launched: Option<(CUhostFn, *mut c_void)>,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = const {
+        RefCell::new(State {
+            devices: 2,
+            sick: None,
+            current: 0,
+            capture_mode: 0,
+            retained: 0,
+            answer: 0,
+            seen: Vec::new(),
+            launched: None,
+        })
+    };
+}
+
+/// Looks at the state, or changes it.
+pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
+    STATE.with_borrow_mut(look)
+}
+
+/// The calls seen since the last time this was asked.
+pub(crate) fn seen() -> Vec<(&'static str, usize, c_uint)> {
+    with(|state| std::mem::take(&mut state.seen))
+}
+
+/// The primary context that the device with this ordinal has.
+pub(crate) const fn primary(ordinal: usize) -> usize {
+    0x1000 + ordinal
+}
+
+fn note(call: &'static str) -> c_int {
+    with(|state| {
+        state.seen.push((call, state.current, state.capture_mode));
+        state.answer
+    })
+}
+
+/// Writes an answer where a call asks for it.
+fn write<T>(place: *mut T, value: T) -> c_int {
+    // SAFETY: the callers are wrappers that give the place for one answer.
+    unsafe { place.write(value) };
+    0
+}
+
+extern "C" fn error_name(code: c_int, name: *mut *const c_char) -> c_int {
+    match code {
+        719 => write(name, c"CUDA_ERROR_LAUNCH_FAILED".as_ptr()),
+        999 => write(name, c"CUDA_ERROR_UNKNOWN".as_ptr()),
+        _ => 1,
+    }
+}
+
+extern "C" fn init(_: c_uint) -> c_int {
+    with(|state| state.answer)
+}
+
+extern "C" fn device_count(count: *mut c_int) -> c_int {
+    write(count, with(|state| state.devices))
+}
+
+extern "C" fn device(device: *mut CUdevice, ordinal: c_int) -> c_int {
+    match with(|state| state.sick) {
+        Some(sick) if sick == ordinal => 999,
+        _ => write(device, ordinal),
+    }
+}
+
+extern "C" fn device_name(name: *mut c_char, _: c_int, _: CUdevice) -> c_int {
+    write(name, b'G' as c_char)
+}
+
+extern "C" fn device_uuid(uuid: *mut CUuuid, device: CUdevice) -> c_int {
+    let bytes = [device as c_char; 16];
+    write(uuid, CUuuid { bytes })
+}
+
+extern "C" fn device_total(bytes: *mut usize, _: CUdevice) -> c_int {
+    write(bytes, 80 << 30)
+}
+
+extern "C" fn device_attribute(value: *mut c_int, attribute: CUdevice_attribute, _: CUdevice) -> c_int {
+    let bus = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID;
+    let pci =
+        [CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID];
+    let answer = match attribute {
+        attribute if attribute == bus => 0x4e,
+        attribute if pci.contains(&attribute) => 0,
+        _ => 1,
+    };
+    write(value, answer)
+}
+
+extern "C" fn retain(context: *mut CUcontext, device: CUdevice) -> c_int {
+    with(|state| state.retained += 1);
+    write(context, primary(device as usize) as CUcontext)
+}
+
+extern "C" fn release(_: CUdevice) -> c_int {
+    with(|state| state.retained -= 1);
+    0
+}
+
+extern "C" fn get_current(context: *mut CUcontext) -> c_int {
+    write(context, with(|state| state.current) as CUcontext)
+}
+
+extern "C" fn set_current(context: CUcontext) -> c_int {
+    note("cuCtxSetCurrent");
+    with(|state| state.current = context as usize);
+    0
+}
+
+extern "C" fn priorities(least: *mut c_int, greatest: *mut c_int) -> c_int {
+    note("cuCtxGetStreamPriorityRange");
+    write(least, 0);
+    write(greatest, -5)
+}
+
+extern "C" fn exchange(mode: *mut cudarc::driver::sys::CUstreamCaptureMode) -> c_int {
+    let place = mode.cast::<c_uint>();
+    // SAFETY: the wrapper gives a place with a mode in it.
+    let wanted = unsafe { place.read() };
+    write(place, with(|state| std::mem::replace(&mut state.capture_mode, wanted)))
+}
+
+extern "C" fn granularity(
+    bytes: *mut usize,
+    _: *const cudarc::driver::sys::CUmemAllocationProp,
+    _: cudarc::driver::sys::CUmemAllocationGranularity_flags,
+) -> c_int {
+    write(bytes, 2 << 20)
+}
+
+extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> c_int {
+    write(free, 70 << 30);
+    write(total, 80 << 30);
+    note("cuMemGetInfo")
+}
+
+extern "C" fn allocate(ptr: *mut CUdeviceptr, _: usize) -> c_int {
+    write(ptr, 0x7000);
+    note("cuMemAlloc")
+}
+
+extern "C" fn event_record(_: CUevent, _: CUstream) -> c_int {
+    note("cuEventRecord")
+}
+
+extern "C" fn event_query(_: CUevent) -> c_int {
+    note("cuEventQuery")
+}
+
+extern "C" fn launch(_: CUstream, function: CUhostFn, data: *mut c_void) -> c_int {
+    with(|state| state.launched = Some((function, data)));
+    note("cuLaunchHostFunc")
+}
+
+/// The table; everything that is not here answers `CUDA_ERROR_NOT_SUPPORTED`.
+pub(crate) fn api(exiting: &'static AtomicBool) -> Api {
+    Api {
+        cuInit: init,
+        cuDeviceGetCount: device_count,
+        cuDeviceGet: device,
+        cuDeviceGetName: device_name,
+        cuDeviceGetUuid: device_uuid,
+        cuDeviceTotalMem: device_total,
+        cuDeviceGetAttribute: device_attribute,
+        cuDevicePrimaryCtxRetain: retain,
+        cuDevicePrimaryCtxRelease: release,
+        cuCtxGetCurrent: get_current,
+        cuCtxSetCurrent: set_current,
+        cuCtxGetStreamPriorityRange: priorities,
+        cuThreadExchangeStreamCaptureMode: exchange,
+        cuMemGetAllocationGranularity: granularity,
+        cuMemGetInfo: memory_info,
+        cuMemAlloc: allocate,
+        cuEventRecord: event_record,
+        cuEventQuery: event_query,
+        cuLaunchHostFunc: launch,
+        ..Api::unsupported(exiting, error_name)
+    }
+}

@@ -1,0 +1,162 @@
+//! The table of driver functions: each found once, under the name its ABI has, before any of them is called.
+//!
+//! The types are those of `cudarc::driver::sys`, whose declarations every entry is checked against when it is compiled;
+//! its functions are not called. They panic where a symbol is missing, and they answer with an enumeration that has no
+//! place for the codes of drivers newer than the binding, so that such an answer would be undefined behaviour. Here a
+//! missing symbol is an error of loading, and an answer is a number.
+#![allow(unsafe_code)]
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+};
+use libloading::Library;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::sync::atomic::AtomicBool;
+
+/// A call that did not succeed: its name in the manual, and the number it answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) call: &'static str,
+    pub(crate) code: c_int,
+}
+
+/// `CUDA_ERROR_DEINITIALIZED`: what a call answers with while the process exits.
+const DEINITIALIZED: c_int = 4;
+
+/// `cuGetErrorName`, which has to take numbers that cudarc's enumeration does not know.
+type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+
+macro_rules! table {
+    ($($name:ident = $symbol:ident($($arg:ident: $type:ty),*);)*) => {
+        /// The driver's functions.
+        #[derive(Clone, Copy)]
+        #[allow(non_snake_case)]
+        pub(crate) struct Api {
+            pub(super) exiting: &'static AtomicBool,
+            pub(super) error_name: ErrorName,
+            $(pub(super) $name: unsafe extern "C" fn($($type),*) -> c_int,)*
+        }
+
+        impl Api {
+            /// Finds every function in `library`; the first that is missing is the error. No call is made once
+            /// `exiting` is set.
+            pub(crate) fn find(library: &Library, exiting: &'static AtomicBool) -> Result<Self, &'static str> {
+                Ok(Self {
+                    exiting,
+                    error_name: {
+                        // SAFETY: the type is the driver's own, but for a number in the place of the enumeration.
+                        let found = unsafe { library.get::<ErrorName>(c"cuGetErrorName") };
+                        *found.map_err(|_| "cuGetErrorName")?
+                    },
+                    $($name: {
+                        // SAFETY: the type is the one cudarc has for this symbol, but for a number in the place of the
+                        // enumeration that it answers with.
+                        let found = unsafe { library.get(concat!(stringify!($symbol), "\0").as_bytes()) };
+                        *found.map_err(|_| stringify!($symbol))?
+                    },)*
+                })
+            }
+
+            /// A table in which every function answers `CUDA_ERROR_NOT_SUPPORTED`.
+            #[cfg(test)]
+            pub(super) fn unsupported(exiting: &'static AtomicBool, error_name: ErrorName) -> Self {
+                $(#[allow(non_snake_case)]
+                extern "C" fn $name($(_: $type),*) -> c_int {
+                    801
+                })*
+                Self { exiting, error_name, $($name,)* }
+            }
+
+            $(
+                /// # Safety
+                /// As the driver's manual says.
+                #[allow(non_snake_case)]
+                #[inline]
+                pub(super) unsafe fn $name(&self, $($arg: $type),*) -> Result<(), Failure> {
+                    let call = stringify!($name);
+                    if self.is_exiting() {
+                        return Err(Failure { call, code: DEINITIALIZED });
+                    }
+                    // SAFETY: the caller's own promise.
+                    match unsafe { (self.$name)($($arg),*) } {
+                        0 => Ok(()),
+                        code => Err(Failure { call, code }),
+                    }
+                }
+            )*
+        }
+
+        $(const _: unsafe fn($($type),*) -> CUresult = sys::$symbol;)*
+    };
+}
+
+table! {
+    cuInit = cuInit(flags: c_uint);
+    cuDeviceGetCount = cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGet = cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetName = cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice);
+    cuDeviceGetUuid = cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice);
+    cuDeviceTotalMem = cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    cuDeviceGetAttribute =
+        cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+
+    cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuCtxGetCurrent = cuCtxGetCurrent(context: *mut CUcontext);
+    cuCtxSetCurrent = cuCtxSetCurrent(context: CUcontext);
+    cuCtxGetStreamPriorityRange = cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int);
+    cuThreadExchangeStreamCaptureMode = cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
+
+    cuMemGetInfo = cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuMemAlloc = cuMemAlloc_v2(ptr: *mut CUdeviceptr, bytes: usize);
+    cuMemFree = cuMemFree_v2(ptr: CUdeviceptr);
+    cuMemAllocAsync = cuMemAllocAsync(ptr: *mut CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemFreeAsync = cuMemFreeAsync(ptr: CUdeviceptr, stream: CUstream);
+
+    cuStreamCreateWithPriority =
+        cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
+    cuStreamDestroy = cuStreamDestroy_v2(stream: CUstream);
+    cuStreamQuery = cuStreamQuery(stream: CUstream);
+    cuStreamSynchronize = cuStreamSynchronize(stream: CUstream);
+    cuStreamWaitEvent = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
+    cuStreamIsCapturing = cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
+
+    cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);
+    cuEventDestroy = cuEventDestroy_v2(event: CUevent);
+    cuEventRecord = cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventQuery = cuEventQuery(event: CUevent);
+    cuEventSynchronize = cuEventSynchronize(event: CUevent);
+
+    cuMemGetAllocationGranularity = cuMemGetAllocationGranularity(
+        bytes: *mut usize, kind: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags
+    );
+    cuMemAddressReserve = cuMemAddressReserve(
+        ptr: *mut CUdeviceptr, bytes: usize, align: usize, wish: CUdeviceptr, flags: c_ulonglong
+    );
+    cuMemAddressFree = cuMemAddressFree(ptr: CUdeviceptr, bytes: usize);
+    cuMemCreate = cuMemCreate(
+        pages: *mut CUmemGenericAllocationHandle, bytes: usize, kind: *const CUmemAllocationProp, flags: c_ulonglong
+    );
+    cuMemRelease = cuMemRelease(pages: CUmemGenericAllocationHandle);
+    cuMemMap = cuMemMap(
+        ptr: CUdeviceptr, bytes: usize, offset: usize, pages: CUmemGenericAllocationHandle, flags: c_ulonglong
+    );
+    cuMemSetAccess = cuMemSetAccess(ptr: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+    cuMemUnmap = cuMemUnmap(ptr: CUdeviceptr, bytes: usize);
+
+    cuMemHostAlloc = cuMemHostAlloc(ptr: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost = cuMemFreeHost(ptr: *mut c_void);
+    cuMemHostRegister = cuMemHostRegister_v2(ptr: *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostUnregister = cuMemHostUnregister(ptr: *mut c_void);
+
+    cuMemcpyHtoDAsync =
+        cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream);
+    cuMemcpyDtoHAsync = cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyAsync = cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemsetD8Async = cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
+    cuMemsetD16Async = cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream);
+    cuMemsetD32Async = cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+    cuLaunchHostFunc = cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void);
+}

@@ -1,0 +1,123 @@
+//! The usable devices of a driver.
+
+use crate::Gpu;
+use bursar_core::{Build, DeviceId, Driver, Error, Result};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// The usable devices of a driver, each with the same recipe of memory.
+///
+/// A device that cannot be opened is reported and [left out](Self::left_out); the others are used. There is always at
+/// least one.
+///
+/// ```
+/// use bursar_core::{DeviceId, Error, Stack, leaf};
+/// use bursar_device::DevicePool;
+/// use bursar_sim::Sim;
+///
+/// let stack = Stack::new().over(leaf::Async);
+/// let gpus = DevicePool::open(Sim::immediate(), &stack)?;
+/// assert_eq!(gpus.len(), 2);
+/// assert_eq!(gpus.round_robin().id(), DeviceId(0));
+/// assert_eq!(gpus.round_robin().id(), DeviceId(1));
+///
+/// let one = DevicePool::with_devices(Sim::immediate(), &stack, &[DeviceId(1)])?;
+/// assert_eq!(one.device_at(0)?.id(), DeviceId(1));
+/// assert!(matches!(one.device(DeviceId(7)), Err(Error::InvalidDevice { .. })));
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DevicePool {
+    pub(crate) gpus: Vec<Gpu>,
+    /// The place of the device that the next turn goes to.
+    pub(crate) turn: AtomicUsize,
+    left_out: Vec<(DeviceId, Error)>,
+    count: u32,
+}
+
+impl DevicePool {
+    /// Every usable device of `driver`, in the order of their ordinals; [`Error::NoDevice`] if there is none.
+    pub fn open(driver: Arc<dyn Driver>, stack: &impl Build) -> Result<Self> {
+        let devices: Vec<_> = (0..driver.device_count()).map(DeviceId).collect();
+        Self::gather(driver, stack, &devices)
+    }
+
+    /// The devices named, in that order, each once.
+    pub fn with_devices(driver: Arc<dyn Driver>, stack: &impl Build, devices: &[DeviceId]) -> Result<Self> {
+        let count = driver.device_count();
+        if devices.is_empty() {
+            return Err(Error::InvalidValue { what: "a pool of devices names at least one" });
+        }
+        if let Some(&device) = devices.iter().find(|device| device.0 >= count) {
+            return Err(Error::InvalidDevice { device, count });
+        }
+        let mut seen = HashSet::new();
+        if !devices.iter().all(|device| seen.insert(device)) {
+            return Err(Error::InvalidValue { what: "a device is named twice" });
+        }
+        Self::gather(driver, stack, devices)
+    }
+
+    fn gather(driver: Arc<dyn Driver>, stack: &impl Build, devices: &[DeviceId]) -> Result<Self> {
+        let (mut gpus, mut left_out) = (Vec::new(), Vec::new());
+        for &device in devices {
+            match Gpu::open(driver.clone(), device, stack) {
+                Ok(gpu) => gpus.push(gpu),
+                Err(error) => {
+                    tracing::warn!(%device, "a device cannot be used and is left out: {error}");
+                    left_out.push((device, error));
+                }
+            }
+        }
+        if gpus.is_empty() {
+            return Err(Error::NoDevice);
+        }
+        Ok(Self { gpus, turn: AtomicUsize::new(0), left_out, count: driver.device_count() })
+    }
+
+    /// The devices that could not be used, and why.
+    pub fn left_out(&self) -> &[(DeviceId, Error)] {
+        &self.left_out
+    }
+
+    /// The device with an ordinal of the driver. One that was left out answers why.
+    pub fn device(&self, ordinal: DeviceId) -> Result<&Gpu> {
+        if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.id() == ordinal) {
+            return Ok(gpu);
+        }
+        let reason = self.left_out.iter().find(|(device, _)| *device == ordinal);
+        Err(reason.map_or(Error::InvalidDevice { device: ordinal, count: self.count }, |(_, error)| error.clone()))
+    }
+
+    /// The device at a place of the pool, from 0 on.
+    pub fn device_at(&self, index: usize) -> Result<&Gpu> {
+        self.gpus
+            .get(index)
+            .ok_or(Error::InvalidValue { what: "the index is not below the number of devices in the pool" })
+    }
+
+    /// How many devices there are.
+    pub fn len(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Whether there are none, which no pool ever says.
+    pub fn is_empty(&self) -> bool {
+        self.gpus.is_empty()
+    }
+
+    /// The devices, in the order of the pool.
+    pub fn iter(&self) -> std::slice::Iter<'_, Gpu> {
+        self.gpus.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a DevicePool {
+    type Item = &'a Gpu;
+    type IntoIter = std::slice::Iter<'a, Gpu>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

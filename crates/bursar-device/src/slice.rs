@@ -1,0 +1,266 @@
+//! Parts of buffers, and what can be done with them.
+
+use crate::Gpu;
+use bursar_core::{DeviceBlock, DevicePtr, Error, Pattern, Result};
+use bytemuck::Pod;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+/// Consecutive elements of a [`DeviceBuffer`](crate::DeviceBuffer), to read.
+///
+/// ```
+/// # use bursar_core::{DeviceId, Stack, leaf, tag};
+/// # use bursar_device::Gpu;
+/// # let gpu = Gpu::open(bursar_sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// # let stream = gpu.streams().acquire()?;
+/// let buffer = gpu.buffer_from(&[1u16, 2, 3, 4], stream, tag!("numbers"))?;
+/// let middle = buffer.slice(1..3)?;
+/// assert_eq!(middle.to_vec()?, [2, 3]);
+/// assert!(buffer.slice(3..5).is_err());
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct DeviceSlice<'a, T: Pod> {
+    gpu: &'a Gpu,
+    block: Option<&'a DeviceBlock>,
+    elements: Elements<T>,
+}
+
+impl<'a, T: Pod> DeviceSlice<'a, T> {
+    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a DeviceBlock>, len: usize) -> Self {
+        let elements = Elements::new(0, len);
+        Self { gpu, block, elements }
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.elements.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins, for those who launch kernels; zero where there is no memory.
+    pub fn ptr(&self) -> DevicePtr {
+        self.elements.ptr(self.block)
+    }
+
+    /// Some of its elements.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let elements = self.elements.part(range)?;
+        Ok(Self { elements, ..*self })
+    }
+
+    /// Reads all of it; `dst` has its length.
+    pub fn read_to_host(&self, dst: &mut [T]) -> Result<()> {
+        self.elements.expect_len(dst.len())?;
+        let Some(block) = self.block else { return Ok(()) };
+        let dst = bytemuck::cast_slice_mut(dst);
+        self.gpu.context().copy_to_host(block, self.elements.offset(), dst, block.stream())
+    }
+
+    /// All of it, on the host.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut values = vec![T::zeroed(); self.len()];
+        self.read_to_host(&mut values)?;
+        Ok(values)
+    }
+}
+
+/// Consecutive elements of a [`DeviceBuffer`](crate::DeviceBuffer), to write.
+///
+/// ```
+/// # use bursar_core::{DeviceId, Stack, leaf, tag};
+/// # use bursar_device::Gpu;
+/// # let gpu = Gpu::open(bursar_sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// # let stream = gpu.streams().acquire()?;
+/// let mut buffer = gpu.buffer_from(&[1u16, 2, 3, 4], stream, tag!("numbers"))?;
+/// buffer.slice_mut(1..3)?.fill(9)?;
+/// assert_eq!(buffer.to_vec()?, [1, 9, 9, 4]);
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+pub struct DeviceSliceMut<'a, T: Pod> {
+    gpu: &'a Gpu,
+    block: Option<&'a mut DeviceBlock>,
+    elements: Elements<T>,
+}
+
+impl<'a, T: Pod> DeviceSliceMut<'a, T> {
+    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a mut DeviceBlock>, len: usize) -> Self {
+        let elements = Elements::new(0, len);
+        Self { gpu, block, elements }
+    }
+
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.elements.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where it begins, for those who launch kernels; zero where there is no memory.
+    pub fn ptr(&self) -> DevicePtr {
+        self.elements.ptr(self.block.as_deref())
+    }
+
+    /// The same elements, to read.
+    pub fn as_slice(&self) -> DeviceSlice<'_, T> {
+        DeviceSlice { gpu: self.gpu, block: self.block.as_deref(), elements: self.elements }
+    }
+
+    /// Some of its elements.
+    pub fn slice_mut(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let elements = self.elements.part(range)?;
+        Ok(Self { elements, ..self })
+    }
+
+    /// Writes all of it; `src` has its length.
+    pub fn write_from_host(&mut self, src: &[T]) -> Result<()> {
+        self.elements.expect_len(src.len())?;
+        let Some(block) = self.block.as_deref_mut() else {
+            return Ok(());
+        };
+        let stream = block.stream();
+        self.gpu.context().copy_from_host(block, self.elements.offset(), bytemuck::cast_slice(src), stream)
+    }
+
+    /// Makes every element `value`.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        let Some(block) = self.block.as_deref_mut() else {
+            return Ok(());
+        };
+        let (context, offset, stream) = (self.gpu.context(), self.elements.offset(), block.stream());
+        let (unit, count) = (bytemuck::bytes_of(&value), self.elements.len as u64);
+        match pattern_of(unit) {
+            Some(pattern) => {
+                let repeats = count * (unit.len() as u64 / pattern.width());
+                context.fill(block, offset, pattern, repeats, stream)
+            }
+            None => context.fill_with(block, offset, unit, count, stream),
+        }
+    }
+
+    /// Copies all of `src`, a buffer or a slice of the same device and length.
+    pub fn copy_from<'b>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<()> {
+        let src = src.into();
+        self.elements.expect_len(src.len())?;
+        let (Some(block), Some(from)) = (self.block.as_deref_mut(), src.block) else {
+            return Ok(());
+        };
+        let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
+        let stream = block.stream();
+        self.gpu.context().copy_blocks(block, dst_offset, from, src_offset, self.elements.bytes(), stream)
+    }
+}
+
+/// Which elements of a buffer.
+#[derive(Clone, Copy)]
+struct Elements<T> {
+    start: usize,
+    len: usize,
+    kind: PhantomData<T>,
+}
+
+impl<T: Pod> Elements<T> {
+    const fn new(start: usize, len: usize) -> Self {
+        let kind = PhantomData;
+        Self { start, len, kind }
+    }
+
+    fn offset(self) -> u64 {
+        self.start as u64 * size_of::<T>() as u64
+    }
+
+    fn bytes(self) -> u64 {
+        self.len as u64 * size_of::<T>() as u64
+    }
+
+    fn ptr(self, block: Option<&DeviceBlock>) -> DevicePtr {
+        block.map_or(DevicePtr(0), |block| block.ptr().offset(self.offset()))
+    }
+
+    fn part(self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let start = match range.start_bound() {
+            Bound::Included(&at) => Some(at),
+            Bound::Excluded(&at) => at.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at.checked_add(1),
+            Bound::Excluded(&at) => Some(at),
+            Bound::Unbounded => Some(self.len),
+        };
+        match (start, end) {
+            (Some(start), Some(end)) if start <= end && end <= self.len => {
+                Ok(Self::new(self.start + start, end - start))
+            }
+            _ => Err(Error::InvalidValue { what: "the range does not lie in the buffer" }),
+        }
+    }
+
+    fn expect_len(self, len: usize) -> Result<()> {
+        if self.len == len {
+            return Ok(());
+        }
+        Err(Error::InvalidValue { what: "the lengths of the two sides differ" })
+    }
+}
+
+/// The narrowest pattern that repeats to `unit`, if the driver has one.
+fn pattern_of(unit: &[u8]) -> Option<Pattern> {
+    match *unit {
+        [a, ref rest @ ..] if rest.iter().all(|byte| *byte == a) => Some(Pattern::U8(a)),
+        [a, b, ..] if repeats(unit, [a, b]) => Some(Pattern::U16(u16::from_ne_bytes([a, b]))),
+        [a, b, c, d, ..] if repeats(unit, [a, b, c, d]) => Some(Pattern::U32(u32::from_ne_bytes([a, b, c, d]))),
+        _ => None,
+    }
+}
+
+fn repeats<const N: usize>(unit: &[u8], part: [u8; N]) -> bool {
+    let (parts, rest) = unit.as_chunks::<N>();
+    rest.is_empty() && parts.iter().all(|other| *other == part)
+}
+
+macro_rules! shown {
+    ($name:ident) => {
+        impl<T: Pod> fmt::Debug for $name<'_, T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("ptr", &self.ptr())
+                    .field("len", &self.len())
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+shown!(DeviceSlice);
+shown!(DeviceSliceMut);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fill_uses_the_narrowest_pattern_there_is() {
+        for (unit, expected) in [
+            (&[7u8; 16][..], Some(Pattern::U8(7))),
+            (&[7, 7, 7], Some(Pattern::U8(7))),
+            (&[1, 2, 1, 2], Some(Pattern::U16(u16::from_ne_bytes([1, 2])))),
+            (&[1, 2, 3, 4, 1, 2, 3, 4], Some(Pattern::U32(u32::from_ne_bytes([1, 2, 3, 4])))),
+            (&[1, 2, 1], None),
+            (&[1, 2, 1, 2, 1, 3], None),
+            (&[1, 2, 3, 4, 1, 2], None),
+            (&[1, 2, 3, 4, 5, 6, 7, 8], None),
+            (&[], None),
+        ] {
+            assert_eq!(pattern_of(unit), expected, "{unit:?}");
+        }
+    }
+}

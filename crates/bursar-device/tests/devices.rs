@@ -1,0 +1,236 @@
+//! Clauses D1 to D5: the devices of a pool, and the choice between them.
+
+use bursar_core::{
+    AllocTag, Build, Bytes, DeviceContext, DeviceId, Driver, DriverError, Error, Link, LinkKind, NumaNode, Result,
+    Stack, Status, leaf,
+};
+use bursar_device::{DeviceBuffer, DevicePool, DeviceSlice, Gpu, StreamLease, StreamPool};
+use bursar_sim::{Call, Faults, Sim};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+fn stack() -> impl Build {
+    Stack::new().over(leaf::Async)
+}
+
+fn sim(devices: usize) -> Arc<Sim> {
+    Sim::builder().immediate().devices(devices, Bytes::gib(80)).build()
+}
+
+fn open(driver: Arc<dyn Driver>) -> DevicePool {
+    DevicePool::open(driver, &stack()).expect("usable devices")
+}
+
+fn with(driver: Arc<dyn Driver>, devices: &[u32]) -> Result<DevicePool> {
+    let devices: Vec<_> = devices.iter().copied().map(DeviceId).collect();
+    DevicePool::with_devices(driver, &stack(), &devices)
+}
+
+fn ids<'a>(gpus: impl IntoIterator<Item = &'a Gpu>) -> Vec<u32> {
+    gpus.into_iter().map(|gpu| gpu.id().0).collect()
+}
+
+/// Holds `bytes` of a device's memory until it is dropped.
+fn hold(gpu: &Gpu, bytes: Bytes) -> DeviceBuffer<u8> {
+    let stream = gpu.context().default_stream();
+    gpu.buffer(bytes.get() as usize, stream, AllocTag::UNTAGGED).expect("room")
+}
+
+#[test]
+fn d1_open_uses_every_device_in_order() {
+    let gpus = open(sim(4));
+    assert_eq!((ids(&gpus), gpus.len(), gpus.is_empty()), (vec![0, 1, 2, 3], 4, false));
+    assert!(gpus.left_out().is_empty());
+}
+
+#[test]
+fn d1_a_choice_of_devices_keeps_its_order() {
+    assert_eq!(ids(&with(sim(4), &[3, 0, 2]).expect("usable devices")), [3, 0, 2]);
+}
+
+#[test]
+fn d1_nonsense_choices_are_refused() {
+    let faults = Faults::new(sim(4));
+    let error = |devices: &[u32]| with(faults.clone(), devices).expect_err("nonsense");
+    assert!(matches!(error(&[]), Error::InvalidValue { .. }));
+    assert!(matches!(error(&[1, 2, 1]), Error::InvalidValue { .. }));
+    let unknown = Error::InvalidDevice { device: DeviceId(4), count: 4 };
+    assert_eq!(error(&[0, 4]), unknown);
+    assert_eq!(faults.calls(Call::Open), 0, "nothing is opened for nothing");
+}
+
+#[test]
+fn d1_a_sick_device_is_reported_and_left_out() {
+    let faults = Faults::new(sim(3));
+    faults.lose(DeviceId(1));
+    let lost = |error: &Error| matches!(error, Error::Driver(error) if error.status == Status::DeviceLost);
+    for gpus in [open(faults.clone()), with(faults.clone(), &[1, 2, 0]).expect("two are well")] {
+        assert_eq!(gpus.len(), 2);
+        let [(DeviceId(1), error)] = gpus.left_out() else { panic!("{:?}", gpus.left_out()) };
+        assert!(lost(error) && lost(&gpus.device(DeviceId(1)).expect_err("it was left out")));
+    }
+}
+
+#[test]
+fn d1_a_device_that_cannot_be_opened_halfway_is_closed_again() {
+    #[derive(Debug)]
+    struct Picky;
+    impl Build for Picky {
+        type Memory = <leaf::Async as leaf::Leaf>::Source;
+        fn build(&self, context: &Arc<DeviceContext>) -> Result<Self::Memory> {
+            match context.device() {
+                DeviceId(0) => Err(Error::NoDevice),
+                _ => leaf::Leaf::open(&leaf::Async, context),
+            }
+        }
+    }
+    let faults = Faults::new(sim(2));
+    let gpus = DevicePool::open(faults.clone(), &Picky).expect("one is usable");
+    assert_eq!((ids(&gpus), gpus.left_out().len()), (vec![1], 1));
+    assert_eq!((faults.calls(Call::Open), faults.calls(Call::Close)), (2, 1));
+    drop(gpus);
+    assert_eq!(faults.calls(Call::Close), 2);
+}
+
+#[test]
+fn d1_nothing_usable_is_no_device() {
+    let faults = Faults::new(sim(2));
+    faults.fail_always(Call::Open, Status::NotSupported);
+    assert_eq!(DevicePool::open(faults.clone(), &stack()).expect_err("none"), Error::NoDevice);
+    assert_eq!(with(faults, &[1]).expect_err("none"), Error::NoDevice);
+}
+
+#[test]
+fn d2_each_device_has_one_context_whose_handle_can_be_had() {
+    let gpus = open(sim(2));
+    for gpu in &gpus {
+        assert_eq!(gpu.raw_context(), gpu.context().raw_context());
+        assert!(Arc::ptr_eq(gpu.context(), gpu.memory().context()));
+        assert!(Arc::ptr_eq(gpu.context(), gpu.streams().context()));
+    }
+}
+
+#[test]
+fn d3_devices_are_found_by_ordinal_and_by_place() {
+    let gpus = with(sim(4), &[3, 1]).expect("usable devices");
+    assert_eq!(gpus.device(DeviceId(1)).expect("there").id(), DeviceId(1));
+    assert_eq!(gpus.device_at(0).expect("there").id(), DeviceId(3));
+    for device in [DeviceId(0), DeviceId(9)] {
+        let unknown = Error::InvalidDevice { device, count: 4 };
+        assert_eq!(gpus.device(device).expect_err("not in the pool"), unknown);
+    }
+    assert!(matches!(gpus.device_at(2), Err(Error::InvalidValue { .. })));
+    assert_eq!(ids(gpus.iter()), ids(&gpus));
+}
+
+#[test]
+fn d3_everything_can_be_shared_and_shown() {
+    fn check<T: Send + Sync + Debug>() {}
+    check::<DevicePool>();
+    check::<Gpu>();
+    check::<StreamPool>();
+    check::<StreamLease>();
+    check::<DeviceBuffer<f32>>();
+    check::<DeviceSlice<'_, f32>>();
+    let gpus = open(sim(2));
+    let shown = format!("{gpus:?}");
+    assert!(shown.contains("DeviceId(1)") && shown.len() < 2000, "{shown}");
+}
+
+#[test]
+fn d3_devices_tell_their_identity() {
+    let gpus = open(sim(2));
+    let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.facts().uuid).collect();
+    assert_ne!(uuids[0], uuids[1]);
+    assert!(gpus.iter().all(|gpu| gpu.facts().total == Bytes::gib(80)));
+}
+
+#[test]
+fn d4_round_robin_is_exact_on_sixteen_threads() {
+    const EACH: usize = 3000;
+    let gpus = open(sim(3));
+    let turns = Mutex::new([0; 3]);
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                let mut mine = [0; 3];
+                for _ in 0..EACH {
+                    mine[gpus.round_robin().id().0 as usize] += 1;
+                }
+                let mut turns = turns.lock().expect("no panic");
+                (0..3).for_each(|at| turns[at] += mine[at]);
+            });
+        }
+    });
+    assert_eq!(*turns.lock().expect("no panic"), [16 * EACH / 3; 3]);
+    let next: Vec<_> = (0..4).map(|_| gpus.round_robin()).collect();
+    assert_eq!(ids(next), [0, 1, 2, 0]);
+}
+
+#[test]
+fn d4_most_free_is_live_and_ties_go_to_the_first() {
+    let gpus = open(sim(3));
+    let [a, b, c] = [0, 1, 2].map(|at| gpus.device_at(at).expect("there"));
+    assert_eq!(gpus.most_free().id(), a.id());
+    let held = hold(a, Bytes::gib(3));
+    assert_eq!(gpus.most_free().id(), b.id());
+    let more = hold(b, Bytes::gib(1));
+    assert_eq!(gpus.most_free().id(), c.id());
+    let _most = hold(c, Bytes::gib(2));
+    assert_eq!(gpus.most_free().id(), b.id());
+    drop((held, more));
+    for gpu in &gpus {
+        gpu.memory().reap().expect("no fault");
+    }
+    assert_eq!(gpus.most_free().id(), a.id());
+}
+
+#[test]
+fn d4_a_device_that_cannot_be_asked_is_passed_over() {
+    let faults = Faults::new(sim(3));
+    let gpus = open(faults.clone());
+    faults.fail_next(Call::Memory, Status::Unavailable);
+    assert_eq!(gpus.most_free().id(), DeviceId(1));
+    faults.fail_always(Call::Memory, Status::Unavailable);
+    assert_eq!(gpus.most_free().id(), DeviceId(0));
+    let error = DriverError::new("memory", DeviceId(0), Status::Unavailable);
+    assert_eq!(gpus.most_free().memory_info(), Err(error.into()));
+}
+
+#[test]
+fn d4_most_total_is_the_first_of_the_largest() {
+    let sizes = [80, 141, 141, 24].map(Bytes::gib);
+    let sim = sizes.into_iter().fold(Sim::builder().immediate(), |sim, size| sim.device(size));
+    let gpus = open(sim.build());
+    let _held = hold(gpus.device_at(1).expect("there"), Bytes::gib(3));
+    assert_eq!(gpus.most_total().id(), DeviceId(1));
+}
+
+#[test]
+fn d4_near_is_the_most_free_on_the_node_and_nothing_elsewhere() {
+    let somewhere = open(sim(2));
+    assert!(somewhere.near(NumaNode::UNKNOWN).is_none(), "an unknown node is nowhere");
+    let faults = Faults::new(Sim::builder().immediate().devices(2, Bytes::gib(80)).numa_node(3).build());
+    let gpus = open(faults.clone());
+    let near = |node| gpus.near(node).map(|gpu| gpu.id().0);
+    assert_eq!((near(NumaNode::UNKNOWN), near(NumaNode::new(1))), (None, None));
+    assert_eq!(near(NumaNode::new(3)), Some(0));
+    let _held = hold(gpus.device_at(0).expect("there"), Bytes::gib(1));
+    assert_eq!(near(NumaNode::new(3)), Some(1));
+    faults.fail_always(Call::Memory, Status::Unavailable);
+    assert_eq!(near(NumaNode::new(3)), Some(0));
+}
+
+#[test]
+fn d5_links_are_what_the_machine_reports() {
+    let linked = Sim::builder().immediate().devices(3, Bytes::gib(80)).linked().build();
+    let kind = LinkKind::NvLink { lanes: 18 };
+    let expected = [DeviceId(0), DeviceId(2)].map(|to| Link { to, kind });
+    assert_eq!(open(linked).device_at(1).expect("there").links(), Ok(expected.to_vec()));
+
+    let faults = Faults::new(sim(2));
+    let gpus = open(faults.clone());
+    assert_eq!(gpus.most_total().links(), Ok(Vec::new()), "never guessed");
+    faults.fail_next(Call::Links, Status::NotSupported);
+    assert!(gpus.most_total().links().is_err());
+}

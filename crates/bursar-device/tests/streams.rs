@@ -1,0 +1,276 @@
+//! Clauses S1 to S6: the streams of a pool.
+#![allow(unsafe_code)]
+
+use bursar_core::{
+    Build, Bytes, DeviceContext, DeviceId, Driver, DriverError, Error, Gate, Holder, HostFunction, Stack, Status,
+    Stream, leaf,
+};
+use bursar_device::{StreamOptions, StreamPool};
+use bursar_sim::{Call, Faults, Sim};
+use std::collections::HashSet;
+use std::sync::{Arc, Barrier, Mutex};
+
+const GPU0: DeviceId = DeviceId(0);
+
+fn context(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
+    DeviceContext::open(driver, GPU0).expect("a simulated device opens")
+}
+
+fn pool_of(driver: Arc<dyn Driver>, max_streams: usize) -> StreamPool {
+    let options = StreamOptions { max_streams, ..StreamOptions::default() };
+    StreamPool::with_options(context(driver), options).expect("sensible options")
+}
+
+fn counts(pool: &StreamPool) -> [usize; 4] {
+    [pool.created(), pool.acquired(), pool.leased(), pool.idle()]
+}
+
+/// Has the stream write `word` to `log` when it gets there, behind `gate` if there is one.
+fn write(
+    context: &DeviceContext,
+    stream: Stream,
+    gate: Option<Gate>,
+    log: &Arc<Mutex<Vec<&'static str>>>,
+    word: &'static str,
+) {
+    let log = log.clone();
+    let run = move || log.lock().expect("no panic").push(word);
+    let function = match gate {
+        Some(gate) => HostFunction::behind(gate, run),
+        None => HostFunction::new(run),
+    };
+    let raw = context.resolve(stream).expect("a stream of this context");
+    // SAFETY: the table resolves live streams only.
+    unsafe { context.driver().host_function(context.device(), raw, function) }.expect("submitted");
+}
+
+#[test]
+fn s1_streams_are_made_on_demand_and_sixteen_is_the_default() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = StreamPool::new(context(faults.clone()));
+    assert_eq!((pool.max_streams(), faults.calls(Call::StreamCreate)), (16, 0));
+    let streams: HashSet<_> = (0..16).map(|_| pool.acquire().expect("room")).collect();
+    assert_eq!(streams.len(), 16);
+    assert_eq!(counts(&pool), [16, 16, 0, 0]);
+    assert_eq!(faults.calls(Call::StreamCreate), 16);
+}
+
+#[test]
+fn s1_ids_run_from_one_and_stay_resolvable() {
+    let pool = pool_of(Sim::immediate(), 3);
+    let first = pool.acquire().expect("room");
+    let lease = pool.lease().expect("room");
+    let leased = *lease;
+    assert_eq!((pool.id_of(first), lease.id()), (Some(1), 2));
+    drop(lease);
+    let third = pool.acquire().expect("room");
+    for (id, stream) in [(1, first), (2, leased), (3, third)] {
+        assert_eq!((pool.resolve(id), pool.id_of(stream)), (Some(stream), Some(id)));
+        assert!(pool.context().resolve(stream).is_ok());
+    }
+}
+
+#[test]
+fn s1_zero_is_the_default_stream_and_always_resolves() {
+    let pool = pool_of(Sim::immediate(), 1);
+    let default = pool.context().default_stream();
+    assert_eq!((pool.resolve(0), pool.id_of(default)), (Some(default), Some(0)));
+    assert_eq!(counts(&pool), [0, 0, 0, 0]);
+}
+
+#[test]
+fn s1_an_acquired_stream_is_never_handed_out_again() {
+    let pool = pool_of(Sim::immediate(), 4);
+    let kept: HashSet<Stream> = (0..2).map(|_| pool.acquire().expect("room")).collect();
+    for _ in 0..20 {
+        let (a, b) = (pool.lease().expect("room"), pool.lease().expect("room"));
+        assert!(*a != *b && !kept.contains(&*a) && !kept.contains(&*b));
+    }
+    assert_eq!(counts(&pool), [4, 2, 0, 2]);
+}
+
+#[test]
+fn s1_a_pool_of_no_streams_is_refused() {
+    let options = StreamOptions { max_streams: 0, ..StreamOptions::default() };
+    let refused = StreamPool::with_options(context(Sim::immediate()), options);
+    assert!(matches!(refused, Err(Error::InvalidValue { .. })), "{refused:?}");
+}
+
+#[test]
+fn s1_priorities_are_the_devices_own() {
+    let context = context(Sim::immediate());
+    let range = context.facts().stream_priorities.clone();
+    for (priority, fits) in
+        [(*range.start(), true), (*range.end(), true), (range.start() - 1, false), (range.end() + 1, false)]
+    {
+        let options = StreamOptions { priority, ..StreamOptions::default() };
+        match StreamPool::with_options(context.clone(), options) {
+            Ok(pool) => assert!(fits && pool.acquire().is_ok(), "{priority}"),
+            Err(error) => assert!(!fits && matches!(error, Error::InvalidValue { .. }), "{priority}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn s2_at_capacity_says_how_many_there_may_be() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = pool_of(faults.clone(), 2);
+    let lease = pool.lease().expect("room");
+    pool.acquire().expect("room");
+    assert_eq!(pool.acquire(), Err(Error::Capacity { max: 2 }));
+    assert_eq!(pool.lease().expect_err("full"), Error::Capacity { max: 2 });
+    drop(lease);
+    pool.acquire().expect("the lease gave one back");
+    assert_eq!(pool.lease().expect_err("full"), Error::Capacity { max: 2 });
+    assert_eq!(faults.calls(Call::StreamCreate), 2);
+}
+
+#[test]
+fn s2_a_failed_creation_is_reported_and_loses_no_place() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = pool_of(faults.clone(), 1);
+    let error = Error::CreateFailed(DriverError::new("stream_create", GPU0, Status::OutOfMemory));
+    for _ in 0..3 {
+        faults.fail_next(Call::StreamCreate, Status::OutOfMemory);
+        assert_eq!(pool.acquire(), Err(error.clone()));
+        faults.fail_next(Call::StreamCreate, Status::OutOfMemory);
+        assert_eq!(pool.lease().expect_err("the driver failed"), error);
+    }
+    assert_eq!(counts(&pool), [0, 0, 0, 0]);
+    let stream = pool.acquire().expect("the place is still there");
+    assert_eq!(pool.id_of(stream), Some(1));
+}
+
+#[test]
+fn s2_a_failed_creation_does_not_fall_back_on_an_idle_stream() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = pool_of(faults.clone(), 2);
+    drop(pool.lease().expect("room"));
+    faults.fail_next(Call::StreamCreate, Status::OutOfMemory);
+    assert!(matches!(pool.acquire(), Err(Error::CreateFailed(_))));
+    assert_eq!(counts(&pool), [1, 0, 0, 1]);
+}
+
+#[test]
+fn s2_threads_get_exactly_as_many_streams_as_there_may_be() {
+    for round in 0..50 {
+        let pool = pool_of(Sim::seeded(round), 10);
+        let barrier = Barrier::new(16);
+        let got: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..16)
+                .map(|_| {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        pool.acquire()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        let streams: HashSet<_> = got.iter().flatten().collect();
+        assert_eq!((streams.len(), counts(&pool)), (10, [10, 10, 0, 0]));
+        assert_eq!(got.iter().filter(|got| **got == Err(Error::Capacity { max: 10 })).count(), 6);
+        assert!((1..=10).all(|id| pool.resolve(id).is_some_and(|stream| streams.contains(&stream))));
+    }
+}
+
+#[test]
+fn s3_what_is_unknown_does_not_resolve() {
+    let pool = pool_of(Sim::immediate(), 4);
+    let stream = pool.acquire().expect("room");
+    assert_eq!((pool.resolve(2), pool.resolve(u32::MAX)), (None, None));
+    let other = pool_of(Sim::immediate(), 4);
+    assert_eq!(other.id_of(stream), None);
+    assert_eq!(other.id_of(pool.context().default_stream()), None);
+}
+
+#[test]
+fn s4_a_lease_returns_its_stream_and_draws_the_longest_idle() {
+    let pool = pool_of(Sim::immediate(), 3);
+    let leases: Vec<_> = (0..3).map(|_| pool.lease().expect("room")).collect();
+    let ids: Vec<_> = leases.iter().map(|lease| lease.id()).collect();
+    assert_eq!((ids, counts(&pool)), (vec![1, 2, 3], [3, 0, 3, 0]));
+    leases.into_iter().rev().for_each(drop);
+    assert_eq!(counts(&pool), [3, 0, 0, 3]);
+    assert_eq!(pool.lease().expect("idle").id(), 3);
+    assert_eq!(pool.lease().expect("idle").id(), 2);
+}
+
+#[test]
+fn s4_the_next_holder_never_overtakes_the_last_ones_work() {
+    for seed in 0..32 {
+        let pool = pool_of(Sim::seeded(seed), 1);
+        let (context, log, gate) = (pool.context(), Arc::default(), Gate::default());
+        let last = pool.lease().expect("room");
+        write(context, *last, Some(gate.clone()), &log, "last");
+        drop(last);
+        let next = pool.lease().expect("the last one gave it back");
+        write(context, *next, None, &log, "next");
+        assert!(log.lock().expect("no panic").is_empty(), "seed {seed}");
+        gate.open();
+        context.synchronize(*next).expect("runs");
+        assert_eq!(*log.lock().expect("no panic"), ["last", "next"], "seed {seed}");
+    }
+}
+
+#[test]
+fn s4_threads_that_lease_never_share_a_stream() {
+    let pool = pool_of(Sim::immediate(), 4);
+    let held: [Mutex<()>; 5] = Default::default();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    match pool.lease() {
+                        Ok(lease) => {
+                            let alone = held[lease.id() as usize].try_lock().expect("nobody else has it");
+                            std::thread::yield_now();
+                            drop(alone);
+                        }
+                        Err(error) => assert_eq!(error, Error::Capacity { max: 4 }),
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((pool.leased(), pool.idle()), (0, pool.created()));
+}
+
+#[test]
+fn s5_an_adopted_stream_takes_no_place_in_the_pool() {
+    let pool = pool_of(Sim::immediate(), 1);
+    let context = pool.context();
+    let raw = context.driver().stream_create(GPU0, 0).expect("room");
+    // SAFETY: the stream outlives the adoption.
+    let adopted = unsafe { context.adopt_stream(raw) }.expect("room");
+    assert_eq!(pool.id_of(adopted.stream()), None);
+    assert_ne!(pool.acquire().expect("room"), adopted.stream());
+    drop(adopted);
+    // SAFETY: it was made here and its adoption has ended.
+    unsafe { context.driver().stream_destroy(GPU0, raw) }.expect("alive");
+}
+
+#[test]
+fn s6_the_plan_saturates() {
+    let pool = pool_of(Sim::immediate(), 1);
+    let each = pool.bytes_per_stream();
+    assert_eq!(pool.planned_pool_bytes(2, 3), each.saturating_mul(6));
+    assert_eq!(pool.planned_pool_bytes(0, u64::MAX), Bytes::ZERO);
+    assert_eq!(pool.planned_pool_bytes(u64::MAX, 0), Bytes::ZERO);
+    assert_eq!(pool.planned_pool_bytes(u64::MAX, u64::MAX), Bytes::MAX);
+    assert_eq!(pool.planned_pool_bytes(1 << 20, 1 << 20), Bytes::MAX);
+}
+
+#[test]
+fn s6_priming_leaves_nothing_behind_and_says_what_went_wrong() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = pool_of(faults.clone(), 1);
+    let memory = Stack::new().over(leaf::Async).build(pool.context()).expect("builds");
+    let lease = pool.lease().expect("room");
+    pool.prime(&memory, &lease).expect("it fits");
+    memory.reap().expect("no fault");
+    assert_eq!(memory.released_total(), pool.bytes_per_stream().get());
+    assert_eq!(faults.held(GPU0), Bytes::ZERO);
+    faults.out_of_memory_at(pool.bytes_per_stream().saturating_sub(Bytes(1)));
+    assert!(pool.prime(&memory, *lease).expect_err("too little").is_capacity());
+}

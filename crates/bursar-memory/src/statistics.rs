@@ -1,0 +1,202 @@
+//! Counts what happens to a device's memory.
+
+mod level;
+mod scope;
+mod shard;
+
+pub use scope::Scope;
+
+use bursar_core::{Action, Actions, AllocTag, Bytes, Observer, Record};
+use level::Level;
+use shard::{Shards, TAGS, slot_of};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How many bytes and how many blocks.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_memory::Amount;
+///
+/// let amount = Amount { bytes: Bytes::mib(3), count: 2 };
+/// assert_eq!(amount.to_string(), "3 MiB in 2 blocks");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Bytes granted.
+    pub bytes: Bytes,
+    /// Blocks.
+    pub count: u64,
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {} block{}", self.bytes, self.count, if self.count == 1 { "" } else { "s" })
+    }
+}
+
+/// What was counted, by bytes granted and by blocks.
+///
+/// ```
+/// use bursar_memory::Counts;
+///
+/// assert_eq!(Counts::default().current.count, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// What is live.
+    pub current: Amount,
+    /// The most that was live at a time: never less than the truth, and at most 1 MiB and 256 blocks a thread more.
+    /// Where one thread does everything it is exact.
+    pub peak: Amount,
+    /// Everything that was ever granted.
+    pub total: Amount,
+}
+
+/// Counts blocks and bytes, whole and by tag. It is what a stack is told to observe it with, and the handle that reads
+/// the counts: clones share them.
+///
+/// Each thread counts in a place of its own, so threads do not meet on the way.
+///
+/// ```
+/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+/// use bursar_memory::Statistics;
+/// use bursar_sim::Sim;
+///
+/// let statistics = Statistics::default();
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let memory = Stack::new().observe(statistics.clone()).over(leaf::Async).build(&context)?;
+/// let stream = context.create_stream(0)?;
+///
+/// let block = memory.allocate(1000, 256, stream, tag!("weights"))?;
+/// assert_eq!(statistics.counts().current.bytes, Bytes::kib(1));
+/// assert_eq!(statistics.counts_of(tag!("weights")).current.count, 1);
+/// memory.deallocate(block, stream)?;
+/// assert_eq!(statistics.counts().current.count, 0);
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    shards: Shards,
+    whole: Level,
+    tags: shard::Chunks<Level>,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Statistics {
+    /// Everything, whatever its tag.
+    pub fn counts(&self) -> Counts {
+        let (current, total) = self.shared.shards.sum(0..TAGS);
+        Counts { current, peak: self.shared.whole.peak(current), total }
+    }
+
+    /// What was counted for one tag.
+    pub fn counts_of(&self, tag: AllocTag) -> Counts {
+        let slot = slot_of(tag);
+        let (current, total) = self.shared.shards.sum(slot..slot + 1);
+        let peak = self.shared.tags.get(slot).map_or(current, |level| level.peak(current));
+        Counts { current, peak, total }
+    }
+
+    /// Every tag that was ever counted, the largest holder first.
+    pub fn tags(&self) -> Vec<(AllocTag, Counts)> {
+        let mut tags: Vec<_> = AllocTag::all().take(TAGS).map(|tag| (tag, self.counts_of(tag))).collect();
+        tags.retain(|(_, counts)| counts.total.count > 0);
+        tags.sort_by_key(|(_, counts)| std::cmp::Reverse((counts.current.bytes, counts.peak.bytes)));
+        tags
+    }
+
+    /// How many requests a limit refused.
+    pub fn refused(&self) -> u64 {
+        self.shared.refused.load(Relaxed)
+    }
+
+    /// How many requests were not granted, whatever the reason.
+    pub fn failed(&self) -> u64 {
+        self.shared.failed.load(Relaxed)
+    }
+
+    /// Counts what this thread does from here until the scope ends, on its own. Scopes nest: what an inner one counted
+    /// is part of the outer one.
+    ///
+    /// ```
+    /// use bursar_memory::Statistics;
+    ///
+    /// let statistics = Statistics::default();
+    /// let outer = statistics.scope();
+    /// let inner = statistics.scope();
+    /// assert_eq!(inner.finish().total.count, 0);
+    /// assert_eq!(outer.finish().total.count, 0);
+    /// ```
+    pub fn scope(&self) -> Scope {
+        Scope::enter(self.clone())
+    }
+
+    /// All of it, to be printed.
+    pub fn report(&self) -> StatisticsReport {
+        StatisticsReport { whole: self.counts(), tags: self.tags(), refused: self.refused(), failed: self.failed() }
+    }
+}
+
+const INTEREST: Actions = Actions::of(&[Action::Allocate, Action::Free, Action::Refuse, Action::Fail]);
+
+impl Observer for Statistics {
+    fn interest(&self) -> Actions {
+        INTEREST
+    }
+
+    #[inline]
+    fn record(&self, record: &Record<'_>) {
+        let shared = &*self.shared;
+        let bytes = record.granted.get();
+        match record.action {
+            Action::Allocate => shared.shards.with(|shard| shard.rise(shared, slot_of(record.tag), bytes)),
+            Action::Free => shared.shards.with(|shard| shard.fall(shared, slot_of(record.tag), bytes)),
+            Action::Refuse => {
+                shared.refused.fetch_add(1, Relaxed);
+            }
+            Action::Fail => {
+                shared.failed.fetch_add(1, Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Statistics at a moment, printed as a small table.
+///
+/// ```
+/// let report = bursar_memory::Statistics::default().report();
+/// assert!(report.to_string().contains("0 refused"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatisticsReport {
+    /// Everything, whatever its tag.
+    pub whole: Counts,
+    /// Every tag, the largest holder first.
+    pub tags: Vec<(AllocTag, Counts)>,
+    /// How many requests a limit refused.
+    pub refused: u64,
+    /// How many requests were not granted, whatever the reason.
+    pub failed: u64,
+}
+
+impl fmt::Display for StatisticsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { whole, tags, refused, failed } = self;
+        writeln!(f, "live {}, peak {}, ever {}", whole.current, whole.peak.bytes, whole.total)?;
+        write!(f, "{refused} refused, {failed} failed")?;
+        for (tag, counts) in tags {
+            let Counts { current, peak, total } = counts;
+            write!(f, "\n  {tag:<20} live {:>10}  peak {:>10}  ever {total}", current.bytes, peak.bytes)?;
+        }
+        Ok(())
+    }
+}

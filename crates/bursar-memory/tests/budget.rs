@@ -1,0 +1,193 @@
+//! The clauses of a budget that need to look inside it; those that do not are in the conformance suite.
+
+mod common;
+
+use bursar_core::leaf::{AsyncMemory, DeviceFrames, DirectMemory};
+use bursar_core::{
+    Action, Actions, Build, Bytes, DeviceMemoryResource, Error, FrameSource, Holder, Observer, Record, Stack, leaf, tag,
+};
+use bursar_memory::GlobalDeviceBudget;
+use bursar_sim::{Call, Faults, Sim};
+use common::{Dice, Rounding, context, stall};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+#[test]
+fn b1_a_budget_starts_from_what_is_already_held() {
+    let context = context(Sim::immediate());
+    let leaf = Arc::new(DirectMemory::new(context.clone()));
+    let stream = context.default_stream();
+    let earlier = leaf.allocate(1000, 256, stream, tag!("earlier")).expect("room");
+    let gone = leaf.allocate(5000, 256, stream, tag!("gone")).expect("room");
+    leaf.deallocate(gone, stream).expect("its own");
+    let budget = GlobalDeviceBudget::new(leaf, Bytes::kib(2));
+    assert_eq!(budget.limit(), Bytes::kib(2));
+    assert_eq!(budget.reserved_bytes(), Bytes::kib(1));
+    assert_eq!(budget.remaining(), Bytes::kib(1));
+    budget.deallocate(earlier, stream).expect("its own");
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn b1_remaining_is_zero_where_more_is_held_than_allowed() {
+    let context = context(Sim::immediate());
+    let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes::mib(1));
+    let stream = context.default_stream();
+    let block = budget.allocate(1 << 20, 256, stream, tag!("all")).expect("an exact fit");
+    budget.set_limit(Bytes::kib(1));
+    assert_eq!(budget.remaining(), Bytes::ZERO);
+    budget.deallocate(block, stream).expect("its own");
+    assert_eq!(budget.remaining(), Bytes::kib(1));
+}
+
+#[test]
+fn b2_nested_budgets_agree_whichever_of_them_reaps() {
+    for seed in 0..64 {
+        let sim = Sim::seeded(seed);
+        let context = context(sim.clone());
+        let inner = Arc::new(GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes::gib(2)));
+        let middle = Arc::new(GlobalDeviceBudget::new(inner.clone(), Bytes::gib(1)));
+        let outer = GlobalDeviceBudget::new(middle.clone(), Bytes::gib(3));
+        let stream = context.create_stream(0).expect("a stream");
+        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        for _ in 0..200 {
+            match dice.below(5) {
+                0 | 1 => live.extend(outer.allocate(dice.size(64 << 20), 256, stream, tag!("nested"))),
+                2 | 3 if !live.is_empty() => {
+                    let at = dice.below(live.len() as u64) as usize;
+                    outer.deallocate(live.swap_remove(at), stream).expect("its own");
+                }
+                _ => drop(
+                    [&inner.reap(), &middle.reap(), &outer.reap()][dice.below(3) as usize].as_ref().expect("works"),
+                ),
+            }
+            let held = outer.bytes_outstanding();
+            assert_eq!([outer.reserved_bytes(), middle.reserved_bytes(), inner.reserved_bytes()], [held; 3]);
+        }
+        live.into_iter().for_each(|block| outer.deallocate(block, stream).expect("its own"));
+        middle.reap_blocking(Duration::MAX).expect("works");
+        assert_eq!([outer.reserved_bytes(), middle.reserved_bytes(), inner.reserved_bytes()], [Bytes::ZERO; 3]);
+        sim.assert_clean();
+    }
+}
+
+#[test]
+fn b5_a_refused_request_reaps_exactly_once() {
+    let faults = Faults::new(Sim::seeded(1));
+    let context = context(faults.clone());
+    let budget = GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes::mib(1));
+    let stream = context.create_stream(0).expect("a stream");
+    let block = budget.allocate(512 << 10, 256, stream, tag!("half")).expect("room");
+    let freed = budget.allocate(512 << 10, 256, stream, tag!("half")).expect("room");
+    let stalled = stall(&faults, &context, stream);
+    budget.deallocate(freed, stream).expect("its own");
+    let queries = faults.calls(Call::StreamQuery);
+    assert!(budget.allocate(1 << 20, 256, stream, tag!("whole")).expect_err("too much").is_capacity());
+    assert_eq!(faults.calls(Call::StreamQuery) - queries, 1, "one stream has frees pending: one question");
+    drop(stalled);
+    budget.deallocate(block, stream).expect("its own");
+    budget.reap_blocking(Duration::MAX).expect("works");
+}
+
+#[test]
+fn b7_a_rounding_inner_is_charged_what_it_rounds_to() {
+    let context = context(Sim::immediate());
+    let rounding = Rounding { inner: DirectMemory::new(context.clone()), unit: 2 << 20 };
+    let budget = GlobalDeviceBudget::new(rounding, Bytes::mib(5));
+    let stream = context.default_stream();
+    let blocks = [1, 1].map(|bytes| budget.allocate(bytes, 256, stream, tag!("rounded")).expect("room"));
+    assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
+    let refused = budget.allocate(1, 256, stream, tag!("rounded")).expect_err("one unit too many");
+    let expected = Error::OutOfBudget { requested: Bytes::mib(2), remaining: Bytes::mib(1), limit: Bytes::mib(5) };
+    assert_eq!(refused, expected);
+    blocks.into_iter().for_each(|block| budget.deallocate(block, stream).expect("its own"));
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+}
+
+#[test]
+fn b8_frames_are_charged_like_blocks() {
+    let faults = Faults::new(Sim::immediate());
+    let context = context(faults.clone());
+    let budget = GlobalDeviceBudget::new(DeviceFrames::new(context), Bytes::mib(4));
+    let frames = [1, 2 << 20].map(|bytes| budget.create_frame(bytes).expect("room"));
+    assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
+    assert!(budget.create_frame(1).expect_err("full").is_capacity());
+    frames.into_iter().for_each(|frame| budget.release_frame(frame).expect("its own"));
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    faults.fail_next(Call::PagesCreate, bursar_core::Status::OutOfMemory);
+    assert!(matches!(budget.create_frame(1), Err(Error::OutOfMemory { .. })));
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+}
+
+#[derive(Debug, Default)]
+struct Refusals(Mutex<Vec<(Bytes, Error)>>);
+
+#[derive(Clone, Debug, Default)]
+struct Listener(Arc<Refusals>);
+
+impl Observer for Listener {
+    fn interest(&self) -> Actions {
+        Actions::of(&[Action::Refuse])
+    }
+    fn record(&self, record: &Record<'_>) {
+        let error = record.error.expect("a refusal says why").clone();
+        self.0.0.lock().expect("no panic").push((record.asked, error));
+    }
+}
+
+#[test]
+fn b10_refusals_reach_the_sink_from_the_bottom_of_a_stack() {
+    let context = context(Sim::immediate());
+    let listener = Listener::default();
+    let stack = Stack::new()
+        .observe(listener.clone())
+        .layer(GlobalDeviceBudget::of(Bytes::gib(1)))
+        .layer(GlobalDeviceBudget::of(Bytes::mib(1)))
+        .over(leaf::Async);
+    let memory = stack.build(&context).expect("a stack");
+    let refused = memory.allocate(2 << 20, 256, context.default_stream(), tag!("large")).expect_err("too large");
+    assert_eq!(*listener.0.0.lock().expect("no panic"), [(Bytes::mib(2), refused)]);
+}
+
+#[test]
+fn b11_the_limit_changes_while_running() {
+    let context = context(Sim::immediate());
+    let layer = GlobalDeviceBudget::of(Bytes::mib(2));
+    let memory = Stack::new().layer(layer.clone()).over(leaf::Direct).build(&context).expect("a stack");
+    let stream = context.default_stream();
+    let allocate = || memory.allocate(1 << 20, 256, stream, tag!("changing"));
+    let blocks = [allocate().expect("room"), allocate().expect("room")];
+    assert!(allocate().is_err());
+    layer.set_limit(Bytes::mib(3));
+    let third = allocate().expect("raised at once");
+    layer.set_limit(Bytes::mib(2));
+    assert!(matches!(allocate(), Err(Error::OutOfBudget { remaining: Bytes::ZERO, .. })), "lowered below what is held");
+    memory.deallocate(third, stream).expect("its own");
+    assert!(allocate().is_err(), "exactly the limit is held");
+    for block in blocks {
+        memory.deallocate(block, stream).expect("its own");
+        memory.deallocate(allocate().expect("usage fell under the limit"), stream).expect("its own");
+    }
+    assert_eq!(layer.readings().len(), 1);
+    drop(memory);
+    assert!(layer.readings().is_empty());
+}
+
+#[test]
+fn b11_limits_of_nothing_one_byte_and_everything() {
+    let context = context(Sim::immediate());
+    let stream = context.default_stream();
+    for limit in [0, 1, 255] {
+        let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes(limit));
+        let refused = budget.allocate(1, 256, stream, tag!("one")).expect_err("a block is 256 bytes");
+        let expected = Error::OutOfBudget { requested: Bytes(256), remaining: Bytes(limit), limit: Bytes(limit) };
+        assert_eq!(refused, expected);
+    }
+    let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes::MAX);
+    let block = budget.allocate(1, 256, stream, tag!("one")).expect("no limit at all");
+    assert_eq!(budget.remaining(), Bytes(u64::MAX - 256));
+    let refused = budget.allocate(u64::MAX - 512, 256, stream, tag!("all")).expect_err("more than any device");
+    assert!(refused.is_capacity());
+    assert_eq!(budget.reserved_bytes(), Bytes(256));
+    budget.deallocate(block, stream).expect("its own");
+}

@@ -1,0 +1,190 @@
+//! Budgets under many threads: nothing is refused while there is room, and nothing is left behind.
+
+mod common;
+
+use bursar_core::leaf::{AsyncMemory, DirectMemory};
+use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Status, Stream, tag};
+use bursar_memory::GlobalDeviceBudget;
+use bursar_sim::{Call, Faults, Sim};
+use common::{Dice, Rounding, context};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+const LIMIT: Bytes = Bytes::gib(1);
+const THREADS: u64 = 8;
+
+/// What is known from outside: everything that was granted or is being asked for.
+#[derive(Debug)]
+struct Ledger {
+    asked: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Allocates and frees blocks of mixed sizes, holding at most `share`; checks every refusal.
+fn churn(memory: &impl DeviceMemoryResource, stream: Stream, ledger: &Ledger, share: u64, rounds: u64, seed: u64) {
+    let (mut dice, mut live, mut held) = (Dice::new(seed), Vec::new(), 0);
+    for _ in 0..rounds {
+        let bytes = dice.size(share / 4);
+        let granted = memory.granted_size(bytes, 256).expect("legal").get();
+        while held + granted > share || (!live.is_empty() && dice.below(8) == 0) {
+            let at = dice.below(live.len() as u64) as usize;
+            let block: bursar_core::DeviceBlock = live.swap_remove(at);
+            held -= block.granted().get();
+            memory.deallocate(block, stream).expect("its own");
+        }
+        let released = memory.released_total();
+        ledger.asked.fetch_add(granted, SeqCst);
+        match memory.allocate(bytes, 256, stream, tag!("churn")) {
+            Ok(block) => {
+                held += block.granted().get();
+                live.push(block);
+            }
+            Err(Error::OutOfBudget { requested, remaining, limit }) => {
+                assert!(requested.get() == granted && requested > remaining && limit == LIMIT);
+                let most = ledger.asked.load(SeqCst).wrapping_sub(released);
+                assert!(limit.get() - remaining.get() <= most, "refused for more than anyone can hold");
+                ledger.asked.fetch_sub(granted, SeqCst);
+                ledger.refused.fetch_add(1, SeqCst);
+            }
+            Err(Error::Driver(error)) if error.status == Status::NotSupported => {
+                ledger.asked.fetch_sub(granted, SeqCst);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    live.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));
+}
+
+/// `threads` threads on streams of their own, each holding at most `share` beside the `held` of others; answers how
+/// many were refused.
+fn fire(
+    memory: &(impl DeviceMemoryResource + Sync),
+    context: &DeviceContext,
+    threads: u64,
+    share: u64,
+    rounds: u64,
+    seed: u64,
+    held: u64,
+) -> u64 {
+    let ledger = Ledger { asked: AtomicU64::new(held), refused: AtomicU64::new(0) };
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (ledger, stream) = (&ledger, context.create_stream(0).expect("a stream"));
+            scope.spawn(move || churn(memory, stream, ledger, share, rounds, seed * 1000 + thread));
+        }
+    });
+    ledger.refused.into_inner()
+}
+
+fn drained<R: DeviceMemoryResource>(budget: &GlobalDeviceBudget<R>) {
+    budget.reap_blocking(Duration::MAX).expect("works");
+    assert_eq!(budget.bytes_outstanding(), Bytes::ZERO);
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+}
+
+fn rounding(context: &Arc<DeviceContext>) -> Rounding<DirectMemory> {
+    Rounding { inner: DirectMemory::new(context.clone()), unit: 1 << 20 }
+}
+
+#[test]
+fn b2_eight_threads_within_their_share_are_never_refused() {
+    let share = LIMIT.get() / THREADS;
+    for seed in 0..4 {
+        let context = context(Sim::immediate());
+        let direct = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), LIMIT);
+        assert_eq!(fire(&direct, &context, THREADS, share, 40_000, seed, 0), 0, "direct, seed {seed}");
+        drained(&direct);
+        let stream_ordered = GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), LIMIT);
+        assert_eq!(fire(&stream_ordered, &context, THREADS, share, 40_000, seed, 0), 0, "async, seed {seed}");
+        drained(&stream_ordered);
+        let rounding = GlobalDeviceBudget::new(rounding(&context), LIMIT);
+        assert_eq!(fire(&rounding, &context, THREADS, share, 40_000, seed, 0), 0, "rounding, seed {seed}");
+        drained(&rounding);
+    }
+}
+
+#[test]
+fn b3_eight_threads_beyond_the_limit_are_refused_with_true_numbers() {
+    for seed in 0..4 {
+        let context = context(Sim::immediate());
+        crowded(&GlobalDeviceBudget::new(DirectMemory::new(context.clone()), LIMIT), &context, seed);
+        crowded(&GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), LIMIT), &context, seed);
+    }
+}
+
+/// Threads that would each like to hold everything, while somebody else holds half.
+fn crowded(budget: &GlobalDeviceBudget<impl DeviceMemoryResource>, context: &DeviceContext, seed: u64) {
+    let stream = context.default_stream();
+    let half = budget.allocate(LIMIT.get() / 2, 256, stream, tag!("half")).expect("room");
+    let held = half.granted().get();
+    assert!(fire(budget, context, THREADS, LIMIT.get(), 10_000, seed, held) > 0, "each alone wants more than is left");
+    budget.deallocate(half, stream).expect("its own");
+    drained(budget);
+}
+
+#[test]
+fn b2_frees_that_have_not_run_are_charged_until_they_have() {
+    for seed in 0..32 {
+        let sim = Sim::seeded(seed);
+        let context = context(sim.clone());
+        let budget = GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), LIMIT);
+        fire(&budget, &context, THREADS, LIMIT.get() / THREADS, 100, seed, 0);
+        drained(&budget);
+        sim.assert_clean();
+    }
+}
+
+#[test]
+fn b3_sixteen_threads_churning_exactly_a_sixteenth_are_never_refused() {
+    let context = context(Sim::immediate());
+    let exact = |memory: &(dyn DeviceMemoryResource + Sync)| {
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                let stream = context.create_stream(0).expect("a stream");
+                scope.spawn(move || {
+                    for _ in 0..10_000 {
+                        let block = memory.allocate(LIMIT.get() / 16, 256, stream, tag!("a sixteenth"));
+                        memory.deallocate(block.expect("its share is free"), stream).expect("its own");
+                    }
+                });
+            }
+        });
+    };
+    let direct = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), LIMIT);
+    exact(&direct);
+    drained(&direct);
+    let stream_ordered = GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), LIMIT);
+    exact(&stream_ordered);
+    drained(&stream_ordered);
+    let rounding = GlobalDeviceBudget::new(rounding(&context), LIMIT);
+    exact(&rounding);
+    drained(&rounding);
+}
+
+#[test]
+fn b2_three_nested_budgets_of_which_the_middle_one_reaps() {
+    for seed in 0..4 {
+        let context = context(Sim::immediate());
+        let inner = Arc::new(GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes::gib(4)));
+        let middle = Arc::new(GlobalDeviceBudget::new(inner.clone(), LIMIT));
+        let outer = GlobalDeviceBudget::new(middle.clone(), Bytes::gib(2));
+        assert_eq!(fire(&outer, &context, THREADS, LIMIT.get() / THREADS, 10_000, seed, 0), 0, "seed {seed}");
+        drained(&outer);
+        assert_eq!([middle.reserved_bytes(), inner.reserved_bytes()], [Bytes::ZERO; 2]);
+    }
+}
+
+#[test]
+fn b8_driver_failures_leave_nothing_charged() {
+    for seed in 0..4 {
+        let faults = Faults::new(Sim::immediate());
+        let context = context(faults.clone());
+        faults.fail_with_probability(&[Call::AllocateAsync, Call::FreeAsync], 0.02, Status::NotSupported, seed);
+        let budget = GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), LIMIT);
+        fire(&budget, &context, THREADS, LIMIT.get() / THREADS, 5_000, seed, 0);
+        faults.heal();
+        while budget.reap().is_err() {}
+        drained(&budget);
+    }
+}

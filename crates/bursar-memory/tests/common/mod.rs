@@ -1,0 +1,84 @@
+//! What the tests of the layers share.
+#![allow(unsafe_code)]
+#![allow(dead_code, reason = "each test binary uses part of it")]
+
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Holder, Refused, Result,
+    Stream,
+};
+use bursar_sim::{Faults, Stall};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(crate) fn context(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
+    DeviceContext::open(driver, DeviceId(0)).expect("a device")
+}
+
+pub(crate) fn stall(faults: &Faults, context: &DeviceContext, stream: Stream) -> Stall {
+    let raw = context.resolve(stream).expect("a stream of this device");
+    // SAFETY: the table resolves live streams of this device only.
+    unsafe { faults.stall(context.device(), raw) }.expect("the device works")
+}
+
+/// A small generator: sizes and choices that a seed replays.
+#[derive(Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound
+    }
+
+    /// Mostly small, sometimes large, at most `largest`.
+    pub(crate) fn size(&mut self, largest: u64) -> u64 {
+        let bound = largest >> self.below(12);
+        1 + self.below(bound.max(1))
+    }
+}
+
+/// A resource that rounds every request up to whole units of its own.
+#[derive(Debug)]
+pub(crate) struct Rounding<R> {
+    pub(crate) inner: R,
+    pub(crate) unit: u64,
+}
+
+impl<R: DeviceMemoryResource> Holder for Rounding<R> {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        self.inner.bytes_outstanding()
+    }
+    fn released_total(&self) -> u64 {
+        self.inner.released_total()
+    }
+    fn reap(&self) -> Result<Bytes> {
+        self.inner.reap()
+    }
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.inner.reap_blocking(patience)
+    }
+}
+
+impl<R: DeviceMemoryResource> DeviceMemoryResource for Rounding<R> {
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
+        self.inner.granted_size(bytes.next_multiple_of(self.unit), align)
+    }
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        self.inner.allocate(bytes.next_multiple_of(self.unit), align, stream, tag)
+    }
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        self.inner.deallocate(block, stream)
+    }
+    fn tracks_use(&self) -> bool {
+        self.inner.tracks_use()
+    }
+}

@@ -1,0 +1,125 @@
+//! The charge core under every interleaving that the memory model allows. Built with `--cfg loom`.
+#![cfg(loom)]
+
+#[allow(dead_code, reason = "the models use part of the core")]
+#[path = "../src/charge.rs"]
+mod charge;
+
+use charge::Charge;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+/// Every interleaving with at most three preemptions: enough for every known kind of lost update.
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(f);
+}
+
+/// Memory below a budget that frees at once: a released total and nothing else.
+struct Below {
+    charge: Charge,
+    released: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Below {
+    fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { charge: Charge::new(0, limit), released: AtomicU64::new(0), held: AtomicU64::new(0) })
+    }
+
+    fn try_take(&self, bytes: u64) -> bool {
+        let charged = self.charge.try_charge(bytes, || self.released.load(Ordering::Acquire)).is_ok();
+        if charged {
+            let held = self.held.fetch_add(bytes, Ordering::AcqRel) + bytes;
+            assert!(held <= self.charge.limit(), "more is held than the limit allows");
+        }
+        charged
+    }
+
+    fn give(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Ordering::AcqRel);
+        self.released.fetch_add(bytes, Ordering::Release);
+    }
+
+    fn used(&self) -> u64 {
+        self.charge.used(|| self.released.load(Ordering::Acquire))
+    }
+}
+
+#[test]
+fn b7_the_sum_granted_never_exceeds_the_limit() {
+    model(|| {
+        let below = Below::new(3);
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let below = below.clone();
+                thread::spawn(move || {
+                    if below.try_take(2) {
+                        below.give(2);
+                    }
+                })
+            })
+            .collect();
+        if below.try_take(2) {
+            below.give(2);
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(below.used(), 0);
+    });
+}
+
+#[test]
+fn b3_threads_that_stay_within_their_share_are_never_refused() {
+    model(|| {
+        let below = Below::new(2);
+        let churn = |below: &Below| {
+            for _ in 0..2 {
+                assert!(below.try_take(1), "refused although there was room");
+                below.give(1);
+            }
+        };
+        let other = {
+            let below = below.clone();
+            thread::spawn(move || churn(&below))
+        };
+        churn(&below);
+        other.join().unwrap();
+        assert_eq!(below.used(), 0);
+    });
+}
+
+#[test]
+fn b8_a_charge_rolled_back_leaves_no_trace() {
+    model(|| {
+        let below = Below::new(2);
+        let failing = {
+            let below = below.clone();
+            thread::spawn(move || {
+                if below.charge.try_charge(1, || below.released.load(Ordering::Acquire)).is_ok() {
+                    below.charge.roll_back(1);
+                }
+            })
+        };
+        assert!(below.try_take(1), "refused although there was room");
+        below.give(1);
+        failing.join().unwrap();
+        assert_eq!(below.used(), 0);
+    });
+}
+
+#[test]
+fn b11_a_limit_lowered_while_running_is_kept() {
+    model(|| {
+        let below = Below::new(2);
+        let lower = {
+            let below = below.clone();
+            thread::spawn(move || below.charge.set_limit(1))
+        };
+        let took = below.charge.try_charge(2, || below.released.load(Ordering::Acquire)).is_ok();
+        lower.join().unwrap();
+        let again = below.charge.try_charge(1, || below.released.load(Ordering::Acquire));
+        assert_eq!(again.is_ok(), !took, "the lowered limit counts from here on");
+    });
+}

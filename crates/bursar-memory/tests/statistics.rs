@@ -1,0 +1,195 @@
+//! What statistics promise.
+
+mod common;
+
+use bursar_core::{Action, AllocTag, Build, Bytes, DeviceId, DeviceMemoryResource, Observer, Record, Stack, leaf, tag};
+use bursar_memory::{Amount, Counts, GlobalDeviceBudget, Statistics};
+use bursar_sim::Sim;
+use common::{Dice, context};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+
+fn told(statistics: &Statistics, action: Action, tag: AllocTag, bytes: u64) {
+    statistics.record(&Record { tag, granted: Bytes(bytes), ..Record::new(action, DeviceId(0)) });
+}
+
+fn amount(bytes: u64, count: u64) -> Amount {
+    Amount { bytes: Bytes(bytes), count }
+}
+
+#[test]
+fn g2_one_thread_is_counted_exactly() {
+    for seed in 0..64 {
+        let statistics = Statistics::default();
+        let tags = [tag!("first"), tag!("second"), tag!("third")];
+        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let mut model = [Counts::default(); 4];
+        for _ in 0..500 {
+            let (action, at, bytes) = if live.is_empty() || dice.below(2) == 0 {
+                let (at, bytes) = (dice.below(3) as usize, dice.size(8 << 20));
+                live.push((at, bytes));
+                (Action::Allocate, at, bytes)
+            } else {
+                let (at, bytes) = live.swap_remove(dice.below(live.len() as u64) as usize);
+                (Action::Free, at, bytes)
+            };
+            told(&statistics, action, tags[at], bytes);
+            for counts in [at, 3] {
+                apply(&mut model[counts], action, bytes);
+            }
+            assert_eq!(statistics.counts(), model[3], "seed {seed}");
+        }
+        for (at, tag) in tags.into_iter().enumerate() {
+            assert_eq!(statistics.counts_of(tag), model[at], "seed {seed}");
+        }
+    }
+}
+
+fn apply(counts: &mut Counts, action: Action, bytes: u64) {
+    let Counts { current, peak, total } = counts;
+    if action == Action::Allocate {
+        *current = amount(current.bytes.get() + bytes, current.count + 1);
+        *total = amount(total.bytes.get() + bytes, total.count + 1);
+        *peak = amount(peak.bytes.max(current.bytes).get(), peak.count.max(current.count));
+    } else {
+        *current = amount(current.bytes.get() - bytes, current.count - 1);
+    }
+}
+
+#[test]
+fn g2_the_peak_is_never_below_the_truth() {
+    const THREADS: u64 = 8;
+    let statistics = Statistics::default();
+    let (live, surely_reached) = (AtomicI64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (statistics, live, surely_reached) = (&statistics, &live, &surely_reached);
+            scope.spawn(move || {
+                let (mut dice, mut mine) = (Dice::new(thread + 1), Vec::new());
+                for _ in 0..20_000 {
+                    if mine.is_empty() || dice.below(2) == 0 {
+                        let bytes = dice.size(1 << 20);
+                        told(statistics, Action::Allocate, tag!("peak"), bytes);
+                        let now = live.fetch_add(bytes as i64, SeqCst) + bytes as i64;
+                        surely_reached.fetch_max(now.max(0) as u64, SeqCst);
+                        mine.push(bytes);
+                    } else {
+                        let bytes = mine.swap_remove(dice.below(mine.len() as u64) as usize);
+                        live.fetch_sub(bytes as i64, SeqCst);
+                        told(statistics, Action::Free, tag!("peak"), bytes);
+                    }
+                }
+                for bytes in mine {
+                    live.fetch_sub(bytes as i64, SeqCst);
+                    told(statistics, Action::Free, tag!("peak"), bytes);
+                }
+            });
+        }
+    });
+    let counts = statistics.counts();
+    assert_eq!(counts.current, Amount::default());
+    let truth = Bytes(surely_reached.into_inner());
+    assert!(counts.peak.bytes >= truth, "a peak of {} is below the truth, {truth}", counts.peak.bytes);
+}
+
+#[test]
+fn g2_the_peak_is_at_most_a_mebibyte_a_thread_above_the_truth() {
+    let statistics = Statistics::default();
+    for _ in 0..4 {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    told(&statistics, Action::Allocate, tag!("slack"), 1 << 20);
+                    told(&statistics, Action::Free, tag!("slack"), 1 << 20);
+                });
+            }
+        });
+    }
+    told(&statistics, Action::Allocate, tag!("slack"), 16 << 20);
+    let peak = statistics.counts().peak.bytes;
+    assert!(peak >= Bytes::mib(16) && peak <= Bytes::mib(16 + 12), "{peak}");
+}
+
+#[test]
+fn g2_blocks_freed_by_another_thread_are_counted_and_nothing_goes_negative() {
+    let statistics = Statistics::default();
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::sync_channel(64);
+        let (statistics, done) = (&statistics, &done);
+        scope.spawn(move || {
+            for n in 1..20_000u64 {
+                told(statistics, Action::Allocate, tag!("handed over"), n);
+                sender.send(n).expect("the other side listens");
+            }
+        });
+        scope.spawn(move || {
+            for n in receiver {
+                told(statistics, Action::Free, tag!("handed over"), n);
+            }
+            done.store(1, SeqCst);
+        });
+        while done.load(SeqCst) == 0 {
+            let current = statistics.counts().current;
+            assert!(current.count < 20_000 && current.bytes < Bytes::gib(1), "{current}: less than nothing");
+        }
+    });
+    assert_eq!(statistics.counts().current, Amount::default());
+    assert_eq!(statistics.counts().total.count, 19_999);
+}
+
+#[test]
+fn g2_scopes_nest_and_belong_to_their_thread() {
+    let statistics = Statistics::default();
+    let allocate = |bytes| told(&statistics, Action::Allocate, tag!("scoped"), bytes);
+    let free = |bytes| told(&statistics, Action::Free, tag!("scoped"), bytes);
+    allocate(1000);
+    let outer = statistics.scope();
+    allocate(100);
+    let inner = statistics.scope();
+    allocate(50);
+    free(50);
+    std::thread::scope(|scope| {
+        scope.spawn(|| told(&statistics, Action::Allocate, tag!("scoped"), 1 << 30));
+    });
+    free(1000);
+    let inner = inner.finish();
+    assert_eq!((inner.peak, inner.total, inner.current), (amount(50, 1), amount(50, 1), Amount::default()));
+    allocate(20);
+    let outer = outer.finish();
+    assert_eq!((outer.peak, outer.total), (amount(150, 2), amount(170, 3)));
+    assert_eq!(outer.current, amount(0, 1), "a free of an earlier block does not go below nothing");
+}
+
+#[test]
+fn g2_a_stack_is_counted_whole_and_by_tag() {
+    let context = context(Sim::immediate());
+    let statistics = Statistics::default();
+    let stack = Stack::new().observe(statistics.clone()).layer(GlobalDeviceBudget::of(Bytes::mib(4))).over(leaf::Async);
+    let memory = stack.build(&context).expect("a stack");
+    let stream = context.create_stream(0).expect("a stream");
+    let weights = memory.allocate(1 << 20, 256, stream, tag!("weights")).expect("room");
+    let cache = memory.allocate(1, 256, stream, tag!("cache")).expect("room");
+    assert!(memory.allocate(8 << 20, 256, stream, tag!("cache")).is_err());
+    assert!(memory.allocate(0, 256, stream, tag!("cache")).is_err());
+    memory.deallocate(weights, stream).expect("its own");
+    assert_eq!(statistics.counts().current, amount(256, 1));
+    assert_eq!(statistics.counts().peak, amount((1 << 20) + 256, 2));
+    assert_eq!(statistics.counts_of(tag!("weights")).total, amount(1 << 20, 1));
+    assert_eq!((statistics.refused(), statistics.failed()), (1, 2));
+    assert_eq!(statistics.tags()[0].0, tag!("cache"));
+    memory.deallocate(cache, stream).expect("its own");
+}
+
+#[test]
+fn r3_a_refused_free_is_still_counted() {
+    let context = context(Sim::immediate());
+    let statistics = Statistics::default();
+    let stack = Stack::new().observe(statistics.clone()).over(leaf::Direct);
+    let (one, other) = (stack.build(&context).expect("a stack"), stack.build(&context).expect("a stack"));
+    let stream = context.default_stream();
+    let block = one.allocate(1000, 256, stream, tag!("kept")).expect("room");
+    let refused = other.deallocate(block, stream).expect_err("not its block");
+    assert_eq!(statistics.counts().current, amount(1024, 1));
+    one.deallocate(refused.block, stream).expect("its own");
+    assert_eq!(statistics.counts().current, Amount::default());
+}

@@ -1,0 +1,180 @@
+//! What the simulated machine is made of.
+
+use crate::Sim;
+use crate::heap::Heap;
+use crate::rng::mix;
+use crate::world::{World, addresses};
+use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, NumaNode, PciAddress};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A simulator to be: how it runs, and which devices it has. Without any they are two of 80 GiB.
+///
+/// ```
+/// use bursar_core::{Bytes, DeviceId, Driver};
+/// use bursar_sim::Sim;
+///
+/// let here = Sim::builder().devices(2, Bytes::gib(24)).named("pair").build();
+/// let there = Sim::builder().devices(2, Bytes::gib(24)).named("pair").build();
+/// assert_eq!(here.facts(DeviceId(1))?.uuid, there.facts(DeviceId(1))?.uuid);
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a simulator is made by `build`"]
+pub struct SimBuilder {
+    seed: Option<u64>,
+    sizes: Vec<Bytes>,
+    name: Option<String>,
+    is_stream_ordered: bool,
+    page_granularity: Option<Bytes>,
+    numa_node: NumaNode,
+    is_linked: bool,
+}
+
+impl Default for SimBuilder {
+    fn default() -> Self {
+        Self {
+            seed: Some(0),
+            sizes: Vec::new(),
+            name: None,
+            is_stream_ordered: true,
+            page_granularity: Some(Bytes::mib(2)),
+            numa_node: NumaNode::UNKNOWN,
+            is_linked: false,
+        }
+    }
+}
+
+impl SimBuilder {
+    /// Streams advance as the seed says, and hazards are reported. The default, with seed 0.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Every operation completes at once, and hazards are not looked for.
+    pub fn immediate(mut self) -> Self {
+        self.seed = None;
+        self
+    }
+
+    /// One more device, with so much memory.
+    pub fn device(self, memory: Bytes) -> Self {
+        self.devices(1, memory)
+    }
+
+    /// `count` more devices, each with so much memory. The simulated addresses of one reach 32 TiB.
+    pub fn devices(mut self, count: usize, memory: Bytes) -> Self {
+        self.sizes.extend(std::iter::repeat_n(memory, count));
+        self
+    }
+
+    /// Gives the devices an identity that is the same in every process: their UUIDs follow from the name and their
+    /// ordinals. Without a name they are unlike those of any other simulator.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Devices that cannot map physical memory.
+    pub fn without_pages(mut self) -> Self {
+        self.page_granularity = None;
+        self
+    }
+
+    /// Devices that cannot allocate in stream order.
+    pub fn without_stream_ordered(mut self) -> Self {
+        self.is_stream_ordered = false;
+        self
+    }
+
+    /// The size pages come in, a power of two; 2 MiB by default.
+    pub fn page_granularity(mut self, bytes: Bytes) -> Self {
+        self.page_granularity = Some(Bytes(bytes.get().next_power_of_two()));
+        self
+    }
+
+    /// The NUMA node that every device reports; unknown by default.
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.numa_node = NumaNode::new(node);
+        self
+    }
+
+    /// The devices report an NVLink between each two; by default no link is reported.
+    pub fn linked(mut self) -> Self {
+        self.is_linked = true;
+        self
+    }
+
+    /// Makes the simulator.
+    pub fn build(self) -> Arc<Sim> {
+        let sizes = match self.sizes.is_empty() {
+            true => vec![Bytes::gib(80); 2],
+            false => self.sizes.clone(),
+        };
+        let identity = self.name.as_deref().map_or_else(unique, |name| hash(name.as_bytes()));
+        let heap = |(index, size): (usize, &Bytes)| {
+            let (allocations, _) = addresses(index);
+            Arc::new(Mutex::new(Heap::new(size.get(), allocations.start, allocations.end)))
+        };
+        let heaps: Vec<_> = sizes.iter().enumerate().map(heap).collect();
+        let disturbances = Arc::new(AtomicUsize::new(0));
+        let facts = sizes.iter().enumerate();
+        Arc::new(Sim {
+            seed: self.seed,
+            facts: facts.map(|(index, size)| self.facts(index, *size, identity)).collect(),
+            links: (0..sizes.len()).map(|from| self.links(from, sizes.len())).collect(),
+            world: Mutex::new(World::new(self.seed, &heaps, disturbances.clone())),
+            heaps,
+            disturbances,
+            changed: Condvar::new(),
+        })
+    }
+
+    fn facts(&self, index: usize, total: Bytes, identity: u64) -> DeviceFacts {
+        let high = mix(identity ^ mix(index as u64 + 1));
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&high.to_be_bytes());
+        uuid[8..].copy_from_slice(&mix(high ^ identity).to_be_bytes());
+        DeviceFacts {
+            name: "Simulated GPU".to_owned(),
+            uuid: DeviceUuid(uuid),
+            pci: Some(PciAddress {
+                domain: 0x5e,
+                bus: index as u8,
+                device: 0,
+            }),
+            numa_node: self.numa_node,
+            total,
+            stream_priorities: -5..=0,
+            capabilities: Capabilities {
+                stream_ordered: self.is_stream_ordered,
+                page_granularity: self.page_granularity,
+            },
+        }
+    }
+
+    fn links(&self, from: usize, count: usize) -> Vec<Link> {
+        let others = (0..count).filter(|to| self.is_linked && *to != from);
+        let link = |to: usize| Link {
+            to: DeviceId(to as u32),
+            kind: LinkKind::NvLink { lanes: 18 },
+        };
+        others.map(link).collect()
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0x6275_7273_6172, |sum, byte| mix(sum ^ u64::from(*byte)).rotate_left(9))
+}
+
+/// An identity that no other simulator has, in this process or another.
+fn unique() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let counter = NEXT.fetch_add(1, Ordering::Relaxed);
+    mix(since.as_nanos() as u64) ^ mix(u64::from(std::process::id()) << 32 | counter)
+}

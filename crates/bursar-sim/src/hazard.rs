@@ -1,0 +1,275 @@
+//! What the oracle finds, and the words it says it in.
+
+use bursar_core::{AllocTag, DeviceId};
+use std::fmt;
+use std::ops::Range;
+
+/// Who did something: the host, or a stream.
+///
+/// ```
+/// use bursar_sim::Place;
+///
+/// assert_eq!(Place::Stream(2).to_string(), "stream 2");
+/// assert_eq!(Place::DefaultStream.to_string(), "the default stream");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// A call that takes effect at once.
+    Host,
+    /// The legacy default stream of the device.
+    DefaultStream,
+    /// A stream, numbered in the order in which the simulator made them.
+    Stream(u32),
+    /// A handle that is no stream.
+    Unknown(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.pad("the host"),
+            Self::DefaultStream => f.pad("the default stream"),
+            Self::Stream(number) => f.pad(&format!("stream {number}")),
+            Self::Unknown(handle) => f.pad(&format!("unknown stream {handle:#x}")),
+        }
+    }
+}
+
+/// One side of a hazard: what was done, by whom, and with which driver call.
+///
+/// ```
+/// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern};
+/// use bursar_sim::Sim;
+///
+/// let sim = Sim::seeded(1);
+/// let (device, stream) = (DeviceId(0), sim.stream_create(DeviceId(0), 0)?);
+/// // SAFETY: breaking the driver's contract is what the simulator is for.
+/// unsafe { sim.fill(device, stream, DevicePtr(0x10_0000), Pattern::U8(1), 16)? };
+/// assert_eq!(sim.hazards()[0].second.to_string(), "fill on stream 1 (call 2)");
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// The driver call or, for a simulated kernel, its name.
+    pub what: &'static str,
+    /// The device it was submitted to.
+    pub device: DeviceId,
+    /// Where it ran.
+    pub place: Place,
+    /// What the memory was for, as far as the layers above said.
+    pub tag: AllocTag,
+    /// The number of the call, as the log counts them.
+    pub call: u64,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {} (call {})", self.what, self.place, self.call)
+    }
+}
+
+/// What kind of mistake a hazard is.
+///
+/// ```
+/// use bursar_sim::HazardKind;
+///
+/// assert_eq!(HazardKind::UseAfterFree.to_string(), "use after free");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum HazardKind {
+    /// Memory was touched by work that is not ordered after its allocation.
+    UseBeforeAllocation,
+    /// Memory was touched after it was freed, whether or not its address has been given out again.
+    UseAfterFree,
+    /// Memory was freed while a use of it was not ordered before the free.
+    FreeUnordered,
+    /// A block was given out again by work that is not ordered after the free of its last life.
+    ReusedUnordered,
+    /// A block was given out while another that overlaps it was live.
+    Overlap,
+    /// Two accesses, one of them a write, that nothing orders.
+    Conflict,
+    /// Memory was unmapped while a use of it may not have run, or while a block lay in it.
+    UnmapUnderUse,
+    /// Memory was touched that nobody has: never allocated, not mapped, or not allowed yet.
+    NotMapped,
+    /// Memory of an allocation was touched outside the blocks in it.
+    OutOfBounds,
+    /// Host memory of an asynchronous copy was touched before the copy had run.
+    HostTouched,
+    /// A host function called the driver.
+    CallFromHostFunction,
+}
+
+impl fmt::Display for HazardKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::UseBeforeAllocation => "use before allocation",
+            Self::UseAfterFree => "use after free",
+            Self::FreeUnordered => "free while in use",
+            Self::ReusedUnordered => "reuse without a wait",
+            Self::Overlap => "overlapping blocks",
+            Self::Conflict => "conflicting accesses",
+            Self::UnmapUnderUse => "unmap while in use",
+            Self::NotMapped => "use of memory that is not there",
+            Self::OutOfBounds => "access out of bounds",
+            Self::HostTouched => "host memory touched before its copy was done",
+            Self::CallFromHostFunction => "driver call from a host function",
+        })
+    }
+}
+
+/// Two operations that nothing keeps apart, or one that should not have been.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver, Pattern};
+/// use bursar_sim::{HazardKind, Sim};
+///
+/// let (sim, device) = (Sim::seeded(1), DeviceId(0));
+/// let (a, b) = (sim.stream_create(device, 0)?, sim.stream_create(device, 0)?);
+/// // SAFETY: breaking the driver's contract is what the simulator is for.
+/// let ptr = unsafe { sim.allocate_async(device, a, 4096)? };
+/// // SAFETY: as above: nothing orders stream b after the allocation.
+/// unsafe { sim.fill(device, b, ptr, Pattern::U8(1), 16)? };
+///
+/// let hazard = sim.hazards()[0];
+/// assert_eq!(hazard.kind, HazardKind::UseBeforeAllocation);
+/// assert_eq!(hazard.range, ptr.0..ptr.0 + 16);
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hazard {
+    /// What kind of mistake it is.
+    pub kind: HazardKind,
+    /// The device whose memory it is about; `None` for host memory.
+    pub device: Option<DeviceId>,
+    /// The bytes both operations are about.
+    pub range: ByteRange,
+    /// What the memory was for, as far as the layers above said.
+    pub tag: AllocTag,
+    /// The earlier operation, where there was one.
+    pub first: Option<Operation>,
+    /// The operation that showed the mistake.
+    pub second: Operation,
+    /// What gave the memory out again between the two, where something did.
+    pub reused: Option<Operation>,
+}
+
+/// A range of addresses that can be copied and compared with a [`Range`].
+///
+/// ```
+/// use bursar_sim::ByteRange;
+///
+/// let range = ByteRange { start: 0x100, end: 0x200 };
+/// assert_eq!(range, 0x100..0x200);
+/// assert_eq!(range.to_string(), "0x100..0x200");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+}
+
+impl From<Range<u64>> for ByteRange {
+    fn from(range: Range<u64>) -> Self {
+        Self {
+            start: range.start,
+            end: range.end,
+        }
+    }
+}
+
+impl PartialEq<Range<u64>> for ByteRange {
+    fn eq(&self, other: &Range<u64>) -> bool {
+        (self.start, self.end) == (other.start, other.end)
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end)
+    }
+}
+
+impl fmt::Display for Hazard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.device {
+            Some(device) => write!(f, "{} on {device}, bytes {}", self.kind, self.range)?,
+            None => write!(f, "{}, bytes {}", self.kind, self.range)?,
+        }
+        if self.tag != AllocTag::UNTAGGED {
+            write!(f, " (tag {:?})", self.tag.name())?;
+        }
+        write!(f, ":\n    {} ", self.second)?;
+        self.explain(f)
+    }
+}
+
+impl Hazard {
+    fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = self.first else {
+            return f.write_str(match self.kind {
+                HazardKind::OutOfBounds => "touches bytes of an allocation that belong to no block",
+                HazardKind::CallFromHostFunction => "was made by host code that runs in stream order",
+                HazardKind::FreeUnordered => "frees what is no live block",
+                _ => "touches memory that nobody was given",
+            });
+        };
+        match self.kind {
+            HazardKind::UseBeforeAllocation => {
+                write!(
+                    f,
+                    "touches memory that {first} gives out;\n    nothing orders it after that"
+                )
+            }
+            HazardKind::UseAfterFree => write!(f, "touches memory that {first} gave back"),
+            HazardKind::FreeUnordered => {
+                write!(
+                    f,
+                    "gives back memory that {first} uses;\n    nothing orders that before it"
+                )
+            }
+            HazardKind::ReusedUnordered => {
+                write!(
+                    f,
+                    "gives out memory that {first} gave back;\n    nothing orders it after that"
+                )
+            }
+            HazardKind::Overlap => write!(f, "gives out bytes that {first} gave out and that are still held"),
+            HazardKind::Conflict => {
+                write!(
+                    f,
+                    "and {first} touch the same bytes, at least one writing;\n    nothing orders them"
+                )
+            }
+            HazardKind::UnmapUnderUse => {
+                write!(
+                    f,
+                    "takes away memory that {first} uses;\n    the host does not know that to be over"
+                )
+            }
+            HazardKind::NotMapped => write!(f, "touches memory that {first} took away"),
+            HazardKind::OutOfBounds => write!(f, "reaches beyond the block that {first} gave out"),
+            HazardKind::HostTouched => {
+                write!(
+                    f,
+                    "touches host memory of {first};\n    the host does not know that to have run"
+                )
+            }
+            HazardKind::CallFromHostFunction => write!(f, "was made by the host code of {first}"),
+        }?;
+        match self.reused {
+            Some(reused) => write!(
+                f,
+                ";\n    it was given out again by {reused}, which nothing orders before it"
+            ),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Pinned host memory, and the watch over what asynchronous copies have not done yet.
+#![allow(unsafe_code)]
+
+use crate::Operation;
+use crate::clock::{Clock, Epoch};
+use crate::rng::checksum;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const PAGE: usize = 4096;
+
+/// An address in host memory that may travel between threads: whoever made it promised that the memory stays valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HostPtr(pub(crate) *mut u8);
+
+// SAFETY: it is an address; the promise that its memory is valid, made to the driver, holds on every thread.
+unsafe impl Send for HostPtr {}
+// SAFETY: as above.
+unsafe impl Sync for HostPtr {}
+
+impl HostPtr {
+    pub(crate) fn address(self) -> u64 {
+        self.0.addr() as u64
+    }
+
+    /// The bytes at the address.
+    ///
+    /// # Safety
+    /// The memory is valid for reads of `len` bytes and nobody writes it meanwhile.
+    pub(crate) unsafe fn bytes<'a>(self, len: usize) -> &'a [u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0, len) }
+    }
+
+    /// The bytes at the address, to be written.
+    ///
+    /// # Safety
+    /// The memory is valid for reads and writes of `len` bytes and nobody else touches it meanwhile.
+    pub(crate) unsafe fn bytes_mut<'a>(self, len: usize) -> &'a mut [u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.0, len) }
+    }
+}
+
+/// Host memory of the simulator's own, zeroed and aligned to pages.
+#[derive(Debug)]
+pub(crate) struct HostBlock {
+    base: HostPtr,
+    layout: Layout,
+    start: HostPtr,
+}
+
+impl HostBlock {
+    pub(crate) fn new(bytes: usize) -> Option<Arc<Self>> {
+        // Zeroed memory of small alignment is not touched before it is used; its pages are aligned by hand.
+        let layout = Layout::from_size_align(bytes.checked_add(PAGE)?, 16).ok()?;
+        // SAFETY: the layout is larger than zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        (!base.is_null()).then(|| {
+            let start = base.wrapping_add(base.align_offset(PAGE));
+            Arc::new(Self {
+                base: HostPtr(base),
+                layout,
+                start: HostPtr(start),
+            })
+        })
+    }
+
+    pub(crate) fn start(&self) -> HostPtr {
+        self.start
+    }
+}
+
+impl Drop for HostBlock {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `new`, and freed here alone.
+        unsafe { dealloc(self.base.0, self.layout) };
+    }
+}
+
+/// A range of host memory that copies reach asynchronously.
+#[derive(Clone, Debug)]
+pub(crate) struct Pinned {
+    pub(crate) len: usize,
+    /// The memory itself, where the simulator made it; registered memory is its owner's.
+    pub(crate) block: Option<Arc<HostBlock>>,
+}
+
+/// Everything that is pinned, by address.
+#[derive(Debug, Default)]
+pub(crate) struct PinnedMap {
+    ranges: BTreeMap<u64, Pinned>,
+}
+
+impl PinnedMap {
+    pub(crate) fn insert(&mut self, start: u64, pinned: Pinned) {
+        self.ranges.insert(start, pinned);
+    }
+
+    pub(crate) fn get(&self, start: u64) -> Option<&Pinned> {
+        self.ranges.get(&start)
+    }
+
+    pub(crate) fn remove(&mut self, start: u64) -> Option<Pinned> {
+        self.ranges.remove(&start)
+    }
+
+    /// The pinned range that holds all of `start .. start + len`.
+    pub(crate) fn around(&self, start: u64, len: u64) -> Option<&Pinned> {
+        let (at, pinned) = self.ranges.range(..=start).next_back()?;
+        (start + len <= at + pinned.len as u64).then_some(pinned)
+    }
+
+    pub(crate) fn overlaps(&self, start: u64, len: u64) -> bool {
+        let before = self.ranges.range(..start + len).next_back();
+        before.is_some_and(|(at, pinned)| at + pinned.len as u64 > start)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pinned> {
+        self.ranges.values()
+    }
+}
+
+/// What a copy that has not run expects to find in host memory.
+#[derive(Debug)]
+struct Watch {
+    op: Operation,
+    clock: Clock,
+    ptr: HostPtr,
+    len: usize,
+    sum: u64,
+    /// Keeps the memory valid until the copy has run, whatever its owner does.
+    _keep: Option<Arc<HostBlock>>,
+}
+
+impl Watch {
+    fn overlaps(&self, start: u64, len: u64) -> bool {
+        let mine = self.ptr.address();
+        mine < start + len && start < mine + self.len as u64
+    }
+
+    fn sum_now(&self) -> u64 {
+        // SAFETY: the memory is pinned, and either kept or valid until unregistered, which waits for the copy; that
+        // nobody writes it before the copy has run is the promise which this sum checks.
+        checksum(unsafe { self.ptr.bytes(self.len) })
+    }
+}
+
+/// The host memory of every asynchronous copy that has not run.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    pending: Vec<Watch>,
+}
+
+impl Watches {
+    pub(crate) fn begin(&mut self, op: Operation, clock: &Clock, ptr: HostPtr, len: usize, pinned: &Pinned) {
+        let mut watch = Watch {
+            op,
+            clock: clock.clone(),
+            ptr,
+            len,
+            sum: 0,
+            _keep: pinned.block.clone(),
+        };
+        watch.sum = watch.sum_now();
+        self.pending.push(watch);
+    }
+
+    /// The copy that was `call` is about to run: answers it if its host memory changed under it.
+    pub(crate) fn end(&mut self, call: u64) -> Option<(Operation, HostPtr, usize)> {
+        let at = self.pending.iter().position(|watch| watch.op.call == call)?;
+        let watch = self.pending.swap_remove(at);
+        (watch.sum_now() != watch.sum).then_some((watch.op, watch.ptr, watch.len))
+    }
+
+    /// A copy has written host memory: the others that reach it expect that now.
+    pub(crate) fn written(&mut self, start: u64, len: u64) {
+        for watch in self.pending.iter_mut().filter(|watch| watch.overlaps(start, len)) {
+            watch.sum = watch.sum_now();
+        }
+    }
+
+    /// Host code has run in stream order, and may have written what the copies ordered after it reach.
+    pub(crate) fn host_function_ran(&mut self, epoch: Epoch) {
+        for watch in self.pending.iter_mut().filter(|watch| watch.clock.covers(epoch)) {
+            watch.sum = watch.sum_now();
+        }
+    }
+
+    pub(crate) fn forget_device(&mut self, device: bursar_core::DeviceId) {
+        self.pending.retain(|watch| watch.op.device != device);
+    }
+}

@@ -1,0 +1,121 @@
+//! Simulated kernels: work of a user's own that says which bytes it touches.
+
+use crate::oracle::Touch;
+use crate::ranges::Access;
+use crate::schedule::{KernelBody, Work};
+use crate::turn::Turn;
+use crate::world::{Answer, World};
+use bursar_core::{DevicePtr, RawStream, Status};
+use std::fmt;
+
+/// A simulated kernel: its name, the ranges it touches, and optionally what it does with them.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver};
+/// use bursar_sim::{Launch, Sim};
+///
+/// let (sim, device) = (Sim::seeded(1), DeviceId(0));
+/// let (stream, ptr) = (sim.stream_create(device, 0)?, sim.allocate(device, 256)?);
+/// let double = Launch::new("double")
+///     .writes(ptr, 1)
+///     .body(move |memory| {
+///         let byte = memory.read(ptr, 1)[0];
+///         memory.write(ptr, &[byte * 2]);
+///     });
+/// sim.poke(ptr, &[21]);
+/// sim.launch(device, stream, double)?;
+/// sim.settle();
+/// assert_eq!(sim.peek(ptr, 1), [42]);
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+pub struct Launch {
+    pub(crate) name: &'static str,
+    touches: Vec<(DevicePtr, u64, Access)>,
+    body: Option<KernelBody>,
+}
+
+impl Launch {
+    /// A kernel that touches nothing.
+    pub fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            touches: Vec::new(),
+            body: None,
+        }
+    }
+
+    /// It reads this range.
+    #[must_use]
+    pub fn reads(mut self, ptr: DevicePtr, bytes: u64) -> Self {
+        self.touches.push((ptr, bytes, Access::Read));
+        self
+    }
+
+    /// It writes this range, and may read it.
+    #[must_use]
+    pub fn writes(mut self, ptr: DevicePtr, bytes: u64) -> Self {
+        self.touches.push((ptr, bytes, Access::Write));
+        self
+    }
+
+    /// What it does. It must not call the driver, and touches only the ranges that were declared.
+    #[must_use]
+    pub fn body(mut self, body: impl FnOnce(&mut KernelMemory<'_>) + Send + 'static) -> Self {
+        self.body = Some(Box::new(body));
+        self
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch")
+            .field("name", &self.name)
+            .field("touches", &self.touches)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Device memory as a simulated kernel sees it.
+///
+/// ```
+/// use bursar_core::DevicePtr;
+/// use bursar_sim::KernelMemory;
+///
+/// fn clear(memory: &mut KernelMemory<'_>, ptr: DevicePtr) {
+///     memory.write(ptr, &[0; 16]);
+/// }
+/// ```
+#[derive(Debug)]
+pub struct KernelMemory<'a> {
+    pub(crate) world: &'a mut World,
+}
+
+impl KernelMemory<'_> {
+    /// The bytes at an address.
+    pub fn read(&mut self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
+        let mut into = vec![0; bytes];
+        self.world.read(ptr.0, &mut into);
+        into
+    }
+
+    /// Writes bytes at an address.
+    pub fn write(&mut self, ptr: DevicePtr, bytes: &[u8]) {
+        self.world.write(ptr.0, bytes);
+    }
+}
+
+impl Turn<'_> {
+    pub(crate) fn launch(&mut self, stream: RawStream, launch: Launch) -> Answer<()> {
+        let caller = self.caller;
+        let stream = self.open_stream(caller.device, stream)?;
+        let mut touches = Vec::new();
+        for (ptr, bytes, access) in launch.touches {
+            let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
+            let range = ptr.0..end;
+            touches.push(Touch { range, access });
+        }
+        let work = launch.body.map_or(Work::Nothing, Work::Kernel);
+        self.submit(caller, stream, None, &touches, work);
+        Ok(())
+    }
+}

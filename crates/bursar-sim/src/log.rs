@@ -1,0 +1,213 @@
+//! The last driver calls, kept compactly and put into words only when someone asks.
+
+use crate::Place;
+use bursar_core::{
+    Bytes, DeviceId, DevicePtr, MemoryInfo, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
+};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// How many calls the log keeps.
+const KEPT: usize = 512;
+
+/// How a call ended.
+///
+/// ```
+/// use bursar_sim::Outcome;
+///
+/// assert_eq!(Outcome::Value(0x100).to_string(), " -> 0x100");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It has not returned.
+    Running,
+    /// It succeeded.
+    Done,
+    /// It succeeded and answered this.
+    Value(u64),
+    /// It answered how far something has come.
+    Progress(Progress),
+    /// It failed.
+    Failed(Status),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Running => f.write_str(" …"),
+            Self::Done => Ok(()),
+            Self::Value(value) => write!(f, " -> {value:#x}"),
+            Self::Progress(progress) => write!(f, " -> {progress:?}"),
+            Self::Failed(status) => write!(f, " -> {}", status.name()),
+        }
+    }
+}
+
+/// One line of the log: a driver call, or the moment at which what one submitted ran.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver};
+///
+/// let sim = bursar_sim::Sim::seeded(1);
+/// sim.stream_create(DeviceId(0), 0)?;
+/// assert_eq!(sim.calls()[0].to_string(), "1: gpu0 stream_create -> 0x10");
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallRecord {
+    /// Its number, counted from one.
+    pub number: u64,
+    /// The method of the driver.
+    pub name: &'static str,
+    /// The device it named.
+    pub device: DeviceId,
+    /// The stream it named, if it takes one.
+    pub place: Option<Place>,
+    /// The address or handle it was given, or zero.
+    pub ptr: u64,
+    /// The size it was given, or zero.
+    pub bytes: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The call is not new: what it submitted ran at this point.
+    pub ran: bool,
+}
+
+impl fmt::Display for CallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ran {
+            return write!(f, "      {} runs: {}", self.number, self.name);
+        }
+        write!(f, "{}: {} {}", self.number, self.device, self.name)?;
+        if let Some(place) = self.place {
+            write!(f, " on {place}")?;
+        }
+        if self.ptr != 0 {
+            write!(f, " at {}", DevicePtr(self.ptr))?;
+        }
+        if self.bytes != 0 {
+            write!(f, " of {}", Bytes(self.bytes))?;
+        }
+        write!(f, "{}", self.outcome)
+    }
+}
+
+/// What a call was given, as far as the log shows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) stream: Option<RawStream>,
+    pub(crate) ptr: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Given {
+    pub(crate) fn on(stream: RawStream) -> Self {
+        Self {
+            stream: Some(stream),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn at(self, ptr: u64) -> Self {
+        Self { ptr, ..self }
+    }
+
+    pub(crate) fn of(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
+    }
+}
+
+/// What a call can answer with, as far as the log shows it.
+pub(crate) trait Shown {
+    fn shown(&self) -> Outcome;
+}
+
+macro_rules! shown {
+    ($($type:ty => |$value:ident| $outcome:expr),* $(,)?) => { $(
+        impl Shown for $type {
+            fn shown(&self) -> Outcome {
+                let $value = self;
+                $outcome
+            }
+        }
+    )* };
+}
+
+shown! {
+    () => |_value| Outcome::Done,
+    *mut u8 => |_value| Outcome::Done,
+    MemoryInfo => |value| Outcome::Value(value.free.get()),
+    bool => |value| Outcome::Value(u64::from(*value)),
+    Progress => |value| Outcome::Progress(*value),
+    DevicePtr => |value| Outcome::Value(value.0),
+    RawStream => |value| Outcome::Value(value.0),
+    RawEvent => |value| Outcome::Value(value.0),
+    RawPages => |value| Outcome::Value(value.0),
+    RawContext => |value| Outcome::Value(value.0),
+}
+
+/// The last calls, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    records: VecDeque<CallRecord>,
+    calls: u64,
+}
+
+impl Log {
+    /// Counts a call and answers its number.
+    pub(crate) fn begin(&mut self, name: &'static str, device: DeviceId, place: Option<Place>, given: Given) -> u64 {
+        self.calls += 1;
+        self.push(CallRecord {
+            number: self.calls,
+            name,
+            device,
+            place,
+            ptr: given.ptr,
+            bytes: given.bytes,
+            outcome: Outcome::Running,
+            ran: false,
+        });
+        self.calls
+    }
+
+    pub(crate) fn end(&mut self, number: u64, outcome: Outcome) {
+        let record = self
+            .records
+            .iter_mut()
+            .rev()
+            .find(|record| record.number == number && !record.ran);
+        if let Some(record) = record {
+            record.outcome = outcome;
+        }
+    }
+
+    pub(crate) fn ran(&mut self, number: u64, name: &'static str, device: DeviceId) {
+        self.push(CallRecord {
+            number,
+            name,
+            device,
+            place: None,
+            ptr: 0,
+            bytes: 0,
+            outcome: Outcome::Done,
+            ran: true,
+        });
+    }
+
+    fn push(&mut self, record: CallRecord) {
+        if self.records.len() == KEPT {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.calls
+    }
+
+    pub(crate) fn records(&self) -> Vec<CallRecord> {
+        self.records.iter().copied().collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! Allocating and freeing.
+
+use crate::Place;
+use crate::clock::Epoch;
+use crate::heap::{Kind, UNIT};
+use crate::ranges::Moment;
+use crate::schedule::Work;
+use crate::turn::Turn;
+use crate::world::Answer;
+use bursar_core::{DevicePtr, RawStream, Status};
+
+/// What an allocation of `bytes` takes.
+pub(crate) fn rounded(bytes: u64) -> Answer<u64> {
+    match bytes {
+        0 => Err(Status::InvalidValue),
+        _ => bytes.checked_next_multiple_of(UNIT).ok_or(Status::OutOfMemory),
+    }
+}
+
+impl Turn<'_> {
+    /// Allocates memory that is usable everywhere at once.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Answer<DevicePtr> {
+        let bytes = rounded(bytes)?;
+        let at = self.take(bytes, Kind::Direct, None)?;
+        let (device, op) = (self.device(), self.caller.operation(Place::Host));
+        self.devices[device].store.discard(at, bytes);
+        if let Some(oracle) = &mut self.oracle {
+            let epoch = Epoch::HOST;
+            oracle.allocated(device, at..at + bytes, Moment { op, epoch });
+        }
+        Ok(DevicePtr(at))
+    }
+
+    /// Allocates memory that is usable by what is ordered after this point of the stream.
+    pub(crate) fn allocate_async(&mut self, stream: RawStream, bytes: u64) -> Answer<DevicePtr> {
+        let (device, caller) = (self.device(), self.caller);
+        let stream = self.open_stream(device, stream)?;
+        let bytes = rounded(bytes)?;
+        let at = self.take(bytes, Kind::StreamOrdered, Some(stream))?;
+        let epoch = self.submit(caller, stream, None, &[], Work::Begin { at, bytes });
+        let op = caller.operation(self.streams[stream].place);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.allocated(device, at..at + bytes, Moment { op, epoch });
+        }
+        Ok(DevicePtr(at))
+    }
+
+    /// Finds an address and counts its memory as held. Where frees that have not run would make room, streams go on as
+    /// far as they can without waiting for anybody, as the real driver waits for them internally.
+    fn take(&mut self, bytes: u64, kind: Kind, stream: Option<usize>) -> Answer<u64> {
+        let device = self.device();
+        if self.oracle.is_none() {
+            let taken = self.devices[device].heap().take(bytes, kind);
+            return taken.ok_or(Status::OutOfMemory);
+        }
+        loop {
+            let others = stream.map_or(Vec::new(), |stream| self.implied(stream));
+            if let (Some(stream), Some(oracle)) = (stream, &mut self.oracle) {
+                oracle.point(stream, &others);
+            }
+            if let Some(at) = self.take_now(bytes, kind, stream) {
+                return Ok(at);
+            }
+            let later = self.devices[device].space.pending();
+            let is_possible = bytes <= self.free_bytes(device) + later;
+            if !is_possible || !self.step() {
+                return Err(Status::OutOfMemory);
+            }
+        }
+    }
+
+    fn take_now(&mut self, bytes: u64, kind: Kind, stream: Option<usize>) -> Option<u64> {
+        let index = self.device();
+        let world = &mut **self;
+        let device = &mut world.devices[index];
+        let has_room = device.heap().fits(bytes);
+        let clock = stream
+            .zip(world.oracle.as_ref())
+            .map(|(stream, oracle)| oracle.clock(stream));
+        let taken = device.space.take(bytes, kind, clock, has_room, &mut world.rng)?;
+        if !taken.is_held {
+            device.heap().charge(bytes);
+        }
+        Some(taken.ptr)
+    }
+
+    pub(crate) fn free_bytes(&self, device: usize) -> u64 {
+        let heap = self.devices[device].heap();
+        heap.total - heap.held
+    }
+
+    /// Ends the life of an allocation and answers its size; its memory is still held.
+    fn retire(&mut self, at: u64, kind: Kind) -> Answer<u64> {
+        let device = &self.devices[self.device()];
+        let bytes = match self.oracle {
+            Some(_) => device.space.size_of(at, kind),
+            None => device.heap().retire(at, kind),
+        };
+        bytes.ok_or(Status::InvalidValue)
+    }
+
+    /// Frees an allocation after waiting for everything on the device.
+    pub(crate) fn free(&mut self, ptr: DevicePtr) -> Answer<()> {
+        let (device, caller, at) = (self.device(), self.caller, ptr.0);
+        if self.oracle.is_some() && self.devices[device].space.size_of(at, Kind::Direct).is_none() {
+            return Err(Status::InvalidValue);
+        }
+        self.wait_for_device(device)?;
+        let bytes = self.retire(at, Kind::Direct)?;
+        let died = Moment {
+            op: caller.operation(Place::Host),
+            epoch: Epoch::HOST,
+        };
+        self.end_life(at, died);
+        self.release(caller, at, bytes);
+        Ok(())
+    }
+
+    /// Frees an allocation at this point of the stream.
+    pub(crate) fn free_async(&mut self, stream: RawStream, ptr: DevicePtr) -> Answer<()> {
+        let (device, caller, at) = (self.device(), self.caller, ptr.0);
+        let stream = self.open_stream(device, stream)?;
+        let bytes = self.retire(at, Kind::StreamOrdered)?;
+        let epoch = self.submit(caller, stream, None, &[], Work::Release { at, bytes });
+        let op = caller.operation(self.streams[stream].place);
+        self.end_life(at, Moment { op, epoch });
+        Ok(())
+    }
+
+    fn end_life(&mut self, at: u64, died: Moment) {
+        let device = self.device();
+        if let Some(oracle) = &mut self.oracle {
+            oracle.freed(device, at, died);
+            self.devices[device].space.retire(at, died.op.call, died.epoch);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What is said at the end: what went wrong, and what is still held.
+
+use crate::{CallRecord, Hazard, Sim};
+use bursar_core::{AllocTag, Bytes, DeviceId};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Everything that was found wrong, with the seed that shows it again and the calls that led there.
+///
+/// ```
+/// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern, RawStream};
+///
+/// let sim = bursar_sim::Sim::seeded(7);
+/// // SAFETY: breaking the driver's contract is what the simulator is for.
+/// unsafe { sim.fill(DeviceId(0), RawStream::LEGACY, DevicePtr(0x10_0000), Pattern::U8(1), 16)? };
+/// let report = sim.check().unwrap_err().to_string();
+/// assert!(report.starts_with("1 hazard with seed 7"));
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The seed of the simulator; an immediate one has none.
+    pub seed: Option<u64>,
+    /// What was found, in the order in which it was.
+    pub hazards: Vec<Hazard>,
+    /// How many more there were than could be kept.
+    pub unkept: u64,
+    /// The last driver calls.
+    pub calls: Vec<CallRecord>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.hazards.len() as u64 + self.unkept;
+        write!(f, "{count} hazard{}", if count == 1 { "" } else { "s" })?;
+        if let Some(seed) = self.seed {
+            write!(f, " with seed {seed}")?;
+        }
+        for hazard in &self.hazards {
+            write!(f, "\n- {hazard}")?;
+        }
+        if self.unkept > 0 {
+            write!(f, "\n- and {} more", self.unkept)?;
+        }
+        write!(f, "\nthe last driver calls:")?;
+        for call in &self.calls {
+            write!(f, "\n  {call}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// The kinds of things that can be held.
+///
+/// ```
+/// assert_eq!(bursar_sim::LeakKind::Stream.to_string(), "stream");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum LeakKind {
+    /// Memory from the driver's allocators.
+    Allocation,
+    /// A block that a layer above carved out of mapped pages.
+    Block,
+    /// Physical memory.
+    Pages,
+    /// A reserved range of addresses.
+    Addresses,
+    /// Pinned host memory.
+    PinnedMemory,
+    /// A stream.
+    Stream,
+    /// An event.
+    Event,
+    /// A device that was opened and not closed.
+    Context,
+}
+
+impl fmt::Display for LeakKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allocation => "allocation",
+            Self::Block => "block",
+            Self::Pages => "physical pages",
+            Self::Addresses => "reserved addresses",
+            Self::PinnedMemory => "pinned host memory",
+            Self::Stream => "stream",
+            Self::Event => "event",
+            Self::Context => "open device",
+        })
+    }
+}
+
+/// One kind of thing with one tag that is still held.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver};
+/// use bursar_sim::{LeakKind, Sim};
+///
+/// let sim = Sim::seeded(1);
+/// sim.event_create(DeviceId(0))?;
+/// assert_eq!(sim.leaks().leaks[0].kind, LeakKind::Event);
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leak {
+    /// What it is.
+    pub kind: LeakKind,
+    /// What it is for, where a layer above said so.
+    pub tag: AllocTag,
+    /// Whose it is; host memory has no device.
+    pub device: Option<DeviceId>,
+    /// How many there are.
+    pub count: u64,
+    /// How many bytes they hold.
+    pub bytes: Bytes,
+}
+
+/// What is still held, by kind and tag.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver};
+///
+/// let sim = bursar_sim::Sim::seeded(1);
+/// let ptr = sim.allocate(DeviceId(0), 1000)?;
+/// assert_eq!(sim.leaks().to_string(), "still held:\n- gpu0: 1 allocation, 1 KiB, untagged");
+/// // SAFETY: allocated above and not used.
+/// unsafe { sim.free(DeviceId(0), ptr)? };
+/// assert!(sim.leaks().is_empty());
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LeakReport {
+    /// What is held, by device, kind and tag.
+    pub leaks: Vec<Leak>,
+}
+
+impl LeakReport {
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.leaks.is_empty()
+    }
+}
+
+impl fmt::Display for LeakReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing is held");
+        }
+        f.write_str("still held:")?;
+        for leak in &self.leaks {
+            let who = leak.device.map_or("host".to_owned(), |device| device.to_string());
+            write!(f, "\n- {who}: {} {}", leak.count, leak.kind)?;
+            if leak.bytes > Bytes::ZERO {
+                write!(f, ", {}", leak.bytes)?;
+            }
+            if matches!(leak.kind, LeakKind::Allocation | LeakKind::Block) {
+                write!(f, ", {}", leak.tag)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts what is held.
+#[derive(Default)]
+struct Tally {
+    held: BTreeMap<(Option<DeviceId>, LeakKind, AllocTag), (u64, u64)>,
+}
+
+impl Tally {
+    fn add(&mut self, device: Option<DeviceId>, kind: LeakKind, tag: AllocTag, bytes: u64) {
+        let (count, sum) = self.held.entry((device, kind, tag)).or_default();
+        *count += 1;
+        *sum += bytes;
+    }
+
+    fn report(self) -> LeakReport {
+        let leak = |((device, kind, tag), (count, bytes))| Leak {
+            kind,
+            tag,
+            device,
+            count,
+            bytes: Bytes(bytes),
+        };
+        LeakReport {
+            leaks: self.held.into_iter().map(leak).collect(),
+        }
+    }
+}
+
+impl Sim {
+    /// What is still held, by kind and tag. An immediate simulator knows no tags.
+    pub fn leaks(&self) -> LeakReport {
+        let world = self.lock();
+        let mut tally = Tally::default();
+        let untagged = AllocTag::UNTAGGED;
+        for (index, device) in world.devices.iter().enumerate() {
+            let of = Some(DeviceId(index as u32));
+            for bytes in device.heap().live() {
+                tally.add(of, LeakKind::Allocation, untagged, bytes);
+            }
+            for bytes in device.reservations.values() {
+                tally.add(of, LeakKind::Addresses, untagged, *bytes);
+            }
+            for _ in 0..device.opened {
+                tally.add(of, LeakKind::Context, untagged, 0);
+            }
+            if let Some(oracle) = &world.oracle {
+                let ground = &oracle.grounds[index];
+                for (start, life) in ground.allocations() {
+                    tally.add(of, LeakKind::Allocation, life.tag, life.end - start);
+                }
+                for (start, block) in ground.blocks_in_pages() {
+                    tally.add(of, LeakKind::Block, block.tag, block.end - start);
+                }
+            }
+        }
+        for pages in world.pages.values() {
+            tally.add(
+                Some(DeviceId(pages.device as u32)),
+                LeakKind::Pages,
+                untagged,
+                pages.bytes,
+            );
+        }
+        for stream in world
+            .streams
+            .iter()
+            .skip(world.devices.len())
+            .filter(|stream| stream.is_alive)
+        {
+            tally.add(Some(DeviceId(stream.device as u32)), LeakKind::Stream, untagged, 0);
+        }
+        for event in world.events.values() {
+            tally.add(Some(DeviceId(event.device as u32)), LeakKind::Event, untagged, 0);
+        }
+        for pinned in world.pinned.iter() {
+            tally.add(None, LeakKind::PinnedMemory, untagged, pinned.len as u64);
+        }
+        tally.report()
+    }
+}

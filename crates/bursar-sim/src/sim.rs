@@ -1,0 +1,293 @@
+//! The simulator as its users see it.
+
+use crate::builder::SimBuilder;
+use crate::heap::Heap;
+use crate::log::{Given, Shown};
+use crate::ranges::Access;
+use crate::turn::{Turn, is_in_host_function};
+use crate::world::{Answer, Caller, World};
+use crate::{CallRecord, Hazard, Launch, Outcome, Report};
+use bursar_core::{DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status};
+use std::fmt;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A simulated driver with devices of its own.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver, Pattern};
+/// use bursar_sim::Sim;
+///
+/// let (sim, device) = (Sim::seeded(42), DeviceId(0));
+/// let (stream, ptr) = (sim.stream_create(device, 0)?, sim.allocate(device, 1024)?);
+/// // SAFETY: the stream is live, and the range is the allocation's.
+/// unsafe { sim.fill(device, stream, ptr, Pattern::U8(7), 1024)? };
+/// assert_ne!(sim.peek(ptr, 1), [7], "nothing runs before someone asks");
+/// // SAFETY: the stream is live.
+/// unsafe { sim.stream_synchronize(device, stream)? };
+/// assert_eq!(sim.peek(ptr, 1), [7]);
+/// sim.assert_clean();
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+pub struct Sim {
+    pub(crate) seed: Option<u64>,
+    pub(crate) facts: Vec<DeviceFacts>,
+    pub(crate) links: Vec<Vec<Link>>,
+    /// Each device's memory; beside the world, so that an immediate simulator need not lock all of it.
+    pub(crate) heaps: Vec<Arc<Mutex<Heap>>>,
+    /// How many things keep an immediate simulator from its short cuts.
+    pub(crate) disturbances: Arc<AtomicUsize>,
+    pub(crate) world: Mutex<World>,
+    /// Notified when a host function has returned.
+    pub(crate) changed: Condvar,
+}
+
+impl fmt::Debug for Sim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sim")
+            .field("seed", &self.seed)
+            .field("devices", &self.facts.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sim {
+    /// Two devices of 80 GiB whose streams advance only when someone queries, waits or steps, in an order that the seed
+    /// chooses; every hazard is reported.
+    pub fn seeded(seed: u64) -> Arc<Self> {
+        Self::builder().seed(seed).build()
+    }
+
+    /// Two devices of 80 GiB on which every operation completes at once, for benchmarks and demonstrations; hazards are
+    /// not looked for.
+    pub fn immediate() -> Arc<Self> {
+        Self::builder().immediate().build()
+    }
+
+    /// Devices of another number, size or kind.
+    pub fn builder() -> SimBuilder {
+        SimBuilder::default()
+    }
+
+    /// The seed; an immediate simulator has none.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one driver call: checks the device, logs it, and lets streams that are free to go on do so where the
+    /// simulator is an immediate one.
+    pub(crate) fn call<T: Shown>(
+        &self,
+        name: &'static str,
+        device: DeviceId,
+        given: Given,
+        body: impl FnOnce(&mut Turn<'_>) -> Answer<T>,
+    ) -> DriverResult<T> {
+        let mut world = self.lock();
+        let is_seeded = self.seed.is_some();
+        let number = if is_seeded {
+            let place = given.stream.map(|stream| world.place(device, stream));
+            world.log.begin(name, device, place, given)
+        } else {
+            0
+        };
+        let caller = Caller {
+            name,
+            number,
+            device: device.0 as usize,
+        };
+        let mut turn = Turn::new(self, world, caller);
+        let answer = self.admit(&mut turn).and_then(|()| {
+            let answer = body(&mut turn);
+            if !is_seeded {
+                turn.settle();
+            }
+            answer
+        });
+        if is_seeded {
+            let outcome = answer.as_ref().map_or_else(|status| Outcome::Failed(*status), T::shown);
+            turn.log.end(number, outcome);
+        }
+        answer.map_err(|status| DriverError::new(name, device, status))
+    }
+
+    fn admit(&self, turn: &mut Turn<'_>) -> Answer<()> {
+        let caller = turn.caller;
+        let device = turn.devices.get(caller.device).ok_or(Status::InvalidDevice)?;
+        if device.is_lost {
+            return Err(Status::DeviceLost);
+        }
+        if is_in_host_function() {
+            turn.report_call_from_host_function(caller);
+            return Err(NOT_PERMITTED);
+        }
+        if self.seed.is_none() {
+            turn.settle();
+        }
+        Ok(())
+    }
+
+    /// Runs one operation that can run, chosen by the seed; `false` if none can.
+    pub fn step(&self) -> bool {
+        self.turn().step()
+    }
+
+    /// Runs everything that can run. What a shut gate holds stays.
+    pub fn settle(&self) {
+        self.turn().settle();
+    }
+
+    fn turn(&self) -> Turn<'_> {
+        let caller = Caller {
+            name: "step",
+            number: 0,
+            device: 0,
+        };
+        Turn::new(self, self.lock(), caller)
+    }
+
+    /// What was found wrong so far.
+    pub fn hazards(&self) -> Vec<Hazard> {
+        self.lock()
+            .oracle
+            .as_ref()
+            .map_or(Vec::new(), |oracle| oracle.hazards.clone())
+    }
+
+    /// What was found wrong since this was last asked.
+    pub fn take_hazards(&self) -> Vec<Hazard> {
+        let mut world = self.lock();
+        world
+            .oracle
+            .as_mut()
+            .map_or(Vec::new(), |oracle| std::mem::take(&mut oracle.hazards))
+    }
+
+    /// Whether nothing was found wrong.
+    pub fn check(&self) -> Result<(), Box<Report>> {
+        let world = self.lock();
+        let Some(oracle) = world.oracle.as_ref().filter(|oracle| !oracle.hazards.is_empty()) else {
+            return Ok(());
+        };
+        Err(Box::new(Report {
+            seed: self.seed,
+            hazards: oracle.hazards.clone(),
+            unkept: oracle.unkept,
+            calls: world.log.records(),
+        }))
+    }
+
+    /// Panics with the whole report if anything was found wrong.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        if let Err(report) = self.check() {
+            panic!("{report}");
+        }
+    }
+
+    /// The last driver calls, with the moments at which what they submitted ran. A seeded simulator keeps them.
+    pub fn calls(&self) -> Vec<CallRecord> {
+        self.lock().log.records()
+    }
+
+    /// How many driver calls a seeded simulator has had. An immediate one does not count.
+    pub fn call_count(&self) -> u64 {
+        self.lock().log.count()
+    }
+
+    /// The bytes at an address as they are at this moment, whatever has not run yet; not an access.
+    pub fn peek(&self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
+        let mut into = vec![0; bytes];
+        self.lock().read(ptr.0, &mut into);
+        into
+    }
+
+    /// Writes bytes at an address at this moment; not an access.
+    pub fn poke(&self, ptr: DevicePtr, bytes: &[u8]) {
+        self.lock().write(ptr.0, bytes);
+    }
+
+    /// How much host memory the contents of a device take: what was touched, in chunks of 64 KiB.
+    pub fn resident_bytes(&self, device: DeviceId) -> u64 {
+        self.lock().resident(device.0 as usize)
+    }
+
+    /// Stream-ordered: a kernel of a user's own.
+    pub fn launch(&self, device: DeviceId, stream: RawStream, launch: Launch) -> DriverResult<()> {
+        self.call(launch.name, device, Given::on(stream), |turn| {
+            turn.launch(stream, launch)
+        })
+    }
+
+    /// Declares that the host touches pinned memory now, so that it can be judged against the copies in flight.
+    pub fn touch_host(&self, ptr: *const u8, bytes: usize, access: Access) {
+        let at = ptr.addr() as u64;
+        let given = Given::default().of(bytes as u64);
+        // Only an address that overflows is refused, and there is nothing to judge then.
+        let _ = self.call("touch_host", DeviceId(0), given, |turn| {
+            turn.touch_host(at, bytes as u64, access)
+        });
+    }
+
+    /// Creates a stream that synchronises with the legacy default stream, as other libraries' streams may.
+    pub fn create_blocking_stream(&self, device: DeviceId) -> DriverResult<RawStream> {
+        self.call("create_blocking_stream", device, Given::default(), |turn| {
+            let device = turn.device();
+            Ok(turn.create_stream(device, true))
+        })
+    }
+
+    /// Begins to capture a stream into a graph: memory and work are refused on it until [`end_capture`](Self::end_capture).
+    pub fn begin_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
+        self.call("begin_capture", device, Given::on(stream), |turn| {
+            turn.set_capturing(stream, true)
+        })
+    }
+
+    /// Ends the capture of a stream.
+    pub fn end_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
+        self.call("end_capture", device, Given::on(stream), |turn| {
+            turn.set_capturing(stream, false)
+        })
+    }
+
+    /// Loses a device: what it has not run never runs, and every call on it fails from here on.
+    pub fn lose_device(&self, device: DeviceId) {
+        let mut world = self.lock();
+        let index = device.0 as usize;
+        if index >= world.devices.len() || world.devices[index].is_lost {
+            return;
+        }
+        world.devices[index].is_lost = true;
+        world.disturb();
+        let dropped = world.take_queues(index);
+        drop(world);
+        self.changed.notify_all();
+        drop(dropped);
+    }
+}
+
+/// What CUDA answers to a call from a host function.
+const NOT_PERMITTED: Status = Status::Other {
+    code: 800,
+    name: "CUDA_ERROR_NOT_PERMITTED",
+    sticky: false,
+};
+
+impl Turn<'_> {
+    fn set_capturing(&mut self, stream: RawStream, is_capturing: bool) -> Answer<()> {
+        let device = self.device();
+        let stream = self.stream(device, stream)?;
+        let before = std::mem::replace(&mut self.streams[stream].is_capturing, is_capturing);
+        match (before, is_capturing) {
+            (false, true) => self.disturb(),
+            (true, false) => self.calm(),
+            _ => return Err(Status::InvalidValue),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! One driver call at work: it holds the lock of the world, and lets go of it while host code runs.
+
+use crate::Sim;
+use crate::schedule::{Blocker, Mark, Started};
+use crate::world::{Answer, Caller, World};
+use bursar_core::{Progress, Status};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{MutexGuard, PoisonError};
+
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is running a host function of a simulator.
+pub(crate) fn is_in_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
+}
+
+pub(crate) struct Turn<'a> {
+    sim: &'a Sim,
+    /// Taken only inside [`unlocked`](Self::unlocked).
+    world: Option<MutexGuard<'a, World>>,
+    pub(crate) caller: Caller,
+}
+
+impl Deref for Turn<'_> {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        self.world.as_ref().expect("the lock is held outside `unlocked`")
+    }
+}
+
+impl DerefMut for Turn<'_> {
+    fn deref_mut(&mut self) -> &mut World {
+        self.world.as_mut().expect("the lock is held outside `unlocked`")
+    }
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(sim: &'a Sim, world: MutexGuard<'a, World>, caller: Caller) -> Self {
+        Self {
+            sim,
+            world: Some(world),
+            caller,
+        }
+    }
+
+    pub(crate) fn device(&self) -> usize {
+        self.caller.device
+    }
+
+    fn unlocked(&mut self, run: impl FnOnce()) {
+        self.world = None;
+        run();
+        self.world = Some(self.sim.lock());
+    }
+
+    /// Runs one operation that can run; `false` if none can.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(stream) = self.pick() else { return false };
+        if let Some(started) = self.start(stream) {
+            self.run_host_function(started);
+        }
+        true
+    }
+
+    fn run_host_function(&mut self, started: Started) {
+        let Started {
+            stream,
+            function,
+            epoch,
+        } = started;
+        self.unlocked(|| {
+            IN_HOST_FUNCTION.set(true);
+            // A panic would unwind into the device; the driver's contract is that it is dropped.
+            let _ = catch_unwind(AssertUnwindSafe(|| function.call()));
+            IN_HOST_FUNCTION.set(false);
+        });
+        self.host_function_ran(stream, epoch);
+        self.sim.changed.notify_all();
+    }
+
+    /// Runs everything that can run.
+    pub(crate) fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    /// Lets streams go on by as much as the seed says, as time passes between two questions.
+    pub(crate) fn pass_time(&mut self) {
+        if self.oracle.is_none() {
+            return self.settle();
+        }
+        let steps = match self.rng.below(8) {
+            0 => 0,
+            7 => 16,
+            _ => self.rng.below(4),
+        };
+        for _ in 0..steps {
+            if !self.step() {
+                return;
+            }
+        }
+    }
+
+    /// Runs streams, chosen by the seed, until every mark is reached.
+    pub(crate) fn wait_for(&mut self, marks: &[Mark]) -> Answer<()> {
+        while let Some(mark) = marks.iter().copied().find(|mark| !self.is_reached(*mark)) {
+            if !self.step() {
+                self.wait_for_others(mark);
+            }
+        }
+        match self.devices[self.device()].is_lost {
+            true => Err(Status::DeviceLost),
+            false => Ok(()),
+        }
+    }
+
+    /// Nothing can run: waits for the gate, or for the other thread, that keeps `mark` from being reached.
+    fn wait_for_others(&mut self, mark: Mark) {
+        match self.blocker(mark) {
+            Blocker::Gate(gate) => self.unlocked(|| gate.wait()),
+            Blocker::Busy => {
+                if let Some(world) = self.world.take() {
+                    let world = self.sim.changed.wait(world);
+                    self.world = Some(world.unwrap_or_else(PoisonError::into_inner));
+                }
+            }
+            Blocker::Gone => {}
+        }
+    }
+
+    /// Waits for everything on a stream, which the host then knows to have run.
+    pub(crate) fn wait_for_stream(&mut self, stream: usize) -> Answer<()> {
+        let clock = self.oracle.as_ref().map(|oracle| oracle.clock(stream).clone());
+        let mark = self.end_of(stream);
+        self.wait_for(&[mark])?;
+        if let (Some(oracle), Some(clock)) = (&mut self.oracle, clock) {
+            oracle.host_saw_clock(&clock);
+        }
+        Ok(())
+    }
+
+    /// Waits for everything on the device.
+    pub(crate) fn wait_for_device(&mut self, device: usize) -> Answer<()> {
+        let of_device = |stream: &usize| self.streams[*stream].device == device;
+        let streams: Vec<usize> = (0..self.streams.len()).filter(of_device).collect();
+        if streams.iter().any(|stream| self.streams[*stream].is_capturing) {
+            return Err(Status::Capturing);
+        }
+        let clocks: Vec<_> = match &self.oracle {
+            Some(oracle) => streams.iter().map(|stream| oracle.clock(*stream).clone()).collect(),
+            None => Vec::new(),
+        };
+        let marks: Vec<Mark> = streams.iter().map(|stream| self.end_of(*stream)).collect();
+        self.wait_for(&marks)?;
+        if let Some(oracle) = &mut self.oracle {
+            clocks.iter().for_each(|clock| oracle.host_saw_clock(clock));
+        }
+        Ok(())
+    }
+
+    /// Lets time pass, then says whether everything on a stream has run.
+    pub(crate) fn query_stream(&mut self, stream: usize) -> Progress {
+        self.pass_time();
+        if !self.streams[stream].is_idle() {
+            return Progress::Pending;
+        }
+        if let Some(oracle) = &mut self.oracle {
+            oracle.host_saw(stream);
+        }
+        Progress::Complete
+    }
+}

@@ -1,0 +1,229 @@
+//! Which driver to use.
+
+use bursar_core::{Bytes, Driver, Error, ParseBytesError};
+use bursar_cuda::Cuda;
+use bursar_sim::Sim;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The variable that chooses the driver where the program does not: `auto`, `cuda` or `sim`.
+pub const VARIABLE: &str = "BURSAR_DRIVER";
+
+/// Which driver is wanted.
+///
+/// ```
+/// use bursar::driver::Choice;
+///
+/// assert_eq!("cuda".parse(), Ok(Choice::Cuda));
+/// assert_eq!(Choice::default(), Choice::Auto);
+/// assert!("opencl".parse::<Choice>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// CUDA where it works, simulated devices otherwise.
+    #[default]
+    Auto,
+    /// CUDA or nothing.
+    Cuda,
+    /// Simulated devices.
+    Sim,
+}
+
+impl FromStr for Choice {
+    type Err = DriverChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, DriverChoiceError> {
+        match text.trim() {
+            "" | "auto" => Ok(Self::Auto),
+            "cuda" => Ok(Self::Cuda),
+            "sim" => Ok(Self::Sim),
+            _ => Err(DriverChoiceError::Unknown { text: text.to_owned() }),
+        }
+    }
+}
+
+/// Simulated devices: how many, how large, and under which name processes share them.
+///
+/// ```
+/// use bursar::driver::SimDevices;
+///
+/// let pair: SimDevices = "2x80GiB@pair".parse().unwrap();
+/// assert_eq!((pair.count, pair.name.as_deref()), (2, Some("pair")));
+/// assert_eq!(pair.to_string(), "2x80GiB@pair");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimDevices {
+    /// How many.
+    pub count: u32,
+    /// The memory of each.
+    pub bytes: Bytes,
+    /// Devices of one name are the same in every process.
+    pub name: Option<String>,
+}
+
+impl Default for SimDevices {
+    fn default() -> Self {
+        Self { count: 2, bytes: Bytes::gib(80), name: None }
+    }
+}
+
+impl FromStr for SimDevices {
+    type Err = SimDevicesError;
+
+    fn from_str(text: &str) -> Result<Self, SimDevicesError> {
+        let malformed = || SimDevicesError::Malformed { text: text.to_owned() };
+        let (shape, name) = match text.split_once('@') {
+            Some((shape, name)) if !name.is_empty() => (shape, Some(name.to_owned())),
+            Some(_) => return Err(malformed()),
+            None => (text, None),
+        };
+        let (count, bytes) = shape.split_once('x').ok_or_else(malformed)?;
+        let count = count.trim().parse().ok().filter(|count| (1..=64).contains(count)).ok_or_else(malformed)?;
+        Ok(Self { count, bytes: bytes.parse()?, name })
+    }
+}
+
+impl fmt::Display for SimDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes.to_string().replace(' ', "");
+        write!(f, "{}x{bytes}", self.count)?;
+        self.name.as_ref().map_or(Ok(()), |name| write!(f, "@{name}"))
+    }
+}
+
+/// A description of simulated devices that could not be read.
+///
+/// ```
+/// let error = "many".parse::<bursar::driver::SimDevices>().unwrap_err();
+/// assert!(error.to_string().contains("2x80GiB"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimDevicesError {
+    /// Not a count, an `x`, a size and an optional name.
+    #[error("{text:?} describes no devices: write 2x80GiB, 1 to 64 of them, or 2x80GiB@name")]
+    Malformed {
+        /// What was given.
+        text: String,
+    },
+    /// The size could not be read.
+    #[error(transparent)]
+    Size(#[from] ParseBytesError),
+}
+
+/// A driver that could not be had.
+///
+/// ```
+/// use bursar::driver::{Choice, DriverChoiceError};
+///
+/// let error = "opencl".parse::<Choice>().unwrap_err();
+/// assert!(matches!(error, DriverChoiceError::Unknown { .. }));
+/// ```
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverChoiceError {
+    /// A name that is no driver's.
+    #[error("{text:?} is no driver: choose auto, cuda or sim")]
+    Unknown {
+        /// What was given.
+        text: String,
+    },
+    /// CUDA was asked for and is not there.
+    #[error("CUDA was asked for: {why}")]
+    NoCuda {
+        /// What is missing.
+        why: String,
+    },
+}
+
+impl From<DriverChoiceError> for Error {
+    fn from(error: DriverChoiceError) -> Self {
+        Self::NoDriver { why: error.to_string().into() }
+    }
+}
+
+/// A driver, and why it is not CUDA where CUDA would have been preferred.
+///
+/// ```
+/// use bursar::driver::{Choice, SimDevices, open};
+///
+/// let opened = open(Choice::Sim, &SimDevices::default())?;
+/// assert_eq!(opened.driver.device_count(), 2);
+/// assert_eq!(opened.instead_of_cuda, None);
+/// # Ok::<(), bursar::driver::DriverChoiceError>(())
+/// ```
+#[derive(Debug)]
+pub struct OpenedDriver {
+    /// The driver.
+    pub driver: Arc<dyn Driver>,
+    /// Why the devices are simulated, where nobody asked for that.
+    pub instead_of_cuda: Option<String>,
+}
+
+/// The driver of choice; `devices` are made where it is the simulated one.
+pub fn open(choice: Choice, devices: &SimDevices) -> Result<OpenedDriver, DriverChoiceError> {
+    let simulated = |instead_of_cuda| Ok(OpenedDriver { driver: simulate(devices), instead_of_cuda });
+    if choice == Choice::Sim {
+        return simulated(None);
+    }
+    match (Cuda::load(), choice) {
+        (Ok(cuda), _) => Ok(OpenedDriver { driver: cuda, instead_of_cuda: None }),
+        (Err(error), Choice::Cuda) => Err(DriverChoiceError::NoCuda { why: error.to_string() }),
+        (Err(error), _) => simulated(Some(error.to_string())),
+    }
+}
+
+fn simulate(devices: &SimDevices) -> Arc<Sim> {
+    let builder = Sim::builder().immediate().devices(devices.count as usize, devices.bytes);
+    match &devices.name {
+        Some(name) => builder.named(name).build(),
+        None => builder.build(),
+    }
+}
+
+/// The driver that `BURSAR_DRIVER` names: by default CUDA where it works and two simulated devices otherwise, with one
+/// line on standard error that says so and why.
+pub fn detect() -> bursar_core::Result<Arc<dyn Driver>> {
+    let choice: Choice = std::env::var(VARIABLE).unwrap_or_default().parse()?;
+    let opened = open(choice, &SimDevices::default())?;
+    if let Some(why) = &opened.instead_of_cuda {
+        announce(why);
+    }
+    Ok(opened.driver)
+}
+
+#[allow(clippy::print_stderr, reason = "a program that runs without its GPU must not do so silently")]
+fn announce(why: &str) {
+    eprintln!("bursar: using simulated devices ({why})");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_of_simulated_devices_are_read_or_refused() {
+        for (text, count, bytes, name) in
+            [("1x1GiB", 1, Bytes::gib(1), None), ("64x512MiB@a b", 64, Bytes::mib(512), Some("a b"))]
+        {
+            let expected = SimDevices { count, bytes, name: name.map(str::to_owned) };
+            assert_eq!(text.parse(), Ok(expected.clone()));
+            assert_eq!(expected.to_string(), text);
+        }
+        for text in ["", "2", "x", "0x1GiB", "65x1GiB", "-1x1GiB", "2x1GiB@", "2xlots", "2y1GiB"] {
+            assert!(text.parse::<SimDevices>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn named_devices_are_the_same_in_every_process_and_unnamed_ones_are_not() {
+        let uuids = |text: &str| {
+            let driver = simulate(&text.parse().expect("devices"));
+            [0, 1].map(|n| driver.facts(bursar_core::DeviceId(n)).expect("a device").uuid)
+        };
+        assert_eq!(uuids("2x1GiB@same"), uuids("2x2GiB@same"));
+        assert_ne!(uuids("2x1GiB@same"), uuids("2x1GiB@other"));
+        assert_ne!(uuids("2x1GiB"), uuids("2x1GiB"));
+    }
+}

@@ -1,0 +1,63 @@
+//! Why a command stopped.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// Why a command stopped. Its `Display` says what to do next where there is something to do.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The arguments name no command.
+    Usage { args: String },
+    /// `--only` names no step.
+    UnknownStep { name: String, known: Vec<&'static str> },
+    /// A tool that comes as a rustup component is absent.
+    MissingComponent { component: &'static str },
+    /// A step of the test run did not pass.
+    Step { name: &'static str, elapsed: Duration, cause: Box<Error> },
+    /// A child process could not be started.
+    Start { command: String, source: io::Error },
+    /// A child process ran and failed.
+    Exit { command: String, status: ExitStatus },
+    /// Tidy found something.
+    Untidy { findings: usize },
+    /// A file of the workspace could not be read.
+    Read { path: PathBuf, source: io::Error },
+}
+
+impl Error {
+    /// The process's exit status: 2 for wrong usage, 1 for everything else.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Error::Usage { .. } | Error::UnknownStep { .. } => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage { args } => write!(f, "no such command: `{args}`; see `cargo xtask help`"),
+            Error::UnknownStep { name, known } => {
+                write!(f, "no such step: `{name}`; the steps are {}", known.join(", "))
+            }
+            Error::MissingComponent { component } => {
+                write!(f, "{component} is not installed for this toolchain; run `rustup component add {component}`")
+            }
+            Error::Step { name, elapsed, cause } => write!(
+                f,
+                "step `{name}` failed after {:.1} s: {cause}\n\
+                 Rerun it alone with: cargo xtask test --only {name}",
+                elapsed.as_secs_f64()
+            ),
+            Error::Start { command, source } => write!(f, "cannot start `{command}`: {source}"),
+            Error::Exit { command, status } => write!(f, "`{command}` ended with {status}"),
+            Error::Untidy { findings: 1 } => write!(f, "tidy has 1 finding"),
+            Error::Untidy { findings } => write!(f, "tidy has {findings} findings"),
+            Error::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The workspace's own commands: the test run and tidy. `cargo xtask help` lists them.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
+
+mod error;
+mod lexer;
+mod test;
+mod tidy;
+mod tree;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use error::Error;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match dispatch(workspace_root(), &args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::from(error.exit_status())
+        }
+    }
+}
+
+fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
+    match args {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{}", help());
+            Ok(())
+        }
+        ["tidy"] => tidy::run(root),
+        ["test"] => test::run(root, test::STEPS),
+        ["test", "--only", name] => test::run(root, std::slice::from_ref(test::step(name)?)),
+        _ => Err(Error::Usage { args: args.join(" ") }),
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "cargo xtask test              run every step below, stopping at the first that fails\n\
+         cargo xtask test --only STEP  run one of them\n\
+         cargo xtask tidy              run the tidy checks alone\n\
+         cargo xtask help              print this\n\n\
+         Steps, in order:\n",
+    );
+    for step in test::STEPS {
+        text += &format!("  {:<10}{}\n", step.name, step.about);
+    }
+    text
+}
+
+/// The folder that holds the workspace's `Cargo.toml`, two above this package's own.
+fn workspace_root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lives in crates/xtask")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_arguments_are_wrong_usage() {
+        let error = dispatch(workspace_root(), &["test", "--all"]).unwrap_err();
+        assert!(matches!(&error, Error::Usage { args } if args == "test --all"));
+        assert_eq!(error.exit_status(), 2);
+    }
+
+    #[test]
+    fn help_names_every_step() {
+        let help = help();
+        for step in test::STEPS {
+            assert!(help.contains(&format!("\n  {} ", step.name)), "{help}");
+        }
+    }
+}

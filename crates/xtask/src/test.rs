@@ -1,0 +1,249 @@
+//! The test command: every check of the workspace, in order, stopping at the first that fails.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::error::Error;
+use crate::tidy;
+use crate::tree::{Example, File, Tree};
+
+/// Written among an example's opening documentation, it says that no simulated device will do.
+const REQUIRES_CUDA: &str = "Requires: CUDA";
+
+/// One step of the test run.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// The rustup component it needs beyond the plain toolchain: its cargo command and its name.
+    component: Option<(&'static str, &'static str)>,
+    run: fn(&Path) -> Result<(), Error>,
+}
+
+/// Every step, cheapest diagnosis first.
+pub(crate) const STEPS: &[Step] = &[
+    Step { name: "tidy", about: "the checks of the house style", component: None, run: tidy::run },
+    Step {
+        name: "fmt",
+        about: "formatting, checked and not changed",
+        component: Some(("fmt", "rustfmt")),
+        run: |root| execute(&mut cargo(root, ["fmt", "--all", "--check"])),
+    },
+    Step {
+        name: "clippy",
+        about: "lints over every target, warnings refused",
+        component: Some(("clippy", "clippy")),
+        run: clippy,
+    },
+    Step { name: "test", about: "unit and integration tests; every example compiled", component: None, run: tests },
+    Step {
+        name: "doctest",
+        about: "the examples in the documentation",
+        component: None,
+        run: |root| execute(&mut cargo(root, ["test", "--workspace", "--doc"])),
+    },
+    Step { name: "loom", about: "every interleaving of the lock-free parts", component: None, run: loom_models },
+    Step {
+        name: "examples",
+        about: "every numbered example, run on the simulated device",
+        component: None,
+        run: examples,
+    },
+    Step { name: "doc", about: "the documentation built, warnings refused", component: None, run: documentation },
+];
+
+/// The step of that name.
+pub(crate) fn step(name: &str) -> Result<&'static Step, Error> {
+    STEPS
+        .iter()
+        .find(|step| step.name == name)
+        .ok_or_else(|| Error::UnknownStep { name: name.into(), known: STEPS.iter().map(|step| step.name).collect() })
+}
+
+/// Runs `steps` in order and stops at the first that fails.
+pub(crate) fn run(root: &Path, steps: &[Step]) -> Result<(), Error> {
+    for (command, component) in steps.iter().filter_map(|step| step.component) {
+        require_component(root, command, component)?;
+    }
+    let started = Instant::now();
+    for (index, step) in steps.iter().enumerate() {
+        println!("\n==> [{}/{}] {}: {}", index + 1, steps.len(), step.name, step.about);
+        let step_started = Instant::now();
+        let outcome = (step.run)(root);
+        let elapsed = step_started.elapsed();
+        outcome.map_err(|cause| Error::Step { name: step.name, elapsed, cause: Box::new(cause) })?;
+        println!("<== {} passed in {:.1} s", step.name, elapsed.as_secs_f64());
+    }
+    let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
+    let total_s = started.elapsed().as_secs_f64();
+    println!("\nAll passed in {total_s:.1} s: {}", names.join(", "));
+    Ok(())
+}
+
+fn require_component(root: &Path, command: &str, component: &'static str) -> Result<(), Error> {
+    let mut probe = cargo(root, [command, "--version"]);
+    let status = probe.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Error::MissingComponent { component }),
+        Err(source) => Err(Error::Start { command: describe(&probe), source }),
+    }
+}
+
+fn clippy(root: &Path) -> Result<(), Error> {
+    let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    execute(&mut cargo(root, args))
+}
+
+/// Benches are left to clippy: running one as a test costs a build and checks nothing.
+fn tests(root: &Path) -> Result<(), Error> {
+    execute(&mut cargo(root, ["test", "--workspace", "--tests"]))?;
+    execute(&mut cargo(root, ["build", "--workspace", "--examples"]))
+}
+
+fn loom_models(root: &Path) -> Result<(), Error> {
+    let tree = Tree::read(root)?;
+    let mut commands: Vec<Command> =
+        tree.packages_with("tests/loom.rs").map(|package| loom_model(root, package)).collect();
+    if commands.is_empty() {
+        println!("no package has tests/loom.rs");
+    }
+    commands.iter_mut().try_for_each(execute)
+}
+
+/// Loom's flag changes every crate, so its build has a folder of its own and leaves the other warm.
+fn loom_model(root: &Path, package: &str) -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
+    let mut command = cargo(root, ["test", "--release", "-p", package, "--test", "loom"]);
+    command.env("CARGO_TARGET_DIR", Path::new(&target).join("loom"));
+    command.env("RUSTFLAGS", flags.trim_start());
+    command
+}
+
+fn examples(root: &Path) -> Result<(), Error> {
+    let tree = Tree::read(root)?;
+    let mut left_out = Vec::new();
+    for file in tree.rust_files() {
+        let Some(Example { package, name }) = Example::at(&file.path) else {
+            continue;
+        };
+        if requires_cuda(file) {
+            left_out.push(name);
+            continue;
+        }
+        let mut command = cargo(root, ["run", "-p", package, "--example", name]);
+        execute(command.env("BURSAR_DRIVER", "sim"))?;
+    }
+    for name in left_out {
+        println!("not run: {name} ({REQUIRES_CUDA})");
+    }
+    Ok(())
+}
+
+fn requires_cuda(file: &File) -> bool {
+    file.text.lines().take_while(|line| line.starts_with("//")).any(|line| line.contains(REQUIRES_CUDA))
+}
+
+fn documentation(root: &Path) -> Result<(), Error> {
+    let mut command = cargo(root, ["doc", "--workspace", "--no-deps"]);
+    execute(command.env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// The cargo that runs this program, started in the workspace.
+fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root);
+    command
+}
+
+fn execute(command: &mut Command) -> Result<(), Error> {
+    let line = describe(command);
+    println!("$ {line}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Error::Exit { command: line, status }),
+        Err(source) => Err(Error::Start { command: line, source }),
+    }
+}
+
+/// The command as a person would type it in the workspace's folder.
+fn describe(command: &Command) -> String {
+    let quoted = |word: &OsStr| match word.to_string_lossy() {
+        word if word.contains(' ') => format!("\"{word}\""),
+        word => word.into_owned(),
+    };
+    let variables =
+        command.get_envs().filter_map(|(name, value)| Some(format!("{}={}", name.display(), quoted(value?))));
+    let args = command.get_args().map(quoted);
+    let words: Vec<String> = variables.chain(["cargo".into()]).chain(args).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn fake(name: &'static str, run: fn(&Path) -> Result<(), Error>) -> Step {
+        Step { name, about: "a step of this test", component: None, run }
+    }
+
+    #[test]
+    fn the_first_failing_step_ends_the_run() {
+        let steps = [
+            fake("good", |_| Ok(())),
+            fake("bad", |_| Err(Error::Untidy { findings: 1 })),
+            fake("unreached", |_| panic!("a step ran after one that failed")),
+        ];
+        let error = run(crate::workspace_root(), &steps).unwrap_err();
+        assert!(matches!(error, Error::Step { name: "bad", .. }), "{error}");
+        assert_eq!(error.exit_status(), 1);
+    }
+
+    #[test]
+    fn a_failure_says_how_to_rerun_the_step() {
+        let error = Error::Step {
+            name: "fmt",
+            elapsed: Duration::from_millis(1500),
+            cause: Box::new(Error::Untidy { findings: 2 }),
+        };
+        let expected = "step `fmt` failed after 1.5 s: tidy has 2 findings\n\
+                        Rerun it alone with: cargo xtask test --only fmt";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_missing_component_is_named() {
+        let root = crate::workspace_root();
+        let error = require_component(root, "no-such-command-of-cargo", "rustfmt").unwrap_err();
+        assert!(error.to_string().ends_with("run `rustup component add rustfmt`"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_step_lists_the_known_ones() {
+        let error = step("lint").unwrap_err();
+        assert!(error.to_string().contains("`lint`; the steps are tidy, fmt, clippy,"), "{error}");
+        assert_eq!(error.exit_status(), 2);
+    }
+
+    #[test]
+    fn loom_builds_in_a_folder_of_its_own() {
+        let line = describe(&loom_model(Path::new("."), "bursar-memory"));
+        assert!(line.contains("/loom "), "{line}");
+        assert!(line.contains("--cfg loom\" cargo test --release -p bursar-memory"), "{line}");
+    }
+
+    #[test]
+    fn only_the_opening_documentation_asks_for_cuda() {
+        let texts = [
+            ("a.rs", "//! A tour.\n//!\n//! Requires: CUDA\nfn main() {}"),
+            ("b.rs", "//! A tour.\nfn main() {}\n// Requires: CUDA\n"),
+        ];
+        let tree = Tree::from_texts(texts);
+        let asks: Vec<bool> = tree.rust_files().map(requires_cuda).collect();
+        assert_eq!(asks, [true, false]);
+    }
+}
