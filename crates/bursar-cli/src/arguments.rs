@@ -1,7 +1,9 @@
 //! What can be asked on the command line.
 
+use crate::{bench, replay};
 use bursar::driver::{Choice, SimDevices};
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 
 /// The memory runtime for programs that share GPUs.
 #[derive(Debug, Parser)]
@@ -23,7 +25,7 @@ pub(crate) struct Arguments {
     pub(crate) sim_devices: SimDevices,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The tour: devices, a budget, a refusal, a free in stream order, and a race being caught.
     #[command(after_help = "Example:\n  bursar demo --sim-devices 4x24GiB")]
@@ -31,6 +33,32 @@ pub(crate) enum Command {
     /// What the driver knows of each device.
     #[command(after_help = "Example:\n  bursar devices --json | jq '.devices[].free'")]
     Devices,
+    /// Replays allocation traces through a stack and says what it cost.
+    ///
+    /// A trace is an RMM CSV log, Bursar's own CSV or JSON lines, or a PyTorch memory snapshot, gzipped or not. One pass
+    /// warms the stack up, the second is timed; reading is outside the clock.
+    #[command(after_help = "Example:\n  bursar replay run.csv.gz snapshot.pickle --stack async,direct --limit 40GiB")]
+    Replay(replay::Asked),
+    /// Times the hot path.
+    #[command(subcommand, after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4")]
+    Bench(Bench),
+    /// Turns a trace of one format into another, chosen by the ending: .csv, .jsonl or .pickle, with or without .gz.
+    #[command(after_help = "Example:\n  bursar convert snapshot.pickle run.csv.gz")]
+    Convert {
+        /// The trace to read.
+        #[arg(value_name = "IN")]
+        from: PathBuf,
+        /// The trace to write.
+        #[arg(value_name = "OUT")]
+        to: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Allocates and frees one block over and over, each thread on a stream of its own.
+    #[command(after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4 --stack async")]
+    Pairs(bench::Asked),
 }
 
 const EXAMPLES: &str = "\
@@ -38,6 +66,7 @@ Examples:
   bursar                          the tour, on this machine's GPUs or two simulated ones
   bursar devices --json           what the devices are, for a script
   bursar devices --driver sim --sim-devices 1x24GiB
+  bursar replay run.csv.gz        what a real program's allocations cost
 
 Sizes are 512, 4KiB, 10GB or 1.5GiB.
-Exit status: 0 done, 1 the answer is no, 2 wrong usage, 3 the machine failed us.";
+Exit status: 0 done, 1 the answer is no, 2 wrong usage or a bad trace, 3 the machine failed us.";

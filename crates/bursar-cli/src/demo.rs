@@ -8,6 +8,7 @@ use bursar::driver::OpenedDriver;
 use bursar::prelude::*;
 use serde::Serialize;
 use std::io::{Result, Write};
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 const LIMIT: Bytes = Bytes::mib(64);
@@ -75,7 +76,7 @@ pub(crate) fn tour(opened: &OpenedDriver) -> std::result::Result<Tour, Failure> 
     let gpus = DevicePool::open(opened.driver.clone(), &stack)?;
     let gpu = gpus.most_free();
     Ok(Tour {
-        devices: devices::list(opened)?,
+        devices: devices::list(opened),
         stack: vec!["statistics", "budget of 64 MiB a device", "the driver's stream-ordered pool"],
         limit: LIMIT.get(),
         threads: four_threads(gpu, &statistics)?,
@@ -90,7 +91,7 @@ fn four_threads(gpu: &Gpu, statistics: &Statistics) -> bursar::Result<Threads> {
     let start = Instant::now();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|seed| scope.spawn(move || churn(gpu, seed))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or(Ok(())))
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })?;
     let pairs = statistics.counts().total.count;
     Ok(Threads {
@@ -202,5 +203,74 @@ impl Show for Totals {
             writeln!(out, "  {tag:<16} peak {:>10}  {FAINT}{blocks_ever} blocks{FAINT:#}", Bytes(*peak_bytes))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bursar::AllocTag;
+    use bursar::{DeviceBlock, DeviceContext, Holder, Refused};
+    use std::sync::Arc;
+
+    #[test]
+    fn d1_the_tour_leaves_a_sick_device_out() {
+        let tour = tour(&devices::tests::with_a_sick_device()).expect("two devices are well");
+        assert!(matches!(tour.devices.devices[1], devices::Listed::Sick { ordinal: 1, .. }));
+        assert_eq!((tour.threads.refused, tour.race.hazards_when_ordered), (0, 0));
+    }
+
+    /// Memory with a bug in it.
+    #[derive(Debug)]
+    struct Broken(Arc<DeviceContext>);
+
+    impl Holder for Broken {
+        fn context(&self) -> &Arc<DeviceContext> {
+            &self.0
+        }
+        fn bytes_outstanding(&self) -> Bytes {
+            Bytes::ZERO
+        }
+        fn released_total(&self) -> u64 {
+            0
+        }
+        fn reap(&self) -> bursar::Result<Bytes> {
+            Ok(Bytes::ZERO)
+        }
+        fn reap_blocking(&self, _: Duration) -> bursar::Result<Bytes> {
+            Ok(Bytes::ZERO)
+        }
+    }
+
+    impl DeviceMemoryResource for Broken {
+        fn granted_size(&self, bytes: u64, _: u64) -> bursar::Result<Bytes> {
+            Ok(Bytes(bytes))
+        }
+        fn allocate(&self, _: u64, _: u64, _: Stream, _: AllocTag) -> bursar::Result<DeviceBlock> {
+            panic!("a bug")
+        }
+        fn deallocate(&self, _: DeviceBlock, _: Stream) -> std::result::Result<(), Refused> {
+            Ok(())
+        }
+        fn tracks_use(&self) -> bool {
+            true
+        }
+    }
+
+    #[derive(Debug)]
+    struct Breaks;
+
+    impl Build for Breaks {
+        type Memory = Broken;
+        fn build(&self, context: &Arc<DeviceContext>) -> bursar::Result<Broken> {
+            Ok(Broken(context.clone()))
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a bug")]
+    fn a_thread_that_panics_is_no_success() {
+        let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Breaks).expect("it opens");
+        let _counted = four_threads(&gpu, &Statistics::default());
     }
 }

@@ -1,8 +1,8 @@
 //! `bursar devices`: what the driver knows.
 
-use crate::output::{FAINT, Failure, HEADING, Show};
+use crate::output::{BAD, FAINT, HEADING, Show};
 use bursar::driver::OpenedDriver;
-use bursar::{Bytes, DeviceFacts, DeviceId, Driver, NumaNode};
+use bursar::{Bytes, DeviceContext, DeviceFacts, DeviceId, NumaNode};
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -11,7 +11,15 @@ pub(crate) struct Devices {
     pub(crate) driver: String,
     /// Why the devices are simulated, where nobody asked for that.
     pub(crate) instead_of_cuda: Option<String>,
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Vec<Listed>,
+}
+
+/// A device, or why it cannot be used.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Listed {
+    Well(Device),
+    Sick { ordinal: u32, error: String },
 }
 
 #[derive(Debug, Serialize)]
@@ -34,32 +42,29 @@ struct Link {
     kind: String,
 }
 
-pub(crate) fn list(opened: &OpenedDriver) -> std::result::Result<Devices, Failure> {
-    let driver = &*opened.driver;
-    let devices = (0..driver.device_count()).map(|ordinal| describe(driver, DeviceId(ordinal)));
-    Ok(Devices {
-        driver: driver.describe(),
+/// Every device; one that fails does not hide the others.
+pub(crate) fn list(opened: &OpenedDriver) -> Devices {
+    let listed = |ordinal| match describe(opened, DeviceId(ordinal)) {
+        Ok(device) => Listed::Well(device),
+        Err(error) => Listed::Sick { ordinal, error: error.to_string() },
+    };
+    Devices {
+        driver: opened.driver.describe(),
         instead_of_cuda: opened.instead_of_cuda.clone(),
-        devices: devices.collect::<std::result::Result<_, _>>()?,
-    })
+        devices: (0..opened.driver.device_count()).map(listed).collect(),
+    }
 }
 
-fn describe(driver: &dyn Driver, device: DeviceId) -> std::result::Result<Device, Failure> {
-    driver.open(device)?;
-    let described = describe_open(driver, device);
-    driver.close(device)?;
-    described
-}
-
-fn describe_open(driver: &dyn Driver, device: DeviceId) -> std::result::Result<Device, Failure> {
-    let DeviceFacts { name, uuid, pci, numa_node, capabilities, .. } = driver.facts(device)?;
-    let memory = driver.memory(device)?;
-    let links = driver.links(device)?;
+fn describe(opened: &OpenedDriver, device: DeviceId) -> bursar::Result<Device> {
+    let context = DeviceContext::open(opened.driver.clone(), device)?;
+    let memory = opened.driver.memory(device)?;
+    let links = opened.driver.links(device)?;
+    let DeviceFacts { name, uuid, pci, numa_node, capabilities, .. } = context.facts();
     Ok(Device {
         ordinal: device.0,
         uuid: uuid.to_string(),
         pci: pci.map(|address| address.to_string()),
-        name,
+        name: name.clone(),
         total: memory.total.get(),
         free: memory.free.get(),
         numa_node: numa_node.index(),
@@ -80,6 +85,15 @@ impl Show for Devices {
     }
 }
 
+impl Show for Listed {
+    fn show(&self, out: &mut dyn Write) -> Result<()> {
+        match self {
+            Self::Well(device) => device.show(out),
+            Self::Sick { ordinal, error } => writeln!(out, "gpu{ordinal}  {BAD}cannot be used: {error}{BAD:#}"),
+        }
+    }
+}
+
 impl Show for Device {
     fn show(&self, out: &mut dyn Write) -> Result<()> {
         let unknown = || "unknown".to_owned();
@@ -92,5 +106,33 @@ impl Show for Device {
         writeln!(out, "      links: {}", if links.is_empty() { unknown() } else { links.join(", ") })?;
         let pools = if self.stream_ordered_pools { "yes" } else { "no" };
         writeln!(out, "      stream-ordered pools: {pools}, pages: {pages}")
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use bursar::sim::{Faults, Sim};
+
+    /// Three devices, the second of which is lost.
+    pub(crate) fn with_a_sick_device() -> OpenedDriver {
+        let faults = Faults::new(Sim::builder().immediate().devices(3, Bytes::gib(1)).build());
+        faults.lose(DeviceId(1));
+        OpenedDriver { driver: faults, instead_of_cuda: None }
+    }
+
+    #[test]
+    fn d1_a_sick_device_is_listed_with_its_error_and_hides_no_other() {
+        let listed = list(&with_a_sick_device());
+        let json = serde_json::to_value(&listed).expect("plain data");
+        let devices = json["devices"].as_array().expect("a list");
+        assert_eq!(devices.iter().map(|device| device["ordinal"].as_u64()).collect::<Vec<_>>(), [0, 1, 2].map(Some));
+        assert_eq!(devices.iter().filter_map(|device| device["free"].as_u64()).sum::<u64>(), 2 << 30);
+        assert_eq!((&devices[0]["error"], &devices[2]["error"]), (&().into(), &().into()));
+        assert!(devices[1]["error"].as_str().is_some_and(|error| error.contains("DEVICE_LOST")), "{json}");
+        let mut shown = Vec::new();
+        listed.show(&mut shown).expect("memory");
+        let shown = String::from_utf8(shown).expect("text");
+        assert!(shown.contains("cannot be used") && shown.contains("gpu2  Simulated GPU"), "{shown}");
     }
 }

@@ -2,11 +2,15 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bench;
+mod convert;
 mod demo;
 mod devices;
 mod output;
+mod replay;
+mod stacks;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Bench, Command};
 use clap::Parser;
 use output::Failure;
 use std::process::ExitCode;
@@ -20,9 +24,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let opened = bursar::driver::open(arguments.driver, &arguments.sim_devices)?;
-    match arguments.command.unwrap_or(Command::Demo) {
-        Command::Demo => output::show(&demo::tour(&opened)?, arguments.json),
-        Command::Devices => output::show(&devices::list(&opened)?, arguments.json),
+    let json = arguments.json;
+    let open = || bursar::driver::open(arguments.driver, &arguments.sim_devices);
+    match &arguments.command {
+        None | Some(Command::Demo) => output::show(&demo::tour(&open()?)?, json),
+        Some(Command::Devices) => output::show(&devices::list(&open()?), json),
+        Some(Command::Replay(asked)) => output::show(&replay::replay(&open()?, asked)?, json),
+        Some(Command::Bench(Bench::Pairs(asked))) => output::show(&bench::pairs(&open()?, asked)?, json),
+        Some(Command::Convert { from, to }) => output::show(&convert::convert(from, to)?, json),
     }
 }

@@ -2,6 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 use bursar::driver::DriverChoiceError;
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -10,6 +11,31 @@ pub(crate) const HEADING: Style = AnsiColor::Cyan.on_default().bold();
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default();
 pub(crate) const FAINT: Style = Style::new().dimmed();
+
+/// How far long work has come, on standard error where that is a terminal.
+#[derive(Debug)]
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Work of so many steps.
+    pub(crate) fn new(steps: usize) -> Self {
+        let style =
+            ProgressStyle::with_template("{bar:24.cyan} {pos}/{len} {msg}").unwrap_or(ProgressStyle::default_bar());
+        Self(ProgressBar::new(steps as u64).with_style(style).with_position(0))
+    }
+
+    /// The next step begins.
+    pub(crate) fn step(&mut self, what: &str) {
+        self.0.set_message(what.to_owned());
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
 
 /// Something a command found.
 pub(crate) trait Show: Serialize {
@@ -41,6 +67,7 @@ pub(crate) fn show(found: &impl Show, json: bool) -> Result<(), Failure> {
 pub(crate) enum Failure {
     Driver(DriverChoiceError),
     Memory(bursar::Error),
+    Trace(bursar::trace::TraceError),
     Output(std::io::Error),
 }
 
@@ -62,6 +89,12 @@ impl From<bursar::DriverError> for Failure {
     }
 }
 
+impl From<bursar::trace::TraceError> for Failure {
+    fn from(error: bursar::trace::TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
+
 /// Says what went wrong and what to do, and answers the exit status.
 pub(crate) fn fail(failure: &Failure) -> ExitCode {
     let (text, advice) = match failure {
@@ -69,8 +102,46 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
             (error.to_string(), "run with --driver sim to use simulated devices, or install the NVIDIA driver")
         }
         Failure::Memory(error) => (error.to_string(), "`bursar devices` shows what the machine has"),
+        Failure::Trace(error) => {
+            (error.to_string(), "a trace is an RMM CSV log, JSON lines, or a PyTorch memory snapshot, gzipped or not")
+        }
         Failure::Output(error) => (error.to_string(), "standard output could not be written"),
     };
     anstream::eprintln!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}");
-    ExitCode::from(3)
+    ExitCode::from(failure.status())
+}
+
+const ANSWER_IS_NO: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+const MACHINE_FAILED: u8 = 3;
+
+impl Failure {
+    fn status(&self) -> u8 {
+        use bursar::Error as Memory;
+        match self {
+            Self::Driver(DriverChoiceError::Unknown { .. }) => WRONG_USAGE,
+            Self::Memory(error) if error.is_capacity() => ANSWER_IS_NO,
+            Self::Memory(Memory::Capacity { .. }) => ANSWER_IS_NO,
+            Self::Memory(
+                Memory::InvalidSize { .. }
+                | Memory::InvalidAlignment { .. }
+                | Memory::InvalidValue { .. }
+                | Memory::InvalidNumber { .. },
+            ) => WRONG_USAGE,
+            Self::Trace(error) if is_a_broken_disk(&error.reason) => MACHINE_FAILED,
+            Self::Trace(_) => WRONG_USAGE,
+            Self::Driver(_) | Self::Memory(_) | Self::Output(_) => MACHINE_FAILED,
+        }
+    }
+}
+
+/// Whether a file could not be used though its name was right.
+fn is_a_broken_disk(reason: &bursar::trace::Reason) -> bool {
+    use ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    match reason {
+        bursar::trace::Reason::Io(error) => {
+            !matches!(error.kind(), NotFound | NotADirectory | IsADirectory | PermissionDenied | InvalidInput)
+        }
+        _ => false,
+    }
 }

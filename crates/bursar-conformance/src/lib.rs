@@ -4,8 +4,12 @@
 //! of one driver. [`table`] lists every clause for every pair of a [`DriverRow`] and a [`StackRow`] that can hold it, so
 //! adding a driver or a stack is one line in the test that calls it.
 //!
+//! A [`program`] is a random sequence of calls whose outcome is known: drivers are compared by running it on each of
+//! them, stacks are judged by running it through them.
+//!
 //! A driver that is absent shows its trials as ignored; with `BURSAR_REQUIRE_CUDA=1` they fail instead.
 
+pub mod program;
 mod rig;
 mod rows;
 pub mod trials;

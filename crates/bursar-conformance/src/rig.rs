@@ -54,15 +54,7 @@ impl Rig {
         let context = DeviceContext::open(faults.clone(), DeviceId(0))?;
         let memory = stack.build(&context)?;
         let stream = context.create_stream(0)?;
-        Ok(Self {
-            faults,
-            context,
-            memory,
-            stack,
-            stream,
-            seed,
-            set_capturing,
-        })
+        Ok(Self { faults, context, memory, stack, stream, seed, set_capturing })
     }
 
     /// A block on the rig's stream.
@@ -72,9 +64,7 @@ impl Rig {
 
     /// A block on any stream.
     pub fn allocate_on(&self, bytes: u64, stream: Stream) -> DeviceBlock {
-        self.memory
-            .allocate(bytes, 256, stream, tag!("conformance"))
-            .expect("there is room")
+        self.memory.allocate(bytes, 256, stream, tag!("conformance")).expect("there is room")
     }
 
     /// Frees a block on the stream it was allocated on.
@@ -85,9 +75,7 @@ impl Rig {
 
     /// Frees a block on any stream.
     pub fn free_on(&self, block: DeviceBlock, stream: Stream) {
-        self.memory
-            .deallocate(block, stream)
-            .expect("the block and the stream belong here");
+        self.memory.deallocate(block, stream).expect("the block and the stream belong here");
     }
 
     /// Waits until every free has completed.
@@ -131,9 +119,6 @@ impl Rig {
 
 impl fmt::Debug for Rig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rig")
-            .field("stack", &self.stack)
-            .field("seed", &self.seed)
-            .finish_non_exhaustive()
+        f.debug_struct("Rig").field("stack", &self.stack).field("seed", &self.seed).finish_non_exhaustive()
     }
 }

@@ -44,19 +44,13 @@ pub struct Opened {
 impl Opened {
     /// A driver that finds nothing to complain about and cannot capture.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
-        Self {
-            driver,
-            verdict: Box::new(|_| Ok(())),
-            set_capturing: None,
-        }
+        Self { driver, verdict: Box::new(|_| Ok(())), set_capturing: None }
     }
 }
 
 impl fmt::Debug for Opened {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Opened")
-            .field("driver", &self.driver)
-            .finish_non_exhaustive()
+        f.debug_struct("Opened").field("driver", &self.driver).finish_non_exhaustive()
     }
 }
 
@@ -123,11 +117,7 @@ impl StackRow {
             let memory: Arc<dyn DeviceMemoryResource> = Arc::new(recipe().build(context)?);
             Ok(memory)
         };
-        Self {
-            name,
-            kind,
-            build: Arc::new(build),
-        }
+        Self { name, kind, build: Arc::new(build) }
     }
 
     /// Builds it for a device.
@@ -138,10 +128,7 @@ impl StackRow {
 
 impl fmt::Debug for StackRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StackRow")
-            .field("name", &self.name)
-            .field("kind", &self.kind)
-            .finish_non_exhaustive()
+        f.debug_struct("StackRow").field("name", &self.name).field("kind", &self.kind).finish_non_exhaustive()
     }
 }
 
@@ -206,15 +193,8 @@ pub fn table(drivers: &[DriverRow], stacks: &[StackRow], clauses: &[Clause]) -> 
     for driver in drivers {
         let absent = (driver.open)(0).err();
         for (nth, stack) in stacks.iter().enumerate() {
-            for clause in clauses
-                .iter()
-                .filter(|clause| clause.needs.met_by(driver, stack.kind, nth == 0))
-            {
-                let subject = if clause.needs == Needs::Device {
-                    "device"
-                } else {
-                    stack.name
-                };
+            for clause in clauses.iter().filter(|clause| clause.needs.met_by(driver, stack.kind, nth == 0)) {
+                let subject = if clause.needs == Needs::Device { "device" } else { stack.name };
                 let name = format!("{}::{subject}::{}", driver.name, clause.name);
                 let ignored = absent.is_some() && !required;
                 trials.push(trial(name, *driver, stack.clone(), *clause).with_ignored_flag(ignored));
@@ -225,27 +205,17 @@ pub fn table(drivers: &[DriverRow], stacks: &[StackRow], clauses: &[Clause]) -> 
 }
 
 fn trial(name: String, driver: DriverRow, stack: StackRow, clause: Clause) -> Trial {
-    Trial::test(name, move || {
-        (0..driver.runs).try_for_each(|seed| judge(driver, &stack, clause, seed))
-    })
+    Trial::test(name, move || (0..driver.runs).try_for_each(|seed| judge(driver, &stack, clause, seed)))
 }
 
 fn judge(driver: DriverRow, stack: &StackRow, clause: Clause, seed: u64) -> Result<(), Failed> {
-    let Opened {
-        driver,
-        verdict,
-        set_capturing,
-    } = (driver.open)(seed)?;
+    let Opened { driver, verdict, set_capturing } = (driver.open)(seed)?;
     let rig = Rig::new(driver, stack.clone(), seed, set_capturing)?;
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (clause.run)(&rig))) {
         eprint_verdict(seed, &verdict);
         resume_unwind(panic);
     }
-    let leaks = if rig.faults.last_error(rig.context.device()).is_some() {
-        Leaks::Allowed
-    } else {
-        Leaks::Forbidden
-    };
+    let leaks = if rig.faults.last_error(rig.context.device()).is_some() { Leaks::Allowed } else { Leaks::Forbidden };
     drop(rig);
     Ok(verdict(leaks)?)
 }
@@ -253,8 +223,5 @@ fn judge(driver: DriverRow, stack: &StackRow, clause: Clause, seed: u64) -> Resu
 #[allow(clippy::print_stderr, reason = "what a failing trial has to say beside its panic")]
 fn eprint_verdict(seed: u64, verdict: &dyn Fn(Leaks) -> Result<(), String>) {
     let said = verdict(Leaks::Allowed);
-    eprintln!(
-        "seed {seed}; the driver says: {}",
-        said.map_or_else(|report| report, |()| "nothing".to_owned())
-    );
+    eprintln!("seed {seed}; the driver says: {}", said.map_or_else(|report| report, |()| "nothing".to_owned()));
 }

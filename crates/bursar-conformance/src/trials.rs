@@ -1,15 +1,18 @@
 //! The clauses.
 
 mod budgets;
+mod devices;
 mod faults;
 mod frames;
+mod hardware;
 mod resources;
 
 use crate::Clause;
 
 /// Every clause this crate knows.
 pub fn all() -> Vec<Clause> {
-    [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES].concat()
+    [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES, hardware::CLAUSES, devices::CLAUSES]
+        .concat()
 }
 
 /// A table of clauses from functions named after them.

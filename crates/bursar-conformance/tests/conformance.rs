@@ -1,30 +1,21 @@
 //! Every clause on every driver and every stack. A driver or a stack more is one line more.
+#![allow(unsafe_code)]
 
 use bursar_conformance::{DriverRow, Kind, Leaks, Opened, StackRow, trials};
-use bursar_core::{Bytes, Stack, leaf};
+use bursar_core::{Bytes, DeviceId, Driver, RawContext, RawStream, Stack, leaf};
 use bursar_cuda::Cuda;
 use bursar_memory::{GlobalDeviceBudget, Statistics};
 use bursar_sim::Sim;
+use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureMode};
 use libtest_mimic::Arguments;
-use std::sync::Arc;
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const LIMIT: Bytes = Bytes::mib(64);
-const DIRECT: Kind = Kind {
-    stream_ordered: false,
-    limit: None,
-};
-const ASYNC: Kind = Kind {
-    stream_ordered: true,
-    limit: None,
-};
-const LIMITED_DIRECT: Kind = Kind {
-    limit: Some(LIMIT),
-    ..DIRECT
-};
-const LIMITED_ASYNC: Kind = Kind {
-    limit: Some(LIMIT),
-    ..ASYNC
-};
+const DIRECT: Kind = Kind { stream_ordered: false, limit: None };
+const ASYNC: Kind = Kind { stream_ordered: true, limit: None };
+const LIMITED_DIRECT: Kind = Kind { limit: Some(LIMIT), ..DIRECT };
+const LIMITED_ASYNC: Kind = Kind { limit: Some(LIMIT), ..ASYNC };
 
 fn budget() -> bursar_memory::BudgetLayer {
     GlobalDeviceBudget::of(LIMIT)
@@ -34,49 +25,23 @@ fn stacks() -> Vec<StackRow> {
     vec![
         StackRow::new("direct", DIRECT, || Stack::new().over(leaf::Direct)),
         StackRow::new("async", ASYNC, || Stack::new().over(leaf::Async)),
-        StackRow::new("budget/direct", LIMITED_DIRECT, || {
-            Stack::new().layer(budget()).over(leaf::Direct)
-        }),
-        StackRow::new("budget/async", LIMITED_ASYNC, || {
-            Stack::new().layer(budget()).over(leaf::Async)
-        }),
+        StackRow::new("budget/direct", LIMITED_DIRECT, || Stack::new().layer(budget()).over(leaf::Direct)),
+        StackRow::new("budget/async", LIMITED_ASYNC, || Stack::new().layer(budget()).over(leaf::Async)),
         StackRow::new("statistics/budget/async", LIMITED_ASYNC, || {
-            Stack::new()
-                .observe(Statistics::default())
-                .layer(budget())
-                .over(leaf::Async)
+            Stack::new().observe(Statistics::default()).layer(budget()).over(leaf::Async)
         }),
         StackRow::new("budget/budget/budget/async", LIMITED_ASYNC, || {
             let wider = || GlobalDeviceBudget::of(Bytes::gib(1));
-            Stack::new()
-                .layer(wider())
-                .layer(budget())
-                .layer(wider())
-                .over(leaf::Async)
+            Stack::new().layer(wider()).layer(budget()).layer(wider()).over(leaf::Async)
         }),
     ]
 }
 
 fn drivers() -> Vec<DriverRow> {
     vec![
-        DriverRow {
-            name: "sim",
-            runs: 16,
-            captures: true,
-            open: |seed| Ok(simulated(Sim::seeded(seed))),
-        },
-        DriverRow {
-            name: "sim-immediate",
-            runs: 1,
-            captures: true,
-            open: |_| Ok(simulated(Sim::immediate())),
-        },
-        DriverRow {
-            name: "cuda",
-            runs: 1,
-            captures: false,
-            open: |_| cuda(),
-        },
+        DriverRow { name: "sim", runs: 16, captures: true, open: |seed| Ok(simulated(Sim::seeded(seed))) },
+        DriverRow { name: "sim-immediate", runs: 1, captures: true, open: |_| Ok(simulated(Sim::immediate())) },
+        DriverRow { name: "cuda", runs: 1, captures: true, open: |_| cuda() },
     ]
 }
 
@@ -86,26 +51,61 @@ fn simulated(sim: Arc<Sim>) -> Opened {
         verdict: Box::new(move |leaks| {
             judge.check().map_err(|report| report.to_string())?;
             let left = judge.leaks();
-            if left.is_empty() || leaks == Leaks::Allowed {
-                Ok(())
-            } else {
-                Err(left.to_string())
-            }
+            if left.is_empty() || leaks == Leaks::Allowed { Ok(()) } else { Err(left.to_string()) }
         }),
         set_capturing: Some(Box::new(move |device, stream, begin| {
-            let done = if begin {
-                recorder.begin_capture(device, stream)
-            } else {
-                recorder.end_capture(device, stream)
-            };
+            let done =
+                if begin { recorder.begin_capture(device, stream) } else { recorder.end_capture(device, stream) };
             done.expect("a stream of the simulated device");
         })),
         ..Opened::new(sim)
     }
 }
 
+/// The driver, loaded once, with the first device open until the process ends: making a context takes longer than most
+/// trials do.
+///
+/// Trials run in parallel and have one device, so they take turns on it. In the driver, a free that waits for the whole
+/// device keeps other threads out meanwhile: if it waited for a stream that another trial has stalled, neither would end.
 fn cuda() -> Result<Opened, String> {
-    Ok(Opened::new(Cuda::load().map_err(|absent| absent.to_string())?))
+    static LOADED: OnceLock<Result<(Arc<Cuda>, RawContext), String>> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let load = || {
+        let cuda = Cuda::load().map_err(|absent| absent.to_string())?;
+        let primary = cuda.open(DeviceId(0)).map_err(|error| error.to_string())?;
+        Ok((cuda, primary))
+    };
+    let (cuda, primary) = LOADED.get_or_init(load).clone()?;
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Opened {
+        verdict: Box::new(move |_| {
+            let _lasts_until_the_verdict_is_dropped = &turn;
+            Ok(())
+        }),
+        set_capturing: Some(Box::new(move |_, stream, begin| capture(primary, stream, begin))),
+        ..Opened::new(cuda)
+    })
+}
+
+/// Begins or ends a capture in the mode that frameworks use by default and that forbids the most.
+fn capture(primary: RawContext, stream: RawStream, begin: bool) {
+    let stream = stream.0 as CUstream;
+    // SAFETY: the primary context of a device that stays open.
+    let current = unsafe { sys::cuCtxSetCurrent(primary.0 as CUcontext) };
+    current.result().expect("the device works");
+    if begin {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        // SAFETY: a live stream of the context that is current.
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(stream, mode) };
+        return begun.result().expect("a stream that is not captured yet");
+    }
+    let mut graph = ptr::null_mut();
+    // SAFETY: as above; the driver writes one handle.
+    let ended = unsafe { sys::cuStreamEndCapture(stream, &raw mut graph) };
+    ended.result().expect("nothing has spoilt the capture");
+    // SAFETY: the graph came from the capture and nobody else has it.
+    let destroyed = unsafe { sys::cuGraphDestroy(graph) };
+    destroyed.result().expect("the device works");
 }
 
 fn main() {

@@ -1,19 +1,19 @@
 //! What all layers of one device share.
 #![allow(unsafe_code)]
 
-use crate::stream::{Release, StreamTable};
+use crate::stream::{Held, StreamTable};
 use crate::{
     Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, Fault, LentBlocks, Note, RawContext, RawEvent,
     RawStream, Result, Status, Stream, StreamMisuse,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// Someone who keeps memory of a device and can be asked to let some go, or to prepare for the end of a stream.
 ///
 /// ```
-/// use bursar_core::{Bytes, Member, Stream};
+/// use bursar_core::{Bytes, Member, RawStream, Stream};
 ///
 /// #[derive(Debug)]
 /// struct Hoard;
@@ -22,16 +22,16 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 ///     fn trim(&self) -> Bytes {
 ///         Bytes::ZERO
 ///     }
-///     fn stream_ends(&self, _: Stream) {}
+///     fn stream_ends(&self, _: Stream, _: RawStream) {}
 /// }
 /// ```
 pub trait Member: fmt::Debug + Send + Sync {
     /// Gives back to the driver what it can spare; answers how much.
     fn trim(&self) -> Bytes;
 
-    /// Hears that an adopted stream is about to be forgotten: the last moment at which it can be recorded on. Everything
-    /// freed on it must stay reusable.
-    fn stream_ends(&self, stream: Stream);
+    /// Hears that an adopted stream is about to be forgotten: the last moment at which it can be recorded on, by its raw
+    /// handle, since its token resolves no more. Nobody else uses the stream. Everything freed on it must stay reusable.
+    fn stream_ends(&self, stream: Stream, raw: RawStream);
 }
 
 /// Beside each device's column of layers: its driver, the table of its streams, the fault it remembers, the sink its
@@ -60,6 +60,7 @@ pub struct DeviceContext {
     lent: LentBlocks,
     events: Mutex<Vec<RawEvent>>,
     members: Mutex<Vec<Weak<dyn Member>>>,
+    heir: OnceLock<Stream>,
 }
 
 impl DeviceContext {
@@ -71,7 +72,10 @@ impl DeviceContext {
             return Err(Error::InvalidDevice { device, count });
         }
         let primary = driver.open(device)?;
-        let facts = driver.facts(device).or_else(|error| driver.close(device).and(Err(error)))?;
+        let facts = driver.facts(device).or_else(|error| {
+            // SAFETY: opened just above, and nothing was taken from it yet.
+            unsafe { driver.close(device) }.and(Err(error))
+        })?;
         Ok(Arc::new(Self {
             listens: driver.listens(),
             driver,
@@ -84,6 +88,7 @@ impl DeviceContext {
             lent: LentBlocks::new(device),
             events: Mutex::default(),
             members: Mutex::default(),
+            heir: OnceLock::new(),
         }))
     }
 
@@ -139,6 +144,39 @@ impl DeviceContext {
         self.streams.own(raw).inspect_err(|_| self.destroy_stream(raw))
     }
 
+    /// A stream of the context's own that comes after everything given to streams whose adoption has ended: where what
+    /// was to be freed on one of them is freed instead.
+    pub fn heir(&self) -> Result<Stream> {
+        match self.heir.get() {
+            Some(&heir) => Ok(heir),
+            None => self.create_stream(0).map(|made| *self.heir.get_or_init(|| made)),
+        }
+    }
+
+    /// Has the heir come after what a stream was given whose adoption ends. If that fails, the stream is waited for.
+    fn inherit(&self, raw: RawStream) {
+        let ordered = self.heir().and_then(|heir| {
+            let held = self.hold(heir)?;
+            let event = self.take_event()?;
+            // SAFETY: the adoption's stream is live until this returns, the heir lives as long as the context, and the
+            // event is this context's.
+            let recorded = unsafe { self.driver.event_record(self.device, event, raw) };
+            let waits = recorded.and_then(|()| {
+                // SAFETY: as above.
+                unsafe { self.driver.stream_wait(self.device, held.raw(), event) }
+            });
+            // SAFETY: taken above; a wait that was submitted keeps what it waits for.
+            unsafe { self.give_event(event) };
+            Ok(waits?)
+        });
+        if ordered.is_err() {
+            // SAFETY: the adoption's stream is live until this returns.
+            if let Err(error) = unsafe { self.driver.stream_synchronize(self.device, raw) } {
+                self.fault.record(error);
+            }
+        }
+    }
+
     fn destroy_stream(&self, raw: RawStream) {
         // SAFETY: the stream was created by this context's driver and its token is in no table any more.
         if let Err(error) = unsafe { self.driver.stream_destroy(self.device, raw) } {
@@ -150,53 +188,63 @@ impl DeviceContext {
     /// [`RawStream::LEGACY`], is the legacy default stream; [`RawStream::PER_THREAD`] is refused.
     ///
     /// Drop the adoption before the stream is destroyed: that is when everything freed on it is put in order, so that
-    /// its memory stays reusable.
+    /// its memory stays reusable. Dropping it waits for calls that use the stream to return.
     ///
     /// # Safety
-    /// `raw` is a live stream of this device until the adoption has been dropped and every call given a copy of its
-    /// [`Stream`] has returned.
+    /// `raw` is a live stream of this device until the adoption has been dropped.
     pub unsafe fn adopt_stream(self: &Arc<Self>, raw: RawStream) -> Result<AdoptedStream> {
         let stream = self.streams.adopt(raw)?;
         Ok(AdoptedStream { context: self.clone(), stream })
     }
 
-    /// The driver's handle of a stream that may be used here.
-    #[inline]
+    /// The driver's handle of a stream that may be used here, for the driver and other libraries. Whoever has it can
+    /// capture the stream into a graph, so from now on the driver is asked about that at each allocation and free.
     pub fn resolve(&self, stream: Stream) -> Result<RawStream> {
-        self.streams.resolve(stream)
+        self.streams.expose(stream)
     }
 
-    /// The driver's handle of the stream that is at a place of the table now, if one is.
-    pub(crate) fn resolve_slot(&self, slot: usize) -> Option<RawStream> {
-        self.streams.resolve_slot(slot)
-    }
-
-    /// The driver's handle of a stream that memory may be ordered on: one of this context, not being captured.
+    /// Keeps a stream that may be used here alive while it is used.
     #[inline]
-    pub fn resolve_for_memory(&self, stream: Stream) -> Result<RawStream> {
-        let raw = self.resolve(stream)?;
-        // SAFETY: the table resolves live streams of this device only.
-        if unsafe { self.driver.stream_is_capturing(self.device, raw) }? {
+    pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+        self.streams.hold(stream)
+    }
+
+    /// Keeps the stream that is at a place of the table now alive while it is used, if there is one.
+    pub(crate) fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+        self.streams.hold_slot(slot)
+    }
+
+    /// Whether memory may be ordered on a stream: one of this context, not being captured into a graph.
+    pub fn check_stream(&self, stream: Stream) -> Result<()> {
+        self.hold_for_memory(stream).map(drop)
+    }
+
+    /// Keeps a stream alive that memory may be ordered on: one of this context, not being captured.
+    #[inline]
+    pub(crate) fn hold_for_memory(&self, stream: Stream) -> Result<Held<'_>> {
+        let held = self.hold(stream)?;
+        // SAFETY: the stream is live while it is held.
+        if self.streams.is_exposed(stream) && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }? {
             let (device, stream) = (self.device, stream.number());
             return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
         }
-        Ok(raw)
+        Ok(held)
     }
 
-    /// As [`resolve_for_memory`](Self::resolve_for_memory), for a free: where the driver cannot even answer, the free
-    /// itself meets the same failure and is kept.
-    pub(crate) fn resolve_for_free(&self, stream: Stream) -> Result<RawStream> {
-        match self.resolve_for_memory(stream) {
-            Err(Error::Driver(_)) => self.resolve(stream),
+    /// As [`hold_for_memory`](Self::hold_for_memory), for a free: where the driver cannot even answer, the free itself
+    /// meets the same failure and is kept.
+    pub(crate) fn hold_for_free(&self, stream: Stream) -> Result<Held<'_>> {
+        match self.hold_for_memory(stream) {
+            Err(Error::Driver(_)) => self.hold(stream),
             other => other,
         }
     }
 
     /// Waits until everything submitted to the stream so far has run.
     pub fn synchronize(&self, stream: Stream) -> Result<()> {
-        let raw = self.resolve(stream)?;
-        // SAFETY: the table resolves live streams of this device only.
-        unsafe { self.driver.stream_synchronize(self.device, raw) }.map_err(|error| self.failed(error))
+        let held = self.hold(stream)?;
+        // SAFETY: the stream is live while it is held.
+        unsafe { self.driver.stream_synchronize(self.device, held.raw()) }.map_err(|error| self.failed(error))
     }
 
     /// Tells a listening driver which range is a block; free of cost otherwise.
@@ -221,7 +269,10 @@ impl DeviceContext {
     }
 
     /// Takes an event back that nobody will query or wait for again.
-    pub fn give_event(&self, event: RawEvent) {
+    ///
+    /// # Safety
+    /// The event came from [`take_event`](Self::take_event) of this context, and is given back once.
+    pub unsafe fn give_event(&self, event: RawEvent) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
@@ -274,7 +325,8 @@ impl Drop for DeviceContext {
                 self.fault.record(error);
             }
         }
-        if let Err(error) = self.driver.close(self.device) {
+        // SAFETY: whoever uses what the device gave out keeps its context alive.
+        if let Err(error) = unsafe { self.driver.close(self.device) } {
             self.fault.record(error);
         }
     }
@@ -307,10 +359,11 @@ impl AdoptedStream {
 
 impl Drop for AdoptedStream {
     fn drop(&mut self) {
-        if self.context.streams.release(self.stream) == Release::Last {
+        if let Some(raw) = self.context.streams.release(self.stream) {
             for member in self.context.members() {
-                member.stream_ends(self.stream);
+                member.stream_ends(self.stream, raw);
             }
+            self.context.inherit(raw);
             self.context.streams.vacate(self.stream);
         }
     }

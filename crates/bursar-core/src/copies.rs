@@ -25,19 +25,20 @@ impl DeviceContext {
     /// # }
     /// ```
     pub fn order(&self, first: Stream, then: Stream) -> Result<()> {
-        let (raw_first, raw_then) = (self.resolve_for_memory(first)?, self.resolve_for_memory(then)?);
+        let (held_first, held_then) = (self.hold_for_memory(first)?, self.hold_for_memory(then)?);
         if first == then {
             return Ok(());
         }
         let (driver, device) = (self.driver(), self.device());
         let event = self.take_event().map_err(|error| self.failed(error))?;
-        // SAFETY: the table resolves live streams of this device only, and the event is this context's.
-        let recorded = unsafe { driver.event_record(device, event, raw_first) };
+        // SAFETY: the streams are live while they are held, and the event is this context's.
+        let recorded = unsafe { driver.event_record(device, event, held_first.raw()) };
         let ordered = recorded.and_then(|()| {
             // SAFETY: as above.
-            unsafe { driver.stream_wait(device, raw_then, event) }
+            unsafe { driver.stream_wait(device, held_then.raw(), event) }
         });
-        self.give_event(event);
+        // SAFETY: taken above; a wait that was submitted keeps what it waits for.
+        unsafe { self.give_event(event) };
         ordered.map_err(|error| self.failed(error))
     }
 
@@ -153,15 +154,15 @@ impl DeviceContext {
         submit: impl FnOnce(RawStream) -> DriverResult<()>,
     ) -> Result<()> {
         self.fault().check()?;
-        let raw = self.resolve_for_memory(stream)?;
+        let held = self.hold_for_memory(stream)?;
         for home in homes.into_iter().filter(|home| *home != stream) {
             self.order(home, stream)?;
         }
         if bytes == 0 {
             return Ok(());
         }
-        let submitted = submit(raw);
-        let waited = self.wait_for(raw);
+        let submitted = submit(held.raw());
+        let waited = self.wait_for(held.raw());
         submitted.and(waited).map_err(|error| self.failed(error))
     }
 
@@ -169,10 +170,10 @@ impl DeviceContext {
     fn wait_for(&self, raw: RawStream) -> DriverResult<()> {
         let mut outcome = Ok(());
         for _ in 0..WAIT_ATTEMPTS {
-            // SAFETY: the table resolved it, and it is live until the call that named it has returned.
+            // SAFETY: the caller holds the stream.
             match unsafe { self.driver().stream_synchronize(self.device(), raw) } {
                 Ok(()) => return outcome,
-                Err(error) if error.is_sticky() || error.status == Status::Unavailable => return Err(error),
+                Err(error) if is_final(error.status) => return Err(error),
                 Err(error) => outcome = outcome.and(Err(error)),
             }
             std::thread::sleep(WAIT_PAUSE);
@@ -181,6 +182,13 @@ impl DeviceContext {
         let _ = writeln!(std::io::stderr(), "bursar: a stream cannot be waited for: {outcome:?}");
         std::process::abort()
     }
+}
+
+/// Whether nothing is in flight and nothing ever will be: the device is lost, the process exits, or the driver refused the
+/// submission as well, because this is a host function.
+fn is_final(status: Status) -> bool {
+    const NOT_PERMITTED: i32 = 800;
+    status.is_sticky() || status == Status::Unavailable || status.code() == NOT_PERMITTED
 }
 
 const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };

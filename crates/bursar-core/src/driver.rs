@@ -301,7 +301,8 @@ pub type DriverResult<T> = Result<T, DriverError>;
 /// A device driver.
 ///
 /// No method has a default body, so that a wrapper which forgets one does not compile. No method may be called from a
-/// [`HostFunction`].
+/// [`HostFunction`]. Asking for no memory at all is [`Status::InvalidValue`](crate::Status::InvalidValue); copying or
+/// filling nothing is allowed, and waits for nothing.
 ///
 /// # Safety
 /// - Memory given out by a successful call overlaps nothing else the driver has given out and not got back.
@@ -328,8 +329,11 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// [`close`](Self::close).
     fn open(&self, device: DeviceId) -> DriverResult<RawContext>;
 
-    /// Undoes one [`open`](Self::open). What was allocated must have been freed.
-    fn close(&self, device: DeviceId) -> DriverResult<()>;
+    /// Undoes one [`open`](Self::open).
+    ///
+    /// # Safety
+    /// If it is the last one, nothing that the device has given out is used any more, and memory has been freed.
+    unsafe fn close(&self, device: DeviceId) -> DriverResult<()>;
 
     /// The sticky error the device is under, if one has been seen.
     fn last_error(&self, device: DeviceId) -> Option<DriverError>;

@@ -103,12 +103,20 @@ pub enum Error {
     #[error("no usable device")]
     NoDevice,
     /// There is no such device.
-    #[error("there is no {device}: the driver has {count} device{}", if *count == 1 { "" } else { "s" })]
+    #[error("there is no {device} among {count} device{}", if *count == 1 { "" } else { "s" })]
     InvalidDevice {
         /// The device asked for.
         device: DeviceId,
-        /// How many there are.
+        /// How many there are to ask for.
         count: u32,
+    },
+    /// A number makes no sense.
+    #[error("invalid value: {what}: {number}")]
+    InvalidNumber {
+        /// What is wrong with it.
+        what: &'static str,
+        /// The number.
+        number: u64,
     },
     /// An argument makes no sense.
     #[error("invalid value: {what}")]

@@ -1,15 +1,14 @@
 //! The seam for host memory that asynchronous copies read and write.
 #![allow(unsafe_code)]
 
-use std::ptr::NonNull;
-
 /// Host memory that stays where it is while its owner moves: a source or target of asynchronous copies.
 ///
 /// ```
 /// use bursar_core::HostMemory;
 ///
-/// let bytes = vec![1u8, 2, 3];
+/// let mut bytes = vec![1u8, 2, 3];
 /// assert_eq!(bytes.host_len(), 3);
+/// assert_eq!(bytes.host_ptr().cast_const(), bytes.as_ptr());
 /// ```
 ///
 /// # Safety
@@ -17,20 +16,16 @@ use std::ptr::NonNull;
 /// moving the value does not move the memory.
 pub unsafe trait HostMemory: Send + 'static {
     /// Where it begins.
-    fn host_ptr(&self) -> NonNull<u8>;
+    fn host_ptr(&mut self) -> *mut u8;
 
     /// How many bytes it has.
     fn host_len(&self) -> usize;
 }
 
-fn start(bytes: &[u8]) -> NonNull<u8> {
-    NonNull::from(bytes).cast()
-}
-
 // SAFETY: a vector's memory is on the heap and nothing here grows it.
 unsafe impl HostMemory for Vec<u8> {
-    fn host_ptr(&self) -> NonNull<u8> {
-        start(self)
+    fn host_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
     }
     fn host_len(&self) -> usize {
         self.len()
@@ -39,8 +34,8 @@ unsafe impl HostMemory for Vec<u8> {
 
 // SAFETY: a boxed slice's memory is on the heap.
 unsafe impl HostMemory for Box<[u8]> {
-    fn host_ptr(&self) -> NonNull<u8> {
-        start(self)
+    fn host_ptr(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
     }
     fn host_len(&self) -> usize {
         self.len()

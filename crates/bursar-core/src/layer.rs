@@ -123,7 +123,8 @@ impl Default for Stack {
 }
 
 impl<L> Stack<L> {
-    /// Lets `observer` hear of everything that happens to the memory of each device the recipe is built for.
+    /// Lets `observer` hear of everything that happens to the memory of each device the recipe is built for: once, however
+    /// many recipes it is part of.
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observers.push(Arc::new(observer));

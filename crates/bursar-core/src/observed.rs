@@ -2,7 +2,7 @@
 
 use crate::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Record, Refused, Result,
-    Stream,
+    Stream, StreamMisuse,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use std::time::Duration;
 /// A resource whose grants and frees reach the sink of its device. Every built [`Stack`](crate::Stack) ends in one; with
 /// nobody listening it costs a load and a branch.
 ///
-/// A free is told before the memory can be given out again, so that records of one address are in order. A free that is
-/// refused is told as a free and the allocation it left in place.
+/// A free is told before the memory can be given out again, so that records of one address are in order. If it is then
+/// refused, the allocation it left in place is told again, with the error. What belongs to another context is told here
+/// only if it is accepted.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -35,6 +36,17 @@ impl<R: DeviceMemoryResource> Observed<R> {
     /// What is observed.
     pub const fn inner(&self) -> &R {
         &self.inner
+    }
+
+    /// Whether a block and the stream it is freed on are of this context. The stream a block was allocated on may have
+    /// ended.
+    #[inline]
+    fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
+        let foreign = |stream| match self.context().hold(stream) {
+            Err(Error::StreamMisuse { why, .. }) => why != StreamMisuse::Ended,
+            _ => false,
+        };
+        !foreign(stream) && (stream == block.stream() || !foreign(block.stream()))
     }
 
     #[cold]
@@ -106,11 +118,16 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
     #[inline]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let sink = self.context().sink();
-        if sink.wants(Action::Free) {
-            sink.emit(&of_block(Action::Free, stream, &block));
+        if !sink.wants(Action::Free) {
+            return self.inner.deallocate(block, stream);
         }
+        let free = of_block(Action::Free, stream, &block);
+        if !self.is_local(&block, stream) {
+            return self.inner.deallocate(block, stream).inspect(|()| sink.emit(&free));
+        }
+        sink.emit(&free);
         self.inner.deallocate(block, stream).inspect_err(|refused| {
-            sink.emit(&of_block(Action::Allocate, stream, &refused.block));
+            sink.emit(&Record { action: Action::Allocate, error: Some(&refused.error), ..free });
         })
     }
 

@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Action {
-    /// A stack granted a block.
+    /// A stack granted a block. With an error, it did not: it refused the free of one, which had been told already, and
+    /// the block is still there.
     Allocate,
     /// A stack took a block back.
     Free,
@@ -152,6 +153,9 @@ impl Record<'_> {
 ///     fn interest(&self) -> Actions {
 ///         Actions::of(&[Action::Refuse])
 ///     }
+///     fn identity(&self) -> usize {
+///         std::ptr::from_ref(self).addr()
+///     }
 ///     fn record(&self, _: &Record<'_>) {
 ///         self.0.fetch_add(1, Relaxed);
 ///     }
@@ -160,6 +164,10 @@ impl Record<'_> {
 pub trait Observer: fmt::Debug + Send + Sync {
     /// What it wants to hear of; asked once.
     fn interest(&self) -> Actions;
+
+    /// Which observer it is, so that none hears of anything twice: the address of what it keeps, which for a handle that
+    /// can be cloned is what the clones share.
+    fn identity(&self) -> usize;
 
     /// Hears of one thing.
     fn record(&self, record: &Record<'_>);
@@ -183,12 +191,12 @@ pub struct EventSink {
 }
 
 impl EventSink {
-    /// Lets `observer` hear of everything from now on, for the life of the device's context. One that listens already is
-    /// left as it is; more than sixteen are an error.
+    /// Lets `observer` hear of everything from now on, for the life of the device's context. One that listens already,
+    /// by its [identity](Observer::identity), is left as it is; more than sixteen are an error.
     pub fn subscribe(&self, observer: &Arc<dyn Observer>) -> crate::Result<()> {
         let mut count = self.entrance.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.observers[..*count].iter().filter_map(OnceLock::get);
-        if known.into_iter().any(|(_, other)| Arc::ptr_eq(other, observer)) {
+        if known.into_iter().any(|(_, other)| other.identity() == observer.identity()) {
             return Ok(());
         }
         let place =
@@ -234,6 +242,9 @@ mod tests {
     impl Observer for Heard {
         fn interest(&self) -> Actions {
             self.0
+        }
+        fn identity(&self) -> usize {
+            std::ptr::from_ref(self).addr()
         }
         fn record(&self, record: &Record<'_>) {
             self.1.lock().expect("no panic").push(record.action);

@@ -3,7 +3,7 @@
 use crate::{DeviceId, Error, RawStream, Result, StreamMisuse, StreamNumber};
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many streams one [`DeviceContext`](crate::DeviceContext) can know at a time, its own and adopted ones together.
@@ -49,6 +49,12 @@ impl Stream {
         self.slot == 0
     }
 
+    /// Whether somebody else made it, so that it may end while the context lives.
+    #[inline]
+    pub(crate) const fn is_adopted(self) -> bool {
+        self.epoch & ADOPTED != 0
+    }
+
     /// Its number, as messages name it.
     pub const fn number(self) -> StreamNumber {
         StreamNumber(self.slot)
@@ -67,13 +73,24 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// One place in the table. The epoch is odd while the place is taken and moves on when it is vacated, so that a token
-/// of an earlier occupant is recognised.
+/// One place in the table.
+///
+/// A place of a stream that this context made is never given up, and its epoch is 1. Places of adopted streams are: their
+/// epochs are marked [`ADOPTED`], odd while the place is taken, and move on with each occupant, so that a token of an
+/// earlier one is recognised. Whoever uses an adopted stream counts among its users meanwhile, and its adoption does not
+/// end before they are done.
+///
+/// A stream can only be captured into a graph by someone who has its raw handle. Those who made it have; of the streams
+/// this context made, whoever asked for it.
 #[derive(Debug, Default)]
 struct Slot {
     raw: AtomicU64,
     epoch: AtomicU32,
+    users: AtomicU32,
+    exposed: AtomicBool,
 }
+
+const ADOPTED: u32 = 1 << 31;
 
 #[derive(Debug, Default)]
 struct Places {
@@ -99,13 +116,28 @@ pub(crate) struct StreamTable {
     places: Mutex<Places>,
 }
 
-/// What became of an adoption that was given up.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Release {
-    /// Somebody else still holds the stream.
-    Kept,
-    /// It was the last one: say goodbye, then [`StreamTable::vacate`].
-    Last,
+/// A stream that stays alive while this is held.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    raw: RawStream,
+    users: Option<&'a AtomicU32>,
+}
+
+impl Held<'_> {
+    /// The driver's handle.
+    #[inline]
+    pub(crate) const fn raw(&self) -> RawStream {
+        self.raw
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(users) = self.users {
+            users.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
 }
 
 impl StreamTable {
@@ -136,7 +168,13 @@ impl StreamTable {
 
     /// Enters a stream that this context created.
     pub(crate) fn own(&self, raw: RawStream) -> Result<Stream> {
-        self.place(&mut self.places(), raw, true)
+        let mut places = self.places();
+        let slot = places.fresh()?;
+        if raw != RawStream::LEGACY {
+            places.owned.push(raw);
+        }
+        places.known.insert(raw, Known { slot, adoptions: 0, owned: true });
+        Ok(self.occupy(slot, raw, 1))
     }
 
     /// Enters a stream that somebody else created, or counts one more adoption of it.
@@ -154,71 +192,84 @@ impl StreamTable {
             known.adoptions += 1;
             return Ok(self.token(known.slot));
         }
-        self.place(&mut places, raw, false)
+        let slot = places.vacant.pop().map_or_else(|| places.fresh(), Ok)?;
+        places.known.insert(raw, Known { slot, adoptions: 1, owned: false });
+        let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
+        Ok(self.occupy(slot, raw, (epoch + 1) | ADOPTED))
     }
 
-    fn place(&self, places: &mut Places, raw: RawStream, owned: bool) -> Result<Stream> {
-        let slot = match places.vacant.pop() {
-            Some(slot) => slot,
-            None if (places.next as usize) < STREAM_SLOTS => {
-                places.next += 1;
-                places.next - 1
-            }
-            None => return Err(Error::Capacity { max: STREAM_SLOTS }),
-        };
-        places.known.insert(raw, Known { slot, adoptions: u32::from(!owned), owned });
-        if owned && raw != RawStream::LEGACY {
-            places.owned.push(raw);
-        }
+    fn occupy(&self, slot: u32, raw: RawStream, epoch: u32) -> Stream {
         let entry = &self.slots[slot as usize];
         entry.raw.store(raw.0, Ordering::Relaxed);
-        entry.epoch.fetch_add(1, Ordering::Release);
-        Ok(self.token(slot))
+        entry.exposed.store(epoch & ADOPTED != 0 || raw == RawStream::LEGACY, Ordering::Relaxed);
+        entry.epoch.store(epoch, Ordering::SeqCst);
+        self.token(slot)
     }
 
-    /// Gives one adoption up.
-    pub(crate) fn release(&self, stream: Stream) -> Release {
-        let raw = RawStream(self.slots[stream.slot()].raw.load(Ordering::Relaxed));
-        let mut places = self.places();
-        match places.known.get_mut(&raw) {
-            Some(known) => {
-                known.adoptions = known.adoptions.saturating_sub(1);
-                if known.adoptions == 0 && !known.owned { Release::Last } else { Release::Kept }
-            }
-            None => Release::Kept,
-        }
-    }
-
-    /// Frees the place of a stream whose last adoption was given up, unless it was adopted again meanwhile.
-    pub(crate) fn vacate(&self, stream: Stream) {
+    /// Gives one adoption up. The last one ends the stream's time here: its token resolves no more, those who use it are
+    /// waited for, and the answer is its handle, for a last goodbye before [`vacate`](Self::vacate).
+    pub(crate) fn release(&self, stream: Stream) -> Option<RawStream> {
         let entry = &self.slots[stream.slot()];
         let raw = RawStream(entry.raw.load(Ordering::Relaxed));
         let mut places = self.places();
-        if places.known.get(&raw).is_some_and(|known| known.adoptions > 0) {
-            return;
+        let known = places.known.get_mut(&raw)?;
+        known.adoptions = known.adoptions.saturating_sub(1);
+        if known.adoptions > 0 || known.owned {
+            return None;
         }
         places.known.remove(&raw);
-        places.vacant.push(stream.slot);
-        entry.epoch.fetch_add(1, Ordering::Release);
+        entry.epoch.store(stream.epoch + 1, Ordering::SeqCst);
+        drop(places);
+        while entry.users.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        Some(raw)
     }
 
-    /// The driver's handle, for a stream that may be used here.
+    /// Lets the place of a stream whose time has ended be taken again.
+    pub(crate) fn vacate(&self, stream: Stream) {
+        self.places().vacant.push(stream.slot);
+    }
+
+    /// Keeps a stream that may be used here alive.
     #[inline]
-    pub(crate) fn resolve(&self, stream: Stream) -> Result<RawStream> {
-        if stream.context == self.context {
-            let slot = &self.slots[stream.slot()];
-            if slot.epoch.load(Ordering::Acquire) == stream.epoch {
-                return Ok(RawStream(slot.raw.load(Ordering::Relaxed)));
+    pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+        if stream.context != self.context {
+            return Err(self.misuse(stream));
+        }
+        let slot = &self.slots[stream.slot()];
+        if !stream.is_adopted() {
+            return Ok(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
+        }
+        let held = slot.enter();
+        if slot.epoch.load(Ordering::SeqCst) == stream.epoch { Ok(held) } else { Err(self.misuse(stream)) }
+    }
+
+    /// Keeps whichever stream is at a place now alive.
+    pub(crate) fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+        let slot = &self.slots[slot];
+        match slot.epoch.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None }),
+            _ => {
+                let held = slot.enter();
+                let taken = slot.epoch.load(Ordering::SeqCst) % 2 == 1;
+                taken.then_some(held)
             }
         }
-        Err(self.misuse(stream))
     }
 
-    /// The driver's handle of whichever stream is at a place now.
-    pub(crate) fn resolve_slot(&self, slot: usize) -> Option<RawStream> {
-        let entry = &self.slots[slot];
-        let taken = entry.epoch.load(Ordering::Acquire) % 2 == 1;
-        taken.then(|| RawStream(entry.raw.load(Ordering::Relaxed)))
+    /// The driver's handle, to be given to others: from now on they may capture the stream.
+    pub(crate) fn expose(&self, stream: Stream) -> Result<RawStream> {
+        let held = self.hold(stream)?;
+        self.slots[stream.slot()].exposed.store(true, Ordering::Release);
+        Ok(held.raw())
+    }
+
+    /// Whether somebody else may have the handle of a stream that resolves.
+    #[inline]
+    pub(crate) fn is_exposed(&self, stream: Stream) -> bool {
+        self.slots[stream.slot()].exposed.load(Ordering::Acquire)
     }
 
     #[cold]
@@ -237,6 +288,26 @@ impl StreamTable {
     }
 }
 
+impl Slot {
+    /// Counts one more user, until the answer is dropped. Whoever ends the stream moves the epoch first and looks at the
+    /// users then, and users come in before they look at the epoch: one of the two sees the other.
+    fn enter(&self) -> Held<'_> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        Held { raw: RawStream(self.raw.load(Ordering::Relaxed)), users: Some(&self.users) }
+    }
+}
+
+impl Places {
+    /// A place that nobody has had.
+    fn fresh(&mut self) -> Result<u32> {
+        if self.next as usize == STREAM_SLOTS {
+            return Err(Error::Capacity { max: STREAM_SLOTS });
+        }
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,17 +316,74 @@ mod tests {
         StreamTable::new(1, DeviceId(0))
     }
 
+    /// The handle a token resolves to.
+    fn raw(table: &StreamTable, stream: Stream) -> Result<RawStream> {
+        table.hold(stream).map(|held| held.raw())
+    }
+
+    fn end(table: &StreamTable, stream: Stream) {
+        assert!(table.release(stream).is_some(), "the last adoption");
+        table.vacate(stream);
+    }
+
     #[test]
     fn s3_a_token_of_an_ended_adoption_is_recognised_when_its_place_is_taken_again() {
         let table = table();
         let first = table.adopt(RawStream(100)).expect("room");
-        assert_eq!(table.resolve(first), Ok(RawStream(100)));
-        assert_eq!(table.release(first), Release::Last);
-        table.vacate(first);
+        assert_eq!(raw(&table, first), Ok(RawStream(100)));
+        end(&table, first);
         let second = table.adopt(RawStream(200)).expect("room");
         assert_eq!(second.slot(), first.slot());
-        assert_eq!(table.resolve(second), Ok(RawStream(200)));
-        assert!(matches!(table.resolve(first), Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. })));
+        assert_eq!(raw(&table, second), Ok(RawStream(200)));
+        assert!(matches!(raw(&table, first), Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. })));
+    }
+
+    #[test]
+    fn s5_a_stream_adopted_again_while_it_ends_has_a_place_of_its_own() {
+        let table = table();
+        let first = table.adopt(RawStream(100)).expect("room");
+        assert_eq!(table.release(first), Some(RawStream(100)));
+        let second = table.adopt(RawStream(100)).expect("room");
+        assert_eq!(table.release(second), Some(RawStream(100)));
+        table.vacate(second);
+        table.vacate(first);
+        let places = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
+        assert_ne!(places[0], places[1]);
+    }
+
+    #[test]
+    fn s5_an_adoption_ends_only_when_nobody_uses_the_stream_any_more() {
+        let table = table();
+        for round in 0..200 {
+            let stream = table.adopt(RawStream(100 + round)).expect("room");
+            let live = AtomicBool::new(true);
+            std::thread::scope(|scope| {
+                for by_slot in [false, true] {
+                    let (table, live) = (&table, &live);
+                    scope.spawn(move || {
+                        for _ in 0..100 {
+                            let held = if by_slot { table.hold_slot(stream.slot()) } else { table.hold(stream).ok() };
+                            let used_after_its_end = held.is_some() && !live.load(Ordering::SeqCst);
+                            assert!(!used_after_its_end);
+                        }
+                    });
+                }
+                assert!(table.release(stream).is_some());
+                live.store(false, Ordering::SeqCst);
+            });
+            table.vacate(stream);
+        }
+    }
+
+    #[test]
+    fn r5_only_a_stream_whose_handle_nobody_else_has_is_taken_on_trust() {
+        let table = table();
+        let own = table.own(RawStream(100)).expect("room");
+        assert!(!table.is_exposed(own));
+        assert_eq!(table.expose(own), Ok(RawStream(100)));
+        assert!(table.is_exposed(own));
+        assert!(table.is_exposed(table.adopt(RawStream(200)).expect("room")));
+        assert!(table.is_exposed(table.default_stream()));
     }
 
     #[test]
@@ -263,8 +391,8 @@ mod tests {
         let table = table();
         let stream = table.adopt(RawStream(100)).expect("room");
         assert_eq!(table.adopt(RawStream(100)), Ok(stream));
-        assert_eq!(table.release(stream), Release::Kept);
-        assert_eq!(table.release(stream), Release::Last);
+        assert_eq!(table.release(stream), None);
+        assert_eq!(table.release(stream), Some(RawStream(100)));
     }
 
     #[test]
@@ -272,7 +400,7 @@ mod tests {
         let table = table();
         for raw in [RawStream(0), RawStream::LEGACY] {
             assert_eq!(table.adopt(raw), Ok(table.default_stream()));
-            assert_eq!(table.release(table.default_stream()), Release::Kept);
+            assert_eq!(table.release(table.default_stream()), None);
         }
         assert!(matches!(
             table.adopt(RawStream::PER_THREAD),
@@ -283,7 +411,7 @@ mod tests {
     #[test]
     fn r5_streams_of_others_are_refused_and_named() {
         let (here, sibling, elsewhere) = (table(), StreamTable::new(2, DeviceId(0)), StreamTable::new(3, DeviceId(1)));
-        let why = |stream| match here.resolve(stream) {
+        let why = |stream| match here.hold(stream) {
             Err(Error::StreamMisuse { why, .. }) => why,
             other => panic!("{other:?}"),
         };
@@ -297,8 +425,7 @@ mod tests {
         let streams: Vec<_> =
             (1..STREAM_SLOTS as u64).map(|n| table.adopt(RawStream(n + 100)).expect("room")).collect();
         assert_eq!(table.adopt(RawStream(9999)), Err(Error::Capacity { max: STREAM_SLOTS }));
-        assert_eq!(table.release(streams[0]), Release::Last);
-        table.vacate(streams[0]);
+        end(&table, streams[0]);
         assert!(table.adopt(RawStream(9999)).is_ok());
     }
 }

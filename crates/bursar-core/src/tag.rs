@@ -86,7 +86,7 @@ impl fmt::Debug for AllocTag {
 /// ```
 #[macro_export]
 macro_rules! tag {
-    ($name:expr) => {{
+    ($name:literal) => {{
         static TAG: ::std::sync::OnceLock<$crate::AllocTag> = ::std::sync::OnceLock::new();
         *TAG.get_or_init(|| $crate::AllocTag::intern($name))
     }};

@@ -6,11 +6,19 @@
 //!
 //! Reading the current context costs about 15 ns, changing it 39 ns, so that a thread on which the right one is current
 //! already pays for one look.
+//!
+//! A stream belongs to a context, so a call that names one finds its context by it, and the current one is not even looked
+//! at: on an H200, `cuMemAllocAsync`, `cuMemFreeAsync`, `cuStreamQuery`, `cuStreamIsCapturing`, `cuStreamSynchronize`,
+//! `cuEventRecord` and `cuMemsetD8Async` on a stream that was created all succeed with no context current and with another
+//! one. (`cuEventCreate`, which names nothing, answers `CUDA_ERROR_INVALID_CONTEXT` then.) `cuStreamWaitEvent` was not
+//! measured and is taken to be like them. The manual promises this of none, so where a driver answers that error after
+//! all, the call is made again with the context current. The handles 0, 1 and 2 are no such streams: they mean default
+//! streams of the current context.
 #![allow(unsafe_code)]
 
 use crate::conv;
 use crate::raw::{Api, Failure, PageKind};
-use bursar_core::{DeviceId, DriverError, DriverResult, Status};
+use bursar_core::{DeviceId, DriverError, DriverResult, RawStream, Status};
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUstreamCaptureMode};
 use std::ffi::c_uint;
 use std::ptr;
@@ -88,7 +96,10 @@ impl Device {
     }
 
     /// Releases the primary context on the last call. It goes unless another library retains it too.
-    pub(crate) fn close(&self, api: &Api) -> DriverResult<()> {
+    ///
+    /// # Safety
+    /// If it is the last call, nothing that was made in the context is used any more.
+    pub(crate) unsafe fn close(&self, api: &Api) -> DriverResult<()> {
         let handle = self.handle()?;
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         *opens = opens.checked_sub(1).ok_or_else(|| self.not_open())?;
@@ -96,7 +107,7 @@ impl Device {
             return Ok(());
         }
         self.primary.store(ptr::null_mut(), Ordering::Release);
-        // SAFETY: retained by `open`; whoever closes has freed everything that was allocated.
+        // SAFETY: retained by `open`; for the rest, the caller's own promise.
         self.outcome(api, unsafe { api.primary_release(handle) })
     }
 
@@ -106,14 +117,38 @@ impl Device {
         DriverError::new("cuCtxSetCurrent", self.id, status)
     }
 
+    /// The primary context of an open device.
+    #[inline]
+    fn opened(&self) -> DriverResult<CUcontext> {
+        let context = self.primary.load(Ordering::Acquire);
+        if context.is_null() { Err(self.not_open()) } else { Ok(context) }
+    }
+
     /// Runs `call` with the primary context current. For work that is submitted to a stream.
     #[inline]
     pub(crate) fn submit<T>(&self, api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
-        let context = self.primary.load(Ordering::Acquire);
-        if context.is_null() {
-            return Err(self.not_open());
-        }
+        let context = self.opened()?;
         self.outcome(api, within(api, context, call))
+    }
+
+    /// As [`submit`](Self::submit), for a call that finds its context by `stream`: where that is possible and the driver
+    /// does not object, nothing is made current. A call to which it objects has done nothing.
+    #[inline]
+    pub(crate) fn submit_to<T>(
+        &self,
+        api: &Api,
+        stream: RawStream,
+        call: impl Fn(&Api) -> Result<T, Failure>,
+    ) -> DriverResult<T> {
+        let context = self.opened()?;
+        if conv::is_default_stream(stream) {
+            return self.outcome(api, within(api, context, call));
+        }
+        let answer = match call(api) {
+            Err(failure) if failure.code == conv::INVALID_CONTEXT => within(api, context, call),
+            answer => answer,
+        };
+        self.outcome(api, answer)
     }
 
     /// Runs `call` with the primary context current and without regard to captures elsewhere. For everything that is not
@@ -127,6 +162,17 @@ impl Device {
         self.submit(api, |api| relaxed(api, call))
     }
 
+    /// As [`ask`](Self::ask), for a call that finds its context by `stream`.
+    #[inline]
+    pub(crate) fn ask_of<T>(
+        &self,
+        api: &Api,
+        stream: RawStream,
+        call: impl Fn(&Api) -> Result<T, Failure>,
+    ) -> DriverResult<T> {
+        self.submit_to(api, stream, |api| relaxed(api, &call))
+    }
+
     /// As [`ask`](Self::ask), on a device that need not be open: the primary context is retained meanwhile, and made if
     /// nobody has made it yet.
     pub(crate) fn ask_even_closed<T>(
@@ -136,7 +182,8 @@ impl Device {
     ) -> DriverResult<T> {
         self.open(api)?;
         let answer = self.ask(api, call);
-        let closed = self.close(api);
+        // SAFETY: this undoes the open above: where it is the last, what `call` was answered holds nothing of the context.
+        let closed = unsafe { self.close(api) };
         answer.and_then(|value| closed.map(|()| value))
     }
 
@@ -177,10 +224,13 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
     // SAFETY: the primary context of an open device.
     unsafe { api.set_current(context) }?;
     let answer = call(api);
-    // This fails only where another thread has destroyed that context meanwhile, and then there is nothing to put back
-    // and nobody to tell: the call itself has been made.
     // SAFETY: it was current on this thread until now.
-    let _ = unsafe { api.set_current(previous) };
+    if unsafe { api.set_current(previous) }.is_err() {
+        // Another thread has destroyed that context meanwhile. There is nothing to put back and nobody to tell, the call
+        // itself having been made; but no thread is left in a context that it did not choose.
+        // SAFETY: null is no context.
+        let _ = unsafe { api.set_current(ptr::null_mut()) };
+    }
     answer
 }
 

@@ -19,6 +19,12 @@ pub(crate) const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
 const STREAM_CAPTURE_IMPLICIT: c_int = 906;
 
+/// Whether a handle means a default stream, the legacy one (0 and 1) or the calling thread's own, rather than a stream
+/// that was created. Which context it belongs to is then for the thread's current one to say.
+pub(crate) const fn is_default_stream(stream: RawStream) -> bool {
+    stream.0 <= RawStream::PER_THREAD.0
+}
+
 /// The codes after which every further call of the process fails: those of which the manual says that the process (or,
 /// for an assertion, the context) cannot be used any more, and the two that report a hardware failure which cannot be
 /// corrected.

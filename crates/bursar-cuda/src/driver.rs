@@ -18,6 +18,17 @@ impl Cuda {
         self.device(device)?.submit(&self.api, call)
     }
 
+    /// Has a device submit work to a stream by which the driver finds the context.
+    #[inline]
+    fn submit_to<T>(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        call: impl Fn(&Api) -> Result<T, Failure>,
+    ) -> DriverResult<T> {
+        self.device(device)?.submit_to(&self.api, stream, call)
+    }
+
     /// Makes a call about a device that concerns no captured stream.
     #[inline]
     fn ask<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
@@ -27,6 +38,7 @@ impl Cuda {
 
 // SAFETY: memory, handles and host pointers are the CUDA driver's own, which gives each out once until it is given back
 // and keeps them valid until then; the primary context they belong to is retained while the device is open.
+#[deny(clippy::missing_trait_methods)]
 unsafe impl Driver for Cuda {
     fn describe(&self) -> String {
         format!("CUDA driver {}", self.version())
@@ -57,8 +69,10 @@ unsafe impl Driver for Cuda {
         self.device(device)?.open(&self.api).map(conv::raw_context)
     }
 
-    fn close(&self, device: DeviceId) -> DriverResult<()> {
-        self.device(device)?.close(&self.api)
+    unsafe fn close(&self, device: DeviceId) -> DriverResult<()> {
+        let device = self.device(device)?;
+        // SAFETY: the caller's own promise.
+        unsafe { device.close(&self.api) }
     }
 
     fn last_error(&self, device: DeviceId) -> Option<DriverError> {
@@ -82,14 +96,18 @@ unsafe impl Driver for Cuda {
 
     /// From the device's current pool: its default one, unless the program has chosen another with `cuDeviceSetMemPool`.
     unsafe fn allocate_async(&self, device: DeviceId, stream: RawStream, bytes: u64) -> DriverResult<DevicePtr> {
-        let (bytes, stream) = (conv::size(bytes), conv::stream(stream));
+        // CUDA answers a null pointer and success.
+        if bytes == 0 {
+            return Err(self.device(device)?.refuse("cuMemAllocAsync", Status::InvalidValue));
+        }
+        let (bytes, on) = (conv::size(bytes), conv::stream(stream));
         // SAFETY: the caller's own promise.
-        self.submit(device, |api| unsafe { api.allocate_async(bytes, stream) }).map(DevicePtr)
+        self.submit_to(device, stream, |api| unsafe { api.allocate_async(bytes, on) }).map(DevicePtr)
     }
 
     unsafe fn free_async(&self, device: DeviceId, stream: RawStream, ptr: DevicePtr) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.submit(device, |api| unsafe { api.free_async(ptr.0, conv::stream(stream)) })
+        self.submit_to(device, stream, |api| unsafe { api.free_async(ptr.0, conv::stream(stream)) })
     }
 
     fn stream_create(&self, device: DeviceId, priority: i32) -> DriverResult<RawStream> {
@@ -102,7 +120,7 @@ unsafe impl Driver for Cuda {
     }
 
     unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
-        self.ask(device, |api| {
+        self.device(device)?.ask_of(&self.api, stream, |api| {
             // SAFETY: the caller's own promise.
             conv::progress(unsafe { api.stream_query(conv::stream(stream)) })
         })
@@ -115,14 +133,13 @@ unsafe impl Driver for Cuda {
 
     unsafe fn stream_wait(&self, device: DeviceId, stream: RawStream, event: RawEvent) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.submit(device, |api| unsafe { api.stream_wait(conv::stream(stream), conv::event(event)) })
+        self.submit_to(device, stream, |api| unsafe { api.stream_wait(conv::stream(stream), conv::event(event)) })
     }
 
     unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool> {
-        let stream = conv::stream(stream);
-        self.submit(device, |api| {
+        self.submit_to(device, stream, |api| {
             // SAFETY: the caller's own promise.
-            conv::is_capturing(unsafe { api.stream_capture_status(stream) })
+            conv::is_capturing(unsafe { api.stream_capture_status(conv::stream(stream)) })
         })
     }
 
@@ -137,7 +154,7 @@ unsafe impl Driver for Cuda {
 
     unsafe fn event_record(&self, device: DeviceId, event: RawEvent, stream: RawStream) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.submit(device, |api| unsafe { api.event_record(conv::event(event), conv::stream(stream)) })
+        self.submit_to(device, stream, |api| unsafe { api.event_record(conv::event(event), conv::stream(stream)) })
     }
 
     unsafe fn event_query(&self, device: DeviceId, event: RawEvent) -> DriverResult<Progress> {
@@ -189,6 +206,10 @@ unsafe impl Driver for Cuda {
     }
 
     fn host_allocate(&self, device: DeviceId, bytes: usize, flags: HostFlags) -> DriverResult<*mut u8> {
+        // CUDA answers a null pointer and success.
+        if bytes == 0 {
+            return Err(self.device(device)?.refuse("cuMemHostAlloc", Status::InvalidValue));
+        }
         let flags = conv::host_alloc_flags(flags);
         self.ask(device, |api| api.host_allocate(bytes, flags)).map(<*mut c_void>::cast)
     }

@@ -2,7 +2,9 @@
 //!
 //! The driver takes itself down in an exit handler that it registers while it is loaded or initialised, and a call after
 //! that is undefined. Handlers run in the reverse order of their registration, so one registered after `cuInit` runs
-//! before the driver's: from then on, [`raw`](crate::raw) refuses every call.
+//! before the driver's: from then on, [`raw`](crate::raw) begins no call. A call that another thread has begun by then is
+//! not waited for, and may still meet the driver as it goes down: a program that exits while its threads use a device has
+//! that race with or without this.
 #![allow(unsafe_code)]
 
 use std::sync::Once;

@@ -16,7 +16,7 @@
 //! # Beside other libraries
 //! Only primary contexts are used, memory is plain and never managed, and no setting of a device is changed. A call works
 //! on any thread, whatever another library made current there, and leaves that as it was; nor does it disturb a graph
-//! that another thread captures. Once the process has begun to exit, every call answers
+//! that another thread captures. Once the process has begun to exit, every new call answers
 //! [`Status::Unavailable`](bursar_core::Status::Unavailable) without reaching the driver.
 //!
 //! # Versions

@@ -13,8 +13,9 @@ use std::ops::RangeBounds;
 /// was given before. A length that does not match is [`Error::InvalidValue`], and an error leaves no work behind.
 ///
 /// Whoever gives the [address](Self::ptr) to a kernel orders that kernel after the allocation and before the free: both
-/// follow [`stream`](Self::stream), unless [`free_on`](Self::free_on) chooses another one for the free. An adopted stream
-/// outlives the buffers that are freed on it; a free that it takes no more is kept for [later](Gpu::stranded).
+/// follow [`stream`](Self::stream), unless [`free_on`](Self::free_on) chooses another one for the free. Where that is
+/// an adopted stream whose adoption has ended, the free follows a stream of our own. A free that is refused, as by a stream
+/// being captured, is kept for [later](Gpu::stranded).
 ///
 /// ```
 /// use bursar_core::{Stack, leaf, tag};
@@ -48,7 +49,7 @@ impl<T: Pod> DeviceBuffer<T> {
         let bytes =
             (len as u64).checked_mul(size_of::<T>() as u64).ok_or(Error::InvalidSize { requested: u64::MAX })?;
         let block = if bytes == 0 {
-            gpu.context().resolve_for_memory(stream)?;
+            gpu.context().check_stream(stream)?;
             None
         } else {
             let align = MIN_ALIGN.max(align_of::<T>() as u64);
@@ -101,7 +102,7 @@ impl<T: Pod> DeviceBuffer<T> {
     /// allocation in any case.
     pub fn free_on(&mut self, stream: impl Into<Stream>) -> Result<()> {
         let stream = stream.into();
-        self.gpu.context().resolve(stream)?;
+        self.gpu.context().check_stream(stream)?;
         self.freed_on = stream;
         Ok(())
     }

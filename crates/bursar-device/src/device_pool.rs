@@ -33,7 +33,6 @@ pub struct DevicePool {
     /// The place of the device that the next turn goes to.
     pub(crate) turn: AtomicUsize,
     left_out: Vec<(DeviceId, Error)>,
-    count: u32,
 }
 
 impl DevicePool {
@@ -53,8 +52,8 @@ impl DevicePool {
             return Err(Error::InvalidDevice { device, count });
         }
         let mut seen = HashSet::new();
-        if !devices.iter().all(|device| seen.insert(device)) {
-            return Err(Error::InvalidValue { what: "a device is named twice" });
+        if let Some(twice) = devices.iter().find(|device| !seen.insert(**device)) {
+            return Err(Error::InvalidNumber { what: "a device is named twice", number: twice.0.into() });
         }
         Self::gather(driver, stack, devices)
     }
@@ -73,7 +72,7 @@ impl DevicePool {
         if gpus.is_empty() {
             return Err(Error::NoDevice);
         }
-        Ok(Self { gpus, turn: AtomicUsize::new(0), left_out, count: driver.device_count() })
+        Ok(Self { gpus, turn: AtomicUsize::new(0), left_out })
     }
 
     /// The devices that could not be used, and why.
@@ -81,20 +80,21 @@ impl DevicePool {
         &self.left_out
     }
 
-    /// The device with an ordinal of the driver. One that was left out answers why.
+    /// The device with an ordinal of the driver; [`Error::InvalidDevice`] if it is not in the pool. One that was left out
+    /// answers why.
     pub fn device(&self, ordinal: DeviceId) -> Result<&Gpu> {
         if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.id() == ordinal) {
             return Ok(gpu);
         }
         let reason = self.left_out.iter().find(|(device, _)| *device == ordinal);
-        Err(reason.map_or(Error::InvalidDevice { device: ordinal, count: self.count }, |(_, error)| error.clone()))
+        let unknown = || Error::InvalidDevice { device: ordinal, count: self.gpus.len() as u32 };
+        Err(reason.map_or_else(unknown, |(_, error)| error.clone()))
     }
 
     /// The device at a place of the pool, from 0 on.
     pub fn device_at(&self, index: usize) -> Result<&Gpu> {
-        self.gpus
-            .get(index)
-            .ok_or(Error::InvalidValue { what: "the index is not below the number of devices in the pool" })
+        let what = "the pool has no device at this index";
+        self.gpus.get(index).ok_or(Error::InvalidNumber { what, number: index as u64 })
     }
 
     /// How many devices there are.

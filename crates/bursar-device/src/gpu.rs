@@ -1,6 +1,5 @@
 //! One device.
 
-use crate::stranded::Stranded;
 use crate::{DeviceBuffer, StreamPool};
 use bursar_core::{
     AllocTag, Build, DeviceBlock, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Link, MemoryInfo,
@@ -35,7 +34,6 @@ struct Shared {
     context: Arc<DeviceContext>,
     memory: Arc<dyn DeviceMemoryResource>,
     streams: StreamPool,
-    stranded: Stranded,
 }
 
 impl Gpu {
@@ -43,14 +41,7 @@ impl Gpu {
     pub fn open(driver: Arc<dyn Driver>, device: DeviceId, stack: &impl Build) -> Result<Self> {
         let context = DeviceContext::open(driver, device)?;
         let memory = Arc::new(stack.build(&context)?);
-        Ok(Self {
-            shared: Arc::new(Shared {
-                streams: StreamPool::new(context.clone()),
-                context,
-                memory,
-                stranded: Stranded::default(),
-            }),
-        })
+        Ok(Self { shared: Arc::new(Shared { streams: StreamPool::new(context.clone()), context, memory }) })
     }
 
     /// Its ordinal on the driver.
@@ -101,7 +92,7 @@ impl Gpu {
     /// A buffer of `len` elements that work ordered after this point of `stream` may use. It holds anything until it is
     /// written; one of no elements takes no memory.
     pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
-        self.shared.stranded.retry(&*self.shared.memory);
+        self.shared.streams.retry_stranded();
         DeviceBuffer::allocate(self.clone(), len, stream.into(), tag)
     }
 
@@ -117,20 +108,15 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// How many blocks of buffers that are gone could not be given back yet, because their stream took no free. They
-    /// stay counted, and every new buffer tries them again.
+    /// How many blocks of buffers that are gone could not be given back yet, because their stream took no free: it is
+    /// being captured into a graph, or the driver failed. They stay counted, and every new buffer tries them again.
     pub fn stranded(&self) -> usize {
-        self.shared.stranded.len()
+        self.shared.streams.stranded()
     }
 
     pub(crate) fn give_back(&self, block: DeviceBlock, stream: Stream) {
-        self.shared.stranded.give_back(&*self.shared.memory, block, stream);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        self.stranded.give_up(&*self.memory);
+        // What cannot be freed now is kept and was reported.
+        let _kept = self.shared.streams.give_back_block(&self.shared.memory, block, stream);
     }
 }
 

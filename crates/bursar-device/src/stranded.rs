@@ -1,15 +1,26 @@
 //! Blocks that could not be given back yet.
 
-use bursar_core::{DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Refused, Stream, StreamMisuse};
+use bursar_core::{DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Refused, Result, Stream, StreamMisuse};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What nobody else can hold any more, because its buffer is gone and its memory would not take it: a stream that is
 /// being captured into a graph takes no free, for instance. Kept, counted by the memory, and tried again.
+///
+/// What was to be freed on an adopted stream whose adoption has ended does not wait for it: it is freed on the
+/// context's heir of such streams, which comes after their work.
 #[derive(Debug, Default)]
 pub(crate) struct Stranded {
     count: AtomicUsize,
-    blocks: Mutex<Vec<(DeviceBlock, Stream)>>,
+    kept: Mutex<Vec<Kept>>,
+}
+
+/// A block, and the stream whose order its free follows.
+#[derive(Debug)]
+struct Kept {
+    memory: Arc<dyn DeviceMemoryResource>,
+    block: DeviceBlock,
+    stream: Stream,
 }
 
 impl Stranded {
@@ -17,70 +28,99 @@ impl Stranded {
         self.count.load(Relaxed)
     }
 
-    /// Gives a block back in the order of `stream`, and keeps it if that fails.
-    pub(crate) fn give_back(&self, memory: &dyn DeviceMemoryResource, block: DeviceBlock, stream: Stream) {
-        if let Err(refused) = free(memory, block, stream) {
-            self.keep(memory.context(), refused, stream);
-        }
+    /// Gives a block back in the order of `stream`, and keeps it if that fails, which is then the answer.
+    pub(crate) fn give_back(
+        &self,
+        memory: &Arc<dyn DeviceMemoryResource>,
+        block: DeviceBlock,
+        stream: Stream,
+    ) -> Result<()> {
+        Self::free(&**memory, block, stream).map_err(|Refused { block, error }| {
+            report(memory.context(), &block, &error);
+            self.put(Kept { memory: memory.clone(), block, stream });
+            error
+        })
     }
 
-    #[cold]
-    fn keep(&self, context: &DeviceContext, refused: Refused, stream: Stream) {
-        let Refused { block, error } = refused;
-        tracing::warn!(device = %context.device(), ptr = %block.ptr(), bytes = %block.granted(), tag = %block.tag(),
-            "a block could not be freed and is kept: {error}");
-        if let Error::Driver(error) = error {
-            context.fault().record(error);
-        }
-        self.put(block, stream);
-    }
-
-    fn put(&self, block: DeviceBlock, stream: Stream) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        blocks.push((block, stream));
-        self.count.store(blocks.len(), Relaxed);
+    fn put(&self, kept: Kept) {
+        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(kept);
+        self.count.store(all.len(), Relaxed);
     }
 
     /// Tries each block once more; those refused again stay.
     #[inline]
-    pub(crate) fn retry(&self, memory: &dyn DeviceMemoryResource) {
+    pub(crate) fn retry(&self) {
         if self.len() > 0 {
-            self.retry_all(memory);
+            self.retry_all();
         }
     }
 
     #[cold]
-    fn retry_all(&self, memory: &dyn DeviceMemoryResource) {
-        let blocks = {
-            let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+    fn retry_all(&self) {
+        let all = {
+            let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             self.count.store(0, Relaxed);
-            std::mem::take(&mut *blocks)
+            std::mem::take(&mut *all)
         };
-        for (block, stream) in blocks {
-            if let Err(refused) = free(memory, block, stream) {
-                self.put(refused.block, stream);
+        for kept in all {
+            if !kept.can_be_tried() {
+                self.put(kept);
+                continue;
+            }
+            let Kept { memory, block, stream } = kept;
+            if let Err(Refused { block, .. }) = Self::free(&*memory, block, stream) {
+                self.put(Kept { memory, block, stream });
             }
         }
     }
 
-    /// Tries for the last time and says what is leaked.
-    pub(crate) fn give_up(&self, memory: &dyn DeviceMemoryResource) {
-        self.retry(memory);
-        for (block, _) in self.blocks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    /// Frees a block in the order of `stream`, or of the context's heir if that has ended.
+    fn free(memory: &dyn DeviceMemoryResource, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        match memory.deallocate(block, stream) {
+            Err(Refused { block, error: Error::StreamMisuse { why: StreamMisuse::Ended, .. } }) => {
+                match memory.context().heir() {
+                    Ok(heir) => memory.deallocate(block, heir),
+                    Err(error) => Err(Refused { block, error }),
+                }
+            }
+            answer => answer,
+        }
+    }
+}
+
+impl Kept {
+    /// Whether the free may be taken. Asked before it is tried, so that no free is told of which cannot be: nothing is
+    /// freed while a stream that orders it is captured, or on a lost device.
+    fn can_be_tried(&self) -> bool {
+        let context = self.memory.context();
+        let captured = |stream| {
+            let checked = context.check_stream(stream);
+            matches!(checked, Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }))
+        };
+        context.driver().last_error(context.device()).is_none()
+            && !captured(self.stream)
+            && !captured(self.block.stream())
+    }
+}
+
+/// Tries for the last time and says what is leaked.
+impl Drop for Stranded {
+    fn drop(&mut self) {
+        self.retry();
+        for Kept { block, .. } in self.kept.get_mut().unwrap_or_else(PoisonError::into_inner) {
             tracing::error!(device = %block.device(), ptr = %block.ptr(), bytes = %block.granted(), tag = %block.tag(),
                 "a block that could never be freed is leaked");
         }
     }
 }
 
-/// Frees a block in the order of `stream`, after what its own stream was given. An adopted stream that has ended cannot
-/// be ordered after any more: whoever chose another one has seen to it.
-fn free(memory: &dyn DeviceMemoryResource, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-    if stream != block.stream() {
-        match memory.context().order(block.stream(), stream) {
-            Ok(()) | Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {}
-            Err(error) => return Err(Refused { block, error }),
-        }
+/// Says that a block is kept, and has the device report a failure of the driver.
+#[cold]
+fn report(context: &DeviceContext, block: &DeviceBlock, error: &Error) {
+    tracing::warn!(device = %context.device(), ptr = %block.ptr(), bytes = %block.granted(), tag = %block.tag(),
+        "a block could not be freed and is kept: {error}");
+    if let Error::Driver(error) | Error::CreateFailed(error) = error {
+        context.fault().record(*error);
     }
-    memory.deallocate(block, stream)
 }

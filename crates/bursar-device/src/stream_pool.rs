@@ -1,7 +1,8 @@
 //! A bounded number of streams of one device.
 
+use crate::stranded::Stranded;
 use crate::{StreamLease, priming};
-use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, Result, Stream, tag};
+use bursar_core::{Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, tag};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,6 +68,7 @@ struct Shared {
     options: StreamOptions,
     bytes_per_stream: Bytes,
     state: Mutex<State>,
+    stranded: Stranded,
 }
 
 /// Every stream in `streams` is acquired, leased or idle; its number is its place there, counted from one.
@@ -109,6 +111,7 @@ impl StreamPool {
                 options,
                 bytes_per_stream: priming::bytes_per_stream(),
                 state: Mutex::default(),
+                stranded: Stranded::default(),
             }),
         }
     }
@@ -215,12 +218,36 @@ impl StreamPool {
     }
 
     /// Warms the memory of a stream: allocates and frees [`bytes_per_stream`](Self::bytes_per_stream) on it, so that a
-    /// pool has them at hand.
-    pub fn prime(&self, memory: &dyn DeviceMemoryResource, stream: impl Into<Stream>) -> Result<()> {
-        let stream = stream.into();
-        let bytes = self.bytes_per_stream().get();
-        let block = memory.allocate(bytes, bursar_core::MIN_ALIGN, stream, tag!("prime"))?;
-        Ok(memory.deallocate(block, stream)?)
+    /// pool has them at hand. If the free is refused, which is then the answer, the block is kept and tried again by the
+    /// next call, or when the pool is let go.
+    pub fn prime(&self, memory: &Arc<dyn DeviceMemoryResource>, stream: impl Into<Stream>) -> Result<()> {
+        if !Arc::ptr_eq(memory.context(), self.context()) {
+            return Err(Error::InvalidValue { what: "the memory belongs to another context" });
+        }
+        self.retry_stranded();
+        let (stream, bytes) = (stream.into(), self.bytes_per_stream().get());
+        let block = memory.allocate(bytes, MIN_ALIGN, stream, tag!("prime"))?;
+        self.give_back_block(memory, block, stream)
+    }
+
+    /// How many blocks could not be given back yet, by [`prime`](Self::prime) or by buffers that are gone.
+    pub fn stranded(&self) -> usize {
+        self.shared.stranded.len()
+    }
+
+    #[inline]
+    pub(crate) fn retry_stranded(&self) {
+        self.shared.stranded.retry();
+    }
+
+    /// Gives a block of this context back in the order of `stream`, or keeps it and answers why.
+    pub(crate) fn give_back_block(
+        &self,
+        memory: &Arc<dyn DeviceMemoryResource>,
+        block: DeviceBlock,
+        stream: Stream,
+    ) -> Result<()> {
+        self.shared.stranded.give_back(memory, block, stream)
     }
 }
 

@@ -2,16 +2,16 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    Bytes, DeviceId, DevicePtr, Driver, DriverError, Error, Gate, HostFunction, Stack, Status, Stream, StreamMisuse,
-    leaf, tag,
+    Action, Actions, Bytes, DeviceId, DevicePtr, Driver, DriverError, Error, Gate, HostFunction, Observer, Record,
+    Stack, Status, Stream, StreamMisuse, leaf, tag,
 };
 use bursar_device::{DeviceBuffer, Gpu};
-use bursar_sim::{Call, Faults, Sim};
+use bursar_sim::{Call, Faults, Launch, Sim};
 use bytemuck::Pod;
 use proptest::prelude::*;
 use std::fmt::Debug;
 use std::ops::{Bound, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const GPU0: DeviceId = DeviceId(0);
 
@@ -22,6 +22,35 @@ fn gpu_on(driver: Arc<dyn Driver>) -> Gpu {
 fn faulty() -> (Arc<Faults>, Gpu) {
     let faults = Faults::new(Sim::immediate());
     (faults.clone(), gpu_on(faults))
+}
+
+/// The frees that a device's sink was told of, by tag.
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<&'static str>>);
+
+impl Told {
+    fn of(gpu: &Gpu) -> Arc<Self> {
+        let told = Arc::new(Self::default());
+        gpu.context().sink().subscribe(&(told.clone() as Arc<dyn Observer>)).expect("room");
+        told
+    }
+
+    /// How many there were with a tag, refused ones included.
+    fn frees(&self, tag: &str) -> u64 {
+        self.0.lock().expect("no panic").iter().filter(|told| **told == tag).count() as u64
+    }
+}
+
+impl Observer for Told {
+    fn interest(&self) -> Actions {
+        Actions::of(&[Action::Free])
+    }
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+    fn record(&self, record: &Record<'_>) {
+        self.0.lock().expect("no panic").push(record.tag.name());
+    }
 }
 
 fn invalid<T: Debug>(result: Result<T, Error>) -> bool {
@@ -326,20 +355,103 @@ fn r6_what_is_stranded_is_tried_once_more_when_the_device_is_let_go() {
 }
 
 #[test]
-fn r6_a_buffer_whose_adopted_stream_has_ended_is_not_freed_out_of_order() {
+fn r6_a_free_that_waits_for_a_capture_is_told_once() {
+    let sim = Sim::seeded(5);
+    let gpu = gpu_on(sim.clone());
+    let told = Told::of(&gpu);
+    let [stream, other] = [(); 2].map(|()| gpu.streams().acquire().expect("room"));
+    let raw = gpu.context().resolve(stream).expect("its own");
+    let mut buffers = [(); 2].map(|()| gpu.buffer::<u8>(1, stream, tag!("captured")).expect("room"));
+    buffers[1].free_on(other).expect("its own stream");
+    sim.begin_capture(GPU0, raw).expect("its own stream");
+    drop(buffers);
+    let kept = gpu.stranded();
+    assert!(kept > 0);
+    let before = told.frees("captured");
+    for _ in 0..5 {
+        drop(gpu.buffer::<u8>(1, other, tag!("next")).expect("room"));
+    }
+    assert_eq!((gpu.stranded(), told.frees("captured")), (kept, before), "nothing was freed, so nothing is told");
+    sim.end_capture(GPU0, raw).expect("it was captured");
+    drop(gpu.buffer::<u8>(1, other, tag!("next")).expect("room"));
+    assert_eq!((gpu.stranded(), told.frees("captured")), (0, before + kept as u64));
+    sim.assert_clean();
+}
+
+#[test]
+fn r6_a_buffer_whose_adopted_stream_has_ended_is_freed_on_a_stream_of_our_own() {
     let (faults, gpu) = faulty();
+    let told = Told::of(&gpu);
     let raw = faults.stream_create(GPU0, 0).expect("room");
     // SAFETY: the stream outlives the adoption.
     let adopted = unsafe { gpu.context().adopt_stream(raw) }.expect("room");
     let other = gpu.streams().acquire().expect("room");
-    let [stays, mut moves] = [(); 2].map(|()| gpu.buffer::<u8>(100, adopted.stream(), tag!("adopted")).expect("room"));
-    gpu.context().synchronize(adopted.stream()).expect("runs");
+    let [first, mut moves, second] =
+        [(); 3].map(|()| gpu.buffer::<u8>(100, adopted.stream(), tag!("adopted")).expect("room"));
     drop(adopted);
     moves.free_on(other).expect("its own stream");
-    drop((stays, moves));
+    drop((first, moves));
+    assert_eq!((gpu.stranded(), faults.held(GPU0)), (0, Bytes(256)));
+    let streams = faults.calls(Call::StreamCreate);
+    drop(second);
+    assert_eq!((gpu.stranded(), faults.held(GPU0)), (0, Bytes::ZERO));
+    assert_eq!(faults.calls(Call::StreamCreate), streams, "one stream does for all of them");
+    assert_eq!(gpu.streams().created(), 1, "which takes no place in the pool");
+    let frees = told.frees("adopted");
+    for _ in 0..3 {
+        gpu.buffer::<u8>(1, other, tag!("next")).expect("nothing is wrong with the device");
+    }
+    assert_eq!(told.frees("adopted"), frees, "they are told no more");
+    // SAFETY: it was made here and its adoption has ended.
+    unsafe { faults.stream_destroy(GPU0, raw) }.expect("alive");
+}
+
+#[test]
+fn r6_a_buffer_whose_adopted_stream_has_ended_is_not_freed_out_of_order() {
+    for seed in 0..32 {
+        let sim = Sim::seeded(seed);
+        let gpu = gpu_on(sim.clone());
+        let raw = sim.stream_create(GPU0, 0).expect("room");
+        // SAFETY: the stream outlives the adoption.
+        let adopted = unsafe { gpu.context().adopt_stream(raw) }.expect("room");
+        let home = gpu.streams().acquire().expect("room");
+        let stays = gpu.buffer::<u8>(100, adopted.stream(), tag!("adopted")).expect("room");
+        let mut moves = gpu.buffer::<u8>(100, home, tag!("adopted")).expect("room");
+        gpu.context().order(home, adopted.stream()).expect("both are live");
+        moves.free_on(adopted.stream()).expect("live");
+        for buffer in [&stays, &moves] {
+            sim.launch(GPU0, raw, Launch::new("late").writes(buffer.ptr(), 100)).expect("submitted");
+        }
+        drop(adopted);
+        // SAFETY: it was made here and its adoption has ended.
+        unsafe { sim.stream_destroy(GPU0, raw) }.expect("alive");
+        drop((stays, moves));
+        assert_eq!(gpu.stranded(), 0, "seed {seed}");
+        drop(gpu);
+        sim.settle();
+        sim.assert_clean();
+        assert!(sim.leaks().is_empty(), "seed {seed}: {}", sim.leaks());
+    }
+}
+
+#[test]
+fn r6_a_buffer_that_finds_no_stream_to_be_freed_on_is_kept_and_tried_again() {
+    let (faults, gpu) = faulty();
+    let raw = faults.stream_create(GPU0, 0).expect("room");
+    // SAFETY: the stream outlives the adoption.
+    let adopted = unsafe { gpu.context().adopt_stream(raw) }.expect("room");
+    let buffer = gpu.buffer::<u8>(100, adopted.stream(), tag!("adopted")).expect("room");
+    faults.fail_always(Call::StreamCreate, Status::OutOfMemory);
+    drop(adopted);
+    drop(buffer);
     assert_eq!((gpu.stranded(), faults.held(GPU0)), (1, Bytes(256)));
-    gpu.buffer::<u8>(1, other, tag!("next")).expect("nothing is wrong with the device");
-    assert_eq!(gpu.stranded(), 1);
+    faults.heal();
+    let default = gpu.context().default_stream();
+    let reported = gpu.buffer::<u8>(1, default, tag!("next")).expect_err("the fault");
+    assert_eq!(reported, DriverError::new("stream_create", GPU0, Status::OutOfMemory).into());
+    assert_eq!((gpu.stranded(), faults.held(GPU0)), (0, Bytes::ZERO));
+    // SAFETY: it was made here and its adoption has ended.
+    unsafe { faults.stream_destroy(GPU0, raw) }.expect("alive");
 }
 
 #[test]

@@ -2,13 +2,15 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceId, Driver, DriverError, Error, Gate, Holder, HostFunction, Stack, Status,
-    Stream, leaf,
+    AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error,
+    Gate, Holder, HostFunction, Refused, Result, Stack, Status, Stream, StreamMisuse, leaf,
 };
 use bursar_device::{StreamOptions, StreamPool};
 use bursar_sim::{Call, Faults, Sim};
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};
+use std::time::Duration;
 
 const GPU0: DeviceId = DeviceId(0);
 
@@ -265,7 +267,7 @@ fn s6_the_plan_saturates() {
 fn s6_priming_leaves_nothing_behind_and_says_what_went_wrong() {
     let faults = Faults::new(Sim::immediate());
     let pool = pool_of(faults.clone(), 1);
-    let memory = Stack::new().over(leaf::Async).build(pool.context()).expect("builds");
+    let memory = memory(&pool);
     let lease = pool.lease().expect("room");
     pool.prime(&memory, &lease).expect("it fits");
     memory.reap().expect("no fault");
@@ -273,4 +275,80 @@ fn s6_priming_leaves_nothing_behind_and_says_what_went_wrong() {
     assert_eq!(faults.held(GPU0), Bytes::ZERO);
     faults.out_of_memory_at(pool.bytes_per_stream().saturating_sub(Bytes(1)));
     assert!(pool.prime(&memory, *lease).expect_err("too little").is_capacity());
+}
+
+#[test]
+fn s6_what_priming_cannot_free_is_kept_and_tried_again() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = pool_of(faults.clone(), 1);
+    let refusing = Arc::new(Refusing { inner: memory(&pool), refusals: AtomicUsize::new(1) });
+    let memory: Arc<dyn DeviceMemoryResource> = refusing.clone();
+    let lease = pool.lease().expect("room");
+    let refused = pool.prime(&memory, &lease).expect_err("the free is refused");
+    assert_eq!(refused, capturing(*lease));
+    assert_eq!((pool.stranded(), faults.held(GPU0)), (1, pool.bytes_per_stream()));
+    pool.prime(&memory, &lease).expect("it is refused no more");
+    assert_eq!((pool.stranded(), faults.held(GPU0)), (0, Bytes::ZERO));
+
+    refusing.refusals.store(1, Relaxed);
+    pool.prime(&memory, &lease).expect_err("the free is refused");
+    drop((lease, pool));
+    assert_eq!(faults.held(GPU0), Bytes::ZERO, "tried once more when the pool is let go");
+}
+
+#[test]
+fn s6_memory_of_another_context_cannot_be_primed() {
+    let [here, there] = [(); 2].map(|()| pool_of(Sim::immediate(), 1));
+    let stream = there.acquire().expect("room");
+    let refused = here.prime(&memory(&there), stream).expect_err("not its memory");
+    assert!(matches!(refused, Error::InvalidValue { .. }), "{refused}");
+}
+
+fn memory(pool: &StreamPool) -> Arc<dyn DeviceMemoryResource> {
+    Arc::new(Stack::new().over(leaf::Async).build(pool.context()).expect("builds"))
+}
+
+fn capturing(stream: Stream) -> Error {
+    Error::StreamMisuse { device: GPU0, stream: stream.number(), why: StreamMisuse::Capturing }
+}
+
+/// Memory that refuses so many frees as if their stream were being captured.
+#[derive(Debug)]
+struct Refusing {
+    inner: Arc<dyn DeviceMemoryResource>,
+    refusals: AtomicUsize,
+}
+
+impl Holder for Refusing {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        self.inner.bytes_outstanding()
+    }
+    fn released_total(&self) -> u64 {
+        self.inner.released_total()
+    }
+    fn reap(&self) -> Result<Bytes> {
+        self.inner.reap()
+    }
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.inner.reap_blocking(patience)
+    }
+}
+
+impl DeviceMemoryResource for Refusing {
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
+        self.inner.granted_size(bytes, align)
+    }
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        self.inner.allocate(bytes, align, stream, tag)
+    }
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let refuses = self.refusals.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+        if refuses { Err(Refused { block, error: capturing(stream) }) } else { self.inner.deallocate(block, stream) }
+    }
+    fn tracks_use(&self) -> bool {
+        self.inner.tracks_use()
+    }
 }

@@ -1,6 +1,6 @@
 //! A limit on what a device may hold.
 
-use crate::charge::{Charge, Full};
+use crate::charge::{Charge, Denied, Full};
 use bursar_core::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Frame, FrameSource,
     Holder, Layer, Record, Refused, RefusedFrame, Result, Stream,
@@ -13,7 +13,8 @@ use std::time::Duration;
 /// What is charged is what will be granted, before it is asked for; nothing is ever released, because the charge is the
 /// difference between what was granted here and what the memory below has really got back. So frees that have not run
 /// count, budgets can be nested, and whoever finds out that a free has run finds it out for all of them. The budget must
-/// be the only way to the memory below it.
+/// be the only way to the memory below it. A request that fits waits while another that might still fail is in its way,
+/// but not forever.
 ///
 /// Under a pool, the usual place, it limits what the device really holds, cached memory included:
 ///
@@ -86,28 +87,22 @@ impl<R: Holder> GlobalDeviceBudget<R> {
         self.limit().saturating_sub(self.reserved_bytes())
     }
 
-    fn try_charge(&self, bytes: Bytes) -> Result<(), Full> {
-        self.charge.try_charge(bytes.get(), || self.inner.released_total())
+    /// Charges `bytes`, reaping where they do not fit.
+    fn admit(&self, bytes: Bytes) -> Result<()> {
+        let admitted = self.charge.admit(bytes.get(), || self.inner.released_total(), || self.inner.reap().map(drop));
+        admitted.map_err(|denied| match denied {
+            Denied::Full(full) => refusal(bytes, full),
+            Denied::Look(error) => error,
+        })
     }
 
-    /// Charges `bytes`, reaping where they do not fit: once, and again only if another thread took what was found.
-    fn admit(&self, bytes: Bytes) -> Result<()> {
-        let Err(full) = self.try_charge(bytes) else {
-            return Ok(());
-        };
-        if bytes.get() > full.limit {
-            return Err(refusal(bytes, full));
+    /// Ends what [`admit`](Self::admit) began: the charge stays if the memory was granted.
+    fn decide<T>(&self, bytes: Bytes, result: Result<T>) -> Result<T> {
+        match &result {
+            Ok(_) => self.charge.settle(bytes.get()),
+            Err(_) => self.charge.roll_back(bytes.get()),
         }
-        loop {
-            let granted = self.charge.granted();
-            self.inner.reap()?;
-            let Err(full) = self.try_charge(bytes) else {
-                return Ok(());
-            };
-            if self.charge.was_full(granted, self.inner.released_total(), bytes.get()) {
-                return Err(refusal(bytes, full));
-            }
-        }
+        result
     }
 
     #[cold]
@@ -158,10 +153,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GlobalDeviceBudget<R> {
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
         self.admit(granted).inspect_err(|error| self.tell_refusal(error, bytes, Some(stream), tag))?;
-        self.inner
-            .allocate(bytes, align, stream, tag)
+        self.decide(granted, self.inner.allocate(bytes, align, stream, tag))
             .inspect(|block| debug_assert_eq!(block.granted(), granted, "granted_size is pure"))
-            .inspect_err(|_| self.charge.roll_back(granted.get()))
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
@@ -186,7 +179,7 @@ impl<R: FrameSource> FrameSource for GlobalDeviceBudget<R> {
     fn create_frame(&self, bytes: u64) -> Result<Frame> {
         let granted = self.inner.granted_frame(bytes)?;
         self.admit(granted).inspect_err(|error| self.tell_refusal(error, bytes, None, AllocTag::UNTAGGED))?;
-        self.inner.create_frame(bytes).inspect_err(|_| self.charge.roll_back(granted.get()))
+        self.decide(granted, self.inner.create_frame(bytes))
     }
 
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {

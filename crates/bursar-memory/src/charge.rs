@@ -2,18 +2,37 @@
 //!
 //! A budget is the difference of two running totals: what it has granted, which it counts itself, and what the memory
 //! below has released, which only the memory below can know. Both are taken modulo 2⁶⁴. The grant is counted before the
-//! memory is asked for, so the difference never falls short of what is held.
+//! memory is asked for, so the difference never falls short of what is held. A third total counts what the memory below
+//! has confirmed; what is granted and not confirmed is undecided, and may yet be rolled back.
 
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    thread::yield_now,
+};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    thread::yield_now,
+};
+
+/// The most that can be held: from here on, a difference could not be told from one that has fallen behind.
+const MOST: u64 = i64::MAX.cast_unsigned();
+
+/// How often a request looks again while others are undecided. One of them might wait for this very request.
+const ROUNDS: u32 = 1 << 16;
+
+/// How often a new request lets others run while somebody waits, so that requests that fail over and over cannot take
+/// turns at being undecided in front of one that fits.
+const COURTESY: u32 = 64;
 
 /// The totals of one budget.
 #[derive(Debug)]
 pub(crate) struct Charge {
     granted: AtomicU64,
+    settled: AtomicU64,
     limit: AtomicU64,
+    waiting: AtomicU32,
 }
 
 /// A charge that did not fit, and what was seen.
@@ -25,14 +44,24 @@ pub(crate) struct Full {
 
 impl Full {
     pub(crate) fn remaining(self) -> u64 {
-        self.limit.saturating_sub(self.used)
+        self.limit.min(MOST).saturating_sub(self.used)
     }
+}
+
+/// Why a request was not admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Denied<E> {
+    /// There is no room.
+    Full(Full),
+    /// Looking for room failed.
+    Look(E),
 }
 
 impl Charge {
     /// A budget of `limit` over memory of which `granted` was ever granted.
     pub(crate) fn new(granted: u64, limit: u64) -> Self {
-        Self { granted: AtomicU64::new(granted), limit: AtomicU64::new(limit) }
+        let [granted, settled, limit] = [granted, granted, limit].map(AtomicU64::new);
+        Self { granted, settled, limit, waiting: AtomicU32::new(0) }
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -43,17 +72,29 @@ impl Charge {
         self.limit.store(limit, Ordering::Release);
     }
 
-    /// Everything ever granted.
-    pub(crate) fn granted(&self) -> u64 {
+    fn granted(&self) -> u64 {
         self.granted.load(Ordering::Acquire)
     }
 
-    /// What is held: never less than the truth at the moment `granted` is read.
+    /// What is held and what is undecided: never less than the truth at the moment the granted total is read.
     pub(crate) fn used(&self, released: impl Fn() -> u64) -> u64 {
+        self.totals(self.granted(), released).1
+    }
+
+    /// A granted total, no older than `granted`, and what it makes of a released total read after it.
+    ///
+    /// A grant is counted before its memory can be released, so a granted total that is behind a released one was read
+    /// too early. If it is still behind when it is read again, memory was freed that this budget never granted, and
+    /// nothing that it did is known to be held.
+    fn totals(&self, mut granted: u64, released: impl Fn() -> u64) -> (u64, u64) {
         loop {
-            let granted = self.granted();
-            if let Some(used) = difference(granted, released()) {
-                return used;
+            let released = released();
+            if let Some(used) = difference(granted, released) {
+                return (granted, used);
+            }
+            granted = self.granted();
+            if difference(granted, released).is_none() {
+                return (granted, 0);
             }
         }
     }
@@ -62,40 +103,98 @@ impl Charge {
     ///
     /// The released total is read after the granted one. If the swap succeeds, the granted total was current and the
     /// released one at most too small, so the limit holds. If the answer is no, it did not fit at the moment one of the
-    /// two was read, so no request is refused that would have fitted throughout.
+    /// two was read, beside everything that was undecided then.
     pub(crate) fn try_charge(&self, bytes: u64, released: impl Fn() -> u64) -> Result<(), Full> {
-        let mut granted = self.granted();
+        let mut read = self.granted();
         loop {
-            let Some(used) = difference(granted, released()) else {
-                granted = self.granted();
-                continue;
-            };
+            let (granted, used) = self.totals(read, &released);
             let limit = self.limit();
-            if used.checked_add(bytes).is_none_or(|sum| sum > limit) {
+            if !fits(used, bytes, limit) {
                 return Err(Full { used, limit });
             }
             let charged = granted.wrapping_add(bytes);
             match self.granted.compare_exchange_weak(granted, charged, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
-                Err(current) => granted = current,
+                Err(current) => read = current,
             }
         }
+    }
+
+    /// Charges `bytes`, looking for room with `look` where they do not fit.
+    ///
+    /// A request is refused only if it would not have fitted even if everything undecided failed: the settled total is
+    /// read *before* the look and the released one *after* it, so the difference is at most what was held and confirmed
+    /// at the moment the first was read, whatever had completed. Otherwise somebody took what the look found or is
+    /// undecided, and it is worth another round. With nothing undecided and nobody else about, one look decides.
+    pub(crate) fn admit<E>(
+        &self,
+        bytes: u64,
+        released: impl Fn() -> u64,
+        look: impl Fn() -> Result<(), E>,
+    ) -> Result<(), Denied<E>> {
+        for _ in 0..COURTESY {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            yield_now();
+        }
+        let Err(mut full) = self.try_charge(bytes, &released) else {
+            return Ok(());
+        };
+        if !fits(0, bytes, full.limit) {
+            return Err(Denied::Full(full));
+        }
+        let mut waiting = None;
+        for _ in 0..ROUNDS {
+            let settled = self.settled.load(Ordering::Acquire);
+            look().map_err(Denied::Look)?;
+            full = match self.try_charge(bytes, &released) {
+                Ok(()) => return Ok(()),
+                Err(full) => full,
+            };
+            let held = difference(settled, released()).unwrap_or(0);
+            if !fits(held, bytes, full.limit) {
+                break;
+            }
+            waiting.get_or_insert_with(|| Waiting::new(&self.waiting));
+            yield_now();
+        }
+        Err(Denied::Full(full))
+    }
+
+    /// Confirms a charge whose memory was granted.
+    pub(crate) fn settle(&self, bytes: u64) {
+        self.settled.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// Takes a charge back whose memory was never granted.
     pub(crate) fn roll_back(&self, bytes: u64) {
         self.granted.fetch_sub(bytes, Ordering::AcqRel);
     }
+}
 
-    /// Whether `bytes` did not fit at the moment at which `granted` was the granted total, even if everything that had
-    /// been released by `released` was free then.
-    pub(crate) fn was_full(&self, granted: u64, released: u64, bytes: u64) -> bool {
-        difference(granted, released).is_some_and(|used| used.checked_add(bytes).is_none_or(|sum| sum > self.limit()))
+/// Somebody who waits for others to be decided.
+struct Waiting<'a>(&'a AtomicU32);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
     }
 }
 
-/// `granted - released`, or `None` where `granted` was read too long ago.
-fn difference(granted: u64, released: u64) -> Option<u64> {
-    let difference = granted.wrapping_sub(released);
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn fits(used: u64, bytes: u64, limit: u64) -> bool {
+    used.checked_add(bytes).is_some_and(|sum| sum <= limit.min(MOST))
+}
+
+/// `total - released`, or `None` where `total` is behind.
+fn difference(total: u64, released: u64) -> Option<u64> {
+    let difference = total.wrapping_sub(released);
     (difference.cast_signed() >= 0).then_some(difference)
 }

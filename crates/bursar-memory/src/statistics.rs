@@ -59,6 +59,9 @@ pub struct Counts {
 ///
 /// Each thread counts in a place of its own, so threads do not meet on the way.
 ///
+/// What it counts is what happens on the devices it observes while it does. A block from before is not counted, and its
+/// free can hide as much of what is live, but never makes a count negative.
+///
 /// ```
 /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
 /// use bursar_memory::Statistics;
@@ -152,11 +155,18 @@ impl Observer for Statistics {
         INTEREST
     }
 
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.shared).addr()
+    }
+
     #[inline]
     fn record(&self, record: &Record<'_>) {
         let shared = &*self.shared;
         let bytes = record.granted.get();
         match record.action {
+            Action::Allocate if record.error.is_some() => {
+                shared.shards.with(|shard| shard.restore(shared, slot_of(record.tag), bytes));
+            }
             Action::Allocate => shared.shards.with(|shard| shard.rise(shared, slot_of(record.tag), bytes)),
             Action::Free => shared.shards.with(|shard| shard.fall(shared, slot_of(record.tag), bytes)),
             Action::Refuse => {

@@ -8,7 +8,8 @@ use bursar_core::{
 };
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, Rounding, context, stall};
+use common::{Dice, Dooming, Rounding, context, stall};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +42,20 @@ fn b1_remaining_is_zero_where_more_is_held_than_allowed() {
 }
 
 #[test]
+fn b1_memory_that_somebody_else_frees_below_a_budget_counts_as_nothing_held() {
+    let context = context(Sim::immediate());
+    let leaf = Arc::new(DirectMemory::new(context.clone()));
+    let stream = context.default_stream();
+    let budget = GlobalDeviceBudget::new(leaf.clone(), Bytes::kib(2));
+    let behind = leaf.allocate(4096, 256, stream, tag!("behind its back")).expect("room");
+    leaf.deallocate(behind, stream).expect("its own");
+    assert_eq!((budget.reserved_bytes(), budget.remaining()), (Bytes::ZERO, Bytes::kib(2)));
+    let block = budget.allocate(2048, 256, stream, tag!("fits")).expect("nothing is held");
+    budget.deallocate(block, stream).expect("its own");
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+}
+
+#[test]
 fn b2_nested_budgets_agree_whichever_of_them_reaps() {
     for seed in 0..64 {
         let sim = Sim::seeded(seed);
@@ -69,6 +84,36 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
         assert_eq!([outer.reserved_bytes(), middle.reserved_bytes(), inner.reserved_bytes()], [Bytes::ZERO; 3]);
         sim.assert_clean();
     }
+}
+
+/// What becomes of a request for one of three units while one for all of them waits to fail.
+fn beside_a_doomed_request(patience: u64) -> Result<(), Error> {
+    let context = context(Sim::immediate());
+    let below = Dooming::new(DirectMemory::new(context.clone()), patience);
+    let budget = GlobalDeviceBudget::new(below.clone(), Bytes(3 * 256));
+    let stream = context.default_stream();
+    std::thread::scope(|scope| {
+        let doomed = scope.spawn(|| budget.allocate(3 * 256, 256, stream, tag!("doomed")).map(drop));
+        while below.doomed.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        let result = budget.allocate(256, 256, stream, tag!("fits"));
+        below.stop.store(true, SeqCst);
+        let doomed = doomed.join().expect("no panic");
+        assert_eq!(doomed.expect_err("doomed"), Error::InvalidValue { what: "a doomed request" });
+        result.map(|block| budget.deallocate(block, stream).expect("its own"))
+    })
+    .inspect(|()| assert_eq!(budget.reserved_bytes(), Bytes::ZERO))
+}
+
+#[test]
+fn b3_nobody_is_refused_for_a_charge_whose_driver_call_fails() {
+    assert_eq!(beside_a_doomed_request(100), Ok(()));
+}
+
+#[test]
+fn b3_a_charge_that_is_never_decided_is_not_waited_for_forever() {
+    assert!(beside_a_doomed_request(u64::MAX).expect_err("a call that does not return").is_capacity());
 }
 
 #[test]
@@ -128,6 +173,9 @@ struct Listener(Arc<Refusals>);
 impl Observer for Listener {
     fn interest(&self) -> Actions {
         Actions::of(&[Action::Refuse])
+    }
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
     fn record(&self, record: &Record<'_>) {
         let error = record.error.expect("a refusal says why").clone();
@@ -190,4 +238,22 @@ fn b11_limits_of_nothing_one_byte_and_everything() {
     assert!(refused.is_capacity());
     assert_eq!(budget.reserved_bytes(), Bytes(256));
     budget.deallocate(block, stream).expect("its own");
+}
+
+#[test]
+fn b11_without_a_limit_no_more_than_half_of_all_numbers_can_be_charged() {
+    let context = context(Sim::immediate());
+    let stream = context.default_stream();
+    let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes::MAX);
+    let block = budget.allocate(1, 256, stream, tag!("one")).expect("room");
+    let refused = budget.allocate(1 << 63, 256, stream, tag!("half")).expect_err("more than can be told from less");
+    let (requested, remaining) = (Bytes(1 << 63), Bytes((1 << 63) - 1 - 256));
+    assert_eq!(refused, Error::OutOfBudget { requested, remaining, limit: Bytes::MAX });
+    let refused = budget.allocate((1 << 63) - 256, 256, stream, tag!("rest")).expect_err("together too much");
+    let requested = Bytes((1 << 63) - 256);
+    assert_eq!(refused, Error::OutOfBudget { requested, remaining, limit: Bytes::MAX });
+    let largest = budget.allocate((1 << 63) - 512, 256, stream, tag!("rest")).expect_err("more than any device");
+    assert!(matches!(largest, Error::OutOfMemory { .. }), "the driver was asked: {largest}");
+    budget.deallocate(block, stream).expect("its own");
+    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
 }

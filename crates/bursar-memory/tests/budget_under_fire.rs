@@ -6,9 +6,9 @@ use bursar_core::leaf::{AsyncMemory, DirectMemory};
 use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Status, Stream, tag};
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, Rounding, context};
+use common::{Dice, Dooming, Rounding, context};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 const LIMIT: Bytes = Bytes::gib(1);
@@ -160,6 +160,41 @@ fn b3_sixteen_threads_churning_exactly_a_sixteenth_are_never_refused() {
     let rounding = GlobalDeviceBudget::new(rounding(&context), LIMIT);
     exact(&rounding);
     drained(&rounding);
+}
+
+#[test]
+fn b3_nobody_is_refused_for_what_a_budget_below_refuses() {
+    const UNIT: u64 = 1 << 20;
+    let context = context(Sim::immediate());
+    let inner = Arc::new(GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes(5 * UNIT)));
+    let outer = GlobalDeviceBudget::new(Dooming::new(inner.clone(), 0), Bytes(10 * UNIT));
+    let stream = context.default_stream();
+    let held = outer.allocate(4 * UNIT, 256, stream, tag!("held")).expect("room");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for units in [4, 2, 3, 3] {
+            let (outer, done, stream) = (&outer, &done, context.create_stream(0).expect("a stream"));
+            scope.spawn(move || {
+                while !done.load(SeqCst) {
+                    let refused = outer.allocate(units * UNIT, 256, stream, tag!("too much"));
+                    assert!(refused.expect_err("four of five are held").is_capacity());
+                }
+            });
+        }
+        let fits = scope.spawn(|| {
+            let stream = context.create_stream(0).expect("a stream");
+            (0..20_000).find_map(|_| match outer.allocate(UNIT, 256, stream, tag!("fits")) {
+                Ok(block) => outer.deallocate(block, stream).err().map(Error::from),
+                Err(error) => Some(error),
+            })
+        });
+        let refused = fits.join().expect("no panic");
+        done.store(true, SeqCst);
+        assert_eq!(refused, None, "one of five is left throughout");
+    });
+    outer.deallocate(held, stream).expect("its own");
+    drained(&outer);
+    assert_eq!(inner.reserved_bytes(), Bytes::ZERO);
 }
 
 #[test]

@@ -29,9 +29,15 @@ impl Below {
         Arc::new(Self { charge: Charge::new(0, limit), released: AtomicU64::new(0), held: AtomicU64::new(0) })
     }
 
+    /// Charges `bytes` the way a budget does; there is never anything to find.
+    fn admit(&self, bytes: u64) -> bool {
+        self.charge.admit(bytes, || self.released.load(Ordering::Acquire), || Ok::<(), ()>(())).is_ok()
+    }
+
     fn try_take(&self, bytes: u64) -> bool {
         let charged = self.charge.try_charge(bytes, || self.released.load(Ordering::Acquire)).is_ok();
         if charged {
+            self.charge.settle(bytes);
             let held = self.held.fetch_add(bytes, Ordering::AcqRel) + bytes;
             assert!(held <= self.charge.limit(), "more is held than the limit allows");
         }
@@ -121,5 +127,45 @@ fn b11_a_limit_lowered_while_running_is_kept() {
         lower.join().unwrap();
         let again = below.charge.try_charge(1, || below.released.load(Ordering::Acquire));
         assert_eq!(again.is_ok(), !took, "the lowered limit counts from here on");
+    });
+}
+
+#[test]
+fn b3_an_undecided_charge_that_is_rolled_back_refuses_nobody() {
+    model(|| {
+        let below = Below::new(2);
+        let failing = {
+            let below = below.clone();
+            thread::spawn(move || {
+                if below.admit(2) {
+                    below.charge.roll_back(2);
+                }
+            })
+        };
+        assert!(below.admit(1), "refused for a charge that was rolled back");
+        below.charge.settle(1);
+        failing.join().unwrap();
+        assert_eq!(below.used(), 1);
+        assert!(!below.admit(2), "one of two is held");
+    });
+}
+
+#[test]
+fn b3_a_request_that_does_not_fit_beside_what_is_settled_is_refused() {
+    model(|| {
+        let below = Below::new(2);
+        assert!(below.try_take(1));
+        let failing = {
+            let below = below.clone();
+            thread::spawn(move || {
+                if below.admit(1) {
+                    below.charge.roll_back(1);
+                }
+            })
+        };
+        assert!(!below.admit(2), "one of two is held throughout");
+        failing.join().unwrap();
+        below.give(1);
+        assert_eq!(below.used(), 0);
     });
 }

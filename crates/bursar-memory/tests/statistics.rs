@@ -2,11 +2,15 @@
 
 mod common;
 
-use bursar_core::{Action, AllocTag, Build, Bytes, DeviceId, DeviceMemoryResource, Observer, Record, Stack, leaf, tag};
+use bursar_core::{
+    Action, Actions, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Observer, Record, Stack,
+    leaf, tag,
+};
 use bursar_memory::{Amount, Counts, GlobalDeviceBudget, Statistics};
 use bursar_sim::Sim;
 use common::{Dice, context};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 fn told(statistics: &Statistics, action: Action, tag: AllocTag, bytes: u64) {
     statistics.record(&Record { tag, granted: Bytes(bytes), ..Record::new(action, DeviceId(0)) });
@@ -192,4 +196,118 @@ fn r3_a_refused_free_is_still_counted() {
     assert_eq!(statistics.counts().current, amount(1024, 1));
     one.deallocate(refused.block, stream).expect("its own");
     assert_eq!(statistics.counts().current, Amount::default());
+}
+
+#[test]
+fn g2_frees_of_blocks_that_were_never_counted_take_nothing_below_zero() {
+    let statistics = Statistics::default();
+    for bytes in [1, 300, 5 << 20, 1 << 40] {
+        told(&statistics, Action::Free, tag!("uncounted"), bytes);
+        assert_eq!(statistics.counts(), Counts::default());
+        assert_eq!(statistics.counts_of(tag!("uncounted")), Counts::default());
+    }
+    told(&statistics, Action::Allocate, tag!("uncounted"), 3 << 20);
+    let counts = statistics.counts();
+    assert_eq!(counts.total, amount(3 << 20, 1));
+    assert!(counts.current.bytes <= Bytes::mib(3) && counts.current.count <= 1, "{}", counts.current);
+    assert!(counts.peak.bytes <= Bytes::mib(3) && counts.peak.count <= 1, "{}", counts.peak);
+}
+
+#[test]
+fn g2_blocks_from_before_the_observer_may_be_freed_under_it() {
+    let context = context(Sim::immediate());
+    let stream = context.default_stream();
+    let early = Stack::new().over(leaf::Direct).build(&context).expect("a stack");
+    let blocks: Vec<_> = (0..400).map(|_| early.allocate(1 << 16, 256, stream, tag!("early")).expect("room")).collect();
+    let statistics = Statistics::default();
+    let late = Stack::new().observe(statistics.clone()).over(leaf::Direct).build(&context).expect("a stack");
+    blocks.into_iter().for_each(|block| early.deallocate(block, stream).expect("its own"));
+    let block = late.allocate(8 << 20, 256, stream, tag!("late")).expect("room");
+    let counts = statistics.counts_of(tag!("late"));
+    assert_eq!([counts.current, counts.peak, counts.total], [amount(8 << 20, 1); 3]);
+    assert!(statistics.counts().peak.bytes <= Bytes::mib(8));
+    late.deallocate(block, stream).expect("its own");
+    assert_eq!(statistics.counts().current, Amount::default());
+}
+
+#[test]
+fn g2_two_stacks_that_share_statistics_count_each_block_once() {
+    let context = context(Sim::immediate());
+    let (statistics, stream) = (Statistics::default(), context.default_stream());
+    let build = || Stack::new().observe(statistics.clone()).over(leaf::Direct).build(&context).expect("a stack");
+    let (one, other) = (build(), build());
+    let blocks = [&one, &other].map(|memory| memory.allocate(1024, 256, stream, tag!("once")).expect("room"));
+    assert_eq!(statistics.counts().current, amount(2048, 2));
+    for (memory, block) in [one, other].into_iter().zip(blocks) {
+        memory.deallocate(block, stream).expect("its own");
+    }
+    assert_eq!((statistics.counts().current, statistics.counts().total), (Amount::default(), amount(2048, 2)));
+}
+
+#[test]
+fn g2_a_refused_free_adds_nothing_to_the_total() {
+    let context = context(Sim::immediate());
+    let statistics = Statistics::default();
+    let stack = Stack::new().observe(statistics.clone()).over(leaf::Direct);
+    let (one, other) = (stack.build(&context).expect("a stack"), stack.build(&context).expect("a stack"));
+    let stream = context.default_stream();
+    let scope = statistics.scope();
+    let mut block = one.allocate(1000, 256, stream, tag!("refused")).expect("room");
+    for _ in 0..3 {
+        block = other.deallocate(block, stream).expect_err("not its block").block;
+        let expected = Counts { current: amount(1024, 1), peak: amount(1024, 1), total: amount(1024, 1) };
+        assert_eq!(statistics.counts(), expected);
+        assert_eq!(statistics.counts_of(tag!("refused")), expected);
+        assert_eq!(scope.counts(), expected);
+    }
+    one.deallocate(block, stream).expect("its own");
+    assert_eq!(statistics.counts().current, Amount::default());
+}
+
+/// What was told, in order, and whether it went well.
+#[derive(Clone, Debug, Default)]
+struct Heard(Arc<Mutex<Vec<(Action, bool)>>>);
+
+impl Heard {
+    fn take(&self) -> Vec<(Action, bool)> {
+        std::mem::take(&mut self.0.lock().expect("no panic"))
+    }
+}
+
+impl Observer for Heard {
+    fn interest(&self) -> Actions {
+        Actions::of(&[Action::Allocate, Action::Free])
+    }
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+    fn record(&self, record: &Record<'_>) {
+        self.0.lock().expect("no panic").push((record.action, record.error.is_none()));
+    }
+}
+
+#[test]
+fn g1_a_refused_free_is_told_where_the_block_is_and_nowhere_else() {
+    let sim = Sim::immediate();
+    let contexts = [0, 0, 1].map(|device| DeviceContext::open(sim.clone(), DeviceId(device)).expect("a device"));
+    let heard = contexts.each_ref().map(|_| Heard::default());
+    let build = |at: usize| Stack::new().observe(heard[at].clone()).over(leaf::Direct).build(&contexts[at]);
+    let [home, sibling, elsewhere] = [0, 1, 2].map(|at| build(at).expect("a stack"));
+    let neighbour = build(0).expect("a stack");
+    let streams = contexts.each_ref().map(|context| context.default_stream());
+    let mut block = home.allocate(1000, 256, streams[0], tag!("home")).expect("room");
+    assert_eq!(heard[0].take(), [(Action::Allocate, true)]);
+    for stream in streams {
+        for stranger in [&sibling, &elsewhere] {
+            block = stranger.deallocate(block, stream).expect_err("not its block").block;
+        }
+    }
+    for stream in [streams[1], streams[2]] {
+        block = home.deallocate(block, stream).expect_err("not its stream").block;
+    }
+    assert!(heard.each_ref().map(Heard::take).concat().is_empty(), "nothing happened to any of their blocks");
+    block = neighbour.deallocate(block, streams[0]).expect_err("not its block").block;
+    assert_eq!(heard[0].take(), [(Action::Free, true), (Action::Allocate, false)], "a free, taken back");
+    home.deallocate(block, streams[0]).expect("its own");
+    assert_eq!(heard[0].take(), [(Action::Free, true)]);
 }

@@ -140,11 +140,7 @@ impl SimBuilder {
         DeviceFacts {
             name: "Simulated GPU".to_owned(),
             uuid: DeviceUuid(uuid),
-            pci: Some(PciAddress {
-                domain: 0x5e,
-                bus: index as u8,
-                device: 0,
-            }),
+            pci: Some(PciAddress { domain: 0x5e, bus: index as u8, device: 0 }),
             numa_node: self.numa_node,
             total,
             stream_priorities: -5..=0,
@@ -157,18 +153,13 @@ impl SimBuilder {
 
     fn links(&self, from: usize, count: usize) -> Vec<Link> {
         let others = (0..count).filter(|to| self.is_linked && *to != from);
-        let link = |to: usize| Link {
-            to: DeviceId(to as u32),
-            kind: LinkKind::NvLink { lanes: 18 },
-        };
+        let link = |to: usize| Link { to: DeviceId(to as u32), kind: LinkKind::NvLink { lanes: 18 } };
         others.map(link).collect()
     }
 }
 
 fn hash(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0x6275_7273_6172, |sum, byte| mix(sum ^ u64::from(*byte)).rotate_left(9))
+    bytes.iter().fold(0x6275_7273_6172, |sum, byte| mix(sum ^ u64::from(*byte)).rotate_left(9))
 }
 
 /// An identity that no other simulator has, in this process or another.

@@ -51,10 +51,7 @@ impl Clock {
 
     /// The point of `stream` that it has come to.
     pub(crate) fn epoch(&self, stream: usize) -> Epoch {
-        Epoch {
-            stream,
-            time: self.at(stream),
-        }
+        Epoch { stream, time: self.at(stream) }
     }
 }
 

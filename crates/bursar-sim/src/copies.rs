@@ -127,17 +127,13 @@ impl Turn<'_> {
             return Err(Status::InvalidValue);
         }
         let pinned = self.pinned.around(dst.address(), bytes).cloned();
-        let work = Work::Download {
-            dst,
-            src: src.0,
-            bytes,
-            _keep: pinned.as_ref().and_then(|pinned| pinned.block.clone()),
-        };
+        let work =
+            Work::Download { dst, src: src.0, bytes, _keep: pinned.as_ref().and_then(|pinned| pinned.block.clone()) };
         let epoch = self.submit(caller, stream, None, &touches, work);
         self.watch(epoch, dst, &host, pinned.as_ref());
         match pinned {
-            Some(_) => Ok(()),
-            None => self.wait_for_stream(stream),
+            None if bytes > 0 => self.wait_for_stream(stream),
+            _ => Ok(()),
         }
     }
 
@@ -156,10 +152,7 @@ impl Turn<'_> {
         }
         let block = HostBlock::new(bytes).ok_or(Status::OutOfMemory)?;
         let start = block.start();
-        let pinned = Pinned {
-            len: bytes,
-            block: Some(block),
-        };
+        let pinned = Pinned { len: bytes, block: Some(block) };
         self.pinned.insert(start.address(), pinned);
         Ok(start.0)
     }
@@ -178,10 +171,7 @@ impl Turn<'_> {
     /// Reports the copies that reach a range of host memory and that the host does not know to have run.
     fn report_pending_copies(&mut self, at: u64, bytes: u64) {
         let op = self.caller.operation(Place::Host);
-        let touch = Touch {
-            range: at..at + bytes,
-            access: Access::Write,
-        };
+        let touch = Touch { range: at..at + bytes, access: Access::Write };
         if let Some(oracle) = &mut self.oracle {
             oracle.host_touches(&touch, op);
         }
@@ -201,10 +191,7 @@ impl Turn<'_> {
         if self.pinned.overlaps(at, bytes as u64) {
             return Err(Status::AlreadyRegistered);
         }
-        let pinned = Pinned {
-            len: bytes,
-            block: None,
-        };
+        let pinned = Pinned { len: bytes, block: None };
         self.pinned.insert(at, pinned);
         Ok(())
     }

@@ -17,6 +17,9 @@ use bursar_core::{
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// What CUDA answers where a device is not open.
+const NOT_OPEN: Status = Status::Other { code: 201, name: "CUDA_ERROR_INVALID_CONTEXT", sticky: false };
+
 fn locked(heap: &Mutex<Heap>) -> MutexGuard<'_, Heap> {
     heap.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -32,10 +35,7 @@ impl Sim {
     /// The heap of a device that an immediate simulator can use directly.
     #[inline]
     fn calm_heap(&self, device: DeviceId) -> Option<&Mutex<Heap>> {
-        self.is_calm()
-            .then(|| self.heaps.get(device.0 as usize))
-            .flatten()
-            .map(|heap| &**heap)
+        self.is_calm().then(|| self.heaps.get(device.0 as usize)).flatten().map(|heap| &**heap)
     }
 
     fn facts_of(&self, device: DeviceId, call: &'static str) -> DriverResult<&DeviceFacts> {
@@ -54,9 +54,7 @@ impl Sim {
     /// The page size, for a call that needs pages.
     fn needs_pages(&self, device: DeviceId, call: &'static str) -> DriverResult<u64> {
         let granularity = self.facts_of(device, call)?.capabilities.page_granularity;
-        granularity
-            .map(Bytes::get)
-            .ok_or(DriverError::new(call, device, Status::NotSupported))
+        granularity.map(Bytes::get).ok_or(DriverError::new(call, device, Status::NotSupported))
     }
 
     /// Takes an allocation of an immediate simulator without the lock of the world.
@@ -70,9 +68,7 @@ impl Sim {
         kind: Kind,
     ) -> DriverResult<DevicePtr> {
         let taken = rounded(bytes).and_then(|bytes| locked(heap).take(bytes, kind).ok_or(Status::OutOfMemory));
-        taken
-            .map(DevicePtr)
-            .map_err(|status| DriverError::new(call, device, status))
+        taken.map(DevicePtr).map_err(|status| DriverError::new(call, device, status))
     }
 
     /// Gives an allocation of an immediate simulator back without the lock of the world, unless there are bytes in it.
@@ -109,10 +105,7 @@ unsafe impl Driver for Sim {
         let count = self.facts.len();
         let how = self.seed.map_or("immediate".to_owned(), |seed| format!("seed {seed}"));
         let plural = if count == 1 { "" } else { "s" };
-        format!(
-            "simulated driver {}, {how}, {count} device{plural}",
-            env!("CARGO_PKG_VERSION")
-        )
+        format!("simulated driver {}, {how}, {count} device{plural}", env!("CARGO_PKG_VERSION"))
     }
 
     fn device_count(&self) -> u32 {
@@ -126,10 +119,7 @@ unsafe impl Driver for Sim {
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
         self.call("memory", device, Given::default(), |turn| {
             let heap = turn.devices[turn.device()].heap();
-            Ok(MemoryInfo {
-                free: Bytes(heap.total - heap.held),
-                total: Bytes(heap.total),
-            })
+            Ok(MemoryInfo { free: Bytes(heap.total - heap.held), total: Bytes(heap.total) })
         })
     }
 
@@ -146,21 +136,18 @@ unsafe impl Driver for Sim {
         })
     }
 
-    fn close(&self, device: DeviceId) -> DriverResult<()> {
+    unsafe fn close(&self, device: DeviceId) -> DriverResult<()> {
         self.call("close", device, Given::default(), |turn| {
             let index = turn.device();
             let opened = &mut turn.devices[index].opened;
-            *opened = opened.checked_sub(1).ok_or(Status::InvalidValue)?;
+            *opened = opened.checked_sub(1).ok_or(NOT_OPEN)?;
             Ok(())
         })
     }
 
     fn last_error(&self, device: DeviceId) -> Option<DriverError> {
         let world = self.lock();
-        let is_lost = world
-            .devices
-            .get(device.0 as usize)
-            .is_some_and(|device| device.is_lost);
+        let is_lost = world.devices.get(device.0 as usize).is_some_and(|device| device.is_lost);
         is_lost.then(|| DriverError::new("last_error", device, Status::DeviceLost))
     }
 
@@ -190,9 +177,7 @@ unsafe impl Driver for Sim {
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
         match self.calm_heap(device) {
             Some(heap) => self.take_calmly(heap, "allocate", device, bytes, Kind::Direct),
-            None => self.call("allocate", device, Given::default().of(bytes), |turn| {
-                turn.allocate(bytes)
-            }),
+            None => self.call("allocate", device, Given::default().of(bytes), |turn| turn.allocate(bytes)),
         }
     }
 
@@ -210,9 +195,7 @@ unsafe impl Driver for Sim {
         self.needs_stream_order(device, CALL)?;
         match self.calm_heap(device) {
             Some(heap) => self.take_calmly(heap, CALL, device, bytes, Kind::StreamOrdered),
-            None => self.call(CALL, device, Given::on(stream).of(bytes), |turn| {
-                turn.allocate_async(stream, bytes)
-            }),
+            None => self.call(CALL, device, Given::on(stream).of(bytes), |turn| turn.allocate_async(stream, bytes)),
         }
     }
 
@@ -222,9 +205,7 @@ unsafe impl Driver for Sim {
         self.needs_stream_order(device, CALL)?;
         match self.calm_heap(device) {
             Some(heap) => self.give_back_calmly(heap, CALL, device, ptr, Kind::StreamOrdered),
-            None => self.call(CALL, device, Given::on(stream).at(ptr.0), |turn| {
-                turn.free_async(stream, ptr)
-            }),
+            None => self.call(CALL, device, Given::on(stream).at(ptr.0), |turn| turn.free_async(stream, ptr)),
         }
     }
 
@@ -240,9 +221,7 @@ unsafe impl Driver for Sim {
     }
 
     unsafe fn stream_destroy(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("stream_destroy", device, Given::on(stream), |turn| {
-            turn.destroy_stream(stream)
-        })
+        self.call("stream_destroy", device, Given::on(stream), |turn| turn.destroy_stream(stream))
     }
 
     #[inline]
@@ -315,18 +294,14 @@ unsafe impl Driver for Sim {
         if self.calm_heap(device).is_some() {
             return Ok(Progress::Complete);
         }
-        self.call("event_query", device, Given::default().at(event.0), |turn| {
-            turn.event_query(event)
-        })
+        self.call("event_query", device, Given::default().at(event.0), |turn| turn.event_query(event))
     }
 
     unsafe fn event_synchronize(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
         if self.calm_heap(device).is_some() {
             return Ok(());
         }
-        self.call("event_synchronize", device, Given::default().at(event.0), |turn| {
-            turn.event_synchronize(event)
-        })
+        self.call("event_synchronize", device, Given::default().at(event.0), |turn| turn.event_synchronize(event))
     }
 
     fn address_reserve(&self, device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr> {
@@ -339,31 +314,23 @@ unsafe impl Driver for Sim {
     unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "address_release")?;
         let given = Given::default().at(ptr.0).of(bytes);
-        self.call("address_release", device, given, |turn| {
-            turn.address_release(ptr, bytes)
-        })
+        self.call("address_release", device, given, |turn| turn.address_release(ptr, bytes))
     }
 
     fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages> {
         let granularity = self.needs_pages(device, "pages_create")?;
-        self.call("pages_create", device, Given::default().of(bytes), |turn| {
-            turn.pages_create(bytes, granularity)
-        })
+        self.call("pages_create", device, Given::default().of(bytes), |turn| turn.pages_create(bytes, granularity))
     }
 
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()> {
         self.needs_pages(device, "pages_release")?;
-        self.call("pages_release", device, Given::default().at(pages.0), |turn| {
-            turn.pages_release(pages)
-        })
+        self.call("pages_release", device, Given::default().at(pages.0), |turn| turn.pages_release(pages))
     }
 
     unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()> {
         let granularity = self.needs_pages(device, "pages_map")?;
         let given = Given::default().at(ptr.0).of(bytes);
-        self.call("pages_map", device, given, |turn| {
-            turn.pages_map(ptr, bytes, pages, granularity)
-        })
+        self.call("pages_map", device, given, |turn| turn.pages_map(ptr, bytes, pages, granularity))
     }
 
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
@@ -379,28 +346,24 @@ unsafe impl Driver for Sim {
     }
 
     fn host_allocate(&self, device: DeviceId, bytes: usize, _: HostFlags) -> DriverResult<*mut u8> {
-        self.call("host_allocate", device, Given::default().of(bytes as u64), |turn| {
-            turn.host_allocate(bytes)
-        })
+        self.call("host_allocate", device, Given::default().of(bytes as u64), |turn| turn.host_allocate(bytes))
     }
 
     unsafe fn host_free(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
-        self.call("host_free", device, Given::default(), |turn| {
-            turn.host_free(HostPtr(ptr))
-        })
+        self.call("host_free", device, Given::default(), |turn| turn.host_free(HostPtr(ptr)))
     }
 
-    unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, _: HostFlags) -> DriverResult<()> {
+    unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, flags: HostFlags) -> DriverResult<()> {
         let given = Given::default().of(bytes as u64);
-        self.call("host_register", device, given, |turn| {
-            turn.host_register(HostPtr(ptr), bytes)
+        self.call("host_register", device, given, |turn| match flags.write_combined {
+            // Existing memory cannot become that.
+            true => Err(Status::NotSupported),
+            false => turn.host_register(HostPtr(ptr), bytes),
         })
     }
 
     unsafe fn host_unregister(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
-        self.call("host_unregister", device, Given::default(), |turn| {
-            turn.host_unregister(HostPtr(ptr))
-        })
+        self.call("host_unregister", device, Given::default(), |turn| turn.host_unregister(HostPtr(ptr)))
     }
 
     unsafe fn copy_to_device(
@@ -442,9 +405,7 @@ unsafe impl Driver for Sim {
         bytes: u64,
     ) -> DriverResult<()> {
         let given = Given::on(stream).at(dst.0).of(bytes);
-        self.call("copy_on_device", device, given, |turn| {
-            turn.copy_on(stream, dst, src, bytes)
-        })
+        self.call("copy_on_device", device, given, |turn| turn.copy_on(stream, dst, src, bytes))
     }
 
     unsafe fn fill(

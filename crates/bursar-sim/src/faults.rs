@@ -103,10 +103,7 @@ impl Faults {
     /// If the call is not a [submission](Call::is_submission), or `n` is zero.
     #[track_caller]
     pub fn lose_nth_answer(&self, call: Call, n: u64, status: Status) {
-        assert!(
-            call.is_submission(),
-            "{call} is not a submission: its answer cannot be lost"
-        );
+        assert!(call.is_submission(), "{call} is not a submission: its answer cannot be lost");
         assert!(n > 0, "calls are counted from one");
         self.add(Calls::of([call]), When::In(n), Timing::After, status);
     }
@@ -130,11 +127,7 @@ impl Faults {
     pub fn fail_with_probability(&self, calls: &[Call], probability: f64, status: Status, seed: u64) {
         assert!(calls.iter().any(|call| call.can_fail()), "none of {calls:?} can fail");
         assert!((0.0..=1.0).contains(&probability), "{probability} is no probability");
-        let chance = When::Chance {
-            probability,
-            seed,
-            drawn: 0,
-        };
+        let chance = When::Chance { probability, seed, drawn: 0 };
         self.add(Calls::of(calls.iter().copied()), chance, Timing::Before, status);
     }
 
@@ -196,12 +189,7 @@ impl Faults {
 
 impl Faults {
     fn add(&self, calls: Calls, when: When, timing: Timing, status: Status) {
-        let rule = Rule {
-            calls,
-            when,
-            timing,
-            status,
-        };
+        let rule = Rule { calls, when, timing, status };
         self.change(|plan| plan.rules.push(rule));
     }
 

@@ -86,7 +86,8 @@ pub enum HazardKind {
     UseAfterFree,
     /// Memory was freed while a use of it was not ordered before the free.
     FreeUnordered,
-    /// A block was given out again by work that is not ordered after the free of its last life.
+    /// A block was given out by work that is not ordered after the free of the last life of its bytes, or after what
+    /// touched them when they were no block.
     ReusedUnordered,
     /// A block was given out while another that overlaps it was live.
     Overlap,
@@ -102,6 +103,8 @@ pub enum HazardKind {
     HostTouched,
     /// A host function called the driver.
     CallFromHostFunction,
+    /// A simulated kernel panicked.
+    KernelPanicked,
 }
 
 impl fmt::Display for HazardKind {
@@ -118,6 +121,7 @@ impl fmt::Display for HazardKind {
             Self::OutOfBounds => "access out of bounds",
             Self::HostTouched => "host memory touched before its copy was done",
             Self::CallFromHostFunction => "driver call from a host function",
+            Self::KernelPanicked => "panic in a kernel",
         })
     }
 }
@@ -178,10 +182,7 @@ pub struct ByteRange {
 
 impl From<Range<u64>> for ByteRange {
     fn from(range: Range<u64>) -> Self {
-        Self {
-            start: range.start,
-            end: range.end,
-        }
+        Self { start: range.start, end: range.end }
     }
 }
 
@@ -203,8 +204,10 @@ impl fmt::Display for Hazard {
             Some(device) => write!(f, "{} on {device}, bytes {}", self.kind, self.range)?,
             None => write!(f, "{}, bytes {}", self.kind, self.range)?,
         }
-        if self.tag != AllocTag::UNTAGGED {
-            write!(f, " (tag {:?})", self.tag.name())?;
+        match self.tags() {
+            (Some(one), Some(other)) => write!(f, " (tags {:?} and {:?})", one.name(), other.name())?,
+            (Some(tag), None) | (None, Some(tag)) => write!(f, " (tag {:?})", tag.name())?,
+            (None, None) => {}
         }
         write!(f, ":\n    {} ", self.second)?;
         self.explain(f)
@@ -212,63 +215,52 @@ impl fmt::Display for Hazard {
 }
 
 impl Hazard {
+    /// The tags of the memory, of the earlier life first; the second only where it is another.
+    fn tags(&self) -> (Option<AllocTag>, Option<AllocTag>) {
+        let known = |tag: &AllocTag| *tag != AllocTag::UNTAGGED;
+        let first = self.first.map(|first| first.tag).filter(known).or(Some(self.tag)).filter(known);
+        let second = Some(self.second.tag).filter(known).filter(|tag| Some(*tag) != first);
+        (first, second)
+    }
+
     fn explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(first) = self.first else {
             return f.write_str(match self.kind {
                 HazardKind::OutOfBounds => "touches bytes of an allocation that belong to no block",
                 HazardKind::CallFromHostFunction => "was made by host code that runs in stream order",
+                HazardKind::KernelPanicked => "panicked while it ran",
                 HazardKind::FreeUnordered => "frees what is no live block",
                 _ => "touches memory that nobody was given",
             });
         };
         match self.kind {
             HazardKind::UseBeforeAllocation => {
-                write!(
-                    f,
-                    "touches memory that {first} gives out;\n    nothing orders it after that"
-                )
+                write!(f, "touches memory that {first} gives out;\n    nothing orders it after that")
             }
             HazardKind::UseAfterFree => write!(f, "touches memory that {first} gave back"),
             HazardKind::FreeUnordered => {
-                write!(
-                    f,
-                    "gives back memory that {first} uses;\n    nothing orders that before it"
-                )
+                write!(f, "gives back memory that {first} uses;\n    nothing orders that before it")
             }
             HazardKind::ReusedUnordered => {
-                write!(
-                    f,
-                    "gives out memory that {first} gave back;\n    nothing orders it after that"
-                )
+                write!(f, "gives out memory that {first} gave back or touched;\n    nothing orders it after that")
             }
             HazardKind::Overlap => write!(f, "gives out bytes that {first} gave out and that are still held"),
             HazardKind::Conflict => {
-                write!(
-                    f,
-                    "and {first} touch the same bytes, at least one writing;\n    nothing orders them"
-                )
+                write!(f, "and {first} touch the same bytes, at least one writing;\n    nothing orders them")
             }
             HazardKind::UnmapUnderUse => {
-                write!(
-                    f,
-                    "takes away memory that {first} uses;\n    the host does not know that to be over"
-                )
+                write!(f, "takes away memory that {first} uses;\n    the host does not know that to be over")
             }
             HazardKind::NotMapped => write!(f, "touches memory that {first} took away"),
             HazardKind::OutOfBounds => write!(f, "reaches beyond the block that {first} gave out"),
             HazardKind::HostTouched => {
-                write!(
-                    f,
-                    "touches host memory of {first};\n    the host does not know that to have run"
-                )
+                write!(f, "touches host memory of {first};\n    the host does not know that to have run")
             }
             HazardKind::CallFromHostFunction => write!(f, "was made by the host code of {first}"),
+            HazardKind::KernelPanicked => write!(f, "panicked after {first}"),
         }?;
         match self.reused {
-            Some(reused) => write!(
-                f,
-                ";\n    it was given out again by {reused}, which nothing orders before it"
-            ),
+            Some(reused) => write!(f, ";\n    it was given out again by {reused}, which nothing orders before it"),
             None => Ok(()),
         }
     }

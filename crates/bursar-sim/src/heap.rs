@@ -97,13 +97,51 @@ impl Heap {
                 self.next += bytes;
                 self.next - bytes
             }
-            None => {
-                self.release(bytes);
-                return None;
-            }
+            None => match self.find(bytes) {
+                Some(ptr) => ptr,
+                None => {
+                    self.release(bytes);
+                    return None;
+                }
+            },
         };
         self.live.insert(ptr, (bytes, kind));
         Some(ptr)
+    }
+
+    /// Finds addresses among those that were given back, whatever the size they had, once no new ones are left.
+    #[cold]
+    fn find(&mut self, bytes: u64) -> Option<u64> {
+        self.coalesce();
+        if bytes <= self.limit - self.next {
+            self.next += bytes;
+            return Some(self.next - bytes);
+        }
+        let enough = self.spare.iter().filter(|(size, starts)| **size >= bytes && !starts.is_empty());
+        let size = enough.map(|(size, _)| *size).min()?;
+        let start = self.spare.get_mut(&size).and_then(Vec::pop)?;
+        if size > bytes {
+            self.spare.entry(size - bytes).or_default().push(start + bytes);
+        }
+        Some(start)
+    }
+
+    /// Joins neighbours among the addresses that were given back, and those at the end with the new ones.
+    fn coalesce(&mut self) {
+        let spare = self.spare.drain().flat_map(|(size, starts)| starts.into_iter().map(move |start| (start, size)));
+        let mut ranges: Vec<(u64, u64)> = spare.collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, before| {
+            let joins = before.0 + before.1 == next.0;
+            before.1 += if joins { next.1 } else { 0 };
+            joins
+        });
+        if let Some((start, _)) = ranges.pop_if(|(start, size)| *start + *size == self.next) {
+            self.next = start;
+        }
+        for (start, size) in ranges {
+            self.spare.entry(size).or_default().push(start);
+        }
     }
 
     /// Ends the life of an allocation, whose memory is still held; answers its size.
@@ -158,12 +196,7 @@ pub(crate) struct EagerSpace {
 
 impl EagerSpace {
     pub(crate) fn new(base: u64, limit: u64) -> Self {
-        Self {
-            next: base,
-            limit,
-            live: BTreeMap::new(),
-            dead: BTreeMap::new(),
-        }
+        Self { next: base, limit, live: BTreeMap::new(), dead: BTreeMap::new() }
     }
 
     /// Gives out `bytes` to work ordered after what `clock` covers, or usable by everybody at once where there is none.
@@ -185,10 +218,7 @@ impl EagerSpace {
         let taken = if candidates.is_empty() {
             (fits && bytes <= self.limit - self.next).then(|| {
                 self.next += bytes;
-                Taken {
-                    ptr: self.next - bytes,
-                    is_held: false,
-                }
+                Taken { ptr: self.next - bytes, is_held: false }
             })?
         } else {
             self.carve(candidates[rng.below(candidates.len())], bytes, rng.below(4) == 0)?
@@ -201,25 +231,15 @@ impl EagerSpace {
     fn carve(&mut self, start: u64, bytes: u64, from_end: bool) -> Option<Taken> {
         let dead = self.dead.remove(&start)?;
         let rest = dead.len - bytes;
-        let (ptr, rest_at) = if from_end {
-            (start + rest, start)
-        } else {
-            (start, start + bytes)
-        };
+        let (ptr, rest_at) = if from_end { (start + rest, start) } else { (start, start + bytes) };
         if rest > 0 {
             self.dead.insert(rest_at, Dead { len: rest, ..dead });
         }
-        Some(Taken {
-            ptr,
-            is_held: dead.freed.is_some(),
-        })
+        Some(Taken { ptr, is_held: dead.freed.is_some() })
     }
 
     pub(crate) fn size_of(&self, ptr: u64, kind: Kind) -> Option<u64> {
-        self.live
-            .get(&ptr)
-            .filter(|(_, held_as)| *held_as == kind)
-            .map(|(bytes, _)| *bytes)
+        self.live.get(&ptr).filter(|(_, held_as)| *held_as == kind).map(|(bytes, _)| *bytes)
     }
 
     /// Ends the life of an allocation at a point of stream order; its memory is held until [`ran`](Self::ran).
@@ -261,13 +281,7 @@ impl EagerSpace {
         match before {
             Some((at, previous)) if previous.freed.is_none() && at + previous.len == start => {
                 self.dead.remove(&start);
-                self.dead.insert(
-                    at,
-                    Dead {
-                        len: len + previous.len,
-                        freed: None,
-                    },
-                );
+                self.dead.insert(at, Dead { len: len + previous.len, freed: None });
             }
             _ => {
                 self.dead.insert(start, Dead { len, freed: None });
@@ -277,11 +291,7 @@ impl EagerSpace {
 
     /// How many bytes will be free once the frees that were submitted have run.
     pub(crate) fn pending(&self) -> u64 {
-        self.dead
-            .values()
-            .filter(|dead| dead.freed.is_some())
-            .map(|dead| dead.len)
-            .sum()
+        self.dead.values().filter(|dead| dead.freed.is_some()).map(|dead| dead.len).sum()
     }
 }
 
@@ -305,6 +315,27 @@ mod tests {
     }
 
     #[test]
+    fn the_plain_heap_joins_and_splits_what_was_given_back() {
+        let mut heap = Heap::new(1 << 20, 0x1000, 0x1000 + 4 * 256);
+        let take = |heap: &mut Heap, bytes| heap.take(bytes, Kind::Direct);
+        let parts: Vec<u64> = (0..4).map(|_| take(&mut heap, 256).expect("room")).collect();
+        assert_eq!(take(&mut heap, 256), None, "every address is held");
+        for at in [2, 1] {
+            heap.retire(parts[at], Kind::Direct);
+            heap.recycle(parts[at], 256);
+        }
+        assert_eq!(take(&mut heap, 768), None, "no three of them lie together");
+        assert_eq!(heap.held, 512, "a refusal holds nothing");
+        assert_eq!(take(&mut heap, 512), Some(parts[1]));
+        heap.retire(parts[1], Kind::Direct);
+        heap.recycle(parts[1], 512);
+        assert_eq!(take(&mut heap, 256), Some(parts[1]));
+        heap.retire(parts[3], Kind::Direct);
+        heap.recycle(parts[3], 256);
+        assert_eq!(take(&mut heap, 512), Some(parts[2]), "what is left of one and the last");
+    }
+
+    #[test]
     fn an_address_is_given_out_again_to_its_own_stream_at_once_and_to_others_when_the_free_has_run() {
         let (mut space, mut rng) = (EagerSpace::new(0, 1 << 20), Rng::new(1));
         let (mut mine, mut theirs) = (Clock::default(), Clock::default());
@@ -314,28 +345,14 @@ mod tests {
         space.retire(first.ptr, 7, mine.tick(0));
         let other = space.take(512, kind, Some(&theirs), true, &mut rng).expect("room");
         assert_ne!(other.ptr, first.ptr);
-        let same = space
-            .take(512, kind, Some(&mine), false, &mut rng)
-            .expect("its own memory");
-        assert_eq!(
-            same,
-            Taken {
-                ptr: first.ptr,
-                is_held: true
-            }
-        );
+        let same = space.take(512, kind, Some(&mine), false, &mut rng).expect("its own memory");
+        assert_eq!(same, Taken { ptr: first.ptr, is_held: true });
         assert_eq!(space.ran(first.ptr, 512, 7), 0, "the memory went to the next life");
         space.retire(same.ptr, 9, mine.tick(0));
         assert_eq!(space.pending(), 512);
         assert_eq!(space.ran(first.ptr, 512, 9), 512);
         let reused = space.take(512, kind, None, true, &mut rng);
-        assert_eq!(
-            reused,
-            Some(Taken {
-                ptr: first.ptr,
-                is_held: false
-            })
-        );
+        assert_eq!(reused, Some(Taken { ptr: first.ptr, is_held: false }));
     }
 
     #[test]

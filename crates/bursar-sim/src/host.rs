@@ -59,11 +59,7 @@ impl HostBlock {
         let base = unsafe { alloc_zeroed(layout) };
         (!base.is_null()).then(|| {
             let start = base.wrapping_add(base.align_offset(PAGE));
-            Arc::new(Self {
-                base: HostPtr(base),
-                layout,
-                start: HostPtr(start),
-            })
+            Arc::new(Self { base: HostPtr(base), layout, start: HostPtr(start) })
         })
     }
 
@@ -155,14 +151,7 @@ pub(crate) struct Watches {
 
 impl Watches {
     pub(crate) fn begin(&mut self, op: Operation, clock: &Clock, ptr: HostPtr, len: usize, pinned: &Pinned) {
-        let mut watch = Watch {
-            op,
-            clock: clock.clone(),
-            ptr,
-            len,
-            sum: 0,
-            _keep: pinned.block.clone(),
-        };
+        let mut watch = Watch { op, clock: clock.clone(), ptr, len, sum: 0, _keep: pinned.block.clone() };
         watch.sum = watch.sum_now();
         self.pending.push(watch);
     }

@@ -37,11 +37,7 @@ pub struct Launch {
 impl Launch {
     /// A kernel that touches nothing.
     pub fn new(name: &'static str) -> Self {
-        Self {
-            name,
-            touches: Vec::new(),
-            body: None,
-        }
+        Self { name, touches: Vec::new(), body: None }
     }
 
     /// It reads this range.
@@ -58,7 +54,8 @@ impl Launch {
         self
     }
 
-    /// What it does. It must not call the driver, and touches only the ranges that were declared.
+    /// What it does. It must not call the driver, and touches only the ranges that were declared. A panic of it is a
+    /// hazard, and nothing else happens; an immediate simulator, which looks for none, drops it.
     #[must_use]
     pub fn body(mut self, body: impl FnOnce(&mut KernelMemory<'_>) + Send + 'static) -> Self {
         self.body = Some(Box::new(body));
@@ -68,10 +65,7 @@ impl Launch {
 
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch")
-            .field("name", &self.name)
-            .field("touches", &self.touches)
-            .finish_non_exhaustive()
+        f.debug_struct("Launch").field("name", &self.name).field("touches", &self.touches).finish_non_exhaustive()
     }
 }
 

@@ -19,8 +19,11 @@
 //!
 //! # What is reported
 //! A hazard is derived from these rules when the call is made, not from when the schedule happened to run it; so a
-//! missing wait is found with every seed. See [`HazardKind`] for the list. Memory is judged by its address: one physical
-//! handle mapped at two addresses is two pieces of memory to the oracle, though it holds the same bytes.
+//! missing wait is found with every seed, with one exception. How far streams have come when someone queries is the
+//! seed's choice, and a query that happens to say that something is complete teaches the host so: what follows is ordered
+//! after it, and a wait that is missing there is missed with that seed. See [`HazardKind`] for the list. Memory is judged
+//! by its address: one physical handle mapped at two addresses is two pieces of memory to the oracle, though it holds the
+//! same bytes.
 //!
 //! # What the device does
 //! - Fresh memory reads as a byte that the seed chooses; an allocation's contents end with its free.
@@ -31,7 +34,11 @@
 //! - `free` and `host_unregister` wait for the whole device; unmapping, releasing and `host_free` do not wait.
 //! - Copies from and to pinned memory touch it when they run. Copies from pageable memory read it when they are
 //!   submitted; copies to pageable memory return when they have run.
-//! - A device lost by [`Sim::lose_device`] runs nothing more and fails every call.
+//! - Host functions and kernels run on whichever thread makes a call that lets streams go on, in the midst of that call.
+//!   A thread that holds a lock which its own host function wants therefore deadlocks, where on hardware it would not. A
+//!   kernel that panics is a hazard; the panic of a host function is dropped.
+//! - A device lost by [`Sim::lose_device`] runs nothing more and fails every call that asks something of it. What is
+//!   known without asking, its facts and links, is still answered.
 //! - Handles, pointers and sizes that make no sense are refused with the status CUDA has for it. An immediate simulator
 //!   trusts the handles of streams and events while nothing is queued: that is what makes it fast.
 //!

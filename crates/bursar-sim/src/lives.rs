@@ -1,11 +1,12 @@
 //! The lives of memory: who was given which range, and who had it before.
 
+use crate::clock::Clock;
 use crate::ranges::Moment;
 use bursar_core::AllocTag;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// How many dead lives are remembered for reports.
+/// How many dead lives are remembered for reports, beside those whose death still matters.
 const DEAD_KEPT: usize = 4096;
 
 /// One life of a range: from when it was given out to when it was given back.
@@ -27,6 +28,8 @@ pub(crate) type Part = (Range<u64>, Option<Life>);
 pub(crate) struct Lives {
     lives: BTreeMap<u64, Life>,
     dead: usize,
+    /// How many dead there were to stay the last time that some were to be forgotten.
+    needed: usize,
 }
 
 impl Lives {
@@ -35,13 +38,7 @@ impl Lives {
         let deaths = self.parts(range.clone()).into_iter().filter_map(|(_, life)| life?.died);
         let before = deaths.max_by_key(|death| death.op.call);
         self.forget(range.clone());
-        let life = Life {
-            end: range.end,
-            tag,
-            born,
-            died: None,
-            before,
-        };
+        let life = Life { end: range.end, tag, born, died: None, before };
         self.lives.insert(range.start, life);
     }
 
@@ -50,12 +47,12 @@ impl Lives {
         self.lives.get(&start).copied().filter(|life| life.died.is_none())
     }
 
-    /// Ends the life that begins at `start`.
-    pub(crate) fn end(&mut self, start: u64, died: Moment) {
+    /// Ends the life that begins at `start`; the host knows `host` to have run.
+    pub(crate) fn end(&mut self, start: u64, died: Moment, host: &Clock) {
         if let Some(life) = self.lives.get_mut(&start) {
             life.died = Some(died);
             self.dead += 1;
-            self.bound();
+            self.bound(host);
         }
     }
 
@@ -68,10 +65,8 @@ impl Lives {
     /// The range in parts, with gaps where nothing ever lived.
     pub(crate) fn parts(&self, range: Range<u64>) -> Vec<Part> {
         let before = self.lives.range(..range.start).next_back();
-        let touching = before
-            .into_iter()
-            .chain(self.lives.range(range.clone()))
-            .filter(|(_, life)| life.end > range.start);
+        let touching =
+            before.into_iter().chain(self.lives.range(range.clone())).filter(|(_, life)| life.end > range.start);
         let mut parts = Vec::new();
         let mut next = range.start;
         for (start, life) in touching {
@@ -124,21 +119,25 @@ impl Lives {
         }
     }
 
-    /// Forgets the older half of the dead once there are too many.
-    fn bound(&mut self) {
-        if self.dead <= DEAD_KEPT {
+    /// Forgets dead lives once there are too many: the older half of those that everything later is ordered after. A
+    /// death that the host does not know to be over may yet be what a reuse should have waited for.
+    fn bound(&mut self, host: &Clock) {
+        // Looking through all of them again is worth it when as many have come as had to stay.
+        if self.dead <= DEAD_KEPT + 2 * self.needed {
             return;
         }
-        let mut deaths: Vec<u64> = self
-            .lives
-            .values()
-            .filter_map(|life| Some(life.died?.op.call))
-            .collect();
-        let middle = deaths.len() / 2;
-        let (_, oldest_kept, _) = deaths.select_nth_unstable(middle);
+        let is_over = |death: &Moment| host.covers(death.epoch);
+        let deaths = self.lives.values().filter_map(|life| life.died);
+        let mut over: Vec<u64> = deaths.filter(is_over).map(|death| death.op.call).collect();
+        self.needed = self.dead - over.len();
+        if over.is_empty() {
+            return;
+        }
+        let middle = over.len() / 2;
+        let (_, oldest_kept, _) = over.select_nth_unstable(middle);
         let oldest_kept = *oldest_kept;
         self.lives
-            .retain(|_, life| life.died.is_none_or(|death| death.op.call >= oldest_kept));
+            .retain(|_, life| life.died.as_ref().is_none_or(|death| death.op.call >= oldest_kept || !is_over(death)));
         self.dead = self.lives.values().filter(|life| life.died.is_some()).count();
     }
 }
@@ -151,13 +150,7 @@ mod tests {
     use bursar_core::DeviceId;
 
     fn moment(call: u64) -> Moment {
-        let op = Operation {
-            what: "allocate",
-            device: DeviceId(0),
-            place: Place::Host,
-            tag: AllocTag::UNTAGGED,
-            call,
-        };
+        let op = Operation { what: "allocate", device: DeviceId(0), place: Place::Host, tag: AllocTag::UNTAGGED, call };
         Moment { op, epoch: Epoch::HOST }
     }
 
@@ -166,23 +159,17 @@ mod tests {
 
     fn shape(lives: &Lives, range: Range<u64>) -> Vec<Shape> {
         let parts = lives.parts(range).into_iter();
-        parts
-            .map(|(range, life)| (range, life.map(|life| (life.born.op.call, life.died.is_none()))))
-            .collect()
+        parts.map(|(range, life)| (range, life.map(|life| (life.born.op.call, life.died.is_none())))).collect()
     }
 
     #[test]
     fn a_new_life_takes_the_place_of_the_dead_and_remembers_them() {
         let mut lives = Lives::default();
         lives.begin(0..100, moment(1), AllocTag::UNTAGGED);
-        lives.end(0, moment(2));
+        lives.end(0, moment(2), &Clock::default());
         lives.begin(40..60, moment(3), AllocTag::UNTAGGED);
-        let expected = [
-            (0..40, Some((1, false))),
-            (40..60, Some((3, true))),
-            (60..100, Some((1, false))),
-            (100..110, None),
-        ];
+        let expected =
+            [(0..40, Some((1, false))), (40..60, Some((3, true))), (60..100, Some((1, false))), (100..110, None)];
         assert_eq!(shape(&lives, 0..110), expected);
         let before = lives.live_at(40).and_then(|life| life.before);
         assert_eq!(before.map(|death| death.op.call), Some(2));
@@ -194,13 +181,10 @@ mod tests {
         let mut lives = Lives::default();
         for call in 0..3 * DEAD_KEPT as u64 {
             lives.begin(call * 10..call * 10 + 5, moment(call), AllocTag::UNTAGGED);
-            lives.end(call * 10, moment(call));
+            lives.end(call * 10, moment(call), &Clock::default());
         }
         assert!(lives.lives.len() <= DEAD_KEPT + 1);
         let last = 3 * DEAD_KEPT as u64 - 1;
-        assert_eq!(
-            shape(&lives, last * 10..last * 10 + 5),
-            [(last * 10..last * 10 + 5, Some((last, false)))]
-        );
+        assert_eq!(shape(&lives, last * 10..last * 10 + 5), [(last * 10..last * 10 + 5, Some((last, false)))]);
     }
 }

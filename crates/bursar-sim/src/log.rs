@@ -104,10 +104,7 @@ pub(crate) struct Given {
 
 impl Given {
     pub(crate) fn on(stream: RawStream) -> Self {
-        Self {
-            stream: Some(stream),
-            ..Self::default()
-        }
+        Self { stream: Some(stream), ..Self::default() }
     }
 
     pub(crate) fn at(self, ptr: u64) -> Self {
@@ -173,11 +170,7 @@ impl Log {
     }
 
     pub(crate) fn end(&mut self, number: u64, outcome: Outcome) {
-        let record = self
-            .records
-            .iter_mut()
-            .rev()
-            .find(|record| record.number == number && !record.ran);
+        let record = self.records.iter_mut().rev().find(|record| record.number == number && !record.ran);
         if let Some(record) = record {
             record.outcome = outcome;
         }

@@ -1,7 +1,7 @@
 //! Allocating and freeing.
 
 use crate::Place;
-use crate::clock::Epoch;
+use crate::clock::{Clock, Epoch};
 use crate::heap::{Kind, UNIT};
 use crate::ranges::Moment;
 use crate::schedule::Work;
@@ -23,7 +23,6 @@ impl Turn<'_> {
         let bytes = rounded(bytes)?;
         let at = self.take(bytes, Kind::Direct, None)?;
         let (device, op) = (self.device(), self.caller.operation(Place::Host));
-        self.devices[device].store.discard(at, bytes);
         if let Some(oracle) = &mut self.oracle {
             let epoch = Epoch::HOST;
             oracle.allocated(device, at..at + bytes, Moment { op, epoch });
@@ -37,7 +36,7 @@ impl Turn<'_> {
         let stream = self.open_stream(device, stream)?;
         let bytes = rounded(bytes)?;
         let at = self.take(bytes, Kind::StreamOrdered, Some(stream))?;
-        let epoch = self.submit(caller, stream, None, &[], Work::Begin { at, bytes });
+        let epoch = self.submit(caller, stream, None, &[], Work::Nothing);
         let op = caller.operation(self.streams[stream].place);
         if let Some(oracle) = &mut self.oracle {
             oracle.allocated(device, at..at + bytes, Moment { op, epoch });
@@ -55,10 +54,8 @@ impl Turn<'_> {
         }
         loop {
             let others = stream.map_or(Vec::new(), |stream| self.implied(stream));
-            if let (Some(stream), Some(oracle)) = (stream, &mut self.oracle) {
-                oracle.point(stream, &others);
-            }
-            if let Some(at) = self.take_now(bytes, kind, stream) {
+            let clock = stream.zip(self.oracle.as_ref()).map(|(stream, oracle)| oracle.ahead(stream, &others));
+            if let Some(at) = self.take_now(bytes, kind, clock.as_ref()) {
                 return Ok(at);
             }
             let later = self.devices[device].space.pending();
@@ -69,14 +66,11 @@ impl Turn<'_> {
         }
     }
 
-    fn take_now(&mut self, bytes: u64, kind: Kind, stream: Option<usize>) -> Option<u64> {
+    fn take_now(&mut self, bytes: u64, kind: Kind, clock: Option<&Clock>) -> Option<u64> {
         let index = self.device();
         let world = &mut **self;
         let device = &mut world.devices[index];
         let has_room = device.heap().fits(bytes);
-        let clock = stream
-            .zip(world.oracle.as_ref())
-            .map(|(stream, oracle)| oracle.clock(stream));
         let taken = device.space.take(bytes, kind, clock, has_room, &mut world.rng)?;
         if !taken.is_held {
             device.heap().charge(bytes);
@@ -107,10 +101,7 @@ impl Turn<'_> {
         }
         self.wait_for_device(device)?;
         let bytes = self.retire(at, Kind::Direct)?;
-        let died = Moment {
-            op: caller.operation(Place::Host),
-            epoch: Epoch::HOST,
-        };
+        let died = Moment { op: caller.operation(Place::Host), epoch: Epoch::HOST };
         self.end_life(at, died);
         self.release(caller, at, bytes);
         Ok(())

@@ -1,7 +1,7 @@
 //! The judge: what is ordered after what, and which accesses that leaves unordered.
 //!
 //! Order is derived from the calls when they are made, not from when the schedule happens to run them, so a missing wait
-//! is found whatever the seed. Each stream is a component of vector clocks. A submission is ordered after what its
+//! is found whatever the seed, unless a query said by the seed's choice that there is nothing to wait for. Each stream is a component of vector clocks. A submission is ordered after what its
 //! stream is ordered after, and after everything the host knows to have run: what it synchronised with, what a query
 //! said is complete, and what precedes a host function that has begun. One clock stands for all host threads, because
 //! driver calls are taken as ordered by the order in which they arrive; so nothing is reported that a lock of the caller
@@ -61,9 +61,7 @@ impl Ground {
 
     fn tag_at(&self, at: u64) -> AllocTag {
         let tag_in = |lives: &Lives| lives.parts(at..at + 1).pop().and_then(|(_, life)| Some(life?.tag));
-        tag_in(&self.blocks)
-            .or_else(|| tag_in(&self.memory))
-            .unwrap_or(AllocTag::UNTAGGED)
+        tag_in(&self.blocks).or_else(|| tag_in(&self.memory)).unwrap_or(AllocTag::UNTAGGED)
     }
 
     /// What the driver's allocators gave out and have not got back.
@@ -75,8 +73,7 @@ impl Ground {
     pub(crate) fn blocks_in_pages(&self) -> impl Iterator<Item = (u64, &Life)> {
         self.blocks.live().filter(|(start, _)| {
             let part = self.memory.parts(*start..*start + 1).pop();
-            part.and_then(|(_, life)| life)
-                .is_none_or(|life| life.born.op.what == MAPPED)
+            part.and_then(|(_, life)| life).is_none_or(|life| life.born.op.what == MAPPED)
         })
     }
 }
@@ -103,10 +100,7 @@ struct Wrong {
 
 impl Oracle {
     pub(crate) fn new(devices: usize) -> Self {
-        Self {
-            grounds: (0..devices).map(|_| Ground::default()).collect(),
-            ..Self::default()
-        }
+        Self { grounds: (0..devices).map(|_| Ground::default()).collect(), ..Self::default() }
     }
 
     pub(crate) fn add_stream(&mut self) {
@@ -117,31 +111,38 @@ impl Oracle {
         &self.streams[stream]
     }
 
-    /// Orders what comes next on `stream` after all that `others` hold, as the legacy default stream does.
-    fn catch_up(&mut self, stream: usize, others: &[usize]) -> bool {
-        let mut clock = std::mem::take(&mut self.streams[stream]);
-        let mut news = false;
-        for other in others {
-            news |= clock.join(&self.streams[*other]);
-        }
+    /// What the next submission to `stream` would be ordered after, waiting for all that `others` hold, as with the legacy
+    /// default stream; and whether they hold anything that `stream` is not ordered after yet.
+    fn next(&self, stream: usize, others: &[usize]) -> (Clock, bool) {
+        let mut clock = self.streams[stream].clone();
         clock.join(&self.host);
-        self.streams[stream] = clock;
-        news
+        // Not a short circuit: every one of them is joined.
+        let news = others.iter().filter(|other| clock.join(&self.streams[**other])).count();
+        (clock, news > 0)
+    }
+
+    /// What the next submission to `stream`, which implicitly waits for `others`, would be ordered after.
+    pub(crate) fn ahead(&self, stream: usize, others: &[usize]) -> Clock {
+        self.next(stream, others).0
     }
 
     /// A submission to `stream`, which implicitly waits for `others`.
     pub(crate) fn submit(&mut self, stream: usize, others: &[usize]) -> Epoch {
-        self.catch_up(stream, others);
+        self.streams[stream] = self.ahead(stream, others);
         self.streams[stream].tick(stream)
     }
 
-    /// The point that `stream` has come to, without a submission.
-    pub(crate) fn point(&mut self, stream: usize, others: &[usize]) -> Epoch {
-        if self.catch_up(stream, others) {
-            self.streams[stream].tick(stream)
-        } else {
-            self.streams[stream].epoch(stream)
+    /// The point that `stream` has come to, without a submission, and what is ordered before whatever comes next there.
+    /// The stream itself has waited for nothing: that it has run says nothing of what `others` hold.
+    pub(crate) fn point(&mut self, stream: usize, others: &[usize]) -> (Epoch, Clock) {
+        let (mut clock, news) = self.next(stream, others);
+        self.streams[stream].join(&self.host);
+        if news {
+            // Who knows only what was on the stream before does not know this point.
+            self.streams[stream].tick(stream);
+            clock.tick(stream);
         }
+        (self.streams[stream].epoch(stream), clock)
     }
 
     /// What follows on `stream` waits for what has `clock`.
@@ -194,11 +195,7 @@ impl Oracle {
     ) -> bool {
         let any = !past.is_empty();
         for (range, moment) in past {
-            let wrong = Wrong {
-                kind,
-                first: Some(moment.op),
-                reused: None,
-            };
+            let wrong = Wrong { kind, first: Some(moment.op), reused: None };
             self.found(device, range, wrong, second);
         }
         any
@@ -225,9 +222,7 @@ impl Oracle {
             let ground = &mut self.grounds[device];
             let tag = ground.tag_at(touch.range.start);
             let op = Operation { tag, ..op };
-            let past = ground
-                .accesses
-                .record(touch.range.clone(), touch.access, Moment { op, epoch }, &clock);
+            let past = ground.accesses.record(touch.range.clone(), touch.access, Moment { op, epoch }, &clock);
             self.found_past(device, HazardKind::Conflict, past, op);
         }
         is_there
@@ -245,9 +240,7 @@ impl Oracle {
     pub(crate) fn touch_host_memory(&mut self, touch: &Touch, op: Operation, epoch: Epoch) {
         let clock = &self.streams[epoch.stream];
         let moment = Moment { op, epoch };
-        let past = self
-            .host_memory
-            .record(touch.range.clone(), touch.access, moment, clock);
+        let past = self.host_memory.record(touch.range.clone(), touch.access, moment, clock);
         for (range, moment) in past {
             self.report(host_hazard(HazardKind::Conflict, range, moment.op, op));
         }
@@ -283,15 +276,7 @@ impl Oracle {
     pub(crate) fn allocated(&mut self, device: usize, range: Range<u64>, born: Moment) {
         let ground = &mut self.grounds[device];
         ground.memory.begin(range.clone(), born, AllocTag::UNTAGGED);
-        ground.blocks.forget(range.clone());
-        ground.accesses.forget(range.clone());
-        ground.spaces.insert(
-            range.start,
-            Space {
-                end: range.end,
-                is_noted: false,
-            },
-        );
+        ground.spaces.insert(range.start, Space { end: range.end, is_noted: false });
     }
 
     /// The driver got back what it gave out at `start`, in stream order unless the host waited for the whole device.
@@ -303,43 +288,41 @@ impl Oracle {
         let clock = self.clock_of(died.epoch);
         let late = self.grounds[device].accesses.unordered(range.clone(), &clock);
         let mut is_wrong = self.found_past(device, HazardKind::FreeUnordered, late, died.op);
-        for (range, block) in self.grounds[device].blocks.parts(range.clone()) {
-            if let Some(block) = block.filter(|block| block.died.is_none()) {
-                is_wrong = true;
-                self.found_past(device, HazardKind::FreeUnordered, vec![(range, block.born)], died.op);
-            }
-        }
+        let held = self.blocks_held(device, range.clone(), &clock);
+        is_wrong |= self.found_past(device, HazardKind::FreeUnordered, held, died.op);
         if !is_wrong && !clock.covers(life.born.epoch) && !self.grounds[device].is_noted(start) {
-            self.found_past(
-                device,
-                HazardKind::FreeUnordered,
-                vec![(range.clone(), life.born)],
-                died.op,
-            );
+            self.found_past(device, HazardKind::FreeUnordered, vec![(range.clone(), life.born)], died.op);
         }
         let ground = &mut self.grounds[device];
         let tag = life.tag;
         let op = Operation { tag, ..died.op };
-        ground.memory.end(start, Moment { op, ..died });
+        ground.memory.end(start, Moment { op, ..died }, &self.host);
         ground.accesses.forget(range.clone());
         ground.blocks.forget(range);
         ground.spaces.remove(&start);
     }
 
+    /// The blocks in a range that live, or whose free is not ordered before `clock`; each with its birth or that free. The
+    /// uses of a block are forgotten with its free, which comes after them.
+    fn blocks_held(&self, device: usize, range: Range<u64>, clock: &Clock) -> Vec<(Range<u64>, Moment)> {
+        let parts = self.grounds[device].blocks.parts(range).into_iter();
+        let held = parts.filter_map(|(part, block)| {
+            let block = block?;
+            match block.died {
+                None => Some((part, block.born)),
+                Some(death) => (!clock.covers(death.epoch)).then_some((part, death)),
+            }
+        });
+        held.collect()
+    }
+
     /// The clock of something at `epoch`, or the host's.
     fn clock_of(&self, epoch: Epoch) -> Clock {
-        if epoch == Epoch::HOST {
-            self.host.clone()
-        } else {
-            self.streams[epoch.stream].clone()
-        }
+        if epoch == Epoch::HOST { self.host.clone() } else { self.streams[epoch.stream].clone() }
     }
 
     pub(crate) fn reserved(&mut self, device: usize, range: Range<u64>) {
-        let space = Space {
-            end: range.end,
-            is_noted: false,
-        };
+        let space = Space { end: range.end, is_noted: false };
         self.grounds[device].spaces.insert(range.start, space);
     }
 
@@ -361,26 +344,22 @@ impl Oracle {
     pub(crate) fn unmapped(&mut self, device: usize, range: Range<u64>, op: Operation) {
         let late = self.grounds[device].accesses.unordered(range.clone(), &self.host);
         self.found_past(device, HazardKind::UnmapUnderUse, late, op);
-        for (part, block) in self.grounds[device].blocks.parts(range.clone()) {
-            if let Some(block) = block.filter(|block| block.died.is_none()) {
-                self.found_past(device, HazardKind::UnmapUnderUse, vec![(part, block.born)], op);
-            }
-        }
+        let held = self.blocks_held(device, range.clone(), &self.host);
+        self.found_past(device, HazardKind::UnmapUnderUse, held, op);
         let ground = &mut self.grounds[device];
         let died = Moment { op, epoch: Epoch::HOST };
         if ground.memory.live_at(range.start).is_some() {
-            ground.memory.end(range.start, died);
+            ground.memory.end(range.start, died, &self.host);
         }
         ground.blocks.forget(range.clone());
         ground.accesses.forget(range);
     }
 
-    /// A layer above says that `range` is a block from a point of a stream on.
-    pub(crate) fn granted(&mut self, device: usize, range: Range<u64>, born: Moment, tag: AllocTag) {
-        let clock = self.streams[born.epoch.stream].clone();
+    /// A layer above says that `range` is a block from a point of a stream on; what comes next there has `clock`.
+    pub(crate) fn granted(&mut self, device: usize, range: Range<u64>, born: Moment, clock: &Clock, tag: AllocTag) {
         let op = Operation { tag, ..born.op };
         for (part, life) in self.grounds[device].memory.parts(range.clone()) {
-            if let Some(wrong) = wrong_with(life, &clock, HazardKind::NotMapped) {
+            if let Some(wrong) = wrong_with(life, clock, HazardKind::NotMapped) {
                 self.found(device, part, wrong, op);
             }
         }
@@ -396,79 +375,63 @@ impl Oracle {
                 Some(_) => {}
             }
         }
+        let late = self.grounds[device].accesses.unordered(range.clone(), clock);
+        self.found_past(device, HazardKind::ReusedUnordered, late, op);
+        self.forget_accesses(device, range.clone(), born.epoch, clock);
         self.begin_block(device, range, Moment { op, ..born }, tag);
+    }
+
+    /// Forgets the accesses to a range at a point of a stream where what comes next has `clock`. Those stay that only an
+    /// implicit wait orders before it: the stream has not waited yet, so who knows the point does not know them.
+    fn forget_accesses(&mut self, device: usize, range: Range<u64>, at: Epoch, clock: &Clock) {
+        let own = &self.streams[at.stream];
+        let stays = |past: &Moment| clock.covers(past.epoch) && !own.covers(past.epoch);
+        self.grounds[device].accesses.forget_unless(range, stays);
     }
 
     fn begin_block(&mut self, device: usize, range: Range<u64>, born: Moment, tag: AllocTag) {
         let ground = &mut self.grounds[device];
         if let Some((start, space)) = ground.space_of(range.start) {
-            ground.spaces.insert(
-                start,
-                Space {
-                    is_noted: true,
-                    ..space
-                },
-            );
+            ground.spaces.insert(start, Space { is_noted: true, ..space });
             let is_allocation = ground.memory.live_at(start).is_some_and(|life| life.end == space.end);
             if is_allocation {
                 ground.memory.set_tag(start, tag);
             }
         }
-        ground.accesses.forget(range.clone());
         ground.blocks.begin(range, born, tag);
     }
 
-    /// A layer above says that the block at `start` is nobody's from a point of a stream on.
-    pub(crate) fn block_freed(&mut self, device: usize, start: u64, died: Moment) {
+    /// A layer above says that the block at `start` is nobody's from a point of a stream on; what comes next there has
+    /// `clock`.
+    pub(crate) fn block_freed(&mut self, device: usize, start: u64, died: Moment, clock: &Clock) {
         let ground = &self.grounds[device];
         let Some(block) = ground.blocks.live_at(start) else {
             let part = ground.blocks.parts(start..start + 1).pop();
             let first = part.and_then(|(_, life)| Some(life?.died?.op));
-            let kind = if first.is_some() {
-                HazardKind::UseAfterFree
-            } else {
-                HazardKind::FreeUnordered
-            };
-            let wrong = Wrong {
-                kind,
-                first,
-                reused: None,
-            };
+            let kind = if first.is_some() { HazardKind::UseAfterFree } else { HazardKind::FreeUnordered };
+            let wrong = Wrong { kind, first, reused: None };
             return self.found(device, start..start + 1, wrong, died.op);
         };
         let range = start..block.end;
-        let clock = self.streams[died.epoch.stream].clone();
-        let op = Operation {
-            tag: block.tag,
-            ..died.op
-        };
-        let late = ground.accesses.unordered(range.clone(), &clock);
+        let op = Operation { tag: block.tag, ..died.op };
+        let late = ground.accesses.unordered(range.clone(), clock);
         if !self.found_past(device, HazardKind::FreeUnordered, late, op) && !clock.covers(block.born.epoch) {
             self.found_past(device, HazardKind::FreeUnordered, vec![(range.clone(), block.born)], op);
         }
-        let ground = &mut self.grounds[device];
-        ground.accesses.forget(range);
-        ground.blocks.end(start, Moment { op, ..died });
+        self.forget_accesses(device, range, died.epoch, clock);
+        self.grounds[device].blocks.end(start, Moment { op, ..died }, &self.host);
     }
 }
 
 /// What is wrong with touching a part of memory from work with `clock`; `gap` is what a part that nobody has is.
 fn wrong_with(life: Option<Life>, clock: &Clock, gap: HazardKind) -> Option<Wrong> {
     let Some(life) = life else {
-        return Some(Wrong {
-            kind: gap,
-            first: None,
-            reused: None,
-        });
+        return Some(Wrong { kind: gap, first: None, reused: None });
     };
     if let Some(death) = life.died {
         let is_unmapped = death.op.what == UNMAPPED;
         return Some(Wrong {
-            kind: if is_unmapped {
-                HazardKind::NotMapped
-            } else {
-                HazardKind::UseAfterFree
-            },
+            kind: if is_unmapped { HazardKind::NotMapped } else { HazardKind::UseAfterFree },
             first: Some(death.op),
             reused: None,
         });
@@ -477,27 +440,11 @@ fn wrong_with(life: Option<Life>, clock: &Clock, gap: HazardKind) -> Option<Wron
         return None;
     }
     Some(match life.before {
-        Some(death) => Wrong {
-            kind: HazardKind::UseAfterFree,
-            first: Some(death.op),
-            reused: Some(life.born.op),
-        },
-        None => Wrong {
-            kind: HazardKind::UseBeforeAllocation,
-            first: Some(life.born.op),
-            reused: None,
-        },
+        Some(death) => Wrong { kind: HazardKind::UseAfterFree, first: Some(death.op), reused: Some(life.born.op) },
+        None => Wrong { kind: HazardKind::UseBeforeAllocation, first: Some(life.born.op), reused: None },
     })
 }
 
 fn host_hazard(kind: HazardKind, range: Range<u64>, first: Operation, second: Operation) -> Hazard {
-    Hazard {
-        kind,
-        device: None,
-        range: range.into(),
-        tag: first.tag,
-        first: Some(first),
-        second,
-        reused: None,
-    }
+    Hazard { kind, device: None, range: range.into(), tag: first.tag, first: Some(first), second, reused: None }
 }

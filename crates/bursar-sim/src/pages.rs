@@ -70,10 +70,7 @@ impl Turn<'_> {
 
     pub(crate) fn pages_release(&mut self, raw: RawPages) -> Answer<()> {
         let device = self.device();
-        let pages = self
-            .pages
-            .get_mut(&raw.0)
-            .filter(|pages| pages.device == device && !pages.is_released);
+        let pages = self.pages.get_mut(&raw.0).filter(|pages| pages.device == device && !pages.is_released);
         pages.ok_or(Status::InvalidValue)?.is_released = true;
         self.drop_pages_if_unused(raw.0);
         Ok(())
@@ -91,11 +88,7 @@ impl Turn<'_> {
         if pages.is_none() || !is_reserved || is_taken || !at.is_multiple_of(granularity) {
             return Err(Status::InvalidValue);
         }
-        let mapping = Mapping {
-            bytes,
-            pages: raw.0,
-            is_allowed: false,
-        };
+        let mapping = Mapping { bytes, pages: raw.0, is_allowed: false };
         self.devices[index].mappings.insert(at, mapping);
         if let Some(pages) = self.pages.get_mut(&raw.0) {
             pages.mappings += 1;

@@ -67,11 +67,7 @@ impl Accesses {
                 Access::Read => &[],
                 Access::Write => &segment.reads[..],
             };
-            let unordered = segment
-                .write
-                .iter()
-                .chain(against)
-                .filter(|past| !clock.covers(past.epoch));
+            let unordered = segment.write.iter().chain(against).filter(|past| !clock.covers(past.epoch));
             conflicts.extend(unordered.map(|past| (*start..segment.end, *past)));
         }
         match access {
@@ -83,11 +79,7 @@ impl Accesses {
 
     fn replace(&mut self, range: Range<u64>, write: Moment) {
         self.forget(range.clone());
-        let segment = Segment {
-            end: range.end,
-            write: Some(write),
-            reads: Vec::new(),
-        };
+        let segment = Segment { end: range.end, write: Some(write), reads: Vec::new() };
         self.segments.insert(range.start, segment);
     }
 
@@ -106,11 +98,7 @@ impl Accesses {
             gaps.push(next..range.end);
         }
         for gap in gaps {
-            let segment = Segment {
-                end: gap.end,
-                write: None,
-                reads: vec![read],
-            };
+            let segment = Segment { end: gap.end, write: None, reads: vec![read] };
             self.segments.insert(gap.start, segment);
         }
     }
@@ -119,10 +107,7 @@ impl Accesses {
     pub(crate) fn unordered(&self, range: Range<u64>, clock: &Clock) -> Vec<(Range<u64>, Moment)> {
         let before = self.segments.range(..range.start).next_back();
         let inside = self.segments.range(range.clone());
-        let touching = before
-            .into_iter()
-            .chain(inside)
-            .filter(|(_, segment)| segment.end > range.start);
+        let touching = before.into_iter().chain(inside).filter(|(_, segment)| segment.end > range.start);
         touching
             .flat_map(|(start, segment)| {
                 let common = (*start).max(range.start)..segment.end.min(range.end);
@@ -141,6 +126,26 @@ impl Accesses {
         self.cut(range.end);
         let inside: Vec<u64> = self.segments.range(range).map(|(start, _)| *start).collect();
         for start in inside {
+            self.segments.remove(&start);
+        }
+    }
+
+    /// Forgets the accesses to a range, apart from those that stay.
+    pub(crate) fn forget_unless(&mut self, range: Range<u64>, stays: impl Fn(&Moment) -> bool) {
+        if range.is_empty() {
+            return;
+        }
+        self.cut(range.start);
+        self.cut(range.end);
+        let mut empty = Vec::new();
+        for (start, segment) in self.segments.range_mut(range) {
+            segment.write = segment.write.filter(&stays);
+            segment.reads.retain(&stays);
+            if segment.moments().next().is_none() {
+                empty.push(*start);
+            }
+        }
+        for start in empty {
             self.segments.remove(&start);
         }
     }
@@ -165,21 +170,12 @@ mod tests {
     use bursar_core::{AllocTag, DeviceId};
 
     fn moment(call: u64, epoch: Epoch) -> Moment {
-        let op = Operation {
-            what: "fill",
-            device: DeviceId(0),
-            place: Place::Host,
-            tag: AllocTag::UNTAGGED,
-            call,
-        };
+        let op = Operation { what: "fill", device: DeviceId(0), place: Place::Host, tag: AllocTag::UNTAGGED, call };
         Moment { op, epoch }
     }
 
     fn calls(found: &[(Range<u64>, Moment)]) -> Vec<(Range<u64>, u64)> {
-        found
-            .iter()
-            .map(|(range, moment)| (range.clone(), moment.op.call))
-            .collect()
+        found.iter().map(|(range, moment)| (range.clone(), moment.op.call)).collect()
     }
 
     #[test]

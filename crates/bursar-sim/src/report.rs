@@ -181,16 +181,8 @@ impl Tally {
     }
 
     fn report(self) -> LeakReport {
-        let leak = |((device, kind, tag), (count, bytes))| Leak {
-            kind,
-            tag,
-            device,
-            count,
-            bytes: Bytes(bytes),
-        };
-        LeakReport {
-            leaks: self.held.into_iter().map(leak).collect(),
-        }
+        let leak = |((device, kind, tag), (count, bytes))| Leak { kind, tag, device, count, bytes: Bytes(bytes) };
+        LeakReport { leaks: self.held.into_iter().map(leak).collect() }
     }
 }
 
@@ -222,19 +214,9 @@ impl Sim {
             }
         }
         for pages in world.pages.values() {
-            tally.add(
-                Some(DeviceId(pages.device as u32)),
-                LeakKind::Pages,
-                untagged,
-                pages.bytes,
-            );
+            tally.add(Some(DeviceId(pages.device as u32)), LeakKind::Pages, untagged, pages.bytes);
         }
-        for stream in world
-            .streams
-            .iter()
-            .skip(world.devices.len())
-            .filter(|stream| stream.is_alive)
-        {
+        for stream in world.streams.iter().skip(world.devices.len()).filter(|stream| stream.is_alive) {
             tally.add(Some(DeviceId(stream.device as u32)), LeakKind::Stream, untagged, 0);
         }
         for event in world.events.values() {

@@ -10,9 +10,10 @@ use crate::oracle::Touch;
 use crate::sparse::Word;
 use crate::world::{Caller, World};
 use crate::{Hazard, HazardKind, KernelMemory, Operation, Place};
-use bursar_core::{DeviceId, Gate, HostFunction};
+use bursar_core::{DeviceId, HostFunction};
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A point of a stream: after its first `position` submissions.
@@ -28,11 +29,7 @@ pub(crate) enum Source {
     /// What pageable memory held when the copy was submitted.
     Staged(Vec<u8>),
     /// Host memory that stays valid until the copy has run.
-    Direct {
-        ptr: HostPtr,
-        bytes: u64,
-        _keep: Option<Arc<HostBlock>>,
-    },
+    Direct { ptr: HostPtr, bytes: u64, _keep: Option<Arc<HostBlock>> },
 }
 
 /// The code of a simulated kernel.
@@ -42,8 +39,6 @@ pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory<'_>) + Send>;
 pub(crate) enum Work {
     /// It only has a place in the order.
     Nothing,
-    /// The memory of a new allocation, whose contents are undefined.
-    Begin { at: u64, bytes: u64 },
     /// The memory of an allocation comes back.
     Release { at: u64, bytes: u64 },
     /// Repeats a word.
@@ -51,12 +46,7 @@ pub(crate) enum Work {
     /// Copies host memory to device memory.
     Upload { dst: u64, source: Source },
     /// Copies device memory to host memory, which is kept until then where it is the simulator's own.
-    Download {
-        dst: HostPtr,
-        src: u64,
-        bytes: u64,
-        _keep: Option<Arc<HostBlock>>,
-    },
+    Download { dst: HostPtr, src: u64, bytes: u64, _keep: Option<Arc<HostBlock>> },
     /// Copies device memory to device memory.
     Copy { dst: u64, src: u64, bytes: u64 },
     /// Runs host code, with the lock released.
@@ -94,7 +84,7 @@ pub(crate) struct Started {
 #[derive(Debug)]
 pub(crate) enum Blocker {
     /// A gate is shut.
-    Gate(Gate),
+    Gate,
     /// Another thread is running a host function.
     Busy,
     /// Nothing any more.
@@ -119,10 +109,7 @@ impl World {
     }
 
     pub(crate) fn end_of(&self, stream: usize) -> Mark {
-        Mark {
-            stream,
-            position: self.streams[stream].submitted,
-        }
+        Mark { stream, position: self.streams[stream].submitted }
     }
 
     pub(crate) fn is_reached(&self, mark: Mark) -> bool {
@@ -153,13 +140,7 @@ impl World {
         }
         let oracle = self.oracle.as_ref().filter(|_| matches!(work, Work::Host(_)));
         let clock = oracle.map(|oracle| oracle.clock(stream).clone());
-        let op = Op {
-            caller,
-            epoch,
-            needs,
-            work,
-            clock,
-        };
+        let op = Op { caller, epoch, needs, work, clock };
         self.enqueue(stream, op);
         epoch
     }
@@ -176,7 +157,7 @@ impl World {
         let runs_now = self.oracle.is_none() && is_next && op.needs.is_empty() && !matches!(op.work, Work::Host(_));
         if runs_now {
             self.streams[stream].completed += 1;
-            self.execute(op);
+            self.execute(stream, op);
             return;
         }
         if self.streams[stream].queue.is_empty() {
@@ -199,12 +180,7 @@ impl World {
 
     /// A stream that can go on, chosen by the seed.
     pub(crate) fn pick(&mut self) -> Option<usize> {
-        let able: Vec<usize> = self
-            .active
-            .iter()
-            .copied()
-            .filter(|stream| self.can_run(*stream))
-            .collect();
+        let able: Vec<usize> = self.active.iter().copied().filter(|stream| self.can_run(*stream)).collect();
         match able.len() {
             0 => None,
             1 => Some(able[0]),
@@ -228,16 +204,11 @@ impl World {
                 if let (Some(oracle), Some(clock)) = (&mut self.oracle, &op.clock) {
                     oracle.host_saw_clock(clock);
                 }
-                Some(Started {
-                    stream,
-                    function,
-                    epoch: op.epoch,
-                })
+                Some(Started { stream, function, epoch: op.epoch })
             }
             _ => {
-                // Complete first: nobody looks before the lock is released, and a kernel may panic.
                 self.complete_one(stream);
-                self.execute(op);
+                self.execute(stream, op);
                 None
             }
         }
@@ -275,7 +246,7 @@ impl World {
             }
             return match &op.work {
                 Work::Host(function) => match function.gate() {
-                    Some(gate) if !gate.is_open() => Blocker::Gate(gate.clone()),
+                    Some(gate) if !gate.is_open() => Blocker::Gate,
                     _ => Blocker::Gone,
                 },
                 _ => Blocker::Gone,
@@ -301,17 +272,36 @@ impl World {
         taken
     }
 
-    fn execute(&mut self, op: Op) {
+    fn execute(&mut self, stream: usize, op: Op) {
         self.end_watch(op.caller);
         match op.work {
             Work::Nothing | Work::Host(_) => {}
-            Work::Begin { at, bytes } => self.devices[op.caller.device].store.discard(at, bytes),
             Work::Release { at, bytes } => self.release(op.caller, at, bytes),
             Work::Fill { dst, bytes, word } => self.fill(dst, bytes, word),
             Work::Upload { dst, source } => self.upload(dst, &source),
             Work::Download { dst, src, bytes, _keep } => self.download(dst, src, bytes),
             Work::Copy { dst, src, bytes } => self.copy(dst, src, bytes),
-            Work::Kernel(body) => body(&mut KernelMemory { world: self }),
+            Work::Kernel(body) => self.run_kernel(op.caller.operation(self.streams[stream].place), body),
+        }
+    }
+
+    /// Runs the code of a kernel. A panic stays here: whoever is at work is in some other call, which must not unwind.
+    fn run_kernel(&mut self, op: Operation, body: KernelBody) {
+        // What a kernel can do to the world is read and write bytes, each wholly or not at all.
+        let ran = catch_unwind(AssertUnwindSafe(|| body(&mut KernelMemory { world: self })));
+        let Err(payload) = ran else { return };
+        // Dropping what somebody panicked with may panic too.
+        std::mem::forget(payload);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.report(Hazard {
+                kind: HazardKind::KernelPanicked,
+                device: Some(op.device),
+                range: Range { start: 0, end: 0 }.into(),
+                tag: bursar_core::AllocTag::UNTAGGED,
+                first: None,
+                second: op,
+                reused: None,
+            });
         }
     }
 
@@ -331,12 +321,7 @@ impl World {
     pub(crate) fn end_watch(&mut self, caller: Caller) {
         let Some(oracle) = &mut self.oracle else { return };
         if let Some((op, ptr, len)) = oracle.watches.end(caller.number) {
-            let writer = Operation {
-                what: "write",
-                place: Place::Host,
-                call: self.log.count(),
-                ..op
-            };
+            let writer = Operation { what: "write", place: Place::Host, call: self.log.count(), ..op };
             let range = ptr.address()..ptr.address() + len as u64;
             oracle.host_memory_changed(range, op, writer);
         }

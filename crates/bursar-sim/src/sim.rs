@@ -38,16 +38,13 @@ pub struct Sim {
     /// How many things keep an immediate simulator from its short cuts.
     pub(crate) disturbances: Arc<AtomicUsize>,
     pub(crate) world: Mutex<World>,
-    /// Notified when a host function has returned.
+    /// Notified when a host function has returned or a device is lost.
     pub(crate) changed: Condvar,
 }
 
 impl fmt::Debug for Sim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sim")
-            .field("seed", &self.seed)
-            .field("devices", &self.facts.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Sim").field("seed", &self.seed).field("devices", &self.facts.len()).finish_non_exhaustive()
     }
 }
 
@@ -95,11 +92,7 @@ impl Sim {
         } else {
             0
         };
-        let caller = Caller {
-            name,
-            number,
-            device: device.0 as usize,
-        };
+        let caller = Caller { name, number, device: device.0 as usize };
         let mut turn = Turn::new(self, world, caller);
         let answer = self.admit(&mut turn).and_then(|()| {
             let answer = body(&mut turn);
@@ -142,29 +135,22 @@ impl Sim {
     }
 
     fn turn(&self) -> Turn<'_> {
-        let caller = Caller {
-            name: "step",
-            number: 0,
-            device: 0,
-        };
+        let caller = Caller { name: "step", number: 0, device: 0 };
         Turn::new(self, self.lock(), caller)
     }
 
     /// What was found wrong so far.
     pub fn hazards(&self) -> Vec<Hazard> {
-        self.lock()
-            .oracle
-            .as_ref()
-            .map_or(Vec::new(), |oracle| oracle.hazards.clone())
+        self.lock().oracle.as_ref().map_or(Vec::new(), |oracle| oracle.hazards.clone())
     }
 
     /// What was found wrong since this was last asked.
     pub fn take_hazards(&self) -> Vec<Hazard> {
         let mut world = self.lock();
-        world
-            .oracle
-            .as_mut()
-            .map_or(Vec::new(), |oracle| std::mem::take(&mut oracle.hazards))
+        world.oracle.as_mut().map_or(Vec::new(), |oracle| {
+            oracle.unkept = 0;
+            std::mem::take(&mut oracle.hazards)
+        })
     }
 
     /// Whether nothing was found wrong.
@@ -218,9 +204,7 @@ impl Sim {
 
     /// Stream-ordered: a kernel of a user's own.
     pub fn launch(&self, device: DeviceId, stream: RawStream, launch: Launch) -> DriverResult<()> {
-        self.call(launch.name, device, Given::on(stream), |turn| {
-            turn.launch(stream, launch)
-        })
+        self.call(launch.name, device, Given::on(stream), |turn| turn.launch(stream, launch))
     }
 
     /// Declares that the host touches pinned memory now, so that it can be judged against the copies in flight.
@@ -228,9 +212,7 @@ impl Sim {
         let at = ptr.addr() as u64;
         let given = Given::default().of(bytes as u64);
         // Only an address that overflows is refused, and there is nothing to judge then.
-        let _ = self.call("touch_host", DeviceId(0), given, |turn| {
-            turn.touch_host(at, bytes as u64, access)
-        });
+        let _ = self.call("touch_host", DeviceId(0), given, |turn| turn.touch_host(at, bytes as u64, access));
     }
 
     /// Creates a stream that synchronises with the legacy default stream, as other libraries' streams may.
@@ -243,19 +225,15 @@ impl Sim {
 
     /// Begins to capture a stream into a graph: memory and work are refused on it until [`end_capture`](Self::end_capture).
     pub fn begin_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("begin_capture", device, Given::on(stream), |turn| {
-            turn.set_capturing(stream, true)
-        })
+        self.call("begin_capture", device, Given::on(stream), |turn| turn.set_capturing(stream, true))
     }
 
     /// Ends the capture of a stream.
     pub fn end_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("end_capture", device, Given::on(stream), |turn| {
-            turn.set_capturing(stream, false)
-        })
+        self.call("end_capture", device, Given::on(stream), |turn| turn.set_capturing(stream, false))
     }
 
-    /// Loses a device: what it has not run never runs, and every call on it fails from here on.
+    /// Loses a device: what it has not run never runs, and every call on it that asks the device fails from here on.
     pub fn lose_device(&self, device: DeviceId) {
         let mut world = self.lock();
         let index = device.0 as usize;
@@ -272,11 +250,7 @@ impl Sim {
 }
 
 /// What CUDA answers to a call from a host function.
-const NOT_PERMITTED: Status = Status::Other {
-    code: 800,
-    name: "CUDA_ERROR_NOT_PERMITTED",
-    sticky: false,
-};
+const NOT_PERMITTED: Status = Status::Other { code: 800, name: "CUDA_ERROR_NOT_PERMITTED", sticky: false };
 
 impl Turn<'_> {
     fn set_capturing(&mut self, stream: RawStream, is_capturing: bool) -> Answer<()> {

@@ -30,11 +30,7 @@ fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
         (next < end).then(|| {
             let chunk = next / CHUNK;
             let stop = end.min((chunk + 1) * CHUNK);
-            let piece = Piece {
-                chunk,
-                start: (next % CHUNK) as usize,
-                end: (stop - chunk * CHUNK) as usize,
-            };
+            let piece = Piece { chunk, start: (next % CHUNK) as usize, end: (stop - chunk * CHUNK) as usize };
             next = stop;
             piece
         })
@@ -57,10 +53,7 @@ pub(crate) struct Sparse {
 
 impl Sparse {
     pub(crate) fn new(fresh: u8) -> Self {
-        Self {
-            chunks: BTreeMap::new(),
-            fresh: [fresh; 4],
-        }
+        Self { chunks: BTreeMap::new(), fresh: [fresh; 4] }
     }
 
     /// How many bytes of host memory its contents take.
@@ -96,11 +89,7 @@ impl Sparse {
             if piece.end - piece.start == CHUNK as usize {
                 self.chunks.insert(piece.chunk, Chunk::Uniform(word));
             } else if !matches!(self.chunks.get(&piece.chunk), Some(Chunk::Uniform(same)) if *same == word) {
-                repeat(
-                    &mut self.bytes(piece.chunk)[piece.start..piece.end],
-                    piece.start % 4,
-                    word,
-                );
+                repeat(&mut self.bytes(piece.chunk)[piece.start..piece.end], piece.start % 4, word);
             }
         }
     }

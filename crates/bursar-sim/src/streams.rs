@@ -81,13 +81,13 @@ impl Turn<'_> {
         let stream = self.stream(device, raw)?;
         let (others, op) = (self.implied(stream), caller.operation(self.streams[stream].place));
         let Some(oracle) = &mut self.oracle else { return Ok(()) };
-        let epoch = oracle.point(stream, &others);
+        let (epoch, clock) = oracle.point(stream, &others);
         match note {
             Note::Granted { ptr, bytes, tag, .. } => {
                 let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
-                oracle.granted(device, ptr.0..end, Moment { op, epoch }, tag);
+                oracle.granted(device, ptr.0..end, Moment { op, epoch }, &clock, tag);
             }
-            Note::Freed { ptr, .. } => oracle.block_freed(device, ptr.0, Moment { op, epoch }),
+            Note::Freed { ptr, .. } => oracle.block_freed(device, ptr.0, Moment { op, epoch }, &clock),
             _ => {}
         }
         Ok(())

@@ -8,6 +8,10 @@ use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often a thread that waits behind a gate looks whether it is open.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
@@ -41,11 +45,7 @@ impl DerefMut for Turn<'_> {
 
 impl<'a> Turn<'a> {
     pub(crate) fn new(sim: &'a Sim, world: MutexGuard<'a, World>, caller: Caller) -> Self {
-        Self {
-            sim,
-            world: Some(world),
-            caller,
-        }
+        Self { sim, world: Some(world), caller }
     }
 
     pub(crate) fn device(&self) -> usize {
@@ -68,15 +68,14 @@ impl<'a> Turn<'a> {
     }
 
     fn run_host_function(&mut self, started: Started) {
-        let Started {
-            stream,
-            function,
-            epoch,
-        } = started;
+        let Started { stream, function, epoch } = started;
         self.unlocked(|| {
             IN_HOST_FUNCTION.set(true);
             // A panic would unwind into the device; the driver's contract is that it is dropped.
-            let _ = catch_unwind(AssertUnwindSafe(|| function.call()));
+            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| function.call())) {
+                // Dropping what somebody panicked with may panic too.
+                std::mem::forget(payload);
+            }
             IN_HOST_FUNCTION.set(false);
         });
         self.host_function_ran(stream, epoch);
@@ -121,7 +120,13 @@ impl<'a> Turn<'a> {
     /// Nothing can run: waits for the gate, or for the other thread, that keeps `mark` from being reached.
     fn wait_for_others(&mut self, mark: Mark) {
         match self.blocker(mark) {
-            Blocker::Gate(gate) => self.unlocked(|| gate.wait()),
+            Blocker::Gate => {
+                if let Some(world) = self.world.take() {
+                    // Opening a gate notifies nobody here, and losing the device does not open it.
+                    let waited = self.sim.changed.wait_timeout(world, LOOK_AGAIN);
+                    self.world = Some(waited.unwrap_or_else(PoisonError::into_inner).0);
+                }
+            }
             Blocker::Busy => {
                 if let Some(world) = self.world.take() {
                     let world = self.sim.changed.wait(world);

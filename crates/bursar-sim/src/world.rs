@@ -253,11 +253,7 @@ impl World {
     pub(crate) fn create_event(&mut self, device: usize) -> RawEvent {
         let raw = self.next_event;
         self.next_event += 1;
-        let event = Event {
-            device,
-            record: None,
-            clock: Clock::default(),
-        };
+        let event = Event { device, record: None, clock: Clock::default() };
         self.events.insert(raw, event);
         RawEvent(raw)
     }
@@ -271,13 +267,7 @@ impl World {
     pub(crate) fn create_pages(&mut self, device: usize, bytes: u64) -> RawPages {
         let raw = self.next_pages;
         self.next_pages += 1;
-        let pages = Pages {
-            device,
-            bytes,
-            store: Sparse::new(self.fresh),
-            mappings: 0,
-            is_released: false,
-        };
+        let pages = Pages { device, bytes, store: Sparse::new(self.fresh), mappings: 0, is_released: false };
         self.pages.insert(raw, pages);
         RawPages(raw)
     }
@@ -344,9 +334,7 @@ impl World {
 
     pub(crate) fn write(&mut self, at: u64, from: &[u8]) {
         self.touched(at);
-        self.each_run(at, from.len() as u64, |store, offset, run| {
-            store.write(offset, &from[run])
-        });
+        self.each_run(at, from.len() as u64, |store, offset, run| store.write(offset, &from[run]));
     }
 
     pub(crate) fn fill(&mut self, at: u64, len: u64, word: Word) {
@@ -380,6 +368,7 @@ impl World {
     /// How many bytes of host memory the contents of a device take.
     pub(crate) fn resident(&self, device: usize) -> u64 {
         let pages = self.pages.values().filter(|pages| pages.device == device);
-        self.devices[device].store.resident() + pages.map(|pages| pages.store.resident()).sum::<u64>()
+        let allocations = self.devices.get(device).map_or(0, |device| device.store.resident());
+        allocations + pages.map(|pages| pages.store.resident()).sum::<u64>()
     }
 }

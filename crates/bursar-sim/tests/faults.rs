@@ -54,11 +54,7 @@ struct Rig {
 impl Rig {
     fn new(driver: &dyn Driver) -> DriverResult<Self> {
         let facts = driver.facts(GPU0)?;
-        let page = facts
-            .capabilities
-            .page_granularity
-            .expect("the simulator maps pages")
-            .get();
+        let page = facts.capabilities.page_granularity.expect("the simulator maps pages").get();
         let stream = || driver.stream_create(GPU0, 0);
         let event = || driver.event_create(GPU0);
         let memory = || driver.allocate(GPU0, BYTES);
@@ -91,12 +87,7 @@ impl Rig {
         let [host, doomed_host] = self.host;
         let registered = self.registered.get().cast::<u8>();
         let (page, flags) = (self.page, HostFlags::default());
-        let note = Note::Granted {
-            ptr: noted_memory,
-            bytes: BYTES,
-            stream,
-            tag: AllocTag::UNTAGGED,
-        };
+        let note = Note::Granted { ptr: noted_memory, bytes: BYTES, stream, tag: AllocTag::UNTAGGED };
         // SAFETY: the rig's handles are live, the doomed ones until the one call that destroys them; all work is on one
         // stream, and the host memory outlives it.
         unsafe {
@@ -161,10 +152,7 @@ fn g5_every_call_is_forwarded_and_counted_as_its_kind() -> DriverResult<()> {
         rig.invoke(&*faults, call)?;
         for counter in [&faults, &below] {
             let counts = Call::ALL.iter().map(|&call| counter.calls(call));
-            assert!(
-                counts.enumerate().all(|(at, count)| count == u64::from(at <= made)),
-                "{call}: {counter:?}"
-            );
+            assert!(counts.enumerate().all(|(at, count)| count == u64::from(at <= made)), "{call}: {counter:?}");
         }
     }
     assert_eq!(sim.take_hazards(), [], "the calls were forwarded as they were made");
@@ -216,9 +204,7 @@ fn g5_every_rule_sees_every_call_and_the_oldest_decides() {
     faults.fail_nth(Call::EventCreate, 2, Status::InvalidValue);
     faults.fail_nth(Call::EventCreate, 2, Status::NotSupported);
     faults.fail_nth(Call::EventCreate, 3, Status::Unavailable);
-    let statuses: Vec<_> = (0..4)
-        .map(|_| faults.event_create(GPU0).err().map(|error| error.status))
-        .collect();
+    let statuses: Vec<_> = (0..4).map(|_| faults.event_create(GPU0).err().map(|error| error.status)).collect();
     let (second, third) = (Some(Status::InvalidValue), Some(Status::Unavailable));
     assert_eq!(statuses, [None, second, third, None]);
 }
@@ -326,9 +312,8 @@ fn g5_threads_never_pass_the_memory_limit_together() {
     let faults = faults();
     faults.out_of_memory_at(Bytes(10 * BYTES));
     let granted: usize = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..8).filter(|_| faults.allocate(GPU0, BYTES).is_ok()).count()))
-            .collect();
+        let threads: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| (0..8).filter(|_| faults.allocate(GPU0, BYTES).is_ok()).count())).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
     });
     assert_eq!(granted, 10);
@@ -362,10 +347,7 @@ fn g5_a_lost_device_is_lost_for_good_and_alone() -> DriverResult<()> {
         for call in fallible() {
             assert_eq!(rig.invoke(&*faults, call), Err(error(call, GPU0, Status::DeviceLost)));
         }
-        assert_eq!(
-            faults.last_error(GPU0).map(|error| error.status),
-            Some(Status::DeviceLost)
-        );
+        assert_eq!(faults.last_error(GPU0).map(|error| error.status), Some(Status::DeviceLost));
         faults.heal();
     }
     assert_eq!(below.total_calls(), 0);
@@ -381,10 +363,7 @@ fn g5_a_sticky_status_loses_the_device() {
     let first = error(Call::EventCreate, GPU0, Status::IllegalAddress);
     assert_eq!(faults.last_error(GPU0), None);
     assert_eq!(faults.event_create(GPU0), Err(first));
-    assert_eq!(
-        faults.memory(GPU0),
-        Err(error(Call::Memory, GPU0, Status::IllegalAddress))
-    );
+    assert_eq!(faults.memory(GPU0), Err(error(Call::Memory, GPU0, Status::IllegalAddress)));
     faults.lose(GPU0);
     assert_eq!(faults.last_error(GPU0), Some(first));
     assert!(faults.memory(GPU1).is_ok());
@@ -446,34 +425,15 @@ fn g5_a_rule_that_could_never_fire_is_refused() {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rule(&faults))).is_err()
     };
     assert!(refused(|faults| faults.fail_next(Call::Note, Status::InvalidValue)));
-    assert!(refused(
-        |faults| faults.fail_always(Call::Describe, Status::InvalidValue)
-    ));
+    assert!(refused(|faults| faults.fail_always(Call::Describe, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_nth(Call::Fill, 0, Status::InvalidValue)));
-    assert!(refused(|faults| faults.lose_nth_answer(
-        Call::Allocate,
-        1,
-        Status::InvalidValue
-    )));
-    assert!(refused(|faults| faults.fail_with_probability(
-        &[],
-        0.5,
-        Status::InvalidValue,
-        0
-    )));
-    assert!(refused(|faults| faults.fail_with_probability(
-        Call::ALL,
-        1.5,
-        Status::InvalidValue,
-        0
-    )));
+    assert!(refused(|faults| faults.lose_nth_answer(Call::Allocate, 1, Status::InvalidValue)));
+    assert!(refused(|faults| faults.fail_with_probability(&[], 0.5, Status::InvalidValue, 0)));
+    assert!(refused(|faults| faults.fail_with_probability(Call::ALL, 1.5, Status::InvalidValue, 0)));
 }
 
 #[test]
 fn g5_faults_describe_what_they_wrap() {
     let sim = Sim::seeded(7);
-    assert_eq!(
-        Faults::new(sim.clone()).describe(),
-        format!("{}, with faults", sim.describe())
-    );
+    assert_eq!(Faults::new(sim.clone()).describe(), format!("{}, with faults", sim.describe()));
 }

@@ -15,9 +15,7 @@ fn churn<R: DeviceMemoryResource>(rig: &Rig, context: &DeviceContext, memory: &R
     let mut held = Vec::new();
     for round in 0..60u64 {
         let stream = streams[(round % 2) as usize];
-        let block = memory
-            .allocate(1 + round * 37 % 900, 256, stream, tag!("churn"))
-            .unwrap();
+        let block = memory.allocate(1 + round * 37 % 900, 256, stream, tag!("churn")).unwrap();
         let raw = context.resolve(stream).unwrap();
         rig.fill(raw, block.ptr(), round as u8, block.requested().get());
         held.push((block, stream));
@@ -27,10 +25,7 @@ fn churn<R: DeviceMemoryResource>(rig: &Rig, context: &DeviceContext, memory: &R
         }
     }
     let leaks = rig.sim.leaks().to_string();
-    assert!(
-        leaks.contains(&format!("{} allocation", held.len())) && leaks.contains("churn"),
-        "{leaks}"
-    );
+    assert!(leaks.contains(&format!("{} allocation", held.len())) && leaks.contains("churn"), "{leaks}");
     for (block, stream) in held {
         memory.deallocate(block, stream).unwrap();
     }
@@ -69,9 +64,11 @@ fn a_block_that_is_freed_on_a_stream_which_does_not_wait_for_its_use_is_found() 
         let rig = Rig::seeded(seed);
         let context = DeviceContext::open(rig.sim.clone(), DeviceId(0)).unwrap();
         let memory = Stack::new().over(leaf::Async).build(&context).unwrap();
-        let (a, b) = (context.create_stream(0).unwrap(), context.create_stream(0).unwrap());
+        let [a, b, c] = [(); 3].map(|()| context.create_stream(0).unwrap());
         let block = memory.allocate(512, 256, a, tag!("scratch")).unwrap();
-        rig.fill(context.resolve(a).unwrap(), block.ptr(), 1, 512);
+        // The leaf orders the free after the block's own stream, and knows of no other.
+        rig.order(context.resolve(a).unwrap(), context.resolve(c).unwrap());
+        rig.fill(context.resolve(c).unwrap(), block.ptr(), 1, 512);
         memory.deallocate(block, b).unwrap();
         let hazard = rig.only_hazard();
         assert_eq!((hazard.kind, hazard.tag), (HazardKind::FreeUnordered, tag!("scratch")));

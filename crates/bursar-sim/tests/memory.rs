@@ -34,6 +34,16 @@ fn bytes_move_with_their_physical_memory() {
 }
 
 #[test]
+fn pages_that_are_not_allowed_yet_are_out_of_reach() {
+    let rig = Rig::of(Sim::immediate());
+    let (a, base, pages) = (rig.stream(), rig.reserve(PAGE), rig.pages(PAGE));
+    rig.map(base, PAGE, pages);
+    rig.fill(a, base, 1, 64);
+    rig.allow(base, PAGE);
+    assert_ne!(rig.peek(base, 64), [1; 64]);
+}
+
+#[test]
 fn one_handle_may_be_mapped_twice() {
     let rig = Rig::seeded(1);
     let (a, base) = (rig.stream(), rig.reserve(2 * PAGE));
@@ -71,11 +81,7 @@ fn pages_that_make_no_sense_are_refused() {
         // SAFETY: the simulator checks it.
         unsafe { sim.pages_map(device, ptr, bytes, pages) }
     };
-    assert_eq!(
-        status(map(base.offset(2 * PAGE), PAGE, pages)),
-        Status::InvalidValue,
-        "not reserved"
-    );
+    assert_eq!(status(map(base.offset(2 * PAGE), PAGE, pages)), Status::InvalidValue, "not reserved");
     assert_eq!(status(map(base, 2 * PAGE, pages)), Status::InvalidValue, "not its size");
     map(base, PAGE, pages).unwrap();
     assert_eq!(status(map(base, PAGE, pages)), Status::InvalidValue, "taken");
@@ -85,6 +91,12 @@ fn pages_that_make_no_sense_are_refused() {
     // SAFETY: the simulator checks it.
     let released = unsafe { sim.address_release(device, base, 2 * PAGE) };
     assert_eq!(status(released), Status::InvalidValue, "pages are mapped in it");
+    let gap = rig.reserve(3 * PAGE);
+    rig.mapped(gap);
+    rig.mapped(gap.offset(2 * PAGE));
+    // SAFETY: the simulator checks it.
+    let unmapped = unsafe { sim.pages_unmap(device, gap, 3 * PAGE) };
+    assert_eq!(status(unmapped), Status::InvalidValue, "the middle of it is not mapped");
     rig.release_pages(pages);
     // SAFETY: the simulator checks it.
     let again = unsafe { sim.pages_release(device, pages) };
@@ -273,9 +285,11 @@ fn opening_and_closing_are_counted() {
     let context = rig.sim.open(rig.device).unwrap();
     assert_eq!(rig.sim.open(rig.device), Ok(context), "one primary context a device");
     assert!(rig.sim.leaks().to_string().contains("gpu0: 2 open device"));
-    rig.sim.close(rig.device).unwrap();
-    rig.sim.close(rig.device).unwrap();
-    assert_eq!(status(rig.sim.close(rig.device)), Status::InvalidValue);
+    rig.close();
+    rig.close();
+    // SAFETY: the simulator checks it.
+    let refused = status(unsafe { rig.sim.close(rig.device) });
+    assert_eq!((refused.code(), refused.name()), (201, "CUDA_ERROR_INVALID_CONTEXT"));
 }
 
 #[derive(Clone, Debug)]
@@ -431,4 +445,31 @@ proptest! {
         prop_assert_eq!(rig.used(), live.iter().map(|(_, len, _)| len).sum::<u64>());
         rig.sim.assert_clean();
     }
+}
+
+#[test]
+fn an_immediate_simulator_does_not_run_out_of_addresses() {
+    let rig = Rig::of(Sim::immediate());
+    let kept = rig.alloc(256);
+    for number in 1..=200_000 {
+        let ptr = rig.alloc(number * 20 * 256);
+        rig.free(ptr);
+    }
+    rig.free(kept);
+}
+
+#[test]
+fn existing_memory_cannot_become_write_combined() {
+    for sim in [Sim::seeded(1), Sim::immediate()] {
+        let mut memory = vec![0; 4096];
+        let flags = bursar_core::HostFlags { write_combined: true };
+        // SAFETY: it is refused.
+        let refused = unsafe { sim.host_register(DeviceId(0), memory.as_mut_ptr(), memory.len(), flags) };
+        assert_eq!(status(refused), Status::NotSupported);
+    }
+}
+
+#[test]
+fn a_device_that_does_not_exist_holds_nothing() {
+    assert_eq!(Sim::seeded(1).resident_bytes(DeviceId(9)), 0);
 }

@@ -37,11 +37,7 @@ fn memory_is_not_touched_before_it_is_allocated() {
         rig.order(b, a);
         rig.free_on(a, ptr);
     };
-    let hazard = judge(
-        HazardKind::UseBeforeAllocation,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::UseBeforeAllocation, |rig| program(rig, false), |rig| program(rig, true));
     let first = hazard.first.expect("the allocation");
     assert_eq!((first.what, first.place), ("allocate_async", Place::Stream(1)));
     assert_eq!((hazard.second.what, hazard.second.place), ("fill", Place::Stream(2)));
@@ -61,20 +57,15 @@ fn memory_is_not_touched_after_it_was_freed() {
         rig.free_on(a, ptr);
         if late {
             rig.fill(a, ptr, 1, 16);
+            rig.sync(a);
+            assert_ne!(rig.peek(ptr, 1), [1], "what reaches nowhere does nothing");
         }
     };
-    let hazard = judge(
-        HazardKind::UseAfterFree,
-        |rig| program(rig, true),
-        |rig| program(rig, false),
-    );
+    let hazard = judge(HazardKind::UseAfterFree, |rig| program(rig, true), |rig| program(rig, false));
     assert_eq!(hazard.first.map(|first| first.what), Some("free_async"));
     assert_eq!(hazard.tag, tag!("weights"));
     let words = hazard.to_string();
-    assert!(
-        words.contains("(tag \"weights\")") && words.contains("fill on stream 1"),
-        "{words}"
-    );
+    assert!(words.contains("(tag \"weights\")") && words.contains("fill on stream 1"), "{words}");
 }
 
 #[test]
@@ -90,9 +81,7 @@ fn a_stale_address_is_recognised_when_it_has_been_given_out_again() {
         rig.fill(a, new, 2, 4096);
         if stale {
             // Stream b knows the first life of the address only.
-            rig.sim
-                .launch(rig.device, b, Launch::new("stale").reads(old, 16))
-                .unwrap();
+            rig.sim.launch(rig.device, b, Launch::new("stale").reads(old, 16)).unwrap();
         }
     };
     let wrong = |rig: &Rig| {
@@ -100,16 +89,11 @@ fn a_stale_address_is_recognised_when_it_has_been_given_out_again() {
         // Reading unordered with the new owner's write is a second mistake.
         let hazards = rig.sim.take_hazards();
         assert!(hazards.iter().any(|hazard| hazard.kind == HazardKind::Conflict));
-        let stale = hazards
-            .into_iter()
-            .find(|hazard| hazard.kind == HazardKind::UseAfterFree);
+        let stale = hazards.into_iter().find(|hazard| hazard.kind == HazardKind::UseAfterFree);
         let stale = stale.expect("use after free");
         assert_eq!(stale.first.map(|first| first.what), Some("free_async"));
         assert_eq!(stale.reused.map(|reused| reused.what), Some("allocate_async"));
-        assert!(
-            stale.to_string().contains("given out again by allocate_async"),
-            "{stale}"
-        );
+        assert!(stale.to_string().contains("given out again by allocate_async"), "{stale}");
     };
     for seed in SEEDS {
         wrong(&Rig::seeded(seed));
@@ -125,19 +109,13 @@ fn memory_is_not_freed_while_another_stream_uses_it() {
         let (a, b) = (rig.stream(), rig.stream());
         let ptr = rig.alloc_on(a, 4096);
         rig.order(a, b);
-        rig.sim
-            .launch(rig.device, b, Launch::new("reader").reads(ptr, 128))
-            .unwrap();
+        rig.sim.launch(rig.device, b, Launch::new("reader").reads(ptr, 128)).unwrap();
         if ordered {
             rig.order(b, a);
         }
         rig.free_on(a, ptr);
     };
-    let hazard = judge(
-        HazardKind::FreeUnordered,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::FreeUnordered, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.first.map(|first| first.what), Some("reader"));
     assert_eq!(hazard.second.what, "free_async");
     assert_eq!(hazard.range.end - hazard.range.start, 128);
@@ -153,11 +131,7 @@ fn memory_is_not_freed_by_a_stream_that_does_not_know_its_allocation() {
         }
         rig.free_on(b, ptr);
     };
-    judge(
-        HazardKind::FreeUnordered,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    judge(HazardKind::FreeUnordered, |rig| program(rig, false), |rig| program(rig, true));
 }
 
 #[test]
@@ -170,11 +144,7 @@ fn conflicting_accesses_are_ordered() {
         }
         rig.fill(b, ptr.offset(90), 2, 100);
     };
-    let hazard = judge(
-        HazardKind::Conflict,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::Conflict, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.range.end - hazard.range.start, 10);
 }
 
@@ -184,9 +154,7 @@ fn readers_need_no_order_but_a_writer_waits_for_all_of_them() {
         let streams = [rig.stream(), rig.stream(), rig.stream()];
         let ptr = rig.alloc(4096);
         for stream in streams {
-            rig.sim
-                .launch(rig.device, stream, Launch::new("reader").reads(ptr, 64))
-                .unwrap();
+            rig.sim.launch(rig.device, stream, Launch::new("reader").reads(ptr, 64)).unwrap();
         }
         rig.order(streams[1], streams[0]);
         if !forgets_one {
@@ -194,11 +162,7 @@ fn readers_need_no_order_but_a_writer_waits_for_all_of_them() {
         }
         rig.fill(streams[0], ptr, 1, 64);
     };
-    let hazard = judge(
-        HazardKind::Conflict,
-        |rig| program(rig, true),
-        |rig| program(rig, false),
-    );
+    let hazard = judge(HazardKind::Conflict, |rig| program(rig, true), |rig| program(rig, false));
     assert_eq!(hazard.first.map(|first| first.place), Some(Place::Stream(3)));
 }
 
@@ -259,11 +223,7 @@ fn waiting_for_an_event_means_its_latest_record_at_that_time() {
         rig.record(event, a);
         rig.fill(b, ptr, 2, 64);
     };
-    judge(
-        HazardKind::Conflict,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    judge(HazardKind::Conflict, |rig| program(rig, false), |rig| program(rig, true));
 }
 
 #[test]
@@ -277,11 +237,7 @@ fn the_default_stream_orders_blocking_streams_and_no_others() {
         rig.fill(a, ptr, 1, 64);
         rig.fill(RawStream::LEGACY, ptr, 2, 64);
     };
-    judge(
-        HazardKind::Conflict,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    judge(HazardKind::Conflict, |rig| program(rig, false), |rig| program(rig, true));
     let program = |rig: &Rig, device: u32| {
         let (a, ptr) = (rig.sim.create_blocking_stream(rig.device).unwrap(), rig.alloc(4096));
         let other = rig.on(device);
@@ -304,11 +260,7 @@ fn pages_are_not_unmapped_under_use() {
         }
         rig.unmap(base, PAGE);
     };
-    let hazard = judge(
-        HazardKind::UnmapUnderUse,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::UnmapUnderUse, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.second.what, "pages_unmap");
 }
 
@@ -323,11 +275,7 @@ fn pages_are_not_unmapped_under_a_live_block() {
         }
         rig.unmap(base, PAGE);
     };
-    let hazard = judge(
-        HazardKind::UnmapUnderUse,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::UnmapUnderUse, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.tag, tag!("block"));
 }
 
@@ -343,11 +291,7 @@ fn memory_that_is_not_there_is_not_touched() {
         rig.sync(a);
         assert_eq!(rig.peek(base, 1) == [1], allow, "what reaches nowhere does nothing");
     };
-    judge(
-        HazardKind::NotMapped,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    judge(HazardKind::NotMapped, |rig| program(rig, false), |rig| program(rig, true));
     let program = |rig: &Rig, unmaps: bool| {
         let (a, base) = (rig.stream(), rig.reserve(PAGE));
         rig.mapped(base);
@@ -356,11 +300,7 @@ fn memory_that_is_not_there_is_not_touched() {
         }
         rig.fill(a, base, 1, 64);
     };
-    let hazard = judge(
-        HazardKind::NotMapped,
-        |rig| program(rig, true),
-        |rig| program(rig, false),
-    );
+    let hazard = judge(HazardKind::NotMapped, |rig| program(rig, true), |rig| program(rig, false));
     assert_eq!(hazard.first.map(|first| first.what), Some("pages_unmap"));
 }
 
@@ -372,11 +312,7 @@ fn blocks_are_used_only_inside_their_bounds() {
         rig.granted(base, 1000, a, tag!("block"));
         rig.fill(a, base, 1, bytes);
     };
-    let hazard = judge(
-        HazardKind::OutOfBounds,
-        |rig| program(rig, 1001),
-        |rig| program(rig, 1000),
-    );
+    let hazard = judge(HazardKind::OutOfBounds, |rig| program(rig, 1001), |rig| program(rig, 1000));
     assert_eq!(hazard.range.end - hazard.range.start, 1);
 }
 
@@ -405,15 +341,8 @@ fn a_block_is_given_out_again_on_another_stream_only_with_a_wait() {
         rig.granted(base, 256, b, tag!("second life"));
         rig.fill(b, base, 2, 256);
     };
-    let hazard = judge(
-        HazardKind::ReusedUnordered,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
-    assert_eq!(
-        hazard.first.map(|first| (first.what, first.tag)),
-        Some(("freed", tag!("first life")))
-    );
+    let hazard = judge(HazardKind::ReusedUnordered, |rig| program(rig, false), |rig| program(rig, true));
+    assert_eq!(hazard.first.map(|first| (first.what, first.tag)), Some(("freed", tag!("first life"))));
     assert_eq!(hazard.second.tag, tag!("second life"));
 }
 
@@ -447,11 +376,7 @@ fn a_block_is_freed_only_after_every_use_of_it() {
         }
         rig.freed(base, a);
     };
-    judge(
-        HazardKind::FreeUnordered,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    judge(HazardKind::FreeUnordered, |rig| program(rig, false), |rig| program(rig, true));
 }
 
 #[test]
@@ -468,11 +393,7 @@ fn a_block_is_not_used_after_it_was_freed_nor_freed_twice() {
         }
     };
     for mistake in [1, 2] {
-        let hazard = judge(
-            HazardKind::UseAfterFree,
-            |rig| program(rig, mistake),
-            |rig| program(rig, 0),
-        );
+        let hazard = judge(HazardKind::UseAfterFree, |rig| program(rig, mistake), |rig| program(rig, 0));
         assert_eq!(hazard.tag, tag!("block"));
     }
 }
@@ -488,18 +409,10 @@ fn a_source_in_pinned_memory_is_not_written_before_its_copy_is_done() {
         }
         host.write(5, 2);
         rig.sync(a);
-        assert_eq!(
-            rig.peek(ptr, 6)[5],
-            if early { 2 } else { 1 },
-            "it is read when the copy runs"
-        );
+        assert_eq!(rig.peek(ptr, 6)[5], if early { 2 } else { 1 }, "it is read when the copy runs");
         rig.host_free(host.0);
     };
-    let hazard = judge(
-        HazardKind::HostTouched,
-        |rig| program(rig, true),
-        |rig| program(rig, false),
-    );
+    let hazard = judge(HazardKind::HostTouched, |rig| program(rig, true), |rig| program(rig, false));
     assert_eq!(hazard.first.map(|first| first.what), Some("copy_to_device"));
     assert_eq!(hazard.device, None);
 }
@@ -517,11 +430,7 @@ fn a_target_in_pinned_memory_is_not_written_before_its_copy_is_done() {
         assert_eq!(host.read(5), 9);
         rig.host_free(host.0);
     };
-    judge(
-        HazardKind::HostTouched,
-        |rig| program(rig, true),
-        |rig| program(rig, false),
-    );
+    judge(HazardKind::HostTouched, |rig| program(rig, true), |rig| program(rig, false));
 }
 
 #[test]
@@ -538,10 +447,7 @@ fn declared_host_accesses_are_judged_against_the_copies_in_flight() {
         rig.host_free(host.0);
     };
     for access in [Access::Read, Access::Write] {
-        let (wrong, right) = (
-            |rig: &Rig| program(rig, false, access),
-            |rig: &Rig| program(rig, true, access),
-        );
+        let (wrong, right) = (|rig: &Rig| program(rig, false, access), |rig: &Rig| program(rig, true, access));
         let hazard = judge(HazardKind::HostTouched, wrong, right);
         assert_eq!(hazard.range.end - hazard.range.start, 1);
     }
@@ -571,11 +477,7 @@ fn pinned_memory_is_not_freed_before_its_copy_is_done() {
         rig.sync(a);
         assert_eq!(rig.peek(ptr, 1), [7], "the copy still finds it");
     };
-    judge(
-        HazardKind::HostTouched,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    judge(HazardKind::HostTouched, |rig| program(rig, false), |rig| program(rig, true));
 }
 
 #[test]
@@ -589,9 +491,7 @@ fn copies_and_host_functions_may_change_pinned_memory_in_stream_order() {
         rig.order(a, b);
         rig.upload(b, to, host.0, 64);
         let address = host.0.expose_provenance();
-        rig.host(b, move || {
-            rig::Host(std::ptr::with_exposed_provenance_mut(address)).write(0, 4)
-        });
+        rig.host(b, move || rig::Host(std::ptr::with_exposed_provenance_mut(address)).write(0, 4));
         rig.upload(b, to, host.0, 1);
         rig.sync(b);
         assert_eq!(rig.peek(to, 2), [4, 3]);
@@ -611,11 +511,7 @@ fn two_copies_that_share_pinned_memory_are_ordered() {
         }
         rig.upload(b, to, host.0, 64);
     };
-    let hazard = judge(
-        HazardKind::Conflict,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::Conflict, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.device, None);
 }
 
@@ -630,11 +526,7 @@ fn a_host_function_does_not_call_the_driver() {
         });
         rig.sync(a);
     };
-    judge(
-        HazardKind::CallFromHostFunction,
-        |rig| program(rig, true),
-        |rig| program(rig, false),
-    );
+    judge(HazardKind::CallFromHostFunction, |rig| program(rig, true), |rig| program(rig, false));
 }
 
 #[test]
@@ -654,11 +546,7 @@ fn memory_of_another_device_is_judged_on_that_device() {
         assert!(!ordered || rig.peek(here, 1) == [5]);
         other.sync(b);
     };
-    let hazard = judge(
-        HazardKind::Conflict,
-        |rig| program(rig, false),
-        |rig| program(rig, true),
-    );
+    let hazard = judge(HazardKind::Conflict, |rig| program(rig, false), |rig| program(rig, true));
     assert_eq!(hazard.device.map(|device| device.0), Some(1));
 }
 
@@ -725,4 +613,124 @@ fn an_immediate_simulator_looks_for_nothing() {
     rig.fill(b, ptr, 1, 64);
     rig.free_on(a, ptr);
     assert!(rig.sim.check().is_ok());
+}
+
+#[test]
+fn a_free_that_the_host_does_not_know_to_be_over_is_never_forgotten() {
+    let program = |rig: &Rig, waits: bool| {
+        let (stalled, busy, other, base) = (rig.stream(), rig.stream(), rig.stream(), rig.reserve(PAGE));
+        rig.mapped(base);
+        let gate = Gate::default();
+        rig.host_function(stalled, HostFunction::behind(gate.clone(), || ()));
+        rig.granted(base, 256, stalled, tag!("old"));
+        rig.fill(stalled, base, 1, 256);
+        rig.freed(base, stalled);
+        for number in 1..6000 {
+            let block = base.offset(number * 256);
+            rig.granted(block, 256, busy, tag!("busy"));
+            rig.freed(block, busy);
+            if number % 500 == 0 {
+                rig.sync(busy);
+            }
+        }
+        if waits {
+            rig.order(stalled, other);
+        }
+        rig.granted(base, 256, other, tag!("new"));
+        gate.open();
+    };
+    for seed in 0..4 {
+        let rig = Rig::seeded(seed);
+        program(&rig, true);
+        rig.sim.assert_clean();
+        let rig = Rig::seeded(seed);
+        program(&rig, false);
+        let hazard = rig.only_hazard();
+        assert_eq!(
+            (hazard.kind, hazard.first.map(|first| first.tag)),
+            (HazardKind::ReusedUnordered, Some(tag!("old")))
+        );
+    }
+}
+
+#[test]
+fn a_block_is_given_out_only_after_what_touched_its_bytes_before_it_was_one() {
+    let program = |rig: &Rig, ordered: bool| {
+        let (a, b, base) = (rig.stream(), rig.stream(), rig.reserve(PAGE));
+        rig.mapped(base);
+        rig.fill(a, base, 0xde, PAGE);
+        if ordered {
+            rig.order(a, b);
+        }
+        rig.granted(base, 512, b, tag!("block"));
+        rig.fill(b, base, 1, 512);
+    };
+    let hazard = judge(HazardKind::ReusedUnordered, |rig| program(rig, false), |rig| program(rig, true));
+    assert_eq!(hazard.first.map(|first| first.what), Some("fill"));
+    assert_eq!((hazard.second.what, hazard.range.end - hazard.range.start), ("granted", 512));
+}
+
+#[test]
+fn a_note_on_a_blocking_stream_teaches_the_host_nothing_about_the_default_stream() {
+    let program = |rig: &Rig, waits: bool, unmaps: bool| {
+        let (blocking, other) = (rig.sim.create_blocking_stream(rig.device).unwrap(), rig.stream());
+        let (base, elsewhere) = (rig.reserve(PAGE), rig.reserve(PAGE));
+        rig.mapped(base);
+        rig.mapped(elsewhere);
+        rig.fill(RawStream::LEGACY, base, 1, 64);
+        rig.granted(elsewhere, 512, blocking, tag!("block"));
+        assert!(rig.query(blocking).is_complete(), "nothing was submitted to it");
+        if waits {
+            rig.sync(RawStream::LEGACY);
+        }
+        if unmaps {
+            rig.unmap(base, PAGE);
+        } else {
+            rig.fill(other, base, 2, 64);
+        }
+    };
+    judge(HazardKind::Conflict, |rig| program(rig, false, false), |rig| program(rig, true, false));
+    judge(HazardKind::UnmapUnderUse, |rig| program(rig, false, true), |rig| program(rig, true, true));
+}
+
+#[test]
+fn a_block_freed_on_a_blocking_stream_is_still_used_by_the_default_stream() {
+    let program = |rig: &Rig, waits: bool| {
+        let (blocking, other) = (rig.sim.create_blocking_stream(rig.device).unwrap(), rig.stream());
+        let base = rig.reserve(PAGE);
+        rig.mapped(base);
+        rig.granted(base, 512, blocking, tag!("first"));
+        rig.fill(RawStream::LEGACY, base, 1, 64);
+        rig.freed(base, blocking);
+        while !rig.query(blocking).is_complete() {}
+        if waits {
+            rig.sync(RawStream::LEGACY);
+        }
+        rig.granted(base, 512, other, tag!("second"));
+    };
+    let hazard = judge(HazardKind::ReusedUnordered, |rig| program(rig, false), |rig| program(rig, true));
+    assert_eq!(hazard.first.map(|first| first.what), Some("fill"));
+}
+
+#[test]
+fn a_hazard_names_the_tags_of_both_sides() {
+    let rig = Rig::seeded(1);
+    let (a, base) = (rig.stream(), rig.reserve(PAGE));
+    rig.mapped(base);
+    rig.granted(base, 512, a, tag!("old"));
+    rig.granted(base, 512, a, tag!("new"));
+    let words = rig.only_hazard().to_string();
+    assert!(words.contains("(tags \"old\" and \"new\")"), "{words}");
+}
+
+#[test]
+fn hazards_that_were_taken_are_not_counted_again() {
+    let rig = Rig::seeded(1);
+    let a = rig.stream();
+    let wrong = || rig.fill(a, bursar_core::DevicePtr(0x10), 1, 16);
+    (0..300).for_each(|_| wrong());
+    assert!(rig.sim.check().unwrap_err().to_string().starts_with("300 hazards"));
+    rig.sim.take_hazards();
+    wrong();
+    assert!(rig.sim.check().unwrap_err().to_string().starts_with("1 hazard with"));
 }

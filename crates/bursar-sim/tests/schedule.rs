@@ -4,7 +4,7 @@
 mod rig;
 
 use bursar_core::{DeviceId, Driver, Gate, HostFunction, Progress, RawEvent, RawStream, Status};
-use bursar_sim::{Launch, Sim};
+use bursar_sim::{HazardKind, Launch, Place, Sim};
 use rig::{Rig, SEEDS};
 use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
@@ -126,11 +126,7 @@ fn synchronising_runs_what_it_must_and_others_by_chance() {
         assert!(order.seen().contains(&1));
         others.insert(order.seen().contains(&2));
     }
-    assert_eq!(
-        others.len(),
-        2,
-        "stream b sometimes runs meanwhile and sometimes does not"
-    );
+    assert_eq!(others.len(), 2, "stream b sometimes runs meanwhile and sometimes does not");
 }
 
 #[test]
@@ -207,10 +203,7 @@ fn the_default_stream_takes_turns_with_blocking_streams_only() {
         assert!(before(1, 3) && before(2, 3) && before(3, 4) && before(3, 5) && before(4, 6) && before(5, 6));
         positions.insert(order.position(9));
     }
-    assert!(
-        positions.len() > 4,
-        "the stream that does not block ran anywhere: {positions:?}"
-    );
+    assert!(positions.len() > 4, "the stream that does not block ran anywhere: {positions:?}");
 }
 
 #[test]
@@ -218,10 +211,7 @@ fn a_gate_holds_its_stream_and_no_other() {
     for rig in [Rig::seeded(1), Rig::of(Sim::immediate())] {
         let (a, b, gate, order) = (rig.stream(), rig.stream(), Gate::default(), Order::default());
         let seen = order.0.clone();
-        rig.host_function(
-            a,
-            HostFunction::behind(gate.clone(), move || seen.lock().unwrap().push(1)),
-        );
+        rig.host_function(a, HostFunction::behind(gate.clone(), move || seen.lock().unwrap().push(1)));
         order.mark(&rig, a, 2);
         order.mark(&rig, b, 3);
         rig.sync(b);
@@ -375,10 +365,15 @@ fn a_lost_device_fails_every_call_and_the_other_goes_on() {
     for rig in [Rig::seeded(1), Rig::of(Sim::immediate())] {
         let (a, order, other) = (rig.stream(), Order::default(), rig.on(1));
         let gate = Gate::default();
-        rig.host_function(a, HostFunction::behind(gate, || ()));
+        rig.host_function(a, HostFunction::behind(gate.clone(), || ()));
         order.mark(&rig, a, 1);
+        let (b, event) = (other.stream(), rig.event());
+        rig.record(event, a);
+        other.wait(b, event);
         rig.sim.lose_device(rig.device);
+        gate.open();
         rig.sim.settle();
+        other.sync(b);
         assert!(order.seen().is_empty(), "what had not run never runs");
         let lost = Some(Status::DeviceLost);
         assert_eq!(rig.sim.memory(rig.device).err().map(|error| error.status), lost);
@@ -410,10 +405,7 @@ fn handles_that_are_dead_foreign_or_nobodys_are_refused() {
     assert_eq!(refused.status, Status::InvalidHandle);
     let refused = rig.sim.event_create(DeviceId(2)).unwrap_err();
     assert_eq!(refused.status, Status::InvalidDevice);
-    assert_eq!(
-        rig.sim.stream_create(rig.device, 1).unwrap_err().status,
-        Status::InvalidValue
-    );
+    assert_eq!(rig.sim.stream_create(rig.device, 1).unwrap_err().status, Status::InvalidValue);
 }
 
 #[test]
@@ -447,4 +439,54 @@ fn an_immediate_simulator_keeps_stream_order_behind_a_gate() {
     rig.sync(b);
     assert_eq!(rig.peek(other, 4096), [2; 4096]);
     assert_eq!(rig.used(), held - 4096);
+}
+
+#[test]
+fn a_kernel_that_panics_is_reported_and_disturbs_nobody() {
+    for seed in SEEDS {
+        let rig = Rig::seeded(seed);
+        let (a, b, ptr) = (rig.stream(), rig.stream(), rig.alloc(64));
+        let mut target = [0; 64];
+        rig.fill(a, ptr, 7, 64);
+        let kernel = Launch::new("broken").body(|_| std::panic::resume_unwind(Box::new("caught")));
+        rig.sim.launch(rig.device, b, kernel).unwrap();
+        // Pageable memory: this waits, and meanwhile the other stream may go on.
+        rig.download(a, target.as_mut_ptr(), ptr, 64);
+        assert_eq!(target, [7; 64]);
+        rig.sync(b);
+        let hazard = rig.only_hazard();
+        assert_eq!(hazard.kind, HazardKind::KernelPanicked);
+        assert_eq!((hazard.second.what, hazard.second.place), ("broken", Place::Stream(2)));
+        assert!(hazard.to_string().contains("broken on stream 2"), "{hazard}");
+        rig.fill(b, ptr, 8, 64);
+        rig.sync(b);
+        assert_eq!(rig.peek(ptr, 1), [8]);
+    }
+    let rig = Rig::of(Sim::immediate());
+    let kernel = Launch::new("broken").body(|_| std::panic::resume_unwind(Box::new("caught")));
+    rig.sim.launch(rig.device, RawStream::LEGACY, kernel).unwrap();
+}
+
+#[test]
+fn whoever_waits_behind_a_gate_notices_that_the_device_is_lost() {
+    for sim in [Sim::seeded(1), Sim::immediate()] {
+        let rig = Rig::of(sim);
+        let (a, gate) = (rig.stream(), Gate::default());
+        rig.host_function(a, HostFunction::behind(gate.clone(), || ()));
+        let sim = rig.sim.clone();
+        let waiter = std::thread::spawn(move || {
+            // SAFETY: the stream is live.
+            unsafe { sim.stream_synchronize(DeviceId(0), a) }
+        });
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        rig.sim.lose_device(rig.device);
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !waiter.is_finished() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        let noticed = waiter.is_finished();
+        gate.open();
+        assert!(noticed, "it waits for a gate whose stream is gone");
+        assert_eq!(waiter.join().unwrap().map_err(|error| error.status), Err(Status::DeviceLost));
+    }
 }

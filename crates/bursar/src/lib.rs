@@ -51,6 +51,7 @@ pub use bursar_cuda as cuda;
 pub use bursar_device::*;
 pub use bursar_memory::*;
 pub use bursar_sim as sim;
+pub use bursar_trace as trace;
 
 /// What most programs use, in one `use`.
 ///

@@ -117,7 +117,7 @@ fn loom_models(root: &Path) -> Result<(), Error> {
 fn loom_model(root: &Path, package: &str) -> Command {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
-    let mut command = cargo(root, ["test", "--release", "-p", package, "--test", "loom"]);
+    let mut command = cargo(root, ["test", "--profile", "loom", "-p", package, "--test", "loom"]);
     command.env("CARGO_TARGET_DIR", Path::new(&target).join("loom"));
     command.env("RUSTFLAGS", flags.trim_start());
     command
@@ -233,7 +233,7 @@ mod tests {
     fn loom_builds_in_a_folder_of_its_own() {
         let line = describe(&loom_model(Path::new("."), "bursar-memory"));
         assert!(line.contains("/loom "), "{line}");
-        assert!(line.contains("--cfg loom\" cargo test --release -p bursar-memory"), "{line}");
+        assert!(line.contains("--cfg loom\" cargo test --profile loom -p bursar-memory"), "{line}");
     }
 
     #[test]

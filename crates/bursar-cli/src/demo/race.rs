@@ -14,7 +14,7 @@ pub(crate) struct Race {
     program: Vec<&'static str>,
     hazards: Vec<String>,
     /// How many hazards the same program has with the missing wait put in.
-    hazards_when_ordered: usize,
+    pub(super) hazards_when_ordered: usize,
 }
 
 /// Runs the program twice: as it was written, and with the wait that was forgotten.

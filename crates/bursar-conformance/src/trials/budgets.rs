@@ -20,9 +20,7 @@ fn limit(rig: &Rig) -> Bytes {
 }
 
 fn refused(rig: &Rig, bytes: u64) -> Error {
-    rig.memory
-        .allocate(bytes, 256, rig.stream, tag!("too much"))
-        .expect_err("over the limit")
+    rig.memory.allocate(bytes, 256, rig.stream, tag!("too much")).expect_err("over the limit")
 }
 
 fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &Rig) {
@@ -33,21 +31,10 @@ fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &Rig) {
     let requested = Bytes(limit.get() / 2);
     assert_eq!(
         refused(rig, requested.get()),
-        Error::OutOfBudget {
-            requested,
-            remaining: limit.saturating_sub(outstanding),
-            limit
-        }
+        Error::OutOfBudget { requested, remaining: limit.saturating_sub(outstanding), limit }
     );
-    assert_eq!(
-        (rig.outstanding(), rig.memory.released_total()),
-        (outstanding, released)
-    );
-    assert_eq!(
-        rig.faults.calls(Call::Allocate) + rig.faults.calls(Call::AllocateAsync),
-        calls,
-        "the inner was asked"
-    );
+    assert_eq!((rig.outstanding(), rig.memory.released_total()), (outstanding, released));
+    assert_eq!(rig.faults.calls(Call::Allocate) + rig.faults.calls(Call::AllocateAsync), calls, "the inner was asked");
     rig.free(block);
     rig.drain();
 }
@@ -75,19 +62,9 @@ fn b5_what_has_completed_is_reaped_before_anything_is_refused(rig: &Rig) {
 fn b5_a_reap_that_fails_reports_its_own_error(rig: &Rig) {
     let limit = limit(rig);
     let block = rig.allocate(limit.get());
-    rig.context.fault().record(bursar_core::DriverError::new(
-        "planted",
-        rig.context.device(),
-        Status::InvalidValue,
-    ));
+    rig.context.fault().record(bursar_core::DriverError::new("planted", rig.context.device(), Status::InvalidValue));
     assert!(matches!(refused(rig, 256), Error::Driver(error) if error.call == "planted"));
-    assert!(matches!(
-        refused(rig, 256),
-        Error::OutOfBudget {
-            remaining: Bytes::ZERO,
-            ..
-        }
-    ));
+    assert!(matches!(refused(rig, 256), Error::OutOfBudget { remaining: Bytes::ZERO, .. }));
     rig.free(block);
     rig.drain();
 }
@@ -96,13 +73,7 @@ fn b6_an_exact_fit_succeeds_and_the_next_byte_does_not(rig: &Rig) {
     let limit = limit(rig);
     let most = rig.allocate(limit.get() - 256);
     let last = rig.allocate(256);
-    assert!(matches!(
-        refused(rig, 1),
-        Error::OutOfBudget {
-            remaining: Bytes::ZERO,
-            ..
-        }
-    ));
+    assert!(matches!(refused(rig, 1), Error::OutOfBudget { remaining: Bytes::ZERO, .. }));
     rig.free(most);
     rig.free(last);
     rig.drain();
@@ -123,11 +94,7 @@ fn b7_what_is_charged_is_what_is_granted(rig: &Rig) {
 
 fn b8_an_inner_failure_is_forwarded_and_costs_nothing(rig: &Rig) {
     let limit = limit(rig);
-    let call = if rig.stack.kind.stream_ordered {
-        Call::AllocateAsync
-    } else {
-        Call::Allocate
-    };
+    let call = if rig.stack.kind.stream_ordered { Call::AllocateAsync } else { Call::Allocate };
     for _ in 0..3 {
         rig.faults.fail_next(call, Status::NotSupported);
         match rig.memory.allocate(limit.get(), 256, rig.stream, tag!("failing")) {
@@ -145,16 +112,7 @@ fn b9_a_charge_ends_when_the_memory_is_free(rig: &Rig) {
     if rig.stack.kind.stream_ordered {
         let stall = rig.stall(rig.stream);
         rig.free(block);
-        assert!(
-            matches!(
-                refused(rig, 1),
-                Error::OutOfBudget {
-                    remaining: Bytes::ZERO,
-                    ..
-                }
-            ),
-            "the free has not run"
-        );
+        assert!(matches!(refused(rig, 1), Error::OutOfBudget { remaining: Bytes::ZERO, .. }), "the free has not run");
         drop(stall);
         rig.drain();
     } else {

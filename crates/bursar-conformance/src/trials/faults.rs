@@ -11,19 +11,11 @@ super::clauses! {
 }
 
 fn free_call(rig: &Rig) -> Call {
-    if rig.stack.kind.stream_ordered {
-        Call::FreeAsync
-    } else {
-        Call::Free
-    }
+    if rig.stack.kind.stream_ordered { Call::FreeAsync } else { Call::Free }
 }
 
 fn allocate_call(rig: &Rig) -> Call {
-    if rig.stack.kind.stream_ordered {
-        Call::AllocateAsync
-    } else {
-        Call::Allocate
-    }
+    if rig.stack.kind.stream_ordered { Call::AllocateAsync } else { Call::Allocate }
 }
 
 fn r6_a_failed_free_is_counted_reported_once_and_tried_again(rig: &Rig) {
@@ -35,10 +27,7 @@ fn r6_a_failed_free_is_counted_reported_once_and_tried_again(rig: &Rig) {
     }
     assert_eq!(rig.outstanding(), granted, "the driver does not have them back");
     match rig.memory.allocate(256, 256, rig.stream, tag!("next")) {
-        Err(Error::Driver(DriverError {
-            status: Status::InvalidValue,
-            ..
-        })) => {}
+        Err(Error::Driver(DriverError { status: Status::InvalidValue, .. })) => {}
         other => panic!("the next fallible call reports the failed free: {other:?}"),
     }
     let block = rig.allocate(256);
@@ -58,10 +47,7 @@ fn r6_a_lost_device_is_reported_by_every_call(rig: &Rig) {
             rig.memory.reap().map(drop),
             rig.memory.reap_blocking(std::time::Duration::MAX).map(drop),
         ] {
-            assert!(
-                matches!(result, Err(Error::Driver(error)) if error.is_sticky()),
-                "{result:?}"
-            );
+            assert!(matches!(result, Err(Error::Driver(error)) if error.is_sticky()), "{result:?}");
         }
     }
     assert_eq!(rig.outstanding(), granted, "what a lost device held stays counted");
@@ -70,30 +56,11 @@ fn r6_a_lost_device_is_reported_by_every_call(rig: &Rig) {
 fn r6_a_failed_allocation_leaves_nothing_behind(rig: &Rig) {
     rig.faults.fail_next(allocate_call(rig), Status::InvalidValue);
     let failed = rig.memory.allocate(1000, 256, rig.stream, tag!("failing"));
-    assert!(matches!(
-        failed,
-        Err(Error::Driver(DriverError {
-            status: Status::InvalidValue,
-            ..
-        }))
-    ));
+    assert!(matches!(failed, Err(Error::Driver(DriverError { status: Status::InvalidValue, .. }))));
     assert_eq!(rig.outstanding(), Bytes::ZERO);
     rig.faults.fail_next(allocate_call(rig), Status::OutOfMemory);
-    let failed = rig
-        .memory
-        .allocate(1000, 256, rig.stream, tag!("failing"))
-        .expect_err("no room");
-    assert!(
-        failed.is_capacity()
-            && matches!(
-                failed,
-                Error::OutOfMemory {
-                    requested: Bytes(1024),
-                    ..
-                }
-            ),
-        "{failed:?}"
-    );
+    let failed = rig.memory.allocate(1000, 256, rig.stream, tag!("failing")).expect_err("no room");
+    assert!(failed.is_capacity() && matches!(failed, Error::OutOfMemory { requested: Bytes(1024), .. }), "{failed:?}");
     assert_eq!(rig.outstanding(), Bytes::ZERO);
     rig.free(rig.allocate(1000));
     rig.drain();

@@ -45,9 +45,7 @@ fn r8_bytes_move_with_the_frame(rig: &Rig) {
     let (driver, device) = (rig.context.driver(), rig.context.device());
     let raw = rig.context.resolve(rig.stream).expect("live");
     let frame = frames.create_frame(bytes).expect("there is room");
-    let range = driver
-        .address_reserve(device, 2 * bytes, 0)
-        .expect("addresses are plenty");
+    let range = driver.address_reserve(device, 2 * bytes, 0).expect("addresses are plenty");
     let mut seen = vec![0u8; 4096];
     for (turn, at) in [range, range.offset(bytes)].into_iter().enumerate() {
         // SAFETY: reserved above, and what was mapped is unmapped at the end of each turn.
@@ -66,10 +64,7 @@ fn r8_bytes_move_with_the_frame(rig: &Rig) {
         // SAFETY: mapped above, and all work that touched it has been waited for.
         unsafe { driver.pages_unmap(device, at, bytes) }.expect("unmapped");
     }
-    assert!(
-        seen.chunks(4).all(|word| word == 0xdead_beef_u32.to_ne_bytes()),
-        "the bytes stayed behind"
-    );
+    assert!(seen.chunks(4).all(|word| word == 0xdead_beef_u32.to_ne_bytes()), "the bytes stayed behind");
     frames.release_frame(frame).expect("its own frame");
     // SAFETY: nothing is mapped there any more.
     unsafe { driver.address_release(device, range, 2 * bytes) }.expect("released");
@@ -78,9 +73,7 @@ fn r8_bytes_move_with_the_frame(rig: &Rig) {
 fn r8_a_foreign_frame_comes_back(rig: &Rig) {
     let open = || leaf::Frames.open(&rig.context).expect("the device maps pages");
     let (frames, others) = (open(), open());
-    let refused = others
-        .release_frame(frames.create_frame(1).expect("there is room"))
-        .expect_err("not its frame");
+    let refused = others.release_frame(frames.create_frame(1).expect("there is room")).expect_err("not its frame");
     assert!(matches!(refused.error, Error::InvalidValue { .. }));
     assert_ne!(frames.bytes_outstanding(), Bytes::ZERO);
     frames.release_frame(refused.frame).expect("its own frame");
@@ -89,10 +82,7 @@ fn r8_a_foreign_frame_comes_back(rig: &Rig) {
 fn r8_impossible_frames_are_refused(rig: &Rig) {
     let frames = leaf::Frames.open(&rig.context).expect("the device maps pages");
     for requested in [0, u64::MAX] {
-        assert_eq!(
-            frames.create_frame(requested).err(),
-            Some(Error::InvalidSize { requested })
-        );
+        assert_eq!(frames.create_frame(requested).err(), Some(Error::InvalidSize { requested }));
     }
     let total = rig.context.facts().total.get();
     let refused = frames.create_frame(total * 2).expect_err("more than there is");

@@ -89,7 +89,7 @@ impl DeviceMemoryResource for DirectMemory {
         let context = &self.context;
         let granted = grant(bytes, align)?;
         context.fault().check()?;
-        let raw = context.resolve_for_memory(stream)?;
+        let held = context.hold_for_memory(stream)?;
         let base = context
             .driver()
             .allocate(context.device(), granted.get())
@@ -97,7 +97,7 @@ impl DeviceMemoryResource for DirectMemory {
         self.granted.fetch_add(granted.get(), Ordering::Release);
         let parts = BlockParts::aligned(base, bytes, granted, align, tag, self.owner);
         // SAFETY: the range lies in the allocation just made, which nobody else has.
-        unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes, stream: raw, tag }) };
+        unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes, stream: held.raw(), tag }) };
         // SAFETY: a fresh driver allocation of `granted` bytes, given out with this token alone.
         Ok(unsafe { DeviceBlock::from_parts(parts, stream) })
     }
@@ -108,12 +108,12 @@ impl DeviceMemoryResource for DirectMemory {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
         }
-        let raw = match context.resolve_for_free(stream) {
-            Ok(raw) => raw,
+        let held = match context.hold_for_free(stream) {
+            Ok(held) => held,
             Err(error) => return Err(Refused { block, error }),
         };
         // SAFETY: the block is this leaf's and is consumed here.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: raw }) };
+        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
         let (base, granted) = (block.base(), block.granted().get());
         if let Err(error) = self.give_back(base, granted) {
             self.stuck.keep(context, (base, granted), error);
@@ -123,5 +123,15 @@ impl DeviceMemoryResource for DirectMemory {
 
     fn tracks_use(&self) -> bool {
         true
+    }
+}
+
+impl Drop for DirectMemory {
+    fn drop(&mut self) {
+        if let Err(Error::Driver(error)) =
+            self.stuck.retry(&self.context, |(base, granted)| self.give_back(base, granted))
+        {
+            self.context.fault().record(error);
+        }
     }
 }

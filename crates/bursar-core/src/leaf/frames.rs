@@ -129,3 +129,12 @@ impl FrameSource for DeviceFrames {
         Ok(())
     }
 }
+
+impl Drop for DeviceFrames {
+    fn drop(&mut self) {
+        if let Err(Error::Driver(error)) = self.stuck.retry(&self.context, |(kind, bytes)| self.give_back(kind, bytes))
+        {
+            self.context.fault().record(error);
+        }
+    }
+}

@@ -28,14 +28,15 @@ struct Lane {
     completed: AtomicU64,
     unmarked: AtomicU32,
     marks: Mutex<VecDeque<Mark>>,
+    /// Held while the completed total moves.
+    completing: Mutex<()>,
 }
 
-/// What was pending on a stream when it was forgotten, and the event that tells when it is done. Without an event the
-/// device was lost, and so are the bytes.
+/// What was pending on a stream when it was forgotten, and the event that tells when it is done.
 #[derive(Clone, Copy, Debug)]
 struct Orphan {
     bytes: u64,
-    event: Option<RawEvent>,
+    event: RawEvent,
 }
 
 /// The frees of one leaf that may not have run yet.
@@ -44,6 +45,8 @@ pub(super) struct Pending {
     lanes: Box<[Lane]>,
     lanes_used: AtomicUsize,
     orphans: Mutex<Vec<Orphan>>,
+    /// How many there are, those being asked about included.
+    orphan_count: AtomicUsize,
     released: AtomicU64,
 }
 
@@ -57,6 +60,7 @@ impl Pending {
             lanes: (0..STREAM_SLOTS).map(|_| Lane::default()).collect(),
             lanes_used: AtomicUsize::new(0),
             orphans: Mutex::default(),
+            orphan_count: AtomicUsize::new(0),
             released: AtomicU64::new(0),
         }
     }
@@ -70,7 +74,9 @@ impl Pending {
     pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, raw: RawStream, bytes: u64) {
         let lane = &self.lanes[stream.slot()];
         lane.retired.fetch_add(bytes, Ordering::AcqRel);
-        self.lanes_used.fetch_max(stream.slot() + 1, Ordering::Relaxed);
+        if self.lanes_used.load(Ordering::Relaxed) <= stream.slot() {
+            self.lanes_used.fetch_max(stream.slot() + 1, Ordering::Relaxed);
+        }
         if lane.unmarked.fetch_add(1, Ordering::Relaxed) + 1 == FREES_PER_MARK
             && let Err(error) = self.look_or_mark(context, lane, raw)
         {
@@ -80,12 +86,12 @@ impl Pending {
 
     fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<(), DriverError> {
         lane.unmarked.store(0, Ordering::Relaxed);
-        if self.complete_if_dry(context, lane, raw)? {
-            return Ok(());
-        }
+        self.reap_lane(context, lane, raw)?;
         let upto = lane.retired.load(Ordering::Acquire);
-        let event = recorded_event(context, raw)?;
-        locked(&lane.marks).push_back(Mark { upto, event });
+        if lane.completed.load(Ordering::Acquire) != upto {
+            let event = recorded_event(context, raw)?;
+            locked(&lane.marks).push_back(Mark { upto, event });
+        }
         Ok(())
     }
 
@@ -98,35 +104,34 @@ impl Pending {
             self.complete(lane, upto);
             let (passed, ahead): (Vec<_>, Vec<_>) =
                 locked(&lane.marks).drain(..).partition(|mark| !is_after(mark.upto, upto));
-            passed.iter().for_each(|mark| context.give_event(mark.event));
+            passed.iter().for_each(|mark| give_event(context, mark.event));
             locked(&lane.marks).extend(ahead);
         }
         Ok(dry)
     }
 
-    /// Moves the lane's completed total up to `upto`; whoever moves it counts the difference as released.
+    /// Moves the lane's completed total up to `upto` and counts the difference as released. Released comes first: whoever
+    /// finds a lane with nothing pending may rely on everything in it being counted.
     fn complete(&self, lane: &Lane, upto: u64) {
-        let advance = lane
-            .completed
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |completed| is_after(upto, completed).then_some(upto));
-        if let Ok(before) = advance {
-            self.released.fetch_add(upto.wrapping_sub(before), Ordering::Release);
+        let _turn = locked(&lane.completing);
+        let completed = lane.completed.load(Ordering::Acquire);
+        if is_after(upto, completed) {
+            self.released.fetch_add(upto.wrapping_sub(completed), Ordering::Release);
+            lane.completed.store(upto, Ordering::Release);
         }
     }
 
-    /// Looks how far every stream has come; answers how many bytes were found complete, by anyone.
-    pub(super) fn reap(
-        &self,
-        context: &DeviceContext,
-        resolve: impl Fn(usize) -> Option<RawStream>,
-    ) -> Result<Bytes, DriverError> {
+    /// Looks how far every stream has come; answers how many bytes were found complete, by anyone. A stream that cannot be
+    /// asked does not keep the others from being asked.
+    pub(super) fn reap(&self, context: &DeviceContext) -> Result<Bytes, DriverError> {
         let before = self.released();
+        let mut outcome = Ok(());
         for slot in self.busy() {
-            if let Some(raw) = resolve(slot) {
-                self.reap_lane(context, &self.lanes[slot], raw)?;
+            if let Some(held) = context.hold_slot(slot) {
+                outcome = outcome.and(self.reap_lane(context, &self.lanes[slot], held.raw()));
             }
         }
-        self.reap_orphans(context)?;
+        outcome.and(self.reap_orphans(context))?;
         Ok(Bytes(self.released().wrapping_sub(before)))
     }
 
@@ -142,7 +147,7 @@ impl Pending {
             match unsafe { context.driver().event_query(context.device(), mark.event) } {
                 Ok(progress) if progress.is_complete() => {
                     self.complete(lane, mark.upto);
-                    context.give_event(mark.event);
+                    give_event(context, mark.event);
                 }
                 other => {
                     locked(&lane.marks).push_front(mark);
@@ -154,27 +159,23 @@ impl Pending {
 
     fn reap_orphans(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let orphans = std::mem::take(&mut *locked(&self.orphans));
-        let (mut left, mut result) = (Vec::new(), Ok(()));
+        let (mut left, mut outcome) = (Vec::new(), Ok(()));
         for orphan in orphans {
-            let Some(event) = orphan.event else {
-                left.push(orphan);
-                continue;
-            };
             // SAFETY: orphans hold live events of this device.
-            match unsafe { context.driver().event_query(context.device(), event) } {
+            match unsafe { context.driver().event_query(context.device(), orphan.event) } {
                 Ok(progress) if progress.is_complete() => {
                     self.released.fetch_add(orphan.bytes, Ordering::Release);
-                    context.give_event(event);
+                    self.orphan_count.fetch_sub(1, Ordering::Release);
+                    give_event(context, orphan.event);
                 }
-                Ok(_) => left.push(orphan),
-                Err(error) => {
+                other => {
                     left.push(orphan);
-                    result = Err(error);
+                    outcome = outcome.and(other.map(drop));
                 }
             }
         }
         locked(&self.orphans).append(&mut left);
-        result
+        outcome
     }
 
     /// The places of streams with frees that are not known to have run.
@@ -187,43 +188,68 @@ impl Pending {
 
     /// Whether anything waits for the event of a stream that was forgotten.
     pub(super) fn has_orphans(&self) -> bool {
-        locked(&self.orphans).iter().any(|orphan| orphan.event.is_some())
+        self.orphan_count.load(Ordering::Acquire) > 0
     }
 
-    /// Puts what is pending on a stream behind an event of its own, so that the stream may go.
+    /// Waits for everything that was freed before, on streams and on those that were forgotten.
+    pub(super) fn wait(&self, context: &DeviceContext) -> Result<(), DriverError> {
+        for slot in self.busy() {
+            if let Some(held) = context.hold_slot(slot) {
+                // SAFETY: the stream is live while it is held.
+                unsafe { context.driver().stream_synchronize(context.device(), held.raw()) }?;
+            }
+        }
+        // Taken out while they are waited for, so that nobody gives their events back meanwhile.
+        let orphans = std::mem::take(&mut *locked(&self.orphans));
+        let waited = orphans.iter().try_for_each(|orphan| {
+            // SAFETY: orphans hold live events of this device.
+            unsafe { context.driver().event_synchronize(context.device(), orphan.event) }
+        });
+        locked(&self.orphans).extend(orphans);
+        waited
+    }
+
+    /// Puts what is pending on a stream that nobody uses any more behind an event of its own, so that the stream may go.
     pub(super) fn stream_ends(&self, context: &DeviceContext, stream: Stream, raw: RawStream) {
         let lane = &self.lanes[stream.slot()];
         let upto = lane.retired.load(Ordering::Acquire);
         let before = lane.completed.swap(upto, Ordering::AcqRel);
         lane.unmarked.store(0, Ordering::Relaxed);
         let marks = std::mem::take(&mut *locked(&lane.marks));
-        marks.iter().for_each(|mark| context.give_event(mark.event));
+        marks.iter().for_each(|mark| give_event(context, mark.event));
         let bytes = upto.wrapping_sub(before);
         if bytes == 0 {
             return;
         }
-        let event = match recorded_event(context, raw) {
-            Ok(event) => Some(event),
+        match recorded_event(context, raw) {
+            Ok(event) => {
+                self.orphan_count.fetch_add(1, Ordering::Release);
+                locked(&self.orphans).push(Orphan { bytes, event });
+            }
             Err(error) => {
                 context.fault().record(error);
                 // SAFETY: the stream is live until its adoption has ended, which is after this.
-                if unsafe { context.driver().stream_synchronize(context.device(), raw) }.is_ok() {
-                    self.released.fetch_add(bytes, Ordering::Release);
-                    return;
+                match unsafe { context.driver().stream_synchronize(context.device(), raw) } {
+                    Ok(()) => drop(self.released.fetch_add(bytes, Ordering::Release)),
+                    // The device has lost them: they stay counted.
+                    Err(error) => context.fault().record(error),
                 }
-                None
             }
-        };
-        locked(&self.orphans).push(Orphan { bytes, event });
+        }
     }
 
     /// Gives every event back; for the leaf's own end.
     pub(super) fn give_events_back(&self, context: &DeviceContext) {
         for lane in &self.lanes {
-            locked(&lane.marks).drain(..).for_each(|mark| context.give_event(mark.event));
+            locked(&lane.marks).drain(..).for_each(|mark| give_event(context, mark.event));
         }
-        locked(&self.orphans).drain(..).filter_map(|orphan| orphan.event).for_each(|event| context.give_event(event));
+        locked(&self.orphans).drain(..).for_each(|orphan| give_event(context, orphan.event));
     }
+}
+
+fn give_event(context: &DeviceContext, event: RawEvent) {
+    // SAFETY: marks and orphans take their events from the context, and each is given back once, when it is forgotten.
+    unsafe { context.give_event(event) };
 }
 
 /// Whether running total `a` is further than `b`; both only grow, modulo 2⁶⁴.
@@ -237,7 +263,7 @@ fn recorded_event(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, D
     match unsafe { context.driver().event_record(context.device(), event, raw) } {
         Ok(()) => Ok(event),
         Err(error) => {
-            context.give_event(event);
+            give_event(context, event);
             Err(error)
         }
     }

@@ -5,7 +5,7 @@ use super::pending::Pending;
 use super::stuck::Stuck;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
-    Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Stream, grant,
+    Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream, StreamMisuse, grant,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -59,11 +59,37 @@ impl AsyncMemory {
     }
 
     fn give_back(&self, free: StuckFree) -> Result<(), DriverError> {
-        // The stream of a free that stayed stuck until its adoption ended has run dry: any stream will do.
-        let stream =
-            if self.context.resolve(free.stream).is_ok() { free.stream } else { self.context.default_stream() };
-        let raw = self.context.resolve(stream).unwrap_or(RawStream::LEGACY);
-        self.submit_free(free.base, free.granted, stream, raw)
+        match self.context.hold(free.stream) {
+            Ok(held) => self.submit_free(free.base, free.granted, free.stream, held.raw()),
+            Err(_) => Err(DriverError::new("free_async", self.context.device(), Status::InvalidHandle)),
+        }
+    }
+
+    /// Keeps a free that failed. Where its stream may end before it is tried again, it moves to one that does not.
+    #[cold]
+    fn keep(&self, mut free: StuckFree, error: DriverError) {
+        if free.stream.is_adopted()
+            && let Ok(heir) = self.context.heir()
+            && (self.context.order(free.stream, heir).is_ok() || self.context.synchronize(free.stream).is_ok())
+        {
+            free.stream = heir;
+        }
+        self.stuck.keep(&self.context, free, error);
+    }
+
+    /// Orders a free on another stream after the block's own, where it was allocated, or after its heir if its adoption
+    /// has ended.
+    #[inline]
+    fn ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<()> {
+        if block.stream() == stream {
+            return Ok(());
+        }
+        match self.context.order(block.stream(), stream) {
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
+                self.context.order(self.context.heir()?, stream)
+            }
+            ordered => ordered,
+        }
     }
 
     fn submit_free(&self, base: DevicePtr, granted: u64, stream: Stream, raw: RawStream) -> Result<(), DriverError> {
@@ -75,19 +101,6 @@ impl AsyncMemory {
 
     fn retry_stuck(&self) -> Result<Bytes> {
         self.stuck.retry(&self.context, |free| self.give_back(free).map(|()| Bytes::ZERO))
-    }
-
-    fn raw(&self, slot: usize) -> Option<RawStream> {
-        self.context.resolve_slot(slot)
-    }
-
-    /// Waits for every stream that has frees which are not known to have run.
-    fn wait_for_all(&self) -> Result<(), DriverError> {
-        for raw in self.pending.busy().filter_map(|slot| self.raw(slot)) {
-            // SAFETY: the table resolves live streams of this device only.
-            unsafe { self.context.driver().stream_synchronize(self.context.device(), raw) }?;
-        }
-        Ok(())
     }
 
     fn is_quiet(&self) -> bool {
@@ -113,27 +126,31 @@ impl Holder for AsyncMemory {
     fn reap(&self) -> Result<Bytes> {
         let context = &self.context;
         context.fault().check()?;
-        self.retry_stuck()?;
-        let found = self.pending.reap(context, |slot| self.raw(slot)).map_err(|error| context.failed(error))?;
+        let retried = self.retry_stuck();
+        let found = self.pending.reap(context).map_err(|error| context.failed(error))?;
         if found > Bytes::ZERO {
             context.sink().emit(&Record { granted: found, ..Record::new(Action::Reap, context.device()) });
         }
-        Ok(found)
+        retried.map(|_| found)
     }
 
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
         let (start, before) = (Instant::now(), self.released_total());
-        loop {
+        self.reap()?;
+        if patience == Duration::MAX {
+            self.pending.wait(&self.context).map_err(|error| self.context.failed(error))?;
             self.reap()?;
-            if self.is_quiet() || start.elapsed() >= patience {
-                return Ok(Bytes(self.released_total().wrapping_sub(before)));
-            }
-            if patience == Duration::MAX {
-                self.wait_for_all().map_err(|error| self.context.failed(error))?;
-            } else {
-                std::thread::sleep(POLL.min(patience));
+            // Another thread may have been asking about the last of them.
+            while self.pending.has_orphans() {
+                std::thread::yield_now();
+                self.reap()?;
             }
         }
+        while !self.is_quiet() && patience != Duration::MAX && start.elapsed() < patience {
+            std::thread::sleep(POLL.min(patience));
+            self.reap()?;
+        }
+        Ok(Bytes(self.released_total().wrapping_sub(before)))
     }
 }
 
@@ -150,14 +167,14 @@ impl DeviceMemoryResource for AsyncMemory {
         let context = &self.context;
         let granted = grant(bytes, align)?;
         context.fault().check()?;
-        let raw = context.resolve_for_memory(stream)?;
-        // SAFETY: the table resolves live streams of this device only.
-        let base = unsafe { context.driver().allocate_async(context.device(), raw, granted.get()) }
+        let held = context.hold_for_memory(stream)?;
+        // SAFETY: the stream is live while it is held.
+        let base = unsafe { context.driver().allocate_async(context.device(), held.raw(), granted.get()) }
             .map_err(|error| context.allocation_failed(error, granted))?;
         self.granted.fetch_add(granted.get(), Ordering::Release);
         let parts = BlockParts::aligned(base, bytes, granted, align, tag, self.owner);
         // SAFETY: the range lies in the allocation just made, which nobody else has.
-        unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes, stream: raw, tag }) };
+        unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes, stream: held.raw(), tag }) };
         // SAFETY: a fresh driver allocation of `granted` bytes, given out with this token alone.
         Ok(unsafe { DeviceBlock::from_parts(parts, stream) })
     }
@@ -168,15 +185,15 @@ impl DeviceMemoryResource for AsyncMemory {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
         }
-        let raw = match context.resolve_for_free(stream) {
-            Ok(raw) => raw,
+        let held = match context.hold_for_free(stream).and_then(|held| self.ordered(&block, stream).map(|()| held)) {
+            Ok(held) => held,
             Err(error) => return Err(Refused { block, error }),
         };
         // SAFETY: the block is this leaf's and is consumed here.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: raw }) };
+        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
         let (base, granted) = (block.base(), block.granted().get());
-        if let Err(error) = self.submit_free(base, granted, stream, raw) {
-            self.stuck.keep(context, StuckFree { base, granted, stream }, error);
+        if let Err(error) = self.submit_free(base, granted, stream, held.raw()) {
+            self.keep(StuckFree { base, granted, stream }, error);
         }
         Ok(())
     }
@@ -191,16 +208,7 @@ impl Member for AsyncMemory {
         Bytes::ZERO
     }
 
-    fn stream_ends(&self, stream: Stream) {
-        let Ok(raw) = self.context.resolve(stream) else { return };
-        if let Err(Error::Driver(error)) = self.retry_stuck() {
-            self.context.fault().record(error);
-            // What stays stuck is freed on another stream later, so this one has to have run dry.
-            // SAFETY: the stream is live until its adoption has ended, which is after this.
-            if let Err(error) = unsafe { self.context.driver().stream_synchronize(self.context.device(), raw) } {
-                self.context.fault().record(error);
-            }
-        }
+    fn stream_ends(&self, stream: Stream, raw: RawStream) {
         self.pending.stream_ends(&self.context, stream, raw);
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::{Bytes, DeviceContext, DriverError, Result};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What could not be given back yet.
 #[derive(Debug)]
 pub(super) struct Stuck<T> {
+    /// How many there are, those being tried included.
     count: AtomicUsize,
     items: Mutex<VecDeque<T>>,
 }
@@ -23,18 +24,17 @@ impl<T: Copy> Stuck<T> {
     #[cold]
     pub(super) fn keep(&self, context: &DeviceContext, item: T, error: DriverError) {
         context.fault().record(error);
-        self.put(item);
+        self.count.fetch_add(1, SeqCst);
+        self.items().push_back(item);
     }
 
-    fn put(&self, item: T) {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner).push_back(item);
-        self.count.fetch_add(1, Relaxed);
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
     }
 
-    fn take(&self) -> Option<T> {
-        let item = self.items.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
-        self.count.fetch_sub(1, Relaxed);
-        Some(item)
+    fn items(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tries each free that is stuck once more; those that fail again stay, and the first failure is the answer.
@@ -45,18 +45,21 @@ impl<T: Copy> Stuck<T> {
         context: &DeviceContext,
         free: impl Fn(T) -> Result<Bytes, DriverError>,
     ) -> Result<Bytes> {
-        if self.count.load(Relaxed) == 0 { Ok(Bytes::ZERO) } else { self.retry_all(context, free) }
+        if self.is_empty() { Ok(Bytes::ZERO) } else { self.retry_all(context, free) }
     }
 
     #[cold]
     fn retry_all(&self, context: &DeviceContext, free: impl Fn(T) -> Result<Bytes, DriverError>) -> Result<Bytes> {
         let (mut released, mut failure) = (Bytes::ZERO, None);
-        for _ in 0..self.count.load(Relaxed) {
-            let Some(item) = self.take() else { break };
+        for _ in 0..self.count.load(SeqCst) {
+            let Some(item) = self.items().pop_front() else { break };
             match free(item) {
-                Ok(bytes) => released = released.saturating_add(bytes),
+                Ok(bytes) => {
+                    self.count.fetch_sub(1, SeqCst);
+                    released = released.saturating_add(bytes);
+                }
                 Err(error) => {
-                    self.put(item);
+                    self.items().push_back(item);
                     failure.get_or_insert(error);
                 }
             }

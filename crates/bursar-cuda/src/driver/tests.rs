@@ -40,6 +40,11 @@ fn record(cuda: &Cuda, device: DeviceId) -> Result<(), DriverError> {
     unsafe { cuda.event_record(device, RawEvent(8), RawStream::LEGACY) }
 }
 
+fn close(cuda: &Cuda, device: DeviceId) -> Result<(), DriverError> {
+    // SAFETY: the fake driver gives out nothing.
+    unsafe { cuda.close(device) }
+}
+
 fn launch(cuda: &Cuda, function: HostFunction) -> Result<(), DriverError> {
     // SAFETY: the fake driver looks at no handle.
     unsafe { cuda.host_function(GPU0, RawStream::LEGACY, function) }
@@ -71,15 +76,101 @@ fn d2_nothing_is_changed_where_the_right_context_is_current() {
     assert_eq!(seen(), [("cuEventRecord", primary(0), GLOBAL)]);
 }
 
+/// Every call that names a stream and needs nothing current.
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "the same of each: the fake driver looks at nothing")]
+fn each_on(cuda: &Cuda, stream: RawStream) -> [Result<(), DriverError>; 6] {
+    // SAFETY: the fake driver looks at no handle and no address.
+    unsafe {
+        [
+            cuda.allocate_async(GPU1, stream, 64).map(drop),
+            cuda.free_async(GPU1, stream, DevicePtr(0x7000)),
+            cuda.stream_query(GPU1, stream).map(drop),
+            cuda.stream_is_capturing(GPU1, stream).map(drop),
+            cuda.stream_wait(GPU1, stream, RawEvent(8)),
+            cuda.event_record(GPU1, RawEvent(8), stream),
+        ]
+    }
+}
+
+const ON_STREAMS: [(&str, u32); 6] = [
+    ("cuMemAllocAsync", GLOBAL),
+    ("cuMemFreeAsync", GLOBAL),
+    ("cuStreamQuery", RELAXED),
+    ("cuStreamIsCapturing", GLOBAL),
+    ("cuStreamWaitEvent", GLOBAL),
+    ("cuEventRecord", GLOBAL),
+];
+
+#[test]
+fn d2_a_call_that_names_a_stream_leaves_the_current_context_unseen() {
+    let cuda = opened();
+    for foreign in [0, 0xf0] {
+        fake::with(|state| (state.current, state.looked) = (foreign, 0));
+        for answer in each_on(&cuda, RawStream(0x50)) {
+            answer.unwrap();
+        }
+        assert_eq!(seen(), ON_STREAMS.map(|(call, mode)| (call, foreign, mode)));
+        assert_eq!(fake::with(|state| (state.looked, state.capture_mode)), (0, GLOBAL));
+    }
+}
+
+#[test]
+fn d2_a_driver_that_insists_on_a_current_context_is_given_one() {
+    let cuda = opened();
+    fake::with(|state| state.insists = true);
+    for answer in each_on(&cuda, RawStream(0x50)) {
+        answer.unwrap();
+    }
+    let expected = ON_STREAMS.map(|(call, mode)| {
+        [
+            (call, 0, mode),
+            ("cuCtxSetCurrent", 0, GLOBAL),
+            (call, primary(1), mode),
+            ("cuCtxSetCurrent", primary(1), GLOBAL),
+        ]
+    });
+    assert_eq!(seen(), expected.as_flattened());
+    assert_eq!(fake::with(|state| (state.current, state.capture_mode)), (0, GLOBAL));
+}
+
+#[test]
+fn d2_the_default_streams_mean_those_of_the_current_context() {
+    let cuda = opened();
+    for stream in [0, 1, 2] {
+        for answer in each_on(&cuda, RawStream(stream)) {
+            answer.unwrap();
+        }
+        let calls = seen().into_iter().filter(|(call, _, _)| *call != "cuCtxSetCurrent");
+        assert!(calls.eq(ON_STREAMS.map(|(call, mode)| (call, primary(1), mode))));
+    }
+}
+
+#[test]
+fn d2_a_stream_of_a_device_that_is_not_open_is_refused_without_a_call() {
+    let cuda = cuda();
+    for answer in each_on(&cuda, RawStream(0x50)) {
+        assert_eq!(answer.unwrap_err().status.code(), 201);
+    }
+    assert_eq!(seen(), []);
+}
+
+#[test]
+fn d2_a_context_that_went_meanwhile_leaves_none_current() {
+    let cuda = opened();
+    fake::with(|state| (state.current, state.gone) = (0xf0, Some(0xf0)));
+    record(&cuda, GPU1).unwrap();
+    assert_eq!(fake::with(|state| state.current), 0);
+}
+
 #[test]
 fn d2_the_primary_context_is_retained_from_the_first_open_to_the_last_close() {
     let cuda = cuda();
     assert_eq!(cuda.open(GPU1), Ok(RawContext(primary(1) as u64)));
     assert_eq!(cuda.open(GPU1), Ok(RawContext(primary(1) as u64)));
     assert_eq!(fake::with(|state| state.retained), 1);
-    cuda.close(GPU1).unwrap();
+    close(&cuda, GPU1).unwrap();
     assert_eq!(cuda.allocate(GPU1, 1), Ok(DevicePtr(0x7000)));
-    cuda.close(GPU1).unwrap();
+    close(&cuda, GPU1).unwrap();
     assert_eq!(fake::with(|state| state.retained), 0);
 }
 
@@ -88,7 +179,7 @@ fn a_device_that_is_not_open_is_refused_without_a_call() {
     let cuda = cuda();
     let error = cuda.allocate(GPU0, 1).unwrap_err();
     assert_eq!((error.status.code(), error.status.name()), (201, "CUDA_ERROR_INVALID_CONTEXT"));
-    assert_eq!(cuda.close(GPU0).unwrap_err().status.code(), 201);
+    assert_eq!(close(&cuda, GPU0).unwrap_err().status.code(), 201);
     assert_eq!(seen(), []);
 }
 
@@ -152,7 +243,7 @@ fn no_call_reaches_the_driver_once_the_process_exits() {
         query(&cuda).map(drop),
         record(&cuda, GPU0),
         launch(&cuda, HostFunction::new(|| ())),
-        cuda.close(GPU0),
+        close(&cuda, GPU0),
     ];
     for answer in refused {
         assert_eq!(answer.map_err(|error| error.status), Err(Status::Unavailable));

@@ -16,6 +16,12 @@ pub(crate) struct State {
     pub(crate) sick: Option<c_int>,
     /// The thread's current context.
     pub(crate) current: usize,
+    /// How often the current context was asked for.
+    pub(crate) looked: u32,
+    /// A context that cannot be made current any more.
+    pub(crate) gone: Option<usize>,
+    /// Whether calls that name a stream want a context to be current, as those of an older driver might.
+    pub(crate) insists: bool,
     /// The thread's capture mode.
     pub(crate) capture_mode: c_uint,
     /// How many retains have not been released.
@@ -34,6 +40,9 @@ thread_local! {
             devices: 2,
             sick: None,
             current: 0,
+            looked: 0,
+            gone: None,
+            insists: false,
             capture_mode: 0,
             retained: 0,
             answer: 0,
@@ -131,13 +140,19 @@ extern "C" fn release(_: CUdevice) -> c_int {
 }
 
 extern "C" fn get_current(context: *mut CUcontext) -> c_int {
+    with(|state| state.looked += 1);
     write(context, with(|state| state.current) as CUcontext)
 }
 
 extern "C" fn set_current(context: CUcontext) -> c_int {
     note("cuCtxSetCurrent");
-    with(|state| state.current = context as usize);
-    0
+    with(|state| {
+        if state.gone == Some(context as usize) {
+            return 709;
+        }
+        state.current = context as usize;
+        0
+    })
 }
 
 extern "C" fn priorities(least: *mut c_int, greatest: *mut c_int) -> c_int {
@@ -172,8 +187,36 @@ extern "C" fn allocate(ptr: *mut CUdeviceptr, _: usize) -> c_int {
     note("cuMemAlloc")
 }
 
+/// A call that names a stream.
+fn note_on_stream(call: &'static str) -> c_int {
+    let answer = note(call);
+    with(|state| if state.insists && state.current == 0 { 201 } else { answer })
+}
+
+extern "C" fn allocate_async(ptr: *mut CUdeviceptr, _: usize, _: CUstream) -> c_int {
+    write(ptr, 0x7000);
+    note_on_stream("cuMemAllocAsync")
+}
+
+extern "C" fn free_async(_: CUdeviceptr, _: CUstream) -> c_int {
+    note_on_stream("cuMemFreeAsync")
+}
+
+extern "C" fn stream_query(_: CUstream) -> c_int {
+    note_on_stream("cuStreamQuery")
+}
+
+extern "C" fn stream_wait(_: CUstream, _: CUevent, _: c_uint) -> c_int {
+    note_on_stream("cuStreamWaitEvent")
+}
+
+extern "C" fn is_capturing(_: CUstream, status: *mut cudarc::driver::sys::CUstreamCaptureStatus) -> c_int {
+    write(status.cast::<c_uint>(), 0);
+    note_on_stream("cuStreamIsCapturing")
+}
+
 extern "C" fn event_record(_: CUevent, _: CUstream) -> c_int {
-    note("cuEventRecord")
+    note_on_stream("cuEventRecord")
 }
 
 extern "C" fn event_query(_: CUevent) -> c_int {
@@ -204,6 +247,11 @@ pub(crate) fn api(exiting: &'static AtomicBool) -> Api {
         cuMemGetAllocationGranularity: granularity,
         cuMemGetInfo: memory_info,
         cuMemAlloc: allocate,
+        cuMemAllocAsync: allocate_async,
+        cuMemFreeAsync: free_async,
+        cuStreamQuery: stream_query,
+        cuStreamWaitEvent: stream_wait,
+        cuStreamIsCapturing: is_capturing,
         cuEventRecord: event_record,
         cuEventQuery: event_query,
         cuLaunchHostFunc: launch,

@@ -2,13 +2,15 @@
 
 use super::Amount;
 use bursar_core::Bytes;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// A level that threads raise and lower through a slack of their own.
 ///
 /// What is claimed here is what is live plus the slack of all threads. A thread that frees keeps what it freed as slack,
 /// up to a bound, and what it allocates next is taken from there; only what the slack does not cover is claimed. So the
 /// claim is never below the truth, and never further above it than the bound for each other thread.
+///
+/// Frees of blocks that were never counted make the claim negative, like what is live: neither then raises a peak.
 #[derive(Debug, Default)]
 pub(super) struct Level {
     bytes: Mark,
@@ -17,7 +19,7 @@ pub(super) struct Level {
 
 #[derive(Debug, Default)]
 struct Mark {
-    claimed: AtomicU64,
+    claimed: AtomicI64,
     peak: AtomicU64,
 }
 
@@ -58,22 +60,29 @@ impl Mark {
         let spare = slack.load(Relaxed);
         slack.store(spare.saturating_sub(n), Relaxed);
         if n > spare {
-            let claimed = self.claimed.fetch_add(n - spare, Relaxed) + (n - spare);
-            self.peak.fetch_max(claimed, Relaxed);
+            let more = (n - spare).cast_signed();
+            let claimed = self.claimed.fetch_add(more, Relaxed).wrapping_add(more);
+            self.peak.fetch_max(above_zero(claimed), Relaxed);
         }
     }
 
     #[inline]
     fn fall(&self, slack: &AtomicU64, n: u64, bound: u64) {
-        let spare = slack.load(Relaxed) + n;
+        let spare = slack.load(Relaxed).saturating_add(n);
         let kept = if spare > bound { bound / 2 } else { spare };
         slack.store(kept, Relaxed);
         if spare > kept {
-            self.claimed.fetch_sub(spare - kept, Relaxed);
+            self.claimed.fetch_sub((spare - kept).cast_signed(), Relaxed);
         }
     }
 
     fn peak(&self) -> u64 {
         self.peak.load(Relaxed)
     }
+}
+
+/// What a balance comes to where nothing can be negative.
+#[inline]
+pub(super) fn above_zero(balance: i64) -> u64 {
+    balance.max(0).cast_unsigned()
 }

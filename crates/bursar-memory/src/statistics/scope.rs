@@ -57,9 +57,13 @@ struct Tally {
 
 impl Tally {
     fn rise(&mut self, n: u64) {
+        self.restore(n);
+        self.total = self.total.wrapping_add(n);
+    }
+
+    fn restore(&mut self, n: u64) {
         self.current += i128::from(n);
         self.peak = self.peak.max(self.current);
-        self.total = self.total.wrapping_add(n);
     }
 
     fn fall(&mut self, n: u64) {
@@ -123,6 +127,15 @@ impl Scopes {
             self.innermost(|open| {
                 open.bytes.fall(bytes);
                 open.count.fall(1);
+            });
+        }
+    }
+
+    pub(super) fn restore(&self, bytes: u64) {
+        if self.depth.load(Relaxed) > 0 {
+            self.innermost(|open| {
+                open.bytes.restore(bytes);
+                open.count.restore(1);
             });
         }
     }

@@ -1,6 +1,6 @@
 //! A place for each thread to count in.
 
-use super::level::Slack;
+use super::level::{Slack, above_zero};
 use super::scope::Scopes;
 use super::{Amount, Shared};
 use bursar_core::{AllocTag, Bytes, ThreadIndex};
@@ -57,8 +57,9 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Release);
 }
 
-/// One thread's place.
+/// One thread's place, on cache lines of its own.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Shard {
     cells: Chunks<Cell>,
     whole: Slack,
@@ -84,6 +85,17 @@ impl Shard {
         add(&cell.freed_bytes, bytes);
         add(&cell.freed_count, 1);
         self.scopes.fall(bytes);
+    }
+
+    /// Undoes [`fall`](Self::fall).
+    #[cold]
+    pub(super) fn restore(&self, shared: &Shared, slot: usize, bytes: u64) {
+        let cell = self.cells.get_or_make(slot);
+        shared.whole.rise(&self.whole, bytes);
+        shared.tags.get_or_make(slot).rise(&cell.slack, bytes);
+        add(&cell.freed_bytes, bytes.wrapping_neg());
+        add(&cell.freed_count, 1u64.wrapping_neg());
+        self.scopes.restore(bytes);
     }
 }
 
@@ -115,7 +127,7 @@ impl Shards {
     }
 
     /// What is live and what was ever granted for some tags. Frees are read before grants, and a free is counted after
-    /// its grant, so what is live is never negative.
+    /// its grant; so only frees of what was never counted can take more than there was, and then nothing is live.
     pub(super) fn sum(&self, slots: Range<usize>) -> (Amount, Amount) {
         let cells = || {
             let shards = self.shards.iter().filter_map(OnceLock::get);
@@ -127,9 +139,10 @@ impl Shards {
         let freed = Amount { bytes: Bytes(total(|cell| &cell.freed_bytes)), count: total(|cell| &cell.freed_count) };
         let granted =
             Amount { bytes: Bytes(total(|cell| &cell.allocated_bytes)), count: total(|cell| &cell.allocated_count) };
+        let less = |granted: u64, freed: u64| above_zero(granted.wrapping_sub(freed).cast_signed());
         let live = Amount {
-            bytes: Bytes(granted.bytes.get().wrapping_sub(freed.bytes.get())),
-            count: granted.count.wrapping_sub(freed.count),
+            bytes: Bytes(less(granted.bytes.get(), freed.bytes.get())),
+            count: less(granted.count, freed.count),
         };
         (live, granted)
     }

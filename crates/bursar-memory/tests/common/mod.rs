@@ -3,11 +3,12 @@
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Holder, Refused, Result,
-    Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder, Refused,
+    Result, Stream, tag,
 };
 use bursar_sim::{Faults, Stall};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 pub(crate) fn context(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
@@ -74,6 +75,67 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Rounding<R> {
     }
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         self.inner.allocate(bytes.next_multiple_of(self.unit), align, stream, tag)
+    }
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        self.inner.deallocate(block, stream)
+    }
+    fn tracks_use(&self) -> bool {
+        self.inner.tracks_use()
+    }
+}
+
+/// A resource that keeps requests tagged `doomed` waiting until it was reaped `patience` times or it is told to stop,
+/// and then fails them. Others it lets go on after a moment in which everybody else may run.
+#[derive(Debug)]
+pub(crate) struct Dooming<R> {
+    pub(crate) inner: R,
+    pub(crate) patience: u64,
+    pub(crate) reaps: AtomicU64,
+    pub(crate) doomed: AtomicU64,
+    pub(crate) stop: AtomicBool,
+}
+
+impl<R> Dooming<R> {
+    pub(crate) fn new(inner: R, patience: u64) -> Arc<Self> {
+        let (reaps, doomed, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { inner, patience, reaps, doomed, stop })
+    }
+}
+
+impl<R: DeviceMemoryResource> Holder for Dooming<R> {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        self.inner.bytes_outstanding()
+    }
+    fn released_total(&self) -> u64 {
+        self.inner.released_total()
+    }
+    fn reap(&self) -> Result<Bytes> {
+        self.reaps.fetch_add(1, SeqCst);
+        self.inner.reap()
+    }
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.inner.reap_blocking(patience)
+    }
+}
+
+impl<R: DeviceMemoryResource> DeviceMemoryResource for Dooming<R> {
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
+        self.inner.granted_size(bytes, align)
+    }
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        if tag != tag!("doomed") {
+            std::thread::yield_now();
+            return self.inner.allocate(bytes, align, stream, tag);
+        }
+        self.doomed.fetch_add(1, SeqCst);
+        while self.reaps.load(SeqCst) < self.patience && !self.stop.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        self.doomed.fetch_sub(1, SeqCst);
+        Err(Error::InvalidValue { what: "a doomed request" })
     }
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         self.inner.deallocate(block, stream)

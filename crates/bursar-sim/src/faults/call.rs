@@ -84,10 +84,7 @@ calls! {
 impl Call {
     /// Whether it can answer with an error. The calls that cannot ask nothing of a device.
     pub const fn can_fail(self) -> bool {
-        !matches!(
-            self,
-            Self::Describe | Self::DeviceCount | Self::LastError | Self::Listens | Self::Note
-        )
+        !matches!(self, Self::Describe | Self::DeviceCount | Self::LastError | Self::Listens | Self::Note)
     }
 
     /// Whether it only submits work to a stream and gives nothing out or back, so that its answer may be lost.
@@ -129,9 +126,7 @@ impl Calls {
 
 impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set()
-            .entries(Call::ALL.iter().filter(|call| self.contains(**call)))
-            .finish()
+        f.debug_set().entries(Call::ALL.iter().filter(|call| self.contains(**call))).finish()
     }
 }
 

@@ -55,9 +55,7 @@ unsafe impl Driver for Faults {
     }
 
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
-        self.through(Call::Memory, device, || {
-            Ok(self.holdings.cap(device, self.inner.memory(device)?))
-        })
+        self.through(Call::Memory, device, || Ok(self.holdings.cap(device, self.inner.memory(device)?)))
     }
 
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
@@ -86,9 +84,7 @@ unsafe impl Driver for Faults {
     }
 
     fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages> {
-        self.take(Call::PagesCreate, device, bytes, || {
-            self.inner.pages_create(device, bytes)
-        })
+        self.take(Call::PagesCreate, device, bytes, || self.inner.pages_create(device, bytes))
     }
 
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()> {
@@ -102,7 +98,6 @@ unsafe impl Driver for Faults {
         Facts: fn facts() -> DeviceFacts;
         Links: fn links() -> Vec<Link>;
         Open: fn open() -> RawContext;
-        Close: fn close() -> ();
         StreamCreate: fn stream_create(priority: i32) -> RawStream;
         EventCreate: fn event_create() -> RawEvent;
         AddressReserve: fn address_reserve(bytes: u64, align: u64) -> DevicePtr;
@@ -110,6 +105,7 @@ unsafe impl Driver for Faults {
     }
 
     forward! {
+        Close: unsafe fn close() -> ();
         StreamDestroy: unsafe fn stream_destroy(stream: RawStream) -> ();
         StreamQuery: unsafe fn stream_query(stream: RawStream) -> Progress;
         StreamSynchronize: unsafe fn stream_synchronize(stream: RawStream) -> ();

@@ -63,10 +63,7 @@ impl Holdings {
     pub(super) fn cap(&self, device: DeviceId, info: MemoryInfo) -> MemoryInfo {
         let state = self.state();
         let left = state.limit.map(|limit| limit.saturating_sub(state.held(device)));
-        MemoryInfo {
-            free: info.free.min(left.map_or(Bytes::MAX, Bytes)),
-            ..info
-        }
+        MemoryInfo { free: info.free.min(left.map_or(Bytes::MAX, Bytes)), ..info }
     }
 
     /// Allocates, where the limit leaves room.

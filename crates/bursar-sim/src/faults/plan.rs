@@ -42,11 +42,7 @@ impl Rule {
                 *left == 0
             }
             When::Always => true,
-            When::Chance {
-                probability,
-                seed,
-                drawn,
-            } => {
+            When::Chance { probability, seed, drawn } => {
                 *drawn += 1;
                 uniform(*seed, *drawn) < *probability
             }

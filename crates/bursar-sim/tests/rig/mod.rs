@@ -35,20 +35,15 @@ impl Rig {
     }
 
     pub(crate) fn of(sim: Arc<Sim>) -> Self {
-        Self {
-            sim,
-            device: DeviceId(0),
-        }
+        Self { sim, device: DeviceId(0) }
     }
 
     pub(crate) fn on(&self, device: u32) -> Self {
-        Self {
-            sim: self.sim.clone(),
-            device: DeviceId(device),
-        }
+        Self { sim: self.sim.clone(), device: DeviceId(device) }
     }
 
     calls! {
+        close => close() -> ();
         alloc_on => allocate_async(stream: RawStream, bytes: u64) -> DevicePtr;
         free_on => free_async(stream: RawStream, ptr: DevicePtr) -> ();
         free => free(ptr: DevicePtr) -> ();
@@ -104,12 +99,7 @@ impl Rig {
     }
 
     pub(crate) fn granted(&self, ptr: DevicePtr, bytes: u64, stream: RawStream, tag: AllocTag) {
-        let note = Note::Granted {
-            ptr,
-            bytes,
-            stream,
-            tag,
-        };
+        let note = Note::Granted { ptr, bytes, stream, tag };
         // SAFETY: the simulator checks it.
         unsafe { self.sim.note(self.device, note) };
     }
@@ -142,10 +132,7 @@ impl Rig {
 
     pub(crate) fn register(&self, memory: &mut [u8]) -> DriverResult<()> {
         // SAFETY: the tests unregister before the memory goes.
-        unsafe {
-            self.sim
-                .host_register(self.device, memory.as_mut_ptr(), memory.len(), HostFlags::default())
-        }
+        unsafe { self.sim.host_register(self.device, memory.as_mut_ptr(), memory.len(), HostFlags::default()) }
     }
 
     pub(crate) fn used(&self) -> u64 {

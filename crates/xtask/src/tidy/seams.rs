@@ -9,7 +9,7 @@ use crate::lexer::{braced, compact, offsets_of, preamble, words};
 use crate::tree::{File, Tree};
 
 /// Traits whose implementations must be complete by their own hand.
-const FORWARDED: &[&str] = &["DeviceMemoryResource", "FrameSource", "Holder"];
+const FORWARDED: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder"];
 
 /// Traits of the core that may have no default bodies.
 const WITHOUT_DEFAULTS: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder"];
@@ -144,6 +144,7 @@ mod tests {
     fn every_shape_of_implementation_is_recognised() {
         for header in [
             "impl Holder for Pool",
+            "unsafe impl Driver for Pool",
             "impl<F: Fn() -> Vec<u8>> crate::FrameSource for Pool<F>",
             "unsafe impl<T> core::Holder<T> for Pool<T>",
             "impl<T> FrameSource for Pool<T>\nwhere\n    T: for<'a> Fn(&'a u8),",

@@ -1,0 +1,404 @@
+//! Making a program from a seed.
+
+use super::op::{Op, Ordering, Part, Place, Refusal};
+use super::order::{Epoch, Order};
+use super::rng::Rng;
+use super::{Giver, Host, Program, Shape};
+use bursar_core::Pattern;
+
+const EVENTS: usize = 5;
+const LIVE_BLOCKS_MAX: usize = 8;
+
+pub(super) fn program(seed: u64, shape: Shape) -> Program {
+    let mut rng = Rng::new(seed);
+    // Most programs are about order, for which small blocks do; a few are about size.
+    let bytes_max = match rng.below(16) {
+        0 => 1 << 20,
+        1..=3 => 64 << 10,
+        _ => 4 << 10,
+    };
+    let mut generator = Generator {
+        rng,
+        shape,
+        bytes_max,
+        order: Order::new(shape.streams, EVENTS),
+        ops: Vec::new(),
+        blocks: Vec::new(),
+        host_functions: 0,
+        held_ops: 0,
+        pageable_bytes: 0,
+        pinned_bytes: 0,
+    };
+    while generator.ops.len() < shape.operations {
+        generator.step();
+    }
+    generator.open_gate();
+    Program {
+        seed,
+        shape,
+        ops: generator.ops,
+        events: EVENTS,
+        blocks: generator.blocks.len(),
+        pageable_bytes: generator.pageable_bytes,
+        pinned_bytes: generator.pinned_bytes,
+    }
+}
+
+/// A block that was allocated, and the submissions that whoever uses it next must come after.
+#[derive(Debug)]
+struct Block {
+    bytes: u64,
+    is_live: bool,
+    is_written: bool,
+    /// The allocation, or the last write.
+    last_write: Option<Epoch>,
+    reads: Vec<Epoch>,
+}
+
+struct Generator {
+    rng: Rng,
+    shape: Shape,
+    bytes_max: u64,
+    order: Order,
+    ops: Vec<Op>,
+    blocks: Vec<Block>,
+    host_functions: u32,
+    /// How many operations the gate that is shut stays so.
+    held_ops: u32,
+    pageable_bytes: usize,
+    pinned_bytes: usize,
+}
+
+impl Generator {
+    /// Adds some operations, or none where what was chosen is not possible.
+    fn step(&mut self) {
+        if self.order.is_held() {
+            if self.held_ops == 0 {
+                return self.open_gate();
+            }
+            self.held_ops -= 1;
+        }
+        let stream = self.stream();
+        match self.rng.below(100) {
+            0..17 => self.allocate(stream),
+            17..29 => self.free(stream),
+            29..44 => self.fill(stream),
+            44..51 => self.upload(stream),
+            51..62 => self.copy(stream),
+            62..69 => self.read_back(stream),
+            69..75 => self.host_function(stream),
+            75..78 => self.hold(stream),
+            78..83 => self.record_or_wait(stream),
+            83..91 => self.query(stream),
+            91..94 => self.synchronize(stream),
+            _ => match self.shape.memory {
+                Giver::Driver => self.refused(stream),
+                Giver::Resource => self.add(stream),
+            },
+        }
+    }
+
+    fn stream(&mut self) -> usize {
+        self.rng.index(self.shape.streams)
+    }
+
+    fn event(&mut self) -> usize {
+        self.rng.index(EVENTS)
+    }
+
+    fn live(&self, has: impl Fn(&Block) -> bool) -> Vec<usize> {
+        let blocks = self.blocks.iter().enumerate();
+        let found = blocks.filter(|(_, block)| block.is_live && has(block));
+        found.map(|(number, _)| number).collect()
+    }
+
+    /// Allocations and frees may wait for the device, so none is made while a gate is shut.
+    fn allocate(&mut self, stream: usize) {
+        if self.order.is_held() || self.live(|_| true).len() >= LIVE_BLOCKS_MAX {
+            return;
+        }
+        self.resource_called();
+        let ordering = match self.shape.memory {
+            Giver::Driver if self.rng.chance(4) => Ordering::Device,
+            _ => Ordering::Stream,
+        };
+        let (block, bytes) = (self.blocks.len(), 1 + self.rng.below(self.bytes_max));
+        self.blocks.push(Block {
+            bytes,
+            is_live: true,
+            is_written: false,
+            last_write: (ordering == Ordering::Stream).then(|| self.order.submit(stream)),
+            reads: Vec::new(),
+        });
+        self.ops.push(Op::Allocate { block, bytes, stream, ordering });
+    }
+
+    fn free(&mut self, stream: usize) {
+        let live = self.live(|_| true);
+        let Some(block) = self.rng.pick(&live).filter(|_| !self.order.is_held()) else {
+            return;
+        };
+        self.order_after_all(block, stream);
+        self.resource_called();
+        self.order.submit(stream);
+        self.blocks[block].is_live = false;
+        self.ops.push(Op::Free { block, stream });
+    }
+
+    /// A resource may submit order of its own to any stream.
+    fn resource_called(&mut self) {
+        if self.shape.memory == Giver::Resource {
+            self.order.others_submitted();
+        }
+    }
+
+    /// A part of a block to write: all of it, if it was never written.
+    fn target(&mut self) -> Option<Part> {
+        let live = self.live(|_| true);
+        let block = self.rng.pick(&live)?;
+        Some(match self.blocks[block].is_written {
+            true => self.part(block),
+            false => self.whole(block),
+        })
+    }
+
+    /// A part of a block to read.
+    fn source(&mut self) -> Option<Part> {
+        let written = self.live(|block| block.is_written);
+        let block = self.rng.pick(&written)?;
+        Some(self.part(block))
+    }
+
+    fn whole(&self, block: usize) -> Part {
+        let bytes = self.blocks[block].bytes;
+        Part { block, at: 0, bytes }
+    }
+
+    /// Any part of a block, now and then all of it or nothing.
+    fn part(&mut self, block: usize) -> Part {
+        let whole = self.whole(block);
+        let at = self.rng.below(whole.bytes);
+        match self.rng.below(16) {
+            0 => whole,
+            1 => Part { block, at, bytes: 0 },
+            _ => Part { block, at, bytes: 1 + self.rng.below(whole.bytes - at) },
+        }
+    }
+
+    fn fill(&mut self, stream: usize) {
+        let Some(part) = self.target() else { return };
+        let is_divided = |width| part.at.is_multiple_of(width) && part.bytes.is_multiple_of(width);
+        let value = self.rng.next();
+        let pattern = match self.rng.below(3) {
+            0 if is_divided(4) => Pattern::U32(value as u32),
+            0 | 1 if is_divided(2) => Pattern::U16(value as u16),
+            _ => Pattern::U8(value as u8),
+        };
+        self.submit(Op::Fill { part, pattern, stream }, stream, None, Some(part));
+    }
+
+    fn upload(&mut self, stream: usize) {
+        let Some(part) = self.target() else { return };
+        let from = self.place(part.bytes);
+        self.submit(Op::Upload { part, from, stream }, stream, None, Some(part));
+    }
+
+    fn read_back(&mut self, stream: usize) {
+        let Some(part) = self.source() else { return };
+        let to = self.place(part.bytes);
+        self.submit(Op::ReadBack { part, to, stream }, stream, Some(part), None);
+        // Nobody waits for a copy of nothing.
+        if to.host == Host::Pageable && part.bytes > 0 {
+            self.order.host_saw(stream);
+        }
+    }
+
+    /// Host memory for one copy. Copies of pageable memory may wait, so that none is made while a gate is shut.
+    fn place(&mut self, bytes: u64) -> Place {
+        let (host, used) = match self.order.is_held() || self.rng.chance(2) {
+            true => (Host::Pinned, &mut self.pinned_bytes),
+            false => (Host::Pageable, &mut self.pageable_bytes),
+        };
+        let at = *used;
+        *used += bytes as usize;
+        Place { host, at }
+    }
+
+    fn copy(&mut self, stream: usize) {
+        if let Some((to, from)) = self.pair() {
+            self.submit(Op::Copy { to, from, stream }, stream, Some(from), Some(to));
+        }
+    }
+
+    fn add(&mut self, stream: usize) {
+        let Some((to, from)) = self.pair() else { return };
+        if self.blocks[to.block].is_written {
+            self.submit(Op::Add { to, from, stream }, stream, Some(from), Some(to));
+        }
+    }
+
+    /// Two parts of one size that do not overlap.
+    fn pair(&mut self) -> Option<(Part, Part)> {
+        let (to, from) = (self.target()?, self.source()?);
+        let (to, from) = match to.block == from.block {
+            true => halves(self.whole(to.block)),
+            false => (to, from),
+        };
+        let bytes = to.bytes.min(from.bytes);
+        let is_first_write = !self.blocks[to.block].is_written;
+        (!is_first_write || bytes == to.bytes).then_some((Part { bytes, ..to }, Part { bytes, ..from }))
+    }
+
+    /// Adds an operation that reads and writes blocks, after ordering it.
+    fn submit(&mut self, op: Op, stream: usize, reads: Option<Part>, writes: Option<Part>) {
+        let before = reads.and_then(|part| self.blocks[part.block].last_write);
+        before.into_iter().for_each(|epoch| self.order_after(epoch, stream));
+        writes.into_iter().for_each(|part| self.order_after_all(part.block, stream));
+        let epoch = self.order.submit(stream);
+        self.ops.push(op);
+        if let Some(part) = reads {
+            self.blocks[part.block].reads.push(epoch);
+        }
+        if let Some(part) = writes {
+            let block = &mut self.blocks[part.block];
+            block.last_write = Some(epoch);
+            block.reads.clear();
+            block.is_written = true;
+        }
+    }
+
+    /// Orders what is submitted to `stream` next after every use of a block.
+    fn order_after_all(&mut self, block: usize, stream: usize) {
+        let block = &self.blocks[block];
+        let uses: Vec<Epoch> = block.reads.iter().copied().chain(block.last_write).collect();
+        uses.into_iter().for_each(|epoch| self.order_after(epoch, stream));
+    }
+
+    /// Orders what is submitted to `stream` next after `epoch`, in one of the ways there are. Nobody waits while a gate is
+    /// shut.
+    fn order_after(&mut self, epoch: Epoch, stream: usize) {
+        if self.order.is_ordered(epoch, stream) {
+            return;
+        }
+        let recorded = self.order.events_after(epoch);
+        let event = self.event();
+        match self.rng.below(8) {
+            0 if !self.order.is_held() => self.synchronize_stream(epoch.stream()),
+            1 if !self.order.is_held() => {
+                self.record(event, epoch.stream());
+                self.synchronize_event(event);
+            }
+            2..5 if !recorded.is_empty() => self.wait(recorded[event % recorded.len()], stream),
+            _ => {
+                self.record(event, epoch.stream());
+                self.wait(event, stream);
+            }
+        }
+    }
+
+    fn record(&mut self, event: usize, stream: usize) {
+        self.order.record(event, stream);
+        self.ops.push(Op::Record { event, stream });
+    }
+
+    fn wait(&mut self, event: usize, stream: usize) {
+        self.order.wait(event, stream);
+        self.ops.push(Op::Wait { event, stream });
+    }
+
+    fn synchronize_stream(&mut self, stream: usize) {
+        self.order.synchronize(stream);
+        self.ops.push(Op::Synchronize { stream });
+    }
+
+    fn synchronize_event(&mut self, event: usize) {
+        self.order.synchronize_event(event);
+        self.ops.push(Op::SynchronizeEvent { event });
+    }
+
+    /// Order that nobody needs, which must do no harm; also by events that were never recorded.
+    fn record_or_wait(&mut self, stream: usize) {
+        let event = self.event();
+        match self.rng.chance(2) {
+            true => self.record(event, stream),
+            false => self.wait(event, stream),
+        }
+    }
+
+    fn synchronize(&mut self, stream: usize) {
+        if self.order.is_held() {
+            return;
+        }
+        match self.rng.below(4) {
+            0 => {
+                let event = self.event();
+                self.synchronize_event(event);
+            }
+            1 => {
+                self.synchronize_stream(stream);
+                self.synchronize_stream(stream);
+            }
+            _ => self.synchronize_stream(stream),
+        }
+    }
+
+    fn query(&mut self, stream: usize) {
+        let event = self.event();
+        self.ops.push(match self.rng.chance(2) {
+            true => Op::Query { stream, answer: self.order.stream_progress(stream) },
+            false => Op::QueryEvent { event, answer: self.order.event_progress(event) },
+        });
+    }
+
+    /// Drivers may run the host functions of all streams on one thread, so that none is submitted while a gate is shut.
+    fn host_function(&mut self, stream: usize) {
+        if !self.order.is_held() {
+            self.order.submit(stream);
+            let number = self.next_host_function();
+            self.ops.push(Op::Host { number, stream });
+        }
+    }
+
+    fn next_host_function(&mut self) -> u32 {
+        self.host_functions += 1;
+        self.host_functions
+    }
+
+    /// Holds a stream for a while, and asks how far it and its event have come.
+    fn hold(&mut self, stream: usize) {
+        if self.order.is_held() {
+            return;
+        }
+        self.order.hold(stream);
+        self.held_ops = 2 + self.rng.below(6) as u32;
+        let (number, event) = (self.next_host_function(), self.event());
+        self.ops.push(Op::Hold { number, stream });
+        self.ops.push(Op::Query { stream, answer: self.order.stream_progress(stream) });
+        if self.rng.chance(2) {
+            self.record(event, stream);
+            self.ops.push(Op::QueryEvent { event, answer: self.order.event_progress(event) });
+        }
+    }
+
+    fn open_gate(&mut self) {
+        if self.order.is_held() {
+            self.order.open();
+            self.ops.push(Op::Open);
+        }
+    }
+
+    /// Asking for too much may make a driver wait for what it could free, so that nobody does while a gate is shut.
+    fn refused(&mut self, stream: usize) {
+        if !self.order.is_held() {
+            let refusal = Refusal::pick(&mut self.rng, stream);
+            self.ops.push(Op::Refused(refusal));
+        }
+    }
+}
+
+/// The two halves of a part, but for the byte in the middle of an odd one.
+fn halves(whole: Part) -> (Part, Part) {
+    let bytes = whole.bytes / 2;
+    let second = Part { at: whole.bytes - bytes, bytes, ..whole };
+    (Part { bytes, ..whole }, second)
+}

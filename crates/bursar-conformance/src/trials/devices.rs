@@ -1,0 +1,158 @@
+//! S and D: streams and devices as a program holds them, on every driver with as many devices as it has.
+#![allow(unsafe_code)]
+
+use crate::Rig;
+use bursar_core::{Bytes, DeviceId, Driver, DriverError, Error, MIN_ALIGN, Stack, Status, leaf, tag};
+use bursar_device::{DevicePool, StreamOptions, StreamPool};
+use bursar_sim::Call;
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+super::clauses! {
+    Device: s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for,
+    Device: s2_a_failed_creation_is_reported_and_costs_no_place,
+    Device: s4_the_next_holder_of_a_lease_finds_what_the_last_one_wrote,
+    Device: d1_a_device_that_fails_at_open_is_left_out_and_named,
+    Device: d2_all_who_open_a_device_share_its_primary_context,
+    Device: d4_round_robin_is_exact_on_sixteen_threads,
+    Device: d4_most_free_is_the_first_of_those_with_the_most_free_bytes,
+}
+
+fn streams(rig: &Rig, max_streams: usize) -> StreamPool {
+    let options = StreamOptions { max_streams, ..StreamOptions::default() };
+    StreamPool::with_options(rig.context.clone(), options).expect("sensible options")
+}
+
+fn devices(rig: &Rig) -> Result<DevicePool, Error> {
+    DevicePool::open(rig.faults.clone(), &Stack::new().over(leaf::Async))
+}
+
+fn s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for(rig: &Rig) {
+    const MAX: usize = 5;
+    let pool = streams(rig, MAX);
+    let before = rig.faults.calls(Call::StreamCreate);
+    let acquired: Vec<_> = (0..MAX).map(|_| pool.acquire().expect("room")).collect();
+    let raw: HashSet<_> = acquired.iter().map(|&stream| rig.context.resolve(stream).expect("live")).collect();
+    assert_eq!((raw.len(), rig.faults.calls(Call::StreamCreate) - before), (MAX, MAX as u64));
+    for (id, &stream) in (1..).zip(&acquired) {
+        assert_eq!((pool.resolve(id), pool.id_of(stream)), (Some(stream), Some(id)));
+    }
+    assert_eq!((pool.resolve(0), pool.resolve(MAX as u32 + 1)), (Some(rig.context.default_stream()), None));
+    assert_eq!(pool.acquire(), Err(Error::Capacity { max: MAX }));
+    assert_eq!(pool.lease().expect_err("full"), Error::Capacity { max: MAX });
+    assert_eq!(rig.faults.calls(Call::StreamCreate) - before, MAX as u64, "nothing is made to be thrown away");
+}
+
+fn s2_a_failed_creation_is_reported_and_costs_no_place(rig: &Rig) {
+    let pool = streams(rig, 1);
+    let failed = Error::CreateFailed(DriverError::new("stream_create", rig.context.device(), Status::OutOfMemory));
+    for _ in 0..3 {
+        rig.faults.fail_next(Call::StreamCreate, Status::OutOfMemory);
+        assert_eq!(pool.acquire(), Err(failed.clone()));
+    }
+    assert_eq!(pool.created(), 0);
+    let stream = pool.acquire().expect("the place is still there");
+    assert_eq!((pool.id_of(stream), pool.acquire()), (Some(1), Err(Error::Capacity { max: 1 })));
+}
+
+/// The copy of the second holder is submitted while the write of the first is held up.
+fn s4_the_next_holder_of_a_lease_finds_what_the_last_one_wrote(rig: &Rig) {
+    const BYTES: u64 = 1 << 16;
+    let pool = streams(rig, 1);
+    let last = pool.lease().expect("room");
+    let [written, copy] = [(); 2].map(|()| rig.allocate_on(BYTES, *last));
+    rig.fill(&written, 1, *last);
+    let stall = rig.stall(*last);
+    rig.fill(&written, 2, *last);
+    drop(last);
+    let next = pool.lease().expect("given back");
+    let (raw, device) = (rig.context.resolve(*next).expect("live"), rig.context.device());
+    // SAFETY: both blocks are live, and were allocated on the stream that the copy is submitted to.
+    let copied = unsafe { rig.context.driver().copy_on_device(device, raw, copy.ptr(), written.ptr(), BYTES) };
+    copied.expect("the device works");
+    drop(stall);
+    assert_eq!(rig.read(&copy, *next), [2; BYTES as usize], "the next holder overtook the last one");
+    [written, copy].into_iter().for_each(|block| rig.free_on(block, *next));
+    rig.drain();
+    assert_eq!(rig.outstanding(), Bytes::ZERO);
+}
+
+fn d1_a_device_that_fails_at_open_is_left_out_and_named(rig: &Rig) {
+    let count = rig.faults.device_count();
+    for sick in 0..count {
+        rig.faults.fail_nth(Call::Open, u64::from(sick) + 1, Status::NotSupported);
+        match devices(rig) {
+            Ok(gpus) => {
+                let error = Error::Driver(DriverError::new("open", DeviceId(sick), Status::NotSupported));
+                assert_eq!(gpus.left_out(), [(DeviceId(sick), error.clone())]);
+                assert_eq!(gpus.device(DeviceId(sick)).expect_err("left out"), error);
+                let well: Vec<_> = gpus.iter().map(|gpu| gpu.id().0).collect();
+                assert_eq!(well, (0..count).filter(|&device| device != sick).collect::<Vec<_>>());
+            }
+            Err(error) => assert_eq!((error, count), (Error::NoDevice, 1)),
+        }
+    }
+    assert_eq!(devices(rig).expect("all are well again").len(), count as usize);
+}
+
+fn d2_all_who_open_a_device_share_its_primary_context(rig: &Rig) {
+    let other = Rig::new(rig.faults.clone(), rig.stack.clone(), rig.seed, None).expect("the device opens again");
+    assert_eq!(other.context.raw_context(), rig.context.raw_context());
+    let block = rig.allocate(4096);
+    rig.fill(&block, 5, rig.stream);
+    rig.context.synchronize(rig.stream).expect("the device works");
+    assert_eq!(other.read(&block, other.stream), [5; 4096], "memory of one is memory of the other");
+    rig.free(block);
+    rig.drain();
+}
+
+fn d4_round_robin_is_exact_on_sixteen_threads(rig: &Rig) {
+    const THREADS: usize = 16;
+    const EACH: usize = 500;
+    let gpus = devices(rig).expect("usable devices");
+    let turns = Mutex::new(vec![0; gpus.len()]);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let mine: Vec<_> = (0..EACH).map(|_| gpus.round_robin().id().0 as usize).collect();
+                let mut turns = turns.lock().expect("no panic");
+                mine.into_iter().for_each(|device| turns[device] += 1);
+            });
+        }
+    });
+    let (rounds, rest) = (THREADS * EACH / gpus.len(), THREADS * EACH % gpus.len());
+    let expected: Vec<_> = (0..gpus.len()).map(|device| rounds + usize::from(device < rest)).collect();
+    assert_eq!(turns.into_inner().expect("no panic"), expected);
+    assert_eq!(gpus.round_robin().id().0 as usize, rest, "the turn goes on where it was");
+}
+
+/// Others may use the devices too: an answer counts if the same bytes were free before and after it.
+fn d4_most_free_is_the_first_of_those_with_the_most_free_bytes(rig: &Rig) {
+    const TRIES: usize = 1000;
+    let gpus = devices(rig).expect("usable devices");
+    let free = || gpus.iter().map(|gpu| gpu.memory_info().expect("the device works").free).collect::<Vec<_>>();
+    let ask = || {
+        let quiet = (0..TRIES).find_map(|_| {
+            let (before, chosen) = (free(), gpus.most_free());
+            (before == free()).then_some((before, chosen))
+        });
+        let (free, chosen) = quiet.expect("others leave the devices alone for a moment");
+        let most = *free.iter().max().expect("at least one device");
+        let first = free.iter().position(|&bytes| bytes == most).expect("one of them");
+        assert_eq!(chosen.id(), gpus.device_at(first).expect("there").id(), "{free:?}");
+        chosen
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 * gpus.len() {
+        let gpu = ask();
+        let stream = gpu.streams().acquire().expect("room");
+        let block = gpu.memory().allocate(256 << 20, MIN_ALIGN, stream, tag!("held")).expect("room");
+        gpu.context().synchronize(stream).expect("the device works");
+        held.push((gpu, block, stream));
+    }
+    for (gpu, block, stream) in held {
+        gpu.memory().deallocate(block, stream).expect("its own");
+        gpu.memory().reap_blocking(std::time::Duration::MAX).expect("the device works");
+        ask();
+    }
+}

@@ -1,0 +1,126 @@
+//! The simulator as an oracle over whole programs: it finds nothing wrong with our leaves, and everything that is wrong
+//! with leaves that are broken on purpose.
+//!
+//! A failure prints the program and its seed, which is the schedule's too. `BURSAR_PROGRAM_SEED=N` replays that one.
+
+#[path = "oracle/leaves.rs"]
+mod leaves;
+
+use bursar_conformance::program::{Program, SEED_VARIABLE, Shape, seeds};
+use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
+use bursar_sim::{HazardKind, Sim};
+use leaves::{Caching, Code, Mapping, Notes, Returning};
+use std::sync::Arc;
+use std::time::Duration;
+
+type Memory = Arc<dyn DeviceMemoryResource>;
+
+/// What came of one program over one leaf on one schedule.
+struct Run {
+    program: Program,
+    sim: Arc<Sim>,
+    /// How what the program saw differs from what it must see.
+    difference: Option<String>,
+    outstanding: Bytes,
+}
+
+/// Runs the program of a seed over the leaf that `open` makes, to the end of both.
+fn run(seed: u64, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> Run {
+    let (program, sim) = (Program::generate(seed, Shape::RESOURCE), Sim::seeded(seed));
+    let context = DeviceContext::open(sim.clone(), DeviceId(0)).expect("there is a device");
+    let memory = open(&context);
+    let outcome = program.run_through(&memory, &sim);
+    memory.reap_blocking(Duration::MAX).expect("the device works");
+    Run { difference: outcome.difference(&program.expected()), outstanding: memory.bytes_outstanding(), program, sim }
+}
+
+/// Nothing is wrong with a leaf on any of the schedules: no hazard, no leak, and every byte as it must be.
+fn assert_clean(count: u64, open: impl Fn(&Arc<DeviceContext>) -> Memory) {
+    for seed in seeds(0..count) {
+        let Run { program, sim, difference, outstanding } = run(seed, &open);
+        let told = format!("{SEED_VARIABLE}={seed} replays it\n{program}");
+        if let Err(report) = sim.check() {
+            panic!("{report}\n{told}");
+        }
+        assert_eq!(difference, None, "the leaf and the model disagree; {told}");
+        assert_eq!(outstanding, Bytes::ZERO, "{told}");
+        let leaks = sim.leaks();
+        assert!(leaks.is_empty(), "{leaks}\n{told}");
+    }
+}
+
+/// How many schedules there are to catch a broken leaf.
+const CHANCES: u64 = 64;
+
+/// On how many of them the oracle found something wrong, which must be `kind` and nothing else.
+fn caught(kind: HazardKind, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> u64 {
+    let is_caught = |seed: &u64| {
+        let hazards = run(*seed, &open).sim.take_hazards();
+        for hazard in &hazards {
+            assert_eq!(hazard.kind, kind, "seed {seed}: {hazard}");
+        }
+        !hazards.is_empty()
+    };
+    (0..CHANCES).filter(is_caught).count() as u64
+}
+
+#[test]
+fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_the_direct_leaf() {
+    assert_clean(256, |context| Arc::new(Stack::new().over(leaf::Direct).build(context).expect("it can be opened")));
+}
+
+#[test]
+fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_the_async_leaf() {
+    assert_clean(256, |context| Arc::new(Stack::new().over(leaf::Async).build(context).expect("it can be opened")));
+}
+
+#[test]
+fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_frames_mapped_as_blocks() {
+    assert_clean(256, Mapping::opener(Code::Repaired, Notes::Told));
+}
+
+#[test]
+fn a_leaf_that_frees_without_waiting_is_caught_with_each_of_64_seeds() {
+    let broken = Returning::opener(Code::Broken, Notes::Untold);
+    assert_eq!(caught(HazardKind::FreeUnordered, broken), CHANCES);
+}
+
+#[test]
+fn the_same_leaf_that_waits_before_it_frees_is_clean() {
+    assert_clean(CHANCES, Returning::opener(Code::Repaired, Notes::Untold));
+    assert_clean(CHANCES, Returning::opener(Code::Repaired, Notes::Told));
+}
+
+#[test]
+fn a_leaf_that_reuses_across_streams_without_an_event_is_caught_with_each_of_64_seeds() {
+    assert_eq!(caught(HazardKind::ReusedUnordered, Caching::opener(Code::Broken)), CHANCES);
+}
+
+#[test]
+fn the_same_leaf_that_reuses_with_an_event_is_clean() {
+    assert_clean(CHANCES, Caching::opener(Code::Repaired));
+}
+
+#[test]
+fn a_leaf_that_unmaps_too_early_is_caught_with_each_of_64_seeds() {
+    let broken = Mapping::opener(Code::Broken, Notes::Untold);
+    assert_eq!(caught(HazardKind::UnmapUnderUse, broken), CHANCES);
+}
+
+#[test]
+fn the_same_leaf_that_unmaps_once_the_work_has_run_is_clean() {
+    assert_clean(CHANCES, Mapping::opener(Code::Repaired, Notes::Untold));
+    assert_clean(CHANCES, Mapping::opener(Code::Repaired, Notes::Told));
+}
+
+#[test]
+fn a_leaf_that_frees_noted_blocks_without_waiting_is_caught_with_each_of_64_seeds() {
+    let broken = Returning::opener(Code::Broken, Notes::Told);
+    assert_eq!(caught(HazardKind::FreeUnordered, broken), CHANCES);
+}
+
+#[test]
+fn a_leaf_that_unmaps_noted_blocks_too_early_is_caught_with_each_of_64_seeds() {
+    let broken = Mapping::opener(Code::Broken, Notes::Told);
+    assert_eq!(caught(HazardKind::UnmapUnderUse, broken), CHANCES);
+}

@@ -1,0 +1,104 @@
+//! Leaves that can be broken on purpose, each in one way that real allocators have been.
+#![allow(unsafe_code)]
+
+mod caching;
+mod mapping;
+mod returning;
+
+pub(crate) use caching::Caching;
+pub(crate) use mapping::Mapping;
+pub(crate) use returning::Returning;
+
+use bursar_core::{
+    AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DevicePtr, Note, OwnerId, RawStream, Stream,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Whether a leaf has its bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    Broken,
+    Repaired,
+}
+
+/// Whether a leaf tells the driver which ranges are blocks, as pools must and leaves may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notes {
+    Told,
+    Untold,
+}
+
+/// What is the same in each of them: whose blocks they are, and how many bytes are out.
+#[derive(Debug)]
+struct Book {
+    context: Arc<DeviceContext>,
+    owner: OwnerId,
+    notes: Notes,
+    granted: AtomicU64,
+    released: AtomicU64,
+}
+
+impl Book {
+    fn new(context: &Arc<DeviceContext>, notes: Notes) -> Self {
+        Self {
+            context: context.clone(),
+            owner: OwnerId::unique(),
+            notes,
+            granted: AtomicU64::new(0),
+            released: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes the block at `ptr`, which is the leaf's to give.
+    ///
+    /// # Safety
+    /// As for [`DeviceBlock::from_parts`].
+    unsafe fn grant(&self, ptr: DevicePtr, requested: u64, granted: u64, stream: Stream, tag: AllocTag) -> DeviceBlock {
+        self.granted.fetch_add(granted, Relaxed);
+        if let (Notes::Told, Ok(raw)) = (self.notes, self.context.resolve(stream)) {
+            let note = Note::Granted { ptr, bytes: requested, stream: raw, tag };
+            // SAFETY: the caller owns the range.
+            unsafe { self.context.note(note) };
+        }
+        let owner = self.owner;
+        let parts = BlockParts { ptr, requested, granted, tag, owner, offset: 0 };
+        // SAFETY: the caller's own promise.
+        unsafe { DeviceBlock::from_parts(parts, stream) }
+    }
+
+    /// Takes a block back at a point of a stream; answers where it was.
+    fn take_back(&self, block: DeviceBlock, raw: RawStream) -> DevicePtr {
+        assert_eq!(block.owner(), self.owner, "programs free blocks where they got them");
+        let ptr = block.ptr();
+        if self.notes == Notes::Told {
+            // SAFETY: the block is consumed here.
+            unsafe { self.context.note(Note::Freed { ptr, stream: raw }) };
+        }
+        ptr
+    }
+
+    fn release(&self, bytes: u64) {
+        self.released.fetch_add(bytes, Relaxed);
+    }
+
+    fn outstanding(&self) -> Bytes {
+        Bytes(self.granted.load(Relaxed) - self.released.load(Relaxed))
+    }
+}
+
+/// The parts of [`Holder`](bursar_core::Holder) that the book answers.
+macro_rules! kept_in_book {
+    () => {
+        fn context(&self) -> &Arc<DeviceContext> {
+            &self.book.context
+        }
+        fn bytes_outstanding(&self) -> Bytes {
+            self.book.outstanding()
+        }
+        fn released_total(&self) -> u64 {
+            self.book.released.load(std::sync::atomic::Ordering::Relaxed)
+        }
+    };
+}
+use kept_in_book;

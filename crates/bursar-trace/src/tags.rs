@@ -1,0 +1,66 @@
+//! The tags of a trace, interned once each.
+
+use bursar_core::AllocTag;
+use std::collections::HashMap;
+
+/// More names than this are not kinds of allocations: interning lasts as long as the process, so a file that names every
+/// allocation would cost its length for good. Those past it are untagged.
+const MAX_TAGS: usize = 1 << 16;
+
+/// Free text is cut here, at a character boundary.
+const MAX_NAME: usize = 256;
+
+/// Turns names into tags. Rows repeat their neighbours, so the last answer is kept at hand.
+#[derive(Debug, Default)]
+pub(crate) struct Tags {
+    known: HashMap<Box<[u8]>, AllocTag>,
+    last: Option<(Box<[u8]>, AllocTag)>,
+}
+
+impl Tags {
+    pub(crate) fn get(&mut self, name: &[u8]) -> AllocTag {
+        if name.is_empty() {
+            return AllocTag::UNTAGGED;
+        }
+        match &self.last {
+            Some((last, tag)) if **last == *name => *tag,
+            _ => {
+                let tag = self.look_up(name);
+                self.last = Some((name.into(), tag));
+                tag
+            }
+        }
+    }
+
+    fn look_up(&mut self, name: &[u8]) -> AllocTag {
+        if let Some(&tag) = self.known.get(name) {
+            return tag;
+        }
+        if self.known.len() >= MAX_TAGS {
+            return AllocTag::UNTAGGED;
+        }
+        let tag = AllocTag::intern(cut(&String::from_utf8_lossy(name)));
+        self.known.insert(name.into(), tag);
+        tag
+    }
+}
+
+fn cut(text: &str) -> &str {
+    let end = (0..=text.len().min(MAX_NAME)).rfind(|&at| text.is_char_boundary(at));
+    &text[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_cut_at_a_character_and_nothing_is_untagged() {
+        let mut tags = Tags::default();
+        assert_eq!(tags.get(b""), AllocTag::UNTAGGED);
+        assert_eq!(tags.get(b"untagged"), AllocTag::UNTAGGED);
+        assert_eq!(tags.get(b"weights"), AllocTag::intern("weights"));
+        assert_eq!(tags.get("é".repeat(200).as_bytes()).name(), "é".repeat(128));
+        assert_eq!(tags.get(format!("x{}", "é".repeat(200)).as_bytes()).name(), format!("x{}", "é".repeat(127)));
+    }
+}

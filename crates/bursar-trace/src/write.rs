@@ -1,0 +1,113 @@
+//! Writing: the format is told from the path.
+
+mod csv;
+mod jsonl;
+mod pickler;
+mod torch;
+
+pub use csv::write_csv;
+pub use jsonl::write_jsonl;
+pub use torch::{write_torch_snapshot, write_torch_snapshot_at};
+
+use crate::format::is_gzip_path;
+use crate::{Event, Format, Layout, Limit, Reason, Trace, TraceError};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// How far apart events are written: a trace keeps the order and not the times.
+const STEP_US: u64 = 10;
+
+/// Writes `trace` to `path` in the format of its name ([`Format::of_path`]), gzipped where that ends in `.gz`. Times are
+/// made up, ten microseconds apart; so are addresses.
+///
+/// ```
+/// # let path = std::env::temp_dir().join(format!("bursar-trace-write-{}.jsonl.gz", std::process::id()));
+/// let trace = bursar_trace::bundled();
+/// bursar_trace::write(&trace, &path)?;
+/// assert_eq!(bursar_trace::read(&path)?.events, trace.events);
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn write(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let format = Format::of_path(path).ok_or_else(|| TraceError::new(&name, Reason::UnknownExtension))?;
+    let written = File::create(path).and_then(|file| {
+        let mut file = BufWriter::with_capacity(1 << 18, file);
+        if is_gzip_path(path) {
+            let mut packed = BufWriter::with_capacity(1 << 16, GzEncoder::new(&mut file, Compression::default()));
+            write_as(trace, format, &mut packed)?;
+            packed.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?;
+        } else {
+            write_as(trace, format, &mut file)?;
+        }
+        file.flush()
+    });
+    written.map_err(|error| TraceError::new(&name, error))
+}
+
+fn write_as(trace: &Trace, format: Format, to: &mut impl Write) -> io::Result<()> {
+    match format {
+        Format::Csv => write_csv(trace, to),
+        Format::JsonLines => write_jsonl(trace, to),
+        Format::TorchSnapshot => write_torch_snapshot(trace, to),
+    }
+}
+
+/// Reads one file and writes another, in the format of its name, and gives back what was read: frees of what was not
+/// allocated in it are not written.
+///
+/// ```
+/// # let folder = std::env::temp_dir();
+/// # let (log, snapshot) = (folder.join("bursar-convert.csv"), folder.join("bursar-convert.pickle"));
+/// # bursar_trace::write(&bursar_trace::bundled(), &log)?;
+/// let trace = bursar_trace::convert(&log, &snapshot)?;
+/// assert_eq!(bursar_trace::read(&snapshot)?.peak_live(), trace.peak_live());
+/// # std::fs::remove_file(&log)?;
+/// # std::fs::remove_file(&snapshot)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn convert(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Trace, TraceError> {
+    let to = to.as_ref();
+    if Format::of_path(to).is_none() {
+        return Err(TraceError::new(&to.display().to_string(), Reason::UnknownExtension));
+    }
+    let trace = crate::read(from)?;
+    write(&trace, to)?;
+    Ok(trace)
+}
+
+/// An event with its names and its address, ready to be written.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    event: Event,
+    thread: u64,
+    stream: u64,
+    address: u64,
+    time_us: u64,
+}
+
+/// The rows of a trace. One put together by hand may name threads, streams or blocks it does not have.
+fn rows<'a>(trace: &'a Trace, layout: &'a Layout) -> impl Iterator<Item = io::Result<Row>> + 'a {
+    trace.events.iter().enumerate().map(|(index, &event)| {
+        let wrong = |what| io::Error::new(io::ErrorKind::InvalidInput, format!("event {index} names {what}"));
+        let address = match event.block {
+            Event::NO_BLOCK => 0,
+            block => *layout.addresses.get(block as usize).ok_or_else(|| wrong("a block that is not there"))?,
+        };
+        Ok(Row {
+            event,
+            thread: *trace.threads.get(event.thread as usize).ok_or_else(|| wrong("a thread that is not there"))?,
+            stream: *trace.streams.get(event.stream as usize).ok_or_else(|| wrong("a stream that is not there"))?,
+            address,
+            time_us: index as u64 * STEP_US,
+        })
+    })
+}
+
+fn made_up(trace: &Trace) -> io::Result<Layout> {
+    Layout::best_fit(trace).map_err(|limit: Limit| io::Error::new(io::ErrorKind::InvalidInput, limit))
+}

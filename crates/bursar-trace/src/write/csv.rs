@@ -1,0 +1,56 @@
+//! RMM's columns, then Bursar's.
+
+use super::{Row, made_up, rows};
+use crate::{EventKind, Trace};
+use bursar_core::AllocTag;
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+/// Writes a CSV log: RMM's six columns in its order, so that its tools read it, then `Device,Tag,Granted,Generation`.
+///
+/// ```
+/// let mut log = Vec::new();
+/// bursar_trace::write_csv(&bursar_trace::bundled(), &mut log)?;
+/// assert!(log.starts_with(b"Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation\n"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write_csv(trace: &Trace, mut to: impl Write) -> io::Result<()> {
+    let layout = made_up(trace)?;
+    let mut tag = (AllocTag::UNTAGGED, field(AllocTag::UNTAGGED.name()));
+    writeln!(to, "Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation")?;
+    for row in rows(trace, &layout) {
+        let row = row?;
+        if row.event.tag != tag.0 {
+            tag = (row.event.tag, field(row.event.tag.name()));
+        }
+        write_row(row, &tag.1, &mut to)?;
+    }
+    Ok(())
+}
+
+fn write_row(row: Row, tag: &str, to: &mut impl Write) -> io::Result<()> {
+    let Row { event, thread, stream, address, time_us } = row;
+    let action = match event.kind {
+        EventKind::Allocate => "allocate",
+        EventKind::Free => "free",
+        EventKind::Fail => "allocate failure",
+    };
+    let (seconds, micros) = (time_us / 1_000_000, time_us % 1_000_000);
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let (bytes, device, generation) = (event.bytes, event.device, event.block.wrapping_add(1));
+    writeln!(
+        to,
+        "{thread},{hours:02}:{minutes:02}:{seconds:02}.{micros:06},{action},{address:#x},{bytes},{stream},\
+         {device},{tag},{bytes},{generation}"
+    )
+}
+
+/// A name as a field: quoted where a comma or a quote is in it, and on one line.
+fn field(name: &str) -> Cow<'_, str> {
+    let plain = |c: char| c != ',' && c != '"' && !c.is_control();
+    if name.chars().all(plain) && name.trim() == name {
+        return Cow::Borrowed(name);
+    }
+    let name = name.replace(char::is_control, " ").replace('"', "\"\"");
+    Cow::Owned(format!("\"{name}\""))
+}

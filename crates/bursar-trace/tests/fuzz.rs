@@ -1,0 +1,157 @@
+//! Readers never panic, hang or run anything, whatever the bytes: arbitrary ones, and good files that were damaged.
+
+use bursar_trace::{bundled, read_from, write_csv, write_jsonl, write_torch_snapshot};
+use proptest::prelude::*;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// Good files of every format, small enough to be damaged often.
+fn seeds() -> Vec<Vec<u8>> {
+    let folder = format!("{}/tests/fixtures", env!("CARGO_MANIFEST_DIR"));
+    let fixture = |name: &str| std::fs::read(format!("{folder}/{name}")).expect("a fixture");
+    let mut trace = bundled();
+    trace.events.truncate(60);
+    trace.blocks = 60;
+    let (mut csv, mut json, mut torch) = (Vec::new(), Vec::new(), Vec::new());
+    write_csv(&trace, &mut csv).expect("memory");
+    write_jsonl(&trace, &mut json).expect("memory");
+    write_torch_snapshot(&trace, &mut torch).expect("memory");
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&torch).expect("memory");
+    let packed = packed.finish().expect("memory");
+    vec![
+        csv,
+        json,
+        torch,
+        packed,
+        fixture("rmm.csv"),
+        fixture("rmm.csv.gz"),
+        fixture("code-2.pickle"),
+        fixture("code-4.pickle"),
+    ]
+}
+
+/// Bytes that mean something to one of the readers.
+const WORDS: [&[u8]; 24] = [
+    b",",
+    b"\n",
+    b"\r\n",
+    b"\"",
+    b"-1",
+    b"18446744073709551616",
+    b"0x",
+    b"(nil)",
+    b"allocate",
+    b"free",
+    b"{",
+    b"}",
+    b"[",
+    b"\"bytes\":",
+    b"\x80\x04",
+    b"\x94",
+    b"h\x00",
+    b"]",
+    b"e",
+    b"u",
+    b"(",
+    b"\x8a\x09",
+    b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
+    b".",
+];
+
+/// A small, fast generator: the seed alone decides what a run does.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+/// Damages `bytes` a few times: bits, bytes, words, cuts, repeats and pieces of another file.
+fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    for _ in 0..=random.below(6) {
+        let at = random.below(bytes.len() + 1);
+        let to = (at + random.below(40)).min(bytes.len());
+        match random.below(8) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+            1 if at < bytes.len() => bytes[at] = random.next() as u8,
+            2 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].iter().copied())),
+            3 => drop(bytes.drain(at..to)),
+            4 => bytes.truncate(at),
+            5 => drop(bytes.splice(at..at, bytes[at..to].repeat(1 + random.below(4)))),
+            6 => {
+                let from = random.below(other.len());
+                let piece = &other[from..(from + random.below(60)).min(other.len())];
+                drop(bytes.splice(at..to, piece.iter().copied()));
+            }
+            _ => bytes.extend_from_slice(WORDS[random.below(WORDS.len())]),
+        }
+    }
+}
+
+/// Reads, and where that succeeds writes in every format and reads again.
+fn exercise(bytes: &[u8]) {
+    let trace = match read_from(bytes, "fuzzed") {
+        Ok(trace) => trace,
+        Err(error) => return assert!(error.to_string().starts_with("fuzzed: ")),
+    };
+    let (peak, strict) = (trace.peak_live(), trace.strict().is_ok());
+    assert_eq!(strict, trace.unknown_frees.is_empty() && trace.missing_frees.is_empty());
+    let mut written = Vec::new();
+    if write_csv(&trace, &mut written).is_ok() && !trace.events.is_empty() {
+        let again = read_from(&written[..], "again").expect("what we wrote");
+        assert_eq!((again.peak_live(), again.events.len()), (peak, trace.events.len()));
+    }
+    let _ = write_torch_snapshot(&trace, std::io::sink());
+}
+
+fn run(seed: u64, runs: Option<u64>, limit: Duration) -> u64 {
+    let (seeds, started) = (seeds(), Instant::now());
+    let mut done = 0;
+    while runs.is_none_or(|runs| done < runs) && started.elapsed() < limit {
+        let case = seed.wrapping_add(done);
+        let mut random = Random(case);
+        let mut bytes = seeds[random.below(seeds.len())].clone();
+        damage(&mut bytes, &seeds[random.below(seeds.len())], &mut random);
+        let outcome = std::panic::catch_unwind(|| exercise(&bytes));
+        assert!(outcome.is_ok(), "case {case} panics on {:?}", String::from_utf8_lossy(&bytes));
+        done += 1;
+    }
+    done
+}
+
+#[test]
+fn damaged_files_never_panic() {
+    run(1, Some(3000), Duration::from_secs(60));
+}
+
+/// `cargo test --release -p bursar-trace --test fuzz -- --ignored --nocapture`; `BURSAR_FUZZ_SEED` repeats a run.
+#[test]
+#[ignore = "takes ten minutes"]
+#[allow(clippy::print_stdout)]
+fn fuzz_readers_for_ten_minutes() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
+    let seed = std::env::var("BURSAR_FUZZ_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(now);
+    println!("BURSAR_FUZZ_SEED={seed}");
+    let done = run(seed, None, Duration::from_secs(600));
+    println!("{done} cases");
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        exercise(&bytes);
+        exercise(&[b"Thread,Time,Action,Pointer,Size,Stream\n", &bytes[..]].concat());
+        exercise(&[b"{", &bytes[..]].concat());
+        exercise(&[b"\x80\x04", &bytes[..]].concat());
+        exercise(&[b"\x1f\x8b\x08\0\0\0\0\0\0\xff", &bytes[..]].concat());
+    }
+}

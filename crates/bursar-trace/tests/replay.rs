@@ -1,0 +1,95 @@
+//! Replays keep what the trace says and count what the driver was asked.
+
+use bursar_core::leaf::Leaf;
+use bursar_core::{
+    Build, Bytes, Counted, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Holder, Layer, Stack, leaf,
+};
+use bursar_memory::GlobalDeviceBudget;
+use bursar_sim::Sim;
+use bursar_trace::{Cost, Replay, Trace};
+use std::fmt::Write;
+use std::sync::Arc;
+
+fn replayed<L, F>(trace: &Trace, driver: Arc<dyn Driver>, stack: &Stack<L, F>) -> Cost
+where
+    F: Leaf,
+    L: Layer<F::Source>,
+    L::Output: DeviceMemoryResource,
+{
+    let driver = Counted::new(driver);
+    let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
+    let memory = stack.build(&context).expect("a stack");
+    let cost = Replay::new(trace, &context).expect("streams").run(&memory, &driver).expect("a replay");
+    assert_eq!(memory.bytes_outstanding(), Bytes::ZERO, "what the trace left live was freed");
+    cost
+}
+
+fn trace(rows: &[(u64, &str, u64, u64, u64)]) -> Trace {
+    let mut log = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
+    for (thread, action, pointer, bytes, stream) in rows {
+        writeln!(log, "{thread},00:00:00.000000,{action},{pointer:#x},{bytes},{stream}").expect("memory");
+    }
+    bursar_trace::read_from(log.as_bytes(), "made.csv").expect("a trace")
+}
+
+#[test]
+fn a_real_trace_has_its_own_peak_on_every_stack_and_driver() {
+    let trace = bursar_trace::bundled();
+    for driver in [Sim::immediate(), Sim::seeded(3)] {
+        let cost = replayed(&trace, driver.clone(), &Stack::new().over(leaf::Async));
+        assert_eq!((cost.peak_live, cost.refused, cost.hits), (trace.peak_live(), 0, 0));
+        assert!(cost.peak_reserved >= cost.peak_live);
+        assert!(cost.driver_calls >= cost.operations, "each operation reaches the driver");
+    }
+    let cost = replayed(&trace, Sim::immediate(), &Stack::new().over(leaf::Direct));
+    assert_eq!((cost.peak_live, cost.operations), (trace.peak_live(), trace.events.len() as u64));
+    assert_eq!(cost.ns_per_hit, None);
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_counted_and_its_free_is_left_out() {
+    let trace = trace(&[
+        (1, "allocate", 0x1000, 600 << 10, 0),
+        (1, "allocate", 0x2000, 600 << 10, 0),
+        (1, "free", 0x2000, 600 << 10, 0),
+        (1, "free", 0x1000, 600 << 10, 0),
+    ]);
+    let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::mib(1))).over(leaf::Direct);
+    let cost = replayed(&trace, Sim::immediate(), &stack);
+    assert_eq!((cost.refused, cost.peak_live), (1, Bytes::kib(600)));
+}
+
+#[test]
+fn several_threads_keep_the_order_that_the_trace_needs() {
+    let mut rows = Vec::new();
+    for n in 0..2_000u64 {
+        let (maker, taker) = (1 + n % 4, 1 + (n + 1) % 4);
+        rows.push((maker, "allocate", 0x1000 * (n + 1), 256 * (1 + n % 7), maker));
+        if n >= 8 {
+            let earlier = n - 8;
+            rows.push((taker, "free", 0x1000 * (earlier + 1), 0, taker));
+        }
+    }
+    let trace = trace(&rows);
+    assert_eq!((trace.threads.len(), trace.missing_frees.len()), (4, 8));
+    let cost = replayed(&trace, Sim::immediate(), &Stack::new().over(leaf::Async));
+    assert_eq!((cost.operations, cost.refused, cost.peak_live), (trace.events.len() as u64, 0, trace.peak_live()));
+}
+
+#[test]
+fn watching_sees_every_operation_in_order_with_its_block() {
+    let trace = bursar_trace::bundled();
+    let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
+    let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
+    let replay = Replay::new(&trace, &context).expect("streams");
+    let (mut seen, mut blocks, mut peak) = (0, 0, Bytes::ZERO);
+    replay
+        .watch(&memory, &mut |moment| {
+            assert_eq!(moment.operation, seen);
+            seen += 1;
+            blocks += u32::from(moment.block.is_some());
+            peak = peak.max(moment.live);
+        })
+        .expect("a replay");
+    assert_eq!((seen, blocks, peak), (replay.operations(), trace.blocks, trace.peak_live()));
+}
