@@ -1,6 +1,6 @@
 //! How fast logs are read: makes one of ten million events, or as many as it is told, and times reading it in each format;
 //! a snapshot, which nobody makes that long, of a million at most.
-//! `cargo run --release -p bursar-trace --example 02-parse-speed [EVENTS]`.
+//! `cargo run --release -p bursar-trace --example parse-speed [EVENTS]`.
 
 use bursar_trace::{Format, Place, Site, Trace, TraceBuilder};
 use std::error::Error;
