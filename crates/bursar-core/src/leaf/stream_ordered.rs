@@ -1,13 +1,13 @@
 //! The driver's own stream-ordered pool.
 #![allow(unsafe_code)]
 
-use super::pending::Pending;
+use super::pending::{Contended, Pending};
 use super::stuck::Stuck;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
     Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream, StreamMisuse, grant,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 pub struct AsyncMemory {
     context: Arc<DeviceContext>,
     owner: OwnerId,
-    granted: AtomicU64,
+    granted: Contended,
     pending: Pending,
     stuck: Stuck<StuckFree>,
 }
@@ -49,7 +49,7 @@ impl AsyncMemory {
         let memory = Arc::new(Self {
             context,
             owner: OwnerId::unique(),
-            granted: AtomicU64::new(0),
+            granted: Contended::default(),
             pending: Pending::new(),
             stuck: Stuck::default(),
         });
@@ -116,7 +116,7 @@ impl Holder for AsyncMemory {
 
     fn bytes_outstanding(&self) -> Bytes {
         let released = self.pending.released();
-        Bytes(self.granted.load(Ordering::Acquire).wrapping_sub(released))
+        Bytes(self.granted.0.load(Ordering::Acquire).wrapping_sub(released))
     }
 
     fn released_total(&self) -> u64 {
@@ -171,7 +171,7 @@ impl DeviceMemoryResource for AsyncMemory {
         // SAFETY: the stream is live while it is held.
         let base = unsafe { context.driver().allocate_async(context.device(), held.raw(), granted.get()) }
             .map_err(|error| context.allocation_failed(error, granted))?;
-        self.granted.fetch_add(granted.get(), Ordering::Release);
+        self.granted.0.fetch_add(granted.get(), Ordering::Release);
         let parts = BlockParts::aligned(base, bytes, granted, align, tag, self.owner);
         // SAFETY: the range lies in the allocation just made, which nobody else has.
         unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes, stream: held.raw(), tag }) };
