@@ -157,17 +157,8 @@ impl DeviceContext {
     fn inherit(&self, raw: RawStream) {
         let ordered = self.heir().and_then(|heir| {
             let held = self.hold(heir)?;
-            let event = self.take_event()?;
-            // SAFETY: the adoption's stream is live until this returns, the heir lives as long as the context, and the
-            // event is this context's.
-            let recorded = unsafe { self.driver.event_record(self.device, event, raw) };
-            let waits = recorded.and_then(|()| {
-                // SAFETY: as above.
-                unsafe { self.driver.stream_wait(self.device, held.raw(), event) }
-            });
-            // SAFETY: taken above; a wait that was submitted keeps what it waits for.
-            unsafe { self.give_event(event) };
-            Ok(waits?)
+            // SAFETY: the adoption's stream is live until this returns, and the heir is held.
+            Ok(unsafe { self.chain(raw, held.raw()) }?)
         });
         if ordered.is_err() {
             // SAFETY: the adoption's stream is live until this returns.
@@ -175,6 +166,23 @@ impl DeviceContext {
                 self.fault.record(error);
             }
         }
+    }
+
+    /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before.
+    ///
+    /// # Safety
+    /// Both are live streams of this device.
+    pub(crate) unsafe fn chain(&self, first: RawStream, then: RawStream) -> Result<(), DriverError> {
+        let event = self.take_event()?;
+        // SAFETY: the caller's own promise, and the event is this context's.
+        let recorded = unsafe { self.driver.event_record(self.device, event, first) };
+        let ordered = recorded.and_then(|()| {
+            // SAFETY: as above.
+            unsafe { self.driver.stream_wait(self.device, then, event) }
+        });
+        // SAFETY: taken above; a wait that was submitted keeps what it waits for.
+        unsafe { self.give_event(event) };
+        ordered
     }
 
     fn destroy_stream(&self, raw: RawStream) {

@@ -29,17 +29,8 @@ impl DeviceContext {
         if first == then {
             return Ok(());
         }
-        let (driver, device) = (self.driver(), self.device());
-        let event = self.take_event().map_err(|error| self.failed(error))?;
-        // SAFETY: the streams are live while they are held, and the event is this context's.
-        let recorded = unsafe { driver.event_record(device, event, held_first.raw()) };
-        let ordered = recorded.and_then(|()| {
-            // SAFETY: as above.
-            unsafe { driver.stream_wait(device, held_then.raw(), event) }
-        });
-        // SAFETY: taken above; a wait that was submitted keeps what it waits for.
-        unsafe { self.give_event(event) };
-        ordered.map_err(|error| self.failed(error))
+        // SAFETY: the streams are live while they are held.
+        unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))
     }
 
     /// Writes `src` into the block, `offset` bytes from its start.
