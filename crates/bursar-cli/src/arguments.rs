@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The tour: devices, a budget, a refusal, a free in stream order, and a race being caught.
+    /// The tour: devices, a budget, a refusal, a free in stream order, a real trace, and a race being caught.
     #[command(after_help = "Example:\n  bursar demo --sim-devices 4x24GiB")]
     Demo,
     /// What the driver knows of each device.
@@ -37,7 +37,7 @@ pub(crate) enum Command {
     ///
     /// A trace is an RMM CSV log, Bursar's own CSV or JSON lines, or a PyTorch memory snapshot, gzipped or not. One pass
     /// warms the stack up, the second is timed; reading is outside the clock.
-    #[command(after_help = "Example:\n  bursar replay run.csv.gz snapshot.pickle --stack async,direct --limit 40GiB")]
+    #[command(after_help = replay::EXAMPLES)]
     Replay(replay::Asked),
     /// Times the hot path.
     #[command(subcommand, after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4")]

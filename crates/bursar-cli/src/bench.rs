@@ -13,7 +13,7 @@ use std::time::Instant;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Asked {
     /// What hands out the memory.
-    #[arg(long, value_enum, default_value = "async")]
+    #[arg(long, value_enum, default_value = "pool")]
     stack: StackName,
     /// The size of the block.
     #[arg(long, value_name = "SIZE", default_value = "1KiB")]

@@ -1,6 +1,7 @@
 //! `bursar demo`: the tour. Every step is run, and what it found is what is shown.
 
 mod race;
+mod trace;
 
 use crate::devices::{self, Devices};
 use crate::output::{BAD, FAINT, Failure, GOOD, HEADING, Show};
@@ -23,6 +24,7 @@ pub(crate) struct Tour {
     threads: Threads,
     refusal: Refusal,
     stream_order: StreamOrder,
+    trace: trace::Traced,
     race: race::Race,
     statistics: Totals,
 }
@@ -82,6 +84,7 @@ pub(crate) fn tour(opened: &OpenedDriver) -> std::result::Result<Tour, Failure> 
         threads: four_threads(gpu, &statistics)?,
         refusal: refusal(gpu)?,
         stream_order: stream_order(gpu)?,
+        trace: trace::replayed(&opened.driver, gpu.context().device())?,
         race: race::caught()?,
         statistics: totals(&statistics),
     })
@@ -122,7 +125,7 @@ fn refusal(gpu: &Gpu) -> bursar::Result<Refusal> {
     let weights = gpu.buffer::<f32>(12 << 20, &stream, tag!("weights"))?;
     let answer = gpu.buffer::<f32>(6 << 20, &stream, tag!("one batch too many"));
     drop(weights);
-    match answer {
+    match answer.map_err(|refused| refused.root().clone()) {
         Err(Error::OutOfBudget { requested, remaining, limit }) => Ok(Refusal {
             requested: requested.get(),
             remaining: remaining.get(),
@@ -181,6 +184,9 @@ impl Show for Tour {
         let StreamOrder { bytes, outstanding_after_free, outstanding_after_wait } = &self.stream_order;
         writeln!(out, "{} freed on a stream; still charged: {}", Bytes(*bytes), Bytes(*outstanding_after_free))?;
         writeln!(out, "once the stream has passed the free: {GOOD}{}{GOOD:#}", Bytes(*outstanding_after_wait))?;
+
+        heading(out, "A real trace, through each stack")?;
+        self.trace.show(out)?;
 
         heading(out, "A race, caught by the simulated device")?;
         self.race.show(out)?;

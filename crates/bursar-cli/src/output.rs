@@ -5,6 +5,7 @@ use bursar::driver::DriverChoiceError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub(crate) const HEADING: Style = AnsiColor::Cyan.on_default().bold();
@@ -69,6 +70,13 @@ pub(crate) enum Failure {
     Memory(bursar::Error),
     Trace(bursar::trace::TraceError),
     Output(std::io::Error),
+    /// A file that was to be written.
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    /// Options that do not go together.
+    Usage(&'static str),
 }
 
 impl From<DriverChoiceError> for Failure {
@@ -95,6 +103,15 @@ impl From<bursar::trace::TraceError> for Failure {
     }
 }
 
+impl From<bursar::trace::ReplayError> for Failure {
+    fn from(error: bursar::trace::ReplayError) -> Self {
+        match error {
+            bursar::trace::ReplayError::Memory(error) => error.into(),
+            bursar::trace::ReplayError::Trace(error) => error.into(),
+        }
+    }
+}
+
 /// Says what went wrong and what to do, and answers the exit status.
 pub(crate) fn fail(failure: &Failure) -> ExitCode {
     let (text, advice) = match failure {
@@ -106,6 +123,10 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
             (error.to_string(), "a trace is an RMM CSV log, JSON lines, or a PyTorch memory snapshot, gzipped or not")
         }
         Failure::Output(error) => (error.to_string(), "standard output could not be written"),
+        Failure::File { path, error } => {
+            (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
+        }
+        Failure::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
     };
     anstream::eprintln!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}");
     ExitCode::from(failure.status())
@@ -129,7 +150,8 @@ impl Failure {
                 | Memory::InvalidNumber { .. },
             ) => WRONG_USAGE,
             Self::Trace(error) if is_a_broken_disk(&error.reason) => MACHINE_FAILED,
-            Self::Trace(_) => WRONG_USAGE,
+            Self::File { error, .. } if is_the_disk(error) => MACHINE_FAILED,
+            Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
             Self::Driver(_) | Self::Memory(_) | Self::Output(_) => MACHINE_FAILED,
         }
     }
@@ -137,11 +159,14 @@ impl Failure {
 
 /// Whether a file could not be used though its name was right.
 fn is_a_broken_disk(reason: &bursar::trace::Reason) -> bool {
-    use ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     match reason {
-        bursar::trace::Reason::Io(error) => {
-            !matches!(error.kind(), NotFound | NotADirectory | IsADirectory | PermissionDenied | InvalidInput)
-        }
+        bursar::trace::Reason::Io(error) => is_the_disk(error),
         _ => false,
     }
+}
+
+fn is_the_disk(error: &std::io::Error) -> bool {
+    use ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    let wrong_place = [NotFound, NotADirectory, IsADirectory, PermissionDenied, InvalidInput, ReadOnlyFilesystem];
+    !wrong_place.contains(&error.kind())
 }

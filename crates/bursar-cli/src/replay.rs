@@ -1,17 +1,20 @@
 //! `bursar replay`: real traces through a stack.
 
+mod whole_file;
+
 use crate::output::{FAINT, Failure, HEADING, Progress, Show};
 use crate::stacks::StackName;
 use bursar::driver::OpenedDriver;
 use bursar::prelude::*;
-use bursar::trace::{Cost, Replay, Trace};
-use bursar::{Action, Actions, Counted, Observer, Record};
+use bursar::trace::{
+    Cost, Ground, Placed, Recording, Replay, Report, Run, Summary, Trace, TraceFile, write_torch_snapshot_at,
+};
+use bursar::{Counted, Observer};
 use serde::Serialize;
-use std::collections::HashSet;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use whole_file::WholeFile;
 
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Asked {
@@ -19,7 +22,7 @@ pub(crate) struct Asked {
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
     /// What hands out the memory; several for one row each.
-    #[arg(long = "stack", value_name = "STACK,…", value_enum, value_delimiter = ',', default_value = "async")]
+    #[arg(long = "stack", value_name = "STACK,…", value_enum, value_delimiter = ',', default_value = "pool")]
     stacks: Vec<StackName>,
     /// The most that may be held.
     #[arg(long, value_name = "SIZE")]
@@ -27,13 +30,28 @@ pub(crate) struct Asked {
     /// Refuse traces with frees of nothing or blocks that are never freed.
     #[arg(long)]
     strict: bool,
+    /// Write a page that shows memory over time, the address space at the peak, and what held it.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the replayed run as a PyTorch memory snapshot, as pytorch.org/memory_viz opens it; of one trace and one stack.
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
 }
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  bursar replay run.csv.gz snapshot.pickle --stack async,direct --limit 40GiB
+  bursar replay run.csv.gz --stack async,direct --html run.html
+  bursar replay run.csv.gz --stack async --snapshot placed.pickle";
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Replayed {
     driver: String,
     limit: Option<u64>,
     traces: Vec<Row>,
+    /// The page and the snapshot that were written.
+    html: Option<PathBuf>,
+    snapshot: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,42 +70,126 @@ struct Row {
     refused: u64,
     driver_calls: u64,
     frames_remapped: u64,
-    unknown_frees: usize,
-    missing_frees: usize,
+    unknown_frees: u64,
+    missing_frees: u64,
 }
 
 pub(crate) fn replay(opened: &OpenedDriver, asked: &Asked) -> Result<Replayed, Failure> {
-    let mut progress = Progress::new(asked.traces.len() * (1 + asked.stacks.len()));
-    let mut traces = Vec::new();
+    let mut files = Files::create(asked)?;
+    let mut progress = Progress::new(asked.traces.len() * (1 + asked.stacks.len() * files.passes()));
+    let device = opened.driver.facts(DeviceId(0))?.name;
+    let mut report = Report::new(format!("{device}, {}", opened.driver.describe()), asked.limit);
+    let mut rows = Vec::new();
     for path in &asked.traces {
         progress.step(&format!("reading {}", path.display()));
-        let trace = bursar::trace::read(path)?;
+        let trace = bursar::trace::open(path)?;
         if asked.strict {
-            trace.strict()?;
+            trace.summary().strict()?;
         }
+        let mut runs = Vec::new();
         for &stack in &asked.stacks {
-            progress.step(&format!("{} through {}", path.display(), stack.as_str()));
-            traces.push(row(opened, &trace, stack, asked.limit)?);
+            let mut step = |what: &str| progress.step(&format!("{what} {} through {}", path.display(), stack.as_str()));
+            let rig = Rig::build(opened, &trace, stack, asked.limit)?;
+            step("replaying");
+            let mut cost = rig.replay.run(&*rig.memory, &rig.driver)?;
+            let frames_remapped = rig.ground.remaps();
+            if files.page.is_some() {
+                step("watching");
+                let recording = rig.watch()?;
+                cost.peak_reserved = cost.peak_reserved.max(recording.peak_reserved());
+                runs.push(Run { stack: stack.as_str().to_owned(), cost, frames_remapped, recording });
+            }
+            if let Some(file) = files.snapshot.take() {
+                step("placing");
+                match trace.whole() {
+                    Some(whole) => rig.write_snapshot(whole, file)?,
+                    None => rig.write_snapshot(&bursar::trace::read(path)?, file)?,
+                }
+            }
+            rows.push(row(trace.summary(), stack, &cost, frames_remapped));
         }
+        report.add(&trace.summary().name, trace.streams(), trace.summary().threads, runs);
     }
-    Ok(Replayed { driver: opened.driver.describe(), limit: asked.limit.map(Bytes::get), traces })
+    if let Some(file) = files.page {
+        file.finish(|out| report.write(out))?;
+    }
+    let (html, snapshot) = (asked.html.clone(), asked.snapshot.clone());
+    Ok(Replayed { driver: opened.driver.describe(), limit: asked.limit.map(Bytes::get), traces: rows, html, snapshot })
 }
 
-/// Each row has a context and a stack of its own, so that no trace finds another's memory warm.
-fn row(opened: &OpenedDriver, trace: &Trace, stack: StackName, limit: Option<Bytes>) -> Result<Row, Failure> {
-    let driver = Counted::new(opened.driver.clone());
-    let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
-    let remaps = Arc::new(Remaps::default());
-    context.sink().subscribe(&(remaps.clone() as Arc<dyn Observer>))?;
-    let memory = stack.build(&context, limit, &Statistics::default())?;
-    let cost = Replay::new(trace, &context)?.run(&*memory, &driver)?;
-    let Cost { operations, ns_per_op, hits, ns_per_hit, peak_live, peak_reserved, refused, driver_calls, .. } = cost;
-    Ok(Row {
-        trace: trace.name.clone(),
+/// What is written besides the answer; begun before the long work, so that a wrong place is told at once.
+#[derive(Debug)]
+struct Files {
+    page: Option<WholeFile>,
+    snapshot: Option<WholeFile>,
+}
+
+impl Files {
+    fn create(asked: &Asked) -> Result<Self, Failure> {
+        if asked.snapshot.is_some() && (asked.traces.len(), asked.stacks.len()) != (1, 1) {
+            return Err(Failure::Usage("--snapshot is of one run: give one trace and one --stack"));
+        }
+        if asked.snapshot.is_some() && asked.snapshot == asked.html {
+            return Err(Failure::Usage("--snapshot and --html are the same file"));
+        }
+        let create = |path: &Option<PathBuf>| path.as_deref().map(WholeFile::create).transpose();
+        Ok(Self { page: create(&asked.html)?, snapshot: create(&asked.snapshot)? })
+    }
+
+    /// How often each trace goes through each stack, counting the measured passes as one.
+    fn passes(&self) -> usize {
+        1 + usize::from(self.page.is_some()) + usize::from(self.snapshot.is_some())
+    }
+}
+
+/// A context and a stack of one row's own, so that no trace finds another's memory warm.
+#[derive(Debug)]
+struct Rig {
+    driver: Arc<Counted>,
+    ground: Arc<Ground>,
+    memory: Arc<dyn DeviceMemoryResource>,
+    replay: Replay,
+    /// What the device held before anything was allocated.
+    used_before: Bytes,
+}
+
+impl Rig {
+    fn build(
+        opened: &OpenedDriver,
+        trace: &TraceFile,
+        stack: StackName,
+        limit: Option<Bytes>,
+    ) -> Result<Self, Failure> {
+        let driver = Counted::new(opened.driver.clone());
+        let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
+        let ground = Arc::new(Ground::default());
+        context.sink().subscribe(&(ground.clone() as Arc<dyn Observer>))?;
+        let used_before = driver.memory(context.device())?.used();
+        let memory = stack.build(&context, limit, &Statistics::default())?;
+        let replay = Replay::of(trace, &context)?;
+        Ok(Self { driver, ground, memory, replay, used_before })
+    }
+
+    fn watch(&self) -> Result<Recording, Failure> {
+        Ok(Recording::watch(&self.replay, &*self.memory, &self.driver, &self.ground, self.used_before)?)
+    }
+
+    fn write_snapshot(&self, trace: &Trace, file: WholeFile) -> Result<(), Failure> {
+        let mut placed = Placed::default();
+        self.replay.watch(&*self.memory, &mut |moment| placed.record(moment))?;
+        let (run, layout) = placed.finish(trace, &self.ground);
+        file.finish(|out| write_torch_snapshot_at(&run, &layout, out))
+    }
+}
+
+fn row(summary: &Summary, stack: StackName, cost: &Cost, frames_remapped: u64) -> Row {
+    let Cost { operations, ns_per_op, hits, ns_per_hit, peak_live, peak_reserved, refused, driver_calls, .. } = *cost;
+    Row {
+        trace: summary.name.clone(),
         stack,
         ops: operations,
-        streams: trace.events.iter().map(|event| event.stream).collect::<HashSet<_>>().len(),
-        threads: trace.threads.len(),
+        streams: summary.streams,
+        threads: summary.threads,
         ns_per_op,
         ns_per_hit,
         hits,
@@ -96,25 +198,9 @@ fn row(opened: &OpenedDriver, trace: &Trace, stack: StackName, limit: Option<Byt
         ratio: cost.ratio(),
         refused,
         driver_calls,
-        frames_remapped: remaps.0.load(Relaxed),
-        unknown_frees: trace.unknown_frees.len(),
-        missing_frees: trace.missing_frees.len(),
-    })
-}
-
-/// Counts frames that a pool moved.
-#[derive(Debug, Default)]
-struct Remaps(AtomicU64);
-
-impl Observer for Remaps {
-    fn interest(&self) -> Actions {
-        Actions::of(&[Action::Remap])
-    }
-    fn identity(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
-    fn record(&self, _: &Record<'_>) {
-        self.0.fetch_add(1, Relaxed);
+        frames_remapped,
+        unknown_frees: summary.unknown_frees,
+        missing_frees: summary.missing_frees,
     }
 }
 
@@ -146,6 +232,11 @@ impl Show for Replayed {
             if row.unknown_frees + row.missing_frees > 0 {
                 let (unknown, missing) = (row.unknown_frees, row.missing_frees);
                 writeln!(out, "  {FAINT}{unknown} frees of nothing, {missing} blocks never freed{FAINT:#}")?;
+            }
+        }
+        for (what, path) in [("page", &self.html), ("snapshot", &self.snapshot)] {
+            if let Some(path) = path {
+                writeln!(out, "{FAINT}{what}:{FAINT:#} {}", path.display())?;
             }
         }
         Ok(())

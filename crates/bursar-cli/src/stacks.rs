@@ -9,6 +9,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StackName {
+    /// Frames that are moved to where they are needed.
+    Pool,
     /// The driver's own stream-ordered pool.
     Async,
     /// One driver allocation a block.
@@ -18,6 +20,7 @@ pub(crate) enum StackName {
 impl StackName {
     pub(crate) fn as_str(self) -> &'static str {
         match self {
+            Self::Pool => "pool",
             Self::Async => "async",
             Self::Direct => "direct",
         }
@@ -30,11 +33,12 @@ impl StackName {
         limit: Option<Bytes>,
         statistics: &Statistics,
     ) -> bursar::Result<Arc<dyn DeviceMemoryResource>> {
-        let layers =
-            Stack::new().observe(statistics.clone()).layer(GlobalDeviceBudget::of(limit.unwrap_or(Bytes::MAX)));
+        let stack = Stack::new().observe(statistics.clone());
+        let budget = GlobalDeviceBudget::of(limit.unwrap_or(Bytes::MAX));
         Ok(match self {
-            Self::Async => Arc::new(layers.over(leaf::Async).build(context)?),
-            Self::Direct => Arc::new(layers.over(leaf::Direct).build(context)?),
+            Self::Pool => Arc::new(stack.layer(PagePool::default()).layer(budget).over(leaf::Frames).build(context)?),
+            Self::Async => Arc::new(stack.layer(budget).over(leaf::Async).build(context)?),
+            Self::Direct => Arc::new(stack.layer(budget).over(leaf::Direct).build(context)?),
         })
     }
 }

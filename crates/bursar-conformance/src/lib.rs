@@ -5,7 +5,7 @@
 //! adding a driver or a stack is one line in the test that calls it.
 //!
 //! A [`program`] is a random sequence of calls whose outcome is known: drivers are compared by running it on each of
-//! them, stacks are judged by running it through them.
+//! them, stacks are judged by running it through them. Programs of [`uses`] are the same for use tracking.
 //!
 //! A driver that is absent shows its trials as ignored; with `BURSAR_REQUIRE_CUDA=1` they fail instead.
 
@@ -13,6 +13,7 @@ pub mod program;
 mod rig;
 mod rows;
 pub mod trials;
+pub mod uses;
 
 pub use rig::Rig;
 pub use rows::{Clause, DriverRow, Kind, Leaks, Needs, Opened, SetCapturing, StackRow, table};

@@ -12,7 +12,7 @@ mod model;
 mod op;
 mod order;
 mod outcome;
-mod rng;
+pub(crate) mod rng;
 mod run;
 
 use bursar_core::{DeviceMemoryResource, Driver};

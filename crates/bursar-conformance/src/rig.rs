@@ -62,6 +62,12 @@ impl Rig {
         self.allocate_on(bytes, self.stream)
     }
 
+    /// The most that can be asked for in one block and is granted no more than `granted`.
+    pub fn fitting(&self, granted: Bytes) -> u64 {
+        let smallest = self.memory.granted_size(256, 256).expect("a legal request");
+        granted.get() - (smallest.get() - 256)
+    }
+
     /// A block on any stream.
     pub fn allocate_on(&self, bytes: u64, stream: Stream) -> DeviceBlock {
         self.memory.allocate(bytes, 256, stream, tag!("conformance")).expect("there is room")

@@ -2,10 +2,12 @@
 
 use crate::Rig;
 use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, RawStream, Result};
+use bursar_sim::Faults;
 use libtest_mimic::{Failed, Trial};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// Begins (`true`) or ends (`false`) capturing a stream into a graph.
 pub type SetCapturing = Box<dyn Fn(DeviceId, RawStream, bool)>;
@@ -60,7 +62,7 @@ impl fmt::Debug for Opened {
 /// use bursar_conformance::{DriverRow, Opened};
 /// use bursar_sim::Sim;
 ///
-/// let row = DriverRow { name: "sim", runs: 8, captures: false, open: |seed| Ok(Opened::new(Sim::seeded(seed))) };
+/// let row = DriverRow { name: "sim", runs: 8, captures: false, pages: true, open: |seed| Ok(Opened::new(Sim::seeded(seed))) };
 /// assert!((row.open)(7).is_ok());
 /// ```
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +73,8 @@ pub struct DriverRow {
     pub runs: u64,
     /// Whether [`Opened::set_capturing`] is there.
     pub captures: bool,
+    /// Whether its devices map pages.
+    pub pages: bool,
     /// Opens it with a seed, or says why it is absent.
     pub open: fn(u64) -> Result<Opened, String>,
 }
@@ -88,6 +92,10 @@ pub struct Kind {
     pub stream_ordered: bool,
     /// The tightest limit in it.
     pub limit: Option<Bytes>,
+    /// How much freed memory its guard keeps, where it has one. It writes and reads back every block.
+    pub guard: Option<Bytes>,
+    /// Whether a pool stands between, so that not every allocation and free reaches the driver.
+    pub pooled: bool,
 }
 
 type BuildFn = dyn Fn(&Arc<DeviceContext>) -> Result<Arc<dyn DeviceMemoryResource>> + Send + Sync;
@@ -145,10 +153,25 @@ pub enum Needs {
     Anything,
     /// Holds where frees complete in stream order.
     StreamOrder,
+    /// Holds where, besides, a block costs so few calls that a stalled stream takes hundreds of blocks: a driver makes
+    /// whoever submits more wait.
+    Lean,
     /// Holds where frees complete at once.
     Synchronous,
     /// Holds where there is a limit.
     Limit,
+    /// Holds where every allocation reaches the driver.
+    NoPool,
+    /// Holds where a free reaches the driver at once.
+    PromptFree,
+    /// Holds where there is a pool.
+    Pool,
+    /// Holds where there is a pool, on a device that maps pages.
+    PoolOfPages,
+    /// Holds where there is a guard.
+    Guard,
+    /// Holds where there is a guard that keeps freed memory.
+    Quarantine,
     /// Holds of every stack where the driver can capture streams.
     Capture,
     /// Is about the device and not about a stack: judged once a driver.
@@ -160,10 +183,18 @@ impl Needs {
         match self {
             Self::Anything => true,
             Self::StreamOrder => kind.stream_ordered,
+            Self::Lean => kind.stream_ordered && kind.guard.is_none(),
             Self::Synchronous => !kind.stream_ordered,
             Self::Limit => kind.limit.is_some(),
+            Self::NoPool => !kind.pooled,
+            Self::PromptFree => !kind.pooled && kind.guard.is_none_or(|kept| kept == Bytes::ZERO),
+            Self::Pool => kind.pooled,
+            Self::PoolOfPages => kind.pooled && driver.pages,
+            Self::Guard => kind.guard.is_some(),
+            Self::Quarantine => kind.guard.is_some_and(|kept| kept > Bytes::ZERO),
             Self::Capture => driver.captures,
-            Self::Device => first,
+            // What is asked of a device in itself is asked of those that can do everything.
+            Self::Device => first && driver.pages,
         }
     }
 }
@@ -192,7 +223,9 @@ pub fn table(drivers: &[DriverRow], stacks: &[StackRow], clauses: &[Clause]) -> 
     let mut trials = Vec::new();
     for driver in drivers {
         let absent = (driver.open)(0).err();
-        for (nth, stack) in stacks.iter().enumerate() {
+        // Whether a device maps pages makes no difference but to a pool.
+        let judged = stacks.iter().enumerate().filter(|(_, stack)| driver.pages || stack.kind.pooled);
+        for (nth, stack) in judged {
             for clause in clauses.iter().filter(|clause| clause.needs.met_by(driver, stack.kind, nth == 0)) {
                 let subject = if clause.needs == Needs::Device { "device" } else { stack.name };
                 let name = format!("{}::{subject}::{}", driver.name, clause.name);
@@ -216,8 +249,19 @@ fn judge(driver: DriverRow, stack: &StackRow, clause: Clause, seed: u64) -> Resu
         resume_unwind(panic);
     }
     let leaks = if rig.faults.last_error(rig.context.device()).is_some() { Leaks::Allowed } else { Leaks::Forbidden };
+    let driver = Arc::downgrade(&rig.faults);
     drop(rig);
+    await_end(&driver);
     Ok(verdict(leaks)?)
+}
+
+/// Lets threads go that are just ending: what they kept of a pool they give back first, and have the pool in hand meanwhile.
+/// The driver is the last thing that a device's context lets go.
+fn await_end(driver: &Weak<Faults>) {
+    let start = Instant::now();
+    while driver.strong_count() > 0 && start.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
 }
 
 #[allow(clippy::print_stderr, reason = "what a failing trial has to say beside its panic")]

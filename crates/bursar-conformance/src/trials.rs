@@ -4,15 +4,17 @@ mod budgets;
 mod devices;
 mod faults;
 mod frames;
+mod guards;
 mod hardware;
+mod pools;
 mod resources;
 
 use crate::Clause;
 
 /// Every clause this crate knows.
 pub fn all() -> Vec<Clause> {
-    [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES, hardware::CLAUSES, devices::CLAUSES]
-        .concat()
+    let on_stacks = [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES, guards::CLAUSES];
+    [on_stacks.concat(), [pools::CLAUSES, hardware::CLAUSES, devices::CLAUSES].concat()].concat()
 }
 
 /// A table of clauses from functions named after them.

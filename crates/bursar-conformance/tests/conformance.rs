@@ -4,7 +4,7 @@
 use bursar_conformance::{DriverRow, Kind, Leaks, Opened, StackRow, trials};
 use bursar_core::{Bytes, DeviceId, Driver, RawContext, RawStream, Stack, leaf};
 use bursar_cuda::Cuda;
-use bursar_memory::{GlobalDeviceBudget, Statistics};
+use bursar_memory::{GlobalDeviceBudget, Guard, OnFailure, PagePool, Statistics, Verdict};
 use bursar_sim::Sim;
 use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureMode};
 use libtest_mimic::Arguments;
@@ -12,13 +12,24 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const LIMIT: Bytes = Bytes::mib(64);
-const DIRECT: Kind = Kind { stream_ordered: false, limit: None };
-const ASYNC: Kind = Kind { stream_ordered: true, limit: None };
+const DIRECT: Kind = Kind { stream_ordered: false, limit: None, guard: None, pooled: false };
+const ASYNC: Kind = Kind { stream_ordered: true, limit: None, guard: None, pooled: false };
 const LIMITED_DIRECT: Kind = Kind { limit: Some(LIMIT), ..DIRECT };
 const LIMITED_ASYNC: Kind = Kind { limit: Some(LIMIT), ..ASYNC };
+const POOL: Kind = Kind { pooled: true, ..DIRECT };
+const QUARANTINE: Bytes = Bytes::kib(16);
 
 fn budget() -> bursar_memory::BudgetLayer {
     GlobalDeviceBudget::of(LIMIT)
+}
+
+/// A guard that lets go of what is freed at once.
+fn guard() -> Guard {
+    Guard::default().quarantine(Bytes::ZERO)
+}
+
+const fn guarded(kind: Kind) -> Kind {
+    Kind { guard: Some(Bytes::ZERO), ..kind }
 }
 
 fn stacks() -> Vec<StackRow> {
@@ -34,15 +45,58 @@ fn stacks() -> Vec<StackRow> {
             let wider = || GlobalDeviceBudget::of(Bytes::gib(1));
             Stack::new().layer(wider()).layer(budget()).layer(wider()).over(leaf::Async)
         }),
+        StackRow::new("guard/direct", guarded(DIRECT), || Stack::new().layer(guard()).over(leaf::Direct)),
+        StackRow::new("guard/async", guarded(ASYNC), || Stack::new().layer(guard()).over(leaf::Async)),
+        StackRow::new("guard/budget/async", guarded(LIMITED_ASYNC), || {
+            Stack::new().layer(guard()).layer(budget()).over(leaf::Async)
+        }),
+        StackRow::new("budget/guard/async", guarded(LIMITED_ASYNC), || {
+            Stack::new().layer(budget()).layer(guard()).over(leaf::Async)
+        }),
+        StackRow::new("quarantine/async", Kind { guard: Some(QUARANTINE), ..ASYNC }, || {
+            Stack::new().layer(Guard::default().quarantine(QUARANTINE)).over(leaf::Async)
+        }),
+        StackRow::new("pool", POOL, || Stack::new().layer(PagePool::default()).over(leaf::Frames)),
+        StackRow::new("pool/budget", POOL, || {
+            Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::of(Bytes::gib(1))).over(leaf::Frames)
+        }),
+        StackRow::new("budget/pool", Kind { pooled: true, ..LIMITED_DIRECT }, || {
+            Stack::new().layer(budget()).layer(PagePool::default()).over(leaf::Frames)
+        }),
+        StackRow::new("pool without magazines", POOL, || {
+            Stack::new().layer(PagePool::default().magazine(Bytes::ZERO)).over(leaf::Frames)
+        }),
+        StackRow::new("guard/pool", guarded(POOL), || {
+            Stack::new().layer(guard()).layer(PagePool::default()).over(leaf::Frames)
+        }),
+        StackRow::new("statistics/pool/budget", POOL, || {
+            let budget = GlobalDeviceBudget::of(Bytes::gib(1));
+            Stack::new().observe(Statistics::default()).layer(PagePool::default()).layer(budget).over(leaf::Frames)
+        }),
+        StackRow::new("on-failure/budget/direct", LIMITED_DIRECT, || {
+            Stack::new().layer(OnFailure::new(|_| Verdict::GiveUp)).layer(budget()).over(leaf::Direct)
+        }),
     ]
 }
 
 fn drivers() -> Vec<DriverRow> {
     vec![
-        DriverRow { name: "sim", runs: 16, captures: true, open: |seed| Ok(simulated(Sim::seeded(seed))) },
-        DriverRow { name: "sim-immediate", runs: 1, captures: true, open: |_| Ok(simulated(Sim::immediate())) },
-        DriverRow { name: "cuda", runs: 1, captures: true, open: |_| cuda() },
+        DriverRow { name: "sim", runs: 16, captures: true, pages: true, open: |seed| Ok(simulated(Sim::seeded(seed))) },
+        DriverRow {
+            name: "sim-immediate",
+            runs: 1,
+            captures: true,
+            pages: true,
+            open: |_| Ok(simulated(Sim::immediate())),
+        },
+        DriverRow { name: "sim-slabs", runs: 8, captures: true, pages: false, open: |seed| Ok(simulated(slabs(seed))) },
+        DriverRow { name: "cuda", runs: 1, captures: true, pages: true, open: |_| cuda() },
     ]
+}
+
+/// Devices that cannot map pages.
+fn slabs(seed: u64) -> Arc<Sim> {
+    Sim::builder().seed(seed).devices(2, Bytes::gib(80)).without_pages().build()
 }
 
 fn simulated(sim: Arc<Sim>) -> Opened {

@@ -25,6 +25,12 @@ impl OwnerId {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
     }
+
+    /// The number itself, which is not zero.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
 }
 
 /// Exclusive ownership of one range of device memory: a linear token.

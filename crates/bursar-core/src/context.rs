@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::stream::{Held, StreamTable};
+use crate::uses::Clocks;
 use crate::{
-    Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, Fault, LentBlocks, Note, RawContext, RawEvent,
-    RawStream, Result, Status, Stream, StreamMisuse,
+    Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, Fault, LentBlocks, Note, Progress, RawContext,
+    RawEvent, RawStream, Result, Standing, Status, Stream, StreamMisuse,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 /// Someone who keeps memory of a device and can be asked to let some go, or to prepare for the end of a stream.
 ///
 /// ```
-/// use bursar_core::{Bytes, Member, RawStream, Stream};
+/// use bursar_core::{Bytes, Member, RawStream, Standing, Stream};
 ///
 /// #[derive(Debug)]
 /// struct Hoard;
@@ -22,6 +23,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 ///     fn trim(&self) -> Bytes {
 ///         Bytes::ZERO
 ///     }
+///     fn standing(&self) -> Standing {
+///         Standing::default()
+///     }
 ///     fn stream_ends(&self, _: Stream, _: RawStream) {}
 /// }
 /// ```
@@ -29,8 +33,12 @@ pub trait Member: fmt::Debug + Send + Sync {
     /// Gives back to the driver what it can spare; answers how much.
     fn trim(&self) -> Bytes;
 
+    /// How much it holds, and how; asked when a request was refused.
+    fn standing(&self) -> Standing;
+
     /// Hears that an adopted stream is about to be forgotten: the last moment at which it can be recorded on, by its raw
-    /// handle, since its token resolves no more. Nobody else uses the stream. Everything freed on it must stay reusable.
+    /// handle, since its token resolves no more. Nobody else uses the stream, and the context's
+    /// [`heir`](DeviceContext::heir) comes after it already. Everything freed on it must stay reusable.
     fn stream_ends(&self, stream: Stream, raw: RawStream);
 }
 
@@ -55,6 +63,7 @@ pub struct DeviceContext {
     primary: RawContext,
     listens: bool,
     streams: StreamTable,
+    clocks: Clocks,
     fault: Fault,
     sink: EventSink,
     lent: LentBlocks,
@@ -83,6 +92,7 @@ impl DeviceContext {
             facts,
             primary,
             streams: StreamTable::new(NEXT.fetch_add(1, Relaxed), device),
+            clocks: Clocks::default(),
             fault: Fault::default(),
             sink: EventSink::default(),
             lent: LentBlocks::new(device),
@@ -211,15 +221,61 @@ impl DeviceContext {
         self.streams.expose(stream)
     }
 
-    /// Keeps a stream that may be used here alive while it is used.
+    /// Keeps a stream that may be used here alive while it is used: for those who hand out memory.
     #[inline]
-    pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+    pub fn hold(&self, stream: Stream) -> Result<Held<'_>> {
         self.streams.hold(stream)
     }
 
+    /// The driver's handle of a stream that memory may be ordered on without a further question: one that this context
+    /// made, so that it stays, and that nobody else has the handle of, so that it is not being captured. For all others,
+    /// [`hold_for_memory`](Self::hold_for_memory). The answer stays right for as long as
+    /// [`exposures`](Self::exposures) stays the same.
+    pub fn own_stream(&self, stream: Stream) -> Option<RawStream> {
+        self.streams.unexposed(stream)
+    }
+
+    /// How often the handle of a stream has been given to others.
+    #[inline]
+    pub fn exposures(&self) -> u32 {
+        self.streams.exposures()
+    }
+
+    /// What its streams are known to come after.
+    #[inline]
+    pub(crate) const fn clocks(&self) -> &Clocks {
+        &self.clocks
+    }
+
+    /// Refuses a stream of another context.
+    #[inline]
+    pub(crate) fn check_own(&self, stream: Stream) -> Result<()> {
+        self.streams.check_own(stream)
+    }
+
+    /// Whether a stream was adopted and its adoption has ended.
+    pub(crate) fn has_ended(&self, stream: Stream) -> bool {
+        self.streams.has_ended(stream)
+    }
+
+    /// Whether, besides, the heir comes after what it was given.
+    pub(crate) fn has_parted(&self, stream: Stream) -> bool {
+        self.streams.has_parted(stream)
+    }
+
     /// Keeps the stream that is at a place of the table now alive while it is used, if there is one.
-    pub(crate) fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+    pub fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
         self.streams.hold_slot(slot)
+    }
+
+    /// Keeps the stream that is at a place of the table now alive, unless it is being captured into a graph, when nothing
+    /// may be asked of it.
+    pub fn hold_slot_for_memory(&self, slot: usize) -> Result<Option<Held<'_>>, DriverError> {
+        let Some(held) = self.hold_slot(slot) else { return Ok(None) };
+        // SAFETY: the stream is live while it is held.
+        let free = !self.streams.is_exposed_slot(slot)
+            || !unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }?;
+        Ok(free.then_some(held))
     }
 
     /// Whether memory may be ordered on a stream: one of this context, not being captured into a graph.
@@ -229,7 +285,7 @@ impl DeviceContext {
 
     /// Keeps a stream alive that memory may be ordered on: one of this context, not being captured.
     #[inline]
-    pub(crate) fn hold_for_memory(&self, stream: Stream) -> Result<Held<'_>> {
+    pub fn hold_for_memory(&self, stream: Stream) -> Result<Held<'_>> {
         let held = self.hold(stream)?;
         // SAFETY: the stream is live while it is held.
         if self.streams.is_exposed(stream) && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }? {
@@ -239,9 +295,15 @@ impl DeviceContext {
         Ok(held)
     }
 
+    /// As [`check_stream`](Self::check_stream): one of our own whose handle nobody else has takes no question.
+    #[inline]
+    pub(crate) fn check_use(&self, stream: Stream) -> Result<()> {
+        if self.streams.is_private(stream) { Ok(()) } else { self.check_stream(stream) }
+    }
+
     /// As [`hold_for_memory`](Self::hold_for_memory), for a free: where the driver cannot even answer, the free itself
     /// meets the same failure and is kept.
-    pub(crate) fn hold_for_free(&self, stream: Stream) -> Result<Held<'_>> {
+    pub fn hold_for_free(&self, stream: Stream) -> Result<Held<'_>> {
         match self.hold_for_memory(stream) {
             Err(Error::Driver(_)) => self.hold(stream),
             other => other,
@@ -251,8 +313,30 @@ impl DeviceContext {
     /// Waits until everything submitted to the stream so far has run.
     pub fn synchronize(&self, stream: Stream) -> Result<()> {
         let held = self.hold(stream)?;
+        let view = self.clocks.look(stream);
         // SAFETY: the stream is live while it is held.
-        unsafe { self.driver.stream_synchronize(self.device, held.raw()) }.map_err(|error| self.failed(error))
+        unsafe { self.driver.stream_synchronize(self.device, held.raw()) }.map_err(|error| self.failed(error))?;
+        self.clocks.completed(stream, &view);
+        Ok(())
+    }
+
+    /// Whether everything submitted to the stream so far has run.
+    pub(crate) fn query(&self, stream: Stream) -> Result<Progress> {
+        let held = self.hold(stream)?;
+        let view = self.clocks.look(stream);
+        // SAFETY: the stream is live while it is held.
+        let progress = unsafe { self.driver.stream_query(self.device, held.raw()) };
+        let progress = progress.map_err(|error| self.failed(error))?;
+        if progress.is_complete() {
+            self.clocks.completed(stream, &view);
+        }
+        Ok(progress)
+    }
+
+    /// Whether the driver wants to know which ranges are blocks; what [`note`](Self::note) asks first.
+    #[inline]
+    pub const fn listens(&self) -> bool {
+        self.listens
     }
 
     /// Tells a listening driver which range is a block; free of cost otherwise.
@@ -294,6 +378,11 @@ impl DeviceContext {
     /// Asks every member for a trim; answers how much came back.
     pub fn trim(&self) -> Bytes {
         self.members().iter().fold(Bytes::ZERO, |sum, member| sum.saturating_add(member.trim()))
+    }
+
+    /// How its members stand together; nothing where there are none.
+    pub(crate) fn standing(&self) -> Option<Standing> {
+        self.members().iter().map(|member| member.standing()).reduce(Standing::and)
     }
 
     fn members(&self) -> Vec<Arc<dyn Member>> {
@@ -368,10 +457,11 @@ impl AdoptedStream {
 impl Drop for AdoptedStream {
     fn drop(&mut self) {
         if let Some(raw) = self.context.streams.release(self.stream) {
+            self.context.inherit(raw);
             for member in self.context.members() {
                 member.stream_ends(self.stream, raw);
             }
-            self.context.inherit(raw);
+            self.context.clocks.forget(self.stream);
             self.context.streams.vacate(self.stream);
         }
     }

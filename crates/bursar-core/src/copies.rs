@@ -6,7 +6,10 @@
 //! anything, never that work may still touch it.
 #![allow(unsafe_code)]
 
-use crate::{DeviceBlock, DeviceContext, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Status, Stream};
+use crate::{
+    DeviceBlock, DeviceContext, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Status, Stream,
+    StreamMisuse,
+};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -31,6 +34,23 @@ impl DeviceContext {
         }
         // SAFETY: the streams are live while they are held.
         unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))
+    }
+
+    /// As [`order`](Self::order), and if the adoption of `first` has ended, after its [heir](Self::heir_of); as there, the
+    /// caller holds no adopted stream.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, block: &DeviceBlock, frees: Stream) -> Result<()> {
+    /// context.order_after(block.stream(), frees)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn order_after(&self, first: Stream, then: Stream) -> Result<()> {
+        match self.order(first, then) {
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => self.order(self.heir_of(first)?, then),
+            ordered => ordered,
+        }
     }
 
     /// Writes `src` into the block, `offset` bytes from its start.
@@ -153,8 +173,18 @@ impl DeviceContext {
             return Ok(());
         }
         let submitted = submit(held.raw());
-        let waited = self.wait_for(held.raw());
+        let view = self.clocks().look(stream);
+        let waited = self.wait_for(held.raw()).inspect(|()| self.clocks().completed(stream, &view));
         submitted.and(waited).map_err(|error| self.failed(error))
+    }
+
+    /// Returns once nothing that the stream was given is in flight.
+    pub(crate) fn wait_for_stream(&self, stream: Stream) -> Result<()> {
+        let held = self.hold(stream)?;
+        let view = self.clocks().look(stream);
+        self.wait_for(held.raw()).map_err(|error| self.failed(error))?;
+        self.clocks().completed(stream, &view);
+        Ok(())
     }
 
     /// Returns once nothing is in flight on the stream, because it has run or because the device runs nothing any more.
@@ -182,10 +212,10 @@ fn is_final(status: Status) -> bool {
     status.is_sticky() || status == Status::Unavailable || status.code() == NOT_PERMITTED
 }
 
-const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
+pub(crate) const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
 
 /// Where `bytes` at `offset` begin, if they lie in what was asked for.
-fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
+pub(crate) fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
     match offset.checked_add(bytes) {
         Some(end) if end <= block.requested().get() => Ok(block.ptr().offset(offset)),
         _ => Err(OUTSIDE),

@@ -1,6 +1,6 @@
 //! Why something was refused or failed: numbers as fields, one classifier, no strings to match on.
 
-use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Generation};
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Generation, Shortage};
 use std::fmt;
 
 /// What everything here answers with.
@@ -56,6 +56,9 @@ pub enum Error {
         /// All the device has.
         total: Bytes,
     },
+    /// There was no memory for the request, of a limit or of the device, with what explains it: show it with `{:#}`.
+    #[error(transparent)]
+    Shortage(Box<Shortage>),
     /// The stream may not be used for this.
     #[error("{stream} cannot be used on {device}: {why}")]
     StreamMisuse {
@@ -75,6 +78,18 @@ pub enum Error {
         generation: Generation,
         /// What it was for, where that is still known.
         tag: AllocTag,
+    },
+    /// Something was written outside a block, next to it.
+    #[error("{tag}: something was written at offset {offset} of {ptr} ({generation}), outside the block")]
+    OutOfBounds {
+        /// Where the block begins.
+        ptr: DevicePtr,
+        /// Which life of that address was meant.
+        generation: Generation,
+        /// What it is for.
+        tag: AllocTag,
+        /// The first byte that was overwritten, from the start of the block: negative before it, or at least its size.
+        offset: i64,
     },
     /// A block of another resource, or of nobody.
     #[error("{ptr} on {device} belongs to another resource, or to none")]
@@ -141,9 +156,23 @@ impl Error {
     /// Whether the request failed for want of memory, so that freeing some and asking again could succeed.
     pub const fn is_capacity(&self) -> bool {
         match self {
-            Self::OutOfBudget { .. } | Self::OutOfMemory { .. } => true,
+            Self::OutOfBudget { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory),
             _ => false,
+        }
+    }
+
+    /// The error without what explains it: the refusal inside a [`Shortage`], any other as it is.
+    ///
+    /// ```
+    /// use bursar_core::Error;
+    ///
+    /// assert_eq!(Error::NoDevice.root(), &Error::NoDevice);
+    /// ```
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Shortage(shortage) => shortage.cause.root(),
+            other => other,
         }
     }
 }

@@ -33,6 +33,12 @@ impl Fault {
         self.present.store(true, Ordering::Release);
     }
 
+    /// Whether nothing is remembered.
+    #[inline]
+    pub fn is_clear(&self) -> bool {
+        !self.present.load(Ordering::Acquire)
+    }
+
     /// Reports what is remembered.
     #[inline]
     pub fn check(&self) -> Result<()> {

@@ -1,6 +1,8 @@
 //! The seam for host memory that asynchronous copies read and write.
 #![allow(unsafe_code)]
 
+use bytemuck::Pod;
+
 /// Host memory that stays where it is while its owner moves: a source or target of asynchronous copies.
 ///
 /// ```
@@ -22,22 +24,22 @@ pub unsafe trait HostMemory: Send + 'static {
     fn host_len(&self) -> usize;
 }
 
-// SAFETY: a vector's memory is on the heap and nothing here grows it.
-unsafe impl HostMemory for Vec<u8> {
+// SAFETY: a vector's memory is on the heap and nothing here grows it; its elements are bytes whatever they are.
+unsafe impl<T: Pod + Send> HostMemory for Vec<T> {
     fn host_ptr(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
+        self.as_mut_ptr().cast()
     }
     fn host_len(&self) -> usize {
-        self.len()
+        size_of_val(self.as_slice())
     }
 }
 
-// SAFETY: a boxed slice's memory is on the heap.
-unsafe impl HostMemory for Box<[u8]> {
+// SAFETY: a boxed slice's memory is on the heap; its elements are bytes whatever they are.
+unsafe impl<T: Pod + Send> HostMemory for Box<[T]> {
     fn host_ptr(&mut self) -> *mut u8 {
-        self.as_mut_ptr()
+        self.as_mut_ptr().cast()
     }
     fn host_len(&self) -> usize {
-        self.len()
+        size_of_val::<[T]>(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Record, Refused, Result,
-    Stream, StreamMisuse,
+    Stream,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use std::time::Duration;
 /// nobody listening it costs a load and a branch.
 ///
 /// A free is told before the memory can be given out again, so that records of one address are in order. If it is then
-/// refused, the allocation it left in place is told again, with the error. What belongs to another context is told here
-/// only if it is accepted.
+/// refused, the allocation it left in place is told again, with the error. What belongs to another context is refused below,
+/// and nothing is told of it here.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -38,15 +38,18 @@ impl<R: DeviceMemoryResource> Observed<R> {
         &self.inner
     }
 
-    /// Whether a block and the stream it is freed on are of this context. The stream a block was allocated on may have
-    /// ended.
+    /// Whether a block and the stream it is freed on are of this context; either stream may have ended.
     #[inline]
     fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
-        let foreign = |stream| match self.context().hold(stream) {
-            Err(Error::StreamMisuse { why, .. }) => why != StreamMisuse::Ended,
-            _ => false,
-        };
-        !foreign(stream) && (stream == block.stream() || !foreign(block.stream()))
+        let context = self.context();
+        context.check_own(stream).is_ok() && context.check_own(block.stream()).is_ok()
+    }
+
+    #[cold]
+    fn take_back(&self, refused: &Refused, stream: Stream) {
+        if self.is_local(&refused.block, stream) {
+            self.context().sink().restored(refused, stream);
+        }
     }
 
     #[cold]
@@ -59,19 +62,6 @@ impl<R: DeviceMemoryResource> Observed<R> {
             error: Some(error),
             ..Record::new(Action::Fail, context.device())
         });
-    }
-}
-
-#[inline]
-fn of_block(action: Action, stream: Stream, block: &DeviceBlock) -> Record<'static> {
-    Record {
-        stream: Some(stream),
-        tag: block.tag(),
-        ptr: block.ptr(),
-        granted: block.granted(),
-        asked: block.requested(),
-        generation: Some(block.generation()),
-        ..Record::new(action, block.device())
     }
 }
 
@@ -102,33 +92,30 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
 
     #[inline]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        let result = self.inner.allocate(bytes, align, stream, tag);
-        match &result {
+        match self.inner.allocate(bytes, align, stream, tag) {
             Ok(block) => {
-                let sink = self.context().sink();
-                if sink.wants(Action::Allocate) {
-                    sink.emit(&of_block(Action::Allocate, stream, block));
-                }
+                self.context().sink().granted(&block, stream);
+                Ok(block)
             }
-            Err(error) => self.tell_failure(bytes, stream, tag, error),
+            Err(error) => {
+                self.tell_failure(bytes, stream, tag, &error);
+                Err(error)
+            }
         }
-        result
     }
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let sink = self.context().sink();
-        if !sink.wants(Action::Free) {
-            return self.inner.deallocate(block, stream);
+        if self.is_local(&block, stream) {
+            self.context().sink().freed(&block, stream);
         }
-        let free = of_block(Action::Free, stream, &block);
-        if !self.is_local(&block, stream) {
-            return self.inner.deallocate(block, stream).inspect(|()| sink.emit(&free));
+        match self.inner.deallocate(block, stream) {
+            Ok(()) => Ok(()),
+            Err(refused) => {
+                self.take_back(&refused, stream);
+                Err(refused)
+            }
         }
-        sink.emit(&free);
-        self.inner.deallocate(block, stream).inspect_err(|refused| {
-            sink.emit(&Record { action: Action::Allocate, error: Some(&refused.error), ..free });
-        })
     }
 
     fn tracks_use(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The event sink of a device: who wants to know what happens to its memory.
 
-use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, Stream};
+use crate::{AllocTag, Bytes, DeviceBlock, DeviceId, DevicePtr, Error, Generation, Holding, Refused, Stream, Tally};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -83,6 +83,11 @@ impl Actions {
         Self(set)
     }
 
+    /// Those that are not among `others`.
+    const fn except(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
     /// Whether `action` is among them.
     #[inline]
     pub const fn contains(self, action: Action) -> bool {
@@ -137,13 +142,27 @@ impl Record<'_> {
             error: None,
         }
     }
+
+    /// What happened to a block on a stream.
+    #[inline]
+    pub(crate) const fn of(block: &DeviceBlock, action: Action, stream: Stream) -> Self {
+        Self {
+            stream: Some(stream),
+            tag: block.tag(),
+            ptr: block.ptr(),
+            granted: block.granted(),
+            asked: block.requested(),
+            generation: Some(block.generation()),
+            ..Self::new(action, block.device())
+        }
+    }
 }
 
 /// Someone who wants to know. It is called on the thread the thing happened on, in the middle of it: it must be quick,
 /// must not allocate from the stack it observes, and can change nothing.
 ///
 /// ```
-/// use bursar_core::{Action, Actions, Observer, Record};
+/// use bursar_core::{Action, Actions, DeviceId, Holding, Observer, Record};
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///
 /// #[derive(Debug, Default)]
@@ -159,6 +178,9 @@ impl Record<'_> {
 ///     fn record(&self, _: &Record<'_>) {
 ///         self.0.fetch_add(1, Relaxed);
 ///     }
+///     fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+///         None
+///     }
 /// }
 /// ```
 pub trait Observer: fmt::Debug + Send + Sync {
@@ -171,9 +193,22 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
     /// Hears of one thing.
     fn record(&self, record: &Record<'_>);
+
+    /// What is held on a device for each tag, in any order, from one that counts it. Asked when a request was refused.
+    fn holders(&self, device: DeviceId) -> Option<Vec<Holding>>;
+
+    /// Where blocks are to be counted, for one that does nothing else with grants and frees: [`Observed`](crate::Observed)
+    /// counts them there, and it need not be told. A device has one such tally, the first it is offered; whoever offers
+    /// another is told like everybody else.
+    fn tally(&self) -> Option<Arc<Tally>> {
+        None
+    }
 }
 
 const MAX_OBSERVERS: usize = 16;
+
+/// What a tally takes the place of records for.
+const COUNTED: Actions = Actions::of(&[Action::Allocate, Action::Free]);
 
 /// Where everything that happens to a device's memory is told.
 ///
@@ -186,6 +221,7 @@ const MAX_OBSERVERS: usize = 16;
 #[derive(Debug, Default)]
 pub struct EventSink {
     wanted: AtomicU32,
+    tally: OnceLock<Arc<Tally>>,
     observers: [OnceLock<(Actions, Arc<dyn Observer>)>; MAX_OBSERVERS],
     entrance: Mutex<usize>,
 }
@@ -201,7 +237,8 @@ impl EventSink {
         }
         let place =
             self.observers.get(*count).ok_or(Error::InvalidValue { what: "a device takes at most 16 observers" })?;
-        let interest = observer.interest();
+        let counted = observer.tally().is_some_and(|tally| self.tally.set(tally).is_ok());
+        let interest = observer.interest().except(if counted { COUNTED } else { Actions::default() });
         if place.set((interest, observer.clone())).is_ok() {
             *count += 1;
         }
@@ -209,7 +246,7 @@ impl EventSink {
         Ok(())
     }
 
-    /// Whether anybody wants to hear of `action`: whoever would have to put a record together asks first.
+    /// Whether anybody wants a record of `action`: whoever would have to put a record together asks first.
     #[inline]
     pub fn wants(&self, action: Action) -> bool {
         Actions(self.wanted.load(Ordering::Acquire)).contains(action)
@@ -223,6 +260,45 @@ impl EventSink {
         }
     }
 
+    /// Tells of a block that was granted.
+    #[inline]
+    pub(crate) fn granted(&self, block: &DeviceBlock, stream: Stream) {
+        if self.wants(Action::Allocate) {
+            self.deliver(&Record::of(block, Action::Allocate, stream));
+        }
+        if let Some(tally) = self.tally.get() {
+            tally.granted(block.device(), block.tag(), block.granted());
+        }
+    }
+
+    /// Tells of a block that is freed.
+    #[inline]
+    pub(crate) fn freed(&self, block: &DeviceBlock, stream: Stream) {
+        if self.wants(Action::Free) {
+            self.deliver(&Record::of(block, Action::Free, stream));
+        }
+        if let Some(tally) = self.tally.get() {
+            tally.freed(block.device(), block.tag(), block.granted());
+        }
+    }
+
+    /// Takes back what was told of a free.
+    #[cold]
+    pub(crate) fn restored(&self, Refused { block, error }: &Refused, stream: Stream) {
+        if let Some(tally) = self.tally.get() {
+            tally.restored(block.device(), block.tag(), block.granted());
+        }
+        self.emit(&Record { error: Some(error), ..Record::of(block, Action::Allocate, stream) });
+    }
+
+    /// What is held on a device for each tag, in any order, as the first observer counts it that does; empty where none
+    /// does.
+    pub fn holders(&self, device: DeviceId) -> Vec<Holding> {
+        let mut known = self.observers.iter().map_while(OnceLock::get);
+        known.find_map(|(_, observer)| observer.holders(device)).unwrap_or_default()
+    }
+
+    #[cold]
     fn deliver(&self, record: &Record<'_>) {
         for (interest, observer) in self.observers.iter().map_while(OnceLock::get) {
             if interest.contains(record.action) {
@@ -248,6 +324,9 @@ mod tests {
         }
         fn record(&self, record: &Record<'_>) {
             self.1.lock().expect("no panic").push(record.action);
+        }
+        fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+            None
         }
     }
 

@@ -21,7 +21,9 @@ pub const STREAM_SLOTS: usize = 1024;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialOrd, Ord, Hash)]
+#[allow(clippy::derived_hash_with_manual_eq, reason = "equal words are equal fields")]
+#[repr(C)]
 pub struct Stream {
     context: u32,
     slot: u32,
@@ -29,7 +31,23 @@ pub struct Stream {
     device: DeviceId,
 }
 
+impl PartialEq for Stream {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+impl Eq for Stream {}
+
 impl Stream {
+    /// All of it in two words, to be compared at once.
+    #[inline]
+    pub const fn words(self) -> [u64; 2] {
+        let low = self.context as u64 | (self.slot as u64) << 32;
+        [low, self.epoch as u64 | (self.device.0 as u64) << 32]
+    }
+
     /// The device it belongs to.
     #[inline]
     pub const fn device(self) -> DeviceId {
@@ -53,6 +71,12 @@ impl Stream {
     #[inline]
     pub(crate) const fn is_adopted(self) -> bool {
         self.epoch & ADOPTED != 0
+    }
+
+    /// Whether it is `other`, a stream of the same context.
+    #[inline]
+    pub(crate) const fn is_at(self, other: Self) -> bool {
+        self.slot == other.slot && self.epoch == other.epoch
     }
 
     /// Its number, as messages name it.
@@ -88,6 +112,8 @@ struct Slot {
     epoch: AtomicU32,
     users: AtomicU32,
     exposed: AtomicBool,
+    /// The epoch of the last occupant that has gone for good, its work put in order.
+    parted: AtomicU32,
 }
 
 const ADOPTED: u32 = 1 << 31;
@@ -113,20 +139,31 @@ pub(crate) struct StreamTable {
     context: u32,
     device: DeviceId,
     slots: Box<[Slot]>,
+    exposures: AtomicU32,
     places: Mutex<Places>,
 }
 
 /// A stream that stays alive while this is held.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
+/// let held = context.hold_for_memory(stream)?;
+/// assert_ne!(held.raw(), RawStream::PER_THREAD);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub struct Held<'a> {
     raw: RawStream,
     users: Option<&'a AtomicU32>,
 }
 
 impl Held<'_> {
-    /// The driver's handle.
+    /// The driver's handle, for calls made while it is held. Others get it from
+    /// [`DeviceContext::resolve`](crate::DeviceContext::resolve), after which the stream may be captured.
     #[inline]
-    pub(crate) const fn raw(&self) -> RawStream {
+    pub const fn raw(&self) -> RawStream {
         self.raw
     }
 }
@@ -146,6 +183,7 @@ impl StreamTable {
             context,
             device,
             slots: (0..STREAM_SLOTS).map(|_| Slot::default()).collect(),
+            exposures: AtomicU32::new(0),
             places: Mutex::default(),
         };
         let placed = table.own(RawStream::LEGACY);
@@ -226,8 +264,9 @@ impl StreamTable {
         Some(raw)
     }
 
-    /// Lets the place of a stream whose time has ended be taken again.
+    /// Lets the place of a stream whose time has ended be taken again, its work having been put in order.
     pub(crate) fn vacate(&self, stream: Stream) {
+        self.slots[stream.slot()].parted.fetch_max(stream.epoch, Ordering::SeqCst);
         self.places().vacant.push(stream.slot);
     }
 
@@ -243,6 +282,36 @@ impl StreamTable {
         }
         let held = slot.enter();
         if slot.epoch.load(Ordering::SeqCst) == stream.epoch { Ok(held) } else { Err(self.misuse(stream)) }
+    }
+
+    /// The handle of a stream that this context made and nobody else has the handle of.
+    pub(crate) fn unexposed(&self, stream: Stream) -> Option<RawStream> {
+        let slot = self.slots.get(stream.slot())?;
+        let stays = stream.context == self.context && stream.epoch == 1;
+        (stays && !slot.exposed.load(Ordering::SeqCst)).then(|| RawStream(slot.raw.load(Ordering::Relaxed)))
+    }
+
+    /// How often a stream has been exposed: while this stays the same, so does what [`unexposed`](Self::unexposed) says.
+    #[inline]
+    pub(crate) fn exposures(&self) -> u32 {
+        self.exposures.load(Ordering::Acquire)
+    }
+
+    /// Refuses a stream of another table; one that has ended is this table's still.
+    #[inline]
+    pub(crate) fn check_own(&self, stream: Stream) -> Result<()> {
+        if stream.context == self.context { Ok(()) } else { Err(self.misuse(stream)) }
+    }
+
+    /// Whether a stream of this table was adopted and its adoption has ended.
+    #[inline]
+    pub(crate) fn has_ended(&self, stream: Stream) -> bool {
+        stream.is_adopted() && self.slots[stream.slot()].epoch.load(Ordering::SeqCst) != stream.epoch
+    }
+
+    /// Whether, besides, the heir of its work comes after that.
+    pub(crate) fn has_parted(&self, stream: Stream) -> bool {
+        self.slots[stream.slot()].parted.load(Ordering::SeqCst) >= stream.epoch
     }
 
     /// Keeps whichever stream is at a place now alive.
@@ -262,14 +331,26 @@ impl StreamTable {
     /// The driver's handle, to be given to others: from now on they may capture the stream.
     pub(crate) fn expose(&self, stream: Stream) -> Result<RawStream> {
         let held = self.hold(stream)?;
-        self.slots[stream.slot()].exposed.store(true, Ordering::Release);
+        self.slots[stream.slot()].exposed.store(true, Ordering::SeqCst);
+        self.exposures.fetch_add(1, Ordering::SeqCst);
         Ok(held.raw())
+    }
+
+    /// Whether somebody else may have the handle of the stream at a place.
+    pub(crate) fn is_exposed_slot(&self, slot: usize) -> bool {
+        self.slots[slot].exposed.load(Ordering::Acquire)
     }
 
     /// Whether somebody else may have the handle of a stream that resolves.
     #[inline]
     pub(crate) fn is_exposed(&self, stream: Stream) -> bool {
         self.slots[stream.slot()].exposed.load(Ordering::Acquire)
+    }
+
+    /// Whether this context made a stream and nobody else has its handle.
+    #[inline]
+    pub(crate) fn is_private(&self, stream: Stream) -> bool {
+        stream.context == self.context && !stream.is_adopted() && !self.is_exposed(stream)
     }
 
     #[cold]

@@ -55,6 +55,13 @@ impl ThreadIndex {
         }
     }
 
+    /// The current thread's number, if it was asked for before and is below a limit: for those who can do without.
+    #[inline]
+    pub fn known_below(limit: usize) -> Option<usize> {
+        let index = CURRENT.try_with(Cell::get).unwrap_or(UNSET);
+        ((index as usize) < limit.min(UNSET as usize)).then_some(index as usize)
+    }
+
     #[cold]
     fn enter() -> Option<Self> {
         let index = LEASE.try_with(|lease| lease.0).ok()?;

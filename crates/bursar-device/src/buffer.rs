@@ -1,7 +1,7 @@
 //! Typed device memory that frees itself.
 
 use crate::{DeviceSlice, DeviceSliceMut, Gpu};
-use bursar_core::{AllocTag, Bytes, DeviceBlock, DevicePtr, Error, MIN_ALIGN, Result, Stream};
+use bursar_core::{AllocTag, Bytes, DeviceBlock, DevicePtr, Error, MIN_ALIGN, Result, Stream, TrackedBlock};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,12 +10,14 @@ use std::ops::RangeBounds;
 /// Elements in the memory of one device, freed in stream order when this is dropped.
 ///
 /// Reading, writing, filling and copying here are done when the call returns. They follow what the buffer's own stream
-/// was given before. A length that does not match is [`Error::InvalidValue`], and an error leaves no work behind.
+/// was given before, and what was [submitted](crate::Work) with the buffer to others. A length that does not match is
+/// [`Error::InvalidValue`], and an error leaves no work behind.
 ///
-/// Whoever gives the [address](Self::ptr) to a kernel orders that kernel after the allocation and before the free: both
-/// follow [`stream`](Self::stream), unless [`free_on`](Self::free_on) chooses another one for the free. Where that is
-/// an adopted stream whose adoption has ended, the free follows a stream of our own. A free that is refused, as by a stream
-/// being captured, is kept for [later](Gpu::stranded).
+/// Work on any stream uses the buffer through [`submit`](crate::StreamLease::submit), which orders it, and the free comes
+/// after all of that. Whoever gives the [address](Self::ptr) to a kernel without saying so orders that kernel after the
+/// allocation and before the free: both follow [`stream`](Self::stream), unless [`free_on`](Self::free_on) chooses another
+/// one for the free. Where that is an adopted stream whose adoption has ended, the free follows a stream of our own. A free
+/// that is refused, as by a stream being captured, is kept for [later](Gpu::stranded).
 ///
 /// ```
 /// use bursar_core::{Stack, leaf, tag};
@@ -36,7 +38,7 @@ use std::ops::RangeBounds;
 pub struct DeviceBuffer<T: Pod> {
     gpu: Gpu,
     /// None where there is nothing to hold.
-    block: Option<DeviceBlock>,
+    block: Option<TrackedBlock>,
     len: usize,
     tag: AllocTag,
     stream: Stream,
@@ -53,7 +55,8 @@ impl<T: Pod> DeviceBuffer<T> {
             None
         } else {
             let align = MIN_ALIGN.max(align_of::<T>() as u64);
-            Some(gpu.memory().allocate(bytes, align, stream, tag)?)
+            let block = gpu.memory().allocate(bytes, align, stream, tag)?;
+            Some(TrackedBlock::new(&**gpu.memory(), block))
         };
         Ok(Self { gpu, block, len, tag, stream, freed_on: stream, elements: PhantomData })
     }
@@ -70,12 +73,12 @@ impl<T: Pod> DeviceBuffer<T> {
 
     /// Where it begins, for those who launch kernels; zero where it holds no memory.
     pub fn ptr(&self) -> DevicePtr {
-        self.block.as_ref().map_or(DevicePtr(0), DeviceBlock::ptr)
+        self.block.as_ref().map_or(DevicePtr(0), TrackedBlock::ptr)
     }
 
     /// How many bytes its elements take.
     pub fn bytes(&self) -> Bytes {
-        self.block.as_ref().map_or(Bytes::ZERO, DeviceBlock::requested)
+        self.block().map_or(Bytes::ZERO, DeviceBlock::requested)
     }
 
     /// What it is for.
@@ -95,11 +98,17 @@ impl<T: Pod> DeviceBuffer<T> {
 
     /// The token underneath, where it holds memory: what reports and layers want to know of it.
     pub fn block(&self) -> Option<&DeviceBlock> {
+        self.block.as_ref().map(TrackedBlock::block)
+    }
+
+    /// Its uses, to declare others at the raw level ([`DeviceContext`](bursar_core::DeviceContext)), where it holds
+    /// memory.
+    pub fn tracked(&self) -> Option<&TrackedBlock> {
         self.block.as_ref()
     }
 
     /// Chooses the stream whose order the free follows: the one that uses the buffer last. The free comes after the
-    /// allocation in any case.
+    /// allocation and after every use that was submitted in any case.
     pub fn free_on(&mut self, stream: impl Into<Stream>) -> Result<()> {
         let stream = stream.into();
         self.gpu.context().check_stream(stream)?;
@@ -108,9 +117,9 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// The token underneath, to be freed by `gpu.memory().deallocate` or lent across a raw boundary; none where there is
-    /// nothing to hold.
+    /// nothing to hold. Its [`stream`](Self::stream) then comes after every use that was submitted.
     pub fn into_block(mut self) -> Option<DeviceBlock> {
-        self.block.take()
+        self.block.take().map(TrackedBlock::into_block)
     }
 
     /// Elements to read.
@@ -124,26 +133,31 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Writes all of it; `src` has its length.
+    #[track_caller]
     pub fn write_from_host(&mut self, src: &[T]) -> Result<()> {
         DeviceSliceMut::from(self).write_from_host(src)
     }
 
     /// Reads all of it; `dst` has its length.
+    #[track_caller]
     pub fn read_to_host(&self, dst: &mut [T]) -> Result<()> {
         DeviceSlice::from(self).read_to_host(dst)
     }
 
     /// All of it, on the host.
+    #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>> {
         DeviceSlice::from(self).to_vec()
     }
 
     /// Makes every element `value`.
+    #[track_caller]
     pub fn fill(&mut self, value: T) -> Result<()> {
         DeviceSliceMut::from(self).fill(value)
     }
 
     /// Copies all of `src`, a buffer or a slice of the same device and length.
+    #[track_caller]
     pub fn copy_from<'a>(&mut self, src: impl Into<DeviceSlice<'a, T>>) -> Result<()> {
         DeviceSliceMut::from(self).copy_from(src)
     }

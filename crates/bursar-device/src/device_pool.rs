@@ -1,6 +1,7 @@
 //! The usable devices of a driver.
 
-use crate::Gpu;
+use crate::gpu::PATIENCE;
+use crate::{Gpu, LeakReport};
 use bursar_core::{Build, DeviceId, Driver, Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -105,6 +106,36 @@ impl DevicePool {
     /// Whether there are none, which no pool ever says.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
+    }
+
+    /// Remembers from now on where in the program each buffer was allocated, on every device; see
+    /// [`Gpu::record_sites`].
+    pub fn record_sites(&self) -> Result<()> {
+        self.gpus.iter().try_for_each(Gpu::record_sites)
+    }
+
+    /// Closes the pool, and says what of its memory is still held, by buffers that live on or by blocks that were lost.
+    /// Frees that have not run are waited for, at most a second a device. What is held is also told in the log; a buffer
+    /// that lives on keeps its device open and stays usable.
+    ///
+    /// ```
+    /// use bursar_core::{Stack, leaf, tag};
+    /// use bursar_device::DevicePool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
+    /// gpus.record_sites()?;
+    /// let gpu = gpus.device_at(0)?.clone();
+    /// let stream = gpu.streams().acquire()?;
+    /// let kept = gpu.buffer::<u8>(1000, stream, tag!("kept"))?;
+    /// let report = gpus.close().unwrap_err();
+    /// assert!(report.to_string().contains("kept: 1 KiB in 1 block"));
+    /// # drop(kept);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn close(self) -> Result<(), LeakReport> {
+        let leaks: Vec<_> = self.gpus.iter().filter_map(|gpu| gpu.report_leak(PATIENCE)).collect();
+        if leaks.is_empty() { Ok(()) } else { Err(LeakReport { leaks }) }
     }
 
     /// The devices, in the order of the pool.

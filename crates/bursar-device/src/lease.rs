@@ -1,6 +1,6 @@
 //! A stream for a while.
 
-use crate::StreamPool;
+use crate::{StreamPool, Work};
 use bursar_core::Stream;
 use std::fmt;
 use std::ops::Deref;
@@ -41,6 +41,30 @@ impl StreamLease {
     /// Its number in the pool.
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Submits work: whatever buffers it uses, it says so through the [`Work`] it is given, which orders it after their
+    /// uses on other streams. The uses count when this returns, also by an error or a panic, because something may have
+    /// been launched by then. The answer is that of `submit`.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceId, Stack, leaf, tag};
+    /// use bursar_device::Gpu;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = Gpu::open(Sim::seeded(3), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
+    ///
+    /// let mut weights = gpu.buffer::<f32>(1024, &a, tag!("weights"))?;
+    /// a.submit(|work| work.fill(&mut weights, 1.0))?;
+    /// let ones = b.submit(|work| work.read_back(&weights))?;
+    /// drop(weights);
+    /// assert_eq!(ones.wait()?, [1.0; 1024]);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[inline]
+    pub fn submit<R>(&self, submit: impl FnOnce(&mut Work<'_>) -> R) -> R {
+        submit(&mut Work::new(self.pool.context(), self.stream))
     }
 
     /// The stream.

@@ -4,6 +4,7 @@
 //! - [`Gpu`]: one device, with its memory erased to one type and its streams.
 //! - [`StreamPool`]: a bounded number of streams, acquired for good or leased for a while.
 //! - [`DeviceBuffer`]: typed device memory that frees itself.
+//! - [`Work`]: what is submitted to a stream, which says what buffers it uses and is ordered by that.
 //!
 //! ```
 //! use bursar_core::{Stack, leaf, tag};
@@ -26,15 +27,20 @@ mod buffer;
 mod choose;
 mod device_pool;
 mod gpu;
+mod leak;
 mod lease;
 mod priming;
+mod sites;
 mod slice;
 mod stranded;
 mod stream_pool;
+mod work;
 
 pub use buffer::DeviceBuffer;
 pub use device_pool::DevicePool;
 pub use gpu::Gpu;
+pub use leak::{Leak, LeakReport, Site};
 pub use lease::StreamLease;
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use stream_pool::{StreamOptions, StreamPool};
+pub use work::Work;

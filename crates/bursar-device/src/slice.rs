@@ -1,7 +1,7 @@
 //! Parts of buffers, and what can be done with them.
 
 use crate::Gpu;
-use bursar_core::{DeviceBlock, DevicePtr, Error, Pattern, Result};
+use bursar_core::{DevicePtr, Error, Pattern, Result, Stream, TrackedBlock, Transfer};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,12 +23,12 @@ use std::ops::{Bound, RangeBounds};
 #[derive(Clone, Copy)]
 pub struct DeviceSlice<'a, T: Pod> {
     gpu: &'a Gpu,
-    block: Option<&'a DeviceBlock>,
+    block: Option<&'a TrackedBlock>,
     elements: Elements<T>,
 }
 
 impl<'a, T: Pod> DeviceSlice<'a, T> {
-    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a DeviceBlock>, len: usize) -> Self {
+    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a TrackedBlock>, len: usize) -> Self {
         let elements = Elements::new(0, len);
         Self { gpu, block, elements }
     }
@@ -55,18 +55,39 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     }
 
     /// Reads all of it; `dst` has its length.
+    #[track_caller]
     pub fn read_to_host(&self, dst: &mut [T]) -> Result<()> {
+        let _here = self.gpu.context().here();
         self.elements.expect_len(dst.len())?;
         let Some(block) = self.block else { return Ok(()) };
-        let dst = bytemuck::cast_slice_mut(dst);
-        self.gpu.context().copy_to_host(block, self.elements.offset(), dst, block.stream())
+        block.copy_to_host(self.gpu.context(), self.elements.offset(), bytemuck::cast_slice_mut(dst))
     }
 
     /// All of it, on the host.
+    #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); self.len()];
         self.read_to_host(&mut values)?;
         Ok(values)
+    }
+
+    /// What is tracked of it: the buffer that it is part of, as a whole.
+    pub(crate) fn tracked(&self) -> Option<&'a TrackedBlock> {
+        self.block
+    }
+
+    /// Submits a copy of all of it to the host.
+    #[track_caller]
+    pub(crate) fn read_back_on(&self, stream: Stream) -> Result<Transfer<Vec<T>>>
+    where
+        T: Send,
+    {
+        let _here = self.gpu.context().here();
+        let (context, values) = (self.gpu.context(), vec![T::zeroed(); self.len()]);
+        match self.block {
+            Some(block) => block.copy_to_host_async(context, self.elements.offset(), values, stream),
+            None => context.check_stream(stream).map(|()| Transfer::of_nothing(context, stream, values)),
+        }
     }
 }
 
@@ -84,12 +105,12 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
 /// ```
 pub struct DeviceSliceMut<'a, T: Pod> {
     gpu: &'a Gpu,
-    block: Option<&'a mut DeviceBlock>,
+    block: Option<&'a mut TrackedBlock>,
     elements: Elements<T>,
 }
 
 impl<'a, T: Pod> DeviceSliceMut<'a, T> {
-    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a mut DeviceBlock>, len: usize) -> Self {
+    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a mut TrackedBlock>, len: usize) -> Self {
         let elements = Elements::new(0, len);
         Self { gpu, block, elements }
     }
@@ -121,41 +142,81 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     }
 
     /// Writes all of it; `src` has its length.
+    #[track_caller]
     pub fn write_from_host(&mut self, src: &[T]) -> Result<()> {
+        let _here = self.gpu.context().here();
         self.elements.expect_len(src.len())?;
         let Some(block) = self.block.as_deref_mut() else {
             return Ok(());
         };
-        let stream = block.stream();
-        self.gpu.context().copy_from_host(block, self.elements.offset(), bytemuck::cast_slice(src), stream)
+        block.copy_from_host(self.gpu.context(), self.elements.offset(), bytemuck::cast_slice(src))
     }
 
     /// Makes every element `value`.
+    #[track_caller]
     pub fn fill(&mut self, value: T) -> Result<()> {
+        let _here = self.gpu.context().here();
         let Some(block) = self.block.as_deref_mut() else {
             return Ok(());
         };
-        let (context, offset, stream) = (self.gpu.context(), self.elements.offset(), block.stream());
+        let (context, offset) = (self.gpu.context(), self.elements.offset());
         let (unit, count) = (bytemuck::bytes_of(&value), self.elements.len as u64);
         match pattern_of(unit) {
-            Some(pattern) => {
-                let repeats = count * (unit.len() as u64 / pattern.width());
-                context.fill(block, offset, pattern, repeats, stream)
-            }
-            None => context.fill_with(block, offset, unit, count, stream),
+            Some((pattern, repeats)) => block.fill(context, offset, pattern, count * repeats),
+            None => block.fill_with(context, offset, unit, count),
         }
     }
 
     /// Copies all of `src`, a buffer or a slice of the same device and length.
+    #[track_caller]
     pub fn copy_from<'b>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<()> {
+        let _here = self.gpu.context().here();
         let src = src.into();
         self.elements.expect_len(src.len())?;
         let (Some(block), Some(from)) = (self.block.as_deref_mut(), src.block) else {
             return Ok(());
         };
         let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
-        let stream = block.stream();
-        self.gpu.context().copy_blocks(block, dst_offset, from, src_offset, self.elements.bytes(), stream)
+        block.copy_from(self.gpu.context(), dst_offset, from, src_offset, self.elements.bytes())
+    }
+
+    /// Submits a fill of all of it.
+    #[track_caller]
+    pub(crate) fn fill_on(self, value: T, stream: Stream) -> Result<()> {
+        let _here = self.gpu.context().here();
+        let (context, offset) = (self.gpu.context(), self.elements.offset());
+        let Some(block) = self.block else { return context.check_stream(stream) };
+        let (unit, count) = (bytemuck::bytes_of(&value), self.elements.len as u64);
+        match pattern_of(unit) {
+            Some((pattern, repeats)) => block.fill_async(context, offset, pattern, count * repeats, stream),
+            None => block.fill_with_async(context, offset, unit, count, stream),
+        }
+    }
+
+    /// Submits a copy of all of `src`, which has its length.
+    #[track_caller]
+    pub(crate) fn copy_from_on(self, src: DeviceSlice<'_, T>, stream: Stream) -> Result<()> {
+        let _here = self.gpu.context().here();
+        self.elements.expect_len(src.len())?;
+        let context = self.gpu.context();
+        let (Some(block), Some(from)) = (self.block, src.block) else { return context.check_stream(stream) };
+        let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
+        block.copy_from_async(context, dst_offset, from, src_offset, self.elements.bytes(), stream)
+    }
+
+    /// Submits a copy of `values`, which have its length.
+    #[track_caller]
+    pub(crate) fn copy_from_host_on(self, values: Vec<T>, stream: Stream) -> Result<Transfer<Vec<T>>>
+    where
+        T: Send,
+    {
+        let _here = self.gpu.context().here();
+        self.elements.expect_len(values.len())?;
+        let context = self.gpu.context();
+        match self.block {
+            Some(block) => block.copy_from_host_async(context, self.elements.offset(), values, stream),
+            None => context.check_stream(stream).map(|()| Transfer::of_nothing(context, stream, values)),
+        }
     }
 }
 
@@ -181,7 +242,7 @@ impl<T: Pod> Elements<T> {
         self.len as u64 * size_of::<T>() as u64
     }
 
-    fn ptr(self, block: Option<&DeviceBlock>) -> DevicePtr {
+    fn ptr(self, block: Option<&TrackedBlock>) -> DevicePtr {
         block.map_or(DevicePtr(0), |block| block.ptr().offset(self.offset()))
     }
 
@@ -212,14 +273,15 @@ impl<T: Pod> Elements<T> {
     }
 }
 
-/// The narrowest pattern that repeats to `unit`, if the driver has one.
-fn pattern_of(unit: &[u8]) -> Option<Pattern> {
-    match *unit {
+/// The narrowest pattern that repeats to `unit`, if the driver has one, and how often.
+fn pattern_of(unit: &[u8]) -> Option<(Pattern, u64)> {
+    let pattern = match *unit {
         [a, ref rest @ ..] if rest.iter().all(|byte| *byte == a) => Some(Pattern::U8(a)),
         [a, b, ..] if repeats(unit, [a, b]) => Some(Pattern::U16(u16::from_ne_bytes([a, b]))),
         [a, b, c, d, ..] if repeats(unit, [a, b, c, d]) => Some(Pattern::U32(u32::from_ne_bytes([a, b, c, d]))),
         _ => None,
-    }
+    };
+    pattern.map(|pattern| (pattern, unit.len() as u64 / pattern.width()))
 }
 
 fn repeats<const N: usize>(unit: &[u8], part: [u8; N]) -> bool {
@@ -260,7 +322,7 @@ mod tests {
             (&[1, 2, 3, 4, 5, 6, 7, 8], None),
             (&[], None),
         ] {
-            assert_eq!(pattern_of(unit), expected, "{unit:?}");
+            assert_eq!(pattern_of(unit).map(|(pattern, _)| pattern), expected, "{unit:?}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Blocks that could not be given back yet.
 
-use bursar_core::{DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Refused, Result, Stream, StreamMisuse};
+use bursar_core::{
+    DeviceBlock, DeviceContext, DeviceMemoryResource, Error, RefusedTracked, Result, Stream, StreamMisuse, TrackedBlock,
+};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,7 +21,7 @@ pub(crate) struct Stranded {
 #[derive(Debug)]
 struct Kept {
     memory: Arc<dyn DeviceMemoryResource>,
-    block: DeviceBlock,
+    block: Box<TrackedBlock>,
     stream: Stream,
 }
 
@@ -32,11 +34,11 @@ impl Stranded {
     pub(crate) fn give_back(
         &self,
         memory: &Arc<dyn DeviceMemoryResource>,
-        block: DeviceBlock,
+        block: TrackedBlock,
         stream: Stream,
     ) -> Result<()> {
-        Self::free(&**memory, block, stream).map_err(|Refused { block, error }| {
-            report(memory.context(), &block, &error);
+        Self::free(&**memory, block, stream).map_err(|RefusedTracked { block, error }| {
+            report(memory.context(), block.block(), &error);
             self.put(Kept { memory: memory.clone(), block, stream });
             error
         })
@@ -69,19 +71,19 @@ impl Stranded {
                 continue;
             }
             let Kept { memory, block, stream } = kept;
-            if let Err(Refused { block, .. }) = Self::free(&*memory, block, stream) {
+            if let Err(RefusedTracked { block, .. }) = Self::free(&*memory, *block, stream) {
                 self.put(Kept { memory, block, stream });
             }
         }
     }
 
     /// Frees a block in the order of `stream`, or of the context's heir if that has ended.
-    fn free(memory: &dyn DeviceMemoryResource, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        match memory.deallocate(block, stream) {
-            Err(Refused { block, error: Error::StreamMisuse { why: StreamMisuse::Ended, .. } }) => {
-                match memory.context().heir() {
-                    Ok(heir) => memory.deallocate(block, heir),
-                    Err(error) => Err(Refused { block, error }),
+    fn free(memory: &dyn DeviceMemoryResource, block: TrackedBlock, stream: Stream) -> Result<(), RefusedTracked> {
+        match block.free(memory, stream) {
+            Err(RefusedTracked { block, error: Error::StreamMisuse { why: StreamMisuse::Ended, .. } }) => {
+                match memory.context().heir_of(stream) {
+                    Ok(heir) => block.free(memory, heir),
+                    Err(error) => Err(RefusedTracked { block, error }),
                 }
             }
             answer => answer,
@@ -100,7 +102,7 @@ impl Kept {
         };
         context.driver().last_error(context.device()).is_none()
             && !captured(self.stream)
-            && !captured(self.block.stream())
+            && !captured(self.block.block().stream())
     }
 }
 
@@ -109,6 +111,7 @@ impl Drop for Stranded {
     fn drop(&mut self) {
         self.retry();
         for Kept { block, .. } in self.kept.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            let block = block.block();
             tracing::error!(device = %block.device(), ptr = %block.ptr(), bytes = %block.granted(), tag = %block.tag(),
                 "a block that could never be freed is leaked");
         }

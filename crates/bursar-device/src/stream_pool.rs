@@ -2,7 +2,7 @@
 
 use crate::stranded::Stranded;
 use crate::{StreamLease, priming};
-use bursar_core::{Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, tag};
+use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, TrackedBlock, tag};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -227,7 +227,7 @@ impl StreamPool {
         self.retry_stranded();
         let (stream, bytes) = (stream.into(), self.bytes_per_stream().get());
         let block = memory.allocate(bytes, MIN_ALIGN, stream, tag!("prime"))?;
-        self.give_back_block(memory, block, stream)
+        self.give_back_block(memory, TrackedBlock::new(&**memory, block), stream)
     }
 
     /// How many blocks could not be given back yet, by [`prime`](Self::prime) or by buffers that are gone.
@@ -244,7 +244,7 @@ impl StreamPool {
     pub(crate) fn give_back_block(
         &self,
         memory: &Arc<dyn DeviceMemoryResource>,
-        block: DeviceBlock,
+        block: TrackedBlock,
         stream: Stream,
     ) -> Result<()> {
         self.shared.stranded.give_back(memory, block, stream)

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    Action, Actions, Bytes, DeviceId, DevicePtr, Driver, DriverError, Error, Gate, HostFunction, Observer, Record,
-    Stack, Status, Stream, StreamMisuse, leaf, tag,
+    Action, Actions, Bytes, DeviceId, DevicePtr, Driver, DriverError, Error, Gate, Holding, HostFunction, Observer,
+    Record, Stack, Status, Stream, StreamMisuse, leaf, tag,
 };
 use bursar_device::{DeviceBuffer, Gpu};
 use bursar_sim::{Call, Faults, Launch, Sim};
@@ -50,6 +50,9 @@ impl Observer for Told {
     }
     fn record(&self, record: &Record<'_>) {
         self.0.lock().expect("no panic").push(record.tag.name());
+    }
+    fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+        None
     }
 }
 

@@ -17,7 +17,7 @@ mod writer;
 pub use builder::LoggingBuilder;
 pub use format::LogFormat;
 
-use bursar_core::{Actions, Observer, Record};
+use bursar_core::{Actions, DeviceId, Holding, Observer, Record};
 use entry::Entry;
 use queue::Queue;
 use std::io::{self, ErrorKind};
@@ -191,5 +191,9 @@ impl Observer for Logging {
         if self.interest().contains(record.action) {
             self.log.queue.offer(Entry::of(record));
         }
+    }
+
+    fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+        None
     }
 }

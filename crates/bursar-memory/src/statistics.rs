@@ -1,58 +1,14 @@
 //! Counts what happens to a device's memory.
 
-mod level;
 mod scope;
-mod shard;
 
+pub use bursar_core::{Amount, Counts};
 pub use scope::Scope;
 
-use bursar_core::{Action, Actions, AllocTag, Bytes, Observer, Record};
-use level::Level;
-use shard::{Shards, TAGS, slot_of};
+use bursar_core::{Action, Actions, AllocTag, DeviceId, Holding, Observer, Record, Tally};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// How many bytes and how many blocks.
-///
-/// ```
-/// use bursar_core::Bytes;
-/// use bursar_memory::Amount;
-///
-/// let amount = Amount { bytes: Bytes::mib(3), count: 2 };
-/// assert_eq!(amount.to_string(), "3 MiB in 2 blocks");
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
-    /// Bytes granted.
-    pub bytes: Bytes,
-    /// Blocks.
-    pub count: u64,
-}
-
-impl fmt::Display for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {} block{}", self.bytes, self.count, if self.count == 1 { "" } else { "s" })
-    }
-}
-
-/// What was counted, by bytes granted and by blocks.
-///
-/// ```
-/// use bursar_memory::Counts;
-///
-/// assert_eq!(Counts::default().current.count, 0);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// What is live.
-    pub current: Amount,
-    /// The most that was live at a time: never less than the truth, and at most 1 MiB and 256 blocks a thread more.
-    /// Where one thread does everything it is exact.
-    pub peak: Amount,
-    /// Everything that was ever granted.
-    pub total: Amount,
-}
 
 /// Counts blocks and bytes, whole and by tag. It is what a stack is told to observe it with, and the handle that reads
 /// the counts: clones share them.
@@ -86,9 +42,7 @@ pub struct Statistics {
 
 #[derive(Debug, Default)]
 struct Shared {
-    shards: Shards,
-    whole: Level,
-    tags: shard::Chunks<Level>,
+    tally: Arc<Tally>,
     refused: AtomicU64,
     failed: AtomicU64,
 }
@@ -96,24 +50,17 @@ struct Shared {
 impl Statistics {
     /// Everything, whatever its tag.
     pub fn counts(&self) -> Counts {
-        let (current, total) = self.shared.shards.sum(0..TAGS);
-        Counts { current, peak: self.shared.whole.peak(current), total }
+        self.shared.tally.counts()
     }
 
     /// What was counted for one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
-        let slot = slot_of(tag);
-        let (current, total) = self.shared.shards.sum(slot..slot + 1);
-        let peak = self.shared.tags.get(slot).map_or(current, |level| level.peak(current));
-        Counts { current, peak, total }
+        self.shared.tally.counts_of(tag)
     }
 
     /// Every tag that was ever counted, the largest holder first.
     pub fn tags(&self) -> Vec<(AllocTag, Counts)> {
-        let mut tags: Vec<_> = AllocTag::all().take(TAGS).map(|tag| (tag, self.counts_of(tag))).collect();
-        tags.retain(|(_, counts)| counts.total.count > 0);
-        tags.sort_by_key(|(_, counts)| std::cmp::Reverse((counts.current.bytes, counts.peak.bytes)));
-        tags
+        self.shared.tally.tags()
     }
 
     /// How many requests a limit refused.
@@ -159,24 +106,30 @@ impl Observer for Statistics {
         Arc::as_ptr(&self.shared).addr()
     }
 
-    #[inline]
     fn record(&self, record: &Record<'_>) {
         let shared = &*self.shared;
-        let bytes = record.granted.get();
-        match record.action {
-            Action::Allocate if record.error.is_some() => {
-                shared.shards.with(|shard| shard.restore(shared, slot_of(record.tag), bytes));
-            }
-            Action::Allocate => shared.shards.with(|shard| shard.rise(shared, slot_of(record.tag), bytes)),
-            Action::Free => shared.shards.with(|shard| shard.fall(shared, slot_of(record.tag), bytes)),
+        let Record { action, device, tag, granted, .. } = *record;
+        match action {
+            Action::Allocate if record.error.is_some() => shared.tally.restored(device, tag, granted),
+            Action::Allocate => shared.tally.granted(device, tag, granted),
+            Action::Free => shared.tally.freed(device, tag, granted),
             Action::Refuse => {
                 shared.refused.fetch_add(1, Relaxed);
             }
-            Action::Fail => {
+            // One that names a block is about memory that was found damaged, and not about a request.
+            Action::Fail if record.generation.is_none() => {
                 shared.failed.fetch_add(1, Relaxed);
             }
             _ => {}
         }
+    }
+
+    fn holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
+        self.shared.tally.holders(device)
+    }
+
+    fn tally(&self) -> Option<Arc<Tally>> {
+        Some(self.shared.tally.clone())
     }
 }
 

@@ -4,7 +4,8 @@ mod common;
 
 use bursar_core::leaf::{AsyncMemory, DeviceFrames, DirectMemory};
 use bursar_core::{
-    Action, Actions, Build, Bytes, DeviceMemoryResource, Error, FrameSource, Holder, Observer, Record, Stack, leaf, tag,
+    Action, Actions, Build, Bytes, DeviceId, DeviceMemoryResource, Error, FrameSource, Holder, Holding, Observer,
+    Record, Stack, leaf, tag,
 };
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
@@ -180,6 +181,9 @@ impl Observer for Listener {
     fn record(&self, record: &Record<'_>) {
         let error = record.error.expect("a refusal says why").clone();
         self.0.0.lock().expect("no panic").push((record.asked, error));
+    }
+    fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+        None
     }
 }
 

@@ -1,14 +1,19 @@
-//! The charge core under every interleaving that the memory model allows. Built with `--cfg loom`.
+//! The lock-free parts under every interleaving that the memory model allows: the charge of a budget, and the magazines of
+//! a pool. Built with `--cfg loom`.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "the models use part of the core")]
 #[path = "../src/charge.rs"]
 mod charge;
+#[allow(dead_code, reason = "the models use part of it")]
+#[path = "../src/pool/magazine.rs"]
+mod magazine;
 
 use charge::Charge;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
+use magazine::{Kept, Magazine};
 
 /// Every interleaving with at most three preemptions: enough for every known kind of lost update.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -167,5 +172,98 @@ fn b3_a_request_that_does_not_fit_beside_what_is_settled_is_refused() {
         failing.join().unwrap();
         below.give(1);
         assert_eq!(below.used(), 0);
+    });
+}
+
+/// What a thread that is not the magazine's own takes out.
+fn drain(magazine: &Magazine) -> Vec<Kept> {
+    let mut out = Vec::new();
+    magazine.drain(&mut out);
+    out
+}
+
+/// Every block of `blocks` is in one of `got` or still in the magazine, once.
+fn each_is_got_once(magazine: &Magazine, got: [Vec<Kept>; 3], blocks: &[Kept]) {
+    let mut all: Vec<_> = got.into_iter().flatten().chain(drain(magazine)).map(|kept| (kept.at, kept.len)).collect();
+    all.sort_unstable();
+    let expected: Vec<_> = blocks.iter().map(|kept| (kept.at, kept.len)).collect();
+    assert_eq!(all, expected, "each block is got exactly once");
+    assert_eq!(magazine.kept(), 0);
+}
+
+const MOST: u64 = 100;
+const BLOCKS: [Kept; 3] = [Kept { at: 2, len: 1 }, Kept { at: 3, len: 5 }, Kept { at: 4, len: 1 }];
+
+#[test]
+fn p8_a_kept_block_is_got_once_by_its_thread_or_by_one_of_two_others() {
+    model(|| {
+        let magazine = Arc::new(Magazine::default());
+        assert!(magazine.put(BLOCKS[0], MOST));
+        let others = [(); 2].map(|()| {
+            let magazine = magazine.clone();
+            thread::spawn(move || drain(&magazine))
+        });
+        let mut own = Vec::new();
+        assert!(magazine.put(BLOCKS[1], MOST), "there is a place for two");
+        own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
+        let [first, second] = others.map(|other| other.join().unwrap());
+        each_is_got_once(&magazine, [own, first, second], &BLOCKS[..2]);
+    });
+}
+
+#[test]
+fn p8_a_block_that_takes_the_place_of_another_loses_neither() {
+    model(|| {
+        let magazine = Arc::new(Magazine::default());
+        assert!(magazine.put(BLOCKS[0], MOST) && magazine.put(BLOCKS[1], MOST));
+        let other = {
+            let magazine = magazine.clone();
+            thread::spawn(move || drain(&magazine))
+        };
+        let mut own: Vec<_> = magazine.exchange(BLOCKS[2], MOST).into_iter().collect();
+        own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
+        let got = other.join().unwrap();
+        each_is_got_once(&magazine, [own, got, Vec::new()], &BLOCKS);
+    });
+}
+
+/// A count that others have made wrong is put right, and nothing hides from whoever looks last.
+#[test]
+fn p8_a_full_magazine_counts_again_and_loses_nothing() {
+    model(|| {
+        let magazine = Arc::new(Magazine::default());
+        assert!(magazine.put(BLOCKS[1], 5));
+        let other = {
+            let magazine = magazine.clone();
+            thread::spawn(move || drain(&magazine))
+        };
+        let own = magazine.exchange(BLOCKS[0], 5).into_iter().collect();
+        let got = other.join().unwrap();
+        each_is_got_once(&magazine, [own, got, Vec::new()], &BLOCKS[..2]);
+    });
+}
+
+#[allow(dead_code, reason = "the models use part of the core")]
+#[path = "../src/credit.rs"]
+mod credit;
+
+#[test]
+fn l1_two_payers_never_spend_more_than_there_is_and_nothing_is_lost() {
+    model(|| {
+        let credit = Arc::new(credit::Credit::new(3));
+        let other = {
+            let credit = credit.clone();
+            thread::spawn(move || {
+                let paid = credit.pay(1, 2).is_ok();
+                if paid {
+                    credit.refund(1, 2);
+                }
+                paid
+            })
+        };
+        let paid = credit.pay(0, 1).is_ok();
+        assert!(paid, "one fits, whatever the other does");
+        other.join().unwrap();
+        assert!(credit.pay(0, 2).is_ok() && credit.pay(1, 1).is_err(), "exact once the other is done");
     });
 }

@@ -3,8 +3,8 @@
 mod common;
 
 use bursar_core::{
-    Action, Actions, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Observer, Record, Stack,
-    leaf, tag,
+    Action, Actions, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Holding, Observer, Record,
+    Stack, leaf, tag,
 };
 use bursar_memory::{Amount, Counts, GlobalDeviceBudget, Statistics};
 use bursar_sim::Sim;
@@ -264,6 +264,36 @@ fn g2_a_refused_free_adds_nothing_to_the_total() {
     assert_eq!(statistics.counts().current, Amount::default());
 }
 
+#[test]
+fn g2_whoever_observes_second_counts_the_same() {
+    let context = context(Sim::immediate());
+    let (first, second, heard) = (Statistics::default(), Statistics::default(), Heard::default());
+    let stack = Stack::new().observe(first.clone()).observe(second.clone()).observe(heard.clone()).over(leaf::Direct);
+    let (memory, other) = (stack.build(&context).expect("a stack"), stack.build(&context).expect("a stack"));
+    let (mut dice, mut live, stream) = (Dice::new(7), Vec::new(), context.default_stream());
+    for step in 1..500u64 {
+        if live.is_empty() || dice.below(2) == 0 {
+            live.push(memory.allocate(dice.size(1 << 20), 256, stream, tag!("both")).expect("room"));
+        } else {
+            let block = live.swap_remove(dice.below(live.len() as u64) as usize);
+            let block = other.deallocate(block, stream).expect_err("not its block").block;
+            memory.deallocate(block, stream).expect("its own");
+        }
+        assert_eq!(first.counts(), second.counts());
+        assert_eq!(first.counts_of(tag!("both")), second.counts_of(tag!("both")));
+        let counts = first.counts();
+        assert_eq!(counts.current.count, live.len() as u64);
+        assert_eq!(counts.total.count * 2 - counts.current.count, step, "every grant and every free, once");
+    }
+    let (granted, freed): (Vec<_>, Vec<_>) =
+        heard.take().into_iter().partition(|(action, _)| *action == Action::Allocate);
+    let counts = first.counts();
+    assert_eq!(granted.iter().filter(|(_, well)| *well).count() as u64, counts.total.count);
+    let taken_back = granted.iter().filter(|(_, well)| !well).count();
+    assert_eq!((freed.len() - taken_back) as u64, counts.total.count - counts.current.count);
+    live.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));
+}
+
 /// What was told, in order, and whether it went well.
 #[derive(Clone, Debug, Default)]
 struct Heard(Arc<Mutex<Vec<(Action, bool)>>>);
@@ -283,6 +313,9 @@ impl Observer for Heard {
     }
     fn record(&self, record: &Record<'_>) {
         self.0.lock().expect("no panic").push((record.action, record.error.is_none()));
+    }
+    fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+        None
     }
 }
 

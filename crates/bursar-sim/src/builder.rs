@@ -2,6 +2,7 @@
 
 use crate::Sim;
 use crate::heap::Heap;
+use crate::log::{KEPT, Log};
 use crate::rng::mix;
 use crate::world::{World, addresses};
 use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, NumaNode, PciAddress};
@@ -30,6 +31,7 @@ pub struct SimBuilder {
     page_granularity: Option<Bytes>,
     numa_node: NumaNode,
     is_linked: bool,
+    calls_kept: usize,
 }
 
 impl Default for SimBuilder {
@@ -42,6 +44,7 @@ impl Default for SimBuilder {
             page_granularity: Some(Bytes::mib(2)),
             numa_node: NumaNode::UNKNOWN,
             is_linked: false,
+            calls_kept: KEPT,
         }
     }
 }
@@ -107,6 +110,12 @@ impl SimBuilder {
         self
     }
 
+    /// How many lines of its [log](Sim::calls) a seeded simulator keeps, the last ones; 512 by default.
+    pub fn calls_kept(mut self, lines: usize) -> Self {
+        self.calls_kept = lines;
+        self
+    }
+
     /// Makes the simulator.
     pub fn build(self) -> Arc<Sim> {
         let sizes = match self.sizes.is_empty() {
@@ -120,12 +129,14 @@ impl SimBuilder {
         };
         let heaps: Vec<_> = sizes.iter().enumerate().map(heap).collect();
         let disturbances = Arc::new(AtomicUsize::new(0));
+        let mut world = World::new(self.seed, &heaps, disturbances.clone());
+        world.log = Log::new(self.calls_kept);
         let facts = sizes.iter().enumerate();
         Arc::new(Sim {
             seed: self.seed,
             facts: facts.map(|(index, size)| self.facts(index, *size, identity)).collect(),
             links: (0..sizes.len()).map(|from| self.links(from, sizes.len())).collect(),
-            world: Mutex::new(World::new(self.seed, &heaps, disturbances.clone())),
+            world: Mutex::new(world),
             heaps,
             disturbances,
             changed: Condvar::new(),

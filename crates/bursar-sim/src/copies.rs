@@ -139,7 +139,7 @@ impl Turn<'_> {
 
     /// Judges what the copy just submitted does with pinned memory, and watches that memory until the copy has run.
     fn watch(&mut self, epoch: Epoch, ptr: HostPtr, host: &Touch, pinned: Option<&Pinned>) {
-        let op = self.caller.operation(self.streams[epoch.stream].place);
+        let op = host.by(self.caller.operation(self.streams[epoch.stream].place));
         if let (Some(oracle), Some(pinned)) = (&mut self.oracle, pinned) {
             oracle.touch_host_memory(host, op, epoch);
             oracle.watch(op, epoch, ptr, pinned, host);
@@ -170,8 +170,8 @@ impl Turn<'_> {
 
     /// Reports the copies that reach a range of host memory and that the host does not know to have run.
     fn report_pending_copies(&mut self, at: u64, bytes: u64) {
-        let op = self.caller.operation(Place::Host);
         let touch = Touch { range: at..at + bytes, access: Access::Write };
+        let op = touch.by(self.caller.operation(Place::Host));
         if let Some(oracle) = &mut self.oracle {
             oracle.host_touches(&touch, op);
         }
@@ -214,8 +214,8 @@ impl Turn<'_> {
 
     /// Judges an access to pinned memory that the host declares.
     pub(crate) fn touch_host(&mut self, at: u64, bytes: u64, access: Access) -> Answer<()> {
-        let op = self.caller.operation(Place::Host);
         let touch = touch(at, bytes, access)?;
+        let op = touch.by(self.caller.operation(Place::Host));
         if let Some(oracle) = &mut self.oracle {
             oracle.host_touches(&touch, op);
         }

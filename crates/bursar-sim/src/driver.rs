@@ -17,6 +17,9 @@ use bursar_core::{
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// This file, as locations in it name it.
+pub(crate) const FILE: &str = file!();
+
 /// What CUDA answers where a device is not open.
 const NOT_OPEN: Status = Status::Other { code: 201, name: "CUDA_ERROR_INVALID_CONTEXT", sticky: false };
 
@@ -116,6 +119,7 @@ unsafe impl Driver for Sim {
         self.facts_of(device, "facts").cloned()
     }
 
+    #[track_caller]
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
         self.call("memory", device, Given::default(), |turn| {
             let heap = turn.devices[turn.device()].heap();
@@ -128,6 +132,7 @@ unsafe impl Driver for Sim {
         Ok(self.links[device.0 as usize].clone())
     }
 
+    #[track_caller]
     fn open(&self, device: DeviceId) -> DriverResult<RawContext> {
         self.call("open", device, Given::default(), |turn| {
             let index = turn.device();
@@ -136,6 +141,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn close(&self, device: DeviceId) -> DriverResult<()> {
         self.call("close", device, Given::default(), |turn| {
             let index = turn.device();
@@ -156,6 +162,7 @@ unsafe impl Driver for Sim {
         self.seed.is_some()
     }
 
+    #[track_caller]
     unsafe fn note(&self, device: DeviceId, note: Note) {
         if self.seed.is_none() {
             return;
@@ -174,6 +181,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
         match self.calm_heap(device) {
             Some(heap) => self.take_calmly(heap, "allocate", device, bytes, Kind::Direct),
@@ -182,6 +190,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn free(&self, device: DeviceId, ptr: DevicePtr) -> DriverResult<()> {
         match self.calm_heap(device) {
             Some(heap) => self.give_back_calmly(heap, "free", device, ptr, Kind::Direct),
@@ -190,6 +199,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn allocate_async(&self, device: DeviceId, stream: RawStream, bytes: u64) -> DriverResult<DevicePtr> {
         const CALL: &str = "allocate_async";
         self.needs_stream_order(device, CALL)?;
@@ -200,6 +210,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn free_async(&self, device: DeviceId, stream: RawStream, ptr: DevicePtr) -> DriverResult<()> {
         const CALL: &str = "free_async";
         self.needs_stream_order(device, CALL)?;
@@ -209,6 +220,7 @@ unsafe impl Driver for Sim {
         }
     }
 
+    #[track_caller]
     fn stream_create(&self, device: DeviceId, priority: i32) -> DriverResult<RawStream> {
         let priorities = &self.facts_of(device, "stream_create")?.stream_priorities;
         self.call("stream_create", device, Given::default(), |turn| {
@@ -220,11 +232,13 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn stream_destroy(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
         self.call("stream_destroy", device, Given::on(stream), |turn| turn.destroy_stream(stream))
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
         if self.calm_heap(device).is_some() {
             return Ok(Progress::Complete);
@@ -235,6 +249,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn stream_synchronize(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
         if self.calm_heap(device).is_some() {
             return Ok(());
@@ -245,6 +260,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn stream_wait(&self, device: DeviceId, stream: RawStream, event: RawEvent) -> DriverResult<()> {
         if self.calm_heap(device).is_some() {
             return Ok(());
@@ -254,6 +270,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool> {
         if self.calm_heap(device).is_some() {
             return Ok(false);
@@ -264,6 +281,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent> {
         self.call("event_create", device, Given::default(), |turn| {
             let device = turn.device();
@@ -271,6 +289,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn event_destroy(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
         self.call("event_destroy", device, Given::default().at(event.0), |turn| {
             turn.event(turn.device(), event)?;
@@ -280,6 +299,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn event_record(&self, device: DeviceId, event: RawEvent, stream: RawStream) -> DriverResult<()> {
         if self.calm_heap(device).is_some() {
             // Everything is complete, and so is whatever the event recorded before.
@@ -290,6 +310,7 @@ unsafe impl Driver for Sim {
     }
 
     #[inline]
+    #[track_caller]
     unsafe fn event_query(&self, device: DeviceId, event: RawEvent) -> DriverResult<Progress> {
         if self.calm_heap(device).is_some() {
             return Ok(Progress::Complete);
@@ -297,6 +318,7 @@ unsafe impl Driver for Sim {
         self.call("event_query", device, Given::default().at(event.0), |turn| turn.event_query(event))
     }
 
+    #[track_caller]
     unsafe fn event_synchronize(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
         if self.calm_heap(device).is_some() {
             return Ok(());
@@ -304,6 +326,7 @@ unsafe impl Driver for Sim {
         self.call("event_synchronize", device, Given::default().at(event.0), |turn| turn.event_synchronize(event))
     }
 
+    #[track_caller]
     fn address_reserve(&self, device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr> {
         let granularity = self.needs_pages(device, "address_reserve")?;
         self.call("address_reserve", device, Given::default().of(bytes), |turn| {
@@ -311,48 +334,57 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "address_release")?;
         let given = Given::default().at(ptr.0).of(bytes);
         self.call("address_release", device, given, |turn| turn.address_release(ptr, bytes))
     }
 
+    #[track_caller]
     fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages> {
         let granularity = self.needs_pages(device, "pages_create")?;
         self.call("pages_create", device, Given::default().of(bytes), |turn| turn.pages_create(bytes, granularity))
     }
 
+    #[track_caller]
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()> {
         self.needs_pages(device, "pages_release")?;
         self.call("pages_release", device, Given::default().at(pages.0), |turn| turn.pages_release(pages))
     }
 
+    #[track_caller]
     unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()> {
         let granularity = self.needs_pages(device, "pages_map")?;
         let given = Given::default().at(ptr.0).of(bytes);
         self.call("pages_map", device, given, |turn| turn.pages_map(ptr, bytes, pages, granularity))
     }
 
+    #[track_caller]
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "pages_allow")?;
         let given = Given::default().at(ptr.0).of(bytes);
         self.call("pages_allow", device, given, |turn| turn.pages_allow(ptr, bytes))
     }
 
+    #[track_caller]
     unsafe fn pages_unmap(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "pages_unmap")?;
         let given = Given::default().at(ptr.0).of(bytes);
         self.call("pages_unmap", device, given, |turn| turn.pages_unmap(ptr, bytes))
     }
 
+    #[track_caller]
     fn host_allocate(&self, device: DeviceId, bytes: usize, _: HostFlags) -> DriverResult<*mut u8> {
         self.call("host_allocate", device, Given::default().of(bytes as u64), |turn| turn.host_allocate(bytes))
     }
 
+    #[track_caller]
     unsafe fn host_free(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
         self.call("host_free", device, Given::default(), |turn| turn.host_free(HostPtr(ptr)))
     }
 
+    #[track_caller]
     unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, flags: HostFlags) -> DriverResult<()> {
         let given = Given::default().of(bytes as u64);
         self.call("host_register", device, given, |turn| match flags.write_combined {
@@ -362,10 +394,12 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn host_unregister(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
         self.call("host_unregister", device, Given::default(), |turn| turn.host_unregister(HostPtr(ptr)))
     }
 
+    #[track_caller]
     unsafe fn copy_to_device(
         &self,
         device: DeviceId,
@@ -381,6 +415,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn copy_to_host(
         &self,
         device: DeviceId,
@@ -396,6 +431,7 @@ unsafe impl Driver for Sim {
         })
     }
 
+    #[track_caller]
     unsafe fn copy_on_device(
         &self,
         device: DeviceId,
@@ -408,6 +444,7 @@ unsafe impl Driver for Sim {
         self.call("copy_on_device", device, given, |turn| turn.copy_on(stream, dst, src, bytes))
     }
 
+    #[track_caller]
     unsafe fn fill(
         &self,
         device: DeviceId,
@@ -420,6 +457,7 @@ unsafe impl Driver for Sim {
         self.call("fill", device, given, |turn| turn.fill_on(stream, dst, pattern, count))
     }
 
+    #[track_caller]
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()> {
         self.call("host_function", device, Given::on(stream), |turn| {
             let caller = turn.caller;

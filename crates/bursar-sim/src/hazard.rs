@@ -1,8 +1,10 @@
 //! What the oracle finds, and the words it says it in.
 
+use crate::Access;
 use bursar_core::{AllocTag, DeviceId};
 use std::fmt;
 use std::ops::Range;
+use std::panic::Location;
 
 /// Who did something: the host, or a stream.
 ///
@@ -62,11 +64,23 @@ pub struct Operation {
     pub tag: AllocTag,
     /// The number of the call, as the log counts them.
     pub call: u64,
+    /// What it does with the bytes; `None` for what gives memory out or takes it away.
+    pub access: Option<Access>,
+    /// The bytes it reaches, of which those of the hazard are a part; `None` where it has none of its own.
+    pub bytes: Option<ByteRange>,
+    /// Where in the program it was called; `None` where nobody said.
+    pub location: Option<&'static Location<'static>>,
 }
 
 impl fmt::Display for Operation {
+    /// The alternate form also says where in the program it was called.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {} (call {})", self.what, self.place, self.call)
+        write!(f, "{} on {} (call {})", self.what, self.place, self.call)?;
+        match self.location {
+            _ if !f.alternate() => Ok(()),
+            Some(location) => write!(f, " at {location}"),
+            None => f.write_str(" at an unknown place"),
+        }
     }
 }
 

@@ -31,13 +31,14 @@ use std::fmt;
 pub struct Launch {
     pub(crate) name: &'static str,
     touches: Vec<(DevicePtr, u64, Access)>,
+    host: Vec<(u64, u64, Access)>,
     body: Option<KernelBody>,
 }
 
 impl Launch {
     /// A kernel that touches nothing.
     pub fn new(name: &'static str) -> Self {
-        Self { name, touches: Vec::new(), body: None }
+        Self { name, touches: Vec::new(), host: Vec::new(), body: None }
     }
 
     /// It reads this range.
@@ -51,6 +52,21 @@ impl Launch {
     #[must_use]
     pub fn writes(mut self, ptr: DevicePtr, bytes: u64) -> Self {
         self.touches.push((ptr, bytes, Access::Write));
+        self
+    }
+
+    /// It reads this pinned host memory. Only what is [declared](crate::Sim::touch_host) is judged against that, not a
+    /// write that nobody told of, as with copies.
+    #[must_use]
+    pub fn reads_host(mut self, ptr: *const u8, bytes: u64) -> Self {
+        self.host.push((ptr.addr() as u64, bytes, Access::Read));
+        self
+    }
+
+    /// It writes this pinned host memory, as with [`reads_host`](Self::reads_host).
+    #[must_use]
+    pub fn writes_host(mut self, ptr: *const u8, bytes: u64) -> Self {
+        self.host.push((ptr.addr() as u64, bytes, Access::Write));
         self
     }
 
@@ -108,8 +124,18 @@ impl Turn<'_> {
             let range = ptr.0..end;
             touches.push(Touch { range, access });
         }
+        let mut host = Vec::new();
+        for (at, bytes, access) in launch.host {
+            let end = at.checked_add(bytes).ok_or(Status::InvalidValue)?;
+            self.pinned.around(at, bytes).ok_or(Status::InvalidValue)?;
+            host.push(Touch { range: at..end, access });
+        }
         let work = launch.body.map_or(Work::Nothing, Work::Kernel);
-        self.submit(caller, stream, None, &touches, work);
+        let epoch = self.submit(caller, stream, None, &touches, work);
+        let op = caller.operation(self.streams[stream].place);
+        if let Some(oracle) = &mut self.oracle {
+            host.iter().for_each(|touch| oracle.touch_host_memory(touch, touch.by(op), epoch));
+        }
         Ok(())
     }
 }

@@ -145,12 +145,12 @@ impl Lives {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Place;
     use crate::clock::Epoch;
-    use crate::{Operation, Place};
-    use bursar_core::DeviceId;
+    use crate::world::Caller;
 
     fn moment(call: u64) -> Moment {
-        let op = Operation { what: "allocate", device: DeviceId(0), place: Place::Host, tag: AllocTag::UNTAGGED, call };
+        let op = Caller { name: "allocate", number: call, device: 0, location: None }.operation(Place::Host);
         Moment { op, epoch: Epoch::HOST }
     }
 

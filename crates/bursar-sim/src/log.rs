@@ -6,9 +6,10 @@ use bursar_core::{
 };
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::Location;
 
-/// How many calls the log keeps.
-const KEPT: usize = 512;
+/// How many calls the log keeps unless somebody wants more.
+pub(crate) const KEPT: usize = 512;
 
 /// How a call ended.
 ///
@@ -73,6 +74,8 @@ pub struct CallRecord {
     pub outcome: Outcome,
     /// The call is not new: what it submitted ran at this point.
     pub ran: bool,
+    /// Where in the program it was made; `None` where nobody said.
+    pub location: Option<&'static Location<'static>>,
 }
 
 impl fmt::Display for CallRecord {
@@ -100,6 +103,7 @@ pub(crate) struct Given {
     pub(crate) stream: Option<RawStream>,
     pub(crate) ptr: u64,
     pub(crate) bytes: u64,
+    pub(crate) location: Option<&'static Location<'static>>,
 }
 
 impl Given {
@@ -113,6 +117,10 @@ impl Given {
 
     pub(crate) fn of(self, bytes: u64) -> Self {
         Self { bytes, ..self }
+    }
+
+    pub(crate) fn from(self, location: Option<&'static Location<'static>>) -> Self {
+        Self { location, ..self }
     }
 }
 
@@ -146,13 +154,19 @@ shown! {
 }
 
 /// The last calls, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Log {
     records: VecDeque<CallRecord>,
     calls: u64,
+    kept: usize,
 }
 
 impl Log {
+    /// A log that keeps so many lines.
+    pub(crate) fn new(kept: usize) -> Self {
+        Self { records: VecDeque::new(), calls: 0, kept: kept.max(1) }
+    }
+
     /// Counts a call and answers its number.
     pub(crate) fn begin(&mut self, name: &'static str, device: DeviceId, place: Option<Place>, given: Given) -> u64 {
         self.calls += 1;
@@ -165,6 +179,7 @@ impl Log {
             bytes: given.bytes,
             outcome: Outcome::Running,
             ran: false,
+            location: given.location,
         });
         self.calls
     }
@@ -186,11 +201,12 @@ impl Log {
             bytes: 0,
             outcome: Outcome::Done,
             ran: true,
+            location: None,
         });
     }
 
     fn push(&mut self, record: CallRecord) {
-        if self.records.len() == KEPT {
+        if self.records.len() == self.kept {
             self.records.pop_front();
         }
         self.records.push_back(record);

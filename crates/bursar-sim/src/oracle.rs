@@ -30,6 +30,13 @@ pub(crate) struct Touch {
     pub(crate) access: Access,
 }
 
+impl Touch {
+    /// An operation, as what does this.
+    pub(crate) fn by(&self, op: Operation) -> Operation {
+        Operation { access: Some(self.access), bytes: Some(self.range.clone().into()), ..op }
+    }
+}
+
 /// A range in which blocks may be noted: an allocation, or a reservation of addresses.
 #[derive(Clone, Copy, Debug)]
 struct Space {
@@ -203,6 +210,7 @@ impl Oracle {
 
     /// Judges what an operation at `epoch` of its stream touches. Answers whether there is memory everywhere it reaches.
     pub(crate) fn touch(&mut self, device: usize, touch: &Touch, op: Operation, epoch: Epoch) -> bool {
+        let op = touch.by(op);
         let clock = self.streams[epoch.stream].clone();
         let parts = self.grounds[device].memory.parts(touch.range.clone());
         let mut is_there = true;
@@ -257,7 +265,7 @@ impl Oracle {
         // A host access is ordered before everything submitted later, so it need not be remembered.
         let past = self.host_memory.unordered(touch.range.clone(), &self.host);
         for (range, moment) in past {
-            let is_reader = moment.op.what == "copy_to_device";
+            let is_reader = moment.op.access == Some(Access::Read);
             if touch.access == Access::Write || !is_reader {
                 self.report(host_hazard(HazardKind::HostTouched, range, moment.op, op));
             }
@@ -274,6 +282,7 @@ impl Oracle {
 
     /// The driver gave out `range`, from `born` on.
     pub(crate) fn allocated(&mut self, device: usize, range: Range<u64>, born: Moment) {
+        let born = born.of(&range);
         let ground = &mut self.grounds[device];
         ground.memory.begin(range.clone(), born, AllocTag::UNTAGGED);
         ground.spaces.insert(range.start, Space { end: range.end, is_noted: false });
@@ -285,7 +294,7 @@ impl Oracle {
             return;
         };
         let range = start..life.end;
-        let clock = self.clock_of(died.epoch);
+        let (died, clock) = (died.of(&range), self.clock_of(died.epoch));
         let late = self.grounds[device].accesses.unordered(range.clone(), &clock);
         let mut is_wrong = self.found_past(device, HazardKind::FreeUnordered, late, died.op);
         let held = self.blocks_held(device, range.clone(), &clock);
@@ -357,7 +366,7 @@ impl Oracle {
 
     /// A layer above says that `range` is a block from a point of a stream on; what comes next there has `clock`.
     pub(crate) fn granted(&mut self, device: usize, range: Range<u64>, born: Moment, clock: &Clock, tag: AllocTag) {
-        let op = Operation { tag, ..born.op };
+        let op = Operation { tag, ..born.of(&range).op };
         for (part, life) in self.grounds[device].memory.parts(range.clone()) {
             if let Some(wrong) = wrong_with(life, clock, HazardKind::NotMapped) {
                 self.found(device, part, wrong, op);
@@ -413,7 +422,7 @@ impl Oracle {
             return self.found(device, start..start + 1, wrong, died.op);
         };
         let range = start..block.end;
-        let op = Operation { tag: block.tag, ..died.op };
+        let op = Operation { tag: block.tag, ..died.of(&range).op };
         let late = ground.accesses.unordered(range.clone(), clock);
         if !self.found_past(device, HazardKind::FreeUnordered, late, op) && !clock.covers(block.born.epoch) {
             self.found_past(device, HazardKind::FreeUnordered, vec![(range.clone(), block.born)], op);

@@ -15,6 +15,13 @@ pub(crate) struct Moment {
     pub(crate) epoch: Epoch,
 }
 
+impl Moment {
+    /// The same, of an operation that reaches `range`.
+    pub(crate) fn of(self, range: &Range<u64>) -> Self {
+        Self { op: Operation { bytes: Some(range.clone().into()), ..self.op }, ..self }
+    }
+}
+
 /// What an access does.
 ///
 /// ```
@@ -167,10 +174,10 @@ impl Accesses {
 mod tests {
     use super::*;
     use crate::Place;
-    use bursar_core::{AllocTag, DeviceId};
+    use crate::world::Caller;
 
     fn moment(call: u64, epoch: Epoch) -> Moment {
-        let op = Operation { what: "fill", device: DeviceId(0), place: Place::Host, tag: AllocTag::UNTAGGED, call };
+        let op = Caller { name: "fill", number: call, device: 0, location: None }.operation(Place::Host);
         Moment { op, epoch }
     }
 

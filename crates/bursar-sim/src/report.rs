@@ -1,9 +1,11 @@
 //! What is said at the end: what went wrong, and what is still held.
 
-use crate::{CallRecord, Hazard, Sim};
+use crate::lives::Life;
+use crate::{CallRecord, Hazard, Operation, Sim};
 use bursar_core::{AllocTag, Bytes, DeviceId};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::Location;
 
 /// Everything that was found wrong, with the seed that shows it again and the calls that led there.
 ///
@@ -118,9 +120,11 @@ pub struct Leak {
     pub count: u64,
     /// How many bytes they hold.
     pub bytes: Bytes,
+    /// Where in the program the first of them was made; `None` where nobody said.
+    pub location: Option<&'static Location<'static>>,
 }
 
-/// What is still held, by kind and tag.
+/// What is still held, by kind and tag. The alternate form says from where in the program, as far as that is known.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver};
@@ -162,6 +166,11 @@ impl fmt::Display for LeakReport {
             if matches!(leak.kind, LeakKind::Allocation | LeakKind::Block) {
                 write!(f, ", {}", leak.tag)?;
             }
+            if f.alternate()
+                && let Some(location) = leak.location
+            {
+                write!(f, ", from {location}")?;
+            }
         }
         Ok(())
     }
@@ -170,18 +179,51 @@ impl fmt::Display for LeakReport {
 /// Counts what is held.
 #[derive(Default)]
 struct Tally {
-    held: BTreeMap<(Option<DeviceId>, LeakKind, AllocTag), (u64, u64)>,
+    held: BTreeMap<(Option<DeviceId>, LeakKind, AllocTag), Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    count: u64,
+    bytes: u64,
+    first: Option<Operation>,
+}
+
+impl Held {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes += bytes;
+    }
 }
 
 impl Tally {
     fn add(&mut self, device: Option<DeviceId>, kind: LeakKind, tag: AllocTag, bytes: u64) {
-        let (count, sum) = self.held.entry((device, kind, tag)).or_default();
-        *count += 1;
-        *sum += bytes;
+        self.held(device, kind, tag).add(bytes);
+    }
+
+    /// Counts memory that is live.
+    fn add_life(&mut self, device: Option<DeviceId>, kind: LeakKind, start: u64, life: &Life) {
+        let held = self.held(device, kind, life.tag);
+        held.add(life.end - start);
+        let is_first = held.first.is_none_or(|first| life.born.op.call < first.call);
+        if is_first {
+            held.first = Some(life.born.op);
+        }
+    }
+
+    fn held(&mut self, device: Option<DeviceId>, kind: LeakKind, tag: AllocTag) -> &mut Held {
+        self.held.entry((device, kind, tag)).or_default()
     }
 
     fn report(self) -> LeakReport {
-        let leak = |((device, kind, tag), (count, bytes))| Leak { kind, tag, device, count, bytes: Bytes(bytes) };
+        let leak = |((device, kind, tag), held): (_, Held)| Leak {
+            kind,
+            tag,
+            device,
+            count: held.count,
+            bytes: Bytes(held.bytes),
+            location: held.first.and_then(|first| first.location),
+        };
         LeakReport { leaks: self.held.into_iter().map(leak).collect() }
     }
 }
@@ -206,10 +248,10 @@ impl Sim {
             if let Some(oracle) = &world.oracle {
                 let ground = &oracle.grounds[index];
                 for (start, life) in ground.allocations() {
-                    tally.add(of, LeakKind::Allocation, life.tag, life.end - start);
+                    tally.add_life(of, LeakKind::Allocation, start, life);
                 }
                 for (start, block) in ground.blocks_in_pages() {
-                    tally.add(of, LeakKind::Block, block.tag, block.end - start);
+                    tally.add_life(of, LeakKind::Block, start, block);
                 }
             }
         }

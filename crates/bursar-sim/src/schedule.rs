@@ -7,6 +7,7 @@
 use crate::clock::{Clock, Epoch};
 use crate::host::{HostBlock, HostPtr};
 use crate::oracle::Touch;
+use crate::ranges::Access;
 use crate::sparse::Word;
 use crate::world::{Caller, World};
 use crate::{Hazard, HazardKind, KernelMemory, Operation, Place};
@@ -321,7 +322,8 @@ impl World {
     pub(crate) fn end_watch(&mut self, caller: Caller) {
         let Some(oracle) = &mut self.oracle else { return };
         if let Some((op, ptr, len)) = oracle.watches.end(caller.number) {
-            let writer = Operation { what: "write", place: Place::Host, call: self.log.count(), ..op };
+            let (what, place, call) = ("write", Place::Host, self.log.count());
+            let writer = Operation { what, place, call, access: Some(Access::Write), location: None, ..op };
             let range = ptr.address()..ptr.address() + len as u64;
             oracle.host_memory_changed(range, op, writer);
         }

@@ -7,8 +7,9 @@ use crate::ranges::Access;
 use crate::turn::{Turn, is_in_host_function};
 use crate::world::{Answer, Caller, World};
 use crate::{CallRecord, Hazard, Launch, Outcome, Report};
-use bursar_core::{DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status};
+use bursar_core::{DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Here, Link, RawStream, Status};
 use std::fmt;
+use std::panic::Location;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -77,6 +78,7 @@ impl Sim {
 
     /// Makes one driver call: checks the device, logs it, and lets streams that are free to go on do so where the
     /// simulator is an immediate one.
+    #[track_caller]
     pub(crate) fn call<T: Shown>(
         &self,
         name: &'static str,
@@ -86,13 +88,14 @@ impl Sim {
     ) -> DriverResult<T> {
         let mut world = self.lock();
         let is_seeded = self.seed.is_some();
-        let number = if is_seeded {
+        let (number, location) = if is_seeded {
             let place = given.stream.map(|stream| world.place(device, stream));
-            world.log.begin(name, device, place, given)
+            let location = located(Location::caller());
+            (world.log.begin(name, device, place, given.from(location)), location)
         } else {
-            0
+            (0, None)
         };
-        let caller = Caller { name, number, device: device.0 as usize };
+        let caller = Caller { name, number, device: device.0 as usize, location };
         let mut turn = Turn::new(self, world, caller);
         let answer = self.admit(&mut turn).and_then(|()| {
             let answer = body(&mut turn);
@@ -135,7 +138,7 @@ impl Sim {
     }
 
     fn turn(&self) -> Turn<'_> {
-        let caller = Caller { name: "step", number: 0, device: 0 };
+        let caller = Caller { name: "step", number: 0, device: 0, location: None };
         Turn::new(self, self.lock(), caller)
     }
 
@@ -203,11 +206,13 @@ impl Sim {
     }
 
     /// Stream-ordered: a kernel of a user's own.
+    #[track_caller]
     pub fn launch(&self, device: DeviceId, stream: RawStream, launch: Launch) -> DriverResult<()> {
         self.call(launch.name, device, Given::on(stream), |turn| turn.launch(stream, launch))
     }
 
     /// Declares that the host touches pinned memory now, so that it can be judged against the copies in flight.
+    #[track_caller]
     pub fn touch_host(&self, ptr: *const u8, bytes: usize, access: Access) {
         let at = ptr.addr() as u64;
         let given = Given::default().of(bytes as u64);
@@ -216,6 +221,7 @@ impl Sim {
     }
 
     /// Creates a stream that synchronises with the legacy default stream, as other libraries' streams may.
+    #[track_caller]
     pub fn create_blocking_stream(&self, device: DeviceId) -> DriverResult<RawStream> {
         self.call("create_blocking_stream", device, Given::default(), |turn| {
             let device = turn.device();
@@ -224,11 +230,13 @@ impl Sim {
     }
 
     /// Begins to capture a stream into a graph: memory and work are refused on it until [`end_capture`](Self::end_capture).
+    #[track_caller]
     pub fn begin_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
         self.call("begin_capture", device, Given::on(stream), |turn| turn.set_capturing(stream, true))
     }
 
     /// Ends the capture of a stream.
+    #[track_caller]
     pub fn end_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
         self.call("end_capture", device, Given::on(stream), |turn| turn.set_capturing(stream, false))
     }
@@ -247,6 +255,12 @@ impl Sim {
         self.changed.notify_all();
         drop(dropped);
     }
+}
+
+/// Where in the program a call was made. A caller that has the simulator itself is known exactly. One that has only a
+/// `dyn Driver` is not: there the caller is the method itself, and what an entry point of a layer above said counts.
+fn located(caller: &'static Location<'static>) -> Option<&'static Location<'static>> {
+    if caller.file() == crate::driver::FILE { Here::current() } else { Some(caller) }
 }
 
 /// What CUDA answers to a call from a host function.

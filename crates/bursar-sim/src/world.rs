@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::heap::{EagerSpace, Heap};
 use crate::host::PinnedMap;
-use crate::log::Log;
+use crate::log::{KEPT, Log};
 use crate::oracle::Oracle;
 use crate::rng::{Rng, mix};
 use crate::schedule::{Mark, Op};
@@ -12,6 +12,7 @@ use crate::{Operation, Place};
 use bursar_core::{DeviceId, RawEvent, RawPages, RawStream, Status};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +36,7 @@ pub(crate) struct Caller {
     pub(crate) name: &'static str,
     pub(crate) number: u64,
     pub(crate) device: usize,
+    pub(crate) location: Option<&'static Location<'static>>,
 }
 
 impl Caller {
@@ -45,6 +47,9 @@ impl Caller {
             place,
             tag: bursar_core::AllocTag::UNTAGGED,
             call: self.number,
+            access: None,
+            bytes: None,
+            location: self.location,
         }
     }
 }
@@ -186,7 +191,7 @@ impl World {
             next_pages: 1,
             pinned: PinnedMap::default(),
             oracle: seed.map(|_| Oracle::new(heaps.len())),
-            log: Log::default(),
+            log: Log::new(KEPT),
             disturbances,
         };
         for index in 0..heaps.len() {

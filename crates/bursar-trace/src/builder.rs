@@ -116,6 +116,16 @@ impl TraceBuilder {
         self.push(EventKind::Fail, site, Live { bytes, place: site.place, block: Event::NO_BLOCK, tag })
     }
 
+    /// How much was put in and not yet taken out: events, and frees of nothing.
+    pub(crate) fn waiting(&self) -> usize {
+        self.trace.events.len() + self.trace.unknown_frees.len()
+    }
+
+    /// What was put in so far, with no names yet, to be looked at and taken out: only live blocks are needed to go on.
+    pub(crate) fn so_far(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
     /// The trace, with what was never freed in the order it was allocated.
     pub fn finish(mut self) -> Trace {
         for (pointer, live) in std::mem::take(&mut self.live) {

@@ -3,8 +3,9 @@
 
 use crate::lines::Lines;
 use crate::number::{address, identifier, shown, size, stream};
+use crate::read::Rows;
 use crate::tags::Tags;
-use crate::{Format, Place, Reason, Site, Trace, TraceBuilder, TraceError};
+use crate::{Place, Reason, Site, TraceBuilder};
 use std::io::Read;
 
 /// RMM's columns, in its order. Whatever stands behind them is found by its name.
@@ -24,24 +25,39 @@ struct Extra {
     asked: Option<usize>,
 }
 
-pub(crate) fn read(reader: impl Read, name: &str) -> Result<Trace, TraceError> {
-    let mut lines = Lines::new(reader);
-    let mut builder = TraceBuilder::new(name, Format::Csv);
-    match read_rows(&mut lines, &mut builder) {
-        Ok(()) => Ok(builder.finish()),
-        Err(reason) => Err(TraceError::at(name, Format::Csv, lines.place(), reason)),
+/// The rows of a log that is being read. The header is the first of them.
+pub(crate) struct CsvRows<R> {
+    lines: Lines<R>,
+    extra: Option<Extra>,
+    tags: Tags,
+}
+
+impl<R: Read> CsvRows<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self { lines: Lines::new(reader), extra: None, tags: Tags::default() }
     }
 }
 
-fn read_rows(lines: &mut Lines<impl Read>, builder: &mut TraceBuilder) -> Result<(), Reason> {
-    let Some((_, line)) = lines.next()? else { return Ok(()) };
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-    let extra = with_fields(line, |row| header(line, row))?;
-    let mut tags = Tags::default();
-    while let Some((place, line)) = lines.next()? {
-        with_fields(line, |row| read_row(row, extra, place, &mut tags, builder))?;
+impl<R: Read> Rows for CsvRows<R> {
+    fn place(&self) -> Place {
+        self.lines.place()
     }
-    Ok(())
+
+    fn fill(&mut self, builder: &mut TraceBuilder, events: usize) -> Result<bool, Reason> {
+        let extra = match self.extra {
+            Some(extra) => extra,
+            None => {
+                let Some((_, line)) = self.lines.next()? else { return Ok(false) };
+                let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+                *self.extra.insert(with_fields(line, |row| header(line, row))?)
+            }
+        };
+        while builder.waiting() < events {
+            let Some((place, line)) = self.lines.next()? else { return Ok(false) };
+            with_fields(line, |row| read_row(row, extra, place, &mut self.tags, builder))?;
+        }
+        Ok(true)
+    }
 }
 
 fn header(line: &[u8], (fields, count): Row<'_>) -> Result<Extra, Reason> {

@@ -135,13 +135,16 @@ pub enum Reason {
     /// More than a trace can hold.
     #[error("{0}")]
     Limit(#[from] Limit),
+    /// A trace that is read as it is replayed was not the same the second time.
+    #[error("the file has changed since it was opened")]
+    Changed,
     /// In strict reading: frees of what was not allocated in the trace.
     #[error("free of {pointer:#x}, which is not allocated ({count} such in the trace)")]
     UnknownFree {
         /// The first one's address.
         pointer: u64,
         /// How many there are.
-        count: usize,
+        count: u64,
     },
     /// In strict reading: blocks that were never freed.
     #[error("{} at {pointer:#x} is never freed ({count} such in the trace)", Bytes(*bytes))]
@@ -151,7 +154,7 @@ pub enum Reason {
         /// Its size.
         bytes: u64,
         /// How many there are.
-        count: usize,
+        count: u64,
     },
 }
 
@@ -162,6 +165,30 @@ impl Reason {
             io::ErrorKind::UnexpectedEof => Self::Truncated { within: "its gzip stream" },
             _ => Self::Io(error),
         }
+    }
+}
+
+/// Why a replay stopped: the memory failed, or the trace, where it is read meanwhile.
+///
+/// ```
+/// use bursar_trace::ReplayError;
+///
+/// let error = ReplayError::from(bursar_core::Error::NoDevice);
+/// assert_eq!(error.to_string(), "no usable device");
+/// ```
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The memory failed in another way than having no room.
+    #[error(transparent)]
+    Memory(#[from] bursar_core::Error),
+    /// The trace could not be read to its end.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl From<bursar_core::DriverError> for ReplayError {
+    fn from(error: bursar_core::DriverError) -> Self {
+        Self::Memory(error.into())
     }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::lines::Lines;
 use crate::number::{address, shown, stream};
+use crate::read::Rows;
 use crate::tags::Tags;
-use crate::{Format, Place, Reason, Site, Trace, TraceBuilder, TraceError};
+use crate::{Place, Reason, Site, TraceBuilder};
 use serde::de::{self, Deserializer, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -30,23 +31,32 @@ struct Line<'a> {
     tag: Option<Cow<'a, str>>,
 }
 
-pub(crate) fn read(reader: impl Read, name: &str) -> Result<Trace, TraceError> {
-    let mut lines = Lines::new(reader);
-    let mut builder = TraceBuilder::new(name, Format::JsonLines);
-    match read_lines(&mut lines, &mut builder) {
-        Ok(()) => Ok(builder.finish()),
-        Err(reason) => Err(TraceError::at(name, Format::JsonLines, lines.place(), reason)),
+/// The rows of a log that is being read.
+pub(crate) struct JsonRows<R> {
+    lines: Lines<R>,
+    tags: Tags,
+}
+
+impl<R: Read> JsonRows<R> {
+    pub(crate) fn new(reader: R) -> Self {
+        Self { lines: Lines::new(reader), tags: Tags::default() }
     }
 }
 
-fn read_lines(lines: &mut Lines<impl Read>, builder: &mut TraceBuilder) -> Result<(), Reason> {
-    let mut tags = Tags::default();
-    while let Some((place, line)) = lines.next()? {
-        let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        let line: Line<'_> = serde_json::from_slice(line).map_err(|error| Reason::Json(without_line(&error)))?;
-        read_line(&line, place, &mut tags, builder)?;
+impl<R: Read> Rows for JsonRows<R> {
+    fn place(&self) -> Place {
+        self.lines.place()
     }
-    Ok(())
+
+    fn fill(&mut self, builder: &mut TraceBuilder, events: usize) -> Result<bool, Reason> {
+        while builder.waiting() < events {
+            let Some((place, line)) = self.lines.next()? else { return Ok(false) };
+            let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
+            let line: Line<'_> = serde_json::from_slice(line).map_err(|error| Reason::Json(without_line(&error)))?;
+            read_line(&line, place, &mut self.tags, builder)?;
+        }
+        Ok(true)
+    }
 }
 
 fn read_line(line: &Line<'_>, place: Place, tags: &mut Tags, builder: &mut TraceBuilder) -> Result<(), Reason> {

@@ -1,7 +1,8 @@
 //! Allocation traces: read, written, replayed and shown.
 //!
 //! A [`Trace`] is what was allocated and freed, by which thread and on which stream. [`read`] takes RMM's CSV logs,
-//! Bursar's JSON lines and PyTorch's memory snapshots, gzipped or not; [`write()`] and [`convert`] give them back.
+//! Bursar's JSON lines and PyTorch's memory snapshots, gzipped or not; [`write()`] and [`convert`] give them back. [`open`]
+//! leaves a long one in its file, and [`Replay`] runs either through a stack.
 //!
 //! ```
 //! let trace = bursar_trace::bundled();
@@ -14,6 +15,7 @@ mod builder;
 mod bundled;
 mod csv;
 mod error;
+mod file;
 mod format;
 mod jsonl;
 mod layout;
@@ -24,6 +26,8 @@ mod numbering;
 mod pickle;
 mod read;
 mod replay;
+mod report;
+mod summary;
 mod tags;
 mod torch;
 mod trace;
@@ -31,10 +35,13 @@ mod write;
 
 pub use builder::{Site, TraceBuilder};
 pub use bundled::bundled;
-pub use error::{Limit, Reason, TraceError};
+pub use error::{Limit, Reason, ReplayError, TraceError};
+pub use file::{TraceFile, open};
 pub use format::Format;
 pub use layout::{Layout, Segment};
 pub use read::{read, read_from};
 pub use replay::{Cost, Moment, Observe, Replay};
+pub use report::{Ground, Placed, Recording, Report, Run};
+pub use summary::Summary;
 pub use trace::{Event, EventKind, Place, Trace, Unmatched};
 pub use write::{convert, write, write_csv, write_jsonl, write_torch_snapshot, write_torch_snapshot_at};

@@ -1,6 +1,8 @@
 //! Reading: the format is told from the content.
 
-use crate::{Format, Reason, Trace, TraceError, csv, jsonl, torch};
+use crate::csv::CsvRows;
+use crate::jsonl::JsonRows;
+use crate::{Format, Place, Reason, Trace, TraceBuilder, TraceError, torch};
 use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
@@ -9,8 +11,8 @@ use std::path::Path;
 /// Enough of a file to tell its format by.
 const HEAD: usize = 128;
 
-/// Reads a trace: an RMM CSV log, Bursar's JSON lines or a PyTorch memory snapshot, any of them gzipped or not. Which it is
-/// is told from the content. Frees and allocations without their other half are kept in the trace;
+/// Reads a whole trace: an RMM CSV log, Bursar's JSON lines or a PyTorch memory snapshot, any of them gzipped or not. Which it is
+/// is told from the content. [`open`](crate::open) needs less memory for a long one. Frees and allocations without their other half are kept in the trace;
 /// [`Trace::strict`] makes them an error.
 ///
 /// ```
@@ -36,20 +38,78 @@ pub fn read(path: impl AsRef<Path>) -> Result<Trace, TraceError> {
 /// # Ok::<(), bursar_trace::TraceError>(())
 /// ```
 pub fn read_from(reader: impl Read, name: &str) -> Result<Trace, TraceError> {
-    let failed = |error| TraceError::new(name, Reason::of_read(error));
-    let (head, reader) = look_ahead(reader).map_err(failed)?;
-    let trace = if head.starts_with(b"\x1f\x8b") {
-        let (head, unpacked) = look_ahead(MultiGzDecoder::new(BufReader::new(reader))).map_err(failed)?;
-        read_as(Format::of_content(&head), unpacked, name)?
-    } else if head.is_empty() {
-        return Err(TraceError::new(name, Reason::Empty));
-    } else {
-        read_as(Format::of_content(&head), reader, name)?
+    let trace = match Reading::start(reader, name)? {
+        Reading::Whole(trace) => trace,
+        Reading::Log(mut log) => {
+            log.fill(usize::MAX)?;
+            log.builder.finish()
+        }
     };
-    if trace.events.is_empty() && trace.unknown_frees.is_empty() {
-        return Err(TraceError::new(name, Reason::Empty));
+    match trace.events.is_empty() && trace.unknown_frees.is_empty() {
+        true => Err(TraceError::new(name, Reason::Empty)),
+        false => Ok(trace),
     }
-    Ok(trace)
+}
+
+/// A file whose format is known.
+pub(crate) enum Reading<'a> {
+    /// A log, which is read row by row.
+    Log(Box<Log<'a>>),
+    /// A snapshot, which has to be read to its end before anything is known.
+    Whole(Trace),
+}
+
+/// A log and what has been read of it.
+pub(crate) struct Log<'a> {
+    pub(crate) builder: TraceBuilder,
+    rows: Box<dyn Rows + 'a>,
+    name: String,
+    format: Format,
+}
+
+/// The rows of a log.
+pub(crate) trait Rows {
+    /// Reads on until so many events wait in the builder, and answers whether there may be more.
+    fn fill(&mut self, builder: &mut TraceBuilder, events: usize) -> Result<bool, Reason>;
+
+    /// The line last asked for.
+    fn place(&self) -> Place;
+}
+
+impl<'a> Reading<'a> {
+    pub(crate) fn start(reader: impl Read + 'a, name: &str) -> Result<Self, TraceError> {
+        let failed = |error| TraceError::new(name, Reason::of_read(error));
+        let (head, reader) = look_ahead(reader).map_err(failed)?;
+        if head.starts_with(b"\x1f\x8b") {
+            let (head, unpacked) = look_ahead(MultiGzDecoder::new(BufReader::new(reader))).map_err(failed)?;
+            Self::start_as(Format::of_content(&head), unpacked, name)
+        } else if head.is_empty() {
+            Err(TraceError::new(name, Reason::Empty))
+        } else {
+            Self::start_as(Format::of_content(&head), reader, name)
+        }
+    }
+
+    fn start_as(format: Option<Format>, reader: impl Read + 'a, name: &str) -> Result<Self, TraceError> {
+        let format = format.ok_or_else(|| TraceError::new(name, Reason::UnknownFormat))?;
+        let rows: Box<dyn Rows + 'a> = match format {
+            Format::Csv => Box::new(CsvRows::new(reader)),
+            Format::JsonLines => Box::new(JsonRows::new(reader)),
+            Format::TorchSnapshot => {
+                return torch::read(BufReader::with_capacity(1 << 18, reader), name).map(Self::Whole);
+            }
+        };
+        let log = Log { builder: TraceBuilder::new(name, format), rows, name: name.to_owned(), format };
+        Ok(Self::Log(Box::new(log)))
+    }
+}
+
+impl Log<'_> {
+    /// Reads on until so many events wait in the builder, and answers whether there may be more.
+    pub(crate) fn fill(&mut self, events: usize) -> Result<bool, TraceError> {
+        let filled = self.rows.fill(&mut self.builder, events);
+        filled.map_err(|reason| TraceError::at(&self.name, self.format, self.rows.place(), reason))
+    }
 }
 
 /// The first bytes of a reader, and a reader that has them still.
@@ -57,13 +117,4 @@ fn look_ahead<R: Read>(mut reader: R) -> io::Result<(Vec<u8>, impl Read)> {
     let mut head = Vec::with_capacity(HEAD);
     reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head).chain(reader)))
-}
-
-fn read_as(format: Option<Format>, reader: impl Read, name: &str) -> Result<Trace, TraceError> {
-    match format {
-        Some(Format::Csv) => csv::read(reader, name),
-        Some(Format::JsonLines) => jsonl::read(reader, name),
-        Some(Format::TorchSnapshot) => torch::read(BufReader::with_capacity(1 << 18, reader), name),
-        None => Err(TraceError::new(name, Reason::UnknownFormat)),
-    }
 }

@@ -1,6 +1,6 @@
 //! A trace: what was allocated and freed, by which thread, on which stream.
 
-use crate::{Format, Reason, TraceError};
+use crate::{Format, Summary, TraceError};
 use bursar_core::{AllocTag, Bytes};
 
 /// What happened.
@@ -122,31 +122,21 @@ impl Trace {
 
     /// The most that was live at a time, on all devices together, by what was asked for.
     pub fn peak_live(&self) -> Bytes {
-        let (mut live, mut peak) = (0u64, 0u64);
-        for event in &self.events {
-            match event.kind {
-                EventKind::Allocate => live = live.saturating_add(event.bytes),
-                EventKind::Free => live = live.saturating_sub(event.bytes),
-                EventKind::Fail => {}
-            }
-            peak = peak.max(live);
-        }
-        Bytes(peak)
+        self.summary().peak_live
+    }
+
+    /// What is in it, in numbers.
+    pub fn summary(&self) -> Summary {
+        let mut summary = Summary::new(&self.name, self.format);
+        summary.count(self);
+        summary.complete(self);
+        summary
     }
 
     /// An error if anything has no other half: the first free of what was not allocated, else the first block that was
     /// never freed.
     pub fn strict(&self) -> Result<(), TraceError> {
-        let error = |place, reason| Err(TraceError::at(&self.name, self.format, place, reason));
-        if let Some(first) = self.unknown_frees.first() {
-            let count = self.unknown_frees.len();
-            return error(first.place, Reason::UnknownFree { pointer: first.pointer, count });
-        }
-        if let Some(first) = self.missing_frees.first() {
-            let count = self.missing_frees.len();
-            return error(first.place, Reason::MissingFree { pointer: first.pointer, bytes: first.bytes, count });
-        }
-        Ok(())
+        self.summary().strict()
     }
 }
 

@@ -2,13 +2,15 @@
 
 use bursar_core::leaf::Leaf;
 use bursar_core::{
-    Build, Bytes, Counted, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Holder, Layer, Stack, leaf,
+    AllocTag, Build, Bytes, Counted, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
+    Layer, Refused, Stack, Status, Stream, leaf,
 };
 use bursar_memory::GlobalDeviceBudget;
-use bursar_sim::Sim;
-use bursar_trace::{Cost, Replay, Trace};
+use bursar_sim::{Call, Faults, Sim};
+use bursar_trace::{Cost, Replay, ReplayError, Trace};
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 fn replayed<L, F>(trace: &Trace, driver: Arc<dyn Driver>, stack: &Stack<L, F>) -> Cost
 where
@@ -74,6 +76,31 @@ fn several_threads_keep_the_order_that_the_trace_needs() {
     assert_eq!((trace.threads.len(), trace.missing_frees.len()), (4, 8));
     let cost = replayed(&trace, Sim::immediate(), &Stack::new().over(leaf::Async));
     assert_eq!((cost.operations, cost.refused, cost.peak_live), (trace.events.len() as u64, 0, trace.peak_live()));
+    assert_eq!(cost.hits, 0, "each operation was done, in turn: one that is left out reaches no driver");
+}
+
+#[test]
+fn a_failure_of_one_thread_ends_the_others_and_everything_is_given_back() {
+    let made = (1..=8u64).map(|n| (1, "allocate", 0x1000 * n, 512, 1));
+    let taken = (2..=8u64).map(|n| (2, "free", 0x1000 * n, 512, 2));
+    let kept = [(1, "free", 0x1000, 512, 1)];
+    let trace = trace(&made.chain(taken).chain(kept).collect::<Vec<_>>());
+    for nth in 1..=8 {
+        let faults = Faults::new(Sim::immediate());
+        let driver = Counted::new(faults.clone());
+        let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
+        let memory = Arc::new(Stack::new().over(leaf::Async).build(&context).expect("a stack"));
+        let replay = Replay::new(&trace, &context).expect("streams");
+        faults.fail_nth(Call::AllocateAsync, nth, Status::InvalidValue);
+        // The first thread has a block that it would free in the end; the second waits for blocks that never come. It runs
+        // on a thread of its own, so that a wait without end is a failure here.
+        let (tell, told) = mpsc::channel();
+        let run_memory = memory.clone();
+        std::thread::spawn(move || tell.send(replay.run(&*run_memory, &driver)));
+        let outcome = told.recv_timeout(Duration::from_secs(120)).expect("nobody waits for ever");
+        assert!(matches!(outcome, Err(ReplayError::Memory(Error::Driver(_)))), "{outcome:?}");
+        assert_eq!((memory.bytes_outstanding(), faults.held(DeviceId(0))), (Bytes::ZERO, Bytes::ZERO));
+    }
 }
 
 #[test]
@@ -85,11 +112,65 @@ fn watching_sees_every_operation_in_order_with_its_block() {
     let (mut seen, mut blocks, mut peak) = (0, 0, Bytes::ZERO);
     replay
         .watch(&memory, &mut |moment| {
-            assert_eq!(moment.operation, seen);
+            assert_eq!((moment.operation, moment.event), (seen, trace.events[seen as usize]));
             seen += 1;
             blocks += u32::from(moment.block.is_some());
             peak = peak.max(moment.live);
         })
         .expect("a replay");
     assert_eq!((seen, blocks, peak), (replay.operations(), trace.blocks, trace.peak_live()));
+}
+
+/// Memory with a bug in it.
+#[derive(Debug)]
+struct Broken(Arc<DeviceContext>);
+
+impl Holder for Broken {
+    fn context(&self) -> &Arc<DeviceContext> {
+        &self.0
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        Bytes::ZERO
+    }
+    fn released_total(&self) -> u64 {
+        0
+    }
+    fn reap(&self) -> bursar_core::Result<Bytes> {
+        Ok(Bytes::ZERO)
+    }
+    fn reap_blocking(&self, _: Duration) -> bursar_core::Result<Bytes> {
+        Ok(Bytes::ZERO)
+    }
+}
+
+impl DeviceMemoryResource for Broken {
+    fn granted_size(&self, bytes: u64, _: u64) -> bursar_core::Result<Bytes> {
+        Ok(Bytes(bytes))
+    }
+    fn allocate(&self, _: u64, _: u64, _: Stream, _: AllocTag) -> bursar_core::Result<DeviceBlock> {
+        panic!("a bug")
+    }
+    fn deallocate(&self, _: DeviceBlock, _: Stream) -> Result<(), Refused> {
+        Ok(())
+    }
+    fn tracks_use(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
+    let trace = trace(&[(1, "allocate", 0x1000, 512, 1), (2, "free", 0x1000, 512, 2)]);
+    let driver = Counted::new(Sim::immediate());
+    let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
+    let replay = Replay::new(&trace, &context).expect("streams");
+    let (tell, told) = mpsc::channel::<()>();
+    let runner = std::thread::spawn(move || {
+        let _dropped_at_the_end = tell;
+        replay.run(&Broken(context), &driver).map(drop)
+    });
+    let ended = told.recv_timeout(Duration::from_secs(120));
+    assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "nobody waits for ever");
+    let panic = runner.join().expect_err("the bug comes through");
+    assert_eq!(panic.downcast_ref(), Some(&"a bug"));
 }

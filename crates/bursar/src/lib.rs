@@ -45,6 +45,7 @@
 #![forbid(unsafe_code)]
 
 pub mod driver;
+pub mod testing;
 
 pub use bursar_core::*;
 pub use bursar_cuda as cuda;
@@ -62,11 +63,11 @@ pub use bursar_trace as trace;
 /// ```
 pub mod prelude {
     pub use bursar_core::{
-        AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
-        Layer, Stack, Stream, leaf, tag,
+        Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error,
+        Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
     };
-    pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, StreamPool};
-    pub use bursar_memory::{GlobalDeviceBudget, Statistics};
+    pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, StreamLease, StreamPool, Work};
+    pub use bursar_memory::{GlobalDeviceBudget, PagePool, Statistics};
 }
 
 #[cfg(doctest)]

@@ -23,15 +23,23 @@ pub(crate) enum Error {
     Exit { command: String, status: ExitStatus },
     /// Tidy found something.
     Untidy { findings: usize },
-    /// A file of the workspace could not be read.
+    /// A file could not be read.
     Read { path: PathBuf, source: io::Error },
+    /// A file or folder could not be made or removed.
+    Write { path: PathBuf, source: io::Error },
+    /// Instructions cannot be counted without valgrind.
+    MissingValgrind,
+    /// The words choose nothing to count.
+    NoMeasurement { words: String, known: Vec<String> },
+    /// What a measurement left behind makes no sense.
+    Measurement { command: String, what: String },
 }
 
 impl Error {
     /// The process's exit status: 2 for wrong usage, 1 for everything else.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Error::Usage { .. } | Error::UnknownStep { .. } => 2,
+            Error::Usage { .. } | Error::UnknownStep { .. } | Error::NoMeasurement { .. } => 2,
             _ => 1,
         }
     }
@@ -58,6 +66,16 @@ impl fmt::Display for Error {
             Error::Untidy { findings: 1 } => write!(f, "tidy has 1 finding"),
             Error::Untidy { findings } => write!(f, "tidy has {findings} findings"),
             Error::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            Error::Write { path, source } => write!(f, "cannot write {}: {source}", path.display()),
+            Error::MissingValgrind => write!(
+                f,
+                "valgrind, which counts the instructions, is not installed; run `apt-get install valgrind`, or what \
+                 your system has for it"
+            ),
+            Error::NoMeasurement { words, known } => {
+                write!(f, "nothing to count has all of `{words}`; there are {}", known.join(", "))
+            }
+            Error::Measurement { command, what } => write!(f, "`{command}` gave no count: {what}"),
         }
     }
 }

@@ -1,9 +1,11 @@
-//! The workspace's own commands: the test run and tidy. `cargo xtask help` lists them.
+//! The workspace's own commands: the test run, tidy and instruction counts. `cargo xtask help` lists them.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
 
+mod command;
 mod error;
+mod instructions;
 mod lexer;
 mod test;
 mod tidy;
@@ -35,6 +37,13 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         ["tidy"] => tidy::run(root),
         ["test"] => test::run(root, test::STEPS),
         ["test", "--only", name] => test::run(root, std::slice::from_ref(test::step(name)?)),
+        ["instructions", "help" | "--help" | "-h"] => {
+            print!("{}", instructions::HELP);
+            Ok(())
+        }
+        ["instructions", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => {
+            instructions::run(root, words)
+        }
         _ => Err(Error::Usage { args: args.join(" ") }),
     }
 }
@@ -44,6 +53,7 @@ fn help() -> String {
         "cargo xtask test              run every step below, stopping at the first that fails\n\
          cargo xtask test --only STEP  run one of them\n\
          cargo xtask tidy              run the tidy checks alone\n\
+         cargo xtask instructions      count instructions an operation; `--help` says more\n\
          cargo xtask help              print this\n\n\
          Steps, in order:\n",
     );

@@ -1,10 +1,10 @@
 //! The test command: every check of the workspace, in order, stopping at the first that fails.
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::command::{cargo, describe, execute};
 use crate::error::Error;
 use crate::tidy;
 use crate::tree::{Example, File, Tree};
@@ -150,36 +150,6 @@ fn requires_cuda(file: &File) -> bool {
 fn documentation(root: &Path) -> Result<(), Error> {
     let mut command = cargo(root, ["doc", "--workspace", "--no-deps"]);
     execute(command.env("RUSTDOCFLAGS", "-D warnings"))
-}
-
-/// The cargo that runs this program, started in the workspace.
-fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(root);
-    command
-}
-
-fn execute(command: &mut Command) -> Result<(), Error> {
-    let line = describe(command);
-    println!("$ {line}");
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Error::Exit { command: line, status }),
-        Err(source) => Err(Error::Start { command: line, source }),
-    }
-}
-
-/// The command as a person would type it in the workspace's folder.
-fn describe(command: &Command) -> String {
-    let quoted = |word: &OsStr| match word.to_string_lossy() {
-        word if word.contains(' ') => format!("\"{word}\""),
-        word => word.into_owned(),
-    };
-    let variables =
-        command.get_envs().filter_map(|(name, value)| Some(format!("{}={}", name.display(), quoted(value?))));
-    let args = command.get_args().map(quoted);
-    let words: Vec<String> = variables.chain(["cargo".into()]).chain(args).collect();
-    words.join(" ")
 }
 
 #[cfg(test)]

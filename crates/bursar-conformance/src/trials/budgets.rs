@@ -1,6 +1,6 @@
 //! B: what a limit anywhere in a stack promises.
 
-use crate::Rig;
+use crate::{Kind, Rig};
 use bursar_core::{Bytes, Error, Status, tag};
 use bursar_sim::Call;
 
@@ -25,12 +25,12 @@ fn refused(rig: &Rig, bytes: u64) -> Error {
 
 fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &Rig) {
     let limit = limit(rig);
-    let block = rig.allocate(limit.get() / 4 * 3);
+    let block = rig.allocate(rig.fitting(Bytes(limit.get() / 4 * 3)));
     let (outstanding, released) = (rig.outstanding(), rig.memory.released_total());
     let calls = rig.faults.calls(Call::Allocate) + rig.faults.calls(Call::AllocateAsync);
     let requested = Bytes(limit.get() / 2);
     assert_eq!(
-        refused(rig, requested.get()),
+        refused(rig, rig.fitting(requested)),
         Error::OutOfBudget { requested, remaining: limit.saturating_sub(outstanding), limit }
     );
     assert_eq!((rig.outstanding(), rig.memory.released_total()), (outstanding, released));
@@ -44,7 +44,8 @@ fn b4_more_than_the_limit_is_refused_without_a_reap(rig: &Rig) {
     rig.free(rig.allocate(256));
     let calls = rig.faults.total_calls();
     let requested = Bytes(limit.get() + 256);
-    assert!(matches!(refused(rig, requested.get()), Error::OutOfBudget { requested: r, .. } if r == requested));
+    let refused = refused(rig, rig.fitting(requested));
+    assert!(matches!(refused, Error::OutOfBudget { requested: r, .. } if r == requested));
     assert_eq!(rig.faults.total_calls(), calls, "the driver was called");
     rig.drain();
 }
@@ -52,7 +53,7 @@ fn b4_more_than_the_limit_is_refused_without_a_reap(rig: &Rig) {
 fn b5_what_has_completed_is_reaped_before_anything_is_refused(rig: &Rig) {
     let limit = limit(rig);
     for _ in 0..8 {
-        let block = rig.allocate(limit.get());
+        let block = rig.allocate(rig.fitting(limit));
         rig.free(block);
         rig.context.synchronize(rig.stream).expect("the device works");
     }
@@ -61,7 +62,7 @@ fn b5_what_has_completed_is_reaped_before_anything_is_refused(rig: &Rig) {
 
 fn b5_a_reap_that_fails_reports_its_own_error(rig: &Rig) {
     let limit = limit(rig);
-    let block = rig.allocate(limit.get());
+    let block = rig.allocate(rig.fitting(limit));
     rig.context.fault().record(bursar_core::DriverError::new("planted", rig.context.device(), Status::InvalidValue));
     assert!(matches!(refused(rig, 256), Error::Driver(error) if error.call == "planted"));
     assert!(matches!(refused(rig, 256), Error::OutOfBudget { remaining: Bytes::ZERO, .. }));
@@ -71,8 +72,9 @@ fn b5_a_reap_that_fails_reports_its_own_error(rig: &Rig) {
 
 fn b6_an_exact_fit_succeeds_and_the_next_byte_does_not(rig: &Rig) {
     let limit = limit(rig);
-    let most = rig.allocate(limit.get() - 256);
-    let last = rig.allocate(256);
+    let smallest = rig.memory.granted_size(1, 256).expect("a legal request");
+    let most = rig.allocate(rig.fitting(limit.saturating_sub(smallest)));
+    let last = rig.allocate(1);
     assert!(matches!(refused(rig, 1), Error::OutOfBudget { remaining: Bytes::ZERO, .. }));
     rig.free(most);
     rig.free(last);
@@ -83,7 +85,7 @@ fn b7_what_is_charged_is_what_is_granted(rig: &Rig) {
     let limit = limit(rig);
     let block = rig.allocate(1);
     assert_eq!(rig.outstanding(), block.granted());
-    let left = limit.get() - block.granted().get();
+    let left = rig.fitting(limit.saturating_sub(block.granted()));
     assert!(refused(rig, left + 1).is_capacity());
     let rest = rig.allocate(left);
     assert_eq!(rig.outstanding(), limit);
@@ -94,21 +96,26 @@ fn b7_what_is_charged_is_what_is_granted(rig: &Rig) {
 
 fn b8_an_inner_failure_is_forwarded_and_costs_nothing(rig: &Rig) {
     let limit = limit(rig);
-    let call = if rig.stack.kind.stream_ordered { Call::AllocateAsync } else { Call::Allocate };
+    let maps_pages = rig.context.facts().capabilities.page_granularity.is_some();
+    let call = match rig.stack.kind {
+        Kind { pooled: true, .. } if maps_pages => Call::PagesCreate,
+        Kind { stream_ordered: true, .. } => Call::AllocateAsync,
+        _ => Call::Allocate,
+    };
     for _ in 0..3 {
         rig.faults.fail_next(call, Status::NotSupported);
-        match rig.memory.allocate(limit.get(), 256, rig.stream, tag!("failing")) {
+        match rig.memory.allocate(rig.fitting(limit), 256, rig.stream, tag!("failing")) {
             Err(Error::Driver(error)) => assert_eq!(error.status, Status::NotSupported),
             other => panic!("{other:?}"),
         }
     }
-    rig.free(rig.allocate(limit.get()));
+    rig.free(rig.allocate(rig.fitting(limit)));
     rig.drain();
 }
 
 fn b9_a_charge_ends_when_the_memory_is_free(rig: &Rig) {
     let limit = limit(rig);
-    let block = rig.allocate(limit.get());
+    let block = rig.allocate(rig.fitting(limit));
     if rig.stack.kind.stream_ordered {
         let stall = rig.stall(rig.stream);
         rig.free(block);
@@ -119,6 +126,6 @@ fn b9_a_charge_ends_when_the_memory_is_free(rig: &Rig) {
         rig.free(block);
     }
     assert_eq!(rig.outstanding(), Bytes::ZERO);
-    rig.free(rig.allocate(limit.get()));
+    rig.free(rig.allocate(rig.fitting(limit)));
     rig.drain();
 }

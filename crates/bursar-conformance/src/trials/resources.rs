@@ -5,6 +5,7 @@ use bursar_core::{
     Bytes, DeviceContext, DeviceId, Error, Generation, MAX_ALIGN, RawBlock, RawStream, StreamMisuse, tag,
 };
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 super::clauses! {
@@ -22,8 +23,9 @@ super::clauses! {
     Anything: r7_outstanding_is_live_plus_retired_and_released_is_monotone,
     StreamOrder: r7_reap_does_not_wait,
     StreamOrder: r7_a_bounded_wait_ends,
-    StreamOrder: r8_completion_is_learned_with_at_most_one_event_in_32_frees,
+    Lean: r8_completion_is_learned_with_at_most_one_event_in_32_frees,
     StreamOrder: s5_what_was_freed_on_an_adopted_stream_stays_accounted_for,
+    Anything: s5_an_adoption_ends_while_a_free_on_it_waits_for_another_that_ends,
     Anything: r9_the_whole_stack_answers_as_one,
 }
 
@@ -278,6 +280,44 @@ fn s5_what_was_freed_on_an_adopted_stream_stays_accounted_for(rig: &Rig) {
     drop(stall);
     // SAFETY: the stream was made above and its adoption has ended.
     unsafe { driver.stream_destroy(device, raw) }.expect("the device works");
+    rig.drain();
+    assert_eq!(rig.outstanding(), Bytes::ZERO);
+}
+
+/// A free that waits for the end of one adoption must not keep another from ending: they might wait for each other.
+#[allow(unsafe_code)]
+fn s5_an_adoption_ends_while_a_free_on_it_waits_for_another_that_ends(rig: &Rig) {
+    let (driver, device) = (rig.context.driver().clone(), rig.context.device());
+    let raws = [(); 2].map(|()| driver.stream_create(device, 0).expect("a stream of somebody else"));
+    let [frees, home] = raws.map(|raw| adopt(rig, raw).expect("room"));
+    let (frees_on, allocated_on) = (frees.stream(), home.stream());
+    let (block, memory, is_freeing) = (rig.allocate_on(1000, allocated_on), &*rig.memory, &AtomicBool::new(false));
+    let held = rig.context.hold(allocated_on).expect("adopted");
+    let freed = std::thread::scope(|scope| {
+        scope.spawn(move || drop(home));
+        while rig.context.hold(allocated_on).is_ok() {
+            std::thread::yield_now();
+        }
+        let freed = scope.spawn(move || {
+            is_freeing.store(true, SeqCst);
+            memory.deallocate(block, frees_on)
+        });
+        while !is_freeing.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        (0..100).for_each(|_| std::thread::yield_now());
+        drop(frees);
+        drop(held);
+        freed.join().expect("no panic")
+    });
+    if let Err(refused) = freed {
+        assert!(matches!(refused.error, Error::StreamMisuse { why: StreamMisuse::Ended, .. }), "{}", refused.error);
+        rig.free_on(refused.block, rig.stream);
+    }
+    for raw in raws {
+        // SAFETY: the stream was made above and its adoption has ended.
+        unsafe { driver.stream_destroy(device, raw) }.expect("the device works");
+    }
     rig.drain();
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }

@@ -76,6 +76,16 @@ impl Pending {
         self.released.0.load(Ordering::Acquire)
     }
 
+    /// What was freed and is not known to have completed.
+    pub(super) fn bytes(&self) -> Bytes {
+        let on_streams = self.lanes[..self.lanes_used.load(Ordering::Relaxed)].iter().map(|lane| {
+            let completed = lane.completed.load(Ordering::Acquire);
+            lane.retired.load(Ordering::Acquire).wrapping_sub(completed)
+        });
+        let orphaned: u64 = locked(&self.orphans).iter().map(|orphan| orphan.bytes).sum();
+        Bytes(on_streams.sum::<u64>() + orphaned)
+    }
+
     /// Counts a free that was submitted to `stream`, and now and then looks how far the stream has come.
     pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, raw: RawStream, bytes: u64) {
         let lane = &self.lanes[stream.slot()];

@@ -3,9 +3,10 @@
 
 use super::pending::{Contended, Pending};
 use super::stuck::Stuck;
+use crate::stream::Held;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
-    Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream, StreamMisuse, grant,
+    Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Standing, Status, Stream, grant,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -77,19 +78,13 @@ impl AsyncMemory {
         self.stuck.keep(&self.context, free, error);
     }
 
-    /// Orders a free on another stream after the block's own, where it was allocated, or after its heir if its adoption
-    /// has ended.
+    /// Holds the stream of a free, which comes after the block's own, where it was allocated.
     #[inline]
-    fn ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<()> {
-        if block.stream() == stream {
-            return Ok(());
+    fn hold_ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
+        if block.stream() != stream {
+            self.context.order_after(block.stream(), stream)?;
         }
-        match self.context.order(block.stream(), stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
-                self.context.order(self.context.heir()?, stream)
-            }
-            ordered => ordered,
-        }
+        self.context.hold_for_free(stream)
     }
 
     fn submit_free(&self, base: DevicePtr, granted: u64, stream: Stream, raw: RawStream) -> Result<(), DriverError> {
@@ -185,7 +180,7 @@ impl DeviceMemoryResource for AsyncMemory {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
         }
-        let held = match context.hold_for_free(stream).and_then(|held| self.ordered(&block, stream).map(|()| held)) {
+        let held = match self.hold_ordered(&block, stream) {
             Ok(held) => held,
             Err(error) => return Err(Refused { block, error }),
         };
@@ -206,6 +201,10 @@ impl DeviceMemoryResource for AsyncMemory {
 impl Member for AsyncMemory {
     fn trim(&self) -> Bytes {
         Bytes::ZERO
+    }
+
+    fn standing(&self) -> Standing {
+        Standing { held: self.bytes_outstanding(), pending: self.pending.bytes(), ..Standing::default() }
     }
 
     fn stream_ends(&self, stream: Stream, raw: RawStream) {

@@ -1,34 +1,12 @@
-//! One run through the operations of a trace.
+//! One run through a trace, window by window.
 
-use super::plan::{Operation, Plan, Slot};
-use bursar_core::{Bytes, Counted, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use super::plan::{Operation, Plan};
+use super::table::{Exchange, Own, Table};
+use bursar_core::{Counted, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Where a watched pass stands after an operation.
-///
-/// ```
-/// use bursar_core::Bytes;
-/// use bursar_trace::Moment;
-///
-/// let moment = Moment { operation: 0, live: Bytes(512), block: None };
-/// assert_eq!(moment.live, Bytes(512));
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Moment<'a> {
-    /// The number of the operation, from 0.
-    pub operation: u64,
-    /// What is live after it, by what was asked for.
-    pub live: Bytes,
-    /// The block that was allocated; `None` after a free or a refusal.
-    pub block: Option<&'a DeviceBlock>,
-}
-
-/// Someone who is told after each operation of a watched pass.
-pub type Observe<'a> = dyn FnMut(&Moment<'_>) + 'a;
-
-/// What one thread counted in a timed pass.
+/// What was counted in a timed pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) refused: u64,
@@ -36,7 +14,7 @@ pub(super) struct Tally {
     pub(super) misses: u64,
     /// The time they took, from their first driver call on.
     missed: Duration,
-    /// All of the time.
+    /// All of the time, of all threads.
     elapsed: Duration,
 }
 
@@ -54,77 +32,100 @@ impl Tally {
     }
 }
 
-/// A block on its way from one thread to another.
-#[derive(Debug, Default)]
-enum Handover {
-    #[default]
-    Awaited,
-    Ready(DeviceBlock),
-    /// Its allocation was refused.
-    Gone,
-}
-
+/// A pass and what it carries from window to window.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) streams: &'a [Stream],
-    pub(super) memory: &'a dyn DeviceMemoryResource,
+    streams: &'a [Stream],
+    memory: &'a dyn DeviceMemoryResource,
+    /// What is live between two windows, in the order of allocation.
+    carried: BTreeMap<u32, DeviceBlock>,
+    pub(super) tally: Tally,
+    /// By the clock on the wall, which stands still between windows.
+    pub(super) elapsed: Duration,
 }
 
-/// What the threads of a pass share.
-#[derive(Debug)]
-struct Exchange {
-    blocks: Vec<Mutex<Handover>>,
-    /// A thread failed: nobody waits for it any more.
-    over: AtomicBool,
-}
-
-/// What one thread keeps.
-#[derive(Debug)]
-struct Own {
-    blocks: Vec<Option<DeviceBlock>>,
-}
-
-impl Own {
-    fn new(slots: u32) -> Self {
-        Self { blocks: (0..slots).map(|_| None).collect() }
-    }
-}
-
-impl Pass<'_> {
-    /// Runs every operation, each thread of the trace on one of its own, and answers what was counted and how long it
-    /// took by the clock on the wall. What the trace leaves live is freed after the clock has stopped.
-    pub(super) fn run(&self) -> Result<(Tally, Duration)> {
-        let exchange = self.exchange();
-        let mut own: Vec<_> = self.plan.own_slots.iter().map(|&slots| Own::new(slots)).collect();
-        let (outcome, elapsed) = match &mut own[..] {
-            [] => (Ok(Tally::default()), Duration::ZERO),
-            [only] => {
-                let outcome = self.thread(&self.plan.operations, only, &exchange);
-                let elapsed = outcome.as_ref().map_or(Duration::ZERO, |tally| tally.elapsed);
-                (outcome, elapsed)
-            }
-            several => self.threads(several, &exchange),
-        };
-        let cleared = self.clear(own, exchange);
-        outcome.and_then(|tally| cleared.map(|()| (tally, elapsed)))
+impl<'a> Pass<'a> {
+    pub(super) fn new(streams: &'a [Stream], memory: &'a dyn DeviceMemoryResource) -> Self {
+        Self { streams, memory, carried: BTreeMap::new(), tally: Tally::default(), elapsed: Duration::ZERO }
     }
 
-    fn exchange(&self) -> Exchange {
-        Exchange {
-            blocks: (0..self.plan.shared_slots).map(|_| Mutex::default()).collect(),
-            over: AtomicBool::new(false),
+    /// Runs every operation of a window, each thread of the trace on one of its own, and adds what was counted and how
+    /// long it took.
+    pub(super) fn run(&mut self, plan: &Plan) -> Result<()> {
+        self.with_table(plan, |pass, table| {
+            let (tally, elapsed) = match pass.parts(plan) {
+                None => {
+                    let own = table.own.first_mut();
+                    let tally =
+                        own.map_or(Ok(Tally::default()), |own| pass.thread(&plan.operations, own, &table.exchange));
+                    let elapsed = tally.as_ref().map_or(Duration::ZERO, |tally| tally.elapsed);
+                    (tally, elapsed)
+                }
+                Some(parts) => pass.threads(&parts, table),
+            };
+            pass.elapsed += elapsed;
+            tally.map(|tally| pass.tally.absorb(tally))
+        })
+    }
+
+    /// Lays out what `plan` needs, lets `run` use it, and takes back what outlives the window.
+    pub(super) fn with_table(
+        &mut self,
+        plan: &Plan,
+        run: impl FnOnce(&mut Self, &mut Table) -> Result<()>,
+    ) -> Result<()> {
+        let mut table = Table::new(plan);
+        for arriving in &plan.arriving {
+            table.put(arriving, self.carried.remove(&arriving.block));
         }
+        let outcome = run(self, &mut table);
+        for leaving in &plan.leaving {
+            if let Some(block) = table.take(leaving) {
+                self.carried.insert(leaving.block, block);
+            }
+        }
+        // Something is left only where the run ended early, or where a trace made by hand numbers two blocks alike.
+        let freed = self.free(table.into_blocks());
+        outcome.and(freed)
     }
 
-    fn threads(&self, own: &mut [Own], exchange: &Exchange) -> (Result<Tally>, Duration) {
-        let mut parts: Vec<Vec<Operation>> = own.iter().map(|_| Vec::new()).collect();
-        for operation in &self.plan.operations {
+    /// Frees what the trace left live.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let carried = std::mem::take(&mut self.carried);
+        let freed = self.free(carried.into_values());
+        let reaped = self.memory.reap_blocking(Duration::MAX).map(drop);
+        freed.and(reaped)
+    }
+
+    /// Frees them all, and answers the first failure.
+    fn free(&self, blocks: impl Iterator<Item = DeviceBlock>) -> Result<()> {
+        let mut outcome = Ok(());
+        for block in blocks {
+            let stream = block.stream();
+            outcome = outcome.and(self.memory.deallocate(block, stream).map_err(Error::from));
+        }
+        outcome
+    }
+
+    /// What each thread does; `None` where there is one thread, which does everything.
+    fn parts(&self, plan: &Plan) -> Option<Vec<Vec<Operation>>> {
+        if plan.own_slots.len() < 2 {
+            return None;
+        }
+        let mut parts = vec![Vec::new(); plan.own_slots.len()];
+        for operation in &plan.operations {
             parts[usize::from(operation.thread)].push(*operation);
         }
-        let start_line = std::sync::Barrier::new(own.len() + 1);
+        Some(parts)
+    }
+
+    fn threads(&self, parts: &[Vec<Operation>], table: &mut Table) -> (Result<Tally>, Duration) {
+        let Table { own, exchange } = table;
+        let exchange = &*exchange;
+        let busy: Vec<_> = parts.iter().zip(own).filter(|(operations, _)| !operations.is_empty()).collect();
+        let start_line = std::sync::Barrier::new(busy.len() + 1);
         std::thread::scope(|scope| {
-            let runners = parts.iter().zip(own).map(|(operations, own)| {
+            let runners = busy.into_iter().map(|(operations, own)| {
                 let start_line = &start_line;
                 scope.spawn(move || {
                     start_line.wait();
@@ -146,13 +147,14 @@ impl Pass<'_> {
     /// One thread's part.
     fn thread(&self, operations: &[Operation], own: &mut Own, exchange: &Exchange) -> Result<Tally> {
         let mut tally = Tally::default();
+        let _ended = exchange.ended_by_panic();
         Counted::take_first_call();
         let start = Instant::now();
         for operation in operations {
             match self.step(operation, own, exchange) {
                 Ok(granted) => tally.refused += u64::from(!granted),
                 Err(error) => {
-                    exchange.over.store(true, Ordering::Release);
+                    exchange.end();
                     return Err(error);
                 }
             }
@@ -167,127 +169,21 @@ impl Pass<'_> {
 
     /// One operation; `false` if an allocation was refused.
     #[inline]
-    fn step(&self, operation: &Operation, own: &mut Own, exchange: &Exchange) -> Result<bool> {
+    pub(super) fn step(&self, operation: &Operation, own: &mut Own, exchange: &Exchange) -> Result<bool> {
         let stream = self.streams[usize::from(operation.stream)];
         if operation.is_free {
-            let block = match operation.slot {
-                Slot::Own(slot) => own.blocks[slot as usize].take(),
-                Slot::Shared(slot) => exchange.receive(slot),
-            };
-            return match block {
+            return match own.take(operation.slot, exchange) {
                 Some(block) => self.memory.deallocate(block, stream).map(|()| true).map_err(Error::from),
                 None => Ok(true),
             };
         }
-        let granted = self.memory.allocate(operation.bytes, 1, stream, operation.tag);
-        let block = match granted {
+        let block = match self.memory.allocate(operation.bytes, 1, stream, operation.tag) {
             Ok(block) => Some(block),
             Err(refused) if refused.is_capacity() => None,
             Err(error) => return Err(error),
         };
         let was_granted = block.is_some();
-        match operation.slot {
-            Slot::Own(slot) => own.blocks[slot as usize] = block,
-            Slot::Shared(slot) => exchange.hand_over(slot, block),
-        }
+        own.put(operation.slot, block, exchange);
         Ok(was_granted)
-    }
-
-    /// One pass by one thread, in the order of the trace, that tells `observe` after each operation.
-    pub(super) fn watched(&self, observe: &mut Observe<'_>) -> Result<()> {
-        let exchange = self.exchange();
-        let mut own: Vec<_> = self.plan.own_slots.iter().map(|&slots| Own::new(slots)).collect();
-        let mut live = Live::default();
-        let mut outcome = Ok(());
-        for (number, operation) in self.plan.operations.iter().enumerate() {
-            let kept = &mut own[usize::from(operation.thread)];
-            let was_held = exchange.holds(operation.slot, kept);
-            if let Err(error) = self.step(operation, kept, &exchange) {
-                outcome = Err(error);
-                break;
-            }
-            let is_held = exchange.holds(operation.slot, kept);
-            live.change(operation, was_held, is_held);
-            let tell = |block: Option<&DeviceBlock>, observe: &mut Observe<'_>| {
-                observe(&Moment { operation: number as u64, live: live.now(), block });
-            };
-            match operation.slot {
-                Slot::Own(slot) => tell(kept.blocks[slot as usize].as_ref(), observe),
-                Slot::Shared(slot) => exchange.look(slot, |block| tell(block, observe)),
-            }
-        }
-        let cleared = self.clear(own, exchange);
-        outcome.and(cleared)
-    }
-
-    /// Frees what the trace left live.
-    fn clear(&self, own: Vec<Own>, exchange: Exchange) -> Result<()> {
-        let own = own.into_iter().flat_map(|own| own.blocks).flatten();
-        let shared = exchange.blocks.into_iter().filter_map(|block| {
-            match block.into_inner().unwrap_or_else(PoisonError::into_inner) {
-                Handover::Ready(block) => Some(block),
-                Handover::Awaited | Handover::Gone => None,
-            }
-        });
-        for block in own.chain(shared) {
-            let stream = block.stream();
-            self.memory.deallocate(block, stream)?;
-        }
-        self.memory.reap_blocking(Duration::MAX).map(drop)
-    }
-}
-
-/// What is live in a watched pass, by what was asked for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Live(u64);
-
-impl Live {
-    fn change(&mut self, operation: &Operation, was_held: bool, is_held: bool) {
-        match (was_held, is_held) {
-            (false, true) => self.0 += operation.bytes,
-            (true, false) => self.0 -= operation.bytes,
-            _ => {}
-        }
-    }
-
-    fn now(self) -> Bytes {
-        Bytes(self.0)
-    }
-}
-
-impl Exchange {
-    fn block(&self, slot: u32) -> std::sync::MutexGuard<'_, Handover> {
-        self.blocks[slot as usize].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn hand_over(&self, slot: u32, block: Option<DeviceBlock>) {
-        *self.block(slot) = block.map_or(Handover::Gone, Handover::Ready);
-    }
-
-    /// Waits for the block; `None` if its allocation was refused.
-    fn receive(&self, slot: u32) -> Option<DeviceBlock> {
-        loop {
-            let found = std::mem::take(&mut *self.block(slot));
-            match found {
-                Handover::Ready(block) => return Some(block),
-                Handover::Gone => return None,
-                Handover::Awaited if self.over.load(Ordering::Acquire) => return None,
-                Handover::Awaited => std::thread::yield_now(),
-            }
-        }
-    }
-
-    fn look(&self, slot: u32, f: impl FnOnce(Option<&DeviceBlock>)) {
-        match &*self.block(slot) {
-            Handover::Ready(block) => f(Some(block)),
-            Handover::Awaited | Handover::Gone => f(None),
-        }
-    }
-
-    fn holds(&self, slot: Slot, own: &Own) -> bool {
-        match slot {
-            Slot::Own(slot) => own.blocks[slot as usize].is_some(),
-            Slot::Shared(slot) => matches!(&*self.block(slot), Handover::Ready(_)),
-        }
     }
 }

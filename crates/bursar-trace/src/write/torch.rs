@@ -135,15 +135,15 @@ fn live_at_the_end(trace: &Trace, layout: &Layout) -> BTreeMap<(u8, u64), Event>
     live.into_values().filter_map(|event| Some(((event.device, address(&event)?), event))).collect()
 }
 
-/// A segment from end to end, in live and free pieces. The pieces of a live block reach to the next multiple of 512.
+/// A segment from end to end, in live and free pieces. The piece of a live block reaches to the next multiple of 512, or
+/// to the next block.
 fn pieces(segment: &Segment, live: &BTreeMap<(u8, u64), Event>) -> Vec<Piece> {
     let end = segment.address.saturating_add(segment.bytes);
     let mut pieces = Vec::new();
     let mut at = segment.address;
-    for (&(_, address), event) in live.range((segment.device, segment.address)..(segment.device, end)) {
-        if address < at {
-            continue;
-        }
+    let mut inside = live.range((segment.device, segment.address)..(segment.device, end)).peekable();
+    while let Some((&(_, address), event)) = inside.next() {
+        let end = inside.peek().map_or(end, |((_, next), _)| *next);
         if at < address {
             pieces.push(Piece { address: at, bytes: address - at, live: None });
         }
@@ -213,4 +213,35 @@ fn write_settings<W: Write>(pickle: &mut Pickler<W>) -> io::Result<()> {
         pickle.text("roundup_power2_divisions")?;
         pickle.dict(|pickle| (0..16).try_for_each(|power| pickle.int_pair(&(1u32 << power).to_string(), 0)))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_closer_than_a_rounded_size_all_have_a_piece() {
+        let event = Event {
+            bytes: 256,
+            block: 0,
+            tag: AllocTag::UNTAGGED,
+            thread: 0,
+            stream: 0,
+            kind: EventKind::Allocate,
+            device: 0,
+        };
+        let live = [0x1100, 0x1200, 0x1600].map(|address| ((0, address), event));
+        let segment = Segment { device: 0, stream: 0, address: 0x1000, bytes: 0x1000 };
+        let pieces = pieces(&segment, &live.into());
+        let found: Vec<_> = pieces.iter().map(|piece| (piece.address, piece.bytes, piece.live.is_some())).collect();
+        let expected = [
+            (0x1000, 0x100, false),
+            (0x1100, 0x100, true),
+            (0x1200, 0x200, true),
+            (0x1400, 0x200, false),
+            (0x1600, 0x200, true),
+            (0x1800, 0x800, false),
+        ];
+        assert_eq!(found, expected);
+    }
 }

@@ -1,7 +1,8 @@
 //! How high something stands, and how high it ever stood.
 
 use super::Amount;
-use bursar_core::Bytes;
+use super::slack::{BOUND_BYTES, BOUND_COUNT, Slack};
+use crate::Bytes;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 /// A level that threads raise and lower through a slack of their own.
@@ -23,29 +24,17 @@ struct Mark {
     peak: AtomicU64,
 }
 
-/// One thread's slack.
-#[derive(Debug, Default)]
-pub(super) struct Slack {
-    bytes: AtomicU64,
-    count: AtomicU64,
-}
-
-const SLACK_BYTES: u64 = 1 << 20;
-const SLACK_COUNT: u64 = 256;
-
 impl Level {
     /// One more block of `bytes`, by the thread whose slack it is.
-    #[inline]
     pub(super) fn rise(&self, slack: &Slack, bytes: u64) {
-        self.bytes.rise(&slack.bytes, bytes);
-        self.count.rise(&slack.count, 1);
+        let (spare, spare_count) = slack.get();
+        slack.set(self.bytes.rise(spare, bytes), self.count.rise(spare_count, 1));
     }
 
     /// One block of `bytes` less, by the thread whose slack it is.
-    #[inline]
     pub(super) fn fall(&self, slack: &Slack, bytes: u64) {
-        self.bytes.fall(&slack.bytes, bytes, SLACK_BYTES);
-        self.count.fall(&slack.count, 1, SLACK_COUNT);
+        let (spare, spare_count) = slack.get();
+        slack.set(self.bytes.fall(spare, bytes, BOUND_BYTES), self.count.fall(spare_count, 1, BOUND_COUNT));
     }
 
     /// The highest it ever stood, given where it stands.
@@ -55,25 +44,22 @@ impl Level {
 }
 
 impl Mark {
-    #[inline]
-    fn rise(&self, slack: &AtomicU64, n: u64) {
-        let spare = slack.load(Relaxed);
-        slack.store(spare.saturating_sub(n), Relaxed);
-        if n > spare {
-            let more = (n - spare).cast_signed();
+    /// Claims what the slack does not cover, and answers what is left of it.
+    fn rise(&self, slack: u64, n: u64) -> u64 {
+        if n > slack {
+            let more = (n - slack).cast_signed();
             let claimed = self.claimed.fetch_add(more, Relaxed).wrapping_add(more);
             self.peak.fetch_max(above_zero(claimed), Relaxed);
         }
+        slack.saturating_sub(n)
     }
 
-    #[inline]
-    fn fall(&self, slack: &AtomicU64, n: u64, bound: u64) {
-        let spare = slack.load(Relaxed).saturating_add(n);
-        let kept = if spare > bound { bound / 2 } else { spare };
-        slack.store(kept, Relaxed);
-        if spare > kept {
-            self.claimed.fetch_sub((spare - kept).cast_signed(), Relaxed);
-        }
+    /// Lets go of what is too much for a slack, and answers what becomes of it.
+    fn fall(&self, slack: u64, n: u64, bound: u64) -> u64 {
+        let slack = slack.saturating_add(n);
+        let kept = if slack < bound { slack } else { bound / 2 };
+        self.claimed.fetch_sub((slack - kept).cast_signed(), Relaxed);
+        kept
     }
 
     fn peak(&self) -> u64 {
@@ -82,7 +68,6 @@ impl Mark {
 }
 
 /// What a balance comes to where nothing can be negative.
-#[inline]
 pub(super) fn above_zero(balance: i64) -> u64 {
     balance.max(0).cast_unsigned()
 }

@@ -1,0 +1,102 @@
+//! The command, and a folder to run it in.
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+pub(crate) fn bursar(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bursar"))
+        .args(arguments)
+        .args(["--driver", "sim"])
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("the command was built")
+}
+
+/// What the command answers as JSON.
+pub(crate) fn json(arguments: &[&str]) -> Value {
+    let output = bursar(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("one JSON value and nothing else")
+}
+
+/// A folder of one trial's own, removed with it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("bursar-html-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a temporary folder");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("a plain name").to_owned()
+    }
+
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("room");
+        path
+    }
+
+    /// The names of what is in it.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("it is there");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Rows of `(action, block, bytes, stream)` as a log; a block is where its number says.
+pub(crate) fn log(rows: impl IntoIterator<Item = (bool, u64, u64, u64)>) -> String {
+    let rows = rows.into_iter().enumerate().map(|(at, (is_free, block, bytes, stream))| {
+        let action = if is_free { "free" } else { "allocate" };
+        format!(
+            "1,00:00:{:02}.{:06},{action},{:#x},{bytes},{stream}\n",
+            at / 1_000_000,
+            at % 1_000_000,
+            (block + 1) << 20
+        )
+    });
+    format!("Thread,Time,Action,Pointer,Size,Stream\n{}", rows.collect::<String>())
+}
+
+/// Two streams, 3,000 bytes live at the peak, which operation 1 makes.
+pub(crate) fn small() -> String {
+    log([
+        (false, 0, 1000, 0),
+        (false, 1, 2000, 7),
+        (true, 0, 1000, 0),
+        (false, 0, 500, 0),
+        (true, 1, 2000, 7),
+        (true, 0, 500, 0),
+    ])
+}
+
+/// So many operations that allocate and free in turn, 4 KiB at a time, and one pair in the middle that holds 1 GiB.
+pub(crate) fn spike(operations: u64) -> String {
+    let middle = operations / 4;
+    log((0..operations / 2).flat_map(|pair| {
+        let bytes = if pair == middle { 1 << 30 } else { 4096 };
+        [(false, pair % 64, bytes, 0), (true, pair % 64, bytes, 0)]
+    }))
+}
+
+/// So many operations of sizes that nothing can make small.
+pub(crate) fn noisy(operations: u64) -> String {
+    let bytes = |pair: u64| (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) + 1;
+    log((0..operations / 2).flat_map(|pair| [(false, pair % 64, bytes(pair), 0), (true, pair % 64, bytes(pair), 0)]))
+}

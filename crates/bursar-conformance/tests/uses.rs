@@ -1,0 +1,133 @@
+//! Use tracking over generated programs: no hazard on any schedule, every read sees what it must, and every wait counts.
+//!
+//! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
+
+use bursar_conformance::program::{SEED_VARIABLE, seeds};
+use bursar_conformance::uses::{Program, Ran, Shape, Swallow};
+use bursar_core::{DeviceId, Driver};
+use bursar_cuda::Cuda;
+use bursar_sim::Sim;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+const PROGRAMS: u64 = 1000;
+const PROGRAMS_PER_TRIAL: u64 = 100;
+const THREADED_PROGRAMS: u64 = 100;
+const CUDA_PROGRAMS: u64 = 40;
+/// How many programs are run again and again, each time with another wait lost.
+const MUTATED_PROGRAMS: u64 = 10;
+
+fn failed(program: &Program, seed: u64, what: impl std::fmt::Display) -> Failed {
+    format!("{what}\n{SEED_VARIABLE}={seed} replays it\n{program}").into()
+}
+
+/// Runs a program on a simulator, which must find nothing wrong with it, and compares what it read.
+fn is_clean(seed: u64, shape: Shape) -> Result<Ran, Failed> {
+    let (program, sim) = (Program::generate(seed, shape), Sim::seeded(seed));
+    let ran = program.run(sim.clone());
+    sim.check().map_err(|report| failed(&program, seed, report))?;
+    match (&ran.wrong, sim.leaks()) {
+        (Some(wrong), _) => Err(failed(&program, seed, wrong)),
+        (None, leaks) if !leaks.is_empty() => Err(failed(&program, seed, leaks)),
+        _ => Ok(ran),
+    }
+}
+
+fn is_right_on_cuda(cuda: &Arc<Cuda>, seed: u64, shape: Shape) -> Result<(), Failed> {
+    let program = Program::generate(seed, shape);
+    program.run(cuda.clone()).wrong.map_or(Ok(()), |wrong| Err(failed(&program, seed, wrong)))
+}
+
+/// Loses each wait of some programs alone. Answers how many waits there were, and which of them nobody missed: those that
+/// the vector clocks of the simulator find included in others.
+fn unneeded_waits(shape: Shape) -> (u64, Vec<(u64, u64)>) {
+    let (mut waits, mut unneeded) = (0, Vec::new());
+    for seed in seeds(0..MUTATED_PROGRAMS) {
+        let program = Program::generate(seed, shape);
+        let count = Swallow::nth(Sim::seeded(seed), 0);
+        program.run(count.clone());
+        waits += count.waits();
+        for nth in 1..=count.waits() {
+            let sim = Sim::seeded(seed);
+            let ran = program.run(Swallow::nth(sim.clone(), nth));
+            if sim.check().is_ok() && ran.wrong.is_none() {
+                unneeded.push((seed, nth));
+            }
+        }
+    }
+    (waits, unneeded)
+}
+
+/// Every wait is noticed when it is missing.
+fn every_wait_is_needed() -> Result<(), Failed> {
+    match unneeded_waits(Shape::BARE) {
+        (300.., unneeded) if unneeded.is_empty() => Ok(()),
+        (waits, unneeded) => Err(format!("{} of {waits} waits are not needed: {unneeded:?}", unneeded.len()).into()),
+    }
+}
+
+/// Where two buffers are asked for one after the other, nearly every wait is.
+fn few_waits_of_copies_are_included_in_others() -> Result<(), Failed> {
+    match unneeded_waits(Shape::PAIRED) {
+        (300.., unneeded) if unneeded.len() <= 10 => Ok(()),
+        (waits, unneeded) => Err(format!("{} of {waits} waits are not needed: {unneeded:?}", unneeded.len()).into()),
+    }
+}
+
+fn programs_are_large_enough() -> Result<(), Failed> {
+    let ran = is_clean(0, Shape { faults: false, ..Shape::FAULTY })?;
+    match ran {
+        Ran { buffers: 150.., reads: 100.., .. } => Ok(()),
+        _ => Err(format!("{ran:?}").into()),
+    }
+}
+
+/// The driver, its device open for all programs.
+fn cuda() -> Result<Arc<Cuda>, String> {
+    let cuda = Cuda::load().map_err(|absent| absent.to_string())?;
+    cuda.open(DeviceId(0)).map_err(|failure| failure.to_string())?;
+    Ok(cuda)
+}
+
+fn batches(programs: u64) -> impl Iterator<Item = Range<u64>> {
+    let all = seeds(0..programs);
+    let starts = all.clone().step_by(PROGRAMS_PER_TRIAL as usize);
+    starts.map(move |start| start..all.end.min(start + PROGRAMS_PER_TRIAL))
+}
+
+fn trial(name: &str, mut seeds: Range<u64>, run: impl Fn(u64) -> Result<(), Failed> + Send + 'static) -> Trial {
+    Trial::test(format!("{name}::{}_to_{}", seeds.start, seeds.end - 1), move || seeds.try_for_each(run))
+}
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let required = std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1");
+    let cuda = cuda();
+    let ignored = cuda.is_err() && !required;
+    let cuda = Arc::new(Mutex::new(cuda));
+    let mut trials = vec![
+        Trial::test("t1_every_wait_is_needed", every_wait_is_needed),
+        Trial::test("t1_few_waits_of_copies_are_included_in_others", few_waits_of_copies_are_included_in_others),
+        Trial::test("programs_are_large_enough", programs_are_large_enough),
+    ];
+    for seeds in batches(PROGRAMS) {
+        trials.push(trial("t3_no_hazard_though_calls_fail", seeds, |seed| is_clean(seed, Shape::FAULTY).map(drop)));
+    }
+    for seeds in batches(THREADED_PROGRAMS) {
+        trials.push(trial("t4_no_hazard_with_threads", seeds, |seed| is_clean(seed, Shape::THREADED).map(drop)));
+    }
+    let large = [("t1_right_on_cuda", 1), ("t4_right_on_cuda_with_threads", 4)];
+    for (name, threads) in large {
+        let shape = Shape { threads, ..Shape::LARGE };
+        for seeds in batches(CUDA_PROGRAMS) {
+            let cuda = cuda.clone();
+            let on_cuda = move |seed| match &*cuda.lock().unwrap_or_else(PoisonError::into_inner) {
+                Ok(cuda) => is_right_on_cuda(cuda, seed, shape),
+                Err(absent) => Err(Failed::from(absent)),
+            };
+            trials.push(trial(name, seeds, on_cuda).with_ignored_flag(ignored));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}

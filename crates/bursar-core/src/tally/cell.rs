@@ -1,0 +1,102 @@
+//! What one thread counted, by device and tag.
+
+use super::chunks::Chunks;
+use super::place::{NEAR_DEVICES, NEAR_TAGS};
+use super::{Amount, Place};
+use crate::Bytes;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What was counted on one device for one tag: everything granted and everything freed. Only one thread writes, so an addition is a load and a store.
+#[derive(Debug, Default)]
+pub(super) struct Cell {
+    granted: Sum,
+    freed: Sum,
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    bytes: AtomicU64,
+    count: AtomicU64,
+}
+
+impl Cell {
+    #[inline]
+    pub(super) fn rise(&self, bytes: u64) {
+        self.granted.add(bytes, 1);
+    }
+
+    #[inline]
+    pub(super) fn fall(&self, bytes: u64) {
+        self.freed.add(bytes, 1);
+    }
+
+    /// Undoes [`fall`](Self::fall).
+    pub(super) fn restore(&self, bytes: u64) {
+        self.freed.add(bytes.wrapping_neg(), 1u64.wrapping_neg());
+    }
+
+    /// What was ever granted in some cells.
+    pub(super) fn granted<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
+        Sum::total(cells.map(|cell| &cell.granted))
+    }
+
+    /// What was ever freed in some cells.
+    pub(super) fn freed<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
+        Sum::total(cells.map(|cell| &cell.freed))
+    }
+}
+
+impl Sum {
+    #[inline]
+    fn add(&self, bytes: u64, count: u64) {
+        self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
+        self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+    }
+
+    fn total<'a>(sums: impl Iterator<Item = &'a Self>) -> Amount {
+        sums.fold(Amount::default(), |total, sum| Amount {
+            bytes: Bytes(total.bytes.get().wrapping_add(sum.bytes.load(Ordering::Acquire))),
+            count: total.count.wrapping_add(sum.count.load(Ordering::Acquire)),
+        })
+    }
+}
+
+/// A cell for each device and tag. Those near are in place; the others take memory as they are used.
+#[derive(Debug)]
+pub(super) struct Cells {
+    near: [[Cell; NEAR_TAGS]; NEAR_DEVICES],
+    far: Chunks<OnceLock<Chunks<Cell, NEAR_TAGS>>, NEAR_DEVICES>,
+}
+
+impl Default for Cells {
+    fn default() -> Self {
+        let near = std::array::from_fn(|_| std::array::from_fn(|_| Cell::default()));
+        Self { near, far: Chunks::default() }
+    }
+}
+
+impl Cells {
+    /// The cell of a place that is near.
+    #[inline]
+    pub(super) fn near(&self, place: Place) -> Option<&Cell> {
+        self.near.get(place.device)?.get(place.tag)
+    }
+
+    /// The cell of any place.
+    pub(super) fn get_or_make(&self, place: Place) -> &Cell {
+        self.near(place)
+            .unwrap_or_else(|| self.far.get_or_make(place.device).get_or_init(Chunks::default).get_or_make(place.tag))
+    }
+
+    /// The cells there are, of one device or all and of one tag or all.
+    pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &Cell> {
+        let devices = self.near.iter().enumerate().filter(move |(at, _)| device.is_none_or(|device| device == *at));
+        let near = devices.flat_map(move |(_, tags)| match tag {
+            None => &tags[..],
+            Some(tag) => tags.get(tag).map_or(&[][..], std::slice::from_ref),
+        });
+        let far = self.far.one_or_all(device).filter_map(OnceLock::get).flat_map(move |tags| tags.one_or_all(tag));
+        near.chain(far)
+    }
+}

@@ -1,0 +1,132 @@
+//! Work that is submitted to a stream, and the buffers it uses.
+
+use crate::{DeviceSlice, DeviceSliceMut};
+use bursar_core::{Access, DeviceContext, DevicePtr, RawStream, Result, Stream, Submission, TrackedBlock, Transfer};
+use bytemuck::Pod;
+use std::sync::Arc;
+
+/// What is being submitted to one stream.
+///
+/// Those who launch kernels ask for the address of what they use with [`read`](Self::read), [`write`](Self::write) or
+/// [`update`](Self::update), and launch on this [stream](Self::raw_stream) before the submission ends: by then the stream
+/// waits for whatever other streams still do with it. The rest are fills and copies, submitted in the same way and in
+/// order with the launches.
+///
+/// A buffer is tracked as a whole: uses of different slices of it are ordered like uses of the same elements. One that is
+/// used several times counts with the strongest access. An error declares nothing more, and what was declared before it
+/// counts.
+///
+/// ```
+/// use bursar_core::{DeviceId, Result, Stack, leaf, tag};
+/// use bursar_device::Gpu;
+/// use bursar_sim::{Launch, Sim};
+///
+/// let sim = Sim::seeded(5);
+/// let gpu = Gpu::open(sim.clone(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
+/// let mut numbers = gpu.buffer::<u8>(4, &a, tag!("numbers"))?;
+///
+/// let upload = a.submit(|work| work.copy_from_host(&mut numbers, vec![1, 2, 3, 4]))?;
+/// b.submit(|work| -> Result<()> {
+///     let ptr = work.update(&mut numbers)?;
+///     let double = Launch::new("double").writes(ptr, 4).body(move |memory| {
+///         let doubled: Vec<u8> = memory.read(ptr, 4).iter().map(|number| number * 2).collect();
+///         memory.write(ptr, &doubled);
+///     });
+///     Ok(sim.launch(DeviceId(0), work.raw_stream()?, double)?)
+/// })?;
+/// assert_eq!(numbers.to_vec()?, [2, 4, 6, 8]);
+/// assert_eq!(upload.wait()?, [1, 2, 3, 4]);
+/// sim.assert_clean();
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Work<'a> {
+    uses: Submission<'a>,
+}
+
+impl<'a> Work<'a> {
+    #[inline]
+    pub(crate) const fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
+        Self { uses: Submission::new(context, stream) }
+    }
+
+    /// The stream.
+    pub const fn stream(&self) -> Stream {
+        self.uses.stream()
+    }
+
+    /// The driver's handle of the stream, to launch on.
+    pub fn raw_stream(&self) -> Result<RawStream> {
+        self.uses.context().resolve(self.stream())
+    }
+
+    /// The address of a buffer or a slice that what is launched next only reads; zero where there is no memory.
+    #[inline]
+    #[track_caller]
+    pub fn read<'b, T: Pod>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<DevicePtr> {
+        let src = src.into();
+        self.declare(src.tracked(), Access::Read)?;
+        Ok(src.ptr())
+    }
+
+    /// The address of a buffer or a slice that what is launched next writes, whatever it held; zero where there is no
+    /// memory.
+    #[inline]
+    #[track_caller]
+    pub fn write<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>) -> Result<DevicePtr> {
+        let dst = dst.into();
+        self.declare(dst.as_slice().tracked(), Access::Write)?;
+        Ok(dst.ptr())
+    }
+
+    /// The address of a buffer or a slice that what is launched next reads and writes; zero where there is no memory.
+    #[inline]
+    #[track_caller]
+    pub fn update<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>) -> Result<DevicePtr> {
+        self.write(dst)
+    }
+
+    /// Makes every element `value`.
+    #[track_caller]
+    pub fn fill<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>, value: T) -> Result<()> {
+        dst.into().fill_on(value, self.stream())
+    }
+
+    /// Copies all of `src` to `dst`, of the same device and length.
+    #[track_caller]
+    pub fn copy<'b, 'c, T: Pod>(
+        &mut self,
+        src: impl Into<DeviceSlice<'b, T>>,
+        dst: impl Into<DeviceSliceMut<'c, T>>,
+    ) -> Result<()> {
+        dst.into().copy_from_on(src.into(), self.stream())
+    }
+
+    /// Copies `values`, as many as there are elements, to the device. They are kept until the copy has run.
+    #[track_caller]
+    pub fn copy_from_host<'b, T: Pod + Send>(
+        &mut self,
+        dst: impl Into<DeviceSliceMut<'b, T>>,
+        values: Vec<T>,
+    ) -> Result<Transfer<Vec<T>>> {
+        dst.into().copy_from_host_on(values, self.stream())
+    }
+
+    /// Copies all of `src` to the host, where it can be had once the copy has run.
+    #[track_caller]
+    pub fn read_back<'b, T: Pod + Send>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<Transfer<Vec<T>>> {
+        src.into().read_back_on(self.stream())
+    }
+
+    /// Orders the stream for a use of `block`, which goes on until the submission ends.
+    #[inline]
+    #[track_caller]
+    fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
+        let _here = self.uses.context().here();
+        match block {
+            Some(block) => self.uses.declare(block, access),
+            None => self.uses.context().check_stream(self.stream()),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Asks the program for memory before a request fails.
+
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Refused, Result, Stream,
+};
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A request that found no memory.
+///
+/// ```
+/// use bursar_memory::{Failure, Verdict};
+///
+/// fn once(failure: &Failure<'_>) -> Verdict {
+///     if failure.attempt == 1 { Verdict::Retry } else { Verdict::GiveUp }
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Failure<'a> {
+    /// Why it failed, for want of memory.
+    pub error: &'a Error,
+    /// What was asked for.
+    pub requested: Bytes,
+    /// The alignment that was asked for.
+    pub align: u64,
+    /// The stream it was asked for on.
+    pub stream: Stream,
+    /// What it is for.
+    pub tag: AllocTag,
+    /// How often it has failed, from 1 on.
+    pub attempt: u32,
+    /// The memory that was asked, below this layer: to free blocks, and to wait for frees.
+    pub memory: &'a dyn DeviceMemoryResource,
+}
+
+/// What to do about a request that found no memory.
+///
+/// ```
+/// assert_ne!(bursar_memory::Verdict::Retry, bursar_memory::Verdict::GiveUp);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Something was freed: ask once more.
+    Retry,
+    /// Let the request fail.
+    GiveUp,
+}
+
+type Callback = dyn Fn(&Failure<'_>) -> Verdict + Send + Sync;
+
+/// A layer that calls the program when a request finds no memory, so that it can free some and have the request tried again,
+/// a bounded number of times.
+///
+/// The callback runs on the thread of the request, with no lock held. It may free and allocate through any stack, this one
+/// too; a request of its own that fails is not put to it again. It hears of want of memory alone, never of another error.
+/// If it panics, the request ends there and nothing else has changed.
+///
+/// What it frees in stream order is free when the stream has passed that point: it waits for that, with
+/// `failure.memory.reap_blocking`, where the memory below does not. Put it above whatever refuses:
+///
+/// ```
+/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+/// use bursar_memory::{GlobalDeviceBudget, OnFailure, Verdict};
+/// use bursar_sim::Sim;
+/// use std::sync::{Arc, Mutex};
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let stream = context.create_stream(0)?;
+/// let cache = Arc::new(Mutex::new(Vec::new()));
+/// let evict = {
+///     let cache = cache.clone();
+///     OnFailure::new(move |failure| {
+///         let oldest = cache.lock().unwrap().pop();
+///         let freed = oldest.map(|block| failure.memory.deallocate(block, failure.stream));
+///         if let Some(Ok(())) = freed { Verdict::Retry } else { Verdict::GiveUp }
+///     })
+/// };
+/// let stack = Stack::new().layer(evict).layer(GlobalDeviceBudget::of(Bytes::mib(1))).over(leaf::Async);
+/// let memory = stack.build(&context)?;
+///
+/// cache.lock().unwrap().push(memory.allocate(1 << 20, 256, stream, tag!("cached"))?);
+/// let block = memory.allocate(1 << 20, 256, stream, tag!("wanted"))?;
+/// assert!(cache.lock().unwrap().is_empty());
+/// memory.deallocate(block, stream)?;
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+///
+/// Below a budget it never hears of that budget's refusals:
+///
+/// ```text
+/// Stack::new().layer(GlobalDeviceBudget::of(limit)).layer(OnFailure::new(evict)).over(leaf::Async)
+/// ```
+#[derive(Clone)]
+pub struct OnFailure {
+    callback: Arc<Callback>,
+    retries: u32,
+}
+
+impl OnFailure {
+    /// How often a request is tried again unless [`retries`](Self::retries) says otherwise.
+    pub const RETRIES: u32 = 4;
+
+    /// Calls `callback` when a request finds no memory.
+    pub fn new(callback: impl Fn(&Failure<'_>) -> Verdict + Send + Sync + 'static) -> Self {
+        Self { callback: Arc::new(callback), retries: Self::RETRIES }
+    }
+
+    /// How often a request is tried again at most, however often the callback asks for it.
+    #[must_use]
+    pub fn retries(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    fn identity(&self) -> usize {
+        Arc::as_ptr(&self.callback).addr()
+    }
+
+    /// What the callback says; where this thread is inside it already, to give up.
+    #[cold]
+    fn ask(&self, failure: &Failure<'_>) -> Verdict {
+        match Inside::enter(self.identity()) {
+            Some(_inside) => (self.callback)(failure),
+            None => Verdict::GiveUp,
+        }
+    }
+}
+
+impl fmt::Debug for OnFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnFailure").field("retries", &self.retries).finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// The callbacks this thread is inside of, by their identity.
+    static CALLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Being inside a callback, until this is dropped.
+struct Inside;
+
+impl Inside {
+    fn enter(identity: usize) -> Option<Self> {
+        CALLED.with_borrow_mut(|called| {
+            if called.contains(&identity) {
+                return None;
+            }
+            called.push(identity);
+            Some(Self)
+        })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        CALLED.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Memory whose failures are put to a callback; see [`OnFailure`], the layer that makes it.
+///
+/// ```
+/// use bursar_core::{Build, DeviceContext, DeviceId, Holder, Stack, leaf};
+/// use bursar_memory::{AfterFailure, OnFailure, Verdict};
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let memory = Stack::new().layer(OnFailure::new(|_| Verdict::GiveUp)).over(leaf::Direct).build(&context)?;
+/// let asking: &AfterFailure<_> = memory.inner();
+/// assert_eq!(asking.inner().bytes_outstanding(), memory.bytes_outstanding());
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct AfterFailure<R> {
+    inner: R,
+    layer: OnFailure,
+}
+
+impl<R: DeviceMemoryResource> AfterFailure<R> {
+    /// What is asked for memory.
+    pub fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    /// Asks the callback and tries again, until one of them has enough.
+    #[cold]
+    fn insist(&self, mut error: Error, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        for attempt in 1..=self.layer.retries {
+            let (requested, memory) = (Bytes(bytes), &self.inner);
+            let failure = Failure { error: &error, requested, align, stream, tag, attempt, memory };
+            if self.layer.ask(&failure) == Verdict::GiveUp {
+                return Err(error);
+            }
+            match self.inner.allocate(bytes, align, stream, tag) {
+                Err(again) if again.is_capacity() => error = again,
+                decided => return decided,
+            }
+        }
+        Err(error)
+    }
+}
+
+impl<I: DeviceMemoryResource> Layer<I> for OnFailure {
+    type Output = AfterFailure<I>;
+
+    fn layer(&self, inner: I) -> Result<AfterFailure<I>> {
+        Ok(AfterFailure { inner, layer: self.clone() })
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> Holder for AfterFailure<R> {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        self.inner.bytes_outstanding()
+    }
+    fn released_total(&self) -> u64 {
+        self.inner.released_total()
+    }
+    fn reap(&self) -> Result<Bytes> {
+        self.inner.reap()
+    }
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.inner.reap_blocking(patience)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for AfterFailure<R> {
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
+        self.inner.granted_size(bytes, align)
+    }
+
+    #[inline]
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        match self.inner.allocate(bytes, align, stream, tag) {
+            Err(error) if error.is_capacity() => self.insist(error, bytes, align, stream, tag),
+            decided => decided,
+        }
+    }
+
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        self.inner.deallocate(block, stream)
+    }
+
+    fn tracks_use(&self) -> bool {
+        self.inner.tracks_use()
+    }
+}

@@ -1,0 +1,447 @@
+//! The pool: blocks in nanoseconds, out of memory that never falls to pieces.
+//!
+//! Three floors. [`magazine`]s at the top hold what a thread freed on a stream a moment ago, and give it back with no lock
+//! and no driver call. In the [`middle`], behind one short lock, lie the free [`runs`] of every stream's [`lane`] and those
+//! that everyone may have. At the bottom is the [`ground`]: one long range of addresses, with frames mapped where they are
+//! needed; before it grows, frames that are wholly free are moved. What has to be asked of the driver is planned in the
+//! middle and done in [`traffic`] and [`growth`], with no lock held; `hands` makes the calls.
+
+mod ground;
+mod growth;
+mod hand;
+mod hands;
+mod lane;
+mod layer;
+mod magazine;
+mod middle;
+mod runs;
+mod shards;
+mod traffic;
+
+pub use layer::{PagePool, PoolReading};
+
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, MAX_ALIGN,
+    MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
+};
+use hand::Hand;
+use magazine::{Kept, Magazine};
+use middle::Middle;
+use runs::UNIT;
+use shards::{Bereaved, Here, Shards};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// What a [`PagePool`] makes of a frame source: stream-ordered memory that is reused before more is taken from below.
+///
+/// A block that was freed may be granted again at once on the stream it was freed on. Another stream gets it when the
+/// work before the free is known to have run, or after a wait that is put into that stream; so nothing is ever touched
+/// early and nobody waits on the host. To those above, what is freed is released at once: see
+/// [`bytes_outstanding`](Holder::bytes_outstanding).
+///
+/// ```
+/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+/// use bursar_memory::{GlobalDeviceBudget, PagePool};
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let stack = Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::of(Bytes::gib(1))).over(leaf::Frames);
+/// let memory = stack.build(&context)?;
+/// let stream = context.create_stream(0)?;
+///
+/// let block = memory.allocate(1 << 20, 256, stream, tag!("batch"))?;
+/// let address = block.ptr();
+/// memory.deallocate(block, stream)?;
+/// let again = memory.allocate(1 << 20, 256, stream, tag!("batch"))?;
+/// assert_eq!(again.ptr(), address);
+/// assert!(memory.inner().held() >= Bytes::mib(1));
+/// memory.deallocate(again, stream)?;
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pool<F: FrameSource> {
+    source: F,
+    context: Arc<DeviceContext>,
+    owner: OwnerId,
+    settings: Settings,
+    /// The pool's addresses, in units; empty where the device cannot map.
+    addresses: Range<u64>,
+    shards: Shards,
+    middle: Mutex<Middle>,
+    me: Weak<Self>,
+}
+
+/// What a [`PagePool`] was told.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    /// The one length there is, in units; zero where there are all.
+    fixed: u64,
+    /// What one thread may keep for one stream, and the longest block it keeps, in units.
+    magazine: u64,
+    longest_kept: u64,
+    /// The same, in bytes.
+    quick: u64,
+    /// How long a request waits for frees that have not run before it fails.
+    patience: Duration,
+}
+
+/// A request, made ready: the stream it is for is held.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    len: u64,
+    align: u64,
+    place: usize,
+    raw: RawStream,
+}
+
+impl<F: FrameSource> Pool<F> {
+    fn middle(&self) -> MutexGuard<'_, Middle> {
+        self.middle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn here(&self) -> Here<'_> {
+        self.shards.here(|index| {
+            let me: Weak<Self> = self.me.clone();
+            shards::at_thread_end(index, me)
+        })
+    }
+
+    /// What it holds of the device.
+    pub fn held(&self) -> Bytes {
+        Bytes(self.middle().ground.held() * UNIT)
+    }
+
+    /// What it holds and nobody uses, whether or not everyone may have it yet.
+    pub fn cached(&self) -> Bytes {
+        // With the middle in hand, so that nothing moves there from a magazine and is counted twice.
+        let middle = self.middle();
+        Bytes((middle.free_units() + self.shards.kept()) * UNIT)
+    }
+
+    /// What is cached and not known to be done with by the streams it was freed on.
+    pub fn pending(&self) -> Bytes {
+        let middle = self.middle();
+        Bytes((middle.unsettled() + self.shards.kept()) * UNIT)
+    }
+
+    /// The most that lies free in one piece. More can be granted: frames are moved together where it takes that.
+    pub fn largest_free_run(&self) -> Bytes {
+        Bytes(self.middle().longest() * UNIT)
+    }
+
+    /// What of the cached memory does not lie in the largest free run, between 0 and 1.
+    pub fn fragmentation(&self) -> f64 {
+        let cached = self.cached().get().max(1) as f64;
+        (1.0 - self.largest_free_run().get() as f64 / cached).clamp(0.0, 1.0)
+    }
+
+    /// Gives whole free frames back to the driver until no more than `keep` is cached, as far as frames that nobody uses
+    /// reach; answers how much went. It waits for nothing: what is pending stays.
+    pub fn trim(&self, keep: Bytes) -> Bytes {
+        self.drain(None, None);
+        let _ = self.look_everywhere();
+        self.give_back(keep.get().div_ceil(UNIT))
+    }
+
+    /// Makes sure that `bytes` can be granted in one piece on `stream` without asking the driver for memory.
+    pub fn prime(&self, bytes: Bytes, stream: Stream) -> Result<()> {
+        let block = self.allocate(bytes.get(), MIN_ALIGN, stream, AllocTag::UNTAGGED)?;
+        Ok(self.deallocate(block, stream)?)
+    }
+
+    fn reading(&self) -> PoolReading {
+        PoolReading {
+            device: self.context().device(),
+            held: self.held(),
+            live: self.bytes_outstanding(),
+            cached: self.cached(),
+            pending: self.pending(),
+            largest_free_run: self.largest_free_run(),
+        }
+    }
+
+    /// Empties magazines into the lanes of their streams; `true` if there was anything. With the middle in hand from the
+    /// first on: a stream that ended between the two would leave its place, and what was freed on it, to another.
+    fn drain(&self, thread: Option<usize>, place: Option<usize>) -> bool {
+        let mut middle = self.middle();
+        let kept = self.shards.drain(thread, place);
+        kept.iter().for_each(|&(place, kept)| middle.give(place, kept.at, kept.len));
+        !kept.is_empty()
+    }
+
+    /// A block that is not in the thread's magazine.
+    #[inline(never)]
+    fn obtain(&self, want: Want) -> Result<u64> {
+        let mut middle = self.middle();
+        if !middle.should_look(want.len)
+            && let Some(at) = middle.take(want.place, want.len, want.align)
+        {
+            return Ok(at);
+        }
+        drop(middle);
+        self.find(want)
+    }
+
+    /// Gives back what the thread's magazine has no room for.
+    #[cold]
+    fn overflow(&self, magazine: &Magazine, place: usize, kept: Kept) {
+        if let Some(Kept { at, len }) = magazine.exchange(kept, self.settings.magazine) {
+            self.middle().give(place, at, len);
+        }
+    }
+
+    /// Whether a block can be one of this pool's: made here, in one piece of its memory.
+    #[inline]
+    fn is_own(&self, block: &DeviceBlock) -> bool {
+        let (at, len) = (block.ptr().0, block.granted().get());
+        let inside = self.addresses.contains(&(at / UNIT)) || self.addresses.is_empty();
+        block.owner() == self.owner && inside && (at | len).is_multiple_of(UNIT) && len > 0
+    }
+
+    /// What the thread remembers to have at hand for a stream that stays and is not being captured.
+    #[inline(always)]
+    fn at_hand(&self, stream: Stream) -> Option<Hand<'_>> {
+        hands::remembered(self, self.context.exposures(), stream)
+    }
+
+    /// Remembers what the thread has at hand for such a stream.
+    fn reach(&self, stream: Stream) {
+        let exposures = self.context.exposures();
+        if let Some(raw) = self.context.own_stream(stream)
+            && let Some(shard) = self.shards.own()
+            && let Some(magazine) = shard.magazine(stream.slot())
+        {
+            hand::remember(self.owner, exposures, stream, Hand { raw, shard, magazine });
+        }
+    }
+
+    /// Grants a request, wherever the memory comes from.
+    #[inline(never)]
+    fn grant(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        let size = self.settings.units(bytes, align)?;
+        self.context.fault().check()?;
+        let (at, raw) = match self.at_hand(stream) {
+            Some(Hand { raw, shard, magazine }) => {
+                let at = self.take(size, stream, raw, Some(magazine))?;
+                shard.granted(size.0 * UNIT);
+                (at, raw)
+            }
+            None => self.take_held(size, stream)?,
+        };
+        Ok(hands::grant(&self.context, (at, size.0), bytes, (stream, raw), tag, self.owner))
+    }
+
+    /// Memory for a stream that has to be held, or that the thread has not used lately.
+    #[inline(never)]
+    fn take_held(&self, size: (u64, u64), stream: Stream) -> Result<(u64, RawStream)> {
+        let held = self.context.hold_for_memory(stream)?;
+        let here = self.here();
+        let magazine = here.magazine(stream.slot());
+        self.reach(stream);
+        let at = self.take(size, stream, held.raw(), magazine)?;
+        here.granted(size.0 * UNIT);
+        Ok((at, held.raw()))
+    }
+
+    /// Memory from a magazine, or from wherever it is.
+    #[inline]
+    fn take(&self, size: (u64, u64), stream: Stream, raw: RawStream, magazine: Option<&Magazine>) -> Result<u64> {
+        let (len, align) = size;
+        if len <= self.settings.longest_kept
+            && align == 1
+            && let Some(at) = magazine.and_then(|magazine| magazine.take(len))
+        {
+            return Ok(at);
+        }
+        self.obtain(Want { len, align, place: stream.slot(), raw })
+    }
+
+    /// Takes a block back, wherever it goes.
+    #[inline(never)]
+    fn accept(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let bytes = block.granted().get();
+        if self.is_own(&block)
+            && block.stream() == stream
+            && let Some(Hand { raw, shard, magazine }) = self.at_hand(stream)
+        {
+            hands::freed(&self.context, &block, raw);
+            self.put(block, stream, Some(magazine))?;
+            shard.released(bytes);
+            return Ok(());
+        }
+        let held = match self.check_free(&block, stream) {
+            Ok(held) => held,
+            Err(error) => return Err(Refused { block, error }),
+        };
+        hands::freed(&self.context, &block, held.raw());
+        let here = self.here();
+        self.put(block, stream, here.magazine(stream.slot()))?;
+        here.released(bytes);
+        Ok(())
+    }
+
+    /// Puts a block of this pool into a magazine, or where everything goes.
+    #[inline]
+    fn put(&self, block: DeviceBlock, stream: Stream, magazine: Option<&Magazine>) -> Result<(), Refused> {
+        let kept = Kept { at: block.ptr().0 / UNIT, len: block.granted().get() / UNIT };
+        match magazine {
+            Some(magazine) if kept.len <= self.settings.longest_kept => {
+                if !magazine.put(kept, self.settings.magazine) {
+                    self.overflow(magazine, stream.slot(), kept);
+                }
+                Ok(())
+            }
+            _ if self.middle().free(stream.slot(), kept.at, kept.len) => Ok(()),
+            _ => {
+                let error = Error::UseAfterFree { ptr: block.ptr(), generation: block.generation(), tag: block.tag() };
+                Err(Refused { block, error })
+            }
+        }
+    }
+
+    fn check_free(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
+        let context = &self.context;
+        if !self.is_own(block) {
+            return Err(Error::ForeignBlock { device: context.device(), ptr: block.ptr() });
+        }
+        if block.stream() != stream {
+            context.order_after(block.stream(), stream)?;
+        }
+        context.hold_for_free(stream)
+    }
+}
+
+impl Settings {
+    /// What a request takes and what it is aligned to, in units; an error where it cannot be granted.
+    #[inline]
+    fn units(&self, bytes: u64, align: u64) -> Result<(u64, u64)> {
+        if !align.is_power_of_two() || align > MAX_ALIGN {
+            return Err(Error::InvalidAlignment { align });
+        }
+        let align = align.max(UNIT) / UNIT;
+        // A run is found with room for the alignment, so that much must not overflow either.
+        match bytes.checked_add(MAX_ALIGN + UNIT) {
+            Some(_) if bytes > 0 && self.fixed == 0 => Ok((bytes.div_ceil(UNIT), align)),
+            Some(_) if bytes > 0 => self.fixed_units(bytes).map(|len| (len, align)),
+            _ => Err(Error::InvalidSize { requested: bytes }),
+        }
+    }
+
+    fn fixed_units(&self, bytes: u64) -> Result<u64> {
+        match bytes.div_ceil(UNIT) {
+            len if len <= self.fixed => Ok(self.fixed),
+            _ => Err(Error::InvalidNumber { what: "larger than the blocks of a pool of one size", number: bytes }),
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<F: FrameSource> Holder for Pool<F> {
+    #[inline]
+    fn context(&self) -> &Arc<DeviceContext> {
+        &self.context
+    }
+
+    /// What users hold. What they freed is the pool's again, which sees to it that nobody gets it early.
+    fn bytes_outstanding(&self) -> Bytes {
+        Bytes(self.shards.outstanding())
+    }
+
+    fn released_total(&self) -> u64 {
+        self.shards.released_total()
+    }
+
+    /// Finds out what everyone may have by now. To users it was released when they freed it.
+    fn reap(&self) -> Result<Bytes> {
+        self.context().fault().check()?;
+        self.drain(None, None);
+        self.look_everywhere().map_err(|error| self.context().failed(error))?;
+        self.source.reap().map(|_| Bytes::ZERO)
+    }
+
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.reap()?;
+        self.wait_for_pending(patience)?;
+        self.source.reap_blocking(patience).map(|_| Bytes::ZERO)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
+        self.settings.units(bytes, align).map(|(len, _)| Bytes(len * UNIT))
+    }
+
+    #[inline]
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        let context = &self.context;
+        let last = bytes.wrapping_sub(1);
+        if last < self.settings.quick
+            && align == MIN_ALIGN
+            && context.fault().is_clear()
+            && let Some(Hand { raw, shard, magazine }) = self.at_hand(stream)
+        {
+            let len = (last / UNIT + 1).max(self.settings.fixed);
+            if let Some(at) = magazine.take(len) {
+                shard.granted(len * UNIT);
+                return Ok(hands::grant(context, (at, len), bytes, (stream, raw), tag, self.owner));
+            }
+        }
+        self.grant(bytes, align, stream, tag)
+    }
+
+    #[inline]
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let len = block.granted().get() / UNIT;
+        if block.owner() == self.owner
+            && len.wrapping_sub(1) < self.settings.longest_kept
+            && (block.ptr().0 | block.granted().get()).is_multiple_of(UNIT)
+            && block.stream() == stream
+            && let Some(Hand { raw, shard, magazine }) = self.at_hand(stream)
+        {
+            hands::freed(&self.context, &block, raw);
+            let kept = Kept { at: block.ptr().0 / UNIT, len };
+            if !magazine.put(kept, self.settings.magazine) {
+                self.overflow(magazine, stream.slot(), kept);
+            }
+            shard.released(len * UNIT);
+            return Ok(());
+        }
+        self.accept(block, stream)
+    }
+
+    /// Blocks may be used on several streams: a free is ordered after whatever its stream was made to wait for.
+    fn tracks_use(&self) -> bool {
+        true
+    }
+}
+
+impl<F: FrameSource> Member for Pool<F> {
+    fn trim(&self) -> Bytes {
+        Pool::trim(self, Bytes::ZERO)
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            held: self.held(),
+            cached: self.cached(),
+            pending: self.pending(),
+            largest_free_run: Some(self.largest_free_run()),
+        }
+    }
+
+    fn stream_ends(&self, stream: Stream, _: RawStream) {
+        self.drain(None, Some(stream.slot()));
+        let heir = self.context().heir().ok().map(Stream::slot);
+        let event = self.middle().end(stream.slot(), heir);
+        event.into_iter().for_each(|event| hands::give_back(self.context(), event));
+    }
+}
+
+impl<F: FrameSource> Bereaved for Pool<F> {
+    fn thread_ended(&self, index: usize) {
+        self.shards.leave(index);
+        self.drain(Some(index), None);
+    }
+}

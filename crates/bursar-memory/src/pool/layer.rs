@@ -1,0 +1,209 @@
+//! The recipe of a pool, and the handle that reads the pools made by it.
+
+use super::ground::{FrameSizes, Ground};
+use super::magazine::LONGEST;
+use super::middle::Middle;
+use super::runs::UNIT;
+use super::shards::Shards;
+use super::{Pool, Settings};
+use bursar_core::{Bytes, DeviceId, FrameSource, Layer, Member, OwnerId, Result};
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+/// The default pool of a stack: a layer over a frame source, and the handle that reads the pools it made.
+///
+/// Under it, usually, a budget, so that what the device really holds is limited, cached memory included:
+///
+/// ```
+/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+/// use bursar_memory::{GlobalDeviceBudget, PagePool};
+/// use bursar_sim::Sim;
+///
+/// let pool = PagePool::default();
+/// let stack = Stack::new().layer(pool.clone()).layer(GlobalDeviceBudget::of(Bytes::gib(8))).over(leaf::Frames);
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let memory = stack.build(&context)?;
+/// let stream = context.create_stream(0)?;
+///
+/// let block = memory.allocate(100 << 20, 256, stream, tag!("weights"))?;
+/// memory.deallocate(block, stream)?;
+/// assert_eq!(pool.readings()[0].cached, Bytes::mib(100));
+/// assert_eq!(pool.trim(Bytes::ZERO), Bytes::mib(100));
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PagePool {
+    most: Bytes,
+    magazine: Bytes,
+    fixed: Bytes,
+    patience: Duration,
+    built: Arc<Mutex<Vec<Weak<dyn Read>>>>,
+}
+
+impl Default for PagePool {
+    fn default() -> Self {
+        Self {
+            most: Bytes::mib(64),
+            magazine: Bytes::mib(1),
+            fixed: Bytes::ZERO,
+            patience: Duration::from_secs(1),
+            built: Arc::default(),
+        }
+    }
+}
+
+impl PagePool {
+    /// The largest frame it makes, 64 MiB by default and never less than the device's pages. A frame moves whole: large
+    /// ones make large blocks cheap to assemble, small ones leave less behind at the ends of blocks.
+    #[must_use]
+    pub const fn largest_frame(mut self, most: Bytes) -> Self {
+        self.most = most;
+        self
+    }
+
+    /// How much one thread may keep ready for one stream, 1 MiB by default; blocks of up to a sixteenth of it are kept. Zero
+    /// keeps none.
+    #[must_use]
+    pub const fn magazine(mut self, bytes: Bytes) -> Self {
+        self.magazine = bytes;
+        self
+    }
+
+    /// A pool of blocks of one size, for those who know theirs: whatever is asked for, up to `bytes`, is granted as much.
+    /// All free memory is then as good as any other, so nothing is ever in pieces, and every block fits every request.
+    ///
+    /// ```
+    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+    /// use bursar_memory::PagePool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let memory = Stack::new().layer(PagePool::fixed(Bytes::kib(64))).over(leaf::Frames).build(&context)?;
+    /// assert_eq!(memory.granted_size(1, 256)?, Bytes::kib(64));
+    /// assert!(memory.granted_size(65 << 10, 256).is_err());
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn fixed(bytes: Bytes) -> Self {
+        Self { fixed: bytes, ..Self::default() }
+    }
+
+    /// How long a request waits for frees that have not run before it fails for want of memory, one second by default.
+    #[must_use]
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// What each living pool says.
+    pub fn readings(&self) -> Vec<PoolReading> {
+        self.living().iter().map(|pool| pool.read()).collect()
+    }
+
+    /// Asks each living pool to give back whole free frames until no more than `keep` is cached; answers how much went.
+    pub fn trim(&self, keep: Bytes) -> Bytes {
+        self.living().iter().fold(Bytes::ZERO, |sum, pool| sum.saturating_add(pool.give_up(keep)))
+    }
+
+    fn living(&self) -> Vec<Arc<dyn Read>> {
+        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        built.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// What one pool says at a moment.
+///
+/// ```
+/// use bursar_core::{Bytes, DeviceId};
+/// use bursar_memory::PoolReading;
+///
+/// let reading = PoolReading { held: Bytes::mib(4), live: Bytes::mib(1), ..PoolReading::default() };
+/// assert!(reading.live < reading.held);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolReading {
+    /// Whose memory it is.
+    pub device: DeviceId,
+    /// What it holds of the device.
+    pub held: Bytes,
+    /// What users hold of it.
+    pub live: Bytes,
+    /// What nobody uses.
+    pub cached: Bytes,
+    /// What of that is not known to be done with.
+    pub pending: Bytes,
+    /// The most that lies free in one piece.
+    pub largest_free_run: Bytes,
+}
+
+/// A pool whose frames come from anywhere.
+trait Read: fmt::Debug + Send + Sync {
+    fn read(&self) -> PoolReading;
+    fn give_up(&self, keep: Bytes) -> Bytes;
+}
+
+impl<F: FrameSource> Read for Pool<F> {
+    fn read(&self) -> PoolReading {
+        self.reading()
+    }
+    fn give_up(&self, keep: Bytes) -> Bytes {
+        self.trim(keep)
+    }
+}
+
+/// How many times a device's memory the pool's addresses are; they cost nothing, and room between frames is what blocks
+/// grow into.
+const ADDRESSES: u64 = 16;
+
+impl<F: FrameSource> Layer<F> for PagePool {
+    type Output = Arc<Pool<F>>;
+
+    fn layer(&self, source: F) -> Result<Arc<Pool<F>>> {
+        let granule = source.frame_granularity().get() / UNIT;
+        let most = (self.most.get() / UNIT / granule * granule).max(granule);
+        let addresses = reserve(&source, granule)?;
+        let magazine = self.magazine.get() / UNIT;
+        let fixed = self.fixed.get().div_ceil(UNIT);
+        let longest_kept = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
+        let quick = longest_kept * UNIT;
+        let settings = Settings { fixed, magazine, longest_kept, quick, patience: self.patience };
+        let ground = Ground::new(addresses.clone(), FrameSizes { granule, most });
+        let context = source.context().clone();
+        let pool = Arc::new_cyclic(|me| Pool {
+            source,
+            context,
+            owner: OwnerId::unique(),
+            settings,
+            addresses,
+            shards: Shards::default(),
+            middle: Mutex::new(Middle::new(ground)),
+            me: me.clone(),
+        });
+        let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
+        bursar_core::Holder::context(&*pool).join(member);
+        let reader: Weak<dyn Read> = Arc::downgrade(&pool) as Weak<dyn Read>;
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        built.retain(|pool| pool.strong_count() > 0);
+        built.push(reader);
+        Ok(pool)
+    }
+}
+
+/// Reserves the pool's addresses, in units: as many as the driver gives, down to what the device has.
+fn reserve(source: &impl FrameSource, granule: u64) -> Result<Range<u64>> {
+    let context = source.context();
+    if context.facts().capabilities.page_granularity.is_none() {
+        return Ok(0..0);
+    }
+    let total = context.driver().memory(context.device()).map_err(|error| context.failed(error))?.total.get();
+    let least = total.next_multiple_of(granule * UNIT);
+    let mut bytes = least.saturating_mul(ADDRESSES);
+    loop {
+        match context.driver().address_reserve(context.device(), bytes, 0) {
+            Ok(ptr) => return Ok(ptr.0 / UNIT..(ptr.0 + bytes) / UNIT),
+            Err(error) if bytes == least => return Err(context.failed(error)),
+            Err(_) => bytes = (bytes / 2).next_multiple_of(granule * UNIT).max(least),
+        }
+    }
+}

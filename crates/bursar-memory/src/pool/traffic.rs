@@ -1,0 +1,148 @@
+//! Memory that goes from one stream to another: what is asked, and who waits for whom.
+
+use super::lane::Mark;
+use super::middle::Question;
+use super::{Pool, Want, hands};
+use bursar_core::{Action, Bytes, DriverError, FrameSource, Holder, Record, Result};
+use std::time::{Duration, Instant};
+
+/// How long a bounded wait sleeps between two looks.
+const POLL: Duration = Duration::from_micros(50);
+
+impl<F: FrameSource> Pool<F> {
+    /// A block that neither the stream nor everyone has free: one that other streams are done with, one that they are not,
+    /// behind a wait, one that a magazine keeps, or one that the pool grows by, in this order.
+    #[cold]
+    pub(super) fn find(&self, want: Want) -> Result<u64> {
+        loop {
+            self.look_everywhere().map_err(|error| self.context().failed(error))?;
+            let taken = self.middle().take(want.place, want.len, want.align);
+            if let Some(at) = taken.map_or_else(|| self.behind_a_wait(want), |at| Ok(Some(at)))? {
+                return Ok(at);
+            }
+            if !self.drain(None, None) {
+                return self.grow_or_explain(want);
+            }
+        }
+    }
+
+    /// What another stream has free and is not done with, behind a wait that is put into the stream it is for. What was
+    /// freed longest ago comes first.
+    fn behind_a_wait(&self, want: Want) -> Result<Option<u64>> {
+        let fits = {
+            let mut middle = self.middle();
+            if let Some(at) = middle.take_seen(want.place, want.len, want.align) {
+                return Ok(Some(at));
+            }
+            middle.lanes_that_fit(want.place, want.len, want.align)
+        };
+        for lane in fits {
+            self.wait_for_lane(lane, want).map_err(|error| self.context().failed(error))?;
+            let taken = self.middle().take_seen(want.place, want.len, want.align);
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has the stream that wants something come after everything freed on another.
+    fn wait_for_lane(&self, lane: usize, want: Want) -> Result<(), DriverError> {
+        let context = self.context();
+        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let question = self.middle().question(lane);
+        let spare = question.event.map(|mark| mark.event);
+        let recorded = hands::record(context, held.raw());
+        let waited = recorded.and_then(|event| hands::wait(context, want.raw, event).map(|()| event));
+        let (mut middle, before) = (self.middle(), question.before);
+        let unneeded = match waited {
+            Ok(event) => {
+                middle.waits(want.place, &question, before);
+                [spare, middle.keep_event(&question, Mark { event, before })]
+            }
+            Err(_) => [recorded.ok(), question.event.and_then(|mark| middle.keep_event(&question, mark))],
+        };
+        drop(middle);
+        unneeded.into_iter().flatten().for_each(|event| hands::give_back(context, event));
+        waited.map(drop)
+    }
+
+    /// Finds out how far a stream has come with what was freed on it. One that is idle has passed everything; one that is
+    /// not is asked about an event that was recorded earlier, and is given one to be asked about later.
+    fn ask(&self, lane: usize) -> Result<(), DriverError> {
+        let context = self.context();
+        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let mut question = self.middle().question(lane);
+        let idle = hands::is_idle(context, held.raw());
+        let mut unneeded = None;
+        let answer = match (idle, question.event.take()) {
+            (Ok(true), mark) => {
+                self.settle(&question, question.before);
+                unneeded = mark.map(|mark| mark.event);
+                Ok(())
+            }
+            (Ok(false), Some(mark)) => match hands::query(context, mark.event) {
+                Ok(progress) if progress.is_complete() => {
+                    self.settle(&question, mark.before);
+                    unneeded = Some(mark.event);
+                    Ok(())
+                }
+                other => {
+                    unneeded = self.middle().keep_event(&question, mark);
+                    other.map(drop)
+                }
+            },
+            (Ok(false), None) => hands::record(context, held.raw()).map(|event| {
+                unneeded = self.middle().keep_event(&question, Mark { event, before: question.before });
+            }),
+            (Err(error), mark) => {
+                unneeded = mark.and_then(|mark| self.middle().keep_event(&question, mark));
+                Err(error)
+            }
+        };
+        unneeded.into_iter().for_each(|event| hands::give_back(context, event));
+        answer
+    }
+
+    fn settle(&self, question: &Question, before: u64) {
+        let found = self.middle().passed(question, before);
+        if found > 0 {
+            let context = self.context();
+            let granted = Bytes(found * super::UNIT);
+            context.sink().emit(&Record { granted, ..Record::new(Action::Reap, context.device()) });
+        }
+    }
+
+    /// Finds out, without waiting, what everyone may have by now.
+    pub(super) fn look_everywhere(&self) -> Result<(), DriverError> {
+        let lanes = self.middle().busy_lanes();
+        lanes.into_iter().try_for_each(|lane| self.ask(lane))
+    }
+
+    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams can
+    /// be asked.
+    pub(super) fn wait_for_pending(&self, patience: Duration) -> Result<()> {
+        let start = Instant::now();
+        self.drain(None, None);
+        let look = || self.look_everywhere().map_err(|error| self.context().failed(error));
+        loop {
+            look()?;
+            if self.middle().unsettled() == 0 || start.elapsed() >= patience {
+                return Ok(());
+            }
+            if patience == Duration::MAX {
+                self.synchronize_lanes().map_err(|error| self.context().failed(error))?;
+                return look();
+            }
+            std::thread::sleep(POLL.min(patience));
+        }
+    }
+
+    fn synchronize_lanes(&self) -> Result<(), DriverError> {
+        let lanes = self.middle().busy_lanes();
+        lanes.into_iter().try_for_each(|lane| match self.context().hold_slot_for_memory(lane)? {
+            Some(held) => hands::synchronize(self.context(), held.raw()),
+            None => Ok(()),
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! Limits for tenants that share one pool.
+
+use crate::credit::{Credit, Short};
+use bursar_core::{
+    Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Record, Refused,
+    Result, Stream, ThreadIndex,
+};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A limit on what one tenant of a shared pool is granted: a layer for each tenant over the same memory, and the handle
+/// that reads and changes the limit.
+///
+/// It counts granted bytes, exactly, and threads do not meet on it: each pays from a little change of its own, which is
+/// called in before anyone is refused. Several layers made from one quota share it. A tenant frees its blocks through its
+/// own layer.
+///
+/// ```
+/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Layer, Stack, leaf, tag};
+/// use bursar_memory::{PagePool, Quota};
+/// use bursar_sim::Sim;
+/// use std::sync::Arc;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let stream = context.create_stream(0)?;
+/// let pool = Arc::new(Stack::new().layer(PagePool::default()).over(leaf::Frames).build(&context)?);
+///
+/// let quota = Quota::of(Bytes::mib(1));
+/// let tenant = quota.layer(pool.clone())?;
+/// let block = tenant.allocate(1 << 20, 256, stream, tag!("all of it"))?;
+/// assert_eq!(quota.used(), Bytes::mib(1));
+/// assert!(tenant.allocate(1, 256, stream, tag!("one more")).unwrap_err().is_capacity());
+/// let other = pool.allocate(1 << 20, 256, stream, tag!("another tenant's"))?;
+/// tenant.deallocate(block, stream)?;
+/// pool.deallocate(other, stream)?;
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Quota {
+    credit: Arc<Credit>,
+}
+
+impl Quota {
+    /// At most `limit` granted at a time.
+    pub fn of(limit: Bytes) -> Self {
+        Self { credit: Arc::new(Credit::new(limit.get())) }
+    }
+
+    /// The most that may be granted.
+    pub fn limit(&self) -> Bytes {
+        Bytes(self.credit.read().limit)
+    }
+
+    /// What is granted.
+    pub fn used(&self) -> Bytes {
+        let Short { left, limit } = self.credit.read();
+        Bytes(limit - left)
+    }
+
+    /// Changes the limit. Lowered below what is granted, it refuses everything until enough has come back.
+    pub fn set_limit(&self, limit: Bytes) {
+        self.credit.set_limit(limit.get());
+    }
+}
+
+impl<R: DeviceMemoryResource> Layer<R> for Quota {
+    type Output = Tenant<R>;
+
+    fn layer(&self, inner: R) -> Result<Tenant<R>> {
+        Ok(Tenant { inner, credit: self.credit.clone() })
+    }
+}
+
+/// Memory that others use as well, under a [`Quota`].
+///
+/// ```
+/// use bursar_core::{Bytes, DeviceMemoryResource, Layer, Result};
+/// use bursar_memory::{Quota, Tenant};
+/// use std::sync::Arc;
+///
+/// fn tenant(pool: &Arc<dyn DeviceMemoryResource>) -> Result<Tenant<Arc<dyn DeviceMemoryResource>>> {
+///     Quota::of(Bytes::gib(4)).layer(pool.clone())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Tenant<R> {
+    inner: R,
+    credit: Arc<Credit>,
+}
+
+#[inline]
+fn thread() -> usize {
+    ThreadIndex::current().map_or(0, ThreadIndex::get)
+}
+
+impl<R: DeviceMemoryResource> Tenant<R> {
+    #[cold]
+    fn refuse(&self, requested: Bytes, short: Short, stream: Stream, tag: AllocTag) -> Error {
+        let context = self.inner.context();
+        let error = Error::OutOfBudget { requested, remaining: Bytes(short.left), limit: Bytes(short.limit) };
+        let record = Record {
+            stream: Some(stream),
+            tag,
+            asked: requested,
+            error: Some(&error),
+            ..Record::new(Action::Refuse, context.device())
+        };
+        context.sink().emit(&record);
+        error
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> Holder for Tenant<R> {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        self.inner.bytes_outstanding()
+    }
+    fn released_total(&self) -> u64 {
+        self.inner.released_total()
+    }
+    fn reap(&self) -> Result<Bytes> {
+        self.inner.reap()
+    }
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.inner.reap_blocking(patience)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for Tenant<R> {
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
+        self.inner.granted_size(bytes, align)
+    }
+
+    #[inline]
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        let granted = self.inner.granted_size(bytes, align)?;
+        let thread = thread();
+        self.credit.pay(thread, granted.get()).map_err(|short| self.refuse(granted, short, stream, tag))?;
+        self.inner.allocate(bytes, align, stream, tag).inspect_err(|_| self.credit.refund(thread, granted.get()))
+    }
+
+    #[inline]
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let granted = block.granted().get();
+        self.inner.deallocate(block, stream)?;
+        self.credit.refund(thread(), granted);
+        Ok(())
+    }
+
+    fn tracks_use(&self) -> bool {
+        self.inner.tracks_use()
+    }
+}

@@ -1,0 +1,39 @@
+//! Child processes, started and described.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+
+use crate::error::Error;
+
+/// The cargo that runs this program, started in the workspace.
+pub(crate) fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root);
+    command
+}
+
+/// Says what it runs, and runs it.
+pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
+    let line = describe(command);
+    println!("$ {line}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Error::Exit { command: line, status }),
+        Err(source) => Err(Error::Start { command: line, source }),
+    }
+}
+
+/// The command as a person would type it in the workspace's folder.
+pub(crate) fn describe(command: &Command) -> String {
+    let quoted = |word: &OsStr| match word.to_string_lossy() {
+        word if word.contains(' ') => format!("\"{word}\""),
+        word => word.into_owned(),
+    };
+    let variables =
+        command.get_envs().filter_map(|(name, value)| Some(format!("{}={}", name.display(), quoted(value?))));
+    let args = command.get_args().map(quoted);
+    let program = Path::new(command.get_program()).file_name().map(quoted).unwrap_or_default();
+    let words: Vec<String> = variables.chain([program]).chain(args).collect();
+    words.join(" ")
+}

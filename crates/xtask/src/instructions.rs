@@ -1,0 +1,126 @@
+//! Instruction counts: what an operation costs whoever else uses the machine.
+//!
+//! The program `crates/bursar-cli/examples/instructions.rs` says which measurements there are, so a stack that is added to the
+//! command is measured without a change here. Each measurement is one run under callgrind that counts only inside the
+//! functions named `measured_…`. The alternative, the difference of two runs of different length, needs no names, but would
+//! count what differs between the two besides: hash maps are seeded anew in each process, so preparing a run never costs
+//! the same twice. Inside the measured functions two runs agree to the instruction.
+
+mod profile;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::command::{cargo, describe};
+use crate::error::Error;
+use profile::Profile;
+
+pub(crate) const HELP: &str = "\
+Counts instructions per unit of work, over the simulated device, with valgrind's callgrind.
+
+Usage: cargo xtask instructions [WORD…]
+
+Each line is a kind of work, a stack, the instructions of one unit of that work, and how many of those the simulated driver
+itself took. `pairs` are allocations of 1 KiB with their frees; `replay` is an operation of the bundled trace. Both are warm,
+with budget and statistics on. Given words, only lines that have them all are measured.
+
+Example:
+  cargo xtask instructions pairs
+  pairs async 1428 driver 436
+  pairs direct 1324 driver 419
+";
+
+const PACKAGE: &str = "bursar-cli";
+const PROGRAM: &str = "instructions";
+
+/// Measures every line that has all of `words`, and prints it. All of them come from one build, whatever is being edited.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), Error> {
+    require_valgrind()?;
+    let program = build(root)?;
+    let listed = output(&mut Command::new(&program))?;
+    let lines: Vec<&str> = listed.lines().filter(|line| has_all(line, words)).collect();
+    if lines.is_empty() {
+        return Err(Error::NoMeasurement { words: words.join(" "), known: listed.lines().map(String::from).collect() });
+    }
+    let folder = std::env::temp_dir().join(format!("xtask-instructions-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).map_err(|source| Error::Write { path: folder.clone(), source })?;
+    let measured = lines.iter().try_for_each(|line| {
+        println!("{line} {}", measure(&program, &folder.join("profile"), line)?);
+        Ok(())
+    });
+    let removed = std::fs::remove_dir_all(&folder).map_err(|source| Error::Write { path: folder, source });
+    measured.and(removed)
+}
+
+/// Builds the program and answers where cargo has put it.
+fn build(root: &Path) -> Result<PathBuf, Error> {
+    let mut command = cargo(root, ["build", "--release", "--package", PACKAGE, "--example", PROGRAM]);
+    command.arg("--message-format=json-render-diagnostics");
+    let messages = output(&mut command)?;
+    let what = || "cargo named no program that it built".into();
+    executable(&messages).ok_or_else(|| Error::Measurement { command: describe(&command), what: what() })
+}
+
+/// The last program in cargo's messages.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
+    Some(rest.split_once('"')?.0.into())
+}
+
+fn has_all(line: &str, words: &[&str]) -> bool {
+    words.iter().all(|word| line.split(' ').any(|of_line| of_line == *word))
+}
+
+/// One run under callgrind: instructions a unit, and the driver's part of them.
+fn measure(program: &Path, file: &Path, line: &str) -> Result<String, Error> {
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--tool=callgrind", "--toggle-collect=*measured_*"]);
+    command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(line.split(' '));
+    let unclear = |what: String| Error::Measurement { command: line.into(), what };
+
+    let printed = output(&mut command)?;
+    let units = printed.trim().parse::<u64>().ok().filter(|&units| units > 0);
+    let units = units.ok_or_else(|| unclear(format!("the program printed `{}` for a number", printed.trim())))?;
+    let text = std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.into(), source })?;
+    let Profile { instructions, of_driver } = Profile::parse(&text).map_err(unclear)?;
+    let a_unit = |count: u64| (count + units / 2) / units;
+    Ok(format!("{} driver {}", a_unit(instructions), a_unit(of_driver)))
+}
+
+/// What the command prints, once it has succeeded.
+fn output(command: &mut Command) -> Result<String, Error> {
+    let line = describe(command);
+    match command.stderr(Stdio::inherit()).output() {
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => Err(Error::Exit { command: line, status: output.status }),
+        Err(source) => Err(Error::Start { command: line, source }),
+    }
+}
+
+fn require_valgrind() -> Result<(), Error> {
+    let status = Command::new("valgrind").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(Error::MissingValgrind),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_choose_lines() {
+        let chosen =
+            |words: &[&str]| ["pairs async", "replay async"].into_iter().filter(|line| has_all(line, words)).count();
+        assert_eq!((chosen(&[]), chosen(&["async"]), chosen(&["pairs", "async"]), chosen(&["asy"])), (2, 2, 1, 0));
+    }
+
+    #[test]
+    fn the_program_is_where_cargo_says() {
+        let messages =
+            "{\"executable\":null}\n{\"executable\":\"/target/release/examples/instructions\",\"fresh\":true}\n";
+        assert_eq!(executable(messages), Some("/target/release/examples/instructions".into()));
+        assert_eq!(executable("{\"executable\":null}\n"), None);
+    }
+}
