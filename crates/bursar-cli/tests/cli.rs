@@ -188,8 +188,11 @@ fn a_replay_has_a_row_for_each_trace_and_stack() {
 fn a_replay_under_a_limit_counts_what_was_refused() {
     let folder = Folder::new("limit");
     let small = folder.file("small.csv", format!("{COLUMNS}{SMALL}"));
-    let replayed = json(&["replay", &small, "--driver", "sim", "--limit", "2KiB", "--json"]);
-    assert_eq!((&replayed["limit"], &replayed["traces"][0]["refused"]), (&2048.into(), &1.into()), "{replayed}");
+    let stacks = ["--stack", "async,pool", "--driver", "sim"];
+    let replayed = json(&[&["replay", &small, "--limit", "2KiB", "--json"], &stacks[..]].concat());
+    assert_eq!(replayed["limit"], 2048);
+    let refused = [0, 1].map(|row| replayed["traces"][row]["refused"].as_u64());
+    assert_eq!(refused, [Some(1), Some(3)], "the limit is less than a frame, so a pool has nothing: {replayed}");
 }
 
 #[test]

@@ -2,44 +2,13 @@
 //! the environment and the log belong to the process.
 #![allow(unsafe_code)]
 
+mod log;
+
 use bursar_core::{Bytes, DeviceContext, DeviceId};
 use bursar_device::StreamPool;
 use bursar_sim::Sim;
-use std::fmt;
-use std::sync::{Arc, Mutex};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(Level, String)>>>);
-
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        self.0.lock().expect("no panic").push((*event.metadata().level(), message.0));
-    }
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
+use log::{listen, logged};
+use tracing::Level;
 
 fn set(value: Option<&str>) {
     match value {
@@ -52,8 +21,7 @@ fn set(value: Option<&str>) {
 
 #[test]
 fn s6_the_variable_is_read_when_a_pool_is_made_and_nonsense_is_logged_once() {
-    let log = Log::default();
-    tracing::subscriber::set_global_default(log.clone()).expect("the only one");
+    listen();
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a simulated device opens");
     let size = |value| {
         set(value);
@@ -63,13 +31,13 @@ fn s6_the_variable_is_read_when_a_pool_is_made_and_nonsense_is_logged_once() {
     assert_eq!(size(None), Bytes::mib(256));
     assert_eq!(size(Some(" 64 ")), Bytes::mib(64));
     let earlier = StreamPool::new(context.clone());
-    assert!(log.0.lock().expect("no panic").is_empty(), "nothing is wrong yet");
+    assert!(logged("").is_empty(), "nothing is wrong yet");
 
     for nonsense in ["zero", "0", "-1", ""] {
         assert_eq!(size(Some(nonsense)), Bytes::mib(256), "{nonsense:?}");
     }
     assert_eq!(earlier.bytes_per_stream(), Bytes::mib(64));
-    let log = log.0.lock().expect("no panic");
+    let log = logged("");
     let [(level, message)] = &log[..] else { panic!("{log:?}") };
     assert_eq!(*level, Level::WARN);
     assert!(message.contains("BURSAR_POOL_MB_PER_STREAM") && message.contains("zero"), "{message}");

@@ -1,63 +1,20 @@
 //! What is said when memory is short (P4), and when it is still held at the end.
 #![allow(unsafe_code)]
 
+mod log;
+
 use bursar_core::{
     Advice, AllocTag, Build, Bytes, DeviceId, DeviceMemoryResource, Error, Holding, Shortage, Stack, leaf, tag,
 };
 use bursar_device::{DevicePool, Gpu, Leak, LeakReport};
 use bursar_memory::{GlobalDeviceBudget, Guard, Statistics};
 use bursar_sim::{Faults, Sim};
+use log::{listen, logged};
 use proptest::prelude::*;
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
-
-/// Everything the tests of this process log.
-struct Log;
-
-static LINES: Mutex<Vec<(Level, String)>> = Mutex::new(Vec::new());
-
-/// What was logged about something that only one test has.
-fn logged(about: &str) -> Vec<(Level, String)> {
-    let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-    lines.iter().filter(|(_, line)| line.contains(about)).cloned().collect()
-}
-
-fn listen() {
-    static LISTENING: OnceLock<()> = OnceLock::new();
-    LISTENING.get_or_init(|| tracing::subscriber::set_global_default(Log).expect("nobody else listens"));
-}
-
-struct Message(String);
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            self.0 = format!("{value:?}");
-        }
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        LINES.lock().unwrap_or_else(PoisonError::into_inner).push((*event.metadata().level(), message.0));
-    }
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
+use tracing::Level;
 
 fn shortage<T: fmt::Debug>(result: Result<T, Error>) -> Box<Shortage> {
     match result.expect_err("there is no room") {

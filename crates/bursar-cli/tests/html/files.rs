@@ -100,7 +100,7 @@ fn a_snapshot_tells_what_was_refused() {
     let rows = [(false, 0, 1000, 0), (false, 1, 5000, 0), (true, 1, 5000, 0), (false, 2, 2000, 0), (true, 0, 1000, 0)];
     let trace = folder.file("large.csv", log(rows));
     let snapshot = folder.path("snapshot.pickle");
-    let answer = json(&["replay", &trace, "--limit", "4KiB", "--snapshot", &snapshot]);
+    let answer = json(&["replay", &trace, "--stack", "async", "--limit", "4KiB", "--snapshot", &snapshot]);
     assert_eq!(answer["traces"][0]["refused"], 1);
     let run = bursar::trace::read(&snapshot).expect("a trace");
     let kinds: Vec<_> = run.events.iter().map(|event| (event.kind, event.bytes)).collect();

@@ -207,7 +207,7 @@ fn the_map_tells_of_every_block(browser: &Browser) {
 fn refusals_are_shown_where_they_happened(browser: &Browser) {
     let folder = Folder::new();
     let (trace, page) = (folder.file("small.csv", small()), folder.path("page.html"));
-    let answer = json(&["replay", &trace, "--limit", "2KiB", "--html", &page]);
+    let answer = json(&["replay", &trace, "--stack", "async", "--limit", "2KiB", "--html", &page]);
     assert_eq!(answer["traces"][0]["refused"], 1);
     let script = r##"const canvas = document.querySelector(".timeline canvas");
         const mark = [...canvas.getContext("2d").getImageData(0, 4, canvas.width, 1).data];

@@ -22,7 +22,7 @@ const FINE: u64 = (3 << 30) / UNIT;
 const FRAMES: u64 = 128;
 
 /// What several streams share is in more pieces, and moved about more: how many times larger its small frames are.
-const SHARED: u64 = 4;
+const SHARED: u64 = 2;
 
 /// From how many frames on it is cheaper to make one of them, where each is at most a quarter as large: giving a frame
 /// back takes half as long as moving it, and the next block that large will find one frame.

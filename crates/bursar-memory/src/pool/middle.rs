@@ -27,7 +27,7 @@ pub(super) struct Middle {
 const LARGE: u64 = (256 << 10) / UNIT;
 
 /// How many large frees are worth asking about, and for how many large requests after a growth.
-const NEWS: u32 = 1;
+const NEWS: u32 = 4;
 const PRESSURE: u32 = 256;
 
 /// Where the base of a growth came from, and where what is mapped behind it goes.
