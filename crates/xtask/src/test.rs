@@ -1,6 +1,7 @@
 //! The test command: every check of the workspace, in order, stopping at the first that fails.
 
-use std::path::Path;
+use std::env::consts::EXE_EXTENSION;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -100,7 +101,16 @@ fn clippy(root: &Path) -> Result<(), Error> {
 /// Benches are left to clippy: running one as a test costs a build and checks nothing.
 fn tests(root: &Path) -> Result<(), Error> {
     execute(&mut cargo(root, ["test", "--workspace", "--tests"]))?;
-    execute(&mut cargo(root, ["build", "--workspace", "--examples"]))
+    execute(&mut build_examples(root))
+}
+
+fn build_examples(root: &Path) -> Command {
+    cargo(root, ["build", "--workspace", "--examples"])
+}
+
+/// Where cargo builds, as seen from the workspace's folder.
+fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 
 fn loom_models(root: &Path) -> Result<(), Error> {
@@ -115,27 +125,30 @@ fn loom_models(root: &Path) -> Result<(), Error> {
 
 /// Loom's flag changes every crate, so its build has a folder of its own and leaves the other warm.
 fn loom_model(root: &Path, package: &str) -> Command {
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let mut command = cargo(root, ["test", "--profile", "loom", "-p", package, "--test", "loom"]);
-    command.env("CARGO_TARGET_DIR", Path::new(&target).join("loom"));
+    command.env("CARGO_TARGET_DIR", target_folder().join("loom"));
     command.env("RUSTFLAGS", flags.trim_start());
     command
 }
 
+/// Built for the whole workspace and then started: for one package alone, cargo would build its dependencies again with
+/// fewer features.
 fn examples(root: &Path) -> Result<(), Error> {
+    execute(&mut build_examples(root))?;
+    let folder = root.join(target_folder()).join("debug/examples");
     let tree = Tree::read(root)?;
     let mut left_out = Vec::new();
     for file in tree.rust_files() {
-        let Some(Example { package, name }) = Example::at(&file.path) else {
+        let Some(Example { name }) = Example::at(&file.path) else {
             continue;
         };
         if requires_cuda(file) {
             left_out.push(name);
             continue;
         }
-        let mut command = cargo(root, ["run", "-p", package, "--example", name]);
-        execute(command.env("BURSAR_DRIVER", "sim"))?;
+        let mut command = Command::new(folder.join(name).with_extension(EXE_EXTENSION));
+        execute(command.current_dir(root).env("BURSAR_DRIVER", "sim"))?;
     }
     for name in left_out {
         println!("not run: {name} ({REQUIRES_CUDA})");

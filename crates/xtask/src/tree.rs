@@ -45,21 +45,18 @@ impl File {
 /// A numbered example, `crates/PACKAGE/examples/NN-….rs`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Example<'a> {
-    pub(crate) package: &'a str,
     pub(crate) name: &'a str,
 }
 
 impl<'a> Example<'a> {
     pub(crate) fn at(path: &'a str) -> Option<Self> {
         let segments: Vec<&str> = path.split('/').collect();
-        let ["crates", package, "examples", file] = segments[..] else {
+        let ["crates", _, "examples", file] = segments[..] else {
             return None;
         };
         let name = file.strip_suffix(".rs")?;
         match name.as_bytes() {
-            [tens, units, b'-', _, ..] if tens.is_ascii_digit() && units.is_ascii_digit() => {
-                Some(Self { package, name })
-            }
+            [tens, units, b'-', _, ..] if tens.is_ascii_digit() && units.is_ascii_digit() => Some(Self { name }),
             _ => None,
         }
     }
@@ -211,7 +208,7 @@ mod tests {
     #[test]
     fn numbered_examples_are_recognised() {
         let example = Example::at("crates/bursar/examples/01-budget.rs");
-        assert_eq!(example, Some(Example { package: "bursar", name: "01-budget" }));
+        assert_eq!(example, Some(Example { name: "01-budget" }));
         for path in [
             "crates/bursar/examples/budget.rs",
             "crates/bursar/examples/1-budget.rs",

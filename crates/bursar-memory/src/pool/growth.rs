@@ -28,12 +28,16 @@ impl<F: FrameSource> Pool<F> {
             other => return other,
         }
         context.trim();
+        // What another thread has in hand may come back between a look and a refusal: only one that began with nothing in
+        // anybody's hand counts.
+        let mut quiet = self.middle().flights == 0;
         let mut outcome = self.take_or_grow(want);
         for _ in 0..ROUNDS {
-            if !outcome.as_ref().is_err_and(refused) || self.middle().flights == 0 {
+            if quiet || !outcome.as_ref().is_err_and(refused) {
                 break;
             }
             std::thread::yield_now();
+            quiet = self.middle().flights == 0;
             outcome = self.take_or_grow(want);
         }
         outcome.map_err(|error| if refused(&error) { context.explain(error, Bytes(want.len * UNIT)) } else { error })
