@@ -140,7 +140,9 @@ impl<F: FrameSource> Pool<F> {
     /// reach; answers how much went. It waits for nothing: what is pending stays.
     pub fn trim(&self, keep: Bytes) -> Bytes {
         self.drain(None, None);
-        let _ = self.look_everywhere();
+        if let Err(error) = self.look_everywhere() {
+            self.context.fault().record(error);
+        }
         self.give_back(keep.get().div_ceil(UNIT))
     }
 
@@ -151,14 +153,9 @@ impl<F: FrameSource> Pool<F> {
     }
 
     fn reading(&self) -> PoolReading {
-        PoolReading {
-            device: self.context().device(),
-            held: self.held(),
-            live: self.bytes_outstanding(),
-            cached: self.cached(),
-            pending: self.pending(),
-            largest_free_run: self.largest_free_run(),
-        }
+        let (device, live) = (self.context.device(), self.bytes_outstanding());
+        let Standing { held, cached, pending, largest_free_run } = self.standing();
+        PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
 
     /// Empties magazines into the lanes of their streams; `true` if there was anything. With the middle in hand from the
@@ -423,11 +420,14 @@ impl<F: FrameSource> Member for Pool<F> {
     }
 
     fn standing(&self) -> Standing {
+        let middle = self.middle();
+        let kept = self.shards.kept();
+        let bytes = |units: u64| Bytes(units * UNIT);
         Standing {
-            held: self.held(),
-            cached: self.cached(),
-            pending: self.pending(),
-            largest_free_run: Some(self.largest_free_run()),
+            held: bytes(middle.ground.held()),
+            cached: bytes(middle.free_units() + kept),
+            pending: bytes(middle.unsettled() + kept),
+            largest_free_run: Some(bytes(middle.longest())),
         }
     }
 

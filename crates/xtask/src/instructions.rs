@@ -26,8 +26,9 @@ with budget and statistics on. Given words, only lines that have them all are me
 
 Example:
   cargo xtask instructions pairs
-  pairs async 1428 driver 436
-  pairs direct 1324 driver 419
+  pairs pool 360 driver 0
+  pairs async 1068 driver 437
+  pairs direct 980 driver 422
 ";
 
 const PACKAGE: &str = "bursar-cli";

@@ -33,7 +33,7 @@ impl FrameSizes {
     fn aim(self, held: u64, shared: bool) -> u64 {
         let small = if shared { self.granule * SHARED } else { self.granule };
         let coarse = if held < FINE { 0 } else { (held / FRAMES).next_multiple_of(self.granule) };
-        coarse.clamp(small, self.most.max(small)).min(self.most)
+        coarse.max(small).min(self.most)
     }
 }
 
@@ -123,7 +123,7 @@ impl Ground {
 
     /// How much has to be mapped for `len` units of which `have` are there.
     fn missing(&self, len: u64, have: u64) -> u64 {
-        (len - have.min(len)).next_multiple_of(self.sizes.granule)
+        len.saturating_sub(have).next_multiple_of(self.sizes.granule)
     }
 
     /// Takes addresses for `len` units: after `base`, which was found by [`best_base`](Self::best_base), or where there is

@@ -5,7 +5,8 @@ use super::middle::Undone;
 use super::runs::UNIT;
 use super::{Pool, Want, hands};
 use bursar_core::{
-    Action, Bytes, DevicePtr, Error, Frame, FrameKind, FrameSource, Holder, Record, RefusedFrame, Result,
+    Action, Bytes, DevicePtr, DriverError, Error, Frame, FrameKind, FrameSource, Holder, Record, RefusedFrame, Result,
+    Status,
 };
 use std::ops::Range;
 
@@ -57,7 +58,10 @@ impl<F: FrameSource> Pool<F> {
         let room = want.len + want.align - 1;
         let plan = middle.plan(want.place, room);
         drop(middle);
-        let Some((growth, home)) = plan else { return Err(self.no_addresses(room)) };
+        let Some((growth, home)) = plan else {
+            let error = DriverError::new("address_reserve", self.context.device(), Status::OutOfMemory);
+            return Err(self.context.allocation_failed(error, Bytes(room * UNIT)));
+        };
         match self.carry_out(growth) {
             Ok((growth, frames)) => {
                 let mut middle = self.middle();
@@ -181,21 +185,10 @@ impl<F: FrameSource> Pool<F> {
         self.tell(Action::Grow, ptr / UNIT, len + 1);
         let mut middle = self.middle();
         middle.ground.made(frame.bytes());
-        middle.add_slab(ptr / UNIT, Placed { frame, len });
+        middle.enter(ptr / UNIT, Placed { frame, len });
         let taken = middle.take(want.place, want.len, want.align);
         drop(middle);
         taken.map_or_else(|| self.add_slab(want), Ok)
-    }
-
-    fn no_addresses(&self, room: u64) -> Error {
-        let context = self.context();
-        match context.driver().memory(context.device()) {
-            Ok(info) => {
-                let (device, requested) = (context.device(), Bytes(room * UNIT));
-                Error::OutOfMemory { device, requested, free: info.free, total: info.total }
-            }
-            Err(error) => context.failed(error),
-        }
     }
 
     /// Gives whole free frames back until no more than `keep` units are free; answers how much went.
@@ -217,7 +210,7 @@ impl<F: FrameSource> Pool<F> {
                 }
                 Err(error) => {
                     context.fault().record(error);
-                    self.middle().add_slab(from, placed);
+                    self.middle().enter(from, placed);
                 }
             }
         }

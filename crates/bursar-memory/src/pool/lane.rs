@@ -15,8 +15,6 @@ pub(super) struct Lane {
     pub(super) now: u64,
     /// The latest stamp of a run here.
     latest: u64,
-    /// Everything stamped before this is known to have been passed.
-    pub(super) passed: u64,
     /// The last event recorded, and the time it ended, while it is not known to have been passed.
     pub(super) event: Option<Mark>,
     /// For other lanes, by their place: everything they stamped before this, this stream waits for or came after.
@@ -86,9 +84,9 @@ impl Lane {
         }
     }
 
-    /// Takes out what has been passed, into `to`; answers how much that was.
-    pub(super) fn pass(&mut self, to: &mut Runs) -> u64 {
-        let (before, passed) = (self.runs.total(), self.passed);
+    /// Takes out what was stamped before a time that has been passed, into `to`; answers how much that was.
+    pub(super) fn pass(&mut self, passed: u64, to: &mut Runs) -> u64 {
+        let before = self.runs.total();
         let mut hand_over = |run: Run| {
             let added = to.insert(Run { stamp: 0, ..run });
             debug_assert!(added, "{run:?} was nobody's");

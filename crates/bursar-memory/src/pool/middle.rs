@@ -165,10 +165,7 @@ impl Middle {
     pub(super) fn passed(&mut self, question: &Question, before: u64) -> u64 {
         let Self { lanes, settled, .. } = self;
         match lanes[question.place].as_mut() {
-            Some(lane) if lane.life == question.life => {
-                lane.passed = lane.passed.max(before);
-                lane.pass(settled)
-            }
+            Some(lane) if lane.life == question.life => lane.pass(before, settled),
             _ => 0,
         }
     }
@@ -261,8 +258,7 @@ impl Middle {
         self.flights -= 1;
         self.ground.give_addresses(plan.at, plan.need);
         for Move { from, placed } in plan.still {
-            self.settle(Run { at: from, len: placed.len, stamp: 0 });
-            self.ground.place(from, placed);
+            self.enter(from, placed);
         }
         for (from, len) in plan.vacated {
             self.ground.give_addresses(from, len);
@@ -295,8 +291,8 @@ impl Middle {
         debug_assert!(freed, "{len} at {at} were kept");
     }
 
-    /// Enters a slab.
-    pub(super) fn add_slab(&mut self, at: u64, placed: Placed) {
+    /// Enters a frame that is free for everyone where it lies.
+    pub(super) fn enter(&mut self, at: u64, placed: Placed) {
         self.settle(Run { at, len: placed.len, stamp: 0 });
         self.ground.place(at, placed);
     }
@@ -317,9 +313,7 @@ impl Middle {
         }
         (moves, spare)
     }
-}
 
-impl Middle {
     /// Takes every lane's event, at the pool's end.
     pub(super) fn take_events(&mut self) -> Vec<RawEvent> {
         self.lanes.iter_mut().flatten().filter_map(|lane| lane.event.take()).map(|mark| mark.event).collect()

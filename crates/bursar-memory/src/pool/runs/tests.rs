@@ -1,0 +1,112 @@
+//! Runs against the slow way.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// What [`Runs`] promises, the slow way.
+#[derive(Debug, Default)]
+struct Model(BTreeMap<u64, (u64, u64)>);
+
+impl Model {
+    fn insert(&mut self, run: Run) -> bool {
+        if self.0.iter().any(|(&at, &(len, _))| at < run.end() && run.at < at + len) {
+            return false;
+        }
+        self.0.insert(run.at, (run.len, run.stamp));
+        let entries: Vec<_> = std::mem::take(&mut self.0).into_iter().collect();
+        for (at, (len, stamp)) in entries {
+            match self.0.last_entry() {
+                Some(mut last) if *last.key() + last.get().0 == at => {
+                    let (before, older) = *last.get();
+                    last.insert((before + len, older.max(stamp)));
+                }
+                _ => drop(self.0.insert(at, (len, stamp))),
+            }
+        }
+        true
+    }
+
+    fn find(&self, len: u64, align: u64) -> Option<u64> {
+        let fits = |at: u64, run: u64| at.next_multiple_of(align) + len <= at + run;
+        self.0.iter().find(|&(&at, &(run, _))| fits(at, run)).map(|(&at, _)| at)
+    }
+
+    fn remove(&mut self, range: Range<u64>) {
+        let (&at, &(len, stamp)) = self.0.range(..=range.start).next_back().expect("a run that holds it");
+        self.0.remove(&at);
+        if at < range.start {
+            self.0.insert(at, (range.start - at, stamp));
+        }
+        if range.end < at + len {
+            self.0.insert(range.end, (at + len - range.end, stamp));
+        }
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        self.0.iter().map(|(&at, &(len, stamp))| Run { at, len, stamp }).collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u64, u64),
+    Take(u64, u64),
+    Ending(usize),
+    Starting(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..4000u64, 1..4u64).prop_map(|(at, len)| Step::Insert(at, len)),
+        2 => (1..6u64, 0..3u32).prop_map(|(len, align)| Step::Take(len, 1 << align)),
+        1 => any::<usize>().prop_map(Step::Ending),
+        1 => any::<usize>().prop_map(Step::Starting),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn p2_runs_answer_what_the_slow_way_answers(steps in prop::collection::vec(step(), 1..2500)) {
+        let (mut runs, mut model) = (Runs::default(), Model::default());
+        for (stamp, step) in (0u64..).zip(steps) {
+            match step {
+                Step::Insert(at, len) => {
+                    let run = Run { at, len, stamp };
+                    prop_assert_eq!(runs.insert(run), model.insert(run));
+                }
+                Step::Take(len, align) => {
+                    prop_assert_eq!(runs.find(len).map(|spot| spot.at), model.find(len, 1));
+                    let spot = runs.find_aligned(len, align);
+                    prop_assert_eq!(spot.map(|spot| spot.at), model.find(len, align));
+                    if let Some(spot) = spot {
+                        let at = runs.carve(spot, len, align);
+                        prop_assert!(at.is_multiple_of(align));
+                        model.remove(at..at + len);
+                    }
+                }
+                Step::Ending(pick) | Step::Starting(pick) => {
+                    let all = model.runs();
+                    let Some(&run) = all.get(pick % all.len().max(1)) else { continue };
+                    let (none, taken) = match step {
+                        Step::Ending(_) => (runs.take_ending_at(run.end() + 1), runs.take_ending_at(run.end())),
+                        _ => (runs.take_starting_at(run.at + 1), runs.take_starting_at(run.at)),
+                    };
+                    prop_assert!(none.is_none_or(|other| other != run));
+                    if let Some(other) = none {
+                        model.remove(other.range());
+                    }
+                    prop_assert_eq!(taken, Some(run));
+                    model.remove(run.range());
+                }
+            }
+            prop_assert_eq!(runs.total(), model.runs().iter().map(|run| run.len).sum::<u64>());
+            prop_assert_eq!(runs.longest(), model.runs().iter().map(|run| run.len).max().unwrap_or(0));
+        }
+        prop_assert_eq!(runs.iter().collect::<Vec<_>>(), model.runs());
+        let long: Vec<_> = model.runs().into_iter().filter(|run| run.len >= 3).collect();
+        prop_assert_eq!(runs.iter_long(3).collect::<Vec<_>>(), long);
+    }
+}
