@@ -19,8 +19,17 @@ use std::sync::Arc;
 const PAIR: Bytes = Bytes::kib(1);
 const PAIRS: u64 = 10_000;
 
-/// The other kind of work is the bundled trace.
+/// Another kind of work is the bundled trace.
 const KINDS: [&str; 2] = ["pairs", "replay"];
+
+/// The third is the pool's middle, with so many free blocks that do not lie next to each other.
+const FREE_BLOCKS: [usize; 2] = [1_000, 100_000];
+/// So many operations, half of them frees, on blocks of these sizes: too long for magazines.
+const IN_THE_MIDDLE: u64 = 20_000;
+const MIDDLING: std::ops::Range<u64> = 65 << 10..128 << 10;
+/// So many of the blocks in use are exchanged for others.
+const EXCHANGED: usize = 64;
+const SEED: u64 = 7;
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,10 +40,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for kind in KINDS {
                 StackName::value_variants().iter().for_each(|stack| println!("{kind} {}", stack.as_str()));
             }
+            FREE_BLOCKS.iter().for_each(|free| println!("middle {free}"));
             return Ok(());
         }
         ["pairs", stack] => pairs(StackName::from_str(stack, false)?)?,
         ["replay", stack] => replay(StackName::from_str(stack, false)?)?,
+        ["middle", free] => middle(free.parse()?)?,
         _ => return Err(format!("no such measurement: {}", words.join(" ")).into()),
     };
     println!("{units}");
@@ -63,6 +74,73 @@ fn measured_pairs(memory: &dyn DeviceMemoryResource, stream: Stream, tag: AllocT
     for _ in 0..PAIRS {
         let block = memory.allocate(PAIR.get(), 256, stream, tag)?;
         memory.deallocate(block, stream)?;
+    }
+    Ok(())
+}
+
+/// Numbers in a random order that is the same each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+
+    fn size(&mut self) -> u64 {
+        MIDDLING.start + self.below((MIDDLING.end - MIDDLING.start) as usize) as u64
+    }
+}
+
+/// Fills the pool and frees every other block in a random order, so that `free` blocks lie free with one in use between any
+/// two; then exchanges a few of those in use, at random.
+fn middle(free: usize) -> bursar::Result<u64> {
+    let (context, memory) = open(StackName::Pool)?;
+    let (stream, tag, mut random) = (context.create_stream(0)?, tag!("middle"), Random(SEED));
+    let all: Vec<_> =
+        (0..2 * free).map(|_| memory.allocate(random.size(), 256, stream, tag)).collect::<Result<_, _>>()?;
+    let (mut used, mut freed) = (Vec::new(), Vec::new());
+    for (place, block) in all.into_iter().enumerate() {
+        if place % 2 == 0 { freed.push(block) } else { used.push(block) }
+    }
+    while !freed.is_empty() {
+        let block = freed.swap_remove(random.below(freed.len()));
+        memory.deallocate(block, stream)?;
+    }
+    let mut exchanged: Vec<_> = (0..EXCHANGED).map(|_| Some(used.swap_remove(random.below(used.len())))).collect();
+    exchange(&*memory, &mut exchanged, &mut random, IN_THE_MIDDLE / 10)?;
+    measured_middle(&*memory, &mut exchanged, &mut random)?;
+    for block in used.into_iter().chain(exchanged.into_iter().flatten()) {
+        memory.deallocate(block, stream)?;
+    }
+    Ok(IN_THE_MIDDLE)
+}
+
+#[inline(never)]
+fn measured_middle(
+    memory: &dyn DeviceMemoryResource,
+    blocks: &mut [Option<DeviceBlock>],
+    random: &mut Random,
+) -> bursar::Result<()> {
+    exchange(memory, blocks, random, IN_THE_MIDDLE)
+}
+
+#[inline(always)]
+fn exchange(
+    memory: &dyn DeviceMemoryResource,
+    blocks: &mut [Option<DeviceBlock>],
+    random: &mut Random,
+    operations: u64,
+) -> bursar::Result<()> {
+    for _ in 0..operations / 2 {
+        let place = random.below(blocks.len());
+        if let Some(block) = blocks[place].take() {
+            let (stream, tag) = (block.stream(), block.tag());
+            memory.deallocate(block, stream)?;
+            blocks[place] = Some(memory.allocate(random.size(), 256, stream, tag)?);
+        }
     }
     Ok(())
 }

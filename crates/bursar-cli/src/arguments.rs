@@ -1,6 +1,6 @@
 //! What can be asked on the command line.
 
-use crate::{bench, replay};
+use crate::{bench, completions, fit, ledger, replay, run};
 use bursar::driver::{Choice, SimDevices};
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
@@ -21,7 +21,13 @@ pub(crate) struct Arguments {
     pub(crate) driver: Choice,
 
     /// Simulated devices: how many and how large; with @NAME, the same in every process.
-    #[arg(long, global = true, value_name = "NxSIZE[@NAME]", default_value = "2x80GiB")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "NxSIZE[@NAME]",
+        env = bursar::driver::SIM_DEVICES_VARIABLE,
+        default_value = "2x80GiB"
+    )]
     pub(crate) sim_devices: SimDevices,
 }
 
@@ -42,6 +48,30 @@ pub(crate) enum Command {
     /// Times the hot path.
     #[command(subcommand, after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4")]
     Bench(Bench),
+    /// Says how many workers fit into RAM or VRAM, and why.
+    #[command(after_help = fit::EXAMPLES)]
+    Fit(fit::Stage),
+    /// Runs as many workers as fit, each with its device and its share, until they have ended.
+    ///
+    /// What workers write is shown line by line with their number. Ctrl-C and SIGTERM reach every process of every worker;
+    /// those that are left after the grace are killed, at once if asked twice. No process of a worker outlives the run.
+    #[command(after_help = run::EXAMPLES)]
+    Run(run::Asked),
+    /// Ends workers whose run was killed.
+    #[command(name = run::KEEPER, hide = true)]
+    KeepWorkers,
+    /// Who holds what of each device, and what all programs together may hold.
+    #[command(subcommand, after_help = ledger::EXAMPLES)]
+    Ledger(ledger::Asked),
+    /// Prints the script by which a shell completes this command.
+    #[command(after_help = completions::COMPLETION_EXAMPLES)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints the manual page of this command or of one of its commands, or writes all of them.
+    #[command(after_help = completions::MAN_EXAMPLES)]
+    Man(completions::Wanted),
     /// Turns a trace of one format into another, chosen by the ending: .csv, .jsonl or .pickle, with or without .gz.
     #[command(after_help = "Example:\n  bursar convert snapshot.pickle run.csv.gz")]
     Convert {
@@ -59,6 +89,9 @@ pub(crate) enum Bench {
     /// Allocates and frees one block over and over, each thread on a stream of its own.
     #[command(after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4 --stack async")]
     Pairs(bench::Asked),
+    /// Pins memory as the driver does and as Bursar does, and copies both, and pageable memory, to the device and back.
+    #[command(after_help = bench::pinned::EXAMPLES)]
+    Pinned(bench::pinned::Asked),
 }
 
 const EXAMPLES: &str = "\
@@ -67,6 +100,9 @@ Examples:
   bursar devices --json           what the devices are, for a script
   bursar devices --driver sim --sim-devices 1x24GiB
   bursar replay run.csv.gz        what a real program's allocations cost
+  bursar ledger show              who holds what of each device
+  bursar fit --per-worker 6GiB --want 8             how many workers fit
+  bursar run --per-worker 6GiB --want 8 -- ./work   and runs them
 
 Sizes are 512, 4KiB, 10GB or 1.5GiB.
 Exit status: 0 done, 1 the answer is no, 2 wrong usage or a bad trace, 3 the machine failed us.";

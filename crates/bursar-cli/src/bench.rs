@@ -1,5 +1,7 @@
 //! `bursar bench`: what an allocation and its free cost.
 
+pub(crate) mod pinned;
+
 use crate::output::{FAINT, Failure, HEADING, Show};
 use crate::stacks::StackName;
 use bursar::driver::OpenedDriver;

@@ -1,5 +1,6 @@
 //! `bursar devices`: what the driver knows.
 
+use crate::ledger;
 use crate::output::{BAD, FAINT, HEADING, Show};
 use bursar::driver::OpenedDriver;
 use bursar::{Bytes, DeviceContext, DeviceFacts, DeviceId, NumaNode};
@@ -30,6 +31,14 @@ pub(crate) struct Device {
     name: String,
     total: u64,
     free: u64,
+    /// What programs hold through the device's ledger; unknown where that cannot be read.
+    held: Option<u64>,
+    /// What they have set aside there and do not hold.
+    undrawn: Option<u64>,
+    /// What is used outside it.
+    unmanaged: Option<u64>,
+    /// Why its ledger cannot be read.
+    ledger_error: Option<String>,
     numa_node: Option<u32>,
     links: Vec<Link>,
     stream_ordered_pools: bool,
@@ -60,6 +69,11 @@ fn describe(opened: &OpenedDriver, device: DeviceId) -> bursar::Result<Device> {
     let memory = opened.driver.memory(device)?;
     let links = opened.driver.links(device)?;
     let DeviceFacts { name, uuid, pci, numa_node, capabilities, .. } = context.facts();
+    let (accounts, ledger_error) = match ledger::reading_for(context.facts()) {
+        Ok(Some(reading)) => (Some((reading.held, reading.undrawn)), None),
+        Ok(None) => (Some((Bytes::ZERO, Bytes::ZERO)), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
     Ok(Device {
         ordinal: device.0,
         uuid: uuid.to_string(),
@@ -67,6 +81,10 @@ fn describe(opened: &OpenedDriver, device: DeviceId) -> bursar::Result<Device> {
         name: name.clone(),
         total: memory.total.get(),
         free: memory.free.get(),
+        held: accounts.map(|(held, _)| held.get()),
+        undrawn: accounts.map(|(_, undrawn)| undrawn.get()),
+        unmanaged: accounts.map(|(held, _)| memory.used().saturating_sub(held).get()),
+        ledger_error,
         numa_node: numa_node.index(),
         links: links.iter().map(|link| Link { to: link.to.0, kind: link.kind.to_string() }).collect(),
         stream_ordered_pools: capabilities.stream_ordered,
@@ -102,6 +120,13 @@ impl Show for Device {
         let pages = self.page_granularity.map_or("no".to_owned(), |bytes| Bytes(bytes).to_string());
         writeln!(out, "gpu{}  {}  {} free of {}", self.ordinal, self.name, Bytes(self.free), Bytes(self.total))?;
         writeln!(out, "      {}", self.uuid)?;
+        match (self.held, self.undrawn, self.unmanaged) {
+            (Some(held), Some(undrawn), Some(unmanaged)) => {
+                let [held, undrawn, unmanaged] = [held, undrawn, unmanaged].map(Bytes);
+                writeln!(out, "      {held} held, {undrawn} set aside, {unmanaged} unmanaged")?;
+            }
+            _ => writeln!(out, "      {BAD}{}{BAD:#}", self.ledger_error.as_deref().unwrap_or("unknown"))?,
+        }
         writeln!(out, "      PCI {}, NUMA node {node}", self.pci.clone().unwrap_or_else(unknown))?;
         writeln!(out, "      links: {}", if links.is_empty() { unknown() } else { links.join(", ") })?;
         let pools = if self.stream_ordered_pools { "yes" } else { "no" };

@@ -2,6 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 use bursar::driver::DriverChoiceError;
+use bursar::ledger::LedgerError;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 pub(crate) const HEADING: Style = AnsiColor::Cyan.on_default().bold();
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
 pub(crate) const BAD: Style = AnsiColor::Red.on_default();
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 pub(crate) const FAINT: Style = Style::new().dimmed();
 
 /// How far long work has come, on standard error where that is a terminal.
@@ -70,6 +72,13 @@ pub(crate) enum Failure {
     Memory(bursar::Error),
     Trace(bursar::trace::TraceError),
     Output(std::io::Error),
+    /// Pinned memory that could not be had.
+    Host(bursar::host::HostError),
+    Ledger(LedgerError),
+    /// Workers that do not fit, or what could not be found out about them.
+    Fit(bursar::fit::FitError),
+    /// A run of workers that did not end well.
+    Run(crate::run::RunFailure),
     /// A file that was to be written.
     File {
         path: PathBuf,
@@ -91,9 +100,33 @@ impl From<bursar::Error> for Failure {
     }
 }
 
+impl From<bursar::fit::FitError> for Failure {
+    fn from(error: bursar::fit::FitError) -> Self {
+        match error {
+            bursar::fit::FitError::Memory(error) => Self::Memory(error),
+            error => Self::Fit(error),
+        }
+    }
+}
+
+impl From<bursar::host::HostError> for Failure {
+    fn from(error: bursar::host::HostError) -> Self {
+        match error {
+            bursar::host::HostError::Device(error) => Self::Memory(error),
+            error => Self::Host(error),
+        }
+    }
+}
+
 impl From<bursar::DriverError> for Failure {
     fn from(error: bursar::DriverError) -> Self {
         Self::Memory(error.into())
+    }
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
     }
 }
 
@@ -122,6 +155,14 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
         Failure::Trace(error) => {
             (error.to_string(), "a trace is an RMM CSV log, JSON lines, or a PyTorch memory snapshot, gzipped or not")
         }
+        Failure::Fit(error) if error.is_capacity() => {
+            (error.to_string(), "need less, free some, or go on with one worker by --allow-overflow")
+        }
+        Failure::Fit(error) => (error.to_string(), "--available SIZE says what there is, whatever the machine says"),
+        Failure::Run(failure) => (failure.to_string(), failure.advice()),
+        Failure::Ledger(error) => (error.to_string(), "`bursar ledger show` shows who holds what"),
+        Failure::Host(error) if error.is_capacity() => (error.to_string(), "ask for less, or free some"),
+        Failure::Host(error) => (error.to_string(), "`bursar help` shows the options of each command"),
         Failure::Output(error) => (error.to_string(), "standard output could not be written"),
         Failure::File { path, error } => {
             (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
@@ -149,10 +190,16 @@ impl Failure {
                 | Memory::InvalidValue { .. }
                 | Memory::InvalidNumber { .. },
             ) => WRONG_USAGE,
+            Self::Ledger(LedgerError::Held { .. }) => ANSWER_IS_NO,
             Self::Trace(error) if is_a_broken_disk(&error.reason) => MACHINE_FAILED,
             Self::File { error, .. } if is_the_disk(error) => MACHINE_FAILED,
+            Self::Fit(error) if error.is_capacity() => ANSWER_IS_NO,
+            Self::Run(failure) => failure.status(),
+            Self::Host(error) if error.is_capacity() => ANSWER_IS_NO,
+            Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
+            Self::Host(_) => MACHINE_FAILED,
             Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
-            Self::Driver(_) | Self::Memory(_) | Self::Output(_) => MACHINE_FAILED,
+            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Ledger(_) | Self::Output(_) => MACHINE_FAILED,
         }
     }
 }

@@ -26,7 +26,8 @@ impl StackName {
         }
     }
 
-    /// Builds it for a device, under a limit if there is one.
+    /// Builds it for a device, under a limit if there is one, and on the share of the device that this process was given, if
+    /// it was given one.
     pub(crate) fn build(
         self,
         context: &Arc<DeviceContext>,
@@ -34,11 +35,20 @@ impl StackName {
         statistics: &Statistics,
     ) -> bursar::Result<Arc<dyn DeviceMemoryResource>> {
         let stack = Stack::new().observe(statistics.clone());
+        let pooled = stack.clone().layer(PagePool::default());
         let budget = GlobalDeviceBudget::of(limit.unwrap_or(Bytes::MAX));
+        let Some(share) = Ledgers::share(context)? else {
+            return Ok(match self {
+                Self::Pool => Arc::new(pooled.layer(budget).over(leaf::Frames).build(context)?),
+                Self::Async => Arc::new(stack.layer(budget).over(leaf::Async).build(context)?),
+                Self::Direct => Arc::new(stack.layer(budget).over(leaf::Direct).build(context)?),
+            });
+        };
+        let share = GlobalDeviceBudget::shared(Arc::new(share));
         Ok(match self {
-            Self::Pool => Arc::new(stack.layer(PagePool::default()).layer(budget).over(leaf::Frames).build(context)?),
-            Self::Async => Arc::new(stack.layer(budget).over(leaf::Async).build(context)?),
-            Self::Direct => Arc::new(stack.layer(budget).over(leaf::Direct).build(context)?),
+            Self::Pool => Arc::new(pooled.layer(budget).layer(share).over(leaf::Frames).build(context)?),
+            Self::Async => Arc::new(stack.layer(budget).layer(share).over(leaf::Async).build(context)?),
+            Self::Direct => Arc::new(stack.layer(budget).layer(share).over(leaf::Direct).build(context)?),
         })
     }
 }

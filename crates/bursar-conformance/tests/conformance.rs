@@ -1,6 +1,7 @@
 //! Every clause on every driver and every stack. A driver or a stack more is one line more.
 #![allow(unsafe_code)]
 
+use bursar::ledger::Ledger;
 use bursar_conformance::{DriverRow, Kind, Leaks, Opened, StackRow, trials};
 use bursar_core::{Bytes, DeviceId, Driver, RawContext, RawStream, Stack, leaf};
 use bursar_cuda::Cuda;
@@ -23,6 +24,11 @@ fn budget() -> bursar_memory::BudgetLayer {
     GlobalDeviceBudget::of(LIMIT)
 }
 
+/// The same limit, as an account of a ledger that this process has to itself.
+fn shared() -> bursar_memory::SharedBudgetLayer {
+    GlobalDeviceBudget::shared_by(|_| Ok(Arc::new(Ledger::private(LIMIT).account()?)))
+}
+
 /// A guard that lets go of what is freed at once.
 fn guard() -> Guard {
     Guard::default().quarantine(Bytes::ZERO)
@@ -38,6 +44,12 @@ fn stacks() -> Vec<StackRow> {
         StackRow::new("async", ASYNC, || Stack::new().over(leaf::Async)),
         StackRow::new("budget/direct", LIMITED_DIRECT, || Stack::new().layer(budget()).over(leaf::Direct)),
         StackRow::new("budget/async", LIMITED_ASYNC, || Stack::new().layer(budget()).over(leaf::Async)),
+        StackRow::new("shared/direct", LIMITED_DIRECT, || Stack::new().layer(shared()).over(leaf::Direct)),
+        StackRow::new("shared/async", LIMITED_ASYNC, || Stack::new().layer(shared()).over(leaf::Async)),
+        StackRow::new("pool/shared", POOL, || {
+            let shared = GlobalDeviceBudget::shared_by(|_| Ok(Arc::new(Ledger::private(Bytes::gib(1)).account()?)));
+            Stack::new().layer(PagePool::default()).layer(shared).over(leaf::Frames)
+        }),
         StackRow::new("statistics/budget/async", LIMITED_ASYNC, || {
             Stack::new().observe(Statistics::default()).layer(budget()).over(leaf::Async)
         }),

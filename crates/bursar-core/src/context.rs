@@ -218,7 +218,9 @@ impl DeviceContext {
     /// The driver's handle of a stream that may be used here, for the driver and other libraries. Whoever has it can
     /// capture the stream into a graph, so from now on the driver is asked about that at each allocation and free.
     pub fn resolve(&self, stream: Stream) -> Result<RawStream> {
-        self.streams.expose(stream)
+        let raw = self.streams.expose(stream)?;
+        self.fault.alarm();
+        Ok(raw)
     }
 
     /// Keeps a stream that may be used here alive while it is used: for those who hand out memory.
@@ -229,22 +231,29 @@ impl DeviceContext {
 
     /// The driver's handle of a stream that memory may be ordered on without a further question: one that this context
     /// made, so that it stays, and that nobody else has the handle of, so that it is not being captured. For all others,
-    /// [`hold_for_memory`](Self::hold_for_memory). The answer stays right for as long as
-    /// [`exposures`](Self::exposures) stays the same.
+    /// [`hold_for_memory`](Self::hold_for_memory). The answer stays right while there are no more
+    /// [`alarms`](Self::alarms).
     pub fn own_stream(&self, stream: Stream) -> Option<RawStream> {
         self.streams.unexposed(stream)
     }
 
-    /// How often the handle of a stream has been given to others.
+    /// How often there was reason to look twice: a fault was remembered, or the handle of a stream given to others. Whoever
+    /// reads it before looking need not look again while it stays the same.
     #[inline]
-    pub fn exposures(&self) -> u32 {
-        self.streams.exposures()
+    pub fn alarms(&self) -> u32 {
+        self.fault.alarms()
     }
 
     /// What its streams are known to come after.
     #[inline]
     pub(crate) const fn clocks(&self) -> &Clocks {
         &self.clocks
+    }
+
+    /// Whether a stream is of this context; it may have ended.
+    #[inline]
+    pub(crate) fn is_own(&self, stream: Stream) -> bool {
+        self.streams.is_own(stream)
     }
 
     /// Refuses a stream of another context.
@@ -381,7 +390,7 @@ impl DeviceContext {
     }
 
     /// How its members stand together; nothing where there are none.
-    pub(crate) fn standing(&self) -> Option<Standing> {
+    pub fn standing(&self) -> Option<Standing> {
         self.members().iter().map(|member| member.standing()).reduce(Standing::and)
     }
 

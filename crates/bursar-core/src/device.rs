@@ -140,6 +140,7 @@ impl fmt::Display for NumaNode {
 ///     pci: None,
 ///     numa_node: NumaNode::UNKNOWN,
 ///     total: Bytes::gib(80),
+///     shared: false,
 ///     stream_priorities: 0..=0,
 ///     capabilities: Capabilities { stream_ordered: true, page_granularity: None },
 /// };
@@ -157,6 +158,8 @@ pub struct DeviceFacts {
     pub numa_node: NumaNode,
     /// All of its memory.
     pub total: Bytes,
+    /// Whether other processes can open the same device: so it is with every physical one.
+    pub shared: bool,
     /// Priorities a stream may have, the most urgent first: lower numbers are more urgent.
     pub stream_priorities: std::ops::RangeInclusive<i32>,
     /// What it can do.

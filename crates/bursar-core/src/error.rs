@@ -44,6 +44,16 @@ pub enum Error {
         /// All the budget has.
         limit: Bytes,
     },
+    /// What somebody is owed is lent to others, who did not give it back in time.
+    #[error("{requested} requested of what is owed, {remaining} left; still lent to {by}")]
+    Withheld {
+        /// What was asked for.
+        requested: Bytes,
+        /// What was left.
+        remaining: Bytes,
+        /// Who borrows, and how much.
+        by: Box<str>,
+    },
     /// The device itself has no room for the request.
     #[error("{device} is out of memory: {requested} requested, {free} of {total} free")]
     OutOfMemory {
@@ -147,6 +157,15 @@ pub enum Error {
         /// What it lacks.
         what: &'static str,
     },
+    /// The account that memory is charged to cannot be used.
+    #[error("{why}")]
+    Account {
+        /// Which one, what is wrong with it, and what helps.
+        why: Box<str>,
+    },
+    /// The process was forked: what the parent opened stays the parent's.
+    #[error("this process was forked from the one that opened the ledger; open it anew after exec")]
+    Forked,
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -156,7 +175,7 @@ impl Error {
     /// Whether the request failed for want of memory, so that freeing some and asking again could succeed.
     pub const fn is_capacity(&self) -> bool {
         match self {
-            Self::OutOfBudget { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
+            Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory),
             _ => false,
         }

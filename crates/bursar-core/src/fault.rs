@@ -1,7 +1,7 @@
 //! The fault a device remembers, so that a failed free is never silent.
 
 use crate::{DriverError, Error, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// What went wrong where nobody could be told: kept until the next fallible call reports it. A transient fault is
@@ -19,6 +19,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Fault {
     present: AtomicBool,
     first: Mutex<Option<DriverError>>,
+    alarms: AtomicU32,
 }
 
 impl Fault {
@@ -31,12 +32,18 @@ impl Fault {
             _ => *first = Some(error),
         }
         self.present.store(true, Ordering::Release);
+        self.alarm();
     }
 
-    /// Whether nothing is remembered.
+    /// Has everyone look twice, for another reason than a failure.
+    pub(crate) fn alarm(&self) {
+        self.alarms.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often there was a reason to look twice.
     #[inline]
-    pub fn is_clear(&self) -> bool {
-        !self.present.load(Ordering::Acquire)
+    pub(crate) fn alarms(&self) -> u32 {
+        self.alarms.load(Ordering::Acquire)
     }
 
     /// Reports what is remembered.

@@ -6,12 +6,13 @@
 //!   both.
 //! - [`DeviceMemoryResource`] and [`FrameSource`]: what layers and pools are written to. A [`Stack`] composes them over
 //!   one of the [`leaf`]s.
-//! - [`Account`]: who says how much may be held.
+//! - [`Account`]: who says how much may be held, and [`Admission`]: who sets memory aside before it is.
 //!
 //! A [`DeviceContext`] stands beside each device's column of layers. Memory is a [`DeviceBlock`]: a linear token that
 //! cannot be copied, forged or freed twice.
 
 mod account;
+mod admission;
 mod block;
 mod boundary;
 mod context;
@@ -42,6 +43,7 @@ mod units;
 mod uses;
 
 pub use account::Account;
+pub use admission::Admission;
 pub use block::{BlockParts, DeviceBlock, MAX_ALIGN, MIN_ALIGN, OwnerId, Refused, grant};
 pub use boundary::{LentBlocks, RawBlock};
 pub use context::{AdoptedStream, DeviceContext, Member};

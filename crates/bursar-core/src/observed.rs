@@ -1,8 +1,9 @@
 //! The top of every stack: tells the device's sink what was granted, freed and failed.
 
+use crate::tally::Counter;
 use crate::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Record, Refused, Result,
-    Stream,
+    Stream, Tally,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +26,18 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Observed<R> {
     inner: R,
+    /// The tally of the device, if it had one when this was made, and the short way there.
+    tally: Option<Arc<Tally>>,
+    counter: Counter,
 }
 
 impl<R: DeviceMemoryResource> Observed<R> {
     /// Observes `inner`.
-    pub const fn new(inner: R) -> Self {
-        Self { inner }
+    pub fn new(inner: R) -> Self {
+        let context = inner.context();
+        let tally = context.sink().tally().cloned();
+        let counter = tally.as_ref().map(|tally| Counter::new(tally, context.device())).unwrap_or_default();
+        Self { inner, tally, counter }
     }
 
     /// What is observed.
@@ -41,8 +48,45 @@ impl<R: DeviceMemoryResource> Observed<R> {
     /// Whether a block and the stream it is freed on are of this context; either stream may have ended.
     #[inline]
     fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
-        let context = self.context();
-        context.check_own(stream).is_ok() && context.check_own(block.stream()).is_ok()
+        self.context().is_own(stream) && block.stream().is_beside(stream)
+    }
+
+    /// Where blocks are counted; a device has one such place, once it has any.
+    fn tally(&self) -> Option<&Tally> {
+        self.tally.as_ref().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
+    }
+
+    /// Counts a block that was granted, of which nobody wants a record.
+    #[cold]
+    fn count(&self, tag: AllocTag, granted: Bytes) {
+        if let Some(tally) = self.tally() {
+            tally.granted(self.context().device(), tag, granted);
+        }
+    }
+
+    /// Frees a block that cannot be counted where the thread counted last, or of which somebody wants a record.
+    #[cold]
+    #[inline(never)]
+    fn free_and_tell(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        if self.is_local(&block, stream) {
+            self.context().sink().tell(&block, Action::Free, stream);
+            if let Some(tally) = self.tally() {
+                tally.freed(block.device(), block.tag(), block.granted());
+            }
+        }
+        self.free_told(block, stream)
+    }
+
+    /// Frees a block of which has been told.
+    #[inline(always)]
+    fn free_told(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        match self.inner.deallocate(block, stream) {
+            Ok(()) => Ok(()),
+            Err(refused) => {
+                self.take_back(&refused, stream);
+                Err(refused)
+            }
+        }
     }
 
     #[cold]
@@ -67,6 +111,7 @@ impl<R: DeviceMemoryResource> Observed<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for Observed<R> {
+    #[inline]
     fn context(&self) -> &Arc<DeviceContext> {
         self.inner.context()
     }
@@ -94,7 +139,10 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         match self.inner.allocate(bytes, align, stream, tag) {
             Ok(block) => {
-                self.context().sink().granted(&block, stream);
+                self.context().sink().tell(&block, Action::Allocate, block.stream());
+                if !self.counter.granted(block.tag(), block.granted()) {
+                    self.count(block.tag(), block.granted());
+                }
                 Ok(block)
             }
             Err(error) => {
@@ -106,15 +154,11 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        if self.is_local(&block, stream) {
-            self.context().sink().freed(&block, stream);
-        }
-        match self.inner.deallocate(block, stream) {
-            Ok(()) => Ok(()),
-            Err(refused) => {
-                self.take_back(&refused, stream);
-                Err(refused)
-            }
+        let is_quiet = self.is_local(&block, stream) && !self.context().sink().wants(Action::Free);
+        if is_quiet && self.counter.freed(block.tag(), block.granted()) {
+            self.free_told(block, stream)
+        } else {
+            self.free_and_tell(block, stream)
         }
     }
 

@@ -85,6 +85,7 @@ pub trait FrameSource: Holder {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: Holder + ?Sized> Holder for Arc<R> {
+    #[inline]
     fn context(&self) -> &Arc<DeviceContext> {
         (**self).context()
     }
@@ -107,9 +108,11 @@ impl<R: DeviceMemoryResource + ?Sized> DeviceMemoryResource for Arc<R> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         (**self).granted_size(bytes, align)
     }
+    #[inline(always)]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         (**self).allocate(bytes, align, stream, tag)
     }
+    #[inline(always)]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         (**self).deallocate(block, stream)
     }

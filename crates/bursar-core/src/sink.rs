@@ -260,25 +260,16 @@ impl EventSink {
         }
     }
 
-    /// Tells of a block that was granted.
-    #[inline]
-    pub(crate) fn granted(&self, block: &DeviceBlock, stream: Stream) {
-        if self.wants(Action::Allocate) {
-            self.deliver(&Record::of(block, Action::Allocate, stream));
-        }
-        if let Some(tally) = self.tally.get() {
-            tally.granted(block.device(), block.tag(), block.granted());
-        }
+    /// What counts the device's blocks, once somebody has offered to.
+    pub(crate) fn tally(&self) -> Option<&Arc<Tally>> {
+        self.tally.get()
     }
 
-    /// Tells of a block that is freed.
+    /// Tells of what happened to a block on a stream.
     #[inline]
-    pub(crate) fn freed(&self, block: &DeviceBlock, stream: Stream) {
-        if self.wants(Action::Free) {
-            self.deliver(&Record::of(block, Action::Free, stream));
-        }
-        if let Some(tally) = self.tally.get() {
-            tally.freed(block.device(), block.tag(), block.granted());
+    pub(crate) fn tell(&self, block: &DeviceBlock, action: Action, stream: Stream) {
+        if self.wants(action) {
+            self.deliver(&Record::of(block, action, stream));
         }
     }
 

@@ -21,79 +21,93 @@ pub const STREAM_SLOTS: usize = 1024;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Copy, PartialOrd, Ord, Hash)]
-#[allow(clippy::derived_hash_with_manual_eq, reason = "equal words are equal fields")]
-#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
-    context: u32,
-    slot: u32,
-    epoch: u32,
-    device: DeviceId,
+    /// Its context and, in the upper half, its place there, marked if it is adopted.
+    name: u64,
+    /// Which occupant of that place it is and, in the upper half, its device.
+    life: u64,
 }
 
-impl PartialEq for Stream {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.words() == other.words()
-    }
-}
-
-impl Eq for Stream {}
+/// Marks streams that somebody else made, in their epochs and in their names.
+const ADOPTED: u32 = 1 << 31;
 
 impl Stream {
-    /// All of it in two words, to be compared at once.
+    /// In two words and not in four halves: two are passed in registers.
+    const fn new(context: u32, slot: u32, epoch: u32, device: DeviceId) -> Self {
+        let place = slot | epoch & ADOPTED;
+        Self { name: context as u64 | (place as u64) << 32, life: epoch as u64 | (device.0 as u64) << 32 }
+    }
+
     #[inline]
-    pub const fn words(self) -> [u64; 2] {
-        let low = self.context as u64 | (self.slot as u64) << 32;
-        [low, self.epoch as u64 | (self.device.0 as u64) << 32]
+    const fn context(self) -> u32 {
+        self.name as u32
+    }
+
+    #[inline]
+    const fn epoch(self) -> u32 {
+        self.life as u32
+    }
+
+    /// A number that tells it from every other stream of the process, if a context made it. Adopted streams that follow
+    /// each other in one place share theirs, which no stream that a context made has.
+    #[inline]
+    pub const fn name(self) -> u64 {
+        self.name
     }
 
     /// The device it belongs to.
     #[inline]
     pub const fn device(self) -> DeviceId {
-        self.device
+        DeviceId((self.life >> 32) as u32)
     }
 
     /// Its place in the context's table, below [`STREAM_SLOTS`]: to index per-stream state by. An adopted stream's place
     /// is given to another once its adoption has ended.
     #[inline]
     pub const fn slot(self) -> usize {
-        self.slot as usize
+        (self.name >> 32) as usize % STREAM_SLOTS
     }
 
     /// Whether it is the legacy default stream.
     #[inline]
     pub const fn is_default(self) -> bool {
-        self.slot == 0
+        self.slot() == 0
     }
 
     /// Whether somebody else made it, so that it may end while the context lives.
     #[inline]
     pub(crate) const fn is_adopted(self) -> bool {
-        self.epoch & ADOPTED != 0
+        (self.name >> 32) as u32 & ADOPTED != 0
     }
 
     /// Whether it is `other`, a stream of the same context.
     #[inline]
     pub(crate) const fn is_at(self, other: Self) -> bool {
-        self.slot == other.slot && self.epoch == other.epoch
+        self.slot() == other.slot() && self.epoch() == other.epoch()
+    }
+
+    /// Whether both are of one context.
+    #[inline]
+    pub(crate) const fn is_beside(self, other: Self) -> bool {
+        self.context() == other.context()
     }
 
     /// Its number, as messages name it.
     pub const fn number(self) -> StreamNumber {
-        StreamNumber(self.slot)
+        StreamNumber(self.slot() as u32)
     }
 }
 
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{} of {}", self.number(), self.device))
+        f.pad(&format!("{} of {}", self.number(), self.device()))
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({}:{})", self.device, self.slot)
+        write!(f, "Stream({}:{})", self.device(), self.slot())
     }
 }
 
@@ -116,8 +130,6 @@ struct Slot {
     parted: AtomicU32,
 }
 
-const ADOPTED: u32 = 1 << 31;
-
 #[derive(Debug, Default)]
 struct Places {
     next: u32,
@@ -139,7 +151,6 @@ pub(crate) struct StreamTable {
     context: u32,
     device: DeviceId,
     slots: Box<[Slot]>,
-    exposures: AtomicU32,
     places: Mutex<Places>,
 }
 
@@ -183,7 +194,6 @@ impl StreamTable {
             context,
             device,
             slots: (0..STREAM_SLOTS).map(|_| Slot::default()).collect(),
-            exposures: AtomicU32::new(0),
             places: Mutex::default(),
         };
         let placed = table.own(RawStream::LEGACY);
@@ -197,7 +207,7 @@ impl StreamTable {
 
     fn token(&self, slot: u32) -> Stream {
         let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
-        Stream { context: self.context, slot, epoch, device: self.device }
+        Stream::new(self.context, slot, epoch, self.device)
     }
 
     pub(crate) fn default_stream(&self) -> Stream {
@@ -256,7 +266,7 @@ impl StreamTable {
             return None;
         }
         places.known.remove(&raw);
-        entry.epoch.store(stream.epoch + 1, Ordering::SeqCst);
+        entry.epoch.store(stream.epoch() + 1, Ordering::SeqCst);
         drop(places);
         while entry.users.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
@@ -266,14 +276,14 @@ impl StreamTable {
 
     /// Lets the place of a stream whose time has ended be taken again, its work having been put in order.
     pub(crate) fn vacate(&self, stream: Stream) {
-        self.slots[stream.slot()].parted.fetch_max(stream.epoch, Ordering::SeqCst);
-        self.places().vacant.push(stream.slot);
+        self.slots[stream.slot()].parted.fetch_max(stream.epoch(), Ordering::SeqCst);
+        self.places().vacant.push(stream.slot() as u32);
     }
 
     /// Keeps a stream that may be used here alive.
     #[inline]
     pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
-        if stream.context != self.context {
+        if stream.context() != self.context {
             return Err(self.misuse(stream));
         }
         let slot = &self.slots[stream.slot()];
@@ -281,37 +291,37 @@ impl StreamTable {
             return Ok(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
         }
         let held = slot.enter();
-        if slot.epoch.load(Ordering::SeqCst) == stream.epoch { Ok(held) } else { Err(self.misuse(stream)) }
+        if slot.epoch.load(Ordering::SeqCst) == stream.epoch() { Ok(held) } else { Err(self.misuse(stream)) }
     }
 
     /// The handle of a stream that this context made and nobody else has the handle of.
     pub(crate) fn unexposed(&self, stream: Stream) -> Option<RawStream> {
         let slot = self.slots.get(stream.slot())?;
-        let stays = stream.context == self.context && stream.epoch == 1;
+        let stays = stream.context() == self.context && stream.epoch() == 1;
         (stays && !slot.exposed.load(Ordering::SeqCst)).then(|| RawStream(slot.raw.load(Ordering::Relaxed)))
     }
 
-    /// How often a stream has been exposed: while this stays the same, so does what [`unexposed`](Self::unexposed) says.
+    /// Whether a stream is of this table; one that has ended is still.
     #[inline]
-    pub(crate) fn exposures(&self) -> u32 {
-        self.exposures.load(Ordering::Acquire)
+    pub(crate) fn is_own(&self, stream: Stream) -> bool {
+        stream.context() == self.context
     }
 
-    /// Refuses a stream of another table; one that has ended is this table's still.
+    /// Refuses a stream of another table.
     #[inline]
     pub(crate) fn check_own(&self, stream: Stream) -> Result<()> {
-        if stream.context == self.context { Ok(()) } else { Err(self.misuse(stream)) }
+        if self.is_own(stream) { Ok(()) } else { Err(self.misuse(stream)) }
     }
 
     /// Whether a stream of this table was adopted and its adoption has ended.
     #[inline]
     pub(crate) fn has_ended(&self, stream: Stream) -> bool {
-        stream.is_adopted() && self.slots[stream.slot()].epoch.load(Ordering::SeqCst) != stream.epoch
+        stream.is_adopted() && self.slots[stream.slot()].epoch.load(Ordering::SeqCst) != stream.epoch()
     }
 
     /// Whether, besides, the heir of its work comes after that.
     pub(crate) fn has_parted(&self, stream: Stream) -> bool {
-        self.slots[stream.slot()].parted.load(Ordering::SeqCst) >= stream.epoch
+        self.slots[stream.slot()].parted.load(Ordering::SeqCst) >= stream.epoch()
     }
 
     /// Keeps whichever stream is at a place now alive.
@@ -332,7 +342,6 @@ impl StreamTable {
     pub(crate) fn expose(&self, stream: Stream) -> Result<RawStream> {
         let held = self.hold(stream)?;
         self.slots[stream.slot()].exposed.store(true, Ordering::SeqCst);
-        self.exposures.fetch_add(1, Ordering::SeqCst);
         Ok(held.raw())
     }
 
@@ -350,14 +359,14 @@ impl StreamTable {
     /// Whether this context made a stream and nobody else has its handle.
     #[inline]
     pub(crate) fn is_private(&self, stream: Stream) -> bool {
-        stream.context == self.context && !stream.is_adopted() && !self.is_exposed(stream)
+        stream.context() == self.context && !stream.is_adopted() && !self.is_exposed(stream)
     }
 
     #[cold]
     fn misuse(&self, stream: Stream) -> Error {
         let why = match () {
-            () if stream.device != self.device => StreamMisuse::OtherDevice { device: stream.device },
-            () if stream.context != self.context => StreamMisuse::OtherContext,
+            () if stream.device() != self.device => StreamMisuse::OtherDevice { device: stream.device() },
+            () if stream.context() != self.context => StreamMisuse::OtherContext,
             () => StreamMisuse::Ended,
         };
         Error::StreamMisuse { device: self.device, stream: stream.number(), why }

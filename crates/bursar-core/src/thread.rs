@@ -28,6 +28,7 @@ impl Drop for Lease {
     fn drop(&mut self) {
         // From here on the thread has no number of its own: its last destructors share none with a newcomer.
         let _ = CURRENT.try_with(|current| current.set(UNSET));
+        crate::tally::forget_place();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.0);
     }
 }

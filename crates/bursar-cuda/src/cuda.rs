@@ -100,6 +100,7 @@ impl Cuda {
             pci,
             numa_node: conv::numa_node(&numa.unwrap_or_default()),
             total: Bytes(device.outcome(api, api.device_total(handle))? as u64),
+            shared: true,
             stream_priorities: most..=least,
             capabilities: self.capabilities(device)?,
         })

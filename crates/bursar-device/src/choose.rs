@@ -1,7 +1,8 @@
 //! Which device to use.
 
 use crate::{DevicePool, Gpu};
-use bursar_core::{Bytes, NumaNode};
+use bursar_core::{Admission, Bytes, Error, NumaNode, Result};
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl DevicePool {
@@ -34,6 +35,67 @@ impl DevicePool {
         best(self.iter(), free).unwrap_or(&self.gpus[0])
     }
 
+    /// The device that has the most left for a newcomer, less what others have set aside; the first of several. One that
+    /// cannot be asked is passed over; if none can, it is the first. It is only a number, and old when it is read: to have
+    /// the memory, [reserve it](Self::reserve_on_best).
+    pub fn most_available(&self, admission: &impl Admission) -> &Gpu {
+        best(self.iter(), |gpu| admission.available(gpu.context()).ok()).unwrap_or(&self.gpus[0])
+    }
+
+    /// Chooses the device that has the most left and sets `bytes` aside there, in one step: of several that choose at once,
+    /// none gets what another has. A device that turns out to be taken is passed over for the next best; ties go to the
+    /// first. If none has room, the answer is the best one's.
+    ///
+    /// ```
+    /// use bursar_core::{Admission, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
+    /// use bursar_device::DevicePool;
+    /// use std::sync::Arc;
+    ///
+    /// /// Whoever asks first gets the whole device.
+    /// #[derive(Default)]
+    /// struct Whole(std::sync::Mutex<Vec<DeviceId>>);
+    ///
+    /// impl Admission for Whole {
+    ///     type Reservation = DeviceId;
+    ///     fn available(&self, context: &Arc<DeviceContext>) -> Result<Bytes> {
+    ///         let is_taken = self.0.lock().unwrap().contains(&context.device());
+    ///         Ok(if is_taken { Bytes::ZERO } else { context.facts().total })
+    ///     }
+    ///     fn reserve(&self, context: &Arc<DeviceContext>, requested: Bytes) -> Result<DeviceId> {
+    ///         let (remaining, limit) = (self.available(context)?, context.facts().total);
+    ///         if requested > remaining {
+    ///             return Err(Error::OutOfBudget { requested, remaining, limit });
+    ///         }
+    ///         self.0.lock().unwrap().push(context.device());
+    ///         Ok(context.device())
+    ///     }
+    /// }
+    ///
+    /// let (gpus, whole) = (DevicePool::open(bursar_sim::Sim::immediate(), &Stack::new().over(leaf::Async))?, Whole::default());
+    /// assert_eq!(gpus.reserve_on_best(&whole, Bytes::gib(1))?.1, DeviceId(0));
+    /// let (gpu, _second) = gpus.reserve_on_best(&whole, Bytes::gib(1))?;
+    /// assert_eq!(gpu.id(), DeviceId(1));
+    /// assert!(gpus.reserve_on_best(&whole, Bytes::gib(1)).unwrap_err().is_capacity());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn reserve_on_best<A: Admission>(&self, admission: &A, bytes: Bytes) -> Result<(&Gpu, A::Reservation)> {
+        let (mut order, mut unasked, mut refused) = (Vec::with_capacity(self.gpus.len()), None, None);
+        for gpu in self {
+            match admission.available(gpu.context()) {
+                Ok(available) => order.push((Reverse(available), gpu)),
+                Err(error) => unasked = unasked.or(Some(error)),
+            }
+        }
+        order.sort_by_key(|(available, _)| *available);
+        for (_, gpu) in order {
+            match admission.reserve(gpu.context(), bytes) {
+                Ok(reservation) => return Ok((gpu, reservation)),
+                Err(error) => refused = Some(telling(refused, error)),
+            }
+        }
+        Err(refused.or(unasked).unwrap_or(Error::NoDevice))
+    }
+
     /// The device that has the most memory; the first of several.
     pub fn most_total(&self) -> &Gpu {
         best(self.iter(), |gpu| Some(gpu.facts().total)).unwrap_or(&self.gpus[0])
@@ -44,6 +106,14 @@ impl DevicePool {
         node.index()?;
         let there = || self.iter().filter(|gpu| gpu.facts().numa_node == node);
         best(there(), free).or_else(|| there().next())
+    }
+}
+
+/// Of two refusals, what the caller should hear: that there is no room before that a device is sick, and the earlier one.
+fn telling(first: Option<Error>, second: Error) -> Error {
+    match first {
+        Some(first) if first.is_capacity() || !second.is_capacity() => first,
+        _ => second,
     }
 }
 

@@ -1,20 +1,28 @@
 //! A limit on what a device may hold.
 
-use crate::charge::{Charge, Denied, Full};
+mod limit;
+mod shared;
+
+pub use limit::{BudgetLayer, BudgetReading, OwnLimit};
+pub use shared::{OnAccount, SharedBudgetLayer};
+
 use bursar_core::{
-    Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Frame, FrameSource,
-    Holder, Layer, Record, Refused, RefusedFrame, Result, Stream,
+    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameSource,
+    Holder, Record, Refused, RefusedFrame, Result, Stream,
 };
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A limit on what the memory below may hold: blocks of a resource, or frames of a frame source.
 ///
-/// What is charged is what will be granted, before it is asked for; nothing is ever released, because the charge is the
-/// difference between what was granted here and what the memory below has really got back. So frees that have not run
-/// count, budgets can be nested, and whoever finds out that a free has run finds it out for all of them. The budget must
-/// be the only way to the memory below it. A request that fits waits while another that might still fail is in its way,
-/// but not forever.
+/// What is charged is what will be granted, before it is asked for, and until the memory below has really got it back. So
+/// frees that have not run count, budgets can be nested, and whoever finds out that a free has run finds it out for all of
+/// them. The budget must be the only way to the memory below it. A request that fits waits while another that might still
+/// fail is in its way, but not forever.
+///
+/// The limit is the budget's own ([`of`](Self::of)), or it is for an account to say ([`shared`](Self::shared)), so that
+/// several stacks, tenants or processes share it; to the layers above there is no difference.
 ///
 /// Under a pool, the usual place, it limits what the device really holds, cached memory included:
 ///
@@ -41,73 +49,87 @@ use std::time::Duration;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct GlobalDeviceBudget<R = ()> {
+pub struct GlobalDeviceBudget<R = (), C = OwnLimit> {
+    // In this order: what the memory below gives back as it goes is given back before the account hears the rest.
     inner: Arc<R>,
-    charge: Arc<Charge>,
+    charging: Arc<C>,
+}
+
+/// How a budget charges.
+pub trait Charging: fmt::Debug + Send + Sync + 'static {
+    /// Charges `bytes`, reaping `inner` where they do not fit.
+    fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()>;
+
+    /// Ends what [`admit`](Self::admit) began: the charge stays if the memory was granted.
+    fn decide(&self, bytes: Bytes, is_granted: bool);
+
+    /// Hears that `inner` may have got something back.
+    fn settle(&self, inner: &(impl Holder + ?Sized));
+
+    /// What is held below and what is being asked for.
+    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
 }
 
 impl GlobalDeviceBudget {
     /// The layer that gives each device a budget of `limit`.
     pub fn of(limit: Bytes) -> BudgetLayer {
-        BudgetLayer { shared: Arc::new(Shared { limit: Mutex::new(limit), built: Mutex::default() }) }
+        BudgetLayer::new(limit)
+    }
+
+    /// The layer whose budgets pay from `account`: a reservation, or a process's account with the ledger of a device. The
+    /// account is one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
+    ///
+    /// ```
+    /// use bursar_core::{Account, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+    /// use bursar_memory::{GlobalDeviceBudget, PagePool};
+    /// use std::sync::Arc;
+    ///
+    /// fn stack(account: Arc<dyn Account>) -> impl Build {
+    ///     Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::shared(account)).over(leaf::Frames)
+    /// }
+    /// ```
+    pub fn shared(account: Arc<dyn Account>) -> SharedBudgetLayer {
+        SharedBudgetLayer::new(move |_| Ok(account.clone()))
+    }
+
+    /// The layer whose budgets pay from the account that `find` finds for their device.
+    pub fn shared_by(
+        find: impl Fn(&Arc<DeviceContext>) -> Result<Arc<dyn Account>> + Send + Sync + 'static,
+    ) -> SharedBudgetLayer {
+        SharedBudgetLayer::new(find)
     }
 }
 
-impl<R: Holder> GlobalDeviceBudget<R> {
-    /// A budget of `limit` over `inner`, which may hold something already.
-    pub fn new(inner: R, limit: Bytes) -> Self {
-        let released = inner.released_total();
-        let granted = released.wrapping_add(inner.bytes_outstanding().get());
-        Self { inner: Arc::new(inner), charge: Arc::new(Charge::new(granted, limit.get())) }
-    }
-
+impl<R: Holder, C: Charging> GlobalDeviceBudget<R, C> {
     /// What is limited.
     pub fn inner(&self) -> &R {
         &self.inner
     }
 
-    /// The most that may be held.
-    pub fn limit(&self) -> Bytes {
-        Bytes(self.charge.limit())
-    }
-
-    /// Changes the limit. Raised, it counts at once; lowered below what is held, it refuses everything until what is
-    /// held has fallen under it.
-    pub fn set_limit(&self, limit: Bytes) {
-        self.charge.set_limit(limit.get());
-    }
-
     /// What is charged: what is held below and what is being asked for.
     pub fn reserved_bytes(&self) -> Bytes {
-        Bytes(self.charge.used(|| self.inner.released_total()))
+        self.settle();
+        self.charging.reserved(&*self.inner)
     }
 
-    /// What is left, nothing if more is held than the limit allows.
-    pub fn remaining(&self) -> Bytes {
-        self.limit().saturating_sub(self.reserved_bytes())
-    }
-
-    /// Charges `bytes`, reaping where they do not fit.
     fn admit(&self, bytes: Bytes) -> Result<()> {
-        let admitted = self.charge.admit(bytes.get(), || self.inner.released_total(), || self.inner.reap().map(drop));
-        admitted.map_err(|denied| match denied {
-            Denied::Full(full) => refusal(bytes, full),
-            Denied::Look(error) => error,
-        })
+        self.charging.admit(&*self.inner, bytes)
     }
 
-    /// Ends what [`admit`](Self::admit) began: the charge stays if the memory was granted.
     fn decide<T>(&self, bytes: Bytes, result: Result<T>) -> Result<T> {
-        match &result {
-            Ok(_) => self.charge.settle(bytes.get()),
-            Err(_) => self.charge.roll_back(bytes.get()),
-        }
+        self.charging.decide(bytes, result.is_ok());
+        self.settle();
         result
+    }
+
+    #[inline]
+    fn settle(&self) {
+        self.charging.settle(&*self.inner);
     }
 
     #[cold]
     fn tell_refusal(&self, error: &Error, asked: u64, stream: Option<Stream>, tag: AllocTag) {
-        if matches!(error, Error::OutOfBudget { .. }) {
+        if matches!(error.root(), Error::OutOfBudget { .. }) {
             let context = self.inner.context();
             context.sink().emit(&Record {
                 stream,
@@ -120,13 +142,8 @@ impl<R: Holder> GlobalDeviceBudget<R> {
     }
 }
 
-#[cold]
-fn refusal(requested: Bytes, full: Full) -> Error {
-    Error::OutOfBudget { requested, remaining: Bytes(full.remaining()), limit: Bytes(full.limit) }
-}
-
 #[deny(clippy::missing_trait_methods)]
-impl<R: Holder> Holder for GlobalDeviceBudget<R> {
+impl<R: Holder, C: Charging> Holder for GlobalDeviceBudget<R, C> {
     fn context(&self) -> &Arc<DeviceContext> {
         self.inner.context()
     }
@@ -137,15 +154,19 @@ impl<R: Holder> Holder for GlobalDeviceBudget<R> {
         self.inner.released_total()
     }
     fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
+        let outcome = self.inner.reap();
+        self.settle();
+        outcome
     }
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
+        let outcome = self.inner.reap_blocking(patience);
+        self.settle();
+        outcome
     }
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> DeviceMemoryResource for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource, C: Charging> DeviceMemoryResource for GlobalDeviceBudget<R, C> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.inner.granted_size(bytes, align)
     }
@@ -158,7 +179,9 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GlobalDeviceBudget<R> {
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.inner.deallocate(block, stream)
+        let outcome = self.inner.deallocate(block, stream);
+        self.settle();
+        outcome
     }
 
     fn tracks_use(&self) -> bool {
@@ -167,7 +190,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GlobalDeviceBudget<R> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: FrameSource> FrameSource for GlobalDeviceBudget<R> {
+impl<R: FrameSource, C: Charging> FrameSource for GlobalDeviceBudget<R, C> {
     fn frame_granularity(&self) -> Bytes {
         self.inner.frame_granularity()
     }
@@ -183,98 +206,8 @@ impl<R: FrameSource> FrameSource for GlobalDeviceBudget<R> {
     }
 
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
-        self.inner.release_frame(frame)
-    }
-}
-
-/// A budget for each device a stack is built for, and the handle that reads and changes them.
-///
-/// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Stack, leaf};
-/// use bursar_memory::GlobalDeviceBudget;
-/// use bursar_sim::Sim;
-///
-/// let budget = GlobalDeviceBudget::of(Bytes::gib(1));
-/// let context = DeviceContext::open(Sim::immediate(), DeviceId(1))?;
-/// let memory = Stack::new().layer(budget.clone()).over(leaf::Async).build(&context)?;
-///
-/// budget.set_limit(Bytes::gib(2));
-/// assert_eq!(budget.readings()[0].device, DeviceId(1));
-/// assert_eq!(budget.readings()[0].limit, Bytes::gib(2));
-/// # drop(memory);
-/// # Ok::<(), bursar_core::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct BudgetLayer {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    limit: Mutex<Bytes>,
-    built: Mutex<Vec<Built>>,
-}
-
-#[derive(Debug)]
-struct Built {
-    device: DeviceId,
-    charge: Arc<Charge>,
-    inner: Weak<dyn Holder>,
-}
-
-/// What one device's budget says at a moment.
-///
-/// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_memory::BudgetReading;
-///
-/// let reading = BudgetReading { device: DeviceId(0), limit: Bytes::gib(1), reserved: Bytes::mib(1) };
-/// assert!(reading.reserved < reading.limit);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BudgetReading {
-    /// Whose budget it is.
-    pub device: DeviceId,
-    /// The most that may be held.
-    pub limit: Bytes,
-    /// What is held.
-    pub reserved: Bytes,
-}
-
-impl BudgetLayer {
-    /// Changes the limit of every device, those built already and those to come.
-    pub fn set_limit(&self, limit: Bytes) {
-        let mut current = self.shared.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = limit;
-        let built = self.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
-        built.iter().for_each(|built| built.charge.set_limit(limit.get()));
-    }
-
-    /// What each living budget says.
-    pub fn readings(&self) -> Vec<BudgetReading> {
-        let built = self.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = |built: &Built| {
-            let inner = built.inner.upgrade()?;
-            Some(BudgetReading {
-                device: built.device,
-                limit: Bytes(built.charge.limit()),
-                reserved: Bytes(built.charge.used(|| inner.released_total())),
-            })
-        };
-        built.iter().filter_map(read).collect()
-    }
-}
-
-impl<I: Holder> Layer<I> for BudgetLayer {
-    type Output = GlobalDeviceBudget<I>;
-
-    fn layer(&self, inner: I) -> Result<GlobalDeviceBudget<I>> {
-        let limit = self.shared.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        let budget = GlobalDeviceBudget::new(inner, *limit);
-        let inner: Weak<I> = Arc::downgrade(&budget.inner);
-        let mut built = self.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
-        built.retain(|built| built.inner.strong_count() > 0);
-        built.push(Built { device: budget.context().device(), charge: budget.charge.clone(), inner });
-        Ok(budget)
+        let outcome = self.inner.release_frame(frame);
+        self.settle();
+        outcome
     }
 }

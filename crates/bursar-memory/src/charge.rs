@@ -5,26 +5,20 @@
 //! memory is asked for, so the difference never falls short of what is held. A third total counts what the memory below
 //! has confirmed; what is granted and not confirmed is undecided, and may yet be rolled back.
 
+use crate::courtesy::{Courtesy, ROUNDS};
 #[cfg(loom)]
 use loom::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     thread::yield_now,
 };
 #[cfg(not(loom))]
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU64, Ordering},
     thread::yield_now,
 };
 
 /// The most that can be held: from here on, a difference could not be told from one that has fallen behind.
 const MOST: u64 = i64::MAX.cast_unsigned();
-
-/// How often a request looks again while others are undecided. One of them might wait for this very request.
-const ROUNDS: u32 = 1 << 16;
-
-/// How often a new request lets others run while somebody waits, so that requests that fail over and over cannot take
-/// turns at being undecided in front of one that fits.
-const COURTESY: u32 = 64;
 
 /// The totals of one budget.
 #[derive(Debug)]
@@ -32,7 +26,7 @@ pub(crate) struct Charge {
     granted: AtomicU64,
     settled: AtomicU64,
     limit: AtomicU64,
-    waiting: AtomicU32,
+    courtesy: Courtesy,
 }
 
 /// A charge that did not fit, and what was seen.
@@ -61,7 +55,7 @@ impl Charge {
     /// A budget of `limit` over memory of which `granted` was ever granted.
     pub(crate) fn new(granted: u64, limit: u64) -> Self {
         let [granted, settled, limit] = [granted, granted, limit].map(AtomicU64::new);
-        Self { granted, settled, limit, waiting: AtomicU32::new(0) }
+        Self { granted, settled, limit, courtesy: Courtesy::new() }
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -132,12 +126,7 @@ impl Charge {
         released: impl Fn() -> u64,
         look: impl Fn() -> Result<(), E>,
     ) -> Result<(), Denied<E>> {
-        for _ in 0..COURTESY {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            yield_now();
-        }
+        self.courtesy.hold_back();
         let Err(mut full) = self.try_charge(bytes, &released) else {
             return Ok(());
         };
@@ -156,7 +145,7 @@ impl Charge {
             if !fits(held, bytes, full.limit) {
                 break;
             }
-            waiting.get_or_insert_with(|| Waiting::new(&self.waiting));
+            waiting.get_or_insert_with(|| self.courtesy.wait());
             yield_now();
         }
         Err(Denied::Full(full))
@@ -170,22 +159,6 @@ impl Charge {
     /// Takes a charge back whose memory was never granted.
     pub(crate) fn roll_back(&self, bytes: u64) {
         self.granted.fetch_sub(bytes, Ordering::AcqRel);
-    }
-}
-
-/// Somebody who waits for others to be decided.
-struct Waiting<'a>(&'a AtomicU32);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicU32) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod budget;
 mod charge;
+mod courtesy;
 mod credit;
 mod guard;
 mod logging;
@@ -14,8 +15,9 @@ mod on_failure;
 mod pool;
 mod quota;
 mod statistics;
+mod tab;
 
-pub use budget::{BudgetLayer, BudgetReading, GlobalDeviceBudget};
+pub use budget::{BudgetLayer, BudgetReading, GlobalDeviceBudget, OnAccount, OwnLimit, SharedBudgetLayer};
 pub use guard::{Guard, Guarded};
 pub use logging::{LogFormat, LogSummary, Logging, LoggingBuilder};
 pub use on_failure::{AfterFailure, Failure, OnFailure, Verdict};

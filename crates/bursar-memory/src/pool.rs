@@ -4,8 +4,9 @@
 //! and no driver call. In the [`middle`], behind one short lock, lie the free [`runs`] of every stream's [`lane`] and those
 //! that everyone may have. At the bottom is the [`ground`]: one long range of addresses, with frames mapped where they are
 //! needed; before it grows, frames that are wholly free are moved. What has to be asked of the driver is planned in the
-//! middle and done in [`traffic`] and [`growth`], with no lock held; `hands` makes the calls.
+//! middle and done in [`traffic`], [`growth`] and [`frames`], with no lock held; `hands` makes the calls.
 
+mod frames;
 mod ground;
 mod growth;
 mod hand;
@@ -14,8 +15,10 @@ mod lane;
 mod layer;
 mod magazine;
 mod middle;
+mod plan;
 mod runs;
 mod shards;
+mod shelf;
 mod traffic;
 
 pub use layer::{PagePool, PoolReading};
@@ -28,9 +31,10 @@ use hand::Hand;
 use magazine::{Kept, Magazine};
 use middle::Middle;
 use runs::UNIT;
-use shards::{Bereaved, Here, Shards};
+use shards::Here;
+use shelf::Shelf;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 /// What a [`PagePool`] makes of a frame source: stream-ordered memory that is reused before more is taken from below.
@@ -67,9 +71,7 @@ pub struct Pool<F: FrameSource> {
     settings: Settings,
     /// The pool's addresses, in units; empty where the device cannot map.
     addresses: Range<u64>,
-    shards: Shards,
-    middle: Mutex<Middle>,
-    me: Weak<Self>,
+    shelf: Arc<Shelf>,
 }
 
 /// What a [`PagePool`] was told.
@@ -77,8 +79,7 @@ pub struct Pool<F: FrameSource> {
 struct Settings {
     /// The one length there is, in units; zero where there are all.
     fixed: u64,
-    /// What one thread may keep for one stream, and the longest block it keeps, in units.
-    magazine: u64,
+    /// The longest block that a thread keeps for itself, in units.
     longest_kept: u64,
     /// The same, in bytes.
     quick: u64,
@@ -86,25 +87,21 @@ struct Settings {
     patience: Duration,
 }
 
-/// A request, made ready: the stream it is for is held.
+/// A request, made ready: the stream it is for is held, or stays.
 #[derive(Clone, Copy, Debug)]
 struct Want {
     len: u64,
     align: u64,
     place: usize,
-    raw: RawStream,
 }
 
 impl<F: FrameSource> Pool<F> {
     fn middle(&self) -> MutexGuard<'_, Middle> {
-        self.middle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shelf.middle()
     }
 
     fn here(&self) -> Here<'_> {
-        self.shards.here(|index| {
-            let me: Weak<Self> = self.me.clone();
-            shards::at_thread_end(index, me)
-        })
+        self.shelf.here()
     }
 
     /// What it holds of the device.
@@ -116,13 +113,13 @@ impl<F: FrameSource> Pool<F> {
     pub fn cached(&self) -> Bytes {
         // With the middle in hand, so that nothing moves there from a magazine and is counted twice.
         let middle = self.middle();
-        Bytes((middle.free_units() + self.shards.kept()) * UNIT)
+        Bytes((middle.free_units() + self.shelf.shards.kept()) * UNIT)
     }
 
     /// What is cached and not known to be done with by the streams it was freed on.
     pub fn pending(&self) -> Bytes {
         let middle = self.middle();
-        Bytes((middle.unsettled() + self.shards.kept()) * UNIT)
+        Bytes((middle.unsettled() + self.shelf.shards.kept()) * UNIT)
     }
 
     /// The most that lies free in one piece. More can be granted: frames are moved together where it takes that.
@@ -158,32 +155,40 @@ impl<F: FrameSource> Pool<F> {
         PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
 
-    /// Empties magazines into the lanes of their streams; `true` if there was anything. With the middle in hand from the
-    /// first on: a stream that ended between the two would leave its place, and what was freed on it, to another.
+    /// Empties magazines, of one thread or all and for one stream or all; `true` if there was anything.
     fn drain(&self, thread: Option<usize>, place: Option<usize>) -> bool {
-        let mut middle = self.middle();
-        let kept = self.shards.drain(thread, place);
-        kept.iter().for_each(|&(place, kept)| middle.give(place, kept.at, kept.len));
-        !kept.is_empty()
+        self.shelf.drain(thread, place)
     }
 
     /// A block that is not in the thread's magazine.
-    #[inline(never)]
+    #[inline]
     fn obtain(&self, want: Want) -> Result<u64> {
-        let mut middle = self.middle();
-        if !middle.should_look(want.len)
-            && let Some(at) = middle.take(want.place, want.len, want.align)
-        {
-            return Ok(at);
+        match self.take_free(want) {
+            Some(at) => Ok(at),
+            None => self.find(want),
         }
-        drop(middle);
-        self.find(want)
+    }
+
+    /// What the stream or everyone has free, unless some streams should be asked first.
+    #[inline(never)]
+    fn take_free(&self, want: Want) -> Option<u64> {
+        let mut middle = self.middle();
+        if middle.should_look(want.place, want.len) {
+            return None;
+        }
+        middle.take(want.place, want.len, want.align)
+    }
+
+    /// Frees a run on a stream; `false` where a part of it is free there already.
+    #[inline(never)]
+    fn free(&self, place: usize, kept: Kept) -> bool {
+        self.middle().free(place, kept.at, kept.len)
     }
 
     /// Gives back what the thread's magazine has no room for.
     #[cold]
     fn overflow(&self, magazine: &Magazine, place: usize, kept: Kept) {
-        if let Some(Kept { at, len }) = magazine.exchange(kept, self.settings.magazine) {
+        if let Some(Kept { at, len }) = magazine.exchange(kept) {
             self.middle().give(place, at, len);
         }
     }
@@ -196,20 +201,21 @@ impl<F: FrameSource> Pool<F> {
         block.owner() == self.owner && inside && (at | len).is_multiple_of(UNIT) && len > 0
     }
 
-    /// What the thread remembers to have at hand for a stream that stays and is not being captured.
+    /// What the thread remembers to have at hand for a stream that stays and is not being captured; nothing if there was
+    /// an alarm since it looked.
     #[inline(always)]
     fn at_hand(&self, stream: Stream) -> Option<Hand<'_>> {
-        hands::remembered(self, self.context.exposures(), stream)
+        hands::remembered(self, self.context.alarms(), stream)
     }
 
-    /// Remembers what the thread has at hand for such a stream.
-    fn reach(&self, stream: Stream) {
-        let exposures = self.context.exposures();
-        if let Some(raw) = self.context.own_stream(stream)
-            && let Some(shard) = self.shards.own()
+    /// Remembers what the thread has at hand for such a stream, `alarms` having been read before there was found to be no
+    /// fault.
+    fn reach(&self, stream: Stream, alarms: u32) {
+        if self.context.own_stream(stream).is_some()
+            && let Some(shard) = self.shelf.shards.own()
             && let Some(magazine) = shard.magazine(stream.slot())
         {
-            hand::remember(self.owner, exposures, stream, Hand { raw, shard, magazine });
+            hand::remember(alarms, stream, Hand { owner: self.owner, shard, magazine });
         }
     }
 
@@ -217,33 +223,34 @@ impl<F: FrameSource> Pool<F> {
     #[inline(never)]
     fn grant(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let size = self.settings.units(bytes, align)?;
+        let alarms = self.context.alarms();
         self.context.fault().check()?;
-        let (at, raw) = match self.at_hand(stream) {
-            Some(Hand { raw, shard, magazine }) => {
-                let at = self.take(size, stream, raw, Some(magazine))?;
+        let at = match self.at_hand(stream) {
+            Some(Hand { shard, magazine, .. }) => {
+                let at = self.take(size, stream, Some(magazine))?;
                 shard.granted(size.0 * UNIT);
-                (at, raw)
+                at
             }
-            None => self.take_held(size, stream)?,
+            None => self.take_held(size, stream, alarms)?,
         };
-        Ok(hands::grant(&self.context, (at, size.0), bytes, (stream, raw), tag, self.owner))
+        Ok(hands::grant(&self.context, (at, size.0), bytes, stream, tag, self.owner))
     }
 
     /// Memory for a stream that has to be held, or that the thread has not used lately.
     #[inline(never)]
-    fn take_held(&self, size: (u64, u64), stream: Stream) -> Result<(u64, RawStream)> {
-        let held = self.context.hold_for_memory(stream)?;
+    fn take_held(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
+        let _held = self.context.hold_for_memory(stream)?;
         let here = self.here();
         let magazine = here.magazine(stream.slot());
-        self.reach(stream);
-        let at = self.take(size, stream, held.raw(), magazine)?;
+        self.reach(stream, alarms);
+        let at = self.take(size, stream, magazine)?;
         here.granted(size.0 * UNIT);
-        Ok((at, held.raw()))
+        Ok(at)
     }
 
     /// Memory from a magazine, or from wherever it is.
     #[inline]
-    fn take(&self, size: (u64, u64), stream: Stream, raw: RawStream, magazine: Option<&Magazine>) -> Result<u64> {
+    fn take(&self, size: (u64, u64), stream: Stream, magazine: Option<&Magazine>) -> Result<u64> {
         let (len, align) = size;
         if len <= self.settings.longest_kept
             && align == 1
@@ -251,7 +258,7 @@ impl<F: FrameSource> Pool<F> {
         {
             return Ok(at);
         }
-        self.obtain(Want { len, align, place: stream.slot(), raw })
+        self.obtain(Want { len, align, place: stream.slot() })
     }
 
     /// Takes a block back, wherever it goes.
@@ -260,40 +267,39 @@ impl<F: FrameSource> Pool<F> {
         let bytes = block.granted().get();
         if self.is_own(&block)
             && block.stream() == stream
-            && let Some(Hand { raw, shard, magazine }) = self.at_hand(stream)
+            && let Some(Hand { shard, magazine, .. }) = self.at_hand(stream)
         {
-            hands::freed(&self.context, &block, raw);
-            self.put(block, stream, Some(magazine))?;
+            hands::freed(&self.context, &block, stream);
+            if !self.put(kept(&block), stream, Some(magazine)) {
+                return Err(free_already(block));
+            }
             shard.released(bytes);
             return Ok(());
         }
-        let held = match self.check_free(&block, stream) {
+        let _held = match self.check_free(&block, stream) {
             Ok(held) => held,
             Err(error) => return Err(Refused { block, error }),
         };
-        hands::freed(&self.context, &block, held.raw());
+        hands::freed(&self.context, &block, stream);
         let here = self.here();
-        self.put(block, stream, here.magazine(stream.slot()))?;
+        if !self.put(kept(&block), stream, here.magazine(stream.slot())) {
+            return Err(free_already(block));
+        }
         here.released(bytes);
         Ok(())
     }
 
-    /// Puts a block of this pool into a magazine, or where everything goes.
+    /// Puts what was a block of this pool into a magazine, or where everything goes; `false` where it is there already.
     #[inline]
-    fn put(&self, block: DeviceBlock, stream: Stream, magazine: Option<&Magazine>) -> Result<(), Refused> {
-        let kept = Kept { at: block.ptr().0 / UNIT, len: block.granted().get() / UNIT };
+    fn put(&self, kept: Kept, stream: Stream, magazine: Option<&Magazine>) -> bool {
         match magazine {
             Some(magazine) if kept.len <= self.settings.longest_kept => {
-                if !magazine.put(kept, self.settings.magazine) {
+                if !magazine.put(kept) {
                     self.overflow(magazine, stream.slot(), kept);
                 }
-                Ok(())
+                true
             }
-            _ if self.middle().free(stream.slot(), kept.at, kept.len) => Ok(()),
-            _ => {
-                let error = Error::UseAfterFree { ptr: block.ptr(), generation: block.generation(), tag: block.tag() };
-                Err(Refused { block, error })
-            }
+            _ => self.free(stream.slot(), kept),
         }
     }
 
@@ -307,6 +313,18 @@ impl<F: FrameSource> Pool<F> {
         }
         context.hold_for_free(stream)
     }
+}
+
+/// Where a block of a pool lies, in units.
+#[inline]
+fn kept(block: &DeviceBlock) -> Kept {
+    Kept { at: block.ptr().0 / UNIT, len: block.granted().get() / UNIT }
+}
+
+#[cold]
+fn free_already(block: DeviceBlock) -> Refused {
+    let error = Error::UseAfterFree { ptr: block.ptr(), generation: block.generation(), tag: block.tag() };
+    Refused { block, error }
 }
 
 impl Settings {
@@ -342,18 +360,18 @@ impl<F: FrameSource> Holder for Pool<F> {
 
     /// What users hold. What they freed is the pool's again, which sees to it that nobody gets it early.
     fn bytes_outstanding(&self) -> Bytes {
-        Bytes(self.shards.outstanding())
+        Bytes(self.shelf.shards.outstanding())
     }
 
     fn released_total(&self) -> u64 {
-        self.shards.released_total()
+        self.shelf.shards.released_total()
     }
 
     /// Finds out what everyone may have by now. To users it was released when they freed it.
     fn reap(&self) -> Result<Bytes> {
         self.context().fault().check()?;
         self.drain(None, None);
-        self.look_everywhere().map_err(|error| self.context().failed(error))?;
+        self.look_everywhere().and_then(|()| self.unstick()).map_err(|error| self.context().failed(error))?;
         self.source.reap().map(|_| Bytes::ZERO)
     }
 
@@ -370,39 +388,35 @@ impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
         self.settings.units(bytes, align).map(|(len, _)| Bytes(len * UNIT))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        let context = &self.context;
         let last = bytes.wrapping_sub(1);
         if last < self.settings.quick
             && align == MIN_ALIGN
-            && context.fault().is_clear()
-            && let Some(Hand { raw, shard, magazine }) = self.at_hand(stream)
+            && !self.context.listens()
+            && let Some(Hand { owner, shard, magazine }) = self.at_hand(stream)
+            && let len = (last / UNIT + 1).max(self.settings.fixed)
+            && let Some(at) = magazine.take(len)
         {
-            let len = (last / UNIT + 1).max(self.settings.fixed);
-            if let Some(at) = magazine.take(len) {
-                shard.granted(len * UNIT);
-                return Ok(hands::grant(context, (at, len), bytes, (stream, raw), tag, self.owner));
-            }
+            shard.granted(len * UNIT);
+            return Ok(hands::block((at, len), bytes, stream, tag, owner));
         }
         self.grant(bytes, align, stream, tag)
     }
 
-    #[inline]
+    #[inline(always)]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let len = block.granted().get() / UNIT;
+        let (at, bytes) = (block.ptr().0, block.granted().get());
         if block.owner() == self.owner
-            && len.wrapping_sub(1) < self.settings.longest_kept
-            && (block.ptr().0 | block.granted().get()).is_multiple_of(UNIT)
             && block.stream() == stream
-            && let Some(Hand { raw, shard, magazine }) = self.at_hand(stream)
+            && (at | bytes).is_multiple_of(UNIT)
+            && bytes.wrapping_sub(UNIT) < self.settings.quick
+            && !self.context.listens()
+            && let Some(Hand { shard, magazine, .. }) = self.at_hand(stream)
+            && let Some(place) = magazine.place_for(bytes / UNIT)
         {
-            hands::freed(&self.context, &block, raw);
-            let kept = Kept { at: block.ptr().0 / UNIT, len };
-            if !magazine.put(kept, self.settings.magazine) {
-                self.overflow(magazine, stream.slot(), kept);
-            }
-            shard.released(len * UNIT);
+            place.fill(at / UNIT);
+            shard.released(bytes);
             return Ok(());
         }
         self.accept(block, stream)
@@ -421,7 +435,7 @@ impl<F: FrameSource> Member for Pool<F> {
 
     fn standing(&self) -> Standing {
         let middle = self.middle();
-        let kept = self.shards.kept();
+        let kept = self.shelf.shards.kept();
         let bytes = |units: u64| Bytes(units * UNIT);
         Standing {
             held: bytes(middle.ground.held()),
@@ -436,12 +450,5 @@ impl<F: FrameSource> Member for Pool<F> {
         let heir = self.context().heir().ok().map(Stream::slot);
         let event = self.middle().end(stream.slot(), heir);
         event.into_iter().for_each(|event| hands::give_back(self.context(), event));
-    }
-}
-
-impl<F: FrameSource> Bereaved for Pool<F> {
-    fn thread_ended(&self, index: usize) {
-        self.shards.leave(index);
-        self.drain(Some(index), None);
     }
 }

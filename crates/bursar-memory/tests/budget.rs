@@ -9,7 +9,7 @@ use bursar_core::{
 };
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, Dooming, Rounding, context, stall};
+use common::{Dice, Dooming, Rounding, context, stall, with_each_budget};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -88,81 +88,88 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
 }
 
 /// What becomes of a request for one of three units while one for all of them waits to fail.
-fn beside_a_doomed_request(patience: u64) -> Result<(), Error> {
+fn beside_a_doomed_request(patience: u64, expect: impl Fn(Result<(), Error>)) {
     let context = context(Sim::immediate());
-    let below = Dooming::new(DirectMemory::new(context.clone()), patience);
-    let budget = GlobalDeviceBudget::new(below.clone(), Bytes(3 * 256));
-    let stream = context.default_stream();
-    std::thread::scope(|scope| {
-        let doomed = scope.spawn(|| budget.allocate(3 * 256, 256, stream, tag!("doomed")).map(drop));
-        while below.doomed.load(SeqCst) == 0 {
-            std::thread::yield_now();
-        }
-        let result = budget.allocate(256, 256, stream, tag!("fits"));
-        below.stop.store(true, SeqCst);
-        let doomed = doomed.join().expect("no panic");
-        assert_eq!(doomed.expect_err("doomed"), Error::InvalidValue { what: "a doomed request" });
-        result.map(|block| budget.deallocate(block, stream).expect("its own"))
-    })
-    .inspect(|()| assert_eq!(budget.reserved_bytes(), Bytes::ZERO))
+    let below = || Dooming::new(DirectMemory::new(context.clone()), patience);
+    with_each_budget!(below(), Bytes(3 * 256), |budget| {
+        let (below, stream) = (budget.inner(), context.default_stream());
+        let result = std::thread::scope(|scope| {
+            let doomed = scope.spawn(|| budget.allocate(3 * 256, 256, stream, tag!("doomed")).map(drop));
+            while below.doomed.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let result = budget.allocate(256, 256, stream, tag!("fits"));
+            below.stop.store(true, SeqCst);
+            let doomed = doomed.join().expect("no panic");
+            assert_eq!(doomed.expect_err("doomed"), Error::InvalidValue { what: "a doomed request" });
+            result.map(|block| budget.deallocate(block, stream).expect("its own"))
+        });
+        expect(result);
+        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    });
 }
 
 #[test]
 fn b3_nobody_is_refused_for_a_charge_whose_driver_call_fails() {
-    assert_eq!(beside_a_doomed_request(100), Ok(()));
+    beside_a_doomed_request(100, |result| assert_eq!(result, Ok(())));
 }
 
 #[test]
 fn b3_a_charge_that_is_never_decided_is_not_waited_for_forever() {
-    assert!(beside_a_doomed_request(u64::MAX).expect_err("a call that does not return").is_capacity());
+    beside_a_doomed_request(u64::MAX, |result| {
+        assert!(result.expect_err("a call that does not return").is_capacity());
+    });
 }
 
 #[test]
 fn b5_a_refused_request_reaps_exactly_once() {
     let faults = Faults::new(Sim::seeded(1));
     let context = context(faults.clone());
-    let budget = GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes::mib(1));
-    let stream = context.create_stream(0).expect("a stream");
-    let block = budget.allocate(512 << 10, 256, stream, tag!("half")).expect("room");
-    let freed = budget.allocate(512 << 10, 256, stream, tag!("half")).expect("room");
-    let stalled = stall(&faults, &context, stream);
-    budget.deallocate(freed, stream).expect("its own");
-    let queries = faults.calls(Call::StreamQuery);
-    assert!(budget.allocate(1 << 20, 256, stream, tag!("whole")).expect_err("too much").is_capacity());
-    assert_eq!(faults.calls(Call::StreamQuery) - queries, 1, "one stream has frees pending: one question");
-    drop(stalled);
-    budget.deallocate(block, stream).expect("its own");
-    budget.reap_blocking(Duration::MAX).expect("works");
+    with_each_budget!(AsyncMemory::new(context.clone()), Bytes::mib(1), |budget| {
+        let stream = context.create_stream(0).expect("a stream");
+        let block = budget.allocate(512 << 10, 256, stream, tag!("half")).expect("room");
+        let freed = budget.allocate(512 << 10, 256, stream, tag!("half")).expect("room");
+        let stalled = stall(&faults, &context, stream);
+        budget.deallocate(freed, stream).expect("its own");
+        let queries = faults.calls(Call::StreamQuery);
+        assert!(budget.allocate(1 << 20, 256, stream, tag!("whole")).expect_err("too much").is_capacity());
+        assert_eq!(faults.calls(Call::StreamQuery) - queries, 1, "one stream has frees pending: one question");
+        drop(stalled);
+        budget.deallocate(block, stream).expect("its own");
+        budget.reap_blocking(Duration::MAX).expect("works");
+    });
 }
 
 #[test]
 fn b7_a_rounding_inner_is_charged_what_it_rounds_to() {
     let context = context(Sim::immediate());
-    let rounding = Rounding { inner: DirectMemory::new(context.clone()), unit: 2 << 20 };
-    let budget = GlobalDeviceBudget::new(rounding, Bytes::mib(5));
-    let stream = context.default_stream();
-    let blocks = [1, 1].map(|bytes| budget.allocate(bytes, 256, stream, tag!("rounded")).expect("room"));
-    assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
-    let refused = budget.allocate(1, 256, stream, tag!("rounded")).expect_err("one unit too many");
-    let expected = Error::OutOfBudget { requested: Bytes::mib(2), remaining: Bytes::mib(1), limit: Bytes::mib(5) };
-    assert_eq!(refused, expected);
-    blocks.into_iter().for_each(|block| budget.deallocate(block, stream).expect("its own"));
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    let rounding = || Rounding { inner: DirectMemory::new(context.clone()), unit: 2 << 20 };
+    with_each_budget!(rounding(), Bytes::mib(5), |budget| {
+        let stream = context.default_stream();
+        let blocks = [1, 1].map(|bytes| budget.allocate(bytes, 256, stream, tag!("rounded")).expect("room"));
+        assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
+        let refused = budget.allocate(1, 256, stream, tag!("rounded")).expect_err("one unit too many");
+        let expected = Error::OutOfBudget { requested: Bytes::mib(2), remaining: Bytes::mib(1), limit: Bytes::mib(5) };
+        assert_eq!(refused, expected);
+        blocks.into_iter().for_each(|block| budget.deallocate(block, stream).expect("its own"));
+        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    });
 }
 
 #[test]
 fn b8_frames_are_charged_like_blocks() {
     let faults = Faults::new(Sim::immediate());
     let context = context(faults.clone());
-    let budget = GlobalDeviceBudget::new(DeviceFrames::new(context), Bytes::mib(4));
-    let frames = [1, 2 << 20].map(|bytes| budget.create_frame(bytes).expect("room"));
-    assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
-    assert!(budget.create_frame(1).expect_err("full").is_capacity());
-    frames.into_iter().for_each(|frame| budget.release_frame(frame).expect("its own"));
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
-    faults.fail_next(Call::PagesCreate, bursar_core::Status::OutOfMemory);
-    assert!(matches!(budget.create_frame(1), Err(Error::OutOfMemory { .. })));
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    with_each_budget!(DeviceFrames::new(context.clone()), Bytes::mib(4), |budget| {
+        let frames = [1, 2 << 20].map(|bytes| budget.create_frame(bytes).expect("room"));
+        assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
+        assert!(budget.create_frame(1).expect_err("full").is_capacity());
+        frames.into_iter().for_each(|frame| budget.release_frame(frame).expect("its own"));
+        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+        faults.fail_next(Call::PagesCreate, bursar_core::Status::OutOfMemory);
+        assert!(matches!(budget.create_frame(1), Err(Error::OutOfMemory { .. })));
+        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    });
 }
 
 #[derive(Debug, Default)]

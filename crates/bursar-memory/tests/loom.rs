@@ -5,15 +5,21 @@
 #[allow(dead_code, reason = "the models use part of the core")]
 #[path = "../src/charge.rs"]
 mod charge;
+#[path = "../src/courtesy.rs"]
+mod courtesy;
 #[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/pool/magazine.rs"]
 mod magazine;
+#[allow(dead_code, reason = "the models use part of the core")]
+#[path = "../src/tab.rs"]
+mod tab;
 
 use charge::Charge;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use magazine::{Kept, Magazine};
+use tab::{No, Tab};
 
 /// Every interleaving with at most three preemptions: enough for every known kind of lost update.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -175,6 +181,117 @@ fn b3_a_request_that_does_not_fit_beside_what_is_settled_is_refused() {
     });
 }
 
+/// Memory that frees at once below a budget that pays from an account of `limit`: the account is a word.
+struct OnAccount {
+    tab: Tab,
+    limit: u64,
+    charged: AtomicU64,
+    released: AtomicU64,
+}
+
+impl OnAccount {
+    fn new(limit: u64) -> Arc<Self> {
+        let [charged, released] = [0, 0].map(AtomicU64::new);
+        Arc::new(Self { tab: Tab::new(0, 0), limit, charged, released })
+    }
+
+    fn charge(&self, bytes: u64) -> Result<(), No<()>> {
+        let mut charged = self.charged.load(Ordering::Acquire);
+        loop {
+            if charged + bytes > self.limit {
+                return Err(No::Full { remaining: self.limit - charged, limit: self.limit, error: () });
+            }
+            match self.charged.compare_exchange(charged, charged + bytes, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(()),
+                Err(current) => charged = current,
+            }
+        }
+    }
+
+    fn pay(&self, bytes: u64) {
+        assert!(self.charged.fetch_sub(bytes, Ordering::AcqRel) >= bytes, "more is paid back than was charged");
+    }
+
+    fn admit(&self, bytes: u64) -> bool {
+        let look = || {
+            self.settle();
+            Ok(())
+        };
+        self.tab.admit(bytes, || self.charge(bytes), || self.released.load(Ordering::Acquire), look).is_ok()
+    }
+
+    fn settle(&self) {
+        self.tab.settle(|| self.released.load(Ordering::Acquire), |bytes| self.pay(bytes));
+    }
+
+    fn roll_back(&self, bytes: u64) {
+        self.tab.roll_back(bytes, |bytes| self.pay(bytes));
+    }
+
+    fn give(&self, bytes: u64) {
+        self.released.fetch_add(bytes, Ordering::Release);
+        self.settle();
+    }
+}
+
+#[test]
+fn b9_what_two_threads_find_released_is_paid_back_once() {
+    model(|| {
+        let below = OnAccount::new(3);
+        assert!(below.admit(3));
+        below.tab.confirm(3);
+        let other = {
+            let below = below.clone();
+            thread::spawn(move || below.give(1))
+        };
+        below.give(2);
+        other.join().unwrap();
+        below.settle();
+        assert_eq!(below.charged.load(Ordering::Acquire), 0);
+    });
+}
+
+#[test]
+fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
+    model(|| {
+        let below = OnAccount::new(2);
+        let failing = {
+            let below = below.clone();
+            thread::spawn(move || {
+                if below.admit(2) {
+                    below.roll_back(2);
+                }
+            })
+        };
+        assert!(below.admit(1), "refused for a charge that was rolled back");
+        below.tab.confirm(1);
+        failing.join().unwrap();
+        assert_eq!(below.charged.load(Ordering::Acquire), 1);
+        assert!(!below.admit(2), "one of two is held");
+    });
+}
+
+#[test]
+fn b3_threads_on_one_account_that_stay_within_their_share_are_never_refused() {
+    model(|| {
+        let below = OnAccount::new(2);
+        let churn = |below: &OnAccount| {
+            for _ in 0..2 {
+                assert!(below.admit(1), "refused although there was room");
+                below.tab.confirm(1);
+                below.give(1);
+            }
+        };
+        let other = {
+            let below = below.clone();
+            thread::spawn(move || churn(&below))
+        };
+        churn(&below);
+        other.join().unwrap();
+        assert_eq!(below.charged.load(Ordering::Acquire), 0);
+    });
+}
+
 /// What a thread that is not the magazine's own takes out.
 fn drain(magazine: &Magazine) -> Vec<Kept> {
     let mut out = Vec::new();
@@ -197,30 +314,74 @@ const BLOCKS: [Kept; 3] = [Kept { at: 2, len: 1 }, Kept { at: 3, len: 5 }, Kept 
 #[test]
 fn p8_a_kept_block_is_got_once_by_its_thread_or_by_one_of_two_others() {
     model(|| {
-        let magazine = Arc::new(Magazine::default());
-        assert!(magazine.put(BLOCKS[0], MOST));
+        let magazine = Arc::new(Magazine::new(MOST));
+        assert!(magazine.put(BLOCKS[0]));
         let others = [(); 2].map(|()| {
             let magazine = magazine.clone();
             thread::spawn(move || drain(&magazine))
         });
         let mut own = Vec::new();
-        assert!(magazine.put(BLOCKS[1], MOST), "there is a place for two");
+        assert!(magazine.put(BLOCKS[1]), "there is a place for two");
         own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
         let [first, second] = others.map(|other| other.join().unwrap());
         each_is_got_once(&magazine, [own, first, second], &BLOCKS[..2]);
     });
 }
 
+/// Others empty a place, and its thread fills it again while one of them is still there.
+#[test]
+fn p8_a_place_that_others_emptied_is_filled_again_and_loses_nothing() {
+    model(|| {
+        let magazine = Arc::new(Magazine::new(MOST));
+        assert!(magazine.put(BLOCKS[0]) && magazine.put(BLOCKS[1]));
+        let others = [(); 2].map(|()| {
+            let magazine = magazine.clone();
+            thread::spawn(move || drain(&magazine))
+        });
+        let own = if magazine.put(BLOCKS[2]) { Vec::new() } else { vec![BLOCKS[2]] };
+        let [first, second] = others.map(|other| other.join().unwrap());
+        each_is_got_once(&magazine, [own, first, second], &BLOCKS);
+    });
+}
+
+/// What loom gets wrong, in its smallest form, and why the magazine puts a block in with a swap here and with a store
+/// everywhere else.
+///
+/// Two threads swap; a third reads what the first of them wrote, and stores. In the order of changes to the word, the second
+/// swap follows at once what it read, so a store that is after the first swap is after the second too, or is what the second
+/// swap got. Loom only puts the store after what its thread has read, lets it and the second swap stand side by side, and then
+/// has the last swap follow either: what was stored is lost. A swap in the place of the store is ordered as the store is in
+/// truth, and shows besides that the place was free. Once loom knows better this test fails, and the store can be modelled as
+/// it is.
+#[test]
+#[should_panic(expected = "the store is lost")]
+fn loom_lets_a_store_fall_between_the_halves_of_a_swap() {
+    model(|| {
+        let word = Arc::new(AtomicU64::new(0));
+        let others = [(); 2].map(|()| {
+            let word = word.clone();
+            thread::spawn(move || word.swap(1, Ordering::AcqRel))
+        });
+        let stores = word.load(Ordering::Relaxed) == 1;
+        if stores {
+            word.store(2, Ordering::Release);
+        }
+        let got = others.map(|other| other.join().unwrap());
+        let last = word.swap(1, Ordering::AcqRel);
+        assert!(!stores || last == 2 || got.contains(&2), "the store is lost");
+    });
+}
+
 #[test]
 fn p8_a_block_that_takes_the_place_of_another_loses_neither() {
     model(|| {
-        let magazine = Arc::new(Magazine::default());
-        assert!(magazine.put(BLOCKS[0], MOST) && magazine.put(BLOCKS[1], MOST));
+        let magazine = Arc::new(Magazine::new(MOST));
+        assert!(magazine.put(BLOCKS[0]) && magazine.put(BLOCKS[1]));
         let other = {
             let magazine = magazine.clone();
             thread::spawn(move || drain(&magazine))
         };
-        let mut own: Vec<_> = magazine.exchange(BLOCKS[2], MOST).into_iter().collect();
+        let mut own: Vec<_> = magazine.exchange(BLOCKS[2]).into_iter().collect();
         own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
         let got = other.join().unwrap();
         each_is_got_once(&magazine, [own, got, Vec::new()], &BLOCKS);
@@ -231,13 +392,13 @@ fn p8_a_block_that_takes_the_place_of_another_loses_neither() {
 #[test]
 fn p8_a_full_magazine_counts_again_and_loses_nothing() {
     model(|| {
-        let magazine = Arc::new(Magazine::default());
-        assert!(magazine.put(BLOCKS[1], 5));
+        let magazine = Arc::new(Magazine::new(5));
+        assert!(magazine.put(BLOCKS[1]));
         let other = {
             let magazine = magazine.clone();
             thread::spawn(move || drain(&magazine))
         };
-        let own = magazine.exchange(BLOCKS[0], 5).into_iter().collect();
+        let own = magazine.exchange(BLOCKS[0]).into_iter().collect();
         let got = other.join().unwrap();
         each_is_got_once(&magazine, [own, got, Vec::new()], &BLOCKS[..2]);
     });

@@ -15,9 +15,13 @@ mod reuse;
 mod rig;
 #[path = "pool/shortage.rs"]
 mod shortage;
+#[path = "pool/sparing.rs"]
+mod sparing;
 #[path = "pool/stalls.rs"]
 mod stalls;
 #[path = "pool/streams.rs"]
 mod streams;
+#[path = "pool/stuck.rs"]
+mod stuck;
 #[path = "pool/threads.rs"]
 mod threads;

@@ -4,8 +4,10 @@ use crate::Sim;
 use crate::heap::Heap;
 use crate::log::{KEPT, Log};
 use crate::rng::mix;
+use crate::share::Share;
 use crate::world::{World, addresses};
 use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, NumaNode, PciAddress};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,6 +29,7 @@ pub struct SimBuilder {
     seed: Option<u64>,
     sizes: Vec<Bytes>,
     name: Option<String>,
+    folder: Option<PathBuf>,
     is_stream_ordered: bool,
     page_granularity: Option<Bytes>,
     numa_node: NumaNode,
@@ -40,6 +43,7 @@ impl Default for SimBuilder {
             seed: Some(0),
             sizes: Vec::new(),
             name: None,
+            folder: None,
             is_stream_ordered: true,
             page_granularity: Some(Bytes::mib(2)),
             numa_node: NumaNode::UNKNOWN,
@@ -74,9 +78,35 @@ impl SimBuilder {
     }
 
     /// Gives the devices an identity that is the same in every process: their UUIDs follow from the name and their
-    /// ordinals. Without a name they are unlike those of any other simulator.
+    /// ordinals, and what one process holds of them is not free to the others. Without a name they are unlike those of any
+    /// other simulator. Those who use one name should give the devices one size; each goes by its own.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, DeviceId, Driver};
+    /// use bursar_sim::Sim;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("bursar-sim-doc-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// let builder = Sim::builder().immediate().device(Bytes::gib(24)).named("one");
+    /// # let builder = builder.shared_in(&folder);
+    /// let (here, there) = (builder.clone().build(), builder.build());
+    /// here.allocate(DeviceId(0), 16 << 30)?;
+    /// assert_eq!(there.memory(DeviceId(0))?.free, Bytes::gib(8));
+    /// drop(here);
+    /// assert_eq!(there.memory(DeviceId(0))?.free, Bytes::gib(24));
+    /// # drop(there);
+    /// # std::fs::remove_dir(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// The folder in which processes share devices with a name. By default it is the one `BURSAR_LEDGER_DIR` names, or one
+    /// of this user in shared memory.
+    pub fn shared_in(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = Some(folder.into());
         self
     }
 
@@ -131,6 +161,10 @@ impl SimBuilder {
         let disturbances = Arc::new(AtomicUsize::new(0));
         let mut world = World::new(self.seed, &heaps, disturbances.clone());
         world.log = Log::new(self.calls_kept);
+        if let Some(name) = &self.name {
+            world.share = Some(Share::new(name, self.folder.as_deref(), sizes.len()));
+            world.disturb();
+        }
         let facts = sizes.iter().enumerate();
         Arc::new(Sim {
             seed: self.seed,
@@ -154,6 +188,7 @@ impl SimBuilder {
             pci: Some(PciAddress { domain: 0x5e, bus: index as u8, device: 0 }),
             numa_node: self.numa_node,
             total,
+            shared: self.name.is_some(),
             stream_priorities: -5..=0,
             capabilities: Capabilities {
                 stream_ordered: self.is_stream_ordered,

@@ -28,8 +28,8 @@ fn locked(heap: &Mutex<Heap>) -> MutexGuard<'_, Heap> {
 }
 
 impl Sim {
-    /// Whether every stream has run dry, none is captured and no device is lost, so that an immediate simulator can
-    /// answer without looking.
+    /// Whether every stream has run dry, none is captured, no device is lost and none has a name, so that an immediate
+    /// simulator can answer without looking.
     #[inline]
     fn is_calm(&self) -> bool {
         self.seed.is_none() && self.disturbances.load(Ordering::Acquire) == 0
@@ -122,8 +122,8 @@ unsafe impl Driver for Sim {
     #[track_caller]
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
         self.call("memory", device, Given::default(), |turn| {
-            let heap = turn.devices[turn.device()].heap();
-            Ok(MemoryInfo { free: Bytes(heap.total - heap.held), total: Bytes(heap.total) })
+            let device = turn.device();
+            turn.room(device)
         })
     }
 

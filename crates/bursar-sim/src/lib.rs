@@ -10,6 +10,9 @@
 //!
 //! [`Faults`] wraps either, or any other driver, and makes calls fail.
 //!
+//! Devices with a [name](SimBuilder::named) are the same in every process of this user that uses the name: what one process
+//! holds of them is not free to the others, until it is freed or the process ends, however it ends.
+//!
 //! # What orders what
 //! Work on one stream is in order. An event orders what was submitted before its record before what follows a wait for
 //! it. The legacy default stream of a device waits for all blocking streams of that device and they for it; streams from
@@ -77,7 +80,9 @@ mod pages;
 mod ranges;
 mod report;
 mod rng;
+mod room;
 mod schedule;
+mod share;
 mod sim;
 mod sparse;
 mod streams;

@@ -6,7 +6,7 @@ use crate::heap::{Kind, UNIT};
 use crate::ranges::Moment;
 use crate::schedule::Work;
 use crate::turn::Turn;
-use crate::world::Answer;
+use crate::world::{Answer, World};
 use bursar_core::{DevicePtr, RawStream, Status};
 
 /// What an allocation of `bytes` takes.
@@ -49,38 +49,31 @@ impl Turn<'_> {
     fn take(&mut self, bytes: u64, kind: Kind, stream: Option<usize>) -> Answer<u64> {
         let device = self.device();
         if self.oracle.is_none() {
-            let taken = self.devices[device].heap().take(bytes, kind);
-            return taken.ok_or(Status::OutOfMemory);
+            return World::take(self, device, bytes, kind);
         }
         loop {
             let others = stream.map_or(Vec::new(), |stream| self.implied(stream));
             let clock = stream.zip(self.oracle.as_ref()).map(|(stream, oracle)| oracle.ahead(stream, &others));
-            if let Some(at) = self.take_now(bytes, kind, clock.as_ref()) {
+            if let Some(at) = self.take_now(bytes, kind, clock.as_ref())? {
                 return Ok(at);
             }
             let later = self.devices[device].space.pending();
-            let is_possible = bytes <= self.free_bytes(device) + later;
+            let is_possible = bytes <= self.room(device)?.free.get().saturating_add(later);
             if !is_possible || !self.step() {
                 return Err(Status::OutOfMemory);
             }
         }
     }
 
-    fn take_now(&mut self, bytes: u64, kind: Kind, clock: Option<&Clock>) -> Option<u64> {
+    fn take_now(&mut self, bytes: u64, kind: Kind, clock: Option<&Clock>) -> Answer<Option<u64>> {
         let index = self.device();
+        let has_room = self.charge(index, bytes)?;
         let world = &mut **self;
-        let device = &mut world.devices[index];
-        let has_room = device.heap().fits(bytes);
-        let taken = device.space.take(bytes, kind, clock, has_room, &mut world.rng)?;
-        if !taken.is_held {
-            device.heap().charge(bytes);
+        let taken = world.devices[index].space.take(bytes, kind, clock, has_room, &mut world.rng);
+        if has_room && taken.is_none_or(|taken| taken.is_held) {
+            world.release_room(index, bytes);
         }
-        Some(taken.ptr)
-    }
-
-    pub(crate) fn free_bytes(&self, device: usize) -> u64 {
-        let heap = self.devices[device].heap();
-        heap.total - heap.held
+        Ok(taken.map(|taken| taken.ptr))
     }
 
     /// Ends the life of an allocation and answers its size; its memory is still held.

@@ -58,11 +58,11 @@ impl Turn<'_> {
         }
         let device = self.device();
         loop {
-            if self.devices[device].heap().charge(bytes) {
+            if self.charge(device, bytes)? {
                 return Ok(self.create_pages(device, bytes));
             }
             let later = self.devices[device].space.pending();
-            if bytes > self.free_bytes(device).saturating_add(later) || !self.step() {
+            if bytes > self.room(device)?.free.get().saturating_add(later) || !self.step() {
                 return Err(Status::OutOfMemory);
             }
         }

@@ -312,9 +312,9 @@ impl World {
         device.store.discard(at, bytes);
         if self.oracle.is_some() {
             let released = device.space.ran(at, bytes, caller.number);
-            device.heap().release(released);
+            self.release_room(caller.device, released);
         } else {
-            device.heap().recycle(at, bytes);
+            self.recycle(caller.device, at, bytes);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::log::{KEPT, Log};
 use crate::oracle::Oracle;
 use crate::rng::{Rng, mix};
 use crate::schedule::{Mark, Op};
+use crate::share::Share;
 use crate::sparse::{Sparse, Word};
 use crate::{Operation, Place};
 use bursar_core::{DeviceId, RawEvent, RawPages, RawStream, Status};
@@ -154,10 +155,13 @@ pub(crate) struct World {
     pub(crate) pages: BTreeMap<u64, Pages>,
     next_pages: u64,
     pub(crate) pinned: PinnedMap,
+    /// What other processes hold of devices that have a name.
+    pub(crate) share: Option<Share>,
     /// `None` for an immediate simulator.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) log: Log,
-    /// What keeps an immediate simulator from taking its short cuts: queued work, captures, lost devices.
+    /// What keeps an immediate simulator from taking its short cuts: queued work, captures, lost devices, devices with a
+    /// name, of which others have to be told.
     pub(crate) disturbances: Arc<AtomicUsize>,
 }
 
@@ -190,6 +194,7 @@ impl World {
             pages: BTreeMap::new(),
             next_pages: 1,
             pinned: PinnedMap::default(),
+            share: None,
             oracle: seed.map(|_| Oracle::new(heaps.len())),
             log: Log::new(KEPT),
             disturbances,
@@ -283,7 +288,7 @@ impl World {
         if self.pages.get(&raw).is_some_and(is_unused)
             && let Some(pages) = self.pages.remove(&raw)
         {
-            self.devices[pages.device].heap().release(pages.bytes);
+            self.release_room(pages.device, pages.bytes);
         }
     }
 

@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// The variable that chooses the driver where the program does not: `auto`, `cuda` or `sim`.
 pub const VARIABLE: &str = "BURSAR_DRIVER";
 
+/// The variable that describes the simulated devices where the program does not: `2x80GiB` or `2x80GiB@name`.
+pub const SIM_DEVICES_VARIABLE: &str = "BURSAR_SIM_DEVICES";
+
 /// Which driver is wanted.
 ///
 /// ```
@@ -135,6 +138,9 @@ pub enum DriverChoiceError {
         /// What is missing.
         why: String,
     },
+    /// The simulated devices are described in a way that cannot be read.
+    #[error(transparent)]
+    SimDevices(#[from] SimDevicesError),
 }
 
 impl From<DriverChoiceError> for Error {
@@ -182,15 +188,22 @@ fn simulate(devices: &SimDevices) -> Arc<Sim> {
     }
 }
 
-/// The driver that `BURSAR_DRIVER` names: by default CUDA where it works and two simulated devices otherwise, with one
-/// line on standard error that says so and why.
+/// The driver that `BURSAR_DRIVER` names: by default CUDA where it works and otherwise the simulated devices that
+/// `BURSAR_SIM_DEVICES` describes, or two, with one line on standard error that says so and why.
 pub fn detect() -> bursar_core::Result<Arc<dyn Driver>> {
     let choice: Choice = std::env::var(VARIABLE).unwrap_or_default().parse()?;
-    let opened = open(choice, &SimDevices::default())?;
+    let opened = open(choice, &sim_devices_of_the_environment()?)?;
     if let Some(why) = &opened.instead_of_cuda {
         announce(why);
     }
     Ok(opened.driver)
+}
+
+fn sim_devices_of_the_environment() -> Result<SimDevices, DriverChoiceError> {
+    match std::env::var(SIM_DEVICES_VARIABLE) {
+        Ok(text) if !text.trim().is_empty() => Ok(text.trim().parse()?),
+        _ => Ok(SimDevices::default()),
+    }
 }
 
 #[allow(clippy::print_stderr, reason = "a program that runs without its GPU must not do so silently")]

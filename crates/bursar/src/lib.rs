@@ -45,14 +45,19 @@
 #![forbid(unsafe_code)]
 
 pub mod driver;
+mod ledgers;
 pub mod testing;
 
 pub use bursar_core::*;
 pub use bursar_cuda as cuda;
 pub use bursar_device::*;
+pub use bursar_fit as fit;
+pub use bursar_host as host;
+pub use bursar_ledger as ledger;
 pub use bursar_memory::*;
 pub use bursar_sim as sim;
 pub use bursar_trace as trace;
+pub use ledgers::Ledgers;
 
 /// What most programs use, in one `use`.
 ///
@@ -62,11 +67,15 @@ pub use bursar_trace as trace;
 /// let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::gib(1))).over(leaf::Direct);
 /// ```
 pub mod prelude {
+    pub use crate::Ledgers;
     pub use bursar_core::{
         Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error,
         Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
     };
     pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, StreamLease, StreamPool, Work};
+    pub use bursar_fit::{compute_fit, fit_workers};
+    pub use bursar_host::{NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPool};
+    pub use bursar_ledger::{Ledger, Priority, Reservation};
     pub use bursar_memory::{GlobalDeviceBudget, PagePool, Statistics};
 }
 

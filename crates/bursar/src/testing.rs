@@ -1,4 +1,4 @@
-//! A race detector for programs that use streams.
+//! For tests: a race detector for programs that use streams, and [`with_budget`], so that tests share a device.
 //!
 //! [`races`] runs a closure over many seeds of the [simulated driver](bursar_sim), no GPU needed. Where something uses
 //! memory that nothing ordered, it answers with the shortest schedule found that shows it: what both operations were, the
@@ -57,10 +57,12 @@
 mod race;
 mod rig;
 mod schedule;
+mod with_budget;
 
 pub use race::{Finding, Race};
 pub use rig::{Outcome, Rig};
 pub use schedule::Explained;
+pub use with_budget::{with_budget, with_budget_within};
 
 use crate::{Build, Gpu, Result, Stack, leaf};
 use bursar_core::{Bytes, DeviceId};

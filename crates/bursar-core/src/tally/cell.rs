@@ -36,6 +36,14 @@ impl Cell {
         self.freed.add(bytes.wrapping_neg(), 1u64.wrapping_neg());
     }
 
+    /// Makes it what it was when it was new.
+    fn clear(&self) {
+        for sum in [&self.granted, &self.freed] {
+            sum.bytes.store(0, Ordering::Relaxed);
+            sum.count.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// What was ever granted in some cells.
     pub(super) fn granted<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
         Sum::total(cells.map(|cell| &cell.granted))
@@ -81,6 +89,17 @@ impl Cells {
     #[inline]
     pub(super) fn near(&self, place: Place) -> Option<&Cell> {
         self.near.get(place.device)?.get(place.tag)
+    }
+
+    /// The cell of a near device and tag; others have the cell of one that is near.
+    #[inline]
+    pub(super) fn nearest(&self, device: usize, tag: usize) -> &Cell {
+        &self.near[device % NEAR_DEVICES][tag % NEAR_TAGS]
+    }
+
+    /// Makes all of them what they were when they were new.
+    pub(super) fn clear(&self) {
+        self.of(None, None).for_each(Cell::clear);
     }
 
     /// The cell of any place.

@@ -26,6 +26,12 @@ impl<T: Default, const N: usize> Chunks<T, N> {
         self.near.get(at)
     }
 
+    /// One of the first; others have one of those.
+    #[inline]
+    pub(super) fn nearest(&self, at: usize) -> &T {
+        &self.near[at % N]
+    }
+
     /// One that there is.
     pub(super) fn get(&self, at: usize) -> Option<&T> {
         self.near.get(at).or_else(|| Some(&self.far.get()?[at / N - 1].get()?[at % N]))

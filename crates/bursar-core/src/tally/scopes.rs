@@ -117,6 +117,11 @@ impl Scopes {
         self.edit(|open| open.get(depth).copied().unwrap_or_default().counts())
     }
 
+    /// Makes it what it was when it was new.
+    pub(super) fn clear(&self) {
+        self.edit(Vec::clear);
+    }
+
     /// Ends every scope from `depth` inwards, each into the one around it.
     pub(super) fn pop(&self, depth: usize) -> Counts {
         self.edit(|open| {

@@ -8,7 +8,8 @@ use super::place::{NEAR_TAGS, Place};
 use super::scopes::Scopes;
 use super::slack::{Slack, Step};
 use crate::{Bytes, ThreadIndex};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const THREADS: usize = 1024;
 
@@ -44,6 +45,21 @@ impl Shard {
         result
     }
 
+    /// Moves both slacks by a step and answers the cell that is left to count in, if that is all there is to do, for a
+    /// device and a tag that are near.
+    #[inline]
+    pub(super) fn step_near(&self, device: usize, tag: usize, step: Step) -> Option<&Cell> {
+        Slack::shift(&self.whole, self.tags.nearest(tag), step).then(|| self.cells.nearest(device, tag))
+    }
+
+    /// Makes it what it was when it was new.
+    fn clear(&self) {
+        self.whole.clear();
+        self.tags.one_or_all(None).for_each(Slack::clear);
+        self.cells.clear();
+        self.scopes.clear();
+    }
+
     /// Moves both slacks by a step and answers the cell that is left to count in, if that is all there is to do.
     #[inline]
     fn step(&self, place: Place, step: Step) -> Option<&Cell> {
@@ -52,36 +68,84 @@ impl Shard {
     }
 }
 
+/// Places that nobody counts in. None is ever given up, so that a thread may remember where it counted last.
+static SPARE: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
+
+fn spare() -> MutexGuard<'static, Vec<&'static Shard>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn fresh() -> &'static Shard {
+    let spare = spare().pop();
+    spare.unwrap_or_else(|| Box::leak(Box::default()))
+}
+
+thread_local! {
+    /// Where the thread counted last, and for whom.
+    static LAST: std::cell::Cell<(u64, Option<&'static Shard>)> = const { std::cell::Cell::new((0, None)) };
+}
+
+/// Where the current thread counted last, if that was for the tally with this number.
+#[inline]
+pub(super) fn last(number: u64) -> Option<&'static Shard> {
+    let (whose, shard) = LAST.get();
+    if whose == number { shard } else { None }
+}
+
+/// Forgets where the current thread counted, whose place will be another's.
+pub(super) fn forget() {
+    LAST.set((0, None));
+}
+
 /// The places of all threads.
 #[derive(Debug)]
 pub(super) struct Shards {
-    shards: [OnceLock<Box<Shard>>; THREADS + 1],
+    /// Nobody else's, ever, and not zero.
+    number: u64,
+    shards: [OnceLock<&'static Shard>; THREADS + 1],
     turns: Mutex<()>,
 }
 
 impl Default for Shards {
     fn default() -> Self {
-        Self { shards: [const { OnceLock::new() }; THREADS + 1], turns: Mutex::default() }
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Relaxed);
+        Self { number, shards: [const { OnceLock::new() }; THREADS + 1], turns: Mutex::default() }
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        for shard in self.shards.iter().filter_map(OnceLock::get) {
+            shard.clear();
+            spare().push(shard);
+        }
     }
 }
 
 impl Shards {
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Moves the current thread's slacks by a step and answers the cell that is left to count in, if that is all there is
     /// to do.
     #[inline]
     pub(super) fn step(&self, place: Place, step: Step) -> Option<&Cell> {
         let (place, thread) = (place.near()?, ThreadIndex::known_below(THREADS)?);
-        self.shards[thread].get()?.step(place, step)
+        let shard = self.shards[thread].get()?;
+        LAST.set((self.number, Some(shard)));
+        shard.step(place, step)
     }
 
     /// Runs `f` as the only one in the current thread's place. Threads without a number of their own, and those beyond
     /// the first thousand, take turns in one.
     pub(super) fn with<T>(&self, f: impl FnOnce(&Shard) -> T) -> T {
         match ThreadIndex::current() {
-            Some(index) if index.get() < THREADS => f(self.shards[index.get()].get_or_init(Box::default)),
+            Some(index) if index.get() < THREADS => f(self.shards[index.get()].get_or_init(fresh)),
             _ => {
                 let _turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-                f(self.shards[THREADS].get_or_init(Box::default))
+                f(self.shards[THREADS].get_or_init(fresh))
             }
         }
     }

@@ -41,16 +41,27 @@ impl Step {
 }
 
 impl Slack {
-    /// Moves two by a step, unless one of them would leave its bounds.
+    /// Moves two by a step, unless one of them would leave its bounds: then both are moved back. Only their thread sees that.
     #[inline]
     pub(super) fn shift(one: &Self, other: &Self, step: Step) -> bool {
-        let [first, second] = [one, other].map(|slack| slack.0.load(Relaxed).wrapping_add(step.0));
-        let within = (first | second) & GUARD == 0;
-        if within {
-            one.0.store(first, Relaxed);
-            other.0.store(second, Relaxed);
+        one.add(step.0);
+        other.add(step.0);
+        let within = (one.0.load(Relaxed) | other.0.load(Relaxed)) & GUARD == 0;
+        if !within {
+            one.add(step.0.wrapping_neg());
+            other.add(step.0.wrapping_neg());
         }
         within
+    }
+
+    #[inline]
+    fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Makes it what it was when it was new.
+    pub(super) fn clear(&self) {
+        self.0.store(0, Relaxed);
     }
 
     /// Bytes and blocks.

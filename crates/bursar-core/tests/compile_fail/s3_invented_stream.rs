@@ -1,13 +1,13 @@
 //! The fields of a stream are private: none can be written down, and one cannot be made of another.
 
-use bursar_core::{DeviceId, Stream};
+use bursar_core::Stream;
 
 fn invented() -> Stream {
-    Stream { context: 1, slot: 1, epoch: 1, device: DeviceId(0) }
+    Stream { name: 1, life: 1 }
 }
 
 fn moved(stream: Stream) -> Stream {
-    Stream { device: DeviceId(1), ..stream }
+    Stream { life: 2, ..stream }
 }
 
 fn main() {}

@@ -1,5 +1,6 @@
 //! Where frames lie in the pool's one long range of addresses, and where there are none.
 
+use super::plan::{Growth, Move, Placed, Stuck, units};
 use super::runs::{Run, Runs, UNIT};
 use bursar_core::{Bytes, Frame};
 use std::collections::BTreeMap;
@@ -24,6 +25,10 @@ const FRAMES: u64 = 128;
 /// What several streams share is in more pieces, and moved about more: how many times larger its small frames are.
 const SHARED: u64 = 2;
 
+/// What several streams share may hold this part more than was ever in use at once: what lies free between the blocks of
+/// one stream is not at once another's, and without room to spare frames would be moved for nearly every large block.
+const SLACK: u64 = 12;
+
 /// From how many frames on it is cheaper to make one of them, where each is at most a quarter as large: giving a frame
 /// back takes half as long as moving it, and the next block that large will find one frame.
 const MELT: usize = 4;
@@ -47,43 +52,13 @@ pub(super) struct Ground {
     holes: BTreeMap<u64, u64>,
     /// Frames that are mapped nowhere.
     spare: Vec<Frame>,
+    /// Frames that are to be unmapped where they are.
+    stuck: Vec<Stuck>,
     held: u64,
-}
-
-/// A frame in its place.
-#[derive(Debug)]
-pub(super) struct Placed {
-    pub(super) frame: Frame,
-    /// How much of it can be granted.
-    pub(super) len: u64,
-}
-
-/// A frame to be taken from where it is.
-#[derive(Debug)]
-pub(super) struct Move {
-    pub(super) from: u64,
-    pub(super) placed: Placed,
-}
-
-/// How a request that no run fits will be met: a stretch of addresses, and the frames to map there, in this order.
-#[derive(Debug)]
-pub(super) struct Growth {
-    /// Where the addresses begin, and how much is missing there.
-    pub(super) at: u64,
-    pub(super) need: u64,
-    /// The free run just before, which becomes one with them.
-    pub(super) base: Option<Run>,
-    /// Frames that are mapped nowhere.
-    pub(super) spare: Vec<Frame>,
-    /// Frames that are free where they are.
-    pub(super) moves: Vec<Move>,
-    /// Small frames that are free where they are, to be given back and made anew as larger ones.
-    pub(super) melt: Vec<Move>,
-    /// Where those were that have been given back.
-    pub(super) melted: Vec<(u64, u64)>,
-    /// Frames to be made: more memory, and what was melted.
-    pub(super) make: Vec<u64>,
-    pub(super) remake: Vec<u64>,
+    /// The most that was in use when a pool of several streams grew.
+    peak: u64,
+    /// Whether what was asked for to spare was refused, since when no more is asked for until something is given back.
+    is_tight: bool,
 }
 
 /// A length in pieces of `aim`, the last of them shorter.
@@ -91,16 +66,20 @@ fn pieces(len: u64, aim: u64) -> Vec<u64> {
     (0..len.div_ceil(aim)).map(|nth| aim.min(len - nth * aim)).collect()
 }
 
-/// The length of a frame, in units.
-pub(super) fn units(bytes: Bytes) -> u64 {
-    bytes.get() / UNIT
-}
-
 impl Ground {
     /// A range of addresses with nothing behind it; none where the device cannot map.
     pub(super) fn new(range: Range<u64>, sizes: FrameSizes) -> Self {
         let holes = if range.is_empty() { BTreeMap::new() } else { [(range.start, range.end - range.start)].into() };
-        Self { sizes, placed: BTreeMap::new(), holes, spare: Vec::new(), held: 0 }
+        Self {
+            sizes,
+            placed: BTreeMap::new(),
+            holes,
+            spare: Vec::new(),
+            stuck: Vec::new(),
+            held: 0,
+            peak: 0,
+            is_tight: false,
+        }
     }
 
     /// What the pool holds of the device, in units.
@@ -108,9 +87,10 @@ impl Ground {
         self.held
     }
 
-    /// What is mapped nowhere, in units.
+    /// What lies in no run and is not in use, in units.
     pub(super) fn spare(&self) -> u64 {
-        self.spare.iter().map(|frame| units(frame.bytes())).sum()
+        let frames = self.spare.iter().chain(self.stuck.iter().flat_map(|stuck| &stuck.frames));
+        frames.map(|frame| units(frame.bytes())).sum()
     }
 
     /// The largest free run that ends where addresses are free, out of those that `ending_at` knows, if the addresses
@@ -145,12 +125,14 @@ impl Ground {
             melted: Vec::new(),
             make: Vec::new(),
             remake: Vec::new(),
+            slack: Vec::new(),
         })
     }
 
     /// Finds the frames for a growth: spare ones, then those that lie whole in `free` and outside its base, the largest
-    /// that fit first, and of one size those in short runs, which are of least use where they are; then new ones.
-    pub(super) fn supply(&mut self, growth: &mut Growth, free: &mut Runs, shared: bool) {
+    /// that fit first, and of one size those in short runs, which are of least use where they are; then new ones, and some
+    /// to spare where several streams share the pool, with so much `in_use`.
+    pub(super) fn supply(&mut self, growth: &mut Growth, free: &mut Runs, in_use: Option<u64>) {
         let mut missing = growth.need;
         self.spare.sort_by_key(|frame| frame.bytes());
         while let Some(nth) = self.spare.iter().rposition(|frame| units(frame.bytes()) <= missing) {
@@ -174,14 +156,40 @@ impl Ground {
             growth.moves.extend(self.lift(larger, free));
             missing = 0;
         }
-        let aim = self.sizes.aim(self.held, shared);
+        let aim = self.sizes.aim(self.held, in_use.is_some());
         let (small, large) = growth.moves.drain(..).partition(|moved: &Move| moved.placed.len * 4 <= aim);
         (growth.melt, growth.moves) = (small, large);
         if growth.melt.len() < MELT {
             growth.moves.append(&mut growth.melt);
         }
         growth.make = pieces(missing, aim);
+        if missing > 0
+            && let Some(in_use) = in_use
+        {
+            growth.slack = pieces(self.slack(growth, missing, in_use), aim);
+        }
         growth.remake = pieces(growth.melt.iter().map(|moved| moved.placed.len).sum(), aim);
+    }
+
+    /// How much a pool of which so much is in use should grow by besides what is missing, as far as there are addresses for
+    /// it behind the growth, which are then taken.
+    fn slack(&mut self, growth: &mut Growth, missing: u64, in_use: u64) -> u64 {
+        self.peak = self.peak.max(in_use);
+        let most = (self.peak + self.peak / SLACK) / self.sizes.granule * self.sizes.granule;
+        let (end, more) = (growth.at + growth.need, most.saturating_sub(self.held + missing));
+        if more == 0 || self.is_tight || self.holes.get(&end).is_none_or(|&hole| hole < more) {
+            return 0;
+        }
+        self.take_addresses(end, more);
+        growth.need += more;
+        more
+    }
+
+    /// Takes what could not be made to spare off a growth, and asks for none until something is given back.
+    pub(super) fn do_without(&mut self, growth: &mut Growth, slack: u64) {
+        growth.need -= slack;
+        self.is_tight = true;
+        self.give_addresses(growth.at + growth.need, slack);
     }
 
     /// The smallest whole free frame of more than `missing` units, if there are addresses for it behind the growth, which
@@ -224,6 +232,21 @@ impl Ground {
         self.spare.push(frame);
     }
 
+    /// Keeps frames that could not be unmapped, with their addresses.
+    pub(super) fn stick(&mut self, stuck: Stuck) {
+        self.stuck.push(stuck);
+    }
+
+    pub(super) fn take_stuck(&mut self) -> Vec<Stuck> {
+        std::mem::take(&mut self.stuck)
+    }
+
+    /// Enters that such frames have been unmapped after all.
+    pub(super) fn unstuck(&mut self, free: Stuck) {
+        self.give_addresses(free.at, free.len);
+        free.frames.into_iter().for_each(|frame| self.keep(frame));
+    }
+
     pub(super) fn take_spare(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.spare)
     }
@@ -235,6 +258,7 @@ impl Ground {
 
     pub(super) fn gave_back(&mut self, bytes: Bytes) {
         self.held -= units(bytes);
+        self.is_tight = false;
     }
 
     fn take_addresses(&mut self, at: u64, len: u64) {

@@ -6,25 +6,30 @@
 
 use super::magazine::Magazine;
 use super::shards::Shard;
-use bursar_core::{OwnerId, RawStream, Stream};
+use bursar_core::{OwnerId, Stream};
 use std::cell::Cell;
+use std::ptr::NonNull;
 
 /// What a thread has at hand for one stream of one pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hand<'a> {
-    pub(super) raw: RawStream,
+    /// The pool's number.
+    pub(super) owner: OwnerId,
     pub(super) shard: &'a Shard,
     pub(super) magazine: &'a Magazine,
 }
 
 /// A [`Hand`] of some pool, as it is remembered.
+#[repr(align(64))]
 struct Entry {
-    /// The pool's number, and what its context said of exposed streams then; zero where nothing is remembered.
-    key: Cell<u64>,
-    stream: Cell<[u64; 2]>,
-    raw: Cell<RawStream>,
-    shard: Cell<*const Shard>,
-    magazine: Cell<*const Magazine>,
+    /// The stream's [name](Stream::name).
+    stream: Cell<u64>,
+    /// The pool's number; zero where nothing is remembered.
+    owner: Cell<u32>,
+    /// How many alarms the pool's context had given by then.
+    alarms: Cell<u32>,
+    shard: Cell<NonNull<Shard>>,
+    magazine: Cell<NonNull<Magazine>>,
 }
 
 /// How many streams a thread remembers.
@@ -33,11 +38,11 @@ const ENTRIES: usize = 8;
 impl Entry {
     const fn empty() -> Self {
         Self {
-            key: Cell::new(0),
-            stream: Cell::new([0; 2]),
-            raw: Cell::new(RawStream::LEGACY),
-            shard: Cell::new(std::ptr::null()),
-            magazine: Cell::new(std::ptr::null()),
+            stream: Cell::new(0),
+            owner: Cell::new(0),
+            alarms: Cell::new(0),
+            shard: Cell::new(NonNull::dangling()),
+            magazine: Cell::new(NonNull::dangling()),
         }
     }
 }
@@ -46,43 +51,122 @@ thread_local! {
     static REMEMBERED: [Entry; ENTRIES] = const { [const { Entry::empty() }; ENTRIES] };
 }
 
-#[inline]
-fn key(owner: OwnerId, exposures: u32) -> u64 {
-    u64::from(owner.get()) | u64::from(exposures) << 32
-}
-
 /// The hand that a pool's thread remembers for a stream.
 ///
 /// # Safety
 /// Every hand remembered for `owner` is of the pool that has this number, and `'a` is within that pool's life.
 #[inline(always)]
-pub(super) unsafe fn remembered<'a>(owner: OwnerId, exposures: u32, stream: Stream) -> Option<Hand<'a>> {
+pub(super) unsafe fn remembered<'a>(owner: OwnerId, alarms: u32, stream: Stream) -> Option<Hand<'a>> {
     REMEMBERED.with(|entries| {
         let entry = &entries[stream.slot() % ENTRIES];
-        if entry.key.get() != key(owner, exposures) || entry.stream.get() != stream.words() {
+        let found =
+            entry.stream.get() == stream.name() && entry.owner.get() == owner.get() && entry.alarms.get() == alarms;
+        if !found {
             return None;
         }
-        // SAFETY: set together with the key, from references into that pool, which the caller says is alive.
-        let shard = unsafe { &*entry.shard.get() };
+        // SAFETY: set together with the number, from references into that pool, which the caller says is alive.
+        let shard = unsafe { entry.shard.get().as_ref() };
         // SAFETY: as above.
-        let magazine = unsafe { &*entry.magazine.get() };
-        Some(Hand { raw: entry.raw.get(), shard, magazine })
+        let magazine = unsafe { entry.magazine.get().as_ref() };
+        Some(Hand { owner, shard, magazine })
     })
 }
 
-/// Remembers a hand of a pool that has this number.
-pub(super) fn remember(owner: OwnerId, exposures: u32, stream: Stream, hand: Hand<'_>) {
+/// Remembers a hand of a pool, for a stream that the pool's context made.
+pub(super) fn remember(alarms: u32, stream: Stream, hand: Hand<'_>) {
     REMEMBERED.with(|entries| {
         let entry = &entries[stream.slot() % ENTRIES];
-        entry.key.set(key(owner, exposures));
-        entry.stream.set(stream.words());
-        entry.raw.set(hand.raw);
-        entry.shard.set(hand.shard);
-        entry.magazine.set(hand.magazine);
+        entry.stream.set(stream.name());
+        entry.owner.set(hand.owner.get());
+        entry.alarms.set(alarms);
+        entry.shard.set(hand.shard.into());
+        entry.magazine.set(hand.magazine.into());
     });
 }
 
 /// Forgets everything, at the thread's end.
 pub(super) fn forget() {
-    REMEMBERED.with(|entries| entries.iter().for_each(|entry| entry.key.set(0)));
+    REMEMBERED.with(|entries| entries.iter().for_each(|entry| entry.owner.set(0)));
+}
+
+/// On a simulator that does not listen: where one does, every request goes the long way, which asks everything anew.
+#[cfg(test)]
+mod tests {
+    use crate::PagePool;
+    use bursar_core::{
+        Build, DeviceContext, DeviceId, DeviceMemoryResource, DriverError, Error, Stack, Status, Stream, StreamMisuse,
+        leaf, tag,
+    };
+    use bursar_sim::Sim;
+    use std::sync::Arc;
+
+    type Memory = Arc<dyn DeviceMemoryResource>;
+
+    fn open() -> (Arc<Sim>, Arc<DeviceContext>) {
+        let sim = Sim::immediate();
+        let context = DeviceContext::open(sim.clone(), DeviceId(0)).expect("a device");
+        (sim, context)
+    }
+
+    fn pool(context: &Arc<DeviceContext>) -> Memory {
+        let stack = Stack::new().layer(PagePool::default()).over(leaf::Frames);
+        Arc::new(stack.build(context).expect("a pool"))
+    }
+
+    /// Allocates and frees, and answers where the block was.
+    fn pair(memory: &Memory, stream: Stream) -> Result<u64, Error> {
+        let block = memory.allocate(1024, 256, stream, tag!("pair"))?;
+        let address = block.ptr().0;
+        Ok(memory.deallocate(block, stream).map(|()| address)?)
+    }
+
+    #[test]
+    fn r6_a_fault_is_reported_by_a_request_that_would_be_at_hand() {
+        let (_, context) = open();
+        let (memory, stream) = (pool(&context), context.create_stream(0).expect("a stream"));
+        assert_eq!(pair(&memory, stream), pair(&memory, stream), "the second is at hand");
+        let fault = DriverError::new("free", DeviceId(0), Status::InvalidValue);
+        context.fault().record(fault);
+        assert_eq!(pair(&memory, stream), Err(fault.into()));
+        assert!(pair(&memory, stream).is_ok(), "it is reported once");
+    }
+
+    #[test]
+    fn r5_a_stream_is_asked_about_from_when_its_handle_is_given_away() {
+        let (sim, context) = open();
+        let (memory, stream) = (pool(&context), context.create_stream(0).expect("a stream"));
+        assert_eq!(pair(&memory, stream), pair(&memory, stream), "the second is at hand");
+        let block = memory.allocate(1024, 256, stream, tag!("pair")).expect("at hand");
+        let raw = context.resolve(stream).expect("live");
+        sim.begin_capture(DeviceId(0), raw).expect("live");
+        let captured = |error: &Error| matches!(error, Error::StreamMisuse { why: StreamMisuse::Capturing, .. });
+        assert!(pair(&memory, stream).is_err_and(|error| captured(&error)));
+        let refused = memory.deallocate(block, stream).expect_err("captured");
+        assert!(captured(&refused.error));
+        sim.end_capture(DeviceId(0), raw).expect("live");
+        memory.deallocate(refused.block, stream).expect("no longer captured");
+    }
+
+    #[test]
+    fn p7_what_one_pool_has_at_hand_is_not_given_out_by_another() {
+        let (_, context) = open();
+        let stream = context.create_stream(0).expect("a stream");
+        let (one, other) = (pool(&context), pool(&context));
+        let (first, second) = (pair(&one, stream), pair(&other, stream));
+        assert_ne!(first, second);
+        for _ in 0..3 {
+            assert_eq!((pair(&one, stream), pair(&other, stream)), (first.clone(), second.clone()));
+        }
+    }
+
+    #[test]
+    fn p1_what_is_at_hand_for_one_stream_is_not_given_to_another() {
+        let (_, context) = open();
+        let memory = pool(&context);
+        let streams: Vec<_> = (0..3 * super::ENTRIES).map(|_| context.create_stream(0).expect("a stream")).collect();
+        let addresses = || streams.iter().map(|&stream| pair(&memory, stream).expect("memory")).collect::<Vec<_>>();
+        let first = addresses();
+        assert!((1..first.len()).all(|at| !first[..at].contains(&first[at])), "each has its own");
+        assert_eq!(addresses(), first);
+    }
 }

@@ -19,37 +19,63 @@ fn ptr(at: u64) -> DevicePtr {
 
 /// What the thread remembers of a pool's magazine for a stream.
 #[inline(always)]
-pub(super) fn remembered<F: FrameSource>(pool: &Pool<F>, exposures: u32, stream: Stream) -> Option<Hand<'_>> {
+pub(super) fn remembered<F: FrameSource>(pool: &Pool<F>, alarms: u32, stream: Stream) -> Option<Hand<'_>> {
     // SAFETY: only `Pool::reach` remembers hands, with its own number and its own shard and magazine, which stay where they
     // are for the life of the pool; and the pool is borrowed for the life of the answer.
-    unsafe { hand::remembered(pool.owner, exposures, stream) }
+    unsafe { hand::remembered(pool.owner, alarms, stream) }
 }
 
 /// Makes the block for a range that was taken out of every run, from `at` on, `len` units long.
+#[inline]
+pub(super) fn block(
+    (at, len): (u64, u64),
+    requested: u64,
+    stream: Stream,
+    tag: AllocTag,
+    owner: OwnerId,
+) -> DeviceBlock {
+    let parts = BlockParts { ptr: ptr(at), requested, granted: len * UNIT, tag, owner, offset: 0 };
+    // SAFETY: the range was taken out of every run and is given out with this token alone.
+    unsafe { DeviceBlock::from_parts(parts, stream) }
+}
+
+/// The same, and tells a listening driver.
 #[inline]
 pub(super) fn grant(
     context: &DeviceContext,
     (at, len): (u64, u64),
     requested: u64,
-    (stream, raw): (Stream, RawStream),
+    stream: Stream,
     tag: AllocTag,
     owner: OwnerId,
 ) -> DeviceBlock {
-    let parts = BlockParts { ptr: ptr(at), requested, granted: len * UNIT, tag, owner, offset: 0 };
     if context.listens() {
-        // SAFETY: the range is the pool's, in memory that its frames gave it.
-        unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes: requested, stream: raw, tag }) };
+        note_grant(context, ptr(at), requested, stream, tag);
     }
-    // SAFETY: the range was taken out of every run and is given out with this token alone.
-    unsafe { DeviceBlock::from_parts(parts, stream) }
+    block((at, len), requested, stream, tag, owner)
 }
 
-/// Tells a listening driver that a block of the pool is nobody's from here on.
+#[cold]
+fn note_grant(context: &DeviceContext, ptr: DevicePtr, requested: u64, stream: Stream, tag: AllocTag) {
+    if let Ok(held) = context.hold(stream) {
+        // SAFETY: the range is the pool's, in memory that its frames gave it, and the stream is held.
+        unsafe { context.note(Note::Granted { ptr, bytes: requested, stream: held.raw(), tag }) };
+    }
+}
+
+/// Tells a listening driver that a block of the pool is nobody's from here on, in the order of a stream that stays alive.
 #[inline]
-pub(super) fn freed(context: &DeviceContext, block: &DeviceBlock, raw: RawStream) {
+pub(super) fn freed(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
     if context.listens() {
-        // SAFETY: the block is the pool's, and whoever frees it has given it up.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: raw }) };
+        note_free(context, block, stream);
+    }
+}
+
+#[cold]
+fn note_free(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
+    if let Ok(held) = context.hold(stream) {
+        // SAFETY: the block is the pool's, whoever frees it has given it up, and the stream is held.
+        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
     }
 }
 

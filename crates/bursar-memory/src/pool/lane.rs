@@ -15,6 +15,8 @@ pub(super) struct Lane {
     pub(super) now: u64,
     /// The latest stamp of a run here.
     latest: u64,
+    /// How much was freed since the stream was last asked how far it is.
+    pub(super) news: u64,
     /// The last event recorded, and the time it ended, while it is not known to have been passed.
     pub(super) event: Option<Mark>,
     /// For other lanes, by their place: everything they stamped before this, this stream waits for or came after.
@@ -36,10 +38,15 @@ impl Lane {
         Self { life: ended.life + 1, ..Self::default() }
     }
 
-    /// Frees a run on this stream, now.
+    /// Frees a run on this stream, now. `false`, and nothing changes, where a part of it is free already.
+    #[inline(always)]
     pub(super) fn free(&mut self, at: u64, len: u64) -> bool {
-        self.latest = self.now;
-        self.runs.insert(Run { at, len, stamp: self.now })
+        let freed = self.runs.insert(Run { at, len, stamp: self.now });
+        if freed {
+            self.latest = self.now;
+            self.news += len;
+        }
+        freed
     }
 
     /// Takes over runs that everyone may have.

@@ -2,9 +2,8 @@
 
 use super::ground::{FrameSizes, Ground};
 use super::magazine::LONGEST;
-use super::middle::Middle;
 use super::runs::UNIT;
-use super::shards::Shards;
+use super::shelf::Shelf;
 use super::{Pool, Settings};
 use bursar_core::{Bytes, DeviceId, FrameSource, Layer, Member, OwnerId, Result};
 use std::fmt;
@@ -167,19 +166,11 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let fixed = self.fixed.get().div_ceil(UNIT);
         let longest_kept = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
         let quick = longest_kept * UNIT;
-        let settings = Settings { fixed, magazine, longest_kept, quick, patience: self.patience };
+        let settings = Settings { fixed, longest_kept, quick, patience: self.patience };
         let ground = Ground::new(addresses.clone(), FrameSizes { granule, most });
         let context = source.context().clone();
-        let pool = Arc::new_cyclic(|me| Pool {
-            source,
-            context,
-            owner: OwnerId::unique(),
-            settings,
-            addresses,
-            shards: Shards::default(),
-            middle: Mutex::new(Middle::new(ground)),
-            me: me.clone(),
-        });
+        let (owner, shelf) = (OwnerId::unique(), Shelf::new(ground, magazine));
+        let pool = Arc::new(Pool { source, context, owner, settings, addresses, shelf });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         bursar_core::Holder::context(&*pool).join(member);
         let reader: Weak<dyn Read> = Arc::downgrade(&pool) as Weak<dyn Read>;

@@ -3,8 +3,9 @@
 //! Nothing here calls the driver: what has to be asked or done is planned here, carried out with no lock held, and entered
 //! here afterwards.
 
-use super::ground::{Ground, Growth, Move, Placed};
+use super::ground::Ground;
 use super::lane::{Lane, Mark};
+use super::plan::{Growth, Move, Placed, Undone, units};
 use super::runs::{Run, Runs, Spot, UNIT};
 use bursar_core::{Frame, RawEvent};
 
@@ -17,18 +18,22 @@ pub(super) struct Middle {
     pub(super) ground: Ground,
     /// How many growths and trims are being carried out, with frames in hand.
     pub(super) flights: u32,
-    /// Large frees since the streams were last asked how far they are, and for how many more large requests that matters:
-    /// while the pool is growing or moving frames.
-    news: u32,
+    /// How many lanes there are.
+    open: usize,
+    /// How much was freed that its streams have not been asked about.
+    news: u64,
+    /// For how many more large requests that matters: while the pool is growing or moving frames.
     pressure: u32,
 }
 
-/// From this many units on, where a block lies matters.
-const LARGE: u64 = (256 << 10) / UNIT;
+/// From this many units on, where a block lies decides whether frames have to be moved.
+const LARGE: u64 = (8 << 20) / UNIT;
 
-/// How many large frees are worth asking about, and for how many large requests after a growth.
-const NEWS: u32 = 4;
-const PRESSURE: u32 = 256;
+/// From this many units on, what a stream has freed since it was last asked is worth a question.
+const RICH: u64 = (4 << 20) / UNIT;
+
+/// For how many large requests after a growth others are asked.
+const PRESSURE: u32 = 4096;
 
 /// Where the base of a growth came from, and where what is mapped behind it goes.
 #[derive(Clone, Copy, Debug)]
@@ -50,14 +55,24 @@ pub(super) struct Question {
 
 impl Middle {
     pub(super) fn new(ground: Ground) -> Self {
-        Self { lanes: Vec::new(), settled: Runs::default(), ground, flights: 0, news: 0, pressure: 0 }
+        Self { lanes: Vec::new(), settled: Runs::default(), ground, flights: 0, open: 0, news: 0, pressure: 0 }
     }
 
+    #[inline]
     fn lane(&mut self, place: usize) -> &mut Lane {
+        if !matches!(self.lanes.get(place), Some(Some(_))) {
+            self.open_lane(place);
+        }
+        self.lanes[place].get_or_insert_default()
+    }
+
+    #[cold]
+    fn open_lane(&mut self, place: usize) {
         if self.lanes.len() <= place {
             self.lanes.resize_with(place + 1, || None);
         }
-        self.lanes[place].get_or_insert_default()
+        self.lanes[place] = Some(Box::default());
+        self.open += 1;
     }
 
     /// What is free and not known to be free for everyone, in units.
@@ -77,43 +92,54 @@ impl Middle {
     }
 
     /// Frees a run on a stream. `false`, and nothing changes, where a part of it is free there already.
-    #[inline]
+    #[inline(always)]
     pub(super) fn free(&mut self, place: usize, at: u64, len: u64) -> bool {
-        self.news += u32::from(len >= LARGE);
         if self.settled.is_empty() {
-            return self.lane(place).free(at, len);
+            let freed = self.lane(place).free(at, len);
+            self.news += if freed { len } else { 0 };
+            return freed;
         }
-        let (before, after) = (self.settled.take_ending_at(at), self.settled.take_starting_at(at + len));
-        let (start, end) = (before.map_or(at, |run| run.at), after.map_or(at + len, |run| run.end()));
-        let freed = self.lane(place).free(start, end - start);
+        let whole = self.settled.take_beside(at..at + len);
+        let freed = self.lane(place).free(whole.start, whole.end - whole.start);
+        self.news += if freed { whole.end - whole.start } else { 0 };
         if !freed {
-            before.into_iter().chain(after).for_each(|run| self.settle(run));
+            let [low, high] = [(whole.start, at), (at + len, whole.end)];
+            let beside = [low, high].into_iter().filter(|(start, end)| start < end);
+            beside.for_each(|(at, end)| self.settle(Run { at, len: end - at, stamp: 0 }));
         }
         freed
     }
 
-    /// Whether the streams should be asked how far they are before a request is met: where the pool is under pressure and
-    /// several of them have freed enough since, a better place may be known then.
-    pub(super) fn should_look(&mut self, len: u64) -> bool {
-        if self.pressure == 0 || len < LARGE {
-            return false;
-        }
+    /// Whether some streams should be asked how far they are before a large request of one is met: where the pool is under
+    /// pressure and the others have freed as much since they were asked, a better place may be known then. To ask is cheap
+    /// beside moving frames, which is what blocks in poor places lead to.
+    #[inline]
+    pub(super) fn should_look(&mut self, place: usize, len: u64) -> bool {
+        len >= LARGE && self.pressure > 0 && self.open > 1 && self.has_news(place, len)
+    }
+
+    fn has_news(&mut self, place: usize, len: u64) -> bool {
         self.pressure -= 1;
-        self.news >= NEWS && self.lanes.iter().flatten().filter(|lane| !lane.runs.is_empty()).count() > 1
+        let of = |lane: &Option<Box<Lane>>| lane.as_ref().map_or(0, |lane| lane.news);
+        let own = self.lanes.get(place).map_or(0, of);
+        let mut others = self.lanes.iter().enumerate().filter(|&(other, _)| other != place);
+        self.news - own >= len && others.any(|(_, lane)| of(lane) >= RICH)
     }
 
     /// `len` units that a stream may have without asking or waiting for anyone: its own or everyone's, whichever is lower.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, place: usize, len: u64, align: u64) -> Option<u64> {
-        let everyones = if self.settled.is_empty() { None } else { self.settled.find_aligned(len, align) };
-        let own = self.lanes.get_mut(place).and_then(Option::as_mut);
-        let own = own.and_then(|lane| lane.runs.find_aligned(len, align).map(|spot| (&mut lane.runs, spot)));
-        let (runs, spot) = match (own, everyones) {
-            (Some((_, own)), Some(spot)) if spot.at < own.at => (&mut self.settled, spot),
-            (Some(own), _) => own,
-            (None, spot) => (&mut self.settled, spot?),
-        };
-        Some(runs.carve(spot, len, align))
+        let own = self.lanes.get_mut(place).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        match own {
+            Some(own) if self.settled.is_empty() => own.take(len, align),
+            Some(own) => match (own.find_aligned(len, align), self.settled.find_aligned(len, align)) {
+                (Some(spot), other) if other.is_none_or(|other| spot.at < other.at) => {
+                    Some(own.carve(spot, len, align))
+                }
+                (_, spot) => Some(self.settled.carve(spot?, len, align)),
+            },
+            None => self.settled.take(len, align),
+        }
     }
 
     /// `len` units of another stream that this one comes after already.
@@ -149,16 +175,27 @@ impl Middle {
     }
 
     /// The lanes with anything in them.
-    pub(super) fn busy_lanes(&mut self) -> Vec<usize> {
-        self.news = 0;
-        let busy = self.lanes.iter().enumerate().filter(|(_, lane)| lane.as_ref().is_some_and(|l| !l.runs.is_empty()));
-        busy.map(|(place, _)| place).collect()
+    pub(super) fn busy_lanes(&self) -> Vec<usize> {
+        self.lanes_that(|lane| !lane.runs.is_empty())
+    }
+
+    /// The lanes in which much was freed since their streams were asked.
+    pub(super) fn rich_lanes(&self) -> Vec<usize> {
+        self.lanes_that(|lane| lane.news >= RICH)
+    }
+
+    fn lanes_that(&self, are: impl Fn(&Lane) -> bool) -> Vec<usize> {
+        let lanes = self.lanes.iter().enumerate();
+        lanes.filter(|(_, lane)| lane.as_ref().is_some_and(|lane| are(lane))).map(|(place, _)| place).collect()
     }
 
     /// What to ask about a lane: about its event, if it has one, and about the stream as it is now.
     pub(super) fn question(&mut self, place: usize) -> Question {
         let lane = self.lane(place);
-        Question { place, life: lane.life, event: lane.event.take(), before: lane.tick() }
+        let news = std::mem::take(&mut lane.news);
+        let question = Question { place, life: lane.life, event: lane.event.take(), before: lane.tick() };
+        self.news -= news;
+        question
     }
 
     /// Enters that a stream has passed everything stamped before a time, and lets everyone have it; answers how much.
@@ -204,6 +241,7 @@ impl Middle {
         let lane = self.lanes.get_mut(place)?.as_mut()?;
         let fresh = Lane::following(lane);
         let ended = std::mem::replace(&mut **lane, fresh);
+        self.news -= ended.news;
         for run in ended.runs.iter() {
             match heir {
                 Some(heir) => self.give(heir, run.at, run.len),
@@ -229,8 +267,10 @@ impl Middle {
             },
             None => Home::Settled,
         };
-        let shared = self.lanes.iter().flatten().count() > 1;
-        self.ground.supply(&mut growth, &mut self.settled, shared);
+        let shared = self.open > 1;
+        // With what is before the growth, which has been taken out.
+        let in_use = self.ground.held() - self.free_units() + growth.need;
+        self.ground.supply(&mut growth, &mut self.settled, shared.then_some(in_use));
         self.flights += 1;
         self.pressure = PRESSURE;
         Some((growth, home))
@@ -243,7 +283,7 @@ impl Middle {
         growth.melted.iter().for_each(|&(from, len)| self.ground.give_addresses(from, len));
         let mut at = growth.at;
         for frame in growth.spare.into_iter().chain(growth.moves.into_iter().map(|m| m.placed.frame)).chain(frames) {
-            let len = super::ground::units(frame.bytes());
+            let len = units(frame.bytes());
             self.ground.place(at, Placed { frame, len });
             at += len;
         }
@@ -264,6 +304,7 @@ impl Middle {
             self.ground.give_addresses(from, len);
         }
         plan.loose.into_iter().for_each(|frame| self.ground.keep(frame));
+        plan.stuck.into_iter().for_each(|stuck| self.ground.stick(stuck));
         if let Some(base) = plan.base {
             self.add(home, base);
         }
@@ -301,7 +342,7 @@ impl Middle {
     pub(super) fn trim(&mut self, keep: u64) -> (Vec<Move>, Vec<Frame>) {
         let mut free = self.free_units();
         let spare = if free > keep { self.ground.take_spare() } else { Vec::new() };
-        free -= spare.iter().map(|frame| super::ground::units(frame.bytes())).sum::<u64>();
+        free -= spare.iter().map(|frame| units(frame.bytes())).sum::<u64>();
         let mut whole = self.ground.whole_frames(&self.settled);
         whole.sort_unstable_by_key(|whole| whole.len);
         let mut moves = Vec::new();
@@ -318,17 +359,4 @@ impl Middle {
     pub(super) fn take_events(&mut self) -> Vec<RawEvent> {
         self.lanes.iter_mut().flatten().filter_map(|lane| lane.event.take()).map(|mark| mark.event).collect()
     }
-}
-
-/// What is left of a plan that could not be carried out.
-#[derive(Debug)]
-pub(super) struct Undone {
-    pub(super) at: u64,
-    pub(super) need: u64,
-    pub(super) base: Option<Run>,
-    /// Frames that are where they were.
-    pub(super) still: Vec<Move>,
-    /// Where frames were that are mapped nowhere now.
-    pub(super) vacated: Vec<(u64, u64)>,
-    pub(super) loose: Vec<Frame>,
 }

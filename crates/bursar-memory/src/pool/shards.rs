@@ -1,9 +1,9 @@
 //! What each thread keeps of a pool: its magazines, and what it was granted and gave back.
 
 use super::magazine::{Kept, Magazine};
+use super::shelf::Shelf;
 use bursar_core::{STREAM_SLOTS, ThreadIndex};
 use std::cell::RefCell;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{OnceLock, Weak};
 
@@ -19,7 +19,7 @@ pub(super) struct Shard {
     released: AtomicU64,
     /// Whether the thread whose place it is has entered it; threads come and go, and places stay.
     entered: AtomicBool,
-    magazines: Box<[OnceLock<Magazine>]>,
+    magazines: Box<[OnceLock<Box<Magazine>>]>,
     /// No stream at this place or after it has a magazine.
     streams: AtomicUsize,
 }
@@ -38,19 +38,19 @@ impl Shard {
     /// The magazine for a stream, if there is one.
     #[inline]
     pub(super) fn magazine(&self, place: usize) -> Option<&Magazine> {
-        self.magazines.get(place)?.get()
+        self.magazines.get(place)?.get().map(|magazine| &**magazine)
     }
 
     #[cold]
-    fn open_magazine(&self, place: usize) -> &Magazine {
+    fn open_magazine(&self, place: usize, most: u64) -> &Magazine {
         self.streams.fetch_max(place + 1, Ordering::Release);
-        self.magazines[place].get_or_init(Magazine::default)
+        self.magazines[place].get_or_init(|| Box::new(Magazine::new(most)))
     }
 
     /// The magazines there are, with their streams' places.
     fn magazines(&self) -> impl Iterator<Item = (usize, &Magazine)> {
         let used = self.magazines[..self.streams.load(Ordering::Acquire)].iter().enumerate();
-        used.filter_map(|(place, magazine)| Some((place, magazine.get()?)))
+        used.filter_map(|(place, magazine)| Some((place, &**magazine.get()?)))
     }
 
     /// Counts a grant; for the thread whose place it is.
@@ -71,12 +71,13 @@ impl Shard {
 pub(super) struct Here<'a> {
     shard: &'a Shard,
     own: bool,
+    most: u64,
 }
 
 impl<'a> Here<'a> {
     /// The thread's magazine for a stream, if it may have one.
     pub(super) fn magazine(self, place: usize) -> Option<&'a Magazine> {
-        self.own.then(|| self.shard.magazine(place).unwrap_or_else(|| self.shard.open_magazine(place)))
+        self.own.then(|| self.shard.magazine(place).unwrap_or_else(|| self.shard.open_magazine(place, self.most)))
     }
 
     pub(super) fn granted(self, bytes: u64) {
@@ -100,15 +101,15 @@ impl<'a> Here<'a> {
 #[derive(Debug)]
 pub(super) struct Shards {
     places: Box<[OnceLock<Box<Shard>>]>,
-}
-
-impl Default for Shards {
-    fn default() -> Self {
-        Self { places: (0..=THREADS).map(|_| OnceLock::new()).collect() }
-    }
+    /// What may lie in one magazine, in units.
+    most: u64,
 }
 
 impl Shards {
+    pub(super) fn new(most: u64) -> Self {
+        Self { places: (0..=THREADS).map(|_| OnceLock::new()).collect(), most }
+    }
+
     /// The current thread's own place, if it has entered it.
     #[inline]
     pub(super) fn own(&self) -> Option<&Shard> {
@@ -120,7 +121,9 @@ impl Shards {
     pub(super) fn here(&self, first: impl FnOnce(usize) -> bool) -> Here<'_> {
         let index = ThreadIndex::current().map_or(THREADS, ThreadIndex::get).min(THREADS);
         match self.places[index].get() {
-            Some(shard) if shard.entered.load(Ordering::Relaxed) => Here { shard, own: index < THREADS },
+            Some(shard) if shard.entered.load(Ordering::Relaxed) => {
+                Here { shard, own: index < THREADS, most: self.most }
+            }
             _ => self.enter(index, first),
         }
     }
@@ -130,7 +133,7 @@ impl Shards {
         let streams = if index < THREADS { STREAM_SLOTS } else { 0 };
         let shard = self.places[index].get_or_init(|| Box::new(Shard::new(streams)));
         shard.entered.store(index == THREADS || first(index), Ordering::Relaxed);
-        Here { shard, own: index < THREADS }
+        Here { shard, own: index < THREADS, most: self.most }
     }
 
     /// Lets the next thread of this number enter anew.
@@ -177,19 +180,13 @@ impl Shards {
     }
 }
 
-/// Someone who wants to know that a thread has ended.
-pub(super) trait Bereaved: fmt::Debug + Send + Sync {
-    /// The thread with this number gives everything back.
-    fn thread_ended(&self, index: usize);
-}
-
 /// Tells `whom` when the current thread, which has this number, ends; `false` where that is past.
-pub(super) fn at_thread_end(index: usize, whom: Weak<dyn Bereaved>) -> bool {
+pub(super) fn at_thread_end(index: usize, whom: Weak<Shelf>) -> bool {
     thread_local! {
         static LAST_WILL: RefCell<Will> = const { RefCell::new(Will(Vec::new())) };
     }
 
-    struct Will(Vec<(usize, Weak<dyn Bereaved>)>);
+    struct Will(Vec<(usize, Weak<Shelf>)>);
 
     impl Drop for Will {
         fn drop(&mut self) {

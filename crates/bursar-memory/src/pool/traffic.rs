@@ -10,10 +10,24 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_micros(50);
 
 impl<F: FrameSource> Pool<F> {
+    /// Asks the streams that have freed much how far they are, for a large request that is met next.
+    #[cold]
+    fn look(&self) -> Result<()> {
+        let lanes = self.middle().rich_lanes();
+        lanes.into_iter().try_for_each(|lane| self.ask(lane)).map_err(|error| self.context().failed(error))
+    }
+
     /// A block that neither the stream nor everyone has free: one that other streams are done with, one that they are not,
     /// behind a wait, one that a magazine keeps, or one that the pool grows by, in this order.
     #[cold]
     pub(super) fn find(&self, want: Want) -> Result<u64> {
+        if self.middle().should_look(want.place, want.len) {
+            self.look()?;
+            let taken = self.middle().take(want.place, want.len, want.align);
+            if let Some(at) = taken {
+                return Ok(at);
+            }
+        }
         loop {
             self.look_everywhere().map_err(|error| self.context().failed(error))?;
             let taken = self.middle().take(want.place, want.len, want.align);
@@ -50,10 +64,11 @@ impl<F: FrameSource> Pool<F> {
     fn wait_for_lane(&self, lane: usize, want: Want) -> Result<(), DriverError> {
         let context = self.context();
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let Some(waiting) = context.hold_slot(want.place) else { return Ok(()) };
         let question = self.middle().question(lane);
         let spare = question.event.map(|mark| mark.event);
         let recorded = hands::record(context, held.raw());
-        let waited = recorded.and_then(|event| hands::wait(context, want.raw, event).map(|()| event));
+        let waited = recorded.and_then(|event| hands::wait(context, waiting.raw(), event).map(|()| event));
         let (mut middle, before) = (self.middle(), question.before);
         let unneeded = match waited {
             Ok(event) => {

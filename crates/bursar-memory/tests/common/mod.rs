@@ -3,9 +3,10 @@
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder, Refused,
-    Result, Stream, tag,
+    Account, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
+    Refused, Result, Stream, tag,
 };
+use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use bursar_sim::{Faults, Stall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -20,6 +21,75 @@ pub(crate) fn stall(faults: &Faults, context: &DeviceContext, stream: Stream) ->
     // SAFETY: the table resolves live streams of this device only.
     unsafe { faults.stall(context.device(), raw) }.expect("the device works")
 }
+
+/// An account with a limit and nothing else, which several budgets may share. Giving back more than was charged panics.
+#[derive(Debug)]
+pub(crate) struct Purse {
+    limit: u64,
+    held: AtomicU64,
+}
+
+impl Purse {
+    pub(crate) fn of(limit: Bytes) -> Arc<Self> {
+        Arc::new(Self { limit: limit.get(), held: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn held(&self) -> Bytes {
+        Bytes(self.held.load(SeqCst))
+    }
+}
+
+impl Account for Purse {
+    fn charge(&self, bytes: Bytes) -> Result<()> {
+        let sum = |held: u64| held.checked_add(bytes.get()).filter(|sum| *sum <= self.limit);
+        self.held.fetch_update(SeqCst, SeqCst, sum).map(drop).map_err(|held| {
+            let remaining = Bytes(self.limit - held);
+            Error::OutOfBudget { requested: bytes, remaining, limit: Bytes(self.limit) }
+        })
+    }
+
+    fn release(&self, bytes: Bytes) {
+        let rest = |held: u64| held.checked_sub(bytes.get());
+        self.held.fetch_update(SeqCst, SeqCst, rest).expect("what is given back was charged");
+    }
+}
+
+/// A budget of either kind.
+pub(crate) trait Budget: DeviceMemoryResource {
+    fn reserved(&self) -> Bytes;
+}
+
+impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudget<R> {
+    fn reserved(&self) -> Bytes {
+        self.reserved_bytes()
+    }
+}
+
+impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudget<R, OnAccount> {
+    fn reserved(&self) -> Bytes {
+        self.reserved_bytes()
+    }
+}
+
+/// Runs the same on a budget with a limit of its own and on one that pays from an account, which must know exactly what
+/// is reserved in the end and nothing once the budget is gone.
+#[allow(unused_macros, reason = "each test binary uses part of it")]
+macro_rules! with_each_budget {
+    ($inner:expr, $limit:expr, |$budget:ident| $body:block) => {{
+        {
+            let $budget = GlobalDeviceBudget::new($inner, $limit);
+            $body
+        }
+        let purse = common::Purse::of($limit);
+        let $budget = GlobalDeviceBudget::charged_to($inner, purse.clone()).expect("room");
+        $body
+        assert_eq!($budget.reserved_bytes(), purse.held(), "the account knows what is reserved");
+        drop($budget);
+        assert_eq!(purse.held(), Bytes::ZERO, "nothing stays charged");
+    }};
+}
+#[allow(unused_imports, reason = "each test binary uses part of it")]
+pub(crate) use with_each_budget;
 
 /// A small generator: sizes and choices that a seed replays.
 #[derive(Debug)]

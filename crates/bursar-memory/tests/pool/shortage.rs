@@ -156,11 +156,7 @@ fn p4_pending_frees_come_first_then_a_trim_here_then_one_elsewhere() {
         // Four are left, and go back again: six are needed.
         "pages_create",
         "pages_release",
-        // Waits for what is pending, and looks again.
-        "query",
-        "pages_create",
-        "pages_release",
-        // Nothing here can be given back; the other pool has two.
+        // Waits for what is pending, which is nothing; then nothing here can be given back, and the other pool has two.
         "query",
         "pages_unmap",
         "pages_release",

@@ -43,6 +43,13 @@ impl Model {
         }
     }
 
+    /// The runs that end where a range begins, and begin where it ends.
+    fn beside(&self, range: &Range<u64>) -> [Option<Run>; 2] {
+        let runs = self.runs();
+        let find = |is_it: &dyn Fn(&Run) -> bool| runs.iter().copied().find(|run| is_it(run));
+        [find(&|run| run.end() == range.start), find(&|run| run.at == range.end)]
+    }
+
     fn runs(&self) -> Vec<Run> {
         self.0.iter().map(|(&at, &(len, stamp))| Run { at, len, stamp }).collect()
     }
@@ -52,7 +59,7 @@ impl Model {
 enum Step {
     Insert(u64, u64),
     Take(u64, u64),
-    Ending(usize),
+    Beside(usize, u64),
     Starting(usize),
 }
 
@@ -60,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..4000u64, 1..4u64).prop_map(|(at, len)| Step::Insert(at, len)),
         2 => (1..6u64, 0..3u32).prop_map(|(len, align)| Step::Take(len, 1 << align)),
-        1 => any::<usize>().prop_map(Step::Ending),
+        1 => (any::<usize>(), 1..4u64).prop_map(|(pick, len)| Step::Beside(pick, len)),
         1 => any::<usize>().prop_map(Step::Starting),
     ]
 }
@@ -87,19 +94,27 @@ proptest! {
                         model.remove(at..at + len);
                     }
                 }
-                Step::Ending(pick) | Step::Starting(pick) => {
+                Step::Starting(pick) => {
                     let all = model.runs();
                     let Some(&run) = all.get(pick % all.len().max(1)) else { continue };
-                    let (none, taken) = match step {
-                        Step::Ending(_) => (runs.take_ending_at(run.end() + 1), runs.take_ending_at(run.end())),
-                        _ => (runs.take_starting_at(run.at + 1), runs.take_starting_at(run.at)),
-                    };
-                    prop_assert!(none.is_none_or(|other| other != run));
-                    if let Some(other) = none {
-                        model.remove(other.range());
+                    if !model.0.contains_key(&(run.at + 1)) {
+                        prop_assert_eq!(runs.take_starting_at(run.at + 1), None);
                     }
-                    prop_assert_eq!(taken, Some(run));
+                    prop_assert_eq!(runs.ending_at(run.end()), Some(run));
+                    prop_assert_eq!(runs.take_starting_at(run.at), Some(run));
                     model.remove(run.range());
+                }
+                Step::Beside(pick, len) => {
+                    let all = model.runs();
+                    let Some(run) = all.get(pick % all.len().max(1)) else { continue };
+                    let range = run.end()..run.end() + len;
+                    if all.iter().any(|run| run.at < range.end && range.start < run.end()) {
+                        continue;
+                    }
+                    let [low, high] = model.beside(&range);
+                    let whole = low.map_or(range.start, |low| low.at)..high.map_or(range.end, |high| high.end());
+                    prop_assert_eq!(runs.take_beside(range), whole);
+                    low.into_iter().chain(high).for_each(|run| model.remove(run.range()));
                 }
             }
             prop_assert_eq!(runs.total(), model.runs().iter().map(|run| run.len).sum::<u64>());

@@ -1,0 +1,213 @@
+//! `bursar bench pinned`: how fast pinned memory is made, and how fast it is copied.
+
+use crate::output::{FAINT, Failure, HEADING, Progress, Show};
+use bursar::driver::OpenedDriver;
+use bursar::host::{
+    Errno, Machine, NumaWorkerPool, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool, pages_on_node,
+};
+use bursar::prelude::*;
+use bursar::{HostMemory, NumaNode};
+use serde::Serialize;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What is made, and how often it is copied.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// How much is pinned, and copied at a time.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    bytes: Bytes,
+    /// How many copies are made each way; the fastest counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    copies: u32,
+    /// How many times a buffer of the pool is got and given back.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  bursar bench pinned --bytes 8GiB
+  bursar bench pinned --bytes 1GiB --json | jq '.rows[] | {method, bytes_per_second}'";
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Pinned {
+    driver: String,
+    numa_node: Option<u32>,
+    bytes: u64,
+    rows: Vec<Row>,
+    pool: Pool,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    method: &'static str,
+    seconds: f64,
+    bytes_per_second: f64,
+    /// Pages that the kernel was asked about.
+    pages_asked: Option<usize>,
+    /// Those of them on the device's node; where that is unknown, on whichever node has most.
+    pages_on_node: Option<usize>,
+    h2d_bytes_per_second: f64,
+    d2h_bytes_per_second: f64,
+    placement: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pool {
+    bytes: usize,
+    pairs: u32,
+    ns_per_pair: f64,
+}
+
+/// The size of the buffer that the pool hands out over and over.
+const PAIR: usize = 4096;
+
+/// Where memory is made and copied to.
+struct Bench<'a> {
+    workers: &'a Arc<NumaWorkerPool>,
+    context: Arc<DeviceContext>,
+    asked: &'a Asked,
+    bytes: usize,
+    progress: Progress,
+}
+
+pub(crate) fn pinned(opened: &OpenedDriver, asked: &Asked) -> Result<Pinned, Failure> {
+    let context = DeviceContext::open(opened.driver.clone(), DeviceId(0))?;
+    let workers = NumaWorkerPool::global()?;
+    let node = workers.node_of(&context);
+    let bytes = usize::try_from(asked.bytes.get()).unwrap_or(usize::MAX);
+    // The thread is started and pinned before the clock is.
+    drop(workers.pin(&context, bytes.min(PAIR)).wait()?);
+    let mut bench = Bench { workers, context, asked, bytes, progress: Progress::new(7) };
+    let driver = bench.row("driver", |bench| bench.made_by_driver())?;
+    let pageable = bench.row("pageable", |bench| Ok(bench.pageable()))?;
+    let pool = PinnedPool::new(workers, &bench.context, PinnedOptions::default());
+    let ours = bench.row("bursar", |_| Ok(pool.get(bytes)?))?;
+    bench.progress.step("pool hits");
+    let pool = pairs(&pool, asked.pairs)?;
+    let (driver_name, numa_node) = (opened.driver.describe(), node.index());
+    Ok(Pinned { driver: driver_name, numa_node, bytes: asked.bytes.get(), rows: vec![driver, pageable, ours], pool })
+}
+
+impl Bench<'_> {
+    /// Pinned by the driver alone.
+    fn made_by_driver(&self) -> Result<PinnedBuffer, Failure> {
+        let options = PinnedOptions::default().kind(PinnedKind::DriverAllocated);
+        Ok(self.workers.pin_with(&self.context, self.bytes, &options).wait()?)
+    }
+
+    /// Memory of the heap, touched by one thread.
+    fn pageable(&self) -> Vec<u8> {
+        let mut memory = vec![0; self.bytes];
+        memory.iter_mut().step_by(Machine::page()).for_each(|byte| *byte = 1);
+        memory
+    }
+
+    /// Times how `make` makes memory, and how it is copied then.
+    fn row<H: Placed>(
+        &mut self,
+        method: &'static str,
+        make: impl FnOnce(&Self) -> Result<H, Failure>,
+    ) -> Result<Row, Failure> {
+        self.progress.step(&format!("{method}: making"));
+        let start = Instant::now();
+        let memory = make(self)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let pages = memory.pages(self.workers.node_of(&self.context)).ok();
+        let placement = memory.placement();
+        self.progress.step(&format!("{method}: copying"));
+        let (h2d, d2h) = self.copy(memory)?;
+        Ok(Row {
+            method,
+            seconds,
+            bytes_per_second: self.bytes as f64 / seconds,
+            pages_asked: pages.map(|(asked, _)| asked),
+            pages_on_node: pages.map(|(_, there)| there),
+            h2d_bytes_per_second: h2d,
+            d2h_bytes_per_second: d2h,
+            placement,
+        })
+    }
+
+    /// The fastest of several copies each way, in bytes a second.
+    fn copy<H: HostMemory>(&self, mut memory: H) -> bursar::Result<(f64, f64)> {
+        let stack = Stack::new().over(leaf::Direct).build(&self.context)?;
+        let stream = self.context.create_stream(0)?;
+        let block = stack.allocate(self.bytes as u64, 256, stream, tag!("bench pinned"))?;
+        let mut block = TrackedBlock::new(&stack, block);
+        let (mut h2d, mut d2h) = (f64::MAX, f64::MAX);
+        // Once more than asked: the first warms up.
+        for _ in 0..=self.asked.copies {
+            let start = Instant::now();
+            memory = block.copy_from_host_async(&self.context, 0, memory, stream)?.wait()?;
+            let between = Instant::now();
+            memory = block.copy_to_host_async(&self.context, 0, memory, stream)?.wait()?;
+            h2d = h2d.min((between - start).as_secs_f64());
+            d2h = d2h.min(between.elapsed().as_secs_f64());
+        }
+        block.free(&stack, stream)?;
+        Ok((self.bytes as f64 / h2d, self.bytes as f64 / d2h))
+    }
+}
+
+/// Memory of which it can be said where it is.
+trait Placed: HostMemory {
+    /// How many pages the kernel was asked about, and how many of those are on a node.
+    fn pages(&self, node: NumaNode) -> Result<(usize, usize), Errno>;
+    /// How it was placed, in words.
+    fn placement(&self) -> Option<String>;
+}
+
+impl Placed for Vec<u8> {
+    fn pages(&self, node: NumaNode) -> Result<(usize, usize), Errno> {
+        pages_on_node(&Machine::default(), self, node)
+    }
+    fn placement(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Placed for PinnedBuffer {
+    fn pages(&self, node: NumaNode) -> Result<(usize, usize), Errno> {
+        pages_on_node(&Machine::default(), self, node)
+    }
+    fn placement(&self) -> Option<String> {
+        Some(PinnedBuffer::placement(self).to_string())
+    }
+}
+
+fn pairs(pool: &PinnedPool, pairs: u32) -> Result<Pool, Failure> {
+    drop(pool.get(PAIR)?);
+    let start = Instant::now();
+    for _ in 0..pairs {
+        drop(std::hint::black_box(pool.get(PAIR)?));
+    }
+    Ok(Pool { bytes: PAIR, pairs, ns_per_pair: start.elapsed().as_secs_f64() * 1e9 / f64::from(pairs) })
+}
+
+impl Show for Pinned {
+    fn show(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let node = self.numa_node.map_or("unknown".to_owned(), |node| node.to_string());
+        let Self { driver, bytes, rows, pool, .. } = self;
+        writeln!(out, "{HEADING}{} near node {node}{HEADING:#} {FAINT}({driver}){FAINT:#}", Bytes(*bytes))?;
+        writeln!(out, "{:>10} {:>10} {:>14} {:>16} {:>14} {:>14}", "", "seconds", "made", "on the node", "h2d", "d2h")?;
+        for row in rows {
+            let pages = row.pages_on_node.zip(row.pages_asked);
+            let pages = pages.map_or("unknown".to_owned(), |(there, asked)| format!("{there} of {asked}"));
+            let rate = |rate: f64| format!("{:.2} GB/s", rate / 1e9);
+            let [made, h2d, d2h] = [row.bytes_per_second, row.h2d_bytes_per_second, row.d2h_bytes_per_second].map(rate);
+            writeln!(out, "{:>10} {:>10.4} {made:>14} {pages:>16} {h2d:>14} {d2h:>14}", row.method, row.seconds)?;
+        }
+        for row in rows.iter().filter(|row| row.method == "bursar") {
+            writeln!(out, "{FAINT}{}{FAINT:#}", row.placement.as_deref().unwrap_or_default())?;
+        }
+        writeln!(
+            out,
+            "a hit of the pool: {:.1} ns to get {} and give it back",
+            pool.ns_per_pair,
+            Bytes(pool.bytes as u64)
+        )
+    }
+}

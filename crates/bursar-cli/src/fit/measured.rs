@@ -1,0 +1,37 @@
+//! What a worker needs, measured: a recorded allocation log replayed through the pool.
+
+use crate::output::{Failure, Progress};
+use crate::stacks::StackName;
+use bursar::Counted;
+use bursar::prelude::*;
+use bursar::sim::Sim;
+use bursar::trace::Replay;
+use serde::Serialize;
+use std::path::Path;
+
+/// What a recording needed.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) trace: String,
+    /// The most that was live at a time.
+    pub(crate) peak_live: u64,
+    /// The most that the pool held for it.
+    pub(crate) peak_pool: u64,
+}
+
+impl Measured {
+    /// Replays the recording on a simulated device that has more than it needs.
+    pub(crate) fn replay(path: &Path) -> Result<Self, Failure> {
+        let mut progress = Progress::new(2);
+        progress.step(&format!("reading {}", path.display()));
+        let trace = bursar::trace::open(path)?;
+        progress.step(&format!("replaying {}", path.display()));
+        let room = trace.summary().peak_live.saturating_mul(4).max(Bytes::gib(80));
+        let driver = Counted::new(Sim::builder().immediate().devices(1, room).build());
+        let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
+        let memory = StackName::Pool.build(&context, None, &Statistics::default())?;
+        let cost = Replay::of(&trace, &context)?.run(&*memory, &driver)?;
+        let (peak_live, peak_pool) = (cost.peak_live.get(), cost.peak_reserved.get());
+        Ok(Self { trace: trace.summary().name.clone(), peak_live, peak_pool })
+    }
+}

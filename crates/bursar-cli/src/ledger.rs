@@ -1,0 +1,123 @@
+//! `bursar ledger`: who holds what of each device, and what all may hold together.
+
+mod listing;
+mod since;
+
+pub(crate) use listing::Ledgers;
+
+use crate::output::Failure;
+use bursar::driver::OpenedDriver;
+use bursar::ledger::{Ledger, LedgerError, Reading, Subject};
+use bursar::{Bytes, DeviceFacts, DeviceId, DeviceUuid};
+use clap::Subcommand;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  bursar ledger show                    who holds what, and since when
+  bursar ledger limit 0 60GiB           all programs together hold at most 60 GiB of gpu0
+  bursar ledger limit GPU-1f6c… 60GiB   the same, by UUID
+  bursar ledger clear                   forget every account, if nobody holds anything
+
+Ledgers are in the folder BURSAR_LEDGER_DIR, or in /dev/shm/bursar-UID.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Asked {
+    /// Who holds what of each device, since when, and what is used outside the ledger. Changes nothing.
+    #[command(after_help = "Example:\n  bursar ledger show --json | jq '.devices[].processes'")]
+    Show,
+    /// Sets what all programs together may hold of a device; lowered below what is in use, new requests wait until less is.
+    #[command(after_help = "Example:\n  bursar ledger limit 0 60GiB")]
+    Limit {
+        /// The device: its ordinal, its UUID, or host for pinned host memory.
+        gpu: String,
+        /// The most that may be held.
+        size: Bytes,
+    },
+    /// Forgets accounts, reservations, tenants and limits. Refused while anyone alive holds something.
+    #[command(after_help = "Example:\n  bursar ledger clear 0 --force")]
+    Clear {
+        /// The device: its ordinal, its UUID, or host; every ledger where none is named.
+        gpu: Option<String>,
+        /// Also while somebody holds something: their programs are told, and what they hold counts as unmanaged.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+pub(crate) fn run(opened: &OpenedDriver, asked: &Asked) -> Result<Ledgers, Failure> {
+    match asked {
+        Asked::Show => Ledgers::list(opened),
+        Asked::Limit { gpu, size } => {
+            let subject = find(opened, gpu)?;
+            Ledger::open(&subject)?.set_limit(*size)?;
+            Ledgers::list(opened).map(|listed| listed.only(&subject))
+        }
+        Asked::Clear { gpu: Some(gpu), force } => {
+            let subject = find(opened, gpu)?;
+            clear(&subject, *force)?;
+            Ledgers::list(opened).map(|listed| listed.only(&subject))
+        }
+        Asked::Clear { gpu: None, force } => {
+            for file in Ledger::list()? {
+                clear(&subject_of(&Ledger::inspect(&file)?), *force)?;
+            }
+            Ledgers::list(opened)
+        }
+    }
+}
+
+/// Clears a ledger, unless there is none: then nothing is made.
+fn clear(subject: &Subject, force: bool) -> Result<(), LedgerError> {
+    match reading_of(subject)? {
+        Some(_) => Ledger::open(subject)?.clear(force),
+        None => Ok(()),
+    }
+}
+
+/// What the ledger of a subject says; nothing where there is none.
+fn reading_of(subject: &Subject) -> Result<Option<Reading>, LedgerError> {
+    let file = Ledger::folder()?.join(subject.file_name());
+    if file.exists() { Ledger::inspect(&file).map(Some) } else { Ok(None) }
+}
+
+/// What the ledger of a device says; nothing where there is none, and where no other process can open the device.
+pub(crate) fn reading_for(facts: &DeviceFacts) -> Result<Option<Reading>, LedgerError> {
+    if facts.shared { reading_of(&Subject::device(facts)) } else { Ok(None) }
+}
+
+fn subject_of(reading: &Reading) -> Subject {
+    Subject { uuid: reading.uuid, name: reading.name.clone(), total: reading.total }
+}
+
+/// The device that is meant: one of the driver's, or one that only its ledger knows.
+fn find(opened: &OpenedDriver, gpu: &str) -> Result<Subject, Failure> {
+    let driver = &opened.driver;
+    if let Ok(ordinal) = gpu.parse::<u32>() {
+        let exists = ordinal < driver.device_count();
+        let missing = Failure::Usage("there is no device of this ordinal; `bursar devices` lists them");
+        return if exists { shared(&driver.facts(DeviceId(ordinal))?) } else { Err(missing) };
+    }
+    let is_host = gpu.eq_ignore_ascii_case("host");
+    if !is_host && gpu.parse::<DeviceUuid>().is_err() {
+        return Err(Failure::Usage("a device is named by its ordinal or its UUID"));
+    }
+    for ordinal in 0..driver.device_count() {
+        let facts = driver.facts(DeviceId(ordinal))?;
+        if gpu.parse() == Ok(facts.uuid) {
+            return shared(&facts);
+        }
+    }
+    for file in Ledger::list()? {
+        let stem = file.file_stem().unwrap_or_default();
+        if stem.eq_ignore_ascii_case(gpu) {
+            return Ok(subject_of(&Ledger::inspect(&file)?));
+        }
+    }
+    Err(Failure::Usage("no device and no ledger has this UUID; `bursar ledger show` lists them"))
+}
+
+fn shared(facts: &DeviceFacts) -> Result<Subject, Failure> {
+    const PRIVATE: &str =
+        "this device is private to each process and has no ledger; with --sim-devices 2x80GiB@NAME it is shared";
+    if facts.shared { Ok(Subject::device(facts)) } else { Err(Failure::Usage(PRIVATE)) }
+}

@@ -1,0 +1,145 @@
+//! The command that workers run, with the blanks that each fills in.
+
+use super::place::SHARED_VARIABLE;
+use super::seat::Seat;
+use bursar::ledger::Reservation;
+use rustix::thread::sched_setaffinity;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+const DEVICE: &str = "{device}";
+
+/// Whether a word holds the blank for a device.
+pub(crate) fn names_a_device(word: &OsStr) -> bool {
+    word.as_bytes().windows(DEVICE.len()).any(|window| window == DEVICE.as_bytes())
+}
+
+/// A command whose words may hold `{worker}`, `{workers}` and `{device}`.
+#[derive(Debug)]
+pub(crate) struct Template {
+    words: Vec<OsString>,
+    /// How many workers there are to be.
+    workers: u64,
+}
+
+impl Template {
+    pub(crate) fn new(words: &[OsString], workers: u64) -> Self {
+        Self { words: words.to_vec(), workers }
+    }
+
+    /// Starts the worker with this number, on the processors of its seat. A process begins where the thread that starts it
+    /// may run, so that is a thread of its own, which ends with it.
+    pub(crate) fn spawn(&self, worker: u64, seat: &Seat) -> io::Result<Child> {
+        let mut command = self.command(worker, seat);
+        let Some(cpus) = &seat.cpus else { return command.spawn() };
+        std::thread::scope(|scope| {
+            let spawning = scope.spawn(|| {
+                // Processors that may not be used here are no reason not to start: any will do.
+                let _ = sched_setaffinity(None, cpus);
+                command.spawn()
+            });
+            spawning.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts workers failed")))
+        })
+    }
+
+    /// The command of the worker with this number: in a process group of its own, its output in our hands, with nothing
+    /// to read. A group that is not the terminal's may not read from it.
+    fn command(&self, worker: u64, seat: &Seat) -> Command {
+        let device = seat.device.map(|device| device.0.to_string());
+        let mut blanks = vec![("{worker}", worker.to_string()), ("{workers}", self.workers.to_string())];
+        blanks.extend(device.map(|device| (DEVICE, device)));
+        let mut words = self.words.iter().map(|word| fill(word, &blanks));
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        // What a run within a run was given is not for its workers.
+        command.env_remove(Reservation::VARIABLE).env_remove(SHARED_VARIABLE);
+        command.envs(seat.environment.iter().map(|(name, value)| (name, value)));
+        command.env("BURSAR_WORKER", worker.to_string()).env("BURSAR_WORKERS", self.workers.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command
+    }
+}
+
+/// The word with its blanks filled in, each once and from left to right; other braces stay as they are.
+fn fill(word: &OsStr, blanks: &[(&str, String)]) -> OsString {
+    let (mut filled, mut rest) = (Vec::new(), word.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        match blanks.iter().find(|(blank, _)| rest.starts_with(blank.as_bytes())) {
+            Some((blank, value)) => {
+                filled.extend_from_slice(value.as_bytes());
+                rest = &rest[blank.len()..];
+            }
+            None => {
+                filled.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bursar::{Bytes, DeviceId, NumaNode};
+
+    fn seat(device: Option<u32>) -> Seat {
+        Seat {
+            device: device.map(DeviceId),
+            numa_node: NumaNode::UNKNOWN,
+            cpus: None,
+            limit: Some(Bytes::gib(1)),
+            environment: vec![("COLOUR", "blue".into())],
+            _share: Box::new(()),
+        }
+    }
+
+    fn words(command: &Command) -> Vec<&OsStr> {
+        std::iter::once(command.get_program()).chain(command.get_args()).collect()
+    }
+
+    #[test]
+    fn blanks_are_filled_in_and_nothing_else_is_touched() {
+        let given =
+            ["run-{worker}", "{worker}of{workers}", "{{device}}", "{other} {work{worker}er}", "{"].map(Into::into);
+        let command = Template::new(&given, 8).command(3, &seat(Some(1)));
+        assert_eq!(words(&command), ["run-3", "3of8", "{1}", "{other} {work3er}", "{"]);
+        let command = Template::new(&given[2..3], 8).command(3, &seat(None));
+        assert_eq!(words(&command), ["{{device}}"], "without a device its blank is none");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_stay_as_they_are() {
+        let given = OsString::from_vec(b"\xff{worker}\xfe".to_vec());
+        let command = Template::new(&["x".into(), given], 1).command(0, &seat(None));
+        assert_eq!(words(&command)[1].as_bytes(), b"\xff0\xfe");
+    }
+
+    #[test]
+    fn a_worker_is_told_its_number_their_count_and_what_its_seat_says() {
+        let command = Template::new(&["x".into()], 8).command(3, &seat(None));
+        let told: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
+        let expected = [("BURSAR_WORKER", "3"), ("BURSAR_WORKERS", "8"), ("COLOUR", "blue")];
+        assert_eq!(told, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
+        let forgotten: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert_eq!(forgotten, ["BURSAR_RESERVATION", "BURSAR_RESERVATION_SHARED"], "a share of whoever runs us");
+    }
+
+    #[test]
+    fn n1_a_worker_runs_on_the_processors_of_its_seat_and_whoever_starts_it_stays_where_it_was() {
+        let allowed = || rustix::thread::sched_getaffinity(None).expect("the kernel knows");
+        let before = allowed();
+        let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("this runs somewhere");
+        let mut only = rustix::thread::CpuSet::new();
+        only.set(first);
+        let seat = Seat { cpus: Some(only), ..seat(None) };
+        let template = Template::new(&["grep", "Cpus_allowed_list", "/proc/self/status"].map(Into::into), 1);
+        let output = template.spawn(0, &seat).and_then(Child::wait_with_output).expect("grep is there");
+        let said = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(said.split_whitespace().nth(1), Some(first.to_string().as_str()), "{said}");
+        assert_eq!(allowed(), before);
+    }
+}

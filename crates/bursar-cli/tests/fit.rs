@@ -1,0 +1,201 @@
+//! `bursar fit` as its users meet it.
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A folder of one test's own, for its ledgers and files, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bursar-fit-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("ledgers")).expect("a temporary folder");
+        Self(path)
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).expect("room");
+        path.to_str().expect("a plain name").to_owned()
+    }
+
+    /// Runs `bursar` with words that hold no blanks.
+    fn bursar(&self, arguments: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_bursar"))
+            .args(arguments.split_whitespace())
+            .env_remove("BURSAR_DRIVER")
+            .env("BURSAR_LEDGER_DIR", self.0.join("ledgers"))
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .env("NO_COLOR", "1")
+            .output()
+            .expect("the command was built")
+    }
+
+    /// What it answers, and its exit status and words.
+    fn json(&self, arguments: &str) -> (Value, Option<i32>, String) {
+        let output = self.bursar(&format!("{arguments} --json"));
+        let told = text(&output.stderr);
+        let value = serde_json::from_slice(&output.stdout);
+        (value.unwrap_or_else(|error| panic!("{arguments}: {error}: {told}")), output.status.code(), told)
+    }
+
+    /// How many ledgers there are.
+    fn ledgers(&self) -> usize {
+        std::fs::read_dir(self.0.join("ledgers")).expect("it was made").count()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn f1_eight_of_sixteen_fit_and_four_of_four() {
+    let folder = Folder::new("eight");
+    let ram = "fit --pool ram --available 64GiB --fixed 10GiB --per-worker 4GiB";
+    let (fit, status, _) = folder.json(&format!("{ram} --want 16"));
+    assert_eq!((fit["workers"].as_u64(), &fit["reduced"], &fit["overflow"]), (Some(8), &true.into(), &false.into()));
+    assert_eq!((fit["budget"].as_u64(), status), (Some(64 * GIB * 7 / 10), Some(0)));
+    assert_eq!((fit["available"].as_u64(), &fit["pool"]), (Some(64 * GIB), &"ram".into()));
+    assert_eq!(fit["devices"].as_array().map(Vec::len), Some(0));
+    let (fit, status, _) = folder.json(&format!("{ram} --want 4"));
+    assert_eq!((fit["workers"].as_u64(), &fit["reduced"], status), (Some(4), &false.into(), Some(0)));
+    assert_eq!((&fit["one_more"], folder.ledgers()), (&Value::Null, 0));
+}
+
+#[test]
+fn f2_ram_that_overflows_is_a_warning_and_vram_an_answer_of_no() {
+    let folder = Folder::new("overflow");
+    let stage = "--available 64GiB --fixed 60GiB --per-worker 4GiB --want 16";
+    let (ram, status, told) = folder.json(&format!("fit --pool ram {stage}"));
+    assert_eq!((ram["workers"].as_u64(), &ram["overflow"], status), (Some(1), &true.into(), Some(0)));
+    assert!(told.contains("warning") && told.contains("the shared data will swap"), "{told}");
+    assert_eq!(ram["overflowed"], "shared");
+    let (vram, status, told) = folder.json(&format!("fit --pool vram {stage}"));
+    assert_eq!((vram["workers"].as_u64(), &vram["overflow"], status), (Some(1), &true.into(), Some(1)));
+    assert!(told.contains("VRAM does not swap"), "{told}");
+    let (_, status, told) = folder.json(&format!("fit --pool vram --allow-overflow {stage}"));
+    assert!(status == Some(0) && told.contains("VRAM does not swap"), "{told}");
+    let (worker, status, _) = folder.json("fit --pool vram --available 10GiB --per-worker 8GiB");
+    assert_eq!((&worker["overflowed"], status), (&"worker".into(), Some(1)));
+}
+
+#[test]
+fn f2_people_see_the_arithmetic_and_what_would_make_one_more_fit() {
+    let folder = Folder::new("people");
+    let shown =
+        text(&folder.bursar("fit --pool ram --available 64GiB --fixed 10GiB --per-worker 4GiB --want 16").stdout);
+    for part in [
+        "64 GiB × 0.7",
+        "(44.80 GiB − 10 GiB) ÷ 4 GiB = 8.70",
+        "8   of 16 wanted",
+        "8 of 16 workers fit into RAM.",
+        "One more worker would fit with 1.72 GiB more available, if a worker needed at most 3.86 GiB",
+    ] {
+        assert!(shown.contains(part), "{part:?} is missing:\n{shown}");
+    }
+    assert!(!shown.contains('\x1b'), "NO_COLOR is respected");
+    let shown = text(&folder.bursar("fit --driver sim --per-worker 20GiB --want 5").stdout);
+    assert!(shown.contains("gpu1") && shown.contains("4 of 5 workers fit: 2 on gpu0 and 2 on gpu1."), "{shown}");
+}
+
+#[test]
+fn f3_this_machine_is_asked_where_nobody_says_what_is_available() {
+    let folder = Folder::new("machine");
+    let (fit, status, _) = folder.json("fit --pool ram --per-worker 1 --want 1");
+    assert_eq!((fit["workers"].as_u64(), status), (Some(1), Some(0)));
+    assert!(fit["available"].as_u64() > Some(0) && fit["bound_by"].is_string(), "{fit}");
+    let output = folder.bursar("fit --pool disk");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("the pools are ram, vram"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn f4_vram_is_what_the_devices_have_and_no_device_is_an_error_that_helps() {
+    let folder = Folder::new("vram");
+    let (fit, status, _) =
+        folder.json("fit --driver sim --sim-devices 3x10GiB --per-worker 2GiB --want 7 --headroom 1");
+    let workers: Vec<_> = (0..3).map(|device| fit["devices"][device]["workers"].as_u64()).collect();
+    assert_eq!((workers, status), (vec![Some(3), Some(2), Some(2)], Some(0)));
+    assert_eq!((fit["available"].as_u64(), fit["budget"].as_u64()), (Some(30 * GIB), Some(30 * GIB)));
+    assert_eq!(fit["devices"][1]["device"], 1);
+    let (one, ..) =
+        folder.json("fit --driver sim --sim-devices 3x10GiB --per-worker 2GiB --want 9 --headroom 1 --devices 2,gpu0");
+    assert_eq!(one["devices"].as_array().map(Vec::len), Some(2));
+    let output = folder.bursar("fit --driver sim --sim-devices 3x10GiB --devices 3");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let output = folder.bursar("fit --driver cuda --per-worker 1GiB");
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+}
+
+#[test]
+fn f5_asking_sets_nothing_aside_and_makes_no_ledger() {
+    let folder = Folder::new("asking");
+    for _ in 0..2 {
+        let arguments = "fit --driver sim --sim-devices 2x80GiB@asking --per-worker 50GiB --want 2 --headroom 1";
+        let (fit, ..) = folder.json(arguments);
+        assert_eq!(fit["workers"], 2, "{fit}");
+    }
+    let names = std::fs::read_dir(folder.0.join("ledgers")).expect("it was made");
+    let names: Vec<_> = names.map(|entry| entry.expect("a name").file_name()).collect();
+    assert!(!names.iter().any(|name| name.to_string_lossy().ends_with(".ledger")), "{names:?}");
+}
+
+#[test]
+fn f6_files_are_added_up_and_times_their_factor() {
+    let folder = Folder::new("files");
+    let weights = folder.file("weights", [0; 1000]);
+    let (fit, status, _) =
+        folder.json(&format!("fit --available 1MiB --fixed @{weights}*1.5 --fixed 500 --per-worker @{weights}"));
+    assert_eq!((fit["fixed"].as_u64(), fit["per_worker"].as_u64(), status), (Some(2000), Some(1000), Some(0)));
+    let output = folder.bursar("fit --available 1MiB --fixed @no/such/file*2");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("there is no file"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_recorded_log_says_what_a_worker_needs() {
+    let folder = Folder::new("trace");
+    let log = "Thread,Time,Action,Pointer,Size,Stream\n\
+               1,00:00:00.000000,allocate,0x1000,3145728,0\n\
+               1,00:00:00.000001,allocate,0x2000,2097152,0\n\
+               1,00:00:00.000002,free,0x1000,3145728,0\n\
+               1,00:00:00.000003,free,0x2000,2097152,0\n";
+    let log = folder.file("run.csv", log);
+    let (fit, status, told) = folder.json(&format!("fit --available 1GiB --from-trace {log} --want 1000"));
+    assert_eq!((fit["from_trace"]["peak_live"].as_u64(), status), (Some(5 << 20), Some(0)), "{told}");
+    let pool = fit["from_trace"]["peak_pool"].as_u64().expect("a size");
+    assert!((5 << 20..8 << 20).contains(&pool), "{fit}");
+    assert_eq!((fit["per_worker"].as_u64(), fit["workers"].as_u64()), (Some(pool), Some(GIB * 7 / 10 / pool)));
+    let output = folder.bursar(&format!("fit --available 1GiB --from-trace {log} --per-worker 1GiB"));
+    assert_eq!(output.status.code(), Some(2), "measured or given, not both");
+    let output = folder.bursar("fit --available 1GiB --from-trace no/such/log.csv");
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
+fn f1_nonsense_is_refused_with_status_2() {
+    let folder = Folder::new("nonsense");
+    for (arguments, said) in [
+        ("--headroom 0", "above 0 and at most 1"),
+        ("--headroom 1.5", "above 0 and at most 1"),
+        ("--headroom some", "above 0 and at most 1"),
+        ("--per-worker lots", "1.5GiB"),
+        ("--want many", "invalid digit"),
+        ("--want -1", "unexpected argument"),
+    ] {
+        let output = folder.bursar(&format!("fit --available 1GiB {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{arguments}");
+        assert!(text(&output.stderr).contains(said), "{arguments}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -1,0 +1,89 @@
+//! What this program does when it is started as something else than the trials.
+
+use super::rig::Rig;
+use bursar::ledger::{Ledger, Reservation};
+use bursar::{Account, Bytes, DeviceContext, DeviceId};
+use std::io::{Read, Write};
+use std::process::{Command, ExitCode};
+
+/// Names the role.
+pub(crate) const VARIABLE: &str = "BURSAR_TEST_ROLE";
+
+/// A worker that draws its whole share and one byte more, when the gate `draw` opens, and ends when `end` does.
+pub(crate) const DRAW: &str = "draw";
+/// A program that knows no ledger and takes 40 GiB of the first device, until its input ends.
+pub(crate) const GRAB: &str = "grab";
+/// Another program with a ledger, that sets 60 GiB aside on each device, until its input ends.
+pub(crate) const RESERVE: &str = "reserve";
+
+pub(crate) fn play(role: &str) -> ExitCode {
+    match role {
+        DRAW => draw(),
+        GRAB => {
+            let driver = bursar::driver::detect().expect("devices");
+            driver.allocate(DeviceId(0), 40 << 30).expect("room");
+            say("grabbed");
+            wait_for_input();
+        }
+        RESERVE => {
+            let driver = bursar::driver::detect().expect("devices");
+            let ledger = |device| {
+                let context = DeviceContext::open(driver.clone(), DeviceId(device)).expect("a device");
+                Ledger::for_device(&context).expect("a ledger").reserve(Bytes::gib(60)).expect("room")
+            };
+            let aside = [0, 1].map(ledger);
+            say("reserved");
+            wait_for_input();
+            drop(aside);
+        }
+        other => panic!("{other} is no role"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn draw() {
+    let share = Reservation::from_environment().expect("a token that is right").expect("a token");
+    let driver = bursar::driver::detect().expect("devices");
+    let uuid = std::env::var("CUDA_VISIBLE_DEVICES").expect("a device");
+    let is_mine = |device: &DeviceId| driver.facts(*device).expect("facts").uuid.to_string() == uuid;
+    let device = (0..driver.device_count()).map(DeviceId).find(is_mine).expect("our device");
+    say("seated");
+    pass("draw");
+    let bytes = share.bytes();
+    share.charge(bytes).expect("the share is ours");
+    driver.allocate(device, bytes.get()).expect("what was promised is there");
+    let refused = share.charge(Bytes(1)).expect_err("a byte more is not");
+    assert!(refused.is_capacity(), "{refused}");
+    say(&format!("drew {} of {device}", bytes));
+    pass("end");
+}
+
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    writeln!(out, "{text}").and_then(|()| out.flush()).expect("somebody reads");
+}
+
+/// Waits until a gate opens, where there is one.
+fn pass(gate: &str) {
+    let _ = std::fs::read(gate);
+}
+
+fn wait_for_input() {
+    std::io::stdin().read_to_end(&mut Vec::new()).expect("input");
+}
+
+/// This program in a role, beside a run.
+pub(crate) fn beside(rig: &Rig, role: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.env(VARIABLE, role);
+    rig.place(&mut command);
+    command
+}
+
+/// A run whose workers are this program in a role.
+pub(crate) fn within(rig: &Rig, options: &str, role: &str) -> Command {
+    let this = std::env::current_exe().expect("this program");
+    let mut command = rig.run(options, &[this.to_str().expect("a plain name")]);
+    command.env(VARIABLE, role);
+    command
+}

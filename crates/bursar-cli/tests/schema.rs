@@ -1,0 +1,229 @@
+//! Every command's real answer against what docs/cli.md says of it.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const DOCUMENT: &str = include_str!("../../../docs/cli.md");
+
+/// What the document says a command answers.
+fn schema(name: &str) -> Value {
+    let start = format!("```json {name}\n");
+    let (_, rest) = DOCUMENT.split_once(&start).unwrap_or_else(|| panic!("docs/cli.md says nothing of {name}"));
+    let (text, _) = rest.split_once("\n```").expect("a block that ends");
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("docs/cli.md on {name}: {error}"))
+}
+
+/// Every name that the document has an answer for.
+fn documented() -> BTreeSet<String> {
+    let blocks = DOCUMENT.lines().filter_map(|line| line.strip_prefix("```json "));
+    blocks.map(str::to_owned).collect()
+}
+
+/// What is wrong with `value`, which should look like `schema`.
+fn wrong(value: &Value, schema: &Value, at: &str) -> Vec<String> {
+    let unlike = |kind: &str| vec![format!("{at} is {value}, and should be {kind}")];
+    match (schema, value) {
+        (Value::String(kind), value) => {
+            let is_so = match kind.as_str() {
+                "string" => value.is_string(),
+                "boolean" => value.is_boolean(),
+                "number" => value.is_number(),
+                "integer" | "bytes" => value.is_u64() || value.is_i64(),
+                other => panic!("docs/cli.md: {other:?} is no type"),
+            };
+            if is_so { Vec::new() } else { unlike(kind) }
+        }
+        (Value::Array(kinds), Value::Array(elements)) => {
+            let best = |element: &Value| {
+                let ways = kinds.iter().map(|kind| wrong(element, kind, &format!("{at}[]")));
+                ways.min_by_key(Vec::len).unwrap_or_default()
+            };
+            elements.iter().flat_map(best).collect()
+        }
+        (Value::Object(fields), Value::Object(values)) => wrong_fields(values, fields, at),
+        (Value::Array(_), _) => unlike("a list"),
+        _ => unlike("an object"),
+    }
+}
+
+fn wrong_fields(values: &Map<String, Value>, fields: &Map<String, Value>, at: &str) -> Vec<String> {
+    let plain = |name: &str| name.trim_end_matches('?').to_owned();
+    let known: BTreeSet<String> = fields.keys().map(|name| plain(name)).collect();
+    let unknown =
+        values.keys().filter(|name| !known.contains(*name)).map(|name| format!("{at}.{name} is not documented"));
+    let of_field = |(name, schema): (&String, &Value)| match values.get(&plain(name)) {
+        None => vec![format!("{at}.{} is documented and missing", plain(name))],
+        Some(Value::Null) if name.ends_with('?') => Vec::new(),
+        Some(value) => wrong(value, schema, &format!("{at}.{}", plain(name))),
+    };
+    unknown.chain(fields.iter().flat_map(of_field)).collect()
+}
+
+/// A folder of one test's own, for its ledgers and files, removed with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bursar-schema-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("ledgers")).expect("a temporary folder");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("a plain name").to_owned()
+    }
+
+    fn trace(&self) -> String {
+        let text = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,0x1000,1000,0\n1,00:00:00.1,free,0x1000,1000,0\n";
+        std::fs::write(self.path("trace.csv"), text).expect("room");
+        self.path("trace.csv")
+    }
+
+    /// Runs `bursar` with words that hold no blanks.
+    fn bursar(&self, arguments: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_bursar"))
+            .args(arguments.split_whitespace())
+            .env("BURSAR_DRIVER", "sim")
+            .env("BURSAR_SIM_DEVICES", format!("2x8GiB@schema-{}", std::process::id()))
+            .env("BURSAR_LEDGER_DIR", self.0.join("ledgers"))
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .output()
+            .expect("the command was built")
+    }
+
+    /// Holds what a command answers against what is said of `name`.
+    fn check(&self, name: &str, arguments: &str) {
+        let output = self.bursar(&format!("--json {arguments}"));
+        let (answer, told) = (text(&output.stdout), text(&output.stderr));
+        let values: Vec<Value> = match name {
+            "run" => answer.lines().map(|line| serde_json::from_str(line).expect("a value a line")).collect(),
+            _ => vec![
+                serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{arguments}: {error}\n{answer}\n{told}")),
+            ],
+        };
+        assert!(!values.is_empty(), "{arguments}: {told}");
+        for value in values {
+            let wrong = wrong(&value, &schema(name), "");
+            assert!(wrong.is_empty(), "{arguments}:\n{}", wrong.join("\n"));
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Each command that answers, under the name that the document has for it.
+const COMMANDS: &[(&str, &str)] = &[
+    ("demo", "demo"),
+    ("demo", ""),
+    ("devices", "devices"),
+    ("fit", "fit --pool ram --per-worker 1MiB"),
+    ("fit", "fit --pool vram --fixed 1GiB --per-worker 3GiB --want 16"),
+    ("fit", "fit --pool vram --available 1GiB --per-worker 3GiB"),
+    ("fit", "fit --pool vram --available 1GiB --from-trace TRACE --want 10000"),
+    ("run", "run --pool vram --per-worker 1GiB --want 3 -- true"),
+    ("run", "run --pool vram --per-worker 1GiB --want 2 -- false"),
+    ("ledger", "ledger show"),
+    ("ledger", "ledger limit 0 4GiB"),
+    ("ledger", "ledger clear"),
+    ("replay", "replay TRACE --stack pool,direct --limit 1GiB --html FOLDER/page.html"),
+    ("replay", "replay TRACE --stack async --snapshot FOLDER/snapshot.pickle"),
+    ("bench pairs", "bench pairs --bytes 1KiB --threads 1,2 --pairs 100"),
+    ("bench pinned", "bench pinned --bytes 1MiB --copies 1 --pairs 100"),
+    ("convert", "convert TRACE FOLDER/trace.jsonl"),
+    ("completions", "completions bash"),
+    ("man", "man"),
+    ("man", "man --to FOLDER/man"),
+];
+
+#[test]
+fn every_answer_is_as_documented() {
+    let folder = Folder::new("answers");
+    let trace = folder.trace();
+    for (name, arguments) in COMMANDS {
+        folder.check(name, &arguments.replace("TRACE", &trace).replace("FOLDER", &folder.path("")));
+    }
+}
+
+/// The commands that a command's help lists.
+fn listed(folder: &Folder, command: &str) -> BTreeSet<String> {
+    let help = text(&folder.bursar(&format!("{command} --help")).stdout);
+    let Some((_, commands)) = help.split_once("Commands:\n") else { return BTreeSet::new() };
+    let lines = commands.lines().take_while(|line| line.starts_with("  ") || line.is_empty());
+    let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.map(|name| format!("{command} {name}").trim_start().to_owned()).collect()
+}
+
+#[test]
+fn every_command_is_documented_and_checked() {
+    let folder = Folder::new("commands");
+    let mut commands = listed(&folder, "");
+    assert!(commands.remove("bench"), "{commands:?}");
+    commands.extend(listed(&folder, "bench"));
+    let checked: BTreeSet<String> = COMMANDS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(commands, documented());
+    assert_eq!(commands, checked);
+}
+
+#[test]
+fn every_command_s_help_has_an_example() {
+    let folder = Folder::new("help");
+    let mut commands: Vec<String> = vec![String::new()];
+    while let Some(command) = commands.pop() {
+        let help = text(&folder.bursar(&format!("{command} --help")).stdout);
+        assert!(help.contains("Example") && help.contains("  bursar"), "bursar {command} --help:\n{help}");
+        commands.extend(listed(&folder, &command));
+    }
+}
+
+#[test]
+fn the_check_sees_what_is_missing_what_is_new_and_what_is_another_kind() {
+    let schema: Value =
+        serde_json::from_str(r#"{"a": "bytes", "b?": ["string"], "c": [{"d": "boolean"}, {"e": "number"}]}"#)
+            .expect("a schema");
+    let check = |text: &str| wrong(&serde_json::from_str(text).expect("JSON"), &schema, "");
+    assert_eq!(check(r#"{"a": 1, "b": null, "c": []}"#), [""; 0]);
+    assert_eq!(check(r#"{"a": 1, "b": ["x"], "c": [{"e": 1.5}, {"d": true}]}"#), [""; 0]);
+    assert_eq!(check(r#"{"b": null, "c": []}"#), [".a is documented and missing"]);
+    assert_eq!(
+        check(r#"{"a": 1.5, "b": [], "c": [], "f": 1}"#),
+        [".f is not documented", ".a is 1.5, and should be bytes"]
+    );
+    assert_eq!(check(r#"{"a": null, "b": [], "c": [{"d": 1}]}"#).len(), 2);
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    let folder = Folder::new("shells");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = folder.bursar(&format!("completions {shell}"));
+        let script = text(&output.stdout);
+        assert!(
+            output.status.success() && ["fit", "ledger", "per-worker"].iter().all(|word| script.contains(word)),
+            "{shell}"
+        );
+    }
+    let page = text(&folder.bursar("man fit").stdout);
+    assert!(page.contains(".TH BURSAR-FIT 1") && page.contains("\\-\\-per\\-worker"), "{page}");
+    let pages = folder.path("pages");
+    assert!(folder.bursar(&format!("man --to {pages}")).status.success());
+    let mut written: Vec<_> =
+        std::fs::read_dir(&pages).expect("it was made").map(|page| page.expect("a page").file_name()).collect();
+    written.sort();
+    for page in ["bursar.1", "bursar-fit.1", "bursar-bench-pairs.1", "bursar-ledger-show.1"] {
+        assert!(written.iter().any(|name| name == page), "{page} is missing: {written:?}");
+    }
+    assert!(!written.iter().any(|name| name.to_string_lossy().contains("keep")), "{written:?}");
+    let output = folder.bursar("man conquer");
+    assert_eq!((output.status.code(), text(&output.stderr).contains("no such command")), (Some(2), true));
+}

@@ -1,0 +1,89 @@
+//! Where processes meet: a folder of ledgers of a trial's own, and the processes in it.
+
+use crate::parts::{Driver, VARIABLE};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A folder of ledgers, gone with this value.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    driver: Driver,
+    folder: PathBuf,
+}
+
+impl Stage {
+    pub(crate) fn new(driver: Driver) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
+        let name = format!("bursar-conformance-{}-{}-{since}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        Self { driver, folder }
+    }
+
+    /// Starts a process that pays for a tenant of that name.
+    pub(crate) fn start(&self, tenant: &str) -> Player {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .env(VARIABLE, format!("{} {tenant}", self.driver.name()))
+            .env("BURSAR_LEDGER_DIR", &self.folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("another process");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Player { child, input: Some(input), output }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Another process, which ends with this value.
+#[derive(Debug)]
+pub(crate) struct Player {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Player {
+    /// Has it do something, and waits for what it says to that.
+    pub(crate) fn ask(&mut self, what: &str) -> String {
+        let input = self.input.as_mut().expect("it has not ended");
+        writeln!(input, "{what}").and_then(|()| input.flush()).expect("it listens");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("text");
+        line.trim_end().to_owned()
+    }
+
+    pub(crate) fn number(&mut self, what: &str) -> u64 {
+        let said = self.ask(what);
+        said.parse().unwrap_or_else(|_| panic!("{what}: {said:?}"))
+    }
+
+    /// Lets it end by itself.
+    pub(crate) fn end(mut self) {
+        drop(self.input.take());
+        assert!(self.child.wait().expect("it was started").success());
+    }
+
+    /// Ends it with SIGKILL, whatever it holds.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it is alive");
+        self.child.wait().expect("it was started");
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        // Ended already, or a trial failed and nobody waits for it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,108 @@
+//! Why it could not be said how much fits.
+
+use crate::Plan;
+use bursar_core::{DriverError, Error};
+use bursar_ledger::LedgerError;
+use std::path::PathBuf;
+
+/// Why it could not be said how much memory is available.
+///
+/// ```
+/// let error = bursar_fit::Ram::below("no/such/machine").read().unwrap_err();
+/// assert!(error.to_string().starts_with("no/such/machine/proc/meminfo cannot be read"), "{error}");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProbeError {
+    /// A file that must be there is not, or cannot be read.
+    #[error("{} cannot be read: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        why: String,
+    },
+    /// A file does not say what it must.
+    #[error("{} says nothing about {field}", path.display())]
+    MissingField {
+        /// The file.
+        path: PathBuf,
+        /// What it should have said.
+        field: String,
+    },
+    /// A file says something that is no number of bytes.
+    #[error("{} says that {field} is {text:?}, which is no number", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What it is about.
+        field: String,
+        /// What it says.
+        text: String,
+    },
+    /// A probe of somebody's own could not say.
+    #[error("the probe could not say what is available: {why}")]
+    Custom {
+        /// Why not.
+        why: String,
+    },
+}
+
+/// Why no workers can be started.
+///
+/// ```
+/// use bursar_fit::{FitError, Spec};
+///
+/// let error = Spec::vram("train", []).plan().unwrap_err();
+/// assert!(matches!(error, FitError::NoDevice));
+/// assert!(error.to_string().contains("probe"), "{error}");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FitError {
+    /// There is no device to put workers on.
+    #[error(
+        "there is no device to fit workers into: say what is available with a probe of your own (`Spec::probe`, `--available`)"
+    )]
+    NoDevice,
+    /// Not even one worker fits.
+    #[error("{}", .0.complaint().unwrap_or_default())]
+    Overflow(Box<Plan>),
+    /// It could not be said what is available.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// Memory could not be set aside, or a device not be asked.
+    #[error(transparent)]
+    Memory(#[from] Error),
+    /// The ledger cannot be used.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+}
+
+impl FitError {
+    /// Whether there is too little memory, so that it could work when some has come free.
+    pub fn is_capacity(&self) -> bool {
+        match self {
+            Self::Overflow(_) => true,
+            Self::Memory(error) => error.is_capacity(),
+            _ => false,
+        }
+    }
+}
+
+impl From<DriverError> for FitError {
+    fn from(error: DriverError) -> Self {
+        Self::Memory(error.into())
+    }
+}
+
+impl From<FitError> for Error {
+    fn from(error: FitError) -> Self {
+        match error {
+            FitError::NoDevice => Self::NoDevice,
+            FitError::Memory(error) => error,
+            FitError::Ledger(error) => error.into(),
+            FitError::Overflow(_) | FitError::Probe(_) => Self::Account { why: error.to_string().into() },
+        }
+    }
+}

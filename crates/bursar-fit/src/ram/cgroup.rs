@@ -1,0 +1,186 @@
+//! The limits of control groups, version 2 and version 1, all the way up.
+
+use super::text::File;
+use crate::ProbeError;
+use bursar_core::Bytes;
+use std::path::{Component, Path, PathBuf};
+
+/// A control group that limits the memory of this program.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_fit::Level;
+///
+/// let level = Level { folder: "/sys/fs/cgroup/job".into(), limit: Bytes::gib(8), used: Bytes::gib(5) };
+/// assert_eq!(level.available(), Bytes::gib(3));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Where its files are.
+    pub folder: PathBuf,
+    /// The most that all its programs may use.
+    pub limit: Bytes,
+    /// What they use, less what the kernel keeps of files and would give back.
+    pub used: Bytes,
+}
+
+impl Level {
+    /// What it leaves.
+    pub fn available(&self) -> Bytes {
+        self.limit.saturating_sub(self.used)
+    }
+}
+
+/// How the files of one version are called.
+struct Version {
+    filesystem: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// What the kernel keeps of files; of each pair, the first name that is there counts.
+    files: [[&'static str; 2]; 2],
+}
+
+const VERSIONS: [Version; 2] = [
+    Version {
+        filesystem: "cgroup2",
+        limit: "memory.max",
+        used: "memory.current",
+        files: [["active_file", ""], ["inactive_file", ""]],
+    },
+    Version {
+        filesystem: "cgroup",
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        // Usage counts the groups below, and so do the totals; the plain names do not.
+        files: [["total_active_file", "active_file"], ["total_inactive_file", "inactive_file"]],
+    },
+];
+
+/// Version 1 has no word for "no limit", but the largest multiple of a page; pages have at most 64 KiB.
+const UNLIMITED: u64 = i64::MAX as u64 - 0xffff;
+
+/// Every control group on the way from this program's outwards that has a limit, as far as can be seen from here.
+pub(super) fn levels(root: &Path) -> Result<Vec<Level>, ProbeError> {
+    let Some(groups) = File::find(root.join("proc/self/cgroup"))? else { return Ok(Vec::new()) };
+    let Some(mounts) = File::find(root.join("proc/self/mountinfo"))? else { return Ok(Vec::new()) };
+    let mounts: Vec<Mount> = mounts.text.lines().filter_map(Mount::parse).collect();
+    let mut levels = Vec::new();
+    for version in &VERSIONS {
+        let Some(own) = own_group(&groups.text, version) else { continue };
+        for (mount_point, below) in places(&mounts, version, &own) {
+            for group in below.ancestors() {
+                let folder = under(root, &mount_point.join(group));
+                levels.extend(level(folder, version)?);
+            }
+        }
+    }
+    Ok(levels)
+}
+
+/// The path of this program's group in the hierarchy that limits memory.
+fn own_group(groups: &str, version: &Version) -> Option<PathBuf> {
+    groups.lines().find_map(|line| {
+        let mut parts = line.splitn(3, ':');
+        let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let is_ours = match version.filesystem {
+            "cgroup2" => number == "0" && controllers.is_empty(),
+            _ => controllers.split(',').any(|controller| controller == "memory"),
+        };
+        is_ours.then(|| PathBuf::from(path))
+    })
+}
+
+/// A line of `mountinfo` about control groups.
+#[derive(Debug)]
+struct Mount {
+    /// The group that is seen at the mount point.
+    root: PathBuf,
+    point: PathBuf,
+    filesystem: String,
+    options: String,
+}
+
+impl Mount {
+    fn parse(line: &str) -> Option<Self> {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let mut filesystem = filesystem.split(' ');
+        let (root, point) = (mount.next()?, mount.next()?);
+        let (kind, _source, options) = (filesystem.next()?, filesystem.next()?, filesystem.next()?);
+        let [root, point] = [root, point].map(|path| PathBuf::from(unescaped(path)));
+        Some(Self { root, point, filesystem: kind.to_owned(), options: options.to_owned() })
+    }
+
+    fn limits_memory(&self, version: &Version) -> bool {
+        self.filesystem == version.filesystem
+            && (version.filesystem == "cgroup2" || self.options.split(',').any(|option| option == "memory"))
+    }
+}
+
+/// Where this program's group can be seen: mount points, each with the path from there.
+fn places<'a>(mounts: &'a [Mount], version: &Version, own: &Path) -> Vec<(&'a Path, PathBuf)> {
+    let mounts: Vec<&Mount> = mounts.iter().filter(|mount| mount.limits_memory(version)).collect();
+    let seen = |mount: &&&Mount| !leads_outside(own) && own.starts_with(&mount.root);
+    let below = |mount: &&'a Mount| {
+        let below = own.strip_prefix(&mount.root).unwrap_or(Path::new(""));
+        (mount.point.as_path(), below.to_owned())
+    };
+    let places: Vec<_> = mounts.iter().filter(seen).map(below).collect();
+    if !places.is_empty() {
+        return places;
+    }
+    // Seen from inside a namespace, a group outside it begins with `..`: what is mounted then is a group around ours, or
+    // the nearest to it that can be seen.
+    let around = mounts.iter().filter(|mount| leads_outside(&mount.root) || leads_outside(own));
+    around.map(|mount| (mount.point.as_path(), PathBuf::new())).collect()
+}
+
+fn leads_outside(path: &Path) -> bool {
+    path.components().any(|part| part == Component::ParentDir)
+}
+
+/// `path`, which is absolute, below `root`.
+fn under(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The limit of the group whose files are in `folder`, if it has one.
+fn level(folder: PathBuf, version: &Version) -> Result<Option<Level>, ProbeError> {
+    // The outermost group, and one that does not control memory, have no such file.
+    let Some(limit) = File::find(folder.join(version.limit))? else { return Ok(None) };
+    if limit.word() == "max" {
+        return Ok(None);
+    }
+    let limit = limit.bytes(version.limit, limit.word())?;
+    if limit.get() >= UNLIMITED && version.filesystem == "cgroup" {
+        return Ok(None);
+    }
+    let current = File::read(folder.join(version.used))?;
+    let stat = File::read(folder.join("memory.stat"))?;
+    let mut files = Bytes::ZERO;
+    for [name, other] in version.files {
+        let word = stat.find_field(name).map_or_else(|| stat.field(if other.is_empty() { name } else { other }), Ok)?;
+        files = files.saturating_add(stat.bytes(name, word)?);
+    }
+    let used = current.bytes(version.used, current.word())?.saturating_sub(files);
+    Ok(Some(Level { folder, limit, used }))
+}
+
+/// A path of `mountinfo`, where blanks and the like are three octal digits after a backslash.
+fn unescaped(text: &str) -> String {
+    let mut parts = text.split('\\');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&part.as_bytes()[3..]);
+            }
+            None => {
+                bytes.push(b'\\');
+                bytes.extend_from_slice(part.as_bytes());
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

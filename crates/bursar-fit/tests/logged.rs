@@ -1,0 +1,63 @@
+//! The decision in the log: one line, and how urgent it is.
+
+use bursar_core::Bytes;
+use bursar_fit::{Spec, fit_workers};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Keeps what is logged.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<(Level, String)>>>);
+
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+impl Subscriber for Kept {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "bursar::fit"
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().expect("no panic").push((*event.metadata().level(), message.0));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// What is logged when a stage of VRAM asks.
+fn logged(fixed: Bytes, want: u64, is_allowed: bool) -> Vec<(Level, String)> {
+    let kept = Kept::default();
+    let spec = Spec::vram("embed", []).available(Bytes::gib(64)).fixed(fixed).per_worker(Bytes::gib(4)).want(want);
+    tracing::subscriber::with_default(kept.clone(), || fit_workers(&spec.allow_overflow(is_allowed)).is_ok());
+    std::mem::take(&mut *kept.0.lock().expect("no panic"))
+}
+
+#[test]
+fn f2_each_decision_is_one_line_in_the_log() {
+    let [(level, line)] = &logged(Bytes::gib(10), 16, false)[..] else { panic!("one line") };
+    assert_eq!(*level, Level::INFO);
+    for part in ["embed", "VRAM", "64 GiB free", "budget 44.80 GiB", "fixed 10 GiB", "per worker 4 GiB", "from 16 to 8"]
+    {
+        assert!(line.contains(part), "{part:?} is missing: {line}");
+    }
+    for is_allowed in [false, true] {
+        let [(level, line)] = &logged(Bytes::gib(60), 16, is_allowed)[..] else { panic!("one line") };
+        assert!(*level == Level::ERROR && line.contains("the shared data of 60 GiB exceeds"), "{level} {line}");
+    }
+}

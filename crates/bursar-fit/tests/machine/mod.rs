@@ -1,0 +1,118 @@
+//! The files of a machine, written into a folder that goes with the test.
+
+use bursar_fit::Ram;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A machine of files.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    root: PathBuf,
+}
+
+/// What the files of a control group say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Group {
+    limit: Option<u64>,
+    used: u64,
+    active_files: u64,
+    inactive_files: u64,
+}
+
+impl Group {
+    pub(crate) fn of(limit: u64, used: u64) -> Self {
+        Self { limit: Some(limit), used, ..Self::default() }
+    }
+
+    pub(crate) fn with_files(self, active_files: u64, inactive_files: u64) -> Self {
+        Self { active_files, inactive_files, ..self }
+    }
+}
+
+impl Machine {
+    pub(crate) fn new(total: u64, available: u64) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let machine = Self { root: std::env::temp_dir().join(format!("bursar-ram-{}-{number}", std::process::id())) };
+        let [total, available] = [total, available].map(|bytes| bytes / 1024);
+        let text = format!("MemTotal: {total} kB\nMemFree: 17 kB\nMemAvailable:   {available} kB\nCached: 1 kB\n");
+        machine.write("/proc/meminfo", &text);
+        machine
+    }
+
+    pub(crate) fn ram(&self) -> Ram {
+        Ram::below(&self.root)
+    }
+
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder");
+        fs::write(path, text).expect("room");
+    }
+
+    fn append(&self, path: &str, line: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder");
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).expect("a file");
+        writeln!(file, "{line}").expect("room");
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        fs::remove_file(self.path(path)).expect("it was written");
+    }
+
+    /// The program is in the group `path` of a hierarchy.
+    pub(crate) fn in_group(&self, number: u32, controllers: &str, path: &str) -> &Self {
+        self.append("/proc/self/cgroup", &format!("{number}:{controllers}:{path}"));
+        self
+    }
+
+    pub(crate) fn mounts_v2(&self, group: &str, point: &str) -> &Self {
+        let line = format!("41 31 0:38 {group} {point} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate");
+        self.append("/proc/self/mountinfo", &line);
+        self
+    }
+
+    pub(crate) fn mounts_v1(&self, group: &str, point: &str, options: &str) -> &Self {
+        self.append(
+            "/proc/self/mountinfo",
+            &format!("35 31 0:32 {group} {point} rw,relatime - cgroup cgroup {options}"),
+        );
+        self
+    }
+
+    pub(crate) fn v2(&self, folder: &str, group: Group) {
+        let limit = group.limit.map_or("max".to_owned(), |limit| limit.to_string());
+        self.write(&format!("{folder}/memory.max"), &format!("{limit}\n"));
+        self.write(&format!("{folder}/memory.current"), &format!("{}\n", group.used));
+        let (active, inactive) = (group.active_files, group.inactive_files);
+        self.write(
+            &format!("{folder}/memory.stat"),
+            &format!("anon 5\nactive_file {active}\ninactive_file {inactive}\n"),
+        );
+    }
+
+    pub(crate) fn v1(&self, folder: &str, group: Group) {
+        self.write(
+            &format!("{folder}/memory.limit_in_bytes"),
+            &format!("{}\n", group.limit.unwrap_or(i64::MAX as u64)),
+        );
+        self.write(&format!("{folder}/memory.usage_in_bytes"), &format!("{}\n", group.used));
+        let (active, inactive) = (group.active_files, group.inactive_files);
+        let own = "active_file 4096\ninactive_file 4096\n";
+        let text = format!("{own}total_active_file {active}\ntotal_inactive_file {inactive}\n");
+        self.write(&format!("{folder}/memory.stat"), &text);
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _gone_already = fs::remove_dir_all(&self.root);
+    }
+}

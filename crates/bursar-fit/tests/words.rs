@@ -1,0 +1,85 @@
+//! What people are told.
+
+use bursar_core::{Bytes, DeviceId};
+use bursar_fit::{Headroom, Need, Plan, Pool, Seat};
+
+fn need(fixed_gib: u64, per_worker_gib: u64, want: u64) -> Need {
+    Need { fixed: Bytes::gib(fixed_gib), per_worker: Bytes::gib(per_worker_gib), want, ..Need::default() }
+}
+
+fn plan(pool: Pool, need: Need) -> Plan {
+    Plan::of(pool, need, &[Seat { device: None, available: Bytes::gib(64), distance: 0 }]).expect("a seat")
+}
+
+#[test]
+fn f2_ram_warns_of_swapping_and_vram_says_that_it_does_not() {
+    let [ram, vram] = [Pool::Ram, Pool::Vram].map(|pool| plan(pool, need(60, 4, 16)).complaint().expect("overflow"));
+    assert_eq!(
+        ram,
+        "the shared data of 60 GiB exceeds the RAM budget of 44.80 GiB, so the shared data will swap; going on with 1 worker"
+    );
+    assert_eq!(
+        vram,
+        "the shared data of 60 GiB exceeds the VRAM budget of 44.80 GiB; VRAM does not swap, so allocating it would fail"
+    );
+}
+
+#[test]
+fn f2_the_one_that_overflowed_is_blamed() {
+    let complaint = |fixed, each| plan(Pool::Ram, need(fixed, each, 2)).complaint();
+    assert!(complaint(45, 1).expect("overflow").starts_with("the shared data of 45 GiB exceeds"));
+    assert!(
+        complaint(44, 1).expect("overflow").starts_with("one worker of 1 GiB beside 44 GiB of shared data exceeds")
+    );
+    let alone = complaint(0, 45).expect("overflow");
+    assert!(alone.starts_with("one worker of 45 GiB exceeds") && alone.contains("the worker will swap"), "{alone}");
+    assert_eq!(complaint(44, 0), None);
+    assert_eq!(complaint(0, 44), None);
+}
+
+#[test]
+fn f2_the_decision_is_one_line_with_every_number() {
+    let line = plan(Pool::Ram, need(10, 4, 16)).line("embed");
+    assert_eq!(
+        line,
+        "embed: RAM: 64 GiB free, budget 44.80 GiB, fixed 10 GiB, per worker 4 GiB: 8 workers, reduced from 16 to 8 workers"
+    );
+    let line = plan(Pool::Vram, need(60, 4, 1)).line("embed");
+    assert!(line.contains(": 1 worker: the shared data of 60 GiB exceeds") && !line.contains('\n'), "{line}");
+}
+
+#[test]
+fn f5_a_plan_explains_itself_in_two_sentences() {
+    let seat = |device, gib| Seat { device: Some(DeviceId(device)), available: Bytes::gib(gib), distance: 0 };
+    let explained = |need, seats: &[Seat]| Plan::of(Pool::Vram, need, seats).expect("seats").explanation();
+    let all = Need { headroom: Headroom::ALL, ..need(2, 4, 3) };
+    assert_eq!(
+        explained(all, &[seat(0, 10), seat(1, 80)]),
+        "All 3 workers fit: 2 on gpu0 and 1 on gpu1. On each device 2 GiB are shared and a worker needs 4 GiB: gpu0 may use \
+         10 GiB of 10 GiB and has room for 2 and gpu1 may use 80 GiB of 80 GiB and has room for 3."
+    );
+    assert_eq!(
+        plan(Pool::Ram, need(10, 4, 16)).explanation(),
+        "8 of 16 workers fit into RAM. Of 64 GiB available 44.80 GiB may be used; 10 GiB are shared and a worker needs 4 GiB."
+    );
+    let many: Vec<Seat> = (0..12).map(|device| seat(device, 80)).collect();
+    for (need, seats) in [(all, &many[..]), (need(90, 4, 3), &many[..1]), (need(0, 0, 1), &many[..1])] {
+        let text = explained(need, seats);
+        assert_eq!(text.matches(". ").count() + usize::from(text.ends_with('.')), 2, "{text}");
+    }
+}
+
+#[test]
+fn f2_the_advice_names_every_way_and_is_silent_where_all_fit() {
+    assert_eq!(
+        plan(Pool::Ram, need(10, 4, 16)).advice().expect("reduced"),
+        "One more worker would fit with 1.72 GiB more available, if a worker needed at most 3.86 GiB, if at most 8.79 GiB \
+         were shared, or with a headroom of 0.71875."
+    );
+    assert_eq!(plan(Pool::Ram, need(10, 4, 8)).advice(), None);
+    let overflow = plan(Pool::Vram, need(60, 4, 1)).advice().expect("overflow");
+    assert!(
+        overflow.starts_with("One worker would fit with 27.43 GiB more available, if at most 40.79 GiB"),
+        "{overflow}"
+    );
+}

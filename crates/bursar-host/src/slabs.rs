@@ -1,0 +1,221 @@
+//! A pool of pinned memory.
+//!
+//! Slabs are kept, because making one takes long and giving one back waits for the device. A slab is cut into pieces of one
+//! size: a large piece is a slab of its own, small ones share a slab of about 2 MiB. Sizes are exact up to a cache line.
+
+mod flight;
+mod getting;
+mod priming;
+mod shelf;
+
+use crate::place::Want;
+use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions};
+use bursar_core::{Bytes, DeviceContext, Error, Stream};
+pub use getting::Getting;
+pub use priming::Priming;
+pub use shelf::PinnedPoolCounts;
+pub(crate) use shelf::Shelf;
+use std::sync::Arc;
+
+/// Pieces begin and end at cache lines, so that no two threads write to one.
+const LINE: usize = 64;
+/// Small pieces share a slab of about this size.
+const SHARED: usize = 2 << 20;
+
+/// Pinned memory that is kept and handed out again, near one device.
+///
+/// [`get`](Self::get) hands out a buffer that nobody uses, without a system call or a driver call, or has the workers make
+/// one. Dropping the buffer puts it back. One that a device may still be using is not handed out: moved into a copy, it
+/// stays in the [`Transfer`](bursar_core::Transfer) until that has run, and [given back on a stream](Self::release_on), it
+/// is free when the stream has passed that point, which is asked about when somebody needs memory.
+///
+/// Whole slabs are charged to the [account](PinnedOptions::account). Where there is no memory left, what nobody uses is
+/// given back first.
+///
+/// ```
+/// use bursar_core::{Bytes, DeviceContext, DeviceId};
+/// use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());
+/// let first = pool.get(5 << 20)?;
+/// let address = first.as_ptr();
+/// drop(first);
+/// assert_eq!(pool.get(5 << 20)?.as_ptr(), address, "handed out again");
+/// assert_eq!(pool.counts().held, Bytes::mib(5), "and exactly as large as it was asked for");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PinnedPool {
+    shelf: Arc<Shelf>,
+    workers: Arc<NumaWorkerPool>,
+    context: Arc<DeviceContext>,
+    options: PinnedOptions,
+}
+
+/// A buffer that was not taken back, and why.
+///
+/// ```
+/// use bursar_core::{DeviceContext, DeviceId};
+/// use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());
+/// let stranger = NumaWorkerPool::global()?.pin(&context, 64).wait()?;
+/// let refused = pool.release_on(stranger, &context, context.default_stream()).unwrap_err();
+/// assert_eq!(refused.buffer.len(), 64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("the buffer was not taken back: {error}")]
+pub struct RefusedBuffer {
+    /// The buffer, as it was.
+    pub buffer: Box<PinnedBuffer>,
+    /// Why it was not taken.
+    #[source]
+    pub error: Error,
+}
+
+impl PinnedPool {
+    /// A pool with nothing in it. Its memory is made by `workers`, near the device of `context`, as the options say.
+    pub fn new(workers: &Arc<NumaWorkerPool>, context: &Arc<DeviceContext>, options: PinnedOptions) -> Self {
+        let shelf = Arc::new(Shelf::new(workers.releaser().clone()));
+        Self { shelf, workers: workers.clone(), context: context.clone(), options }
+    }
+
+    /// A buffer of `bytes`: one that nobody uses, or a new one, which is waited for.
+    #[inline]
+    pub fn get(&self, bytes: usize) -> Result<PinnedBuffer, HostError> {
+        match Shelf::take(&self.shelf, class(bytes), bytes) {
+            Some(buffer) => Ok(buffer),
+            None => self.get_async(bytes).wait(),
+        }
+    }
+
+    /// A buffer of `bytes` that nobody uses, if there is one at hand.
+    #[inline]
+    pub fn try_get(&self, bytes: usize) -> Option<PinnedBuffer> {
+        Shelf::take(&self.shelf, class(bytes), bytes)
+    }
+
+    /// As [`get`](Self::get), as a future.
+    pub fn get_async(&self, bytes: usize) -> Getting {
+        match self.find(bytes) {
+            Ok(Some(buffer)) => Getting::hit(buffer),
+            Ok(None) => Getting::growing(self.make(bytes), &self.shelf, bytes),
+            Err(error) => Getting::refused(error),
+        }
+    }
+
+    /// A buffer that nobody uses by now: streams are asked how far they have come.
+    fn find(&self, bytes: usize) -> Result<Option<PinnedBuffer>, HostError> {
+        if bytes == 0 {
+            return Err(HostError::ZeroBytes);
+        }
+        if let Some(hit) = self.try_get(bytes) {
+            return Ok(Some(hit));
+        }
+        self.shelf.collect()?;
+        Ok(self.try_get(bytes))
+    }
+
+    fn make(&self, bytes: usize) -> crate::workers::Making {
+        self.workers.make(slab_size(class(bytes)), |bytes| Want {
+            context: self.context.clone(),
+            bytes,
+            options: self.options.clone(),
+            spare: Some(self.shelf.clone()),
+        })
+    }
+
+    /// Takes a buffer back that work on a stream may still be using: it is handed out again when the stream has passed
+    /// everything it was given by now. The stream may be any device's.
+    ///
+    /// A buffer of another pool, or a stream that cannot be used, is refused, and the buffer comes back.
+    pub fn release_on(
+        &self,
+        buffer: PinnedBuffer,
+        context: &Arc<DeviceContext>,
+        stream: Stream,
+    ) -> Result<(), RefusedBuffer> {
+        let refuse = |buffer, error| Err(RefusedBuffer { buffer: Box::new(buffer), error });
+        if let Err(error) = context.hold(stream).map(drop) {
+            return refuse(buffer, error);
+        }
+        match buffer.into_piece_of(&self.shelf) {
+            Ok((piece, bin)) => {
+                self.shelf.take_off(context, stream, piece, bin);
+                Ok(())
+            }
+            Err(buffer) => refuse(buffer, Error::InvalidValue { what: "the buffer is of another pool, or of none" }),
+        }
+    }
+
+    /// Makes `count` buffers of `bytes` in the background and keeps them. Dropping the answer leaves it at that.
+    pub fn prime(&self, bytes: usize, count: usize) -> Priming {
+        let each = slab_size(class(bytes)) / class(bytes).max(1);
+        let slabs = count.div_ceil(each.max(1));
+        Priming::start((0..slabs).map(|_| self.make(bytes)), &self.shelf, class(bytes))
+    }
+
+    /// Gives slabs of which nobody uses any piece back until at most `keep` of them are left, the largest first. That
+    /// waits for the work of the device, so another thread does it; answers how much is on its way.
+    pub fn trim(&self, keep: Bytes) -> Bytes {
+        // What cannot be asked about stays.
+        let _ = self.shelf.collect();
+        let (spare, bytes) = self.shelf.take_spare(keep);
+        self.workers.releaser().give(spare);
+        bytes
+    }
+
+    /// Waits until what was trimmed has really been given back.
+    pub fn flush(&self) {
+        self.workers.releaser().flush();
+    }
+
+    /// How much it holds.
+    pub fn counts(&self) -> PinnedPoolCounts {
+        self.shelf.counts()
+    }
+}
+
+impl Drop for PinnedPool {
+    /// What nobody uses is given back by another thread. What streams may be using is waited for, and buffers that are out
+    /// are given back when they come.
+    fn drop(&mut self) {
+        self.shelf.close();
+    }
+}
+
+/// The size that a request is met with: whole cache lines. What overflows is refused when it is made.
+#[inline]
+const fn class(bytes: usize) -> usize {
+    match bytes.checked_next_multiple_of(LINE) {
+        Some(class) => class,
+        None => bytes,
+    }
+}
+
+/// The size of the slab that pieces of a class are cut from.
+const fn slab_size(class: usize) -> usize {
+    if class == 0 || class >= SHARED { class } else { SHARED / class * class }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn n7_no_size_is_rounded_by_more_than_a_line_or_a_page(bytes in 1usize..1 << 40) {
+            let (class, slab) = (class(bytes), slab_size(class(bytes)));
+            prop_assert!(class >= bytes && class < bytes + LINE);
+            prop_assert!(slab % class == 0 && slab >= class, "pieces fill the slab");
+            prop_assert!(slab <= class.max(SHARED), "and small ones share no more than they need");
+            prop_assert!(slab + class > SHARED.min(slab + 1), "but as much as they can");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The workers of a process, and what it is like to ask them.
+
+use crate::alarm::Alarm;
+use crate::buffer::PinnedBuffer;
+use crate::place::Want;
+use crate::release::Releaser;
+use crate::sys::{Slab, Stranded};
+use crate::ticket::Ticket;
+use crate::topology::Topology;
+use crate::worker::{Job, Tools, Worker};
+use crate::{HostError, Machine, PinnedOptions, System, default_patience};
+use bursar_core::{Bytes, DeviceContext, NumaNode};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Context, Poll};
+
+/// One worker thread a NUMA node, started when it is first needed and named `numa-worker-N`, and what they pin.
+///
+/// A request goes to the node that its GPU's PCI address reports. Where nobody reports one, a worker that is not pinned,
+/// `numa-worker-any`, meets it, and the [placement](crate::Placement) says so. Dropping the pool refuses what waits, stops
+/// what is in hand at its next step, and waits for every thread; buffers live on.
+///
+/// ```
+/// use bursar_core::{DeviceContext, DeviceId};
+/// use bursar_host::{HostError, NumaWorkerPool};
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let workers = NumaWorkerPool::global()?;
+/// let buffer = workers.pin(&context, 1 << 20).wait()?;
+/// assert_eq!(buffer.len(), 1 << 20);
+/// assert_eq!(workers.pin(&context, 0).wait().unwrap_err(), HostError::ZeroBytes);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct NumaWorkerPool {
+    tools: Arc<Tools>,
+    workers: Mutex<BTreeMap<NumaNode, Arc<Worker>>>,
+    alarm: Arc<Alarm>,
+    releaser: Arc<Releaser>,
+}
+
+impl NumaWorkerPool {
+    /// The workers of this process, on this machine. They are never closed, so that nothing is called while it exits.
+    pub fn global() -> Result<&'static Arc<Self>, HostError> {
+        static GLOBAL: OnceLock<Arc<NumaWorkerPool>> = OnceLock::new();
+        match GLOBAL.get() {
+            Some(pool) => Ok(pool),
+            None => Self::here().map(|pool| GLOBAL.get_or_init(|| pool)),
+        }
+    }
+
+    /// Workers of your own, on this machine.
+    pub fn here() -> Result<Arc<Self>, HostError> {
+        Ok(Self::new(Topology::here()?, Arc::new(Machine::default())))
+    }
+
+    /// Workers of your own, on any machine and kernel.
+    pub fn new(topology: Topology, system: Arc<dyn System>) -> Arc<Self> {
+        let tools = Arc::new(Tools { system, topology, stranded: Arc::new(Stranded::default()) });
+        Arc::new(Self { tools, workers: Mutex::default(), alarm: Arc::default(), releaser: Arc::default() })
+    }
+
+    /// The machine they work on.
+    pub fn topology(&self) -> &Topology {
+        &self.tools.topology
+    }
+
+    /// The node that requests for a device go to: what its PCI address reports below `sys`, or else what its driver says.
+    pub fn node_of(&self, context: &DeviceContext) -> NumaNode {
+        let facts = context.facts();
+        match facts.pci.map(|pci| self.tools.topology.node_of(pci)) {
+            Some(node) if node != NumaNode::UNKNOWN => node,
+            _ => facts.numa_node,
+        }
+    }
+
+    /// Pins `bytes` near a device.
+    pub fn pin(&self, context: &Arc<DeviceContext>, bytes: usize) -> Pinning {
+        self.pin_with(context, bytes, &PinnedOptions::default())
+    }
+
+    /// Pins `bytes` as the options say.
+    pub fn pin_with(&self, context: &Arc<DeviceContext>, bytes: usize, options: &PinnedOptions) -> Pinning {
+        let making =
+            self.make(bytes, |bytes| Want { context: context.clone(), bytes, options: options.clone(), spare: None });
+        Pinning { len: bytes, making }
+    }
+
+    /// Asks for a slab of `bytes`, rounded up to pages.
+    pub(crate) fn make(&self, bytes: usize, want: impl FnOnce(usize) -> Want) -> Making {
+        let ticket = match pages(bytes) {
+            Ok(bytes) => self.ask(want(bytes)),
+            Err(error) => Ticket::refused(error),
+        };
+        Making { ticket, alarm: self.alarm.clone(), is_set: false }
+    }
+
+    fn ask(&self, want: Want) -> Arc<Ticket> {
+        let requested = Bytes(want.bytes as u64);
+        let patience = want.options.patience.unwrap_or_else(|| default_patience(requested));
+        let node = want.options.node.unwrap_or_else(|| self.node_of(&want.context));
+        let ticket = Ticket::new(requested, patience);
+        self.worker(node).send(Job { ticket: ticket.clone(), want });
+        ticket
+    }
+
+    fn worker(&self, node: NumaNode) -> Arc<Worker> {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.entry(node).or_insert_with(|| Worker::new(node, &self.tools)).clone()
+    }
+
+    pub(crate) const fn releaser(&self) -> &Arc<Releaser> {
+        &self.releaser
+    }
+
+    /// Tries once more to give back what drivers have refused to take; answers how much of it is left.
+    pub fn retry_stranded(&self) -> Bytes {
+        self.tools.stranded.retry()
+    }
+}
+
+/// Rounds up to whole pages.
+pub(crate) fn pages(bytes: usize) -> Result<usize, HostError> {
+    match bytes {
+        0 => Err(HostError::ZeroBytes),
+        // No allocation is larger than half the addresses.
+        _ => (bytes.checked_next_multiple_of(Machine::page()).filter(|bytes| isize::try_from(*bytes).is_ok()))
+            .ok_or(HostError::TooLarge { requested: bytes as u64 }),
+    }
+}
+
+impl Drop for NumaWorkerPool {
+    fn drop(&mut self) {
+        let workers = std::mem::take(self.workers.get_mut().unwrap_or_else(PoisonError::into_inner));
+        workers.values().for_each(|worker| worker.close());
+    }
+}
+
+/// A slab that is being made. Dropping it gives the request up.
+pub(crate) struct Making {
+    ticket: Arc<Ticket>,
+    alarm: Arc<Alarm>,
+    is_set: bool,
+}
+
+impl Making {
+    pub(crate) fn wait(self) -> Result<Slab, HostError> {
+        self.ticket.wait()
+    }
+
+    pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<Slab, HostError>> {
+        let polled = self.ticket.poll(context.waker());
+        if polled.is_pending() && !std::mem::replace(&mut self.is_set, true) {
+            self.alarm.set(&self.ticket);
+        }
+        polled
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        drop(self.ticket.close());
+    }
+}
+
+/// A request for pinned memory: [wait](Self::wait) for it, or poll it as a future, with any executor or none. Dropping it
+/// gives the request up, at whatever step it is, and whatever it had taken by then is given back.
+///
+/// ```
+/// use bursar_core::{DeviceContext, DeviceId};
+/// use bursar_host::NumaWorkerPool;
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let workers = NumaWorkerPool::global()?;
+/// drop(workers.pin(&context, 1 << 30));
+/// let soon = workers.pin(&context, 4096);
+/// assert_eq!(soon.wait()?.len(), 4096);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a request is given up when this is dropped"]
+pub struct Pinning {
+    len: usize,
+    making: Making,
+}
+
+impl Pinning {
+    /// Waits for the memory, at most until the deadline.
+    pub fn wait(self) -> Result<PinnedBuffer, HostError> {
+        let len = self.len;
+        self.making.wait().map(|slab| PinnedBuffer::alone(slab, len))
+    }
+}
+
+impl Future for Pinning {
+    type Output = Result<PinnedBuffer, HostError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let len = self.len;
+        self.making.poll(context).map(|made| made.map(|slab| PinnedBuffer::alone(slab, len)))
+    }
+}
+
+impl fmt::Debug for Pinning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pinning").field("len", &self.len).finish_non_exhaustive()
+    }
+}

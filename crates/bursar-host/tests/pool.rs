@@ -1,0 +1,384 @@
+//! N7: pinned memory is kept, exact in size, charged, and not handed out while a stream may be using it.
+#![allow(unsafe_code)]
+
+mod rig;
+
+use bursar_core::{
+    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, HostFunction, HostMemory, Stack, Stream,
+    TrackedBlock, leaf, tag,
+};
+use bursar_host::{HostError, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool};
+use bursar_sim::Sim;
+use rig::{Call, Latch, Purse, Rig};
+use std::sync::{Arc, Mutex};
+
+const SIZE: usize = 3 << 20;
+
+fn pool(rig: &Rig) -> PinnedPool {
+    PinnedPool::new(&rig.workers, &rig.context, rig.charged())
+}
+
+/// Holds a stream at this point until the gate is opened.
+fn stall(context: &DeviceContext, stream: Stream) -> Latch {
+    let gate = Latch::default();
+    let held = context.hold(stream).expect("a stream of this device");
+    let function = HostFunction::behind(gate.0.clone(), || ());
+    // SAFETY: the stream is held.
+    unsafe { context.driver().host_function(context.device(), held.raw(), function) }.expect("the device works");
+    gate
+}
+
+/// Submits a copy of a buffer to memory of the device that stays the driver's.
+fn copy(rig: &Rig, buffer: &mut PinnedBuffer, stream: Stream) {
+    let target = bursar_core::Driver::allocate(&*rig.sim, DeviceId(0), buffer.len() as u64).expect("room");
+    let held = rig.context.hold(stream).expect("a stream of this device");
+    let (src, bytes) = (buffer.host_ptr(), buffer.len() as u64);
+    // SAFETY: the stream is held, and whoever calls gives the buffer back on it.
+    let copied = unsafe { bursar_core::Driver::copy_to_device(&*rig.sim, DeviceId(0), held.raw(), target, src, bytes) };
+    copied.expect("the device works");
+}
+
+fn release(pool: &PinnedPool, context: &Arc<DeviceContext>, buffer: PinnedBuffer, stream: Stream) {
+    pool.release_on(buffer, context, stream).expect("a buffer of this pool, and a stream of this device");
+}
+
+#[test]
+fn n7_sizes_are_exact_and_charged_as_held() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let large = pool.get(20 << 20).expect("room");
+    assert_eq!((large.len(), rig.pinned(), rig.purse.charged()), (20 << 20, 20 << 20, 20 << 20));
+    assert_eq!(pool.counts().held, Bytes::mib(20));
+    let odd = pool.get((5 << 20) + 1).expect("room");
+    assert_eq!((odd.len(), rig.purse.charged()), ((5 << 20) + 1, (25 << 20) + 4096), "a page more, not a power of two");
+    drop((large, odd));
+    assert_eq!(pool.counts().free, Bytes((25 << 20) + 64), "kept");
+}
+
+#[test]
+fn n7_small_buffers_share_a_slab_and_nothing_else() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let mut buffers: Vec<_> = (0..50).map(|_| pool.get(1000).expect("room")).collect();
+    assert_eq!(rig.purse.charged(), 2_096_128_u64.next_multiple_of(4096), "2,047 pieces of 1,024 bytes in one slab");
+    for (mark, buffer) in buffers.iter_mut().enumerate() {
+        buffer.fill(mark as u8);
+    }
+    for (mark, buffer) in buffers.iter().enumerate() {
+        assert!(buffer.len() == 1000 && buffer.iter().all(|byte| *byte == mark as u8));
+        assert_eq!(buffer.as_ptr().addr() % 64, 0, "a cache line is one buffer's");
+    }
+    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 1);
+}
+
+#[test]
+fn n7_a_hit_asks_neither_kernel_nor_driver_nor_account() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    drop(pool.get(SIZE).expect("room"));
+    let (of_driver, of_kernel) = (rig.sim.call_count(), rig.system.calls.lock().unwrap().len());
+    *rig.purse.hook.lock().unwrap() = Some(Box::new(|| panic!("the account was asked")));
+    for _ in 0..100 {
+        drop(pool.get(SIZE).expect("a hit"));
+        drop(pool.try_get(SIZE).expect("a hit"));
+    }
+    assert_eq!((rig.sim.call_count(), rig.system.calls.lock().unwrap().len()), (of_driver, of_kernel));
+    *rig.purse.hook.lock().unwrap() = None;
+    assert!(pool.try_get(SIZE + 64).is_none());
+    assert_eq!(pool.get(0).unwrap_err(), HostError::ZeroBytes);
+}
+
+#[test]
+fn n7_a_buffer_in_a_copy_is_not_handed_out() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let memory = Stack::new().over(leaf::Direct).build(&rig.context).expect("a stack");
+    let stream = rig.context.create_stream(0).expect("a stream");
+    let block = memory.allocate(SIZE as u64, 256, stream, tag!("pool")).expect("room");
+    let mut block = TrackedBlock::new(&memory, block);
+    let mut buffer = pool.get(SIZE).expect("room");
+    buffer.fill(9);
+    let address = buffer.as_ptr();
+    let gate = stall(&rig.context, stream);
+    let upload = block.copy_from_host_async(&rig.context, 0, buffer, stream).expect("submitted");
+    let hit = pool.try_get(SIZE);
+    gate.0.open();
+    assert!(hit.is_none());
+    let back = upload.wait().expect("the device works");
+    assert_eq!((back.as_ptr(), back[SIZE - 1]), (address, 9));
+    let download = block.copy_to_host_async(&rig.context, 0, back, stream).expect("submitted");
+    drop(download);
+    assert_eq!(pool.get(SIZE).expect("a hit").as_ptr(), address, "dropping a copy waits for it and gives it back");
+    block.free(&memory, stream).expect("it belongs there");
+    rig.sim.assert_clean();
+}
+
+#[test]
+fn n7_a_buffer_given_back_on_a_stream_is_free_when_the_stream_has_passed() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let stream = rig.context.create_stream(0).expect("a stream");
+    let buffer = pool.get(SIZE).expect("room");
+    let address = buffer.as_ptr();
+    let gate = stall(&rig.context, stream);
+    let calls = rig.sim.call_count();
+    release(&pool, &rig.context, buffer, stream);
+    assert_eq!(rig.sim.call_count(), calls, "giving back asks nothing of the driver");
+    assert!(pool.try_get(SIZE).is_none());
+    let second = pool.get(SIZE).expect("another one");
+    assert_ne!(second.as_ptr(), address, "the first is in flight");
+    assert_eq!(pool.counts().in_flight, Bytes::mib(3));
+    gate.0.open();
+    rig.context.synchronize(stream).expect("the device works");
+    assert_eq!(pool.get(SIZE).expect("a hit").as_ptr(), address);
+    assert_eq!(pool.counts().in_flight, Bytes::ZERO);
+}
+
+#[test]
+fn n7_a_stream_that_never_runs_dry_gives_buffers_back_all_the_same() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let stream = rig.context.create_stream(0).expect("a stream");
+    let gate = stall(&rig.context, stream);
+    let (first, second) = (pool.get(SIZE).expect("room"), pool.get(SIZE).expect("room"));
+    let address = first.as_ptr();
+    release(&pool, &rig.context, first, stream);
+    let third = pool.get(SIZE).expect("room");
+    // Asked once by now, and marked; what follows is behind the mark.
+    let later = stall(&rig.context, stream);
+    release(&pool, &rig.context, second, stream);
+    gate.0.open();
+    rig.sim.settle();
+    let hit = pool.get(SIZE).expect("a hit");
+    assert_eq!(hit.as_ptr(), address, "the stream is busy still, and has passed the mark");
+    assert_eq!((pool.counts().held, pool.counts().in_flight), (Bytes::mib(9), Bytes::mib(3)));
+    later.0.open();
+    drop((third, hit));
+}
+
+#[test]
+fn n7_a_stream_that_has_gone_or_is_captured_strands_nothing() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let raw = bursar_core::Driver::stream_create(&*rig.sim, DeviceId(0), 0).expect("a stream");
+    // SAFETY: the stream is live until the adoption is dropped.
+    let adopted = unsafe { rig.context.adopt_stream(raw) }.expect("room in the table");
+    let buffer = pool.get(SIZE).expect("room");
+    let address = buffer.as_ptr();
+    release(&pool, &rig.context, buffer, adopted.stream());
+    rig.sim.begin_capture(DeviceId(0), raw).expect("it can be captured");
+    assert_ne!(pool.get(SIZE).expect("another one").as_ptr(), address, "a captured stream cannot be asked");
+    rig.sim.end_capture(DeviceId(0), raw).expect("it was captured");
+    let gone = adopted.stream();
+    drop(adopted);
+    rig.sim.settle();
+    let [late, hit] = [0, 1].map(|_| pool.get(SIZE).expect("room"));
+    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 2, "the adoption has ended, and its heir answers");
+    assert!([late.as_ptr(), hit.as_ptr()].contains(&address));
+    let refused = pool.release_on(late, &rig.context, gone).unwrap_err();
+    assert!(matches!(refused.error, Error::StreamMisuse { .. }));
+    assert_eq!(refused.buffer.len(), SIZE);
+}
+
+#[test]
+fn n7_streams_of_other_devices_count_and_strangers_are_refused() {
+    let rig = Rig::new();
+    let (mine, other) = (pool(&rig), pool(&rig));
+    let second = DeviceContext::open(rig.driver.clone(), DeviceId(1)).expect("a second device");
+    let stream = second.create_stream(0).expect("a stream");
+    let gate = stall(&second, stream);
+    let buffer = mine.get(SIZE).expect("room");
+    let address = buffer.as_ptr();
+    release(&mine, &second, buffer, stream);
+    let fresh = mine.get(SIZE).expect("room");
+    assert_ne!(fresh.as_ptr(), address);
+    let refused = other.release_on(fresh, &second, stream).unwrap_err();
+    assert!(matches!(refused.error, Error::InvalidValue { .. }));
+    let misplaced = mine.release_on(*refused.buffer, &rig.context, stream).unwrap_err();
+    assert!(matches!(misplaced.error, Error::StreamMisuse { .. }), "a stream goes with its own context");
+    gate.0.open();
+    second.synchronize(stream).expect("the device works");
+    drop(misplaced);
+    let both: Vec<_> = (0..2).map(|_| mine.get(SIZE).expect("room")).collect();
+    assert!(both.iter().any(|buffer| buffer.as_ptr() == address));
+    drop(both);
+    drop((mine, other));
+}
+
+#[test]
+fn n7_trimming_happens_off_the_callers_thread_and_keeps_what_it_should() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let threads: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = threads.clone();
+    rig.driver.hook(move |call, is_over| {
+        if call == "host_unregister" && !is_over {
+            seen.lock().unwrap().push(std::thread::current().name().unwrap_or_default().to_owned());
+        }
+        None
+    });
+    let buffers: Vec<_> = [4 << 20, 5 << 20, 6 << 20, 1000].map(|size| pool.get(size).expect("room")).into();
+    let in_use = pool.get(1000).expect("room");
+    assert_eq!(pool.trim(Bytes::ZERO), Bytes::ZERO, "what is used stays");
+    drop(buffers);
+    assert_eq!(pool.trim(Bytes::mib(9)), Bytes::mib(6), "the largest goes first");
+    assert_eq!(pool.trim(Bytes::mib(9)), Bytes::ZERO);
+    assert_eq!(pool.trim(Bytes::ZERO), Bytes::mib(9), "a slab of which a piece is used stays");
+    pool.flush();
+    assert_eq!(rig.purse.charged(), pool.counts().held.get());
+    assert_eq!(threads.lock().unwrap()[..], ["pinned-release", "pinned-release", "pinned-release"]);
+    drop(in_use);
+    assert!(pool.trim(Bytes::ZERO) > Bytes::ZERO);
+    pool.flush();
+    rig.assert_nothing_is_held();
+}
+
+#[test]
+fn n7_where_memory_is_short_what_nobody_uses_goes_first() {
+    let rig = Rig::new();
+    let purse = Purse::of(Bytes::mib(16));
+    let pool = PinnedPool::new(&rig.workers, &rig.context, PinnedOptions::default().account(purse.clone()));
+    let (small, large) = (5 << 20, 12 << 20);
+    drop(pool.get(small).expect("room"));
+    let used = pool.get(64).expect("room");
+    drop(pool.get(large).expect("5 MiB go for it"));
+    assert_eq!((pool.counts().held, purse.charged()), (Bytes::mib(14), 14 << 20));
+    let held = pool.get(large).expect("a hit");
+    let refused = pool.get(small).unwrap_err();
+    assert!(refused.is_capacity() && matches!(refused, HostError::Account { .. }), "{refused}");
+    drop((used, held));
+}
+
+#[test]
+fn n7_growth_in_the_background() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    pool.prime(SIZE, 2).wait().expect("room");
+    assert_eq!(pool.counts().free, Bytes::mib(6));
+    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 2);
+    // Nobody waits for this one, and it comes all the same.
+    drop(pool.prime(1000, 100));
+    let next = pool.get(SIZE + (1 << 20)).expect("room");
+    assert!(pool.try_get(1000).is_some(), "made before what was asked for later");
+    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 4);
+    let refused = pool.prime(2 << 30, 1).wait().unwrap_err();
+    assert!(refused.is_capacity());
+    assert_eq!(pool.prime(0, 3).wait(), Err(HostError::ZeroBytes));
+    drop(next);
+}
+
+#[test]
+fn n7_dropping_the_pool_gives_everything_back_and_what_is_out_when_it_comes() {
+    for kind in [PinnedKind::Registered, PinnedKind::WriteCombined] {
+        let rig = Rig::new();
+        let pool = PinnedPool::new(&rig.workers, &rig.context, rig.charged().kind(kind));
+        let stream = rig.context.create_stream(0).expect("a stream");
+        let (kept, mut flying, out) =
+            (pool.get(SIZE).expect("room"), pool.get(SIZE).expect("room"), pool.get(1000).expect("room"));
+        drop(kept);
+        copy(&rig, &mut flying, stream);
+        release(&pool, &rig.context, flying, stream);
+        let priming = pool.prime(5 << 20, 1);
+        drop(pool);
+        assert_eq!(priming.wait(), Ok(()), "and what comes too late goes again");
+        assert_eq!(out.len(), 1000, "still there");
+        drop(out);
+        let Rig { sim, system, purse, workers, .. } = rig;
+        // The workers wait for the thread that gives back.
+        drop(workers);
+        assert_eq!((system.mapped(), purse.charged()), (0, 0), "{kind:?}");
+        sim.assert_clean();
+    }
+}
+
+#[test]
+fn n7_threads_share_a_pool_and_never_a_buffer() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    std::thread::scope(|scope| {
+        for mark in 1..=4u8 {
+            let pool = &pool;
+            scope.spawn(move || {
+                for round in 0..2000usize {
+                    let mut buffer = pool.get(100 + round % 3 * 64).expect("room");
+                    buffer.fill(mark);
+                    assert!(buffer.iter().all(|byte| *byte == mark));
+                }
+            });
+        }
+    });
+    let counts = pool.counts();
+    assert_eq!(counts.held.get(), rig.purse.charged());
+    pool.trim(Bytes::ZERO);
+    pool.flush();
+    rig.assert_nothing_is_held();
+}
+
+/// What a generated program draws from.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) % limit
+    }
+}
+
+/// Gets, writes, copies, gives back on streams, trims. The simulator watches that nothing is written while a copy may read
+/// it.
+fn run(seed: u64) {
+    let mut random = Random(seed);
+    let rig = Rig::on(Default::default(), Sim::builder().seed(seed));
+    let pool = pool(&rig);
+    let streams: Vec<_> = (0..3).map(|_| rig.context.create_stream(0).expect("a stream")).collect();
+    let target = bursar_core::Driver::allocate(&*rig.sim, DeviceId(0), 1 << 20).expect("room");
+    let mut out: Vec<PinnedBuffer> = Vec::new();
+    for step in 0..120 {
+        match random.below(10) {
+            0..=3 => {
+                let size = [100, 5000, 5000, 300_000][random.below(4) as usize];
+                let mut buffer = pool.get(size).expect("room");
+                rig.sim.touch_host(buffer.as_ptr(), buffer.len(), bursar_sim::Access::Write);
+                buffer.fill(step as u8);
+                out.push(buffer);
+            }
+            4 if !out.is_empty() => drop(out.swap_remove(random.below(out.len() as u64) as usize)),
+            5..=7 if !out.is_empty() => {
+                let mut buffer = out.swap_remove(random.below(out.len() as u64) as usize);
+                let stream = streams[random.below(3) as usize];
+                let (raw, src, bytes) =
+                    (rig.context.resolve(stream).expect("ours"), buffer.host_ptr(), buffer.len() as u64);
+                // All copies go to one place, in the order of one event after the other.
+                for other in &streams {
+                    if *other != stream {
+                        rig.context.order_after(*other, stream).expect("ours");
+                    }
+                }
+                // SAFETY: the buffer is given back on the stream of the copy, and the target is as large as any.
+                let copied =
+                    unsafe { bursar_core::Driver::copy_to_device(&*rig.sim, DeviceId(0), raw, target, src, bytes) };
+                copied.expect("the device works");
+                release(&pool, &rig.context, buffer, stream);
+            }
+            8 => drop(pool.trim(Bytes::kib(random.below(4000)))),
+            _ => drop(rig.sim.step()),
+        }
+        let counts = pool.counts();
+        assert!(counts.free.saturating_add(counts.in_flight) <= counts.held, "seed {seed}: {counts:?}");
+    }
+    drop(out);
+    streams.iter().for_each(|stream| rig.context.synchronize(*stream).expect("the device works"));
+    pool.trim(Bytes::ZERO);
+    pool.flush();
+    rig.sim.assert_clean();
+    rig.assert_nothing_is_held();
+    assert_eq!(pool.counts(), Default::default(), "seed {seed}");
+}
+
+/// `BURSAR_SEEDS=N` runs so many programs.
+#[test]
+fn n7_generated_programs_never_meet_a_copy_in_flight() {
+    let seeds = std::env::var("BURSAR_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    (0..seeds).for_each(run);
+}

@@ -1,0 +1,109 @@
+//! What a process holds for a tenant.
+
+use crate::Ledger;
+use crate::book::{BYTES_MAX, Book, Key, Refused};
+use crate::ground::Ground;
+use bursar_core::{Account, Bytes, Error, Result};
+use std::sync::Arc;
+
+/// What a process holds for a tenant, in a ledger. A clone is the same account, and so is one that is opened again.
+///
+/// What is still held when the last handle is gone stays charged until the process ends: nobody is left to say that it was
+/// given back.
+///
+/// ```
+/// use bursar_core::{Account, Bytes};
+/// use bursar_ledger::Ledger;
+///
+/// # fn main() -> bursar_core::Result<()> {
+/// let account = Ledger::private(Bytes::mib(100)).account()?;
+/// account.charge(Bytes::mib(60))?;
+/// assert_eq!(account.held(), Bytes::mib(60));
+/// account.release(Bytes::mib(60));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LedgerAccount {
+    /// Its ledger's book, within reach.
+    book: Arc<Book<Ground>>,
+    pub(crate) key: Key,
+    /// The most that may stay in hand after a release.
+    keep: u64,
+    pub(crate) ledger: Ledger,
+}
+
+impl LedgerAccount {
+    pub(crate) fn new(ledger: Ledger, key: Key, keep: u64) -> Self {
+        Self { book: Arc::clone(&ledger.inner.book), key, keep, ledger }
+    }
+
+    /// The ledger it is in.
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What is charged to it.
+    pub fn held(&self) -> Bytes {
+        let desk = self.ledger.inner.desk();
+        Bytes(desk.map_or(0, |mut desk| if desk.is_current(self.key) { desk.held(self.key.node) } else { 0 }))
+    }
+
+    /// What it has of what it is part of: held, and in hand.
+    pub(crate) fn field(&self, field: usize) -> u64 {
+        self.ledger.inner.book.peek(self.key.node, field)
+    }
+
+    #[cold]
+    fn charge_slowly(&self, bytes: Bytes) -> Result<()> {
+        let inner = &self.ledger.inner;
+        inner.check()?;
+        if bytes.get() > BYTES_MAX {
+            return Err(Error::OutOfBudget {
+                requested: bytes,
+                remaining: Bytes(BYTES_MAX),
+                limit: self.ledger.limit(),
+            });
+        }
+        let (mut measured, mut reclaimed) = (false, false);
+        loop {
+            let refused = match inner.charge(self.key, bytes.get())? {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            };
+            if matches!(refused, Refused::Lack(_)) && !measured && self.ledger.probe.is_some() {
+                self.ledger.measure()?;
+                measured = true;
+            } else if matches!(refused, Refused::Lack(_)) && !reclaimed && self.ledger.reclaim_for(self.key, bytes)? {
+                reclaimed = true;
+            } else {
+                return Err(inner.refusal(refused, "accounts", bytes));
+            }
+        }
+    }
+
+    #[cold]
+    fn release_slowly(&self, bytes: Bytes) {
+        let inner = &self.ledger.inner;
+        if !inner.is_forked() {
+            inner.book.release(self.key, bytes.get(), self.keep / 2);
+        }
+    }
+}
+
+impl Account for LedgerAccount {
+    fn charge(&self, bytes: Bytes) -> Result<()> {
+        let book = &*self.book;
+        if book.words().is_live() && book.charge_left(self.key, bytes.0) {
+            return Ok(());
+        }
+        self.charge_slowly(bytes)
+    }
+
+    fn release(&self, bytes: Bytes) {
+        let book = &*self.book;
+        if !(book.words().is_live() && book.release_left(self.key, bytes.0, self.keep)) {
+            self.release_slowly(bytes);
+        }
+    }
+}

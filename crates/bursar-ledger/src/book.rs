@@ -1,0 +1,86 @@
+//! How a ledger is kept: the algorithms, generic over the [`Words`] they run on.
+//!
+//! Accounts are a tree of nodes of one shape (`tree.rs`): the device, its tenants, and below them the accounts and
+//! reservations of processes. What a node has of its parent is its total; what can be charged at once is its `left`, and
+//! that one word its owner changes without a lock (`left.rs`). Everything else is changed behind one lock (`lock.rs`) and
+//! journaled (`desk.rs`), so that whoever finds the lock's owner dead puts back what was half done. Behind the lock the
+//! rest is plain sequential code: what fits (`room.rs`), charging (`charge.rs`), reservations (`reserve.rs`), the queue
+//! (`queue.rs`), and what the dead left behind (`repair.rs`).
+
+mod charge;
+mod check;
+mod desk;
+mod left;
+mod lock;
+mod queue;
+mod repair;
+mod reserve;
+mod room;
+mod tree;
+
+pub use charge::Refused;
+pub use desk::Desk;
+pub use left::{BYTES_MAX, Key};
+pub use lock::Stuck;
+pub use queue::{Entry, Wanting};
+pub use room::Lack;
+pub use tree::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
+
+use crate::layout::{Layout, header, node, process};
+use crate::words::Words;
+
+/// A ledger as one process sees it: the words, and the place it has among the processes.
+#[derive(Debug)]
+pub struct Book<W> {
+    words: W,
+    layout: Layout,
+    place: usize,
+}
+
+impl<W: Words> Book<W> {
+    /// A book over `words`, for the process at `place`.
+    pub const fn new(words: W, layout: Layout, place: usize) -> Self {
+        Self { words, layout, place }
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub const fn words(&self) -> &W {
+        &self.words
+    }
+
+    /// How large the tables are.
+    pub const fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// This process's place.
+    pub const fn place(&self) -> usize {
+        self.place
+    }
+
+    /// Writes a new ledger's first figures: the device, with all of `total` to give, and nobody there.
+    pub fn found(&self, total: u64) {
+        let total = total.min(BYTES_MAX);
+        let root = self.layout.node_at(0);
+        self.words.store(header::TOTAL, total);
+        self.words.store(root + node::KIND, ROOT);
+        self.words.store(root + node::CEILING, total);
+        self.words.store(header::NODES_HIGH, 1);
+    }
+
+    /// A word of a node, read without the lock.
+    pub fn peek(&self, node: usize, field: usize) -> u64 {
+        self.words.load(self.layout.node_at(node) + field)
+    }
+
+    /// A word of a process's entry, read without the lock.
+    pub fn peek_process(&self, place: usize, field: usize) -> u64 {
+        self.words.load(self.layout.process_at(place) + field)
+    }
+
+    /// The word this process sleeps on until there is something to look at.
+    pub const fn bell_at(&self) -> usize {
+        self.layout.process_at(self.place) + process::BELL
+    }
+}

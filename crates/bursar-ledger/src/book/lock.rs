@@ -1,0 +1,141 @@
+//! The one lock of a ledger, which outlives its owner's death.
+//!
+//! The lock word says which place has it, how often it was taken, and two flags. It is free when no place is named. Each
+//! taking counts up, so a process that saw its owner dead cannot take it from the next owner at the same place.
+
+use super::{Book, Desk};
+use crate::layout::header::LOCK;
+use crate::words::Words;
+use std::time::{Duration, Instant};
+
+const OWNER: u64 = 0xffff;
+/// Something was left to be looked at by whoever gives the lock back.
+pub(super) const ATTENTION: u64 = 1 << 16;
+/// Somebody sleeps until the lock is given back.
+const SLEEPERS: u64 = 1 << 17;
+const TAKING: u64 = 1 << 18;
+
+/// How often to look again before sleeping. A model checker explores each look, and needs none.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
+/// How long to sleep before asking whether the owner lives.
+const NAP: Duration = Duration::from_millis(20);
+
+/// A living process has the lock and does not give it back: most likely it is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// Where it is in the table of processes.
+    pub place: usize,
+}
+
+impl<W: Words> Book<W> {
+    /// Takes the lock; a living owner may keep it for `patience`, each time it takes it.
+    pub fn lock(&self, patience: Duration) -> Result<Desk<'_, W>, Stuck> {
+        self.acquire(patience, false)
+    }
+
+    /// Takes the lock for a process that has just come to its place: if the lock names the place, it is a dead
+    /// predecessor's.
+    pub fn lock_as_newcomer(&self, patience: Duration) -> Result<Desk<'_, W>, Stuck> {
+        self.acquire(patience, true)
+    }
+
+    /// Takes the lock of a copy that nobody else uses, whoever had the original's, and undoes what was half done in it.
+    pub fn lock_copy(&self) -> Desk<'_, W> {
+        while !self.take(self.words.load(LOCK), 0) {}
+        Desk::sit_down_for_the_dead(self)
+    }
+
+    /// How often the lock was taken, and the place that has it.
+    pub fn lock_state(word: u64) -> (u64, Option<usize>) {
+        (word / TAKING, (word & OWNER).checked_sub(1).map(|place| place as usize))
+    }
+
+    fn acquire(&self, patience: Duration, newcomer: bool) -> Result<Desk<'_, W>, Stuck> {
+        let (mut spins, mut slept) = (0, 0);
+        let mut seen: Option<(u64, Instant)> = None;
+        loop {
+            let word = self.words.load(LOCK);
+            let owner = word & OWNER;
+            if owner == 0 {
+                if self.take(word, slept) {
+                    return Ok(Desk::sit_down(self));
+                }
+                continue;
+            }
+            let place = owner as usize - 1;
+            let dead = if place == self.place { newcomer } else { spins >= SPINS && !self.words.alive(place) };
+            if dead {
+                if self.take(word, word & (ATTENTION | SLEEPERS) | slept) {
+                    return Ok(Desk::sit_down_for_the_dead(self));
+                }
+                continue;
+            }
+            if spins < SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            let since = match seen {
+                Some((taking, since)) if taking == word / TAKING => since,
+                _ => seen.insert((word / TAKING, Instant::now())).1,
+            };
+            if since.elapsed() >= patience {
+                return Err(Stuck { place });
+            }
+            if word & SLEEPERS != 0 || self.words.compare_exchange(LOCK, word, word | SLEEPERS).is_ok() {
+                self.words.wait(LOCK, word | SLEEPERS, Some(NAP.min(patience)));
+                // Others may sleep too, and the one who woke us has forgotten them.
+                slept = SLEEPERS;
+            }
+        }
+    }
+
+    fn take(&self, word: u64, flags: u64) -> bool {
+        let taken = (word & !(TAKING - 1)).wrapping_add(TAKING) | flags | (self.place as u64 + 1);
+        self.words.compare_exchange(LOCK, word, taken).is_ok()
+    }
+
+    /// Takes the lock if it is free. If not, whoever has it is left a note, and looks at everything that was returned
+    /// before giving it back.
+    pub(super) fn lock_or_leave_a_note(&self) -> Option<Desk<'_, W>> {
+        loop {
+            let word = self.words.load(LOCK);
+            if word & OWNER == 0 {
+                if self.take(word, 0) {
+                    return Some(Desk::sit_down(self));
+                }
+            } else if word & ATTENTION != 0 || self.words.compare_exchange(LOCK, word, word | ATTENTION).is_ok() {
+                return None;
+            }
+        }
+    }
+
+    /// Takes the note, if one was left.
+    pub(super) fn take_note(&self) -> bool {
+        let mut word = self.words.load(LOCK);
+        while word & ATTENTION != 0 {
+            match self.words.compare_exchange(LOCK, word, word & !ATTENTION) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+        false
+    }
+
+    /// Gives the lock back, unless a note was left meanwhile.
+    pub(super) fn unlock(&self) -> bool {
+        let mut word = self.words.load(LOCK);
+        while word & ATTENTION == 0 {
+            match self.words.compare_exchange(LOCK, word, word & !(TAKING - 1)) {
+                Ok(_) => {
+                    if word & SLEEPERS != 0 {
+                        self.words.wake(LOCK, 1);
+                    }
+                    return true;
+                }
+                Err(seen) => word = seen,
+            }
+        }
+        false
+    }
+}

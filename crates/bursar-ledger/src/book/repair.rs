@@ -1,0 +1,130 @@
+//! What the dead left behind, and who comes and goes.
+
+use super::{Desk, FREE, RESERVATION};
+use crate::layout::{header, node, packed, process, waiter};
+use crate::words::Words;
+
+impl<W: Words> Desk<'_, W> {
+    /// Gives back what belongs to processes that no longer live. Answers whether there were any.
+    pub fn bury_the_dead(&mut self) -> bool {
+        let places = (self.get(header::PLACES_HIGH) as usize).min(self.book.layout.places);
+        let mut any = false;
+        for place in 0..places {
+            let taken = self.get(self.book.layout.process_at(place) + process::STATE) & process::TAKEN != 0;
+            if taken && place != self.book.place && !self.book.words.alive(place) {
+                self.bury(place);
+                any = true;
+            }
+        }
+        if any {
+            self.serve();
+        }
+        any
+    }
+
+    /// Gives back everything at a place, in small steps: whoever dies at it leaves less for the next.
+    pub(super) fn bury(&mut self, place: usize) {
+        let owner = place as u64 + 1;
+        // A reservation that is drawn on goes to nobody, so each round leaves fewer nodes of this owner.
+        for node in self.nodes().rev() {
+            if self.of(node, node::KIND) != FREE && self.of(node, node::OWNER) == owner {
+                self.leave(node);
+            }
+        }
+        for entry in 0..self.book.layout.waiters {
+            let at = self.book.layout.waiter_at(entry);
+            if self.get(at + waiter::STATE) & waiter::STATES != waiter::FREE && self.get(at + waiter::OWNER) == owner {
+                self.forget(entry);
+            }
+        }
+        let at = self.book.layout.process_at(place);
+        let life = self.get(at + process::STATE) & !process::TAKEN;
+        self.set(at + process::STATE, life);
+        self.finish();
+    }
+
+    /// Takes the place this process has the lock of, after giving back what a dead predecessor left there.
+    pub fn arrive(&mut self, pid: u64, name: &str, since: u64) {
+        let place = self.book.place;
+        let at = self.book.layout.process_at(place);
+        if self.get(at + process::STATE) & process::TAKEN != 0 {
+            self.bury(place);
+            self.serve();
+        }
+        let life = self.get(at + process::STATE).wrapping_add(1) & !process::TAKEN;
+        let fields = [
+            (process::PID, pid),
+            (process::SINCE, since),
+            (process::WANTED, 0),
+            (process::STATE, life | process::TAKEN),
+        ];
+        for (at_word, word) in packed::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
+            self.set(at + process::NAME + at_word, word);
+        }
+        for (field, value) in fields {
+            self.set(at + field, value);
+        }
+        if place >= self.get(header::PLACES_HIGH) as usize {
+            self.set(header::PLACES_HIGH, place as u64 + 1);
+        }
+        self.finish();
+    }
+
+    /// Leaves: gives back what nothing is held of. Answers whether that was everything, so that the place is free.
+    pub fn depart(&mut self) -> bool {
+        let me = self.me();
+        let mine: Vec<usize> = self.nodes().filter(|&node| self.of(node, node::OWNER) == me).collect();
+        let holding = mine.iter().any(|&node| self.held(node) > 0);
+        if holding {
+            for node in mine {
+                let key = self.key(node);
+                self.close(key);
+            }
+        } else {
+            self.bury(self.book.place);
+        }
+        self.finish();
+        self.serve();
+        !holding
+    }
+
+    /// Forgets everything: every account, reservation, tenant and waiting request. Keys of them mean nothing from here on.
+    pub fn clear(&mut self, limit: u64) {
+        for entry in 0..self.book.layout.waiters {
+            let state = self.get(self.book.layout.waiter_at(entry) + waiter::STATE) & waiter::STATES;
+            if state != waiter::FREE {
+                self.forget(entry);
+                self.ring_waiter(entry);
+            }
+        }
+        // Parts first, so that each step leaves a tree whose figures agree.
+        while let Some(leaf) = self.nodes().skip(1).find(|&node| self.exists(node) && self.parts(node).next().is_none())
+        {
+            self.left(leaf);
+            let (parent, total) = (self.parent(leaf), self.of(leaf, node::TOTAL));
+            self.give(parent, total);
+            self.uproot(leaf);
+            self.finish();
+        }
+        self.put(0, node::TOTAL, 0);
+        self.set_limit(limit);
+    }
+
+    /// What a process holds and what it has set aside and not drawn.
+    pub fn holding_of(&mut self, place: usize) -> (u64, u64) {
+        let (mut held, mut undrawn) = (0u64, 0u64);
+        let mine = |desk: &Self, node: usize| {
+            desk.of(node, node::KIND) != FREE && desk.of(node, node::OWNER) == place as u64 + 1
+        };
+        let nodes: Vec<usize> = self.nodes().filter(|&node| mine(self, node)).collect();
+        for node in nodes {
+            held = held.saturating_add(self.held(node));
+            let parent_kind = self.of(self.parent(node), node::KIND);
+            if self.of(node, node::KIND) == RESERVATION || parent_kind == RESERVATION {
+                undrawn = undrawn.saturating_add(self.left(node));
+            }
+        }
+        self.finish();
+        (held, undrawn)
+    }
+}

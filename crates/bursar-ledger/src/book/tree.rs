@@ -1,0 +1,188 @@
+//! The nodes: what each is, how one is made and taken away.
+//!
+//! What every node keeps: `total = left + held + the totals of its parts`. Held is not written down; it is what remains.
+//! The device and its tenants have nothing left of their own: they grow as their parts do, up to a ceiling. An account
+//! grows too, from its tenant or from the reservation it draws on. A reservation does not.
+
+use super::left::{BYTES_MAX, FROZEN, stamp};
+use super::{Desk, Key};
+use crate::layout::{header, node, packed, unpacked};
+use crate::words::Words;
+
+/// Nobody's.
+pub const FREE: u64 = 0;
+/// The device.
+pub const ROOT: u64 = 1;
+/// A tenant of the device.
+pub const TENANT: u64 = 2;
+/// What a process holds for a tenant, or draws from a reservation.
+pub const ACCOUNT: u64 = 3;
+/// What was set aside.
+pub const RESERVATION: u64 = 4;
+
+impl<W: Words> Desk<'_, W> {
+    /// The nodes that may be in use.
+    pub fn nodes(&self) -> std::ops::Range<usize> {
+        0..(self.get(header::NODES_HIGH) as usize).min(self.book.layout.nodes)
+    }
+
+    /// A node's key.
+    pub fn key(&self, node: usize) -> Key {
+        Key::new(node, self.of(node, node::LIFE), self.book.layout.node_at(node) + node::LEFT)
+    }
+
+    /// Whether a key still means what it meant.
+    pub fn is_current(&self, key: Key) -> bool {
+        self.of(key.node, node::LIFE) == key.life && self.of(key.node, node::KIND) != FREE
+    }
+
+    /// The node that `node` is part of.
+    pub fn parent(&self, node: usize) -> usize {
+        self.of(node, node::PARENT) as usize
+    }
+
+    /// The tenant a node belongs to, itself included.
+    pub fn tenant_of(&self, node: usize) -> usize {
+        let mut at = node;
+        // No tree is deeper; a damaged one ends here too.
+        for _ in 0..self.book.layout.nodes {
+            if matches!(self.of(at, node::KIND), TENANT | ROOT | FREE) {
+                break;
+            }
+            at = self.parent(at);
+        }
+        at
+    }
+
+    /// The direct parts of a node.
+    pub fn parts(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
+        self.nodes().filter(move |&node| {
+            self.of(node, node::KIND) != FREE && node != of && self.of(node, node::PARENT) as usize == of
+        })
+    }
+
+    /// What can be charged at once, now and until the desk is left: nobody else changes it meanwhile.
+    pub(super) fn left(&mut self, node: usize) -> u64 {
+        self.freeze(node);
+        let (returned, folded) = (self.of(node, node::RETURNED), self.of(node, node::FOLDED));
+        let was = self.of(node, node::LEFT) & BYTES_MAX;
+        // Nobody can give back more than was taken.
+        let left = was.saturating_add(returned.wrapping_sub(folded)).min(self.not_in_parts(node));
+        if left != was {
+            self.put_left(node, left);
+        }
+        if returned != folded {
+            self.put(node, node::FOLDED, returned);
+        }
+        left
+    }
+
+    /// What a node has that its parts do not.
+    fn not_in_parts(&self, node: usize) -> u64 {
+        let total = self.of(node, node::TOTAL);
+        if self.of(node, node::KIND) != RESERVATION {
+            return total;
+        }
+        let parts = self.parts(node).map(|part| self.of(part, node::TOTAL)).fold(0, u64::saturating_add);
+        total.saturating_sub(parts)
+    }
+
+    pub(super) fn put_left(&mut self, node: usize, bytes: u64) {
+        let word = self.of(node, node::LEFT);
+        self.put(node, node::LEFT, word & !BYTES_MAX | bytes.min(BYTES_MAX));
+    }
+
+    pub(super) fn put_total(&mut self, node: usize, bytes: u64) {
+        self.put(node, node::TOTAL, bytes);
+    }
+
+    /// What is charged to a node itself, neither left nor given to its parts.
+    pub fn held(&mut self, node: usize) -> u64 {
+        let parts: u64 = self.parts(node).map(|part| self.of(part, node::TOTAL)).fold(0, u64::saturating_add);
+        let left = self.left(node);
+        self.of(node, node::TOTAL).saturating_sub(left).saturating_sub(parts)
+    }
+
+    /// Makes a node that is frozen until the desk is left, or answers that the table is full.
+    pub(super) fn plant(&mut self, kind: u64, parent: usize, owner: u64, total: u64, left: u64) -> Option<Key> {
+        let node = (1..self.book.layout.nodes).find(|&node| self.of(node, node::KIND) == FREE)?;
+        let life = self.of(node, node::LIFE);
+        self.will_thaw(node);
+        self.put(node, node::LEFT, FROZEN | stamp(life) | left);
+        let returned = self.of(node, node::RETURNED);
+        let fields = [
+            (node::FOLDED, returned),
+            (node::PARENT, parent as u64),
+            (node::OWNER, owner),
+            (node::TOTAL, total),
+            (node::GUARANTEE, 0),
+            (node::CEILING, BYTES_MAX),
+            (node::KIND, kind),
+        ];
+        for (field, value) in fields {
+            self.put(node, field, value);
+        }
+        if node >= self.get(header::NODES_HIGH) as usize {
+            self.set(header::NODES_HIGH, node as u64 + 1);
+        }
+        Some(self.key(node))
+    }
+
+    /// Takes a node away. Keys of it mean nothing from here on.
+    pub(super) fn uproot(&mut self, node: usize) {
+        self.freeze(node);
+        let life = self.of(node, node::LIFE).wrapping_add(1);
+        self.put(node, node::LEFT, FROZEN | stamp(life));
+        for (field, value) in [(node::LIFE, life), (node::TOTAL, 0), (node::OWNER, 0), (node::KIND, FREE)] {
+            self.put(node, field, value);
+        }
+    }
+
+    /// The tenant of that name.
+    pub fn find_tenant(&self, name: &str) -> Option<usize> {
+        let wanted = packed::<{ node::NAME_WORDS }>(name);
+        self.nodes().find(|&node| {
+            self.of(node, node::KIND) == TENANT
+                && wanted.iter().enumerate().all(|(at, word)| self.of(node, node::NAME + at) == *word)
+        })
+    }
+
+    /// The tenant of that name, made if there is none; nothing if the table is full.
+    pub fn tenant(&mut self, name: &str) -> Option<usize> {
+        if let Some(tenant) = self.find_tenant(name) {
+            return Some(tenant);
+        }
+        let tenant = self.plant(TENANT, 0, 0, 0, 0)?.node;
+        for (at, word) in packed::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
+            self.put(tenant, node::NAME + at, word);
+        }
+        self.finish();
+        Some(tenant)
+    }
+
+    /// What a tenant is called.
+    pub fn tenant_name(&self, tenant: usize) -> String {
+        unpacked((0..node::NAME_WORDS).map(|at| self.of(tenant, node::NAME + at)))
+    }
+
+    /// Says what a tenant may always have, and what it may have at most.
+    pub fn configure(&mut self, tenant: usize, guarantee: u64, ceiling: u64) {
+        self.put(tenant, node::GUARANTEE, guarantee.min(BYTES_MAX));
+        self.put(tenant, node::CEILING, ceiling.min(BYTES_MAX));
+        self.after_change();
+    }
+
+    /// What all tenants but one may always have.
+    pub fn guaranteed_to_others(&self, tenant: usize) -> u64 {
+        self.nodes()
+            .filter(|&node| node != tenant && self.of(node, node::KIND) == TENANT)
+            .map(|node| self.of(node, node::GUARANTEE))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Changes what all may have together.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.put(0, node::CEILING, limit.min(BYTES_MAX));
+        self.after_change();
+    }
+}

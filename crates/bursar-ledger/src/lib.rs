@@ -1,0 +1,82 @@
+//! One budget for everyone on a device: accounts across threads, tenants and processes.
+//!
+//! A [`Ledger`] is about one physical device. All processes of a user that open the ledger of the same device share it
+//! through a small file, with no daemon; what they charge together never exceeds its limit, and what a process held is free
+//! again when it has died, however it died. A [`Reservation`] sets memory aside before it is allocated. Both are
+//! [`Account`](bursar_core::Account)s, so that a budget can charge them.
+//!
+//! ```
+//! use bursar_core::{Account, Bytes};
+//! use bursar_ledger::Ledger;
+//!
+//! # fn main() -> bursar_core::Result<()> {
+//! let ledger = Ledger::private(Bytes::gib(8));
+//! let reservation = ledger.reserve(Bytes::gib(6))?;
+//! assert!(ledger.reserve(Bytes::gib(3)).unwrap_err().is_capacity());
+//!
+//! reservation.charge(Bytes::gib(2))?;
+//! assert_eq!((reservation.held(), reservation.undrawn()), (Bytes::gib(2), Bytes::gib(4)));
+//! reservation.release(Bytes::gib(2));
+//!
+//! drop(reservation);
+//! assert_eq!(ledger.available()?, Bytes::gib(8));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What it costs
+//! A charge that an account has credit for, and every charge of a reservation, is one compare-and-swap on a word of the
+//! file, with no lock and no system call. Credit is at most 64 MiB, or a 64th of the device, and is called in before
+//! anyone is refused.
+//!
+//! # Life and death
+//! Each process locks a byte of the file, and the kernel drops that lock with the process. Neither process numbers nor
+//! clocks play a part. A process that is stopped lives. In a forked child every handle answers
+//! [`Forked`](bursar_core::Error::Forked); a child made by the bare system call `clone`, which runs no handlers of the C
+//! library, keeps its parent's charge until it ends as well. The file must not be cut short while in use: the kernel ends
+//! processes that touch what is gone.
+//!
+//! Who waits is woken when another process releases, and when one dies: the kernel says so through inotify. Where that
+//! cannot be had, those who wait look for the dead every second. Nobody tells when a program outside Bursar gives memory
+//! back, so those who wait on a measured ledger measure four times a second.
+
+mod account;
+mod bell;
+#[doc(hidden)]
+pub mod book;
+mod delegation;
+mod error;
+mod file;
+mod folder;
+mod ground;
+mod inner;
+#[doc(hidden)]
+pub mod layout;
+mod ledger;
+mod measure;
+mod mmap;
+mod reading;
+mod reclaim;
+mod registry;
+mod reservation;
+mod reserving;
+mod subject;
+mod sys;
+mod tenant;
+mod waiting;
+#[doc(hidden)]
+pub mod words;
+
+pub use account::LedgerAccount;
+pub use delegation::Delegation;
+pub use error::LedgerError;
+#[doc(hidden)]
+pub use ground::Ground;
+pub use ledger::Ledger;
+pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
+pub use reclaim::Reclaimer;
+pub use reservation::Reservation;
+pub use reserving::Reserving;
+pub use subject::Subject;
+pub use tenant::Tenant;
+pub use waiting::Priority;

@@ -1,0 +1,107 @@
+//! Tenants: who may always have how much, and how much at most.
+
+use crate::book::Key;
+use crate::layout;
+use crate::{Ledger, LedgerAccount, LedgerError, Priority, Reservation, Reserving};
+use bursar_core::{Bytes, Result};
+use std::time::Duration;
+
+/// A tenant of a device: a name under which processes hold memory together.
+///
+/// What a tenant is guaranteed and does not use, others may borrow, each up to its ceiling; when the owner asks for it,
+/// they are asked to give it back before anyone is refused.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_ledger::Ledger;
+///
+/// # fn main() -> bursar_core::Result<()> {
+/// let ledger = Ledger::private(Bytes::gib(8));
+/// let batch = ledger.tenant("batch")?;
+/// batch.configure(Bytes::ZERO, Bytes::gib(2))?;
+/// assert!(batch.reserve(Bytes::gib(3)).unwrap_err().is_capacity());
+/// let most = batch.reserve(Bytes::gib(2))?;
+/// # drop(most);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    pub(crate) ledger: Ledger,
+    key: Key,
+    name: String,
+}
+
+impl Tenant {
+    /// Bytes a name may have.
+    const NAME_MAX: usize = layout::node::NAME_WORDS * 8;
+
+    pub(crate) fn of(ledger: &Ledger, name: &str) -> Result<Self, LedgerError> {
+        ledger.inner.check()?;
+        if name.len() > Self::NAME_MAX || name.contains('\0') {
+            let why = "its name has more than 48 bytes, or a zero among them";
+            return Err(LedgerError::Tenant {
+                tenant: name.to_owned(),
+                guarantee: Bytes::ZERO,
+                ceiling: Bytes::ZERO,
+                why,
+            });
+        }
+        let mut desk = ledger.inner.desk()?;
+        let node = desk.tenant(name).ok_or_else(|| ledger.inner.full("tenants"))?;
+        let key = desk.key(node);
+        drop(desk);
+        Ok(Self { ledger: ledger.clone(), key, name: name.to_owned() })
+    }
+
+    /// Its number in the tree, unless the ledger was cleared.
+    pub(crate) fn node(&self) -> Result<usize, LedgerError> {
+        let inner = &self.ledger.inner;
+        inner.check()?;
+        let cleared = || LedgerError::Cleared { file: inner.path() };
+        inner.desk()?.is_current(self.key).then_some(self.key.node).ok_or_else(cleared)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Says what it may always have, and what it may have at most. All guarantees together fit the limit.
+    pub fn configure(&self, guarantee: Bytes, ceiling: Bytes) -> Result<(), LedgerError> {
+        let node = self.node()?;
+        let wrong = |why| LedgerError::Tenant { tenant: self.name.clone(), guarantee, ceiling, why };
+        if guarantee > ceiling {
+            return Err(wrong("the guarantee is above the ceiling"));
+        }
+        let mut desk = self.ledger.inner.desk()?;
+        if desk.guaranteed_to_others(node).saturating_add(guarantee.get()) > desk.of(0, layout::node::CEILING) {
+            return Err(wrong("all guarantees together would exceed the limit"));
+        }
+        desk.configure(node, guarantee.get(), ceiling.get());
+        Ok(())
+    }
+
+    /// This process's account for the tenant: always the same one.
+    pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
+        let key = self.ledger.inner.account(self.node()?)?;
+        Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.inner.credit))
+    }
+
+    /// Sets `bytes` aside, or refuses at once; if the tenant may always have them, after what this process borrows was
+    /// asked back.
+    pub fn reserve(&self, bytes: Bytes) -> Result<Reservation> {
+        self.ledger.reserve_now(self.node()?, bytes)
+    }
+
+    /// Sets `bytes` aside, waiting for its turn until `deadline` has passed. If the tenant may always have them, every
+    /// process that borrows is asked to give back, and the refusal names those that did not.
+    pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
+        self.ledger.reserve_waiting(self.node()?, bytes, deadline, priority)
+    }
+
+    /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.
+    pub fn reserve_async(&self, bytes: Bytes, priority: Priority) -> Reserving {
+        Reserving::new(self.ledger.clone(), self.name.clone(), bytes, priority)
+    }
+}

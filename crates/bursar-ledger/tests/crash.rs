@@ -1,0 +1,25 @@
+//! A process that dies before any write of any operation leaves what the next one repairs exactly (L6).
+
+mod common;
+
+use common::scene::{OPERATIONS, repaired, scene, steps_of};
+use common::{die_quietly, survives};
+use std::sync::atomic::Ordering::SeqCst;
+
+#[test]
+fn l6_a_death_before_any_write_of_any_operation_is_repaired_exactly() {
+    die_quietly();
+    let mut deaths = 0;
+    for &(what, run) in OPERATIONS {
+        let (steps, writes) = steps_of(run);
+        for nth in 0..writes {
+            let scene = scene();
+            let words = scene.actor.words();
+            words.dies_at.store(words.writes.load(SeqCst) + nth, SeqCst);
+            assert!(!survives(|| run(&scene)), "{what}: write {nth} was not reached");
+            repaired(&scene, what, nth, &steps);
+            deaths += 1;
+        }
+    }
+    assert!(deaths > 1_000, "{deaths} deaths are too few to mean anything");
+}

@@ -1,0 +1,67 @@
+//! Credit that moves while it is called in (L9).
+
+mod common;
+
+use bursar_ledger::book::{Book, Key};
+use common::{Memory, PATIENCE, View, arrive};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+const SHARE: u64 = 10;
+
+/// An account with all of `SHARE`: held, or in hand.
+fn account(book: &Book<View>, held: bool) -> Key {
+    arrive(book);
+    let mut desk = book.lock(PATIENCE).unwrap();
+    let tenant = desk.tenant("").unwrap();
+    let key = desk.open_account(tenant).unwrap();
+    desk.charge(key, if held { SHARE } else { 0 }, 0).unwrap();
+    drop(desk);
+    if !held {
+        book.charge(key, 1, SHARE - 1, PATIENCE).unwrap().unwrap();
+        assert!(book.release_left(key, 1, SHARE));
+    }
+    key
+}
+
+/// Asks for `SHARE` while one process gives back as much just before the `gives`th write, and another takes as much just
+/// before the `takes`th. There is enough at every moment. Answers how many writes there were.
+fn ask(gives: u64, takes: u64) -> u64 {
+    let memory = Memory::new(2 * SHARE);
+    let (asker, giver, taker) = (memory.process(1), memory.process(2), memory.process(3));
+    let (of_giver, of_taker) = (account(&giver, true), account(&taker, false));
+    arrive(&asker);
+    let tenant = asker.lock(PATIENCE).unwrap().tenant("").unwrap();
+    let mine = asker.lock(PATIENCE).unwrap().open_account(tenant).unwrap();
+    let began = asker.words().writes.load(SeqCst);
+    let memory = Arc::clone(&memory);
+    let (mut given, mut taken) = (false, false);
+    *asker.words().meanwhile.lock().unwrap() = Some(Box::new(move |write| {
+        if write == began + gives {
+            let book = memory.process(2);
+            if !book.release_left(of_giver, SHARE, SHARE) {
+                book.release(of_giver, SHARE, SHARE);
+            }
+            given = true;
+        }
+        if write == began + takes && given && !taken {
+            taken = memory.process(3).charge_left(of_taker, SHARE);
+        }
+    }));
+    let refused = asker.charge(mine, SHARE, 0, PATIENCE).unwrap().err();
+    *asker.words().meanwhile.lock().unwrap() = None;
+    assert_eq!(refused, None, "given before write {gives}, taken before write {takes}");
+    assert_eq!(asker.lock(PATIENCE).unwrap().contradiction(), None);
+    asker.words().writes.load(SeqCst) - began
+}
+
+#[test]
+fn l9_what_moves_between_others_refuses_nobody() {
+    let writes = ask(u64::MAX / 2, u64::MAX / 2);
+    assert!(writes > 10, "credit was called in");
+    for gives in 0..writes {
+        for takes in gives..writes {
+            ask(gives, takes);
+        }
+    }
+}

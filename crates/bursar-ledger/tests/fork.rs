@@ -1,0 +1,91 @@
+//! A process that is forked and does not become another program: what its parent opened is not its own (L6).
+#![allow(unsafe_code)]
+
+use bursar_core::{Account, Bytes, DeviceUuid, Error};
+use bursar_ledger::{Ledger, LedgerError, Subject};
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "BURSAR_LEDGER_FORK_IN";
+const LONG: Duration = Duration::from_secs(60);
+
+fn main() {
+    if let Some(folder) = std::env::var_os(ROLE) {
+        return parent(&PathBuf::from(folder));
+    }
+    let name = "l6_a_forked_child_has_nothing_and_the_parents_charge_ends_with_it";
+    let trials = vec![Trial::test(name, || {
+        std::panic::catch_unwind(trial).map_err(|reason| {
+            Failed::from(reason.downcast_ref::<String>().cloned().unwrap_or_else(|| "see above".to_owned()))
+        })
+    })];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn subject() -> Subject {
+    Subject { uuid: DeviceUuid([3; 16]), name: "Test".into(), total: Bytes(1000) }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < LONG, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Has something of everything, forks, and waits to be killed.
+fn parent(folder: &Path) {
+    let ledger = Ledger::open_in(folder, &subject()).unwrap();
+    let account = ledger.account().unwrap();
+    account.charge(Bytes(300)).unwrap();
+    let reservation = ledger.reserve(Bytes(200)).unwrap();
+    // SAFETY: this process has one thread, so the child finds nothing locked that nobody will unlock.
+    if unsafe { libc::fork() } != 0 {
+        until("being killed", || false);
+    }
+    let mut answers = Vec::new();
+    let mut check = |what: &str, as_it_should: bool| answers.push(format!("{what}: {as_it_should}"));
+    check("charge", account.charge(Bytes(1)) == Err(Error::Forked));
+    check("large charge", account.charge(Bytes(900)) == Err(Error::Forked));
+    check("reservation", reservation.charge(Bytes(1)) == Err(Error::Forked));
+    check("reserve", matches!(ledger.reserve(Bytes(1)), Err(Error::Forked)));
+    check("reading", matches!(ledger.reading(), Err(LedgerError::Forked)));
+    check("available", ledger.available() == Err(Error::Forked));
+    // None of these may change what is the parent's.
+    account.release(Bytes(300));
+    reservation.release(Bytes(200));
+    drop((reservation, account, ledger));
+    let anew = Ledger::open_in(folder, &subject()).unwrap();
+    let figures = anew.reading().unwrap();
+    check("the parent's stays", (figures.held, figures.undrawn) == (Bytes(300), Bytes(200)));
+    anew.account().unwrap().charge(Bytes(50)).unwrap();
+    std::fs::write(folder.join("draft"), format!("{}\n{}", std::process::id(), answers.join("\n"))).unwrap();
+    std::fs::rename(folder.join("draft"), folder.join("answers")).unwrap();
+    until("the end", || !folder.exists());
+}
+
+fn trial() {
+    let folder = std::env::temp_dir().join(format!("bursar-ledger-fork-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let mut parent = Command::new(std::env::current_exe().unwrap()).env(ROLE, &folder).spawn().unwrap();
+    let answers = folder.join("answers");
+    until("an answer of the child", || answers.exists());
+    let answers = std::fs::read_to_string(answers).unwrap();
+    let (child, answers) = answers.split_once('\n').unwrap();
+    let ledger = Ledger::open_in(&folder, &subject()).unwrap();
+    let figures = |ledger: &Ledger| (ledger.reading().unwrap().held, ledger.reading().unwrap().undrawn);
+    let both = figures(&ledger);
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let child = rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap();
+    let lives = rustix::process::test_kill_process(child).is_ok();
+    let alone = figures(&ledger);
+    std::fs::remove_dir_all(&folder).unwrap();
+    until("the end of the child", || rustix::process::test_kill_process(child).is_err());
+    assert!(!answers.contains("false") && answers.lines().count() == 7, "{answers}");
+    assert!(lives, "the child lived when its parent's charge was read");
+    assert_eq!((both, alone), ((Bytes(350), Bytes(200)), (Bytes(50), Bytes::ZERO)));
+}

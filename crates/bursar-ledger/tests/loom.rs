@@ -1,0 +1,256 @@
+//! The lock and its journal, credit and its revocation, and the queue, under every interleaving that the memory model
+//! allows: the real code on loom's atomics. Built with `--cfg loom`.
+#![cfg(loom)]
+
+use bursar_ledger::book::{Book, Key, Wanting};
+use bursar_ledger::layout::{Layout, header, node, process, waiter};
+use bursar_ledger::words::Words;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
+use loom::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64 as Plain, Ordering::SeqCst};
+use std::time::Duration;
+
+const LAYOUT: Layout = Layout::SMALL;
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+/// Words that are changed without the lock are loom's. The others are not: that nobody else changes them meanwhile is
+/// what the lock is for, and each is checked against that.
+struct Memory {
+    shared: Vec<(usize, AtomicU64)>,
+    guarded: Vec<Plain>,
+    dead: Vec<AtomicBool>,
+}
+
+impl Memory {
+    fn new(total: u64) -> Arc<Self> {
+        let mut shared = vec![header::LOCK];
+        shared.extend((1..5).flat_map(|at| [LAYOUT.node_at(at) + node::LEFT, LAYOUT.node_at(at) + node::RETURNED]));
+        shared.extend((0..1).map(|at| LAYOUT.waiter_at(at) + waiter::STATE));
+        let memory = Arc::new(Self {
+            shared: shared.into_iter().map(|at| (at, AtomicU64::new(0))).collect(),
+            guarded: (0..LAYOUT.words()).map(|_| Plain::new(0)).collect(),
+            dead: (0..LAYOUT.places).map(|_| AtomicBool::new(false)).collect(),
+        });
+        memory.process(0).found(total);
+        memory
+    }
+
+    fn process(self: &Arc<Self>, place: usize) -> Book<View> {
+        Book::new(View(Arc::clone(self), None), LAYOUT, place)
+    }
+
+    /// A process that dies before its nth write from now on.
+    fn dying(self: &Arc<Self>, place: usize, nth: u64) -> Book<View> {
+        Book::new(View(Arc::clone(self), Some((place, Plain::new(nth)))), LAYOUT, place)
+    }
+}
+
+struct View(Arc<Memory>, Option<(usize, Plain)>);
+
+impl View {
+    fn shared(&self, at: usize) -> Option<&AtomicU64> {
+        self.0.shared.iter().find(|(shared, _)| *shared == at).map(|(_, word)| word)
+    }
+
+    /// Whether it lives. A dead process writes nothing; what it still computes matters to nobody.
+    fn lives(&self) -> bool {
+        let Some((place, left)) = &self.1 else { return true };
+        let lives = left.load(SeqCst) > 0;
+        if lives {
+            left.fetch_sub(1, SeqCst);
+        } else {
+            self.0.dead[*place].store(true, SeqCst);
+        }
+        lives
+    }
+}
+
+impl Words for View {
+    fn load(&self, at: usize) -> u64 {
+        let dead = self.1.as_ref().is_some_and(|(_, left)| left.load(SeqCst) == 0);
+        match self.shared(at) {
+            // Otherwise the dead could wait for each other's notes for ever.
+            _ if dead && at == header::LOCK => 0,
+            Some(word) => word.load(Acquire),
+            None => self.0.guarded[at].load(SeqCst),
+        }
+    }
+    fn store(&self, at: usize, value: u64) {
+        if self.lives() {
+            match self.shared(at) {
+                Some(word) => word.store(value, Release),
+                None => self.0.guarded[at].store(value, SeqCst),
+            }
+        }
+    }
+    fn compare_exchange(&self, at: usize, current: u64, new: u64) -> Result<u64, u64> {
+        if !self.lives() {
+            return Ok(current);
+        }
+        match self.shared(at) {
+            Some(word) => word.compare_exchange(current, new, SeqCst, SeqCst),
+            None => self.0.guarded[at].compare_exchange(current, new, SeqCst, SeqCst),
+        }
+    }
+    fn fetch_add(&self, at: usize, value: u64) -> u64 {
+        if !self.lives() {
+            return 0;
+        }
+        match self.shared(at) {
+            Some(word) => word.fetch_add(value, SeqCst),
+            None => self.0.guarded[at].fetch_add(value, SeqCst),
+        }
+    }
+    fn wait(&self, _: usize, _: u64, _: Option<Duration>) {
+        thread::yield_now();
+    }
+    fn wake(&self, _: usize, _: u32) {}
+    fn alive(&self, place: usize) -> bool {
+        !self.0.dead.get(place).is_some_and(|dead| dead.load(SeqCst))
+    }
+}
+
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(f);
+}
+
+/// Two processes with an account each.
+fn two(total: u64) -> (Arc<Memory>, Key, Key) {
+    let memory = Memory::new(total);
+    let open = |place| {
+        let book = memory.process(place);
+        let mut desk = book.lock_as_newcomer(PATIENCE).unwrap();
+        desk.arrive(place as u64, "model", 0);
+        let tenant = desk.tenant("").unwrap();
+        desk.open_account(tenant).unwrap()
+    };
+    let keys = (open(0), open(1));
+    (memory, keys.0, keys.1)
+}
+
+fn charge(book: &Book<View>, key: Key, bytes: u64, credit: u64) -> bool {
+    book.charge_left(key, bytes) || book.charge(key, bytes, credit, PATIENCE).unwrap().is_ok()
+}
+
+fn release(book: &Book<View>, key: Key, bytes: u64, keep: u64) {
+    if !book.release_left(key, bytes, keep) {
+        book.release(key, bytes, keep);
+    }
+}
+
+fn charged(memory: &Arc<Memory>) -> u64 {
+    memory.guarded[LAYOUT.node_at(0) + node::TOTAL].load(SeqCst)
+}
+
+/// Credit against its revocation: each takes half of what there is and gives it back. Neither is ever refused, whatever
+/// the other has in hand.
+#[test]
+fn l9_credit_in_anothers_hand_refuses_nobody() {
+    model(2, || {
+        let (memory, mine, others) = two(4);
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || {
+                let book = memory.process(1);
+                assert!(charge(&book, others, 2, 2), "the other was refused its half");
+                release(&book, others, 2, 4);
+            })
+        };
+        let book = memory.process(0);
+        assert!(charge(&book, mine, 2, 0), "one was refused its half");
+        release(&book, mine, 2, 4);
+        other.join().unwrap();
+        let mut desk = book.lock(PATIENCE).unwrap();
+        assert_eq!((desk.held(mine.node), desk.held(others.node)), (0, 0));
+        assert_eq!(desk.contradiction(), None);
+    });
+}
+
+/// The one that has memory gives it back while another decides whether there is enough: the decision is right at some
+/// moment between.
+#[test]
+fn l9_a_release_meets_a_revocation() {
+    model(3, || {
+        let (memory, mine, others) = two(2);
+        assert!(charge(&memory.process(1), others, 2, 0));
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || release(&memory.process(1), others, 2, 2))
+        };
+        let book = memory.process(0);
+        let early = charge(&book, mine, 2, 0);
+        other.join().unwrap();
+        assert!(early || charge(&book, mine, 2, 0), "what was given back is gone");
+        assert_eq!(charged(&memory), 2);
+    });
+}
+
+/// A process dies at its nth write, in the lock or out of it, while another wants what it has.
+#[test]
+fn l6_a_lock_and_its_journal_are_taken_over() {
+    for nth in 0..40 {
+        model(2, move || {
+            let (memory, mine, others) = two(4);
+            let other = {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || {
+                    let book = memory.dying(1, nth);
+                    if let Ok(mut desk) = book.lock(PATIENCE) {
+                        drop(desk.charge(others, 3, 1));
+                    }
+                })
+            };
+            let book = memory.process(0);
+            let early = charge(&book, mine, 2, 0);
+            other.join().unwrap();
+            memory.dead[1].store(true, SeqCst);
+            assert!(early || charge(&book, mine, 2, 0), "nobody else has anything");
+            let mut desk = book.lock(PATIENCE).unwrap();
+            desk.bury_the_dead();
+            assert_eq!((desk.held(mine.node), desk.contradiction()), (2, None));
+            drop(desk);
+            assert_eq!(charged(&memory), 2);
+        });
+    }
+}
+
+/// One waits while the other gives back, and leaves the queue or takes what it was granted: nothing is lost either way.
+#[test]
+fn l4_a_grant_meets_a_release_and_a_cancellation() {
+    for cancels in [false, true] {
+        model(2, move || {
+            let (memory, mine, others) = two(2);
+            assert!(charge(&memory.process(1), others, 2, 0));
+            let other = {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || release(&memory.process(1), others, 2, 2))
+            };
+            let book = memory.process(0);
+            let tenant = memory.guarded[LAYOUT.node_at(mine.node) + node::PARENT].load(SeqCst) as usize;
+            let wanting = Wanting { tenant, bytes: 2, priority: 0, since: 0 };
+            let entry = book.lock(PATIENCE).unwrap().enqueue(wanting).unwrap();
+            if cancels {
+                book.lock(PATIENCE).unwrap().cancel(entry);
+                other.join().unwrap();
+                let mut desk = book.lock(PATIENCE).unwrap();
+                desk.gather(tenant);
+                drop(desk);
+                assert_eq!(charged(&memory), 0);
+            } else {
+                while !book.has_left_the_queue(entry) {
+                    thread::yield_now();
+                }
+                assert!(book.lock(PATIENCE).unwrap().collect(entry).is_some());
+                other.join().unwrap();
+                assert_eq!(charged(&memory), 2);
+            }
+            assert_eq!(book.lock(PATIENCE).unwrap().contradiction(), None);
+            let waiting = LAYOUT.process_at(0) + process::WANTED;
+            assert_eq!(memory.guarded[waiting].load(SeqCst), 0);
+        });
+    }
+}

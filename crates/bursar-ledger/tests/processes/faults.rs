@@ -1,0 +1,169 @@
+//! Files that are no ledger, or not ours, or nowhere (L7): each says which file and what helps, and stays as it is.
+
+use crate::puppet::{Folder, Puppet, ROLE, myself, subject};
+use crate::trial;
+use bursar_ledger::layout::header;
+use bursar_ledger::{Ledger, LedgerError};
+use libtest_mimic::Trial;
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::process::{Command, Stdio};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("l7_a_truncated_file_is_refused", l7_a_truncated_file_is_refused),
+        trial("l7_noise_is_refused", l7_noise_is_refused),
+        trial("l7_figures_that_do_not_agree_are_refused", l7_figures_that_do_not_agree_are_refused),
+        trial("l7_another_version_is_refused", l7_another_version_is_refused),
+        trial("l7_another_device_is_refused", l7_another_device_is_refused),
+        trial("l7_a_file_open_to_others_is_refused", l7_a_file_open_to_others_is_refused),
+        trial("l7_a_folder_open_to_others_is_refused", l7_a_folder_open_to_others_is_refused),
+        trial("l7_a_link_is_not_followed", l7_a_link_is_not_followed),
+        trial("l7_another_users_file_is_refused", l7_another_users_file_is_refused).with_ignored_flag(!is_root()),
+        trial("l7_a_read_only_file_system_is_named", l7_a_read_only_file_system_is_named)
+            .with_ignored_flag(!can_mount()),
+        trial("l7_a_full_file_system_is_named", l7_a_full_file_system_is_named).with_ignored_flag(!can_mount()),
+    ]
+}
+
+/// A ledger that was in use once, changed by `spoil`; opening and inspecting it must fail and leave it as it is.
+fn refused_after(spoil: impl FnOnce(&Folder)) -> LedgerError {
+    let folder = Folder::new();
+    let mut puppet = Puppet::new(&folder);
+    assert_eq!(puppet.order("charge 10"), "ok");
+    puppet.kill();
+    spoil(&folder);
+    let before = fs::read(folder.file()).unwrap();
+    let refused = Ledger::open_in(folder.path(), &subject()).unwrap_err();
+    let inspected = Ledger::inspect(&folder.file());
+    if !matches!(refused, LedgerError::OtherDevice { .. }) {
+        assert_eq!(inspected.unwrap_err().to_string(), refused.to_string());
+    }
+    assert!(fs::read(folder.file()).unwrap() == before, "a file that is refused is left alone");
+    assert!(refused.to_string().contains(folder.file().to_str().unwrap()), "{refused}");
+    refused
+}
+
+fn write(folder: &Folder, word: usize, value: u64) {
+    let file = fs::OpenOptions::new().write(true).open(folder.file()).unwrap();
+    file.write_all_at(&value.to_le_bytes(), word as u64 * 8).unwrap();
+}
+
+fn l7_a_truncated_file_is_refused() {
+    for size in [0, 1, 4096, 262_143] {
+        let refused = refused_after(|folder| {
+            fs::OpenOptions::new().write(true).open(folder.file()).unwrap().set_len(size).unwrap();
+        });
+        assert!(matches!(refused, LedgerError::Truncated { size: found, .. } if found == size), "{refused}");
+    }
+}
+
+fn l7_noise_is_refused() {
+    let noise = |seed: u64| {
+        let mut state = seed;
+        std::iter::repeat_with(move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+    };
+    let all = refused_after(|folder| fs::write(folder.file(), noise(1).take(262_144).collect::<Vec<u8>>()).unwrap());
+    assert!(matches!(all, LedgerError::NotALedger { .. }), "{all}");
+    // Behind a header that is whole, wherever it begins.
+    for seed in 0..20 {
+        let from = header::LOCK * 8 + (seed as usize * 1237) % 8192;
+        let refused = refused_after(|folder| {
+            let mut bytes = fs::read(folder.file()).unwrap();
+            let length = bytes.len() - from;
+            bytes.splice(from.., noise(seed).take(length));
+            fs::write(folder.file(), bytes).unwrap();
+        });
+        assert!(matches!(refused, LedgerError::Corrupt { .. }), "noise {seed} from byte {from}: {refused}");
+    }
+    let header = refused_after(|folder| write(folder, header::TOTAL, 7));
+    assert!(matches!(header, LedgerError::Corrupt { .. }), "{header}");
+}
+
+fn l7_figures_that_do_not_agree_are_refused() {
+    let layout = bursar_ledger::layout::Layout::FILE;
+    let total_of_the_device = layout.node_at(0) + bursar_ledger::layout::node::TOTAL;
+    let refused = refused_after(|folder| write(folder, total_of_the_device, 999));
+    assert!(matches!(&refused, LedgerError::Corrupt { what, .. } if what.contains("999")), "{refused}");
+}
+
+fn l7_another_version_is_refused() {
+    let refused = refused_after(|folder| write(folder, header::VERSION, 2));
+    assert!(matches!(refused, LedgerError::Version { found: 2, ours: 1, .. }), "{refused}");
+}
+
+fn l7_another_device_is_refused() {
+    let folder = Folder::new();
+    drop(folder.open());
+    let larger = bursar_ledger::Subject { total: bursar_core::Bytes(2000), ..subject() };
+    let refused = Ledger::open_in(folder.path(), &larger).unwrap_err();
+    assert!(matches!(refused, LedgerError::OtherDevice { .. }), "{refused}");
+}
+
+fn l7_a_file_open_to_others_is_refused() {
+    let refused = refused_after(|folder| {
+        fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
+    });
+    assert!(matches!(refused, LedgerError::Mode { mode: 0o644, .. }), "{refused}");
+    let folder = Folder::new();
+    drop(folder.open());
+    assert_eq!(fs::metadata(folder.file()).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+fn l7_a_folder_open_to_others_is_refused() {
+    let folder = Folder::new();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = Ledger::open_in(folder.path(), &subject()).unwrap_err();
+    assert!(matches!(refused, LedgerError::Folder { .. }), "{refused}");
+    let inside = Folder::new();
+    let linked = inside.path().join("linked");
+    std::os::unix::fs::symlink(folder.path(), &linked).unwrap();
+    let refused = Ledger::open_in(&linked, &subject()).unwrap_err();
+    assert!(matches!(&refused, LedgerError::Folder { why, .. } if why.contains("link")), "{refused}");
+}
+
+fn l7_a_link_is_not_followed() {
+    let (real, folder) = (Folder::new(), Folder::new());
+    drop(real.open());
+    std::os::unix::fs::symlink(real.file(), folder.file()).unwrap();
+    let refused = Ledger::open_in(folder.path(), &subject()).unwrap_err();
+    assert!(matches!(refused, LedgerError::Io { .. }), "{refused}");
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn l7_another_users_file_is_refused() {
+    let refused = refused_after(|folder| std::os::unix::fs::chown(folder.file(), Some(12_345), None).unwrap());
+    assert!(matches!(refused, LedgerError::Owner { owner: 12_345, .. }), "{refused}");
+}
+
+fn can_mount() -> bool {
+    let folder = Folder::new();
+    let mut command = Command::new("unshare");
+    command.args(["-Urm", "sh", "-c", r#"mount -t tmpfs -o size=1m none "$0""#]).arg(folder.path());
+    command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// What a process answers that opens a ledger in a folder where `mount` was done, which only that process sees.
+fn opened_after(mount: &str) -> String {
+    let folder = Folder::new();
+    let mut command = Command::new("unshare");
+    let script = format!(r#"folder=$0; {mount} && exec "$1""#);
+    command.args(["-Urm", "sh", "-c", &script]).arg(folder.path()).arg(myself().get_program()).env(ROLE, "puppet");
+    Puppet::started(command).order(&format!("open {}", folder.path().display()))
+}
+
+fn l7_a_read_only_file_system_is_named() {
+    let answer = opened_after(r#"mount -t tmpfs -o ro,mode=700 none "$folder""#);
+    assert!(answer.starts_with("error") && answer.contains("file system that cannot be written to"), "{answer}");
+}
+
+fn l7_a_full_file_system_is_named() {
+    let answer = opened_after(r#"mount -t tmpfs -o size=64k,mode=700 none "$folder""#);
+    assert!(answer.starts_with("error there is no room for"), "{answer}");
+}

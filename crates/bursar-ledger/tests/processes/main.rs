@@ -1,0 +1,41 @@
+//! Trials with several processes: the test starts itself again as the others. What a machine cannot do is ignored.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod crash;
+mod faults;
+mod life;
+mod puppet;
+mod queue;
+mod torture;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    if let Ok(role) = std::env::var(puppet::ROLE) {
+        return match role.as_str() {
+            "puppet" => puppet::play(),
+            "crash" => crash::play(),
+            "torture" => torture::play(),
+            other => panic!("there is no role {other}"),
+        };
+    }
+    let arguments = Arguments::from_args();
+    let trials = [life::trials(), queue::trials(), faults::trials(), crash::trials(), torture::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// A trial whose failures are panics.
+fn trial(name: &str, run: fn()) -> Trial {
+    Trial::test(name, move || {
+        std::panic::catch_unwind(run).map_err(|reason| {
+            let text = reason.downcast_ref::<String>().cloned();
+            Failed::from(
+                text.or_else(|| reason.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default(),
+            )
+        })
+    })
+}

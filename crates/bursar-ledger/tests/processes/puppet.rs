@@ -1,0 +1,190 @@
+//! Another process that does what it is told, line by line.
+
+use bursar_core::{Account, Bytes, DeviceUuid};
+use bursar_ledger::{Delegation, Ledger, LedgerAccount, Priority, Reclaimer, Reservation, Subject, Tenant};
+use rustix::process::{Pid, Signal};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// The variable that makes this program one of the others.
+pub(crate) const ROLE: &str = "BURSAR_LEDGER_TEST_ROLE";
+pub(crate) const TOTAL: Bytes = Bytes(1000);
+
+/// A folder of its own for each test, gone afterwards.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("bursar-ledger-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.0.join(subject().file_name())
+    }
+
+    pub(crate) fn open(&self) -> Ledger {
+        Ledger::open_in(&self.0, &subject()).unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn subject() -> Subject {
+    Subject { uuid: DeviceUuid([0x5a; 16]), name: "Test".into(), total: TOTAL }
+}
+
+pub(crate) fn myself() -> Command {
+    Command::new(std::env::current_exe().unwrap())
+}
+
+/// The other end of a puppet's strings. It is killed when dropped.
+pub(crate) struct Puppet {
+    pub(crate) child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Puppet {
+    /// One that has opened the ledger in `folder`.
+    pub(crate) fn new(folder: &Folder) -> Self {
+        let mut puppet = Self::started(myself());
+        assert_eq!(puppet.order(&format!("open {}", folder.path().display())), "ok");
+        puppet
+    }
+
+    pub(crate) fn started(mut command: Command) -> Self {
+        command.env(ROLE, "puppet").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, orders, answers }
+    }
+
+    /// Gives an order without waiting for the answer.
+    pub(crate) fn begin(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    pub(crate) fn order(&mut self, order: &str) -> String {
+        self.begin(order);
+        self.answer()
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Puppet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[derive(Default)]
+struct Props {
+    ledger: Option<Ledger>,
+    tenant: Option<Tenant>,
+    account: Option<LedgerAccount>,
+    reservations: Vec<Reservation>,
+    delegations: Vec<Delegation>,
+    reclaimer: Option<Reclaimer>,
+}
+
+/// What the other process does until its orders end.
+pub(crate) fn play() {
+    let mut props = Props::default();
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = obey(&mut props, &words).unwrap_or_else(|error| format!("error {error}"));
+        #[allow(clippy::print_stdout, reason = "this is how it answers")]
+        {
+            println!("{answer}");
+        }
+    }
+}
+
+fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
+    let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    let bytes = Bytes(number(1));
+    if words[0] == "open" {
+        let ledger = Ledger::open_in(Path::new(words[1]), &subject())?;
+        props.tenant = Some(ledger.tenant("")?);
+        props.account = Some(ledger.account()?);
+        props.ledger = Some(ledger);
+        return Ok("ok".into());
+    }
+    if words[0] == "draw" {
+        props.reservations.push(Reservation::from_token(words[1])?);
+        return Ok("ok".into());
+    }
+    let (ledger, account) = (props.ledger.as_ref().unwrap(), props.account.as_ref().unwrap());
+    let tenant = props.tenant.as_ref().unwrap();
+    match words[0] {
+        "tenant" => {
+            let tenant = ledger.tenant(words[1])?;
+            props.account = Some(tenant.account()?);
+            props.tenant = Some(tenant);
+        }
+        "charge" => account.charge(bytes)?,
+        "release" => account.release(bytes),
+        "reserve" => props.reservations.push(tenant.reserve(bytes)?),
+        "within" => {
+            let (deadline, priority) = (Duration::from_millis(number(2)), Priority(number(3) as u8));
+            props.reservations.push(tenant.reserve_within(bytes, deadline, priority)?);
+        }
+        "drop" => drop(props.reservations.pop()),
+        "draw-charge" => props.reservations.last().ok_or("nothing is reserved")?.charge(bytes)?,
+        "delegate" => {
+            let delegation = props.reservations.pop().ok_or("nothing is reserved")?.delegate()?;
+            let token = delegation.token();
+            props.delegations.push(delegation);
+            return Ok(token);
+        }
+        "give-back-when-asked" => {
+            let held = Arc::new(Mutex::new((account.clone(), bytes)));
+            props.reclaimer = Some(ledger.on_reclaim(move |wanted| {
+                let mut held = held.lock().unwrap();
+                let given = wanted.min(held.1);
+                held.1 = held.1.saturating_sub(given);
+                held.0.release(given);
+                given
+            }));
+        }
+        "held" => return Ok(account.held().get().to_string()),
+        other => return Err(format!("no order {other}").into()),
+    }
+    Ok("ok".into())
+}

@@ -1,0 +1,139 @@
+//! Waiting in one process: who is served when, and what those leave behind who go (L4).
+
+use bursar_core::{Bytes, Error, MemoryInfo};
+use bursar_ledger::{Ledger, Priority};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn figures(ledger: &Ledger) -> (u64, u64) {
+    let reading = ledger.reading().unwrap();
+    (reading.held.get(), reading.undrawn.get())
+}
+
+fn refusal(error: Error) -> (u64, u64, u64) {
+    match error {
+        Error::OutOfBudget { requested, remaining, limit } => (requested.get(), remaining.get(), limit.get()),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn l4_first_come_within_a_priority() {
+    let ledger = Ledger::private(Bytes(100));
+    let all = ledger.reserve(Bytes(100)).unwrap();
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        for (at, priority) in
+            [Priority::LOW, Priority::NORMAL, Priority::NORMAL, Priority::HIGH].into_iter().enumerate()
+        {
+            let (ledger, tell) = (ledger.clone(), tell.clone());
+            let waits = ledger.clone();
+            scope.spawn(move || {
+                let reserved = ledger.reserve_within(Bytes(100), LONG, priority).unwrap();
+                tell.send(at).unwrap();
+                drop(reserved);
+            });
+            while waits.reading().unwrap().waiting.len() != at + 1 {
+                std::thread::yield_now();
+            }
+        }
+        drop(all);
+    });
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [3, 1, 2, 0]);
+    assert_eq!(ledger.available().unwrap(), Bytes(100));
+}
+
+#[test]
+fn l4_a_passed_deadline_leaves_no_trace() {
+    let ledger = Ledger::private(Bytes(100));
+    let most = ledger.reserve(Bytes(60)).unwrap();
+    let refused = ledger.reserve_within(Bytes(50), Duration::ZERO, Priority::HIGH).unwrap_err();
+    assert_eq!(refusal(refused), (50, 40, 100));
+    assert!(ledger.reading().unwrap().waiting.is_empty());
+    // What can never be is refused at once, however long one would wait.
+    assert_eq!(refusal(ledger.reserve_within(Bytes(101), LONG, Priority::HIGH).unwrap_err()).0, 101);
+    drop((most, ledger.reserve(Bytes(40)).unwrap()));
+    assert_eq!(ledger.available().unwrap(), Bytes(100));
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn poll<T>(future: Pin<&mut impl Future<Output = T>>, waker: &Waker) -> Poll<T> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn l4_a_dropped_future_leaves_no_trace_and_a_kept_one_is_woken() {
+    let ledger = Ledger::private(Bytes(100));
+    let all = ledger.reserve(Bytes(100)).unwrap();
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    {
+        let mut dropped = pin!(ledger.reserve_async(Bytes(100), Priority::HIGH));
+        assert!(poll(dropped.as_mut(), &waker).is_pending());
+        assert_eq!(ledger.reading().unwrap().waiting.len(), 1);
+    }
+    assert!(ledger.reading().unwrap().waiting.is_empty());
+    let mut granted = Box::pin(ledger.reserve_async(Bytes(70), Priority::NORMAL));
+    let mut kept = pin!(ledger.reserve_async(Bytes(50), Priority::NORMAL));
+    assert!(poll(granted.as_mut(), &waker).is_pending() && poll(kept.as_mut(), &waker).is_pending());
+    drop(all);
+    // Granted, and dropped before it was looked at: what it was given goes to the next.
+    assert_eq!(figures(&ledger), (0, 70));
+    drop(granted);
+    while woken.0.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let Poll::Ready(reserved) = poll(kept.as_mut(), &waker) else { panic!("it was its turn") };
+    assert_eq!(reserved.unwrap().bytes(), Bytes(50));
+    assert_eq!(ledger.available().unwrap(), Bytes(100));
+}
+
+#[test]
+fn l4_what_only_a_ceiling_holds_up_holds_up_nobody_else() {
+    let ledger = Ledger::private(Bytes(100));
+    let narrow = ledger.tenant("narrow").unwrap();
+    narrow.configure(Bytes::ZERO, Bytes(30)).unwrap();
+    let full = narrow.reserve(Bytes(30)).unwrap();
+    let mut waits = pin!(narrow.reserve_async(Bytes(20), Priority::HIGH));
+    assert!(poll(waits.as_mut(), Waker::noop()).is_pending());
+    let other = ledger.reserve(Bytes(50)).unwrap();
+    // What would leave too little for it is held back.
+    assert!(ledger.reserve(Bytes(10)).unwrap_err().is_capacity());
+    drop(full);
+    assert!(poll(waits.as_mut(), Waker::noop()).is_ready());
+    drop(other);
+}
+
+#[test]
+fn l8_those_who_wait_notice_what_others_give_back() {
+    let free = Arc::new(AtomicU64::new(400));
+    let seen = Arc::clone(&free);
+    let probe = move || Ok(MemoryInfo { free: Bytes(seen.load(SeqCst)), total: Bytes(1000) });
+    let ledger = Ledger::private(Bytes(1000)).measured_by(probe);
+    let mut turn = pin!(ledger.reserve_async(Bytes(500), Priority::NORMAL));
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(poll(turn.as_mut(), &waker).is_pending());
+    let blocking = ledger.clone();
+    let waits = std::thread::spawn(move || blocking.reserve_within(Bytes(500), LONG, Priority::LOW).unwrap());
+    free.store(1000, SeqCst);
+    assert_eq!(waits.join().unwrap().bytes(), Bytes(500));
+    while woken.0.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert!(poll(turn.as_mut(), &waker).is_ready());
+}

@@ -1,0 +1,274 @@
+//! What the processes that name the same devices hold of them.
+//!
+//! Every simulator that holds memory of named devices has one small file in the folder of that name: for each device, the
+//! bytes it holds. The file is locked as long as its simulator lives, and the kernel drops the lock with the process,
+//! however that ends; so a file that can be locked is a dead one's and counts nothing. Whoever wants memory takes the lock
+//! of the folder, adds up the files of the living, and writes its own before it lets go. There is nobody else to ask, and
+//! nothing is remembered that could be wrong.
+//!
+//! A process that is forked shares its parent's locks: until it ends or executes another program, what the parent held
+//! counts as held.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The variable that names the folder in which processes share.
+const VARIABLE: &str = "BURSAR_LEDGER_DIR";
+/// The file whose lock is the folder's.
+const LOCK: &str = "lock";
+/// What the name of a simulator's file ends in.
+const HELD: &str = ".held";
+
+/// What this simulator and others hold of the devices of one name.
+#[derive(Debug)]
+pub(crate) struct Share {
+    folder: PathBuf,
+    /// Bytes held here, by device.
+    held: Vec<u64>,
+    /// Taken with the first allocation: who only looks leaves no trace.
+    seat: Option<Seat>,
+}
+
+/// A simulator's own file, locked, and the file whose lock is the folder's.
+#[derive(Debug)]
+struct Seat {
+    path: PathBuf,
+    file: File,
+    lock: File,
+}
+
+/// The lock of a folder, held.
+struct Locked<'a>(&'a File);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // The lock goes with its file in any case.
+        let _ = self.0.unlock();
+    }
+}
+
+impl Share {
+    /// The devices called `name`, in `root` or where all processes of this user look.
+    pub(crate) fn new(name: &str, root: Option<&Path>, devices: usize) -> Self {
+        let root = root.map_or_else(usual_root, Path::to_owned);
+        Self { folder: root.join(folder_name(name)), held: vec![0; devices], seat: None }
+    }
+
+    /// Counts `bytes` as held here if all that is held then is at most `total`.
+    pub(crate) fn charge(&mut self, device: usize, bytes: u64, total: u64) -> io::Result<bool> {
+        if self.seat.is_none() {
+            self.seat = Some(self.take_seat()?);
+        }
+        let Some(seat) = &self.seat else { return Ok(false) };
+        let _locked = seat.enter()?;
+        let mine = self.held[device].saturating_add(bytes);
+        let fits = others(&self.folder, Some(&seat.path), device)?.saturating_add(mine) <= total;
+        if fits {
+            seat.write(device, mine)?;
+            self.held[device] = mine;
+        }
+        Ok(fits)
+    }
+
+    /// Counts `bytes` as held no more.
+    pub(crate) fn release(&mut self, device: usize, bytes: u64) -> io::Result<()> {
+        let Some(seat) = &self.seat else { return Ok(()) };
+        let _locked = locked(&seat.lock)?;
+        self.held[device] = self.held[device].saturating_sub(bytes);
+        seat.write(device, self.held[device])
+    }
+
+    /// What all processes hold of a device.
+    pub(crate) fn held(&self, device: usize) -> io::Result<u64> {
+        if let Some(seat) = &self.seat {
+            let _locked = seat.enter()?;
+            return Ok(others(&self.folder, Some(&seat.path), device)?.saturating_add(self.held[device]));
+        }
+        loop {
+            let path = self.folder.join(LOCK);
+            let lock = match File::open(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+                other => other?,
+            };
+            let _locked = locked(&lock)?;
+            if is_same(&lock.metadata()?, &path) {
+                return others(&self.folder, None, device);
+            }
+        }
+    }
+
+    /// Makes the folder and a file of our own in it.
+    fn take_seat(&self) -> io::Result<Seat> {
+        loop {
+            if let Some(root) = self.folder.parent() {
+                own_folder(root)?;
+            }
+            own_folder(&self.folder)?;
+            let lock_path = self.folder.join(LOCK);
+            let opened =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+            let lock = match opened {
+                // The last of the others left, and took the folder with it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let locked = locked(&lock)?;
+            if !is_same(&lock.metadata()?, &lock_path) {
+                continue;
+            }
+            let (path, file) = own_file(&self.folder)?;
+            file.lock()?;
+            file.write_all_at(&vec![0; 8 * self.held.len()], 0)?;
+            drop(locked);
+            return Ok(Seat { path, file, lock });
+        }
+    }
+}
+
+impl Drop for Share {
+    /// Leaves; the last to leave takes the folder along. What cannot be removed is found dead by the next one.
+    fn drop(&mut self) {
+        let Some(seat) = &self.seat else { return };
+        let Ok(_locked) = locked(&seat.lock) else { return };
+        let _ = std::fs::remove_file(&seat.path);
+        if others(&self.folder, None, 0).is_ok() && files(&self.folder).is_ok_and(|files| files.is_empty()) {
+            let _ = std::fs::remove_file(self.folder.join(LOCK));
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+impl Seat {
+    /// Locks the folder, unless somebody removed it: others then use another, and nobody knows of everybody.
+    fn enter(&self) -> io::Result<Locked<'_>> {
+        let locked = locked(&self.lock)?;
+        if self.file.metadata()?.nlink() == 0 {
+            let why = format!("{} was removed while its device was in use", self.path.display());
+            return Err(io::Error::new(ErrorKind::NotFound, why));
+        }
+        Ok(locked)
+    }
+
+    fn write(&self, device: usize, held: u64) -> io::Result<()> {
+        self.file.write_all_at(&held.to_le_bytes(), 8 * device as u64)
+    }
+}
+
+fn locked(lock: &File) -> io::Result<Locked<'_>> {
+    loop {
+        match lock.lock() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => return other.map(|()| Locked(lock)),
+        }
+    }
+}
+
+/// What the living others hold of a device; the files of the dead go. With the lock of the folder held.
+fn others(folder: &Path, own: Option<&Path>, device: usize) -> io::Result<u64> {
+    let mut sum = 0u64;
+    for path in files(folder)? {
+        if Some(path.as_path()) == own {
+            continue;
+        }
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        match file.try_lock_shared() {
+            Ok(()) => drop(std::fs::remove_file(&path)),
+            Err(TryLockError::WouldBlock) => {
+                let mut word = [0; 8];
+                // One with fewer devices holds nothing of this one.
+                if file.read_exact_at(&mut word, 8 * device as u64).is_ok() {
+                    sum = sum.saturating_add(u64::from_le_bytes(word));
+                }
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(sum)
+}
+
+/// The files of simulators.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let is_one = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(HELD));
+    paths.filter(|path| path.as_ref().map_or(true, is_one)).collect()
+}
+
+/// A new file, named like no other.
+fn own_file(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let process = std::process::id();
+    for number in 0u64.. {
+        let path = folder.join(format!("{process}-{number}{HELD}"));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            other => return other.map(|file| (path, file)),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+fn is_same(opened: &Metadata, path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino()))
+}
+
+/// Makes a folder that no other user may write to, or finds it there.
+fn own_folder(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+        Ok(()) => return Ok(()),
+    }
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.is_dir() || found.uid() != user()? || found.mode() & 0o022 != 0 {
+        let why = "is no folder of this user that nobody else can write to; remove it, or set";
+        return Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} {why} {VARIABLE}", path.display())));
+    }
+    Ok(())
+}
+
+/// Where all processes of this user look.
+fn usual_root() -> PathBuf {
+    match std::env::var_os(VARIABLE) {
+        Some(folder) if !folder.is_empty() => folder.into(),
+        _ => Path::new("/dev/shm").join(user().map_or("bursar".to_owned(), |user| format!("bursar-{user}"))),
+    }
+}
+
+fn user() -> io::Result<u32> {
+    std::fs::metadata("/proc/self").map(|process| process.uid())
+}
+
+/// A name as a folder: characters that mean something in paths, and those beyond ASCII, by their numbers.
+fn folder_name(name: &str) -> OsString {
+    let mut folder = "sim-".to_owned();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => folder.push(byte.into()),
+            _ => folder.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    folder.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l5_a_name_is_one_folder_whatever_it_is_made_of() {
+        for (name, folder) in
+            [("pair", "sim-pair"), ("../up", "sim-..%2fup"), ("a b", "sim-a%20b"), ("a%20b", "sim-a%2520b")]
+        {
+            assert_eq!(folder_name(name), folder);
+        }
+    }
+}

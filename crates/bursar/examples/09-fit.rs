@@ -1,0 +1,63 @@
+//! A stage that sizes its thread pool: as many workers as fit, each with memory that is really there.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "an example shows what happens")]
+
+use bursar::fit::{Share, Spec};
+use bursar::prelude::*;
+use std::sync::Arc;
+use std::thread;
+
+const WEIGHTS: Bytes = Bytes::gib(2);
+const BATCH: Bytes = Bytes::gib(12);
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
+    let driver = bursar::driver::detect()?;
+    let devices = (0..driver.device_count()).map(|n| DeviceContext::open(driver.clone(), DeviceId(n)));
+    let devices = devices.collect::<bursar::Result<Vec<_>>>()?;
+
+    // As many as fit, of 64: the weights once on each device, and a batch for each worker.
+    let stage = |name: &str| Spec::vram(name, devices.clone()).fixed(WEIGHTS).per_worker(BATCH).want(64);
+    let admitted = fit_workers(&stage("embed"))?;
+    println!("{}", admitted.plan.explanation());
+    println!("{}", admitted.plan.advice().unwrap_or_default());
+
+    // It is not only a number: whoever asks next is told of what is left, and not of the same bytes.
+    match fit_workers(&stage("another stage")) {
+        Ok(other) => println!("another stage gets {} workers beside them", other.plan.workers),
+        Err(refused) => println!("another stage is refused: {refused}"),
+    }
+
+    let batches: u64 = thread::scope(|scope| {
+        let stages: Vec<_> = admitted.shares.into_iter().map(|share| scope.spawn(|| run(&driver, share))).collect();
+        stages.into_iter().map(|stage| stage.join().expect("no worker panics")).sum::<bursar::Result<u64>>()
+    })?;
+    println!("{batches} batches went through, and nothing was refused");
+    Ok(())
+}
+
+/// The workers of one device. Their memory is a pool that draws on what was set aside for them.
+fn run(driver: &Arc<dyn Driver>, share: Share) -> bursar::Result<u64> {
+    let (Some(device), Some(reservation)) = (share.device, share.reservation) else { return Ok(0) };
+    println!("{device}: {} threads share {}", share.workers, reservation.bytes());
+    let budget = GlobalDeviceBudget::shared(Arc::new(reservation));
+    let stack = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames);
+    let gpu = Gpu::open(driver.clone(), device, &stack)?;
+
+    let loading = gpu.streams().lease()?;
+    let mut weights = gpu.buffer::<u8>(WEIGHTS.get() as usize, &loading, tag!("weights"))?;
+    weights.slice_mut(..1024)?.fill(1)?;
+
+    let work = || -> bursar::Result<u64> {
+        let stream = gpu.streams().lease()?;
+        for step in 0..3 {
+            let mut batch = gpu.buffer::<u8>(BATCH.get() as usize, &stream, tag!("batch"))?;
+            batch.slice_mut(..1024)?.fill(step)?;
+        }
+        Ok(3)
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..share.workers).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("no worker panics")).sum()
+    })
+}

@@ -1,0 +1,149 @@
+//! The ledgers of a program: what its pools, its tenants and its choice of a device have to do with each other.
+
+use bursar::ledger::Reservation;
+use bursar::prelude::*;
+use bursar::sim::Sim;
+use bursar::{Admission, Observed};
+use std::sync::Arc;
+
+const GPU: Bytes = Bytes::gib(8);
+
+fn sim(devices: usize) -> Arc<Sim> {
+    Sim::builder().immediate().devices(devices, GPU).build()
+}
+
+fn open(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
+    DeviceContext::open(driver, DeviceId(0)).expect("a device")
+}
+
+/// A pool of a tenant's own, on the device of a context.
+fn pool(ledgers: &Ledgers, context: &Arc<DeviceContext>) -> impl DeviceMemoryResource + use<> {
+    let stack = Stack::new().layer(PagePool::default()).layer(ledgers.budget()).over(leaf::Frames);
+    let memory: Observed<_> = stack.build(context).expect("a stack");
+    memory
+}
+
+/// Has a pool hold `bytes` that nobody uses.
+fn cache(memory: &impl DeviceMemoryResource, bytes: Bytes, stream: Stream) {
+    let block = memory.allocate(bytes.get(), 256, stream, tag!("passing")).expect("room");
+    memory.deallocate(block, stream).expect("its own");
+}
+
+#[test]
+fn l2_an_owner_that_asks_has_a_borrowers_pool_trimmed_and_is_granted() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let ledger = ledgers.of(&context).expect("a ledger");
+    let owner = ledger.tenant("serving").expect("room");
+    owner.configure(Bytes::gib(6), GPU).expect("it fits");
+    let borrower = pool(&ledgers.tenant("batch"), &context);
+    let stream = context.create_stream(0).expect("a stream");
+    let used = borrower.allocate(1 << 30, 256, stream, tag!("used")).expect("room");
+    cache(&borrower, Bytes::gib(6), stream);
+    assert_eq!(ledger.reading().expect("works").held, Bytes::gib(7), "what is cached is charged");
+
+    let reservation = owner.reserve(Bytes::gib(6)).expect("the borrower's pool lets go");
+    let reading = ledger.reading().expect("works");
+    assert_eq!((reading.held, reading.undrawn), (Bytes::gib(1), Bytes::gib(6)));
+    let refused = borrower.allocate(2 << 30, 256, stream, tag!("more")).expect_err("it is the owner's");
+    assert!(refused.is_capacity(), "{refused}");
+    drop(reservation);
+    cache(&borrower, Bytes::gib(6), stream);
+    borrower.deallocate(used, stream).expect("its own");
+}
+
+#[test]
+fn l2_an_owners_stack_grows_into_what_was_borrowed() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let ledger = ledgers.of(&context).expect("a ledger");
+    ledger.tenant("serving").expect("room").configure(Bytes::gib(6), GPU).expect("it fits");
+    let (borrower, owner) = (pool(&ledgers.tenant("batch"), &context), pool(&ledgers.tenant("serving"), &context));
+    let stream = context.create_stream(0).expect("a stream");
+    cache(&borrower, GPU, stream);
+    let block = owner.allocate(6 << 30, 256, stream, tag!("weights")).expect("without an error in between");
+    assert!(ledger.reading().expect("works").held >= Bytes::gib(6));
+    owner.deallocate(block, stream).expect("its own");
+}
+
+#[test]
+fn l3_a_stack_on_a_reservation_draws_it_down_and_returns_the_rest() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let ledger = ledgers.of(&context).expect("a ledger");
+    let reservation = Arc::new(ledgers.reserve(&context, Bytes::gib(3)).expect("room"));
+    let stack = Stack::new()
+        .layer(PagePool::default())
+        .layer(GlobalDeviceBudget::shared(reservation.clone()))
+        .over(leaf::Frames);
+    let memory = stack.build(&context).expect("a stack");
+    let stream = context.create_stream(0).expect("a stream");
+    let others = pool(&ledgers, &context);
+    let theirs = others.allocate(5 << 30, 256, stream, tag!("theirs")).expect("what is not set aside");
+    let ours = memory.allocate(3 << 30, 256, stream, tag!("ours")).expect("what was set aside");
+    assert_eq!((reservation.held(), reservation.undrawn()), (Bytes::gib(3), Bytes::ZERO));
+    assert!(memory.allocate(1, 256, stream, tag!("more")).expect_err("all of it is drawn").is_capacity());
+    memory.deallocate(ours, stream).expect("its own");
+    drop((memory, stack, reservation));
+    let reading = ledger.reading().expect("works");
+    assert_eq!((reading.held, reading.undrawn), (Bytes::gib(5), Bytes::ZERO));
+    others.deallocate(theirs, stream).expect("its own");
+}
+
+#[test]
+fn l8_what_our_pools_only_keep_is_available_and_can_be_reserved() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let memory = pool(&ledgers, &context);
+    let stream = context.create_stream(0).expect("a stream");
+    let used = memory.allocate(1 << 30, 256, stream, tag!("used")).expect("room");
+    cache(&memory, Bytes::gib(5), stream);
+    assert_eq!(ledgers.available(&context).expect("works"), Bytes::gib(7));
+    let reservation = ledgers.reserve(&context, Bytes::gib(7)).expect("what is available can be had");
+    assert_eq!(ledgers.available(&context).expect("works"), Bytes::ZERO);
+    drop(reservation);
+    memory.deallocate(used, stream).expect("its own");
+}
+
+#[test]
+fn l8_memory_taken_outside_the_ledger_is_not_available() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    context.driver().allocate(DeviceId(0), 3 << 30).expect("room");
+    assert_eq!(ledgers.available(&context).expect("works"), Bytes::gib(5));
+    assert!(ledgers.reserve(&context, Bytes::gib(6)).expect_err("somebody has it").is_capacity());
+    assert_eq!(ledgers.of(&context).expect("a ledger").reading().expect("works").unmanaged, Bytes::gib(3));
+}
+
+#[test]
+fn d4_choosers_that_come_at_once_share_the_devices_exactly() {
+    const UNIT: Bytes = Bytes::gib(1);
+    let gpus = DevicePool::open(sim(3), &Stack::new().over(leaf::Async)).expect("devices");
+    let ledgers = Ledgers::default();
+    let kept: Vec<Reservation> = std::thread::scope(|scope| {
+        let choose = || {
+            let reserved = (0..6).map_while(|_| gpus.reserve_on_best(&ledgers, UNIT).ok());
+            reserved.map(|(_, reservation)| reservation).collect::<Vec<_>>()
+        };
+        let choosers: Vec<_> = (0..6).map(|_| scope.spawn(choose)).collect();
+        choosers.into_iter().flat_map(|chooser| chooser.join().expect("no panic")).collect()
+    });
+    assert_eq!(kept.len(), 24, "36 were wanted of three times eight");
+    for gpu in &gpus {
+        assert_eq!(ledgers.available(gpu.context()).expect("works"), Bytes::ZERO);
+    }
+    assert!(gpus.reserve_on_best(&ledgers, Bytes(1)).expect_err("all is set aside").is_capacity());
+    drop(kept);
+    let (gpu, _all) = gpus.reserve_on_best(&ledgers, GPU).expect("all came back");
+    assert_eq!(gpu.id(), DeviceId(0), "ties go to the first");
+    assert_eq!(gpus.most_available(&ledgers).id(), DeviceId(1));
+    assert_eq!(gpus.most_free().id(), DeviceId(0), "nothing is held of it");
+}
+
+#[test]
+fn l1_ledgers_keep_no_device_open() {
+    let (ledgers, sim) = (Ledgers::default(), sim(1));
+    let context = open(sim.clone());
+    let memory = pool(&ledgers, &context);
+    let stream = context.create_stream(0).expect("a stream");
+    cache(&memory, Bytes::gib(1), stream);
+    drop((memory, context));
+    assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+    let again = open(sim);
+    assert_eq!(ledgers.available(&again).expect("works"), GPU, "nothing stays charged");
+}
