@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// somebody whose memory was borrowed wants it back.
 ///
 /// ```
-/// use bursar::ledger::Ledger;
+/// use bursar::Admission;
 /// use bursar::prelude::*;
 ///
 /// let ledgers = Ledgers::default();
