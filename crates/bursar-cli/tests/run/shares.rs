@@ -34,7 +34,8 @@ fn a_worker_draws_its_share(rig: &Rig) {
 
 fn a_bursar_program_draws_on_its_share(rig: &Rig) {
     let bench = |bytes| {
-        let program = [env!("CARGO_BIN_EXE_bursar"), "bench", "pairs", "--pairs", "100", "--threads", "1", "--bytes", bytes];
+        let program =
+            [env!("CARGO_BIN_EXE_bursar"), "bench", "pairs", "--pairs", "100", "--threads", "1", "--bytes", bytes];
         end(rig.run("--per-worker 1GiB --devices 0", &program))
     };
     let within = bench("1MiB");
