@@ -54,7 +54,9 @@ pub struct DeviceBlock {
     ptr: DevicePtr,
     requested: u64,
     granted: u64,
-    generation: Generation,
+    /// The number of its [`Generation`]. Numbers that are never zero would leave a `Result` without a mark of its own, and
+    /// `?` would copy a block twice to take it out.
+    generation: u64,
     stream: Stream,
     tag: AllocTag,
     owner: OwnerId,
@@ -119,7 +121,7 @@ impl DeviceBlock {
     #[inline]
     pub unsafe fn from_parts(parts: BlockParts, stream: Stream) -> Self {
         let BlockParts { ptr, requested, granted, tag, owner, offset } = parts;
-        Self { ptr, requested, granted, generation: Generation::next(), stream, tag, owner, offset }
+        Self { ptr, requested, granted, generation: Generation::next().get(), stream, tag, owner, offset }
     }
 
     /// Where it begins.
@@ -167,7 +169,7 @@ impl DeviceBlock {
     /// Which life of its address it is.
     #[inline]
     pub const fn generation(&self) -> Generation {
-        self.generation
+        Generation::numbered(self.generation)
     }
 
     /// Who made it.

@@ -35,11 +35,21 @@ impl Generation {
                 number = NEXT_SHARE.fetch_add(1, Relaxed) * SHARE + 1;
             }
             next.set(number + 1);
-            Self(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
+            Self::numbered(number)
         })
     }
 
+    /// The generation with a number that was given out.
+    #[inline]
+    pub(crate) const fn numbered(number: u64) -> Self {
+        match NonZeroU64::new(number) {
+            Some(number) => Self(number),
+            None => Self(NonZeroU64::MIN),
+        }
+    }
+
     /// The number itself, for raw boundaries.
+    #[inline]
     pub const fn get(self) -> u64 {
         self.0.get()
     }

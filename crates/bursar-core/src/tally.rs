@@ -11,7 +11,7 @@ mod slack;
 use crate::{AllocTag, Bytes, DeviceId, Holding};
 use chunks::Chunks;
 use level::Level;
-use place::{DEVICES, NEAR_DEVICES, NEAR_TAGS, Place, TAGS};
+use place::{DEVICES, NEAR_TAGS, Place, TAGS};
 use scopes::Scopes;
 use shard::{Here, Shards};
 use slack::Step;
@@ -85,13 +85,14 @@ pub struct Tally {
 pub(crate) struct Counter {
     /// The tally's number; zero where blocks have to be counted the long way.
     number: u64,
-    device: usize,
+    /// The device's first cell.
+    first: usize,
 }
 
 impl Counter {
     pub(crate) fn new(tally: &Tally, device: DeviceId) -> Self {
-        let device = device.0 as usize;
-        Self { number: if device < NEAR_DEVICES { tally.shards.number() } else { 0 }, device }
+        let place = Place::of(device, AllocTag::UNTAGGED).near();
+        place.map_or_else(Self::default, |place| Self { number: tally.shards.number(), first: place.index() })
     }
 
     /// Counts a block that was granted; `false` if the tally has to.
@@ -111,7 +112,7 @@ impl Counter {
     #[inline]
     fn step(&self, tag: AllocTag, step: Step) -> Option<&'static cell::Cell> {
         let tag = tag.index();
-        if tag < NEAR_TAGS { shard::last(self.number)?.step_near(self.device, tag, step) } else { None }
+        if tag < NEAR_TAGS { shard::last(self.number)?.step_near(tag, self.first + tag, step) } else { None }
     }
 }
 
@@ -202,6 +203,16 @@ impl Tally {
         self.shards.with(|shard| shard.scopes(|scopes| scopes.pop(depth)))
     }
 
+    /// Counts a grant for which a [`Counter`] is not enough.
+    pub(crate) fn granted_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
+        self.claim(Place::of(device, tag), bytes.get());
+    }
+
+    /// Counts a free for which a [`Counter`] is not enough.
+    pub(crate) fn freed_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
+        self.disclaim(Place::of(device, tag), bytes.get());
+    }
+
     /// Counts a grant for which a step is not enough.
     #[cold]
     fn claim(&self, place: Place, bytes: u64) {
@@ -228,5 +239,87 @@ impl Tally {
     fn with(&self, place: Place, count: impl FnOnce(Here<'_>, &Level)) {
         let place = place.bounded();
         self.shards.with(|shard| count(shard.at(place), self.tags.get_or_make(place.tag)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tag;
+    use std::cell::RefCell;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Sender, channel};
+
+    const BYTES: Bytes = Bytes(512);
+
+    fn current(tally: &Tally) -> u64 {
+        tally.counts().current.count
+    }
+
+    #[test]
+    fn g2_tallies_that_a_thread_counts_for_in_turn_are_told_apart() {
+        let tallies = [Tally::default(), Tally::default()];
+        let counters = tallies.each_ref().map(|tally| Counter::new(tally, DeviceId(0)));
+        for (tally, counter) in tallies.iter().zip(counters) {
+            tally.granted(DeviceId(0), tag!("turn"), BYTES);
+            tally.freed(DeviceId(0), tag!("turn"), BYTES);
+            tally.granted(DeviceId(0), tag!("turn"), BYTES);
+            assert!(counter.freed(tag!("turn"), BYTES), "it is where the thread counted last");
+        }
+        assert!(!counters[0].granted(tag!("turn"), BYTES), "the other is");
+        assert!(counters[1].granted(tag!("turn"), BYTES));
+        assert_eq!(tallies.each_ref().map(current), [0, 1]);
+        assert_eq!(tallies.each_ref().map(|tally| tally.counts().total.count), [2, 3]);
+    }
+
+    #[test]
+    fn g2_a_tally_begins_with_nothing_wherever_others_counted_before() {
+        for _ in 0..3 {
+            let tally = Tally::default();
+            let far = AllocTag::intern("far away");
+            assert_eq!((tally.counts(), tally.counts_of(far)), (Counts::default(), Counts::default()));
+            assert_eq!(tally.open_scope(), 0);
+            for device in [0, 7, 40] {
+                tally.granted(DeviceId(device), far, BYTES);
+                tally.granted(DeviceId(device), AllocTag::UNTAGGED, BYTES);
+            }
+            tally.freed(DeviceId(0), far, BYTES);
+            assert_eq!((current(&tally), tally.counts().peak.count), (5, 6));
+        }
+    }
+
+    /// Says, when its thread is past its end, whether it could still be counted where the thread counted last.
+    struct Last(RefCell<Option<(Counter, Sender<bool>)>>);
+
+    impl Drop for Last {
+        fn drop(&mut self) {
+            if let Some((counter, says)) = self.0.take() {
+                says.send(counter.granted(tag!("last"), BYTES)).expect("somebody hears");
+            }
+        }
+    }
+
+    #[test]
+    fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
+        thread_local! {
+            static LAST: Last = const { Last(RefCell::new(None)) };
+        }
+        let (says, hears) = channel();
+        let tally = Arc::new(Tally::default());
+        let counter = Counter::new(&tally, DeviceId(0));
+        let thread = std::thread::spawn({
+            let tally = tally.clone();
+            move || {
+                // Before the thread has a number, and so gone after it.
+                LAST.with(|last| last.0.replace(Some((counter, says))));
+                tally.granted(DeviceId(0), tag!("last"), BYTES);
+                tally.freed(DeviceId(0), tag!("last"), BYTES);
+                tally.granted(DeviceId(0), tag!("last"), BYTES);
+                assert!(counter.freed(tag!("last"), BYTES));
+            }
+        });
+        thread.join().expect("no panic");
+        assert_eq!(hears.recv(), Ok(false));
+        assert_eq!(current(&tally), 0);
     }
 }

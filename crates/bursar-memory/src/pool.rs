@@ -27,7 +27,6 @@ use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, MAX_ALIGN,
     MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
 };
-use hand::Hand;
 use magazine::{Kept, Magazine};
 use middle::Middle;
 use runs::UNIT;
@@ -201,11 +200,21 @@ impl<F: FrameSource> Pool<F> {
         block.owner() == self.owner && inside && (at | len).is_multiple_of(UNIT) && len > 0
     }
 
-    /// What the thread remembers to have at hand for a stream that stays and is not being captured; nothing if there was
-    /// an alarm since it looked.
+    /// What the thread remembers to have at hand for a stream that stays and is not being captured, if there was no alarm
+    /// since it looked and no driver listens, which would have to be told.
     #[inline(always)]
-    fn at_hand(&self, stream: Stream) -> Option<Hand<'_>> {
+    fn at_hand(&self, stream: Stream) -> Option<&Magazine> {
         hands::remembered(self, self.context.alarms(), stream)
+    }
+
+    /// The same, for those who tell a driver that listens.
+    fn at_hand_or_told(&self, stream: Stream) -> Option<&Magazine> {
+        hands::remembered(self, self.signed(self.context.alarms()), stream)
+    }
+
+    /// Marks what is remembered where a driver listens.
+    fn signed(&self, alarms: u32) -> u32 {
+        alarms | u32::from(self.context.listens()) << 31
     }
 
     /// Remembers what the thread has at hand for such a stream, `alarms` having been read before there was found to be no
@@ -215,7 +224,7 @@ impl<F: FrameSource> Pool<F> {
             && let Some(shard) = self.shelf.shards.own()
             && let Some(magazine) = shard.magazine(stream.slot())
         {
-            hand::remember(alarms, stream, Hand { owner: self.owner, shard, magazine });
+            hand::remember(self.owner, self.signed(alarms), stream, magazine);
         }
     }
 
@@ -225,10 +234,10 @@ impl<F: FrameSource> Pool<F> {
         let size = self.settings.units(bytes, align)?;
         let alarms = self.context.alarms();
         self.context.fault().check()?;
-        let at = match self.at_hand(stream) {
-            Some(Hand { shard, magazine, .. }) => {
+        let at = match self.at_hand_or_told(stream) {
+            Some(magazine) => {
                 let at = self.take(size, stream, Some(magazine))?;
-                shard.granted(size.0 * UNIT);
+                magazine.granted(size.0 * UNIT);
                 at
             }
             None => self.take_held(size, stream, alarms)?,
@@ -267,13 +276,13 @@ impl<F: FrameSource> Pool<F> {
         let bytes = block.granted().get();
         if self.is_own(&block)
             && block.stream() == stream
-            && let Some(Hand { shard, magazine, .. }) = self.at_hand(stream)
+            && let Some(magazine) = self.at_hand_or_told(stream)
         {
             hands::freed(&self.context, &block, stream);
             if !self.put(kept(&block), stream, Some(magazine)) {
                 return Err(free_already(block));
             }
-            shard.released(bytes);
+            magazine.released(bytes);
             return Ok(());
         }
         let _held = match self.check_free(&block, stream) {
@@ -393,13 +402,12 @@ impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
         let last = bytes.wrapping_sub(1);
         if last < self.settings.quick
             && align == MIN_ALIGN
-            && !self.context.listens()
-            && let Some(Hand { owner, shard, magazine }) = self.at_hand(stream)
+            && let Some(magazine) = self.at_hand(stream)
             && let len = (last / UNIT + 1).max(self.settings.fixed)
             && let Some(at) = magazine.take(len)
         {
-            shard.granted(len * UNIT);
-            return Ok(hands::block((at, len), bytes, stream, tag, owner));
+            magazine.granted(len * UNIT);
+            return Ok(hands::block((at, len), bytes, stream, tag, self.owner));
         }
         self.grant(bytes, align, stream, tag)
     }
@@ -411,12 +419,11 @@ impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
             && block.stream() == stream
             && (at | bytes).is_multiple_of(UNIT)
             && bytes.wrapping_sub(UNIT) < self.settings.quick
-            && !self.context.listens()
-            && let Some(Hand { shard, magazine, .. }) = self.at_hand(stream)
+            && let Some(magazine) = self.at_hand(stream)
             && let Some(place) = magazine.place_for(bytes / UNIT)
         {
             place.fill(at / UNIT);
-            shard.released(bytes);
+            magazine.released(bytes);
             return Ok(());
         }
         self.accept(block, stream)

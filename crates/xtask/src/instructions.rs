@@ -27,9 +27,9 @@ statistics on. Given words, only lines that have them all are measured.
 
 Example:
   cargo xtask instructions pairs
-  pairs pool 314 driver 0
-  pairs async 1072 driver 437
-  pairs direct 980 driver 422
+  pairs pool 240 driver 0
+  pairs async 1031 driver 437
+  pairs direct 948 driver 422
 ";
 
 const PACKAGE: &str = "bursar-cli";

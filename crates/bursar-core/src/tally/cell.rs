@@ -21,6 +21,10 @@ struct Sum {
 }
 
 impl Cell {
+    const fn new() -> Self {
+        Self { granted: Sum::new(), freed: Sum::new() }
+    }
+
     #[inline]
     pub(super) fn rise(&self, bytes: u64) {
         self.granted.add(bytes, 1);
@@ -56,6 +60,10 @@ impl Cell {
 }
 
 impl Sum {
+    const fn new() -> Self {
+        Self { bytes: AtomicU64::new(0), count: AtomicU64::new(0) }
+    }
+
     #[inline]
     fn add(&self, bytes: u64, count: u64) {
         self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
@@ -73,28 +81,27 @@ impl Sum {
 /// A cell for each device and tag. Those near are in place; the others take memory as they are used.
 #[derive(Debug)]
 pub(super) struct Cells {
-    near: [[Cell; NEAR_TAGS]; NEAR_DEVICES],
+    /// Those of one device lie together.
+    near: [Cell; NEAR_DEVICES * NEAR_TAGS],
     far: Chunks<OnceLock<Chunks<Cell, NEAR_TAGS>>, NEAR_DEVICES>,
 }
 
-impl Default for Cells {
-    fn default() -> Self {
-        let near = std::array::from_fn(|_| std::array::from_fn(|_| Cell::default()));
-        Self { near, far: Chunks::default() }
-    }
-}
-
 impl Cells {
+    pub(super) const fn new() -> Self {
+        let near = [const { Cell::new() }; NEAR_DEVICES * NEAR_TAGS];
+        Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_DEVICES]) }
+    }
+
     /// The cell of a place that is near.
     #[inline]
     pub(super) fn near(&self, place: Place) -> Option<&Cell> {
-        self.near.get(place.device)?.get(place.tag)
+        place.near().map(|place| self.nearest(place.index()))
     }
 
-    /// The cell of a near device and tag; others have the cell of one that is near.
+    /// The cell of a place that is near, by its [index](Place::index).
     #[inline]
-    pub(super) fn nearest(&self, device: usize, tag: usize) -> &Cell {
-        &self.near[device % NEAR_DEVICES][tag % NEAR_TAGS]
+    pub(super) fn nearest(&self, index: usize) -> &Cell {
+        &self.near[index % (NEAR_DEVICES * NEAR_TAGS)]
     }
 
     /// Makes all of them what they were when they were new.
@@ -110,9 +117,10 @@ impl Cells {
 
     /// The cells there are, of one device or all and of one tag or all.
     pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &Cell> {
-        let devices = self.near.iter().enumerate().filter(move |(at, _)| device.is_none_or(|device| device == *at));
+        let devices = self.near.chunks_exact(NEAR_TAGS).enumerate();
+        let devices = devices.filter(move |(at, _)| device.is_none_or(|device| device == *at));
         let near = devices.flat_map(move |(_, tags)| match tag {
-            None => &tags[..],
+            None => tags,
             Some(tag) => tags.get(tag).map_or(&[][..], std::slice::from_ref),
         });
         let far = self.far.one_or_all(device).filter_map(OnceLock::get).flat_map(move |tags| tags.one_or_all(tag));

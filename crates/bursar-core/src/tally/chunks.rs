@@ -19,6 +19,13 @@ impl<T: Default, const N: usize> Default for Chunks<T, N> {
     }
 }
 
+impl<T, const N: usize> Chunks<T, N> {
+    /// With these in place.
+    pub(super) const fn new(near: [T; N]) -> Self {
+        Self { near, far: OnceLock::new() }
+    }
+}
+
 impl<T: Default, const N: usize> Chunks<T, N> {
     /// One of the first.
     #[inline]

@@ -58,7 +58,9 @@ impl Mark {
     fn fall(&self, slack: u64, n: u64, bound: u64) -> u64 {
         let slack = slack.saturating_add(n);
         let kept = if slack < bound { slack } else { bound / 2 };
-        self.claimed.fetch_sub((slack - kept).cast_signed(), Relaxed);
+        if kept < slack {
+            self.claimed.fetch_sub((slack - kept).cast_signed(), Relaxed);
+        }
         kept
     }
 

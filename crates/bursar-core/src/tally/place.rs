@@ -30,6 +30,12 @@ impl Place {
         (self.device < NEAR_DEVICES && self.tag < NEAR_TAGS).then_some(self)
     }
 
+    /// Which of those that are near it is.
+    #[inline]
+    pub(super) const fn index(self) -> usize {
+        self.device * NEAR_TAGS + self.tag
+    }
+
     /// The one that what is not told apart shares.
     pub(super) fn bounded(self) -> Self {
         Self { device: self.device.min(DEVICES - 1), tag: self.tag.min(TAGS - 1) }

@@ -68,6 +68,10 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
+    pub(super) const fn new() -> Self {
+        Self { depth: AtomicUsize::new(0), open: Mutex::new(Vec::new()) }
+    }
+
     pub(super) fn any_open(&self) -> bool {
         self.depth.load(Relaxed) > 0
     }

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const THREADS: usize = 1024;
 
 /// One thread's place, on cache lines of its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
     whole: Slack,
@@ -32,6 +32,11 @@ pub(super) struct Here<'a> {
 }
 
 impl Shard {
+    const fn new() -> Self {
+        let tags = Chunks::new([const { Slack::new() }; NEAR_TAGS]);
+        Self { whole: Slack::new(), tags, cells: Cells::new(), scopes: Scopes::new() }
+    }
+
     /// Where a block of a place that is told apart is counted.
     pub(super) fn at(&self, place: Place) -> Here<'_> {
         let (tag, cell) = (self.tags.get_or_make(place.tag), self.cells.get_or_make(place));
@@ -46,10 +51,10 @@ impl Shard {
     }
 
     /// Moves both slacks by a step and answers the cell that is left to count in, if that is all there is to do, for a
-    /// device and a tag that are near.
+    /// tag that is near and a cell by its [index](Place::index).
     #[inline]
-    pub(super) fn step_near(&self, device: usize, tag: usize, step: Step) -> Option<&Cell> {
-        Slack::shift(&self.whole, self.tags.nearest(tag), step).then(|| self.cells.nearest(device, tag))
+    pub(super) fn step_near(&self, tag: usize, cell: usize, step: Step) -> Option<&Cell> {
+        Slack::shift(&self.whole, self.tags.nearest(tag), step).then(|| self.cells.nearest(cell))
     }
 
     /// Makes it what it was when it was new.
@@ -77,24 +82,28 @@ fn spare() -> MutexGuard<'static, Vec<&'static Shard>> {
 
 fn fresh() -> &'static Shard {
     let spare = spare().pop();
-    spare.unwrap_or_else(|| Box::leak(Box::default()))
+    spare.unwrap_or_else(|| Box::leak(Box::new(Shard::new())))
 }
+
+/// Where a thread counted last that never did: in nobody's place, for a tally that is never made.
+const NEVER: (u64, &Shard) = (u64::MAX, &NOWHERE);
+static NOWHERE: Shard = Shard::new();
 
 thread_local! {
     /// Where the thread counted last, and for whom.
-    static LAST: std::cell::Cell<(u64, Option<&'static Shard>)> = const { std::cell::Cell::new((0, None)) };
+    static LAST: std::cell::Cell<(u64, &'static Shard)> = const { std::cell::Cell::new(NEVER) };
 }
 
 /// Where the current thread counted last, if that was for the tally with this number.
 #[inline]
 pub(super) fn last(number: u64) -> Option<&'static Shard> {
     let (whose, shard) = LAST.get();
-    if whose == number { shard } else { None }
+    (whose == number).then_some(shard)
 }
 
 /// Forgets where the current thread counted, whose place will be another's.
 pub(super) fn forget() {
-    LAST.set((0, None));
+    LAST.set(NEVER);
 }
 
 /// The places of all threads.
@@ -133,16 +142,18 @@ impl Shards {
     #[inline]
     pub(super) fn step(&self, place: Place, step: Step) -> Option<&Cell> {
         let (place, thread) = (place.near()?, ThreadIndex::known_below(THREADS)?);
-        let shard = self.shards[thread].get()?;
-        LAST.set((self.number, Some(shard)));
-        shard.step(place, step)
+        self.shards[thread].get()?.step(place, step)
     }
 
     /// Runs `f` as the only one in the current thread's place. Threads without a number of their own, and those beyond
     /// the first thousand, take turns in one.
     pub(super) fn with<T>(&self, f: impl FnOnce(&Shard) -> T) -> T {
         match ThreadIndex::current() {
-            Some(index) if index.get() < THREADS => f(self.shards[index.get()].get_or_init(fresh)),
+            Some(index) if index.get() < THREADS => {
+                let shard = self.shards[index.get()].get_or_init(fresh);
+                LAST.set((self.number, shard));
+                f(shard)
+            }
             _ => {
                 let _turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
                 f(self.shards[THREADS].get_or_init(fresh))

@@ -41,6 +41,10 @@ impl Step {
 }
 
 impl Slack {
+    pub(super) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// Moves two by a step, unless one of them would leave its bounds: then both are moved back. Only their thread sees that.
     #[inline]
     pub(super) fn shift(one: &Self, other: &Self, step: Step) -> bool {

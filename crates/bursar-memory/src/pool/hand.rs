@@ -5,30 +5,19 @@
 #![allow(unsafe_code)]
 
 use super::magazine::Magazine;
-use super::shards::Shard;
 use bursar_core::{OwnerId, Stream};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
 /// What a thread has at hand for one stream of one pool.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hand<'a> {
-    /// The pool's number.
-    pub(super) owner: OwnerId,
-    pub(super) shard: &'a Shard,
-    pub(super) magazine: &'a Magazine,
-}
-
-/// A [`Hand`] of some pool, as it is remembered.
-#[repr(align(64))]
+#[repr(align(32))]
 struct Entry {
     /// The stream's [name](Stream::name).
     stream: Cell<u64>,
     /// The pool's number; zero where nothing is remembered.
     owner: Cell<u32>,
-    /// How many alarms the pool's context had given by then.
+    /// How many alarms the pool's context had given by then, signed by the pool.
     alarms: Cell<u32>,
-    shard: Cell<NonNull<Shard>>,
     magazine: Cell<NonNull<Magazine>>,
 }
 
@@ -41,7 +30,6 @@ impl Entry {
             stream: Cell::new(0),
             owner: Cell::new(0),
             alarms: Cell::new(0),
-            shard: Cell::new(NonNull::dangling()),
             magazine: Cell::new(NonNull::dangling()),
         }
     }
@@ -51,36 +39,29 @@ thread_local! {
     static REMEMBERED: [Entry; ENTRIES] = const { [const { Entry::empty() }; ENTRIES] };
 }
 
-/// The hand that a pool's thread remembers for a stream.
+/// The magazine that a pool's thread remembers for a stream.
 ///
 /// # Safety
-/// Every hand remembered for `owner` is of the pool that has this number, and `'a` is within that pool's life.
+/// Every magazine remembered for `owner` is of the pool that has this number, and `'a` is within that pool's life.
 #[inline(always)]
-pub(super) unsafe fn remembered<'a>(owner: OwnerId, alarms: u32, stream: Stream) -> Option<Hand<'a>> {
+pub(super) unsafe fn remembered<'a>(owner: OwnerId, alarms: u32, stream: Stream) -> Option<&'a Magazine> {
     REMEMBERED.with(|entries| {
         let entry = &entries[stream.slot() % ENTRIES];
         let found =
             entry.stream.get() == stream.name() && entry.owner.get() == owner.get() && entry.alarms.get() == alarms;
-        if !found {
-            return None;
-        }
-        // SAFETY: set together with the number, from references into that pool, which the caller says is alive.
-        let shard = unsafe { entry.shard.get().as_ref() };
-        // SAFETY: as above.
-        let magazine = unsafe { entry.magazine.get().as_ref() };
-        Some(Hand { owner, shard, magazine })
+        // SAFETY: set together with the number, from a reference into that pool, which the caller says is alive.
+        found.then(|| unsafe { entry.magazine.get().as_ref() })
     })
 }
 
-/// Remembers a hand of a pool, for a stream that the pool's context made.
-pub(super) fn remember(alarms: u32, stream: Stream, hand: Hand<'_>) {
+/// Remembers a magazine of the pool that has this number, for a stream that the pool's context made.
+pub(super) fn remember(owner: OwnerId, alarms: u32, stream: Stream, magazine: &Magazine) {
     REMEMBERED.with(|entries| {
         let entry = &entries[stream.slot() % ENTRIES];
         entry.stream.set(stream.name());
-        entry.owner.set(hand.owner.get());
+        entry.owner.set(owner.get());
         entry.alarms.set(alarms);
-        entry.shard.set(hand.shard.into());
-        entry.magazine.set(hand.magazine.into());
+        entry.magazine.set(magazine.into());
     });
 }
 

@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use super::Pool;
-use super::hand::{self, Hand};
+use super::hand;
+use super::magazine::Magazine;
 use super::runs::UNIT;
 use bursar_core::{
     AllocTag, BlockParts, DeviceBlock, DeviceContext, DevicePtr, DriverError, Frame, FrameKind, FrameSource, Note,
@@ -19,9 +20,9 @@ fn ptr(at: u64) -> DevicePtr {
 
 /// What the thread remembers of a pool's magazine for a stream.
 #[inline(always)]
-pub(super) fn remembered<F: FrameSource>(pool: &Pool<F>, alarms: u32, stream: Stream) -> Option<Hand<'_>> {
-    // SAFETY: only `Pool::reach` remembers hands, with its own number and its own shard and magazine, which stay where they
-    // are for the life of the pool; and the pool is borrowed for the life of the answer.
+pub(super) fn remembered<F: FrameSource>(pool: &Pool<F>, alarms: u32, stream: Stream) -> Option<&Magazine> {
+    // SAFETY: only `Pool::reach` remembers magazines, with its own number, and they stay where they are for the life of the
+    // pool, which is borrowed for the life of the answer.
     unsafe { hand::remembered(pool.owner, alarms, stream) }
 }
 

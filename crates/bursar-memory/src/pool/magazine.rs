@@ -93,6 +93,9 @@ pub(super) struct Magazine {
     drained: AtomicU64,
     /// How much may lie here, in units.
     most: i64,
+    /// What the thread was granted and gave back while it had this at hand, in bytes; only the thread writes it.
+    granted: AtomicU64,
+    released: AtomicU64,
 }
 
 impl Magazine {
@@ -104,6 +107,8 @@ impl Magazine {
             room: AtomicI64::new(most),
             drained: AtomicU64::new(0),
             most,
+            granted: AtomicU64::new(0),
+            released: AtomicU64::new(0),
         }
     }
 
@@ -169,6 +174,28 @@ impl Magazine {
         let other = Kept::unpack(place.swap(kept.pack(), Ordering::AcqRel));
         self.make_room(gained(other));
         (other.len > 0).then_some(other)
+    }
+
+    /// Counts a grant; for the magazine's own thread.
+    #[inline]
+    pub(super) fn granted(&self, bytes: u64) {
+        self.granted.store(self.granted.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
+    }
+
+    /// Counts a return; for the magazine's own thread.
+    #[inline]
+    pub(super) fn released(&self, bytes: u64) {
+        self.released.store(self.released.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
+    }
+
+    /// What was granted, in bytes, modulo 2⁶⁴.
+    pub(super) fn granted_total(&self) -> u64 {
+        self.granted.load(Ordering::Acquire)
+    }
+
+    /// What was given back, in bytes, modulo 2⁶⁴.
+    pub(super) fn released_total(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
     }
 
     /// What lies here now, in units.

@@ -10,7 +10,8 @@ use std::sync::{OnceLock, Weak};
 /// How many threads have magazines at a time; those beyond go to the middle each time.
 const THREADS: usize = 1024;
 
-/// One thread's place, on cache lines of its own. Only that thread writes the totals, so an addition is a load and a
+/// One thread's place, on cache lines of its own. The totals are of what it did without a magazine at hand, which counts the
+/// rest. Only that thread writes them, so an addition is a load and a
 /// store; the last place is everybody else's, who add to it together.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -54,14 +55,12 @@ impl Shard {
     }
 
     /// Counts a grant; for the thread whose place it is.
-    #[inline]
-    pub(super) fn granted(&self, bytes: u64) {
+    fn granted(&self, bytes: u64) {
         self.granted.store(self.granted.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
     }
 
     /// Counts a return; for the thread whose place it is.
-    #[inline]
-    pub(super) fn released(&self, bytes: u64) {
+    fn released(&self, bytes: u64) {
         self.released.store(self.released.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
     }
 }
@@ -149,14 +148,21 @@ impl Shards {
 
     /// Everything that was given back, in bytes, modulo 2⁶⁴.
     pub(super) fn released_total(&self) -> u64 {
-        self.all().fold(0, |sum, shard| sum.wrapping_add(shard.released.load(Ordering::Acquire)))
+        self.total(|shard| &shard.released, Magazine::released_total)
     }
 
     /// What is granted now, in bytes. Returns are read first, and each follows its grant, so it never falls short.
     pub(super) fn outstanding(&self) -> u64 {
         let released = self.released_total();
-        let granted = self.all().fold(0u64, |sum, shard| sum.wrapping_add(shard.granted.load(Ordering::Acquire)));
+        let granted = self.total(|shard| &shard.granted, Magazine::granted_total);
         granted.wrapping_sub(released)
+    }
+
+    fn total(&self, of_shard: impl Fn(&Shard) -> &AtomicU64, of_magazine: impl Fn(&Magazine) -> u64) -> u64 {
+        self.all().fold(0, |sum, shard| {
+            let sum = sum.wrapping_add(of_shard(shard).load(Ordering::Acquire));
+            shard.magazines().fold(sum, |sum, (_, magazine)| sum.wrapping_add(of_magazine(magazine)))
+        })
     }
 
     /// Empties the magazines of every thread, or of one, for every stream or one; answers the blocks with their streams'
