@@ -16,4 +16,4 @@ pub mod trials;
 pub mod uses;
 
 pub use rig::Rig;
-pub use rows::{Clause, DriverRow, Kind, Leaks, Needs, Opened, SetCapturing, StackRow, table};
+pub use rows::{Clause, DriverRow, Kind, Leaks, Needs, Opened, SetCapturing, StackRow, requires_cuda, table};

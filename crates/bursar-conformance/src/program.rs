@@ -5,6 +5,7 @@
 //! a model that knows no streams, on any simulated schedule, on hardware, and through any stack. What is left open, such
 //! as whether work in flight has run yet, is asked and not compared.
 
+mod batch;
 mod generate;
 mod host;
 mod memory;
@@ -15,6 +16,7 @@ mod outcome;
 pub(crate) mod rng;
 mod run;
 
+pub use batch::{Shared, batches, trial};
 use bursar_core::{DeviceMemoryResource, Driver};
 use bursar_sim::Sim;
 use op::Op;

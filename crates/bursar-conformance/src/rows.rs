@@ -217,9 +217,20 @@ pub struct Clause {
     pub run: fn(&Rig),
 }
 
+/// Whether this machine is meant to have a device, so that trials which lack one fail instead of being ignored:
+/// `BURSAR_REQUIRE_CUDA=1` says so.
+///
+/// ```
+/// let is_ignored = |is_absent: bool| is_absent && !bursar_conformance::requires_cuda();
+/// assert!(!is_ignored(false), "what is there is tried");
+/// ```
+pub fn requires_cuda() -> bool {
+    std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1")
+}
+
 /// Every clause, for every driver and every stack that can hold it.
 pub fn table(drivers: &[DriverRow], stacks: &[StackRow], clauses: &[Clause]) -> Vec<Trial> {
-    let required = std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1");
+    let required = requires_cuda();
     let mut trials = Vec::new();
     for driver in drivers {
         let absent = (driver.open)(0).err();

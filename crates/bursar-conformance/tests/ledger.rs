@@ -6,6 +6,7 @@ mod parts;
 #[path = "ledger/stage.rs"]
 mod stage;
 
+use bursar_conformance::requires_cuda;
 use bursar_cuda::Cuda;
 use libtest_mimic::{Arguments, Trial};
 use parts::Driver;
@@ -25,8 +26,7 @@ fn main() -> ExitCode {
     if let Some(failed) = parts::play_if_asked() {
         return failed;
     }
-    let required = std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let absent = Cuda::load().is_err() && !required;
+    let absent = Cuda::load().is_err() && !requires_cuda();
     let trial = |driver: Driver, name: &str, run: Run| {
         let trial = Trial::test(format!("{}::{name}", driver.name()), move || {
             if driver == Driver::Cuda {

@@ -1,6 +1,7 @@
 //! D2 beside another library: cudarc uses the same device, between our calls and on other threads, and neither notices.
 #![allow(unsafe_code)]
 
+use bursar_conformance::requires_cuda;
 use bursar_core::{Bytes, DeviceId, RawStream, Stack, leaf, tag};
 use bursar_cuda::Cuda;
 use bursar_device::Gpu;
@@ -29,8 +30,7 @@ const TRIALS: &[(&str, Run)] = trials![
 ];
 
 fn main() {
-    let required = std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let ignored = Cuda::load().is_err() && !required;
+    let ignored = Cuda::load().is_err() && !requires_cuda();
     let trial = |&(name, run): &(&str, Run)| {
         let trial = Trial::test(name, move || {
             run(Cuda::load()?);

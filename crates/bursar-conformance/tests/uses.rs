@@ -2,17 +2,14 @@
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
-use bursar_conformance::program::{SEED_VARIABLE, seeds};
+use bursar_conformance::program::{SEED_VARIABLE, Shared, batches, seeds, trial};
 use bursar_conformance::uses::{Program, Ran, Shape, Swallow};
-use bursar_core::{DeviceId, Driver};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 const PROGRAMS: u64 = 1000;
-const PROGRAMS_PER_TRIAL: u64 = 100;
 const THREADED_PROGRAMS: u64 = 100;
 const CUDA_PROGRAMS: u64 = 40;
 /// How many programs are run again and again, each time with another wait lost.
@@ -83,29 +80,9 @@ fn programs_are_large_enough() -> Result<(), Failed> {
     }
 }
 
-/// The driver, its device open for all programs.
-fn cuda() -> Result<Arc<Cuda>, String> {
-    let cuda = Cuda::load().map_err(|absent| absent.to_string())?;
-    cuda.open(DeviceId(0)).map_err(|failure| failure.to_string())?;
-    Ok(cuda)
-}
-
-fn batches(programs: u64) -> impl Iterator<Item = Range<u64>> {
-    let all = seeds(0..programs);
-    let starts = all.clone().step_by(PROGRAMS_PER_TRIAL as usize);
-    starts.map(move |start| start..all.end.min(start + PROGRAMS_PER_TRIAL))
-}
-
-fn trial(name: &str, mut seeds: Range<u64>, run: impl Fn(u64) -> Result<(), Failed> + Send + 'static) -> Trial {
-    Trial::test(format!("{name}::{}_to_{}", seeds.start, seeds.end - 1), move || seeds.try_for_each(run))
-}
-
 fn main() {
     let arguments = Arguments::from_args();
-    let required = std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let cuda = cuda();
-    let ignored = cuda.is_err() && !required;
-    let cuda = Arc::new(Mutex::new(cuda));
+    let cuda = Shared::open(Cuda::load());
     let mut trials = vec![
         Trial::test("t1_every_wait_is_needed", every_wait_is_needed),
         Trial::test("t1_few_waits_of_copies_are_included_in_others", few_waits_of_copies_are_included_in_others),
@@ -121,12 +98,7 @@ fn main() {
     for (name, threads) in large {
         let shape = Shape { threads, ..Shape::LARGE };
         for seeds in batches(CUDA_PROGRAMS) {
-            let cuda = cuda.clone();
-            let on_cuda = move |seed| match &*cuda.lock().unwrap_or_else(PoisonError::into_inner) {
-                Ok(cuda) => is_right_on_cuda(cuda, seed, shape),
-                Err(absent) => Err(Failed::from(absent)),
-            };
-            trials.push(trial(name, seeds, on_cuda).with_ignored_flag(ignored));
+            trials.push(cuda.trial(name, seeds, move |cuda, seed| is_right_on_cuda(cuda, seed, shape)));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();

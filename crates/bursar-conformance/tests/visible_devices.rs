@@ -1,6 +1,7 @@
 //! D3: ordinals follow `CUDA_VISIBLE_DEVICES`, in every form it allows. The driver reads the variable once a process, so
 //! each form is tried in a process of its own.
 
+use bursar_conformance::requires_cuda;
 use bursar_core::{DeviceId, Driver};
 use bursar_cuda::Cuda;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -66,8 +67,7 @@ fn main() -> std::process::ExitCode {
     if std::env::var_os(ASKED).is_some() {
         return answer();
     }
-    let required = std::env::var_os("BURSAR_REQUIRE_CUDA").is_some_and(|value| value == "1");
-    let ignored = Cuda::load().is_err() && !required;
+    let ignored = Cuda::load().is_err() && !requires_cuda();
     let clauses: [(&str, Clause); 2] = [
         ("d3_nothing_visible_is_no_device_and_says_why", d3_nothing_visible_is_no_device_and_says_why),
         ("d3_devices_are_numbered_in_the_order_they_are_named", d3_devices_are_numbered_in_the_order_they_are_named),

@@ -140,20 +140,34 @@ impl DeviceContext {
         let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
         let dst = range(block, offset, bytes)?;
         self.run([block.stream()], bytes, stream, |raw| {
-            let (driver, device) = (self.driver(), self.device());
             // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `unit` is borrowed, and has
             // room for one unit because there are bytes to fill; `run` passes a live stream that is ordered after the
             // block's own.
-            unsafe { driver.copy_to_device(device, raw, dst, unit.as_ptr(), width) }?;
-            let mut filled = width;
-            while filled < bytes {
-                let more = filled.min(bytes - filled);
-                // SAFETY: as above; what is copied ends where the copy begins.
-                unsafe { driver.copy_on_device(device, raw, dst.offset(filled), dst, more) }?;
-                filled += more;
-            }
-            Ok(())
+            unsafe { self.driver().copy_to_device(self.device(), raw, dst, unit.as_ptr(), width) }?;
+            // SAFETY: as above; what is filled are `bytes` of the block.
+            unsafe { self.repeat_first(raw, dst, width, bytes) }
         })
+    }
+
+    /// Repeats the first `width` bytes at `dst` until there are `bytes`: each copy is as long as all before it.
+    ///
+    /// # Safety
+    /// What [`Driver::copy_on_device`](crate::Driver::copy_on_device) asks of a copy within the `bytes` at `dst`.
+    pub(crate) unsafe fn repeat_first(
+        &self,
+        raw: RawStream,
+        dst: DevicePtr,
+        width: u64,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let mut filled = width;
+        while filled < bytes {
+            let more = filled.min(bytes - filled);
+            // SAFETY: the caller's promise; what is copied ends where the copy begins.
+            unsafe { self.driver().copy_on_device(self.device(), raw, dst.offset(filled), dst, more) }?;
+            filled += more;
+        }
+        Ok(())
     }
 
     /// Submits work on blocks whose own streams are `homes` and waits for it.

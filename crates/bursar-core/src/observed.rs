@@ -26,8 +26,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Observed<R> {
     inner: R,
-    /// The tally of the device, if it had one when this was made, and the short way there.
-    tally: Option<Arc<Tally>>,
+    /// The short way to the device's tally, if it had one when this was made.
     counter: Counter,
 }
 
@@ -35,9 +34,9 @@ impl<R: DeviceMemoryResource> Observed<R> {
     /// Observes `inner`.
     pub fn new(inner: R) -> Self {
         let context = inner.context();
-        let tally = context.sink().tally().cloned();
-        let counter = tally.as_ref().map(|tally| Counter::new(tally, context.device())).unwrap_or_default();
-        Self { inner, tally, counter }
+        let tally = context.sink().tally();
+        let counter = tally.map(|tally| Counter::new(tally, context.device())).unwrap_or_default();
+        Self { inner, counter }
     }
 
     /// What is observed.
@@ -53,7 +52,7 @@ impl<R: DeviceMemoryResource> Observed<R> {
 
     /// Where blocks are counted; a device has one such place, once it has any.
     fn tally(&self) -> Option<&Tally> {
-        self.tally.as_ref().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
+        self.counter.tally().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
     }
 
     /// Counts a block that was granted.

@@ -9,13 +9,14 @@ mod shard;
 mod slack;
 
 use crate::{AllocTag, Bytes, DeviceId, Holding};
-use chunks::Chunks;
-use level::Level;
+use cell::Cell;
+use level::{Levels, Shares};
 use place::{DEVICES, NEAR_TAGS, Place, TAGS};
 use scopes::Scopes;
 use shard::{Here, Shards};
 use slack::Step;
 use std::fmt;
+use std::sync::Arc;
 
 /// How many bytes and how many blocks.
 ///
@@ -75,14 +76,14 @@ pub struct Counts {
 #[derive(Debug, Default)]
 pub struct Tally {
     shards: Shards,
-    whole: Level,
-    tags: Chunks<Level, NEAR_TAGS>,
+    levels: Levels,
 }
 
 /// Counts blocks of one device where the current thread counted last, which takes a few instructions, and leaves the others
 /// to the [`Tally`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Counter {
+    tally: Option<Arc<Tally>>,
     /// The tally's number; zero where blocks have to be counted the long way.
     number: u64,
     /// The device's first cell.
@@ -90,29 +91,42 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    pub(crate) fn new(tally: &Tally, device: DeviceId) -> Self {
+    pub(crate) fn new(tally: &Arc<Tally>, device: DeviceId) -> Self {
         let place = Place::of(device, AllocTag::UNTAGGED).near();
-        place.map_or_else(Self::default, |place| Self { number: tally.shards.number(), first: place.index() })
+        let (number, first) = place.map_or((0, 0), |place| (tally.shards.number(), place.index()));
+        Self { tally: Some(tally.clone()), number, first }
+    }
+
+    /// For whom it counts, if anybody.
+    pub(crate) const fn tally(&self) -> Option<&Arc<Tally>> {
+        self.tally.as_ref()
     }
 
     /// Counts a block that was granted; `false` if the tally has to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn granted(&self, tag: AllocTag, bytes: Bytes) -> bool {
-        let cell = self.step(tag, Step::down(bytes.get()));
-        cell.map(|cell| cell.rise(bytes.get())).is_some()
+        let bytes = bytes.get();
+        let cell = self.moved(tag, Step::down(bytes), |shares| shares.rise(bytes));
+        cell.map(|cell| cell.rise(bytes)).is_some()
     }
 
     /// Counts a block that was freed; `false` if the tally has to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn freed(&self, tag: AllocTag, bytes: Bytes) -> bool {
-        let cell = self.step(tag, Step::up(bytes.get()));
-        cell.map(|cell| cell.fall(bytes.get())).is_some()
+        let bytes = bytes.get();
+        let cell = self.moved(tag, Step::up(bytes), |shares| shares.fall(bytes));
+        cell.map(|cell| cell.fall(bytes)).is_some()
     }
 
-    #[inline]
-    fn step(&self, tag: AllocTag, step: Step) -> Option<&'static cell::Cell> {
+    /// Moves both slacks by a step or, if that is not enough, both levels, and answers the cell that is left to count in.
+    #[inline(always)]
+    fn moved(&self, tag: AllocTag, step: Step, change: impl FnOnce(Shares<'_>)) -> Option<&'static Cell> {
         let tag = tag.index();
-        if tag < NEAR_TAGS { shard::last(self.number)?.step_near(tag, self.first + tag, step) } else { None }
+        let shard = if tag < NEAR_TAGS { shard::last(self.number)? } else { return None };
+        if !shard.step_near(tag, step) {
+            change(shard.shares_near(&self.tally.as_ref()?.levels, tag)?);
+        }
+        Some(shard.cell_near(self.first + tag))
     }
 }
 
@@ -146,26 +160,20 @@ impl Tally {
     #[cold]
     pub fn restored(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         let bytes = bytes.get();
-        self.with(Place::of(device, tag), |here, level| {
-            self.whole.rise(here.whole, bytes);
-            level.rise(here.tag, bytes);
-            here.cell.restore(bytes);
-            here.scopes.restore(bytes);
-        });
+        self.with(Place::of(device, tag), |here| here.restore(bytes));
     }
 
     /// Everything, whatever its tag.
     pub fn counts(&self) -> Counts {
         let (current, total) = self.shards.sum(None, None);
-        Counts { current, peak: self.whole.peak(current), total }
+        Counts { current, peak: self.shards.peak(None, current), total }
     }
 
     /// What was counted for one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
         let Place { tag, .. } = Place::of(DeviceId(0), tag).bounded();
         let (current, total) = self.shards.sum(None, Some(tag));
-        let peak = self.tags.get(tag).map_or(current, |level| level.peak(current));
-        Counts { current, peak, total }
+        Counts { current, peak: self.shards.peak(Some(tag), current), total }
     }
 
     /// Every tag that was ever counted, the largest holder first.
@@ -216,110 +224,20 @@ impl Tally {
     /// Counts a grant for which a step is not enough.
     #[cold]
     fn claim(&self, place: Place, bytes: u64) {
-        self.with(place, |here, level| {
-            self.whole.rise(here.whole, bytes);
-            level.rise(here.tag, bytes);
-            here.cell.rise(bytes);
-            here.scopes.rise(bytes);
-        });
+        self.with(place, |here| here.rise(bytes));
     }
 
     /// Counts a free for which a step is not enough.
     #[cold]
     fn disclaim(&self, place: Place, bytes: u64) {
-        self.with(place, |here, level| {
-            self.whole.fall(here.whole, bytes);
-            level.fall(here.tag, bytes);
-            here.cell.fall(bytes);
-            here.scopes.fall(bytes);
-        });
+        self.with(place, |here| here.fall(bytes));
     }
 
-    /// Counts in the current thread's place and at the level of a tag.
-    fn with(&self, place: Place, count: impl FnOnce(Here<'_>, &Level)) {
-        let place = place.bounded();
-        self.shards.with(|shard| count(shard.at(place), self.tags.get_or_make(place.tag)));
+    /// Counts in the current thread's place.
+    fn with(&self, place: Place, count: impl FnOnce(Here<'_>)) {
+        self.shards.with(|shard| shard.count(&self.levels, place.bounded(), count));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tag;
-    use std::cell::RefCell;
-    use std::sync::Arc;
-    use std::sync::mpsc::{Sender, channel};
-
-    const BYTES: Bytes = Bytes(512);
-
-    fn current(tally: &Tally) -> u64 {
-        tally.counts().current.count
-    }
-
-    #[test]
-    fn g2_tallies_that_a_thread_counts_for_in_turn_are_told_apart() {
-        let tallies = [Tally::default(), Tally::default()];
-        let counters = tallies.each_ref().map(|tally| Counter::new(tally, DeviceId(0)));
-        for (tally, counter) in tallies.iter().zip(counters) {
-            tally.granted(DeviceId(0), tag!("turn"), BYTES);
-            tally.freed(DeviceId(0), tag!("turn"), BYTES);
-            tally.granted(DeviceId(0), tag!("turn"), BYTES);
-            assert!(counter.freed(tag!("turn"), BYTES), "it is where the thread counted last");
-        }
-        assert!(!counters[0].granted(tag!("turn"), BYTES), "the other is");
-        assert!(counters[1].granted(tag!("turn"), BYTES));
-        assert_eq!(tallies.each_ref().map(current), [0, 1]);
-        assert_eq!(tallies.each_ref().map(|tally| tally.counts().total.count), [2, 3]);
-    }
-
-    #[test]
-    fn g2_a_tally_begins_with_nothing_wherever_others_counted_before() {
-        for _ in 0..3 {
-            let tally = Tally::default();
-            let far = AllocTag::intern("far away");
-            assert_eq!((tally.counts(), tally.counts_of(far)), (Counts::default(), Counts::default()));
-            assert_eq!(tally.open_scope(), 0);
-            for device in [0, 7, 40] {
-                tally.granted(DeviceId(device), far, BYTES);
-                tally.granted(DeviceId(device), AllocTag::UNTAGGED, BYTES);
-            }
-            tally.freed(DeviceId(0), far, BYTES);
-            assert_eq!((current(&tally), tally.counts().peak.count), (5, 6));
-        }
-    }
-
-    /// Says, when its thread is past its end, whether it could still be counted where the thread counted last.
-    struct Last(RefCell<Option<(Counter, Sender<bool>)>>);
-
-    impl Drop for Last {
-        fn drop(&mut self) {
-            if let Some((counter, says)) = self.0.take() {
-                says.send(counter.granted(tag!("last"), BYTES)).expect("somebody hears");
-            }
-        }
-    }
-
-    #[test]
-    fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
-        thread_local! {
-            static LAST: Last = const { Last(RefCell::new(None)) };
-        }
-        let (says, hears) = channel();
-        let tally = Arc::new(Tally::default());
-        let counter = Counter::new(&tally, DeviceId(0));
-        let thread = std::thread::spawn({
-            let tally = tally.clone();
-            move || {
-                // Before the thread has a number, and so gone after it.
-                LAST.with(|last| last.0.replace(Some((counter, says))));
-                tally.granted(DeviceId(0), tag!("last"), BYTES);
-                tally.freed(DeviceId(0), tag!("last"), BYTES);
-                tally.granted(DeviceId(0), tag!("last"), BYTES);
-                assert!(counter.freed(tag!("last"), BYTES));
-            }
-        });
-        thread.join().expect("no panic");
-        assert_eq!(hears.recv(), Ok(false));
-        assert_eq!(current(&tally), 0);
-    }
-}
+mod tests;

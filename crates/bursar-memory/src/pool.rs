@@ -12,6 +12,7 @@ mod growth;
 mod hand;
 mod hands;
 mod lane;
+mod latch;
 mod layer;
 mod magazine;
 mod middle;
@@ -27,13 +28,14 @@ use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, MAX_ALIGN,
     MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
 };
+use latch::Guard;
 use magazine::{Kept, Magazine};
 use middle::Middle;
 use runs::UNIT;
 use shards::Here;
 use shelf::Shelf;
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What a [`PagePool`] makes of a frame source: stream-ordered memory that is reused before more is taken from below.
@@ -95,7 +97,8 @@ struct Want {
 }
 
 impl<F: FrameSource> Pool<F> {
-    fn middle(&self) -> MutexGuard<'_, Middle> {
+    #[inline(always)]
+    fn middle(&self) -> Guard<'_, Middle> {
         self.shelf.middle()
     }
 
@@ -160,7 +163,6 @@ impl<F: FrameSource> Pool<F> {
     }
 
     /// A block that is not in the thread's magazine.
-    #[inline]
     fn obtain(&self, want: Want) -> Result<u64> {
         match self.take_free(want) {
             Some(at) => Ok(at),
@@ -169,7 +171,7 @@ impl<F: FrameSource> Pool<F> {
     }
 
     /// What the stream or everyone has free, unless some streams should be asked first.
-    #[inline(never)]
+    #[inline(always)]
     fn take_free(&self, want: Want) -> Option<u64> {
         let mut middle = self.middle();
         if middle.should_look(want.place, want.len) {
@@ -178,18 +180,47 @@ impl<F: FrameSource> Pool<F> {
         middle.take(want.place, want.len, want.align)
     }
 
-    /// Frees a run on a stream; `false` where a part of it is free there already.
-    #[inline(never)]
-    fn free(&self, place: usize, kept: Kept) -> bool {
-        self.middle().free(place, kept.at, kept.len)
-    }
-
     /// Gives back what the thread's magazine has no room for.
     #[cold]
     fn overflow(&self, magazine: &Magazine, place: usize, kept: Kept) {
         if let Some(Kept { at, len }) = magazine.exchange(kept) {
             self.middle().give(place, at, len);
         }
+    }
+
+    /// Grants what the thread's magazine does not have, for a stream that it has at hand.
+    #[inline(never)]
+    fn grant_at_hand(&self, bytes: u64, stream: Stream, tag: AllocTag, magazine: &Magazine) -> Result<DeviceBlock> {
+        let (len, align) = self.settings.units(bytes, MIN_ALIGN)?;
+        let want = Want { len, align, place: stream.slot() };
+        let at = match self.take_free(want) {
+            Some(at) => at,
+            None => self.find(want)?,
+        };
+        magazine.granted(len * UNIT);
+        Ok(hands::block((at, len), bytes, stream, tag, self.owner))
+    }
+
+    /// Takes back what the thread's magazine has no place for, on a stream that it has at hand.
+    #[inline(never)]
+    fn accept_at_hand(&self, block: DeviceBlock, stream: Stream, magazine: &Magazine) -> Result<(), Refused> {
+        if !self.is_own(&block) {
+            return Err(self.foreign(block));
+        }
+        let Kept { at, len } = kept(&block);
+        if len <= self.settings.longest_kept {
+            self.overflow(magazine, stream.slot(), Kept { at, len });
+        } else if !self.middle().free(stream.slot(), at, len) {
+            return Err(free_already(block));
+        }
+        magazine.released(len * UNIT);
+        Ok(())
+    }
+
+    #[cold]
+    fn foreign(&self, block: DeviceBlock) -> Refused {
+        let error = Error::ForeignBlock { device: self.context.device(), ptr: block.ptr() };
+        Refused { block, error }
     }
 
     /// Whether a block can be one of this pool's: made here, in one piece of its memory.
@@ -308,7 +339,7 @@ impl<F: FrameSource> Pool<F> {
                 }
                 true
             }
-            _ => self.free(stream.slot(), kept),
+            _ => self.middle().free(stream.slot(), kept.at, kept.len),
         }
     }
 
@@ -399,34 +430,36 @@ impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
 
     #[inline(always)]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        if align != MIN_ALIGN && (align > MIN_ALIGN || !align.is_power_of_two()) {
+            return self.grant(bytes, align, stream, tag);
+        }
+        let Some(magazine) = self.at_hand(stream) else { return self.grant(bytes, align, stream, tag) };
         let last = bytes.wrapping_sub(1);
         if last < self.settings.quick
-            && align == MIN_ALIGN
-            && let Some(magazine) = self.at_hand(stream)
             && let len = (last / UNIT + 1).max(self.settings.fixed)
             && let Some(at) = magazine.take(len)
         {
             magazine.granted(len * UNIT);
             return Ok(hands::block((at, len), bytes, stream, tag, self.owner));
         }
-        self.grant(bytes, align, stream, tag)
+        self.grant_at_hand(bytes, stream, tag, magazine)
     }
 
     #[inline(always)]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let (at, bytes) = (block.ptr().0, block.granted().get());
-        if block.owner() == self.owner
-            && block.stream() == stream
-            && (at | bytes).is_multiple_of(UNIT)
-            && bytes.wrapping_sub(UNIT) < self.settings.quick
-            && let Some(magazine) = self.at_hand(stream)
+        if block.owner() != self.owner || block.stream() != stream || !(at | bytes).is_multiple_of(UNIT) {
+            return self.accept(block, stream);
+        }
+        let Some(magazine) = self.at_hand(stream) else { return self.accept(block, stream) };
+        if bytes.wrapping_sub(UNIT) < self.settings.quick
             && let Some(place) = magazine.place_for(bytes / UNIT)
         {
             place.fill(at / UNIT);
             magazine.released(bytes);
             return Ok(());
         }
-        self.accept(block, stream)
+        self.accept_at_hand(block, stream, magazine)
     }
 
     /// Blocks may be used on several streams: a free is ordered after whatever its stream was made to wait for.

@@ -185,6 +185,49 @@ fn g2_a_stack_is_counted_whole_and_by_tag() {
 }
 
 #[test]
+fn g2_a_stack_is_counted_exactly_whatever_the_sizes_in_and_out_of_scopes() {
+    for seed in 0..16 {
+        let context = context(Sim::builder().device(Bytes::gib(64)).immediate().build());
+        let (statistics, stream) = (Statistics::default(), context.default_stream());
+        let memory = Stack::new().observe(statistics.clone()).over(leaf::Async).build(&context).expect("a stack");
+        let tags = [tag!("first"), tag!("second"), tag!("third")];
+        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut model, mut scope) = ([Counts::default(); 4], None);
+        for step in 0..900 {
+            if step % 100 == 0 {
+                scope = (step % 300 == 100).then(|| (statistics.scope(), statistics.counts().total));
+            }
+            let (action, at, bytes) = if live.is_empty() || (dice.below(4) > 0) == (step % 600 < 400) {
+                let at = dice.below(3) as usize;
+                let block = memory.allocate(dice.size(64 << 20), 256, stream, tags[at]).expect("room");
+                let bytes = block.granted().get();
+                live.push((at, block));
+                (Action::Allocate, at, bytes)
+            } else {
+                let (at, block) = live.swap_remove(dice.below(live.len() as u64) as usize);
+                let bytes = block.granted().get();
+                memory.deallocate(block, stream).expect("its own");
+                (Action::Free, at, bytes)
+            };
+            for counts in [at, 3] {
+                apply(&mut model[counts], action, bytes);
+            }
+            assert_eq!(statistics.counts(), model[3], "seed {seed}, step {step}");
+            assert_eq!(statistics.counts_of(tags[at]), model[at], "seed {seed}, step {step}");
+            if let Some((scope, before)) = &scope {
+                let scoped = scope.counts().total;
+                assert_eq!(
+                    amount(scoped.bytes.get() + before.bytes.get(), scoped.count + before.count),
+                    model[3].total
+                );
+            }
+        }
+        live.into_iter().for_each(|(_, block)| memory.deallocate(block, stream).expect("its own"));
+        assert_eq!(statistics.counts().current, Amount::default(), "seed {seed}");
+    }
+}
+
+#[test]
 fn r3_a_refused_free_is_still_counted() {
     let context = context(Sim::immediate());
     let statistics = Statistics::default();

@@ -104,6 +104,23 @@ fn a_failure_of_one_thread_ends_the_others_and_everything_is_given_back() {
 }
 
 #[test]
+fn a_refused_allocation_is_not_waited_for_by_the_thread_that_would_free_it() {
+    let trace = trace(&[
+        (1, "allocate", 0x1000, 2 << 20, 1),
+        (1, "allocate", 0x2000, 600 << 10, 1),
+        (2, "free", 0x1000, 2 << 20, 2),
+        (2, "free", 0x2000, 600 << 10, 2),
+    ]);
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::mib(1))).over(leaf::Async);
+        tell.send(replayed(&trace, Sim::immediate(), &stack))
+    });
+    let cost = told.recv_timeout(Duration::from_secs(120)).expect("nobody waits for ever");
+    assert_eq!((cost.refused, cost.peak_live), (1, Bytes::kib(600)));
+}
+
+#[test]
 fn watching_sees_every_operation_in_order_with_its_block() {
     let trace = bursar_trace::bundled();
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");

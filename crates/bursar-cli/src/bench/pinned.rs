@@ -49,6 +49,9 @@ struct Row {
     pages_asked: Option<usize>,
     /// Those of them on the device's node; where that is unknown, on whichever node has most.
     pages_on_node: Option<usize>,
+    /// Why the kernel does not say where pages are.
+    #[serde(skip)]
+    pages_unknown: Option<Errno>,
     h2d_bytes_per_second: f64,
     d2h_bytes_per_second: f64,
     placement: Option<String>,
@@ -115,7 +118,7 @@ impl Bench<'_> {
         let start = Instant::now();
         let memory = make(self)?;
         let seconds = start.elapsed().as_secs_f64();
-        let pages = memory.pages(self.workers.node_of(&self.context)).ok();
+        let pages = memory.pages(self.workers.node_of(&self.context));
         let placement = memory.placement();
         self.progress.step(&format!("{method}: copying"));
         let (h2d, d2h) = self.copy(memory)?;
@@ -123,8 +126,9 @@ impl Bench<'_> {
             method,
             seconds,
             bytes_per_second: self.bytes as f64 / seconds,
-            pages_asked: pages.map(|(asked, _)| asked),
-            pages_on_node: pages.map(|(_, there)| there),
+            pages_asked: pages.ok().map(|(asked, _)| asked),
+            pages_on_node: pages.ok().map(|(_, there)| there),
+            pages_unknown: pages.err(),
             h2d_bytes_per_second: h2d,
             d2h_bytes_per_second: d2h,
             placement,
@@ -200,6 +204,11 @@ impl Show for Pinned {
             let [made, h2d, d2h] = [row.bytes_per_second, row.h2d_bytes_per_second, row.d2h_bytes_per_second].map(rate);
             writeln!(out, "{:>10} {:>10.4} {made:>14} {pages:>16} {h2d:>14} {d2h:>14}", row.method, row.seconds)?;
         }
+        for row in rows {
+            if let Some(why) = row.pages_unknown {
+                writeln!(out, "{FAINT}{}: the kernel does not say where the pages are: {why}{FAINT:#}", row.method)?;
+            }
+        }
         for row in rows.iter().filter(|row| row.method == "bursar") {
             writeln!(out, "{FAINT}{}{FAINT:#}", row.placement.as_deref().unwrap_or_default())?;
         }
@@ -209,5 +218,34 @@ impl Show for Pinned {
             pool.ns_per_pair,
             Bytes(pool.bytes as u64)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n4_why_nobody_knows_where_pages_are_is_said() {
+        let row = |method, pages_unknown| Row {
+            method,
+            seconds: 1.0,
+            bytes_per_second: 1e9,
+            pages_asked: None,
+            pages_on_node: None,
+            pages_unknown,
+            h2d_bytes_per_second: 1e9,
+            d2h_bytes_per_second: 1e9,
+            placement: None,
+        };
+        // Not permitted.
+        let rows = vec![row("driver", Some(Errno(1))), row("pageable", None)];
+        let pool = Pool { bytes: PAIR, pairs: 1, ns_per_pair: 1.0 };
+        let mut shown = Vec::new();
+        let pinned = Pinned { driver: "a driver".to_owned(), numa_node: None, bytes: 1 << 20, rows, pool };
+        pinned.show(&mut shown).expect("memory takes everything");
+        let shown = String::from_utf8(shown).expect("text");
+        let why: Vec<_> = shown.lines().filter(|line| line.contains("does not say")).collect();
+        assert!(matches!(why[..], [why] if why.contains("driver") && why.contains("not permitted")), "{shown}");
     }
 }

@@ -1,10 +1,7 @@
 //! A driver that loses one wait.
 #![allow(unsafe_code)]
 
-use bursar_core::{
-    DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link, MemoryInfo,
-    Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream,
-};
+use bursar_core::{DeviceId, Driver, DriverResult, RawEvent, RawStream, driver_methods};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -40,19 +37,20 @@ impl Swallow {
     }
 }
 
-/// Methods that are forwarded unchanged.
+/// A method that is forwarded unchanged, as all are but one.
 macro_rules! forwarded {
-    ($(fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => { $(
+    (unsafe fn stream_wait $($signature:tt)*) => {};
+    (fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
         fn $method(&self, $($arg: $type),*) -> $answer {
             self.inner.$method($($arg),*)
         }
-    )* };
-    ($(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => { $(
-        unsafe fn $method(&self, device: DeviceId, $($arg: $type),*) -> DriverResult<$answer> {
+    };
+    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
+        unsafe fn $method(&self, $($arg: $type),*) -> $answer {
             // SAFETY: the caller's own promise.
-            unsafe { self.inner.$method(device, $($arg),*) }
+            unsafe { self.inner.$method($($arg),*) }
         }
-    )* };
+    };
 }
 
 // SAFETY: what is given out is what a driver that upholds the contract gave out; that a wait is lost breaks the order of
@@ -67,53 +65,5 @@ unsafe impl Driver for Swallow {
         unsafe { self.inner.stream_wait(device, stream, event) }
     }
 
-    unsafe fn note(&self, device: DeviceId, note: Note) {
-        // SAFETY: the caller's own promise.
-        unsafe { self.inner.note(device, note) }
-    }
-
-    forwarded! {
-        fn describe() -> String;
-        fn listens() -> bool;
-        fn device_count() -> u32;
-        fn last_error(device: DeviceId) -> Option<DriverError>;
-        fn facts(device: DeviceId) -> DriverResult<DeviceFacts>;
-        fn memory(device: DeviceId) -> DriverResult<MemoryInfo>;
-        fn links(device: DeviceId) -> DriverResult<Vec<Link>>;
-        fn open(device: DeviceId) -> DriverResult<RawContext>;
-        fn allocate(device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
-        fn stream_create(device: DeviceId, priority: i32) -> DriverResult<RawStream>;
-        fn event_create(device: DeviceId) -> DriverResult<RawEvent>;
-        fn address_reserve(device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr>;
-        fn pages_create(device: DeviceId, bytes: u64) -> DriverResult<RawPages>;
-        fn host_allocate(device: DeviceId, bytes: usize, flags: HostFlags) -> DriverResult<*mut u8>;
-    }
-
-    forwarded! {
-        unsafe fn close() -> ();
-        unsafe fn free(ptr: DevicePtr) -> ();
-        unsafe fn allocate_async(stream: RawStream, bytes: u64) -> DevicePtr;
-        unsafe fn free_async(stream: RawStream, ptr: DevicePtr) -> ();
-        unsafe fn stream_destroy(stream: RawStream) -> ();
-        unsafe fn stream_query(stream: RawStream) -> Progress;
-        unsafe fn stream_synchronize(stream: RawStream) -> ();
-        unsafe fn stream_is_capturing(stream: RawStream) -> bool;
-        unsafe fn event_destroy(event: RawEvent) -> ();
-        unsafe fn event_record(event: RawEvent, stream: RawStream) -> ();
-        unsafe fn event_query(event: RawEvent) -> Progress;
-        unsafe fn event_synchronize(event: RawEvent) -> ();
-        unsafe fn address_release(ptr: DevicePtr, bytes: u64) -> ();
-        unsafe fn pages_release(pages: RawPages) -> ();
-        unsafe fn pages_map(ptr: DevicePtr, bytes: u64, pages: RawPages) -> ();
-        unsafe fn pages_allow(ptr: DevicePtr, bytes: u64) -> ();
-        unsafe fn pages_unmap(ptr: DevicePtr, bytes: u64) -> ();
-        unsafe fn host_free(ptr: *mut u8) -> ();
-        unsafe fn host_register(ptr: *mut u8, bytes: usize, flags: HostFlags) -> ();
-        unsafe fn host_unregister(ptr: *mut u8) -> ();
-        unsafe fn copy_to_device(stream: RawStream, dst: DevicePtr, src: *const u8, bytes: u64) -> ();
-        unsafe fn copy_to_host(stream: RawStream, dst: *mut u8, src: DevicePtr, bytes: u64) -> ();
-        unsafe fn copy_on_device(stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> ();
-        unsafe fn fill(stream: RawStream, dst: DevicePtr, pattern: Pattern, count: u64) -> ();
-        unsafe fn host_function(stream: RawStream, function: HostFunction) -> ();
-    }
+    driver_methods!(forwarded);
 }

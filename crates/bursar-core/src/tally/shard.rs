@@ -3,7 +3,7 @@
 use super::Amount;
 use super::cell::{Cell, Cells};
 use super::chunks::Chunks;
-use super::level::above_zero;
+use super::level::{Levels, Share, Shares, Top, above_zero};
 use super::place::{NEAR_TAGS, Place};
 use super::scopes::Scopes;
 use super::slack::{Slack, Step};
@@ -20,41 +20,96 @@ pub(super) struct Shard {
     whole: Slack,
     tags: Chunks<Slack, NEAR_TAGS>,
     cells: Cells,
+    tops: Tops,
     scopes: Scopes,
 }
 
-/// Everything of a thread that a block is counted in.
+/// The highest that the thread ever made a tally's levels stand.
+#[derive(Debug)]
+struct Tops {
+    whole: Top,
+    tags: Chunks<Top, NEAR_TAGS>,
+}
+
+/// Everything that a block is counted in.
 pub(super) struct Here<'a> {
-    pub(super) whole: &'a Slack,
-    pub(super) tag: &'a Slack,
-    pub(super) cell: &'a Cell,
-    pub(super) scopes: &'a Scopes,
+    shares: Shares<'a>,
+    cell: &'a Cell,
+    scopes: &'a Scopes,
+}
+
+impl Here<'_> {
+    /// Counts a block that was granted.
+    pub(super) fn rise(self, bytes: u64) {
+        self.shares.rise(bytes);
+        self.cell.rise(bytes);
+        self.scopes.rise(bytes);
+    }
+
+    /// Counts a block that was freed.
+    pub(super) fn fall(self, bytes: u64) {
+        self.shares.fall(bytes);
+        self.cell.fall(bytes);
+        self.scopes.fall(bytes);
+    }
+
+    /// Undoes [`fall`](Self::fall).
+    pub(super) fn restore(self, bytes: u64) {
+        self.shares.rise(bytes);
+        self.cell.restore(bytes);
+        self.scopes.restore(bytes);
+    }
 }
 
 impl Shard {
     const fn new() -> Self {
         let tags = Chunks::new([const { Slack::new() }; NEAR_TAGS]);
-        Self { whole: Slack::new(), tags, cells: Cells::new(), scopes: Scopes::new() }
+        let tops = Tops { whole: Top::new(), tags: Chunks::new([const { Top::new() }; NEAR_TAGS]) };
+        Self { whole: Slack::new(), tags, cells: Cells::new(), tops, scopes: Scopes::new() }
     }
 
-    /// Where a block of a place that is told apart is counted.
-    pub(super) fn at(&self, place: Place) -> Here<'_> {
-        let (tag, cell) = (self.tags.get_or_make(place.tag), self.cells.get_or_make(place));
-        Here { whole: &self.whole, tag, cell, scopes: &self.scopes }
+    /// Counts a block of a place that is told apart, halted or not.
+    pub(super) fn count(&self, levels: &Levels, place: Place, count: impl FnOnce(Here<'_>)) {
+        let Place { tag, .. } = place;
+        let (level, slack) = (levels.tags.get_or_make(tag), self.tags.get_or_make(tag));
+        let shares = self.shares(levels, Share { level, slack, top: self.tops.tags.get_or_make(tag) });
+        self.whole.halt(false);
+        count(Here { shares, cell: self.cells.get_or_make(place), scopes: &self.scopes });
+        self.whole.halt(self.scopes.any_open());
     }
 
-    /// Opens, reads or closes scopes. While any is open, every step is halted, so that it is counted there too.
+    /// The shares of everything and of a tag that is near, unless they are halted.
+    #[inline]
+    pub(super) fn shares_near<'a>(&'a self, levels: &'a Levels, tag: usize) -> Option<Shares<'a>> {
+        if self.whole.is_halted() {
+            return None;
+        }
+        let (level, slack) = (levels.tags.nearest(tag), self.tags.nearest(tag));
+        Some(self.shares(levels, Share { level, slack, top: self.tops.tags.nearest(tag) }))
+    }
+
+    #[inline]
+    fn shares<'a>(&'a self, levels: &'a Levels, tag: Share<'a>) -> Shares<'a> {
+        Shares { whole: Share { level: &levels.whole, slack: &self.whole, top: &self.tops.whole }, tag }
+    }
+
+    /// Opens, reads or closes scopes. While any is open everything is halted, so that it is counted there too.
     pub(super) fn scopes<T>(&self, f: impl FnOnce(&Scopes) -> T) -> T {
         let result = f(&self.scopes);
         self.whole.halt(self.scopes.any_open());
         result
     }
 
-    /// Moves both slacks by a step and answers the cell that is left to count in, if that is all there is to do, for a
-    /// tag that is near and a cell by its [index](Place::index).
+    /// Moves both slacks by a step, for a tag that is near, if that is enough.
     #[inline]
-    pub(super) fn step_near(&self, tag: usize, cell: usize, step: Step) -> Option<&Cell> {
-        Slack::shift(&self.whole, self.tags.nearest(tag), step).then(|| self.cells.nearest(cell))
+    pub(super) fn step_near(&self, tag: usize, step: Step) -> bool {
+        Slack::shift(&self.whole, self.tags.nearest(tag), step)
+    }
+
+    /// The cell of a place that is near, by its [index](Place::index).
+    #[inline]
+    pub(super) fn cell_near(&self, index: usize) -> &Cell {
+        self.cells.nearest(index)
     }
 
     /// Makes it what it was when it was new.
@@ -62,6 +117,8 @@ impl Shard {
         self.whole.clear();
         self.tags.one_or_all(None).for_each(Slack::clear);
         self.cells.clear();
+        self.tops.whole.clear();
+        self.tops.tags.one_or_all(None).for_each(Top::clear);
         self.scopes.clear();
     }
 
@@ -70,6 +127,13 @@ impl Shard {
     fn step(&self, place: Place, step: Step) -> Option<&Cell> {
         let (tag, cell) = (self.tags.near(place.tag)?, self.cells.near(place)?);
         Slack::shift(&self.whole, tag, step).then_some(cell)
+    }
+}
+
+impl Tops {
+    /// The whole's, or a tag's, if there is one.
+    fn of(&self, tag: Option<usize>) -> Option<&Top> {
+        tag.map_or(Some(&self.whole), |tag| self.tags.get(tag))
     }
 }
 
@@ -159,6 +223,12 @@ impl Shards {
                 f(self.shards[THREADS].get_or_init(fresh))
             }
         }
+    }
+
+    /// The highest that a level ever stood, the whole's or a tag's, given where it stands.
+    pub(super) fn peak(&self, tag: Option<usize>, current: Amount) -> Amount {
+        let shards = self.shards.iter().filter_map(OnceLock::get);
+        shards.filter_map(|shard| shard.tops.of(tag)).fold(current, |peak, top| top.or(peak))
     }
 
     /// What is live and what was ever granted, on one device or all and for one tag or all. Frees are read before grants,

@@ -68,16 +68,24 @@ impl Slack {
         self.0.store(0, Relaxed);
     }
 
-    /// Bytes and blocks.
+    /// Bytes and blocks, while steps are not halted.
+    #[inline]
     pub(super) fn get(&self) -> (u64, u64) {
-        let word = self.0.load(Relaxed) & !HALT;
+        debug_assert!(!self.is_halted());
+        let word = self.0.load(Relaxed);
         (word >> BYTES_AT, word % BOUND_COUNT)
     }
 
+    #[inline]
     pub(super) fn set(&self, bytes: u64, count: u64) {
         debug_assert!(bytes < BOUND_BYTES && count < BOUND_COUNT);
-        let halted = self.0.load(Relaxed) & HALT;
-        self.0.store((bytes << BYTES_AT) | count | halted, Relaxed);
+        self.0.store((bytes << BYTES_AT) | count, Relaxed);
+    }
+
+    /// Whether every step fails.
+    #[inline]
+    pub(super) fn is_halted(&self) -> bool {
+        self.0.load(Relaxed) & HALT != 0
     }
 
     /// Makes every step from here on fail, or not.

@@ -63,14 +63,8 @@ impl TrackedBlock {
                 unsafe { driver.fill(device, raw, at, pattern, 1) }?;
                 at = at.offset(pattern.width());
             }
-            let mut filled = width;
-            while filled < bytes {
-                let more = filled.min(bytes - filled);
-                // SAFETY: as above; what is copied ends where the copy begins.
-                unsafe { driver.copy_on_device(device, raw, dst.offset(filled), dst, more) }?;
-                filled += more;
-            }
-            Ok(())
+            // SAFETY: as above; what is filled are `bytes` of the block.
+            unsafe { context.repeat_first(raw, dst, width, bytes) }
         })
     }
 

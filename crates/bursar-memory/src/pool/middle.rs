@@ -30,7 +30,7 @@ pub(super) struct Middle {
 const LARGE: u64 = (8 << 20) / UNIT;
 
 /// From this many units on, what a stream has freed since it was last asked is worth a question.
-const RICH: u64 = (4 << 20) / UNIT;
+const RICH: u64 = (12 << 20) / UNIT;
 
 /// For how many large requests after a growth others are asked.
 const PRESSURE: u32 = 4096;
@@ -130,16 +130,26 @@ impl Middle {
     #[inline(always)]
     pub(super) fn take(&mut self, place: usize, len: u64, align: u64) -> Option<u64> {
         let own = self.lanes.get_mut(place).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        let own = own.filter(|own| !own.is_empty());
         match own {
-            Some(own) if self.settled.is_empty() => own.take(len, align),
-            Some(own) => match (own.find_aligned(len, align), self.settled.find_aligned(len, align)) {
-                (Some(spot), other) if other.is_none_or(|other| spot.at < other.at) => {
-                    Some(own.carve(spot, len, align))
-                }
-                (_, spot) => Some(self.settled.carve(spot?, len, align)),
-            },
-            None => self.settled.take(len, align),
+            _ if align > 1 => self.take_lower(place, len, align),
+            Some(own) if self.settled.is_empty() => own.take(len),
+            Some(_) => self.take_lower(place, len, align),
+            None => self.settled.take(len),
         }
+    }
+
+    #[inline(never)]
+    fn take_lower(&mut self, place: usize, len: u64, align: u64) -> Option<u64> {
+        let everyones = self.settled.find_aligned(len, align);
+        let own = self.lanes.get_mut(place).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        if let Some(own) = own
+            && let Some(spot) = own.find_aligned(len, align)
+            && everyones.is_none_or(|other| spot.at < other.at)
+        {
+            return Some(own.carve(spot, len, align));
+        }
+        Some(self.settled.carve(everyones?, len, align))
     }
 
     /// `len` units of another stream that this one comes after already.

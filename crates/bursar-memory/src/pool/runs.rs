@@ -11,10 +11,12 @@
 mod chunk;
 mod group;
 mod shape;
+mod sizes;
 mod starts;
 
 use chunk::Chunk;
-use group::{Group, Head};
+use group::Group;
+use sizes::Wanted;
 use starts::{Starts, class};
 use std::ops::Range;
 
@@ -66,12 +68,13 @@ pub(super) struct Spot {
 #[derive(Debug, Default)]
 #[allow(clippy::vec_box, reason = "a chunk that is put in moves a pointer, not a chunk")]
 pub(super) struct Runs {
-    groups: Vec<Group>,
+    /// Once there has been a run there is a group, and a chunk in it.
+    groups: Vec<Box<Group>>,
     total: u64,
+    /// Where searches begin while there are several groups.
     starts: Starts,
-    /// Chunks, and room for those of a group, that are not in use, so that runs which come and go allocate nothing.
+    /// Chunks that are not in use, so that runs which come and go allocate nothing.
     spare: Vec<Box<Chunk>>,
-    rows: Vec<Vec<Head>>,
 }
 
 impl Runs {
@@ -86,72 +89,80 @@ impl Runs {
 
     /// The longest run, in units.
     pub(super) fn longest(&self) -> u64 {
-        self.heads().map(|head| head.inside.longest()).max().unwrap_or(0)
+        self.chunks().map(|chunk| chunk.longest()).max().unwrap_or(0)
     }
 
-    fn heads(&self) -> impl Iterator<Item = &Head> {
-        self.groups.iter().flat_map(|group| &group.heads)
+    fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.groups.iter().flat_map(|group| group.chunks()).map(|chunk| &**chunk)
     }
 
     /// The run of at least `len` units with the lowest address; `len` is at least one.
-    #[inline(always)]
     pub(super) fn find(&mut self, len: u64) -> Option<Spot> {
-        let Place { mut group, mut chunk } = self.start(class(len));
+        self.search(len, |group, place, entry| Spot { place, entry, at: group.chunk(place.chunk).at(entry) })
+    }
+
+    /// Looks for the first run of at least `len` units, and lets `then` have its group, its chunk's place and its entry.
+    #[inline(always)]
+    fn search<T>(&mut self, len: u64, then: impl FnOnce(&mut Group, Place, usize) -> T) -> Option<T> {
+        let wanted = Wanted::new(len);
+        let mut group = if self.groups.len() > 1 { self.start(wanted) } else { 0 };
         while let Some(inside) = self.groups.get_mut(group) {
-            if inside.most >= len {
-                while let Some(next) = inside.promising(chunk, len) {
-                    let head = &mut inside.heads[next];
-                    if let Some(entry) = head.inside.first_of(len) {
-                        let place = Place { group, chunk: next };
-                        return Some(Spot { place, entry, at: head.inside.at(entry) });
+            if inside.may_have(wanted) {
+                let mut from = 0;
+                while let Some(chunk) = inside.promising(from, wanted) {
+                    if let Some(entry) = inside.chunk(chunk).first_of(wanted) {
+                        return Some(then(inside, Place { group, chunk }, entry));
                     }
-                    head.most = head.inside.longest();
-                    chunk = next + 1;
+                    inside.tighten_chunk(chunk);
+                    from = chunk + 1;
                 }
                 inside.tighten();
             }
-            (group, chunk) = (group + 1, 0);
+            group += 1;
         }
         None
     }
 
-    /// The first chunk that may have a run of a class.
-    #[inline]
-    fn start(&mut self, class: usize) -> Place {
-        let start = self.starts.of(class);
-        let head = self.groups.get(start.group).and_then(|group| group.heads.get(start.chunk));
-        if head.is_some_and(|head| head.most >= 1 << class) { start } else { self.move_start(class, start) }
+    /// Takes `len` units out of the first run that has as many.
+    #[inline(always)]
+    pub(super) fn take(&mut self, len: u64) -> Option<u64> {
+        let (at, place, entry, whole) = self.search(len, |group, place, entry| {
+            let run = group.chunk(place.chunk).get(entry);
+            if run.len > len {
+                group.shorten(place.chunk, entry, len);
+            }
+            (run.at, place, entry, run.len == len)
+        })?;
+        self.total -= len;
+        if whole {
+            self.remove_entry(place, entry);
+        }
+        Some(at)
     }
 
-    /// Lets searches for a class, and for those above, begin where one may end.
-    fn move_start(&mut self, class: usize, from: Place) -> Place {
-        let Place { mut group, mut chunk } = from;
-        while let Some(inside) = self.groups.get(group) {
-            if inside.most >= 1 << class
-                && let Some(found) = inside.promising(chunk, 1 << class)
-            {
-                chunk = found;
-                break;
-            }
-            (group, chunk) = (group + 1, 0);
-        }
-        self.starts.move_up(class, Place { group, chunk });
-        Place { group, chunk }
+    /// The first group that may have as long a run; searches for its class, and for those above, begin there from here on.
+    #[cold]
+    fn start(&mut self, wanted: Wanted) -> usize {
+        let class = class(wanted.len);
+        let least = Wanted::new(1 << class);
+        let from = self.starts.of(class);
+        let found = self.groups[from..].iter().position(|group| group.may_have(least));
+        let start = found.map_or(self.groups.len(), |nth| from + nth);
+        self.starts.move_up(class, start);
+        start
     }
 
     /// The run with the lowest address that has room for `len` units from a multiple of `align` on, a power of two.
-    #[inline]
     pub(super) fn find_aligned(&mut self, len: u64, align: u64) -> Option<Spot> {
         if align == 1 { self.find(len) } else { self.search_aligned(len, align) }
     }
 
-    #[cold]
     fn search_aligned(&self, len: u64, align: u64) -> Option<Spot> {
         let fits = |run: Run| ((run.at + align - 1) & !(align - 1)) + len <= run.end();
-        let groups = self.groups.iter().enumerate().filter(|(_, group)| group.most >= len);
+        let groups = self.groups.iter().enumerate().filter(|(_, group)| group.may_have(Wanted::new(len)));
         let mut chunks = groups.flat_map(|(group, inside)| {
-            let heads = inside.heads.iter().enumerate().filter(|(_, head)| head.most >= len);
-            heads.map(move |(chunk, head)| (Place { group, chunk }, &head.inside))
+            let chunks = inside.chunks().iter().enumerate();
+            chunks.map(move |(chunk, inside)| (Place { group, chunk }, inside))
         });
         chunks.find_map(|(place, inside)| {
             let entry = inside.iter().position(fits)?;
@@ -161,35 +172,15 @@ impl Runs {
 
     /// The run at a spot.
     pub(super) fn get(&self, spot: Spot) -> Run {
-        self.head(spot.place).inside.get(spot.entry)
+        self.chunk(spot.place).get(spot.entry)
     }
 
     /// Takes `len` units out of the run at `spot`, from a multiple of `align` units on, a power of two; answers where that
     /// is. The run must have room for it.
-    #[inline(always)]
     pub(super) fn carve(&mut self, spot: Spot, len: u64, align: u64) -> u64 {
-        let Spot { place, entry, at } = spot;
-        let start = (at + align - 1) & !(align - 1);
-        let group = &mut self.groups[place.group];
-        let inside = &mut group.heads[place.chunk].inside;
-        let run = inside.get(entry);
-        if start > at || run.len == len {
-            self.remove(spot, start..start + len);
-            return start;
-        }
-        inside.set(entry, Run { at: at + len, len: run.len - len, ..run });
-        if entry == 0 {
-            group.begins(place.chunk, at + len);
-        }
-        self.total -= len;
+        let start = (spot.at + align - 1) & !(align - 1);
+        self.remove(spot, start..start + len);
         start
-    }
-
-    /// Takes `len` units from a multiple of `align` on out of the first run that has room for them.
-    #[inline(always)]
-    pub(super) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
-        let spot = self.find_aligned(len, align)?;
-        Some(self.carve(spot, len, align))
     }
 
     /// Takes a range out of the run that holds it.
@@ -225,7 +216,7 @@ impl Runs {
             return true;
         };
         let after = self.begins_at(place, entry);
-        let before = if entry > 0 { Some(self.head(place).inside.get(entry - 1)) } else { None };
+        let before = if entry > 0 { Some(self.chunk(place).get(entry - 1)) } else { None };
         if after < run.end() || before.is_some_and(|before| before.end() > run.at) {
             return false;
         }
@@ -234,9 +225,13 @@ impl Runs {
             Some(mut before) if before.end() == run.at => {
                 before.take_over(run);
                 if after == run.end() {
-                    before.take_over(self.take_entry(place, entry));
+                    let (next, first) = self.here_or_next(place, entry);
+                    before.take_over(self.chunk(next).get(first));
+                    self.replace(place, entry - 1, before);
+                    self.remove_entry(next, first);
+                } else {
+                    self.replace(place, entry - 1, before);
                 }
-                self.replace(place, entry - 1, before);
             }
             _ if after == run.end() => self.extend_down(place, entry, run),
             _ => self.insert_entry(place, entry, run),
@@ -248,43 +243,37 @@ impl Runs {
     #[inline(always)]
     fn extend_down(&mut self, place: Place, entry: usize, mut run: Run) {
         let (place, entry) = self.here_or_next(place, entry);
-        run.take_over(self.head(place).inside.get(entry));
+        run.take_over(self.chunk(place).get(entry));
         self.replace(place, entry, run);
-    }
-
-    /// Takes out the run at `entry`, or the first of the next chunk where there is none.
-    fn take_entry(&mut self, place: Place, entry: usize) -> Run {
-        let (place, entry) = self.here_or_next(place, entry);
-        let run = self.head(place).inside.get(entry);
-        self.remove_entry(place, entry);
-        run
     }
 
     /// Takes out the runs that end where `range` begins and begin where it ends; answers all of it together.
     #[inline]
     pub(super) fn take_beside(&mut self, mut range: Range<u64>) -> Range<u64> {
         let Some((place, entry)) = self.entry_for(range.start) else { return range };
-        let inside = &self.head(place).inside;
-        let before = entry.checked_sub(1).map(|before| inside.get(before)).filter(|run| run.end() == range.start);
+        let before = entry.checked_sub(1).map(|before| self.chunk(place).get(before));
         if self.begins_at(place, entry) == range.end {
-            let after = self.take_entry(place, entry);
-            self.total -= after.len;
-            range.end = after.end();
+            let (next, first) = self.here_or_next(place, entry);
+            range.end = self.chunk(next).get(first).end();
+            self.take_out(next, first);
         }
-        if let Some(before) = before {
-            self.remove_entry(place, entry - 1);
-            self.total -= before.len;
+        if let Some(before) = before.filter(|before| before.end() == range.start) {
             range.start = before.at;
+            self.take_starting_at(before.at);
         }
         range
+    }
+
+    fn take_out(&mut self, place: Place, entry: usize) {
+        self.total -= self.chunk(place).get(entry).len;
+        self.remove_entry(place, entry);
     }
 
     /// Takes the run that begins at `at` out, if there is one.
     pub(super) fn take_starting_at(&mut self, at: u64) -> Option<Run> {
         let spot = self.at_or_before(at).filter(|spot| spot.at == at)?;
         let run = self.get(spot);
-        self.total -= run.len;
-        self.remove_entry(spot.place, spot.entry);
+        self.take_out(spot.place, spot.entry);
         Some(run)
     }
 
@@ -296,24 +285,23 @@ impl Runs {
 
     /// Every run, lowest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
-        self.heads().flat_map(|head| head.inside.iter())
+        self.chunks().flat_map(Chunk::iter)
     }
 
     /// The runs of at least `len` units, lowest first.
     pub(super) fn iter_long(&self, len: u64) -> impl Iterator<Item = Run> + '_ {
-        let groups = self.groups.iter().filter(move |group| group.most >= len);
-        let heads = groups.flat_map(|group| &group.heads).filter(move |head| head.most >= len);
-        heads.flat_map(|head| head.inside.iter()).filter(move |run| run.len >= len)
+        let groups = self.groups.iter().filter(move |group| group.may_have(Wanted::new(len)));
+        groups.flat_map(|group| group.chunks()).flat_map(|chunk| chunk.iter()).filter(move |run| run.len >= len)
     }
 
     /// Takes every run out.
     pub(super) fn clear(&mut self) {
-        for mut group in self.groups.drain(..) {
-            for mut head in group.heads.drain(..) {
-                head.inside.clear();
-                self.spare.push(head.inside);
-            }
-            self.rows.push(group.heads);
+        for mut group in self.groups.drain(self.groups.len().min(1)..) {
+            group.clear(&mut self.spare);
+            self.spare.push(group.remove(0));
+        }
+        if let Some(only) = self.groups.first_mut() {
+            only.clear(&mut self.spare);
         }
         (self.total, self.starts) = (0, Starts::default());
     }
@@ -321,7 +309,7 @@ impl Runs {
     fn at_or_before(&self, at: u64) -> Option<Spot> {
         let (place, entry) = self.entry_for(at)?;
         let entry = entry.checked_sub(1)?;
-        Some(Spot { place, entry, at: self.head(place).inside.at(entry) })
+        Some(Spot { place, entry, at: self.chunk(place).at(entry) })
     }
 }
 

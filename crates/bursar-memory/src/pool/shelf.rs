@@ -4,26 +4,28 @@
 //! returns its memory to the driver, which is nothing for a thread to do that is past its end.
 
 use super::ground::Ground;
+use super::latch::{Guard, Latch};
 use super::magazine::Kept;
 use super::middle::Middle;
 use super::shards::{Here, Shards};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The free memory of a pool: the threads' magazines, and what is behind them.
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub(super) shards: Shards,
-    middle: Mutex<Middle>,
+    middle: Latch<Middle>,
 }
 
 impl Shelf {
     /// An empty one; a magazine holds at most so many units.
     pub(super) fn new(ground: Ground, magazine: u64) -> Arc<Self> {
-        Arc::new(Self { shards: Shards::new(magazine), middle: Mutex::new(Middle::new(ground)) })
+        Arc::new(Self { shards: Shards::new(magazine), middle: Latch::new(Middle::new(ground)) })
     }
 
-    pub(super) fn middle(&self) -> MutexGuard<'_, Middle> {
-        self.middle.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline(always)]
+    pub(super) fn middle(&self) -> Guard<'_, Middle> {
+        self.middle.lock()
     }
 
     /// The current thread's place, from which it will give everything back when it ends.

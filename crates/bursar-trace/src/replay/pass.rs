@@ -1,6 +1,6 @@
 //! One run through a trace, window by window.
 
-use super::plan::{Operation, Plan};
+use super::plan::{Operation, Plan, Slot};
 use super::table::{Exchange, Own, Table};
 use bursar_core::{Counted, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
 use std::collections::BTreeMap;
@@ -26,11 +26,31 @@ impl Tally {
         self.elapsed += other.elapsed;
     }
 
+    /// Counts an operation that has just ended and made its first driver call at `first_call`.
+    #[cold]
+    fn miss(&mut self, first_call: Instant) {
+        self.misses += 1;
+        self.missed += first_call.elapsed();
+    }
+
+    /// Counts an allocation that was refused; any other error comes back.
+    #[cold]
+    fn refuse(&mut self, error: Error) -> Result<()> {
+        if !error.is_capacity() {
+            return Err(error);
+        }
+        self.refused += 1;
+        Ok(())
+    }
+
     /// The time that operations took which did not reach the driver, and others until they did.
     pub(super) fn hit_ns(&self) -> f64 {
         self.elapsed.saturating_sub(self.missed).as_nanos() as f64
     }
 }
+
+/// What came of an operation. The error is boxed so that the answer is in a register.
+type Step = Result<(), Box<Error>>;
 
 /// A pass and what it carries from window to window.
 #[derive(Debug)]
@@ -144,46 +164,68 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// One thread's part.
+    /// One thread's part. What it does between two operations is in every figure, so there is little of it.
     fn thread(&self, operations: &[Operation], own: &mut Own, exchange: &Exchange) -> Result<Tally> {
         let mut tally = Tally::default();
         let _ended = exchange.ended_by_panic();
         Counted::take_first_call();
         let start = Instant::now();
         for operation in operations {
-            match self.step(operation, own, exchange) {
-                Ok(granted) => tally.refused += u64::from(!granted),
-                Err(error) => {
-                    exchange.end();
-                    return Err(error);
-                }
+            if let Err(error) = self.step(operation, own, exchange) {
+                tally.refuse(*error).inspect_err(|_| exchange.end())?;
             }
             if let Some(first_call) = Counted::take_first_call() {
-                tally.misses += 1;
-                tally.missed += first_call.elapsed();
+                tally.miss(first_call);
             }
         }
         tally.elapsed = start.elapsed();
         Ok(tally)
     }
 
-    /// One operation; `false` if an allocation was refused.
-    #[inline]
-    pub(super) fn step(&self, operation: &Operation, own: &mut Own, exchange: &Exchange) -> Result<bool> {
+    /// One operation.
+    #[inline(always)]
+    pub(super) fn step(&self, operation: &Operation, own: &mut Own, exchange: &Exchange) -> Step {
+        match operation.slot {
+            Slot::Own(slot) => self.step_in(operation, own.place(slot)),
+            Slot::Shared(slot) => self.step_between(operation, slot, exchange),
+        }
+    }
+
+    /// An operation whose block is, or will be, in `place`.
+    #[inline(always)]
+    fn step_in(&self, operation: &Operation, place: &mut Option<DeviceBlock>) -> Step {
         let stream = self.streams[usize::from(operation.stream)];
-        if operation.is_free {
-            return match own.take(operation.slot, exchange) {
-                Some(block) => self.memory.deallocate(block, stream).map(|()| true).map_err(Error::from),
-                None => Ok(true),
+        if !operation.is_free {
+            return match self.memory.allocate(operation.bytes, 1, stream, operation.tag) {
+                Ok(block) => {
+                    *place = Some(block);
+                    Ok(())
+                }
+                Err(error) => Err(boxed(error)),
             };
         }
-        let block = match self.memory.allocate(operation.bytes, 1, stream, operation.tag) {
-            Ok(block) => Some(block),
-            Err(refused) if refused.is_capacity() => None,
-            Err(error) => return Err(error),
-        };
-        let was_granted = block.is_some();
-        own.put(operation.slot, block, exchange);
-        Ok(was_granted)
+        match place.take() {
+            Some(block) => self.memory.deallocate(block, stream).map_err(boxed),
+            None => Ok(()),
+        }
     }
+
+    /// An operation on a block that one thread allocates and another frees, for which the one may have to wait.
+    #[inline(never)]
+    fn step_between(&self, operation: &Operation, slot: u32, exchange: &Exchange) -> Step {
+        if operation.is_free {
+            return self.step_in(operation, &mut exchange.receive(slot));
+        }
+        let mut block = None;
+        let step = self.step_in(operation, &mut block);
+        if step.as_ref().err().is_none_or(|error| error.is_capacity()) {
+            exchange.hand_over(slot, block);
+        }
+        step
+    }
+}
+
+#[cold]
+fn boxed(error: impl Into<Error>) -> Box<Error> {
+    Box::new(error.into())
 }

@@ -44,12 +44,15 @@ impl Table {
     }
 
     pub(super) fn put(&mut self, carried: &Carried, block: Option<DeviceBlock>) {
-        self.own[usize::from(carried.thread)].put(carried.slot, block, &self.exchange);
+        match carried.slot {
+            Slot::Own(slot) => *self.own[usize::from(carried.thread)].place(slot) = block,
+            Slot::Shared(slot) => self.exchange.hand_over(slot, block),
+        }
     }
 
     pub(super) fn take(&mut self, carried: &Carried) -> Option<DeviceBlock> {
         match carried.slot {
-            Slot::Own(slot) => self.own[usize::from(carried.thread)].blocks[slot as usize].take(),
+            Slot::Own(slot) => self.own[usize::from(carried.thread)].place(slot).take(),
             Slot::Shared(slot) => self.exchange.take(slot),
         }
     }
@@ -67,22 +70,10 @@ impl Table {
 }
 
 impl Own {
-    /// Keeps the block of an allocation; `None` if it was refused.
+    /// Where a block of this thread is kept; `None` is there if its allocation was refused.
     #[inline]
-    pub(super) fn put(&mut self, slot: Slot, block: Option<DeviceBlock>, exchange: &Exchange) {
-        match slot {
-            Slot::Own(slot) => self.blocks[slot as usize] = block,
-            Slot::Shared(slot) => *exchange.block(slot) = block.map_or(Handover::Gone, Handover::Ready),
-        }
-    }
-
-    /// The block to be freed, for which another thread may have to be waited for; `None` if its allocation was refused.
-    #[inline]
-    pub(super) fn take(&mut self, slot: Slot, exchange: &Exchange) -> Option<DeviceBlock> {
-        match slot {
-            Slot::Own(slot) => self.blocks[slot as usize].take(),
-            Slot::Shared(slot) => exchange.receive(slot),
-        }
+    pub(super) fn place(&mut self, slot: u32) -> &mut Option<DeviceBlock> {
+        &mut self.blocks[slot as usize]
     }
 
     /// Shows `look` what is in the slot.
@@ -119,8 +110,13 @@ impl Exchange {
         }
     }
 
+    /// Leaves a block for the thread that frees it; `None` if its allocation was refused.
+    pub(super) fn hand_over(&self, slot: u32, block: Option<DeviceBlock>) {
+        *self.block(slot) = block.map_or(Handover::Gone, Handover::Ready);
+    }
+
     /// Waits for the block; `None` if its allocation was refused.
-    fn receive(&self, slot: u32) -> Option<DeviceBlock> {
+    pub(super) fn receive(&self, slot: u32) -> Option<DeviceBlock> {
         loop {
             let found = std::mem::take(&mut *self.block(slot));
             match found {

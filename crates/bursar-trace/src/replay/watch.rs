@@ -44,7 +44,10 @@ impl Watch {
             for operation in &plan.operations {
                 let (own, exchange) = (&mut table.own[usize::from(operation.thread)], &table.exchange);
                 let was_held = own.look(operation.slot, exchange, |block| block.is_some());
-                pass.step(operation, own, exchange)?;
+                match pass.step(operation, own, exchange) {
+                    Err(error) if !error.is_capacity() => return Err(*error),
+                    _ => {}
+                }
                 own.look(operation.slot, exchange, |block| {
                     match (was_held, block) {
                         (false, Some(_)) => self.live += operation.bytes,

@@ -1,27 +1,30 @@
 //! A handful of runs side by side.
 
 use super::Run;
+use super::sizes::{Size, Wanted, up_to};
 
-/// How many runs lie in a chunk at most. The search for an address below is written for as many.
-pub(super) const CHUNK: usize = 16;
+/// How many runs lie in a chunk at most, a power of two.
+pub(super) const CHUNK: usize = 8;
+
+/// With room behind them, so that as many are moved whichever is put in or taken out.
+const ROOM: usize = 2 * CHUNK;
 
 /// Where no run begins, since none could end.
-const NOWHERE: u64 = u64::MAX;
+pub(super) const NOWHERE: u64 = u64::MAX;
 
-const NOTHING: Run = Run { at: NOWHERE, len: 0, stamp: 0 };
-
-/// At most [`CHUNK`] runs, lowest first. Addresses lie by themselves, since they are what is searched.
+/// At most [`CHUNK`] runs, lowest first, and nothing behind the last. What is searched lies by itself.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
     used: usize,
-    /// Where runs begin, and [`NOWHERE`] behind the last.
-    at: [u64; CHUNK],
-    /// How long each is, and its stamp; nothing behind the last.
-    rest: [(u64, u64); CHUNK],
+    sizes: [Size; ROOM],
+    at: [u64; ROOM],
+    /// How long each is, and its stamp; anything behind the last.
+    rest: [(u64, u64); ROOM],
 }
 
 impl Chunk {
-    pub(super) const EMPTY: Self = Self { used: 0, at: [NOWHERE; CHUNK], rest: [(0, 0); CHUNK] };
+    pub(super) const EMPTY: Self =
+        Self { used: 0, sizes: [Size::NONE; ROOM], at: [NOWHERE; ROOM], rest: [(0, 0); ROOM] };
 
     #[inline]
     pub(super) const fn used(&self) -> usize {
@@ -30,18 +33,25 @@ impl Chunk {
 
     /// Where the run at `entry` begins; [`NOWHERE`] behind the last.
     #[inline]
-    pub(super) fn at(&self, entry: usize) -> u64 {
+    pub(super) const fn at(&self, entry: usize) -> u64 {
         self.at[entry]
     }
 
+    /// How long the run at `entry` is in a few bits.
     #[inline]
-    pub(super) fn get(&self, entry: usize) -> Run {
+    pub(super) const fn size(&self, entry: usize) -> Size {
+        self.sizes[entry]
+    }
+
+    #[inline]
+    pub(super) const fn get(&self, entry: usize) -> Run {
         let (len, stamp) = self.rest[entry];
         Run { at: self.at[entry], len, stamp }
     }
 
-    #[inline]
-    pub(super) fn set(&mut self, entry: usize, run: Run) {
+    #[inline(always)]
+    pub(super) const fn set(&mut self, entry: usize, run: Run) {
+        self.sizes[entry] = Size::of(run.len);
         self.at[entry] = run.at;
         self.rest[entry] = (run.len, run.stamp);
     }
@@ -50,33 +60,36 @@ impl Chunk {
         (0..self.used).map(|entry| self.get(entry))
     }
 
-    /// How many runs begin at `at` or before it: a binary search with nothing to predict.
+    /// How many runs begin at `at` or before it.
     #[inline]
     pub(super) fn up_to(&self, at: u64) -> usize {
-        let reaches = |entry: usize| usize::from(self.at[entry] <= at);
-        let mut below = reaches(7) << 3;
-        below |= reaches(below | 3) << 2;
-        below |= reaches(below | 1) << 1;
-        below |= reaches(below);
-        below + reaches(below)
+        let [low, _] = halves(&self.at);
+        up_to(low, at)
     }
 
-    /// The first run of at least `len` units, which is at least one.
+    /// The first run that is long enough.
     #[inline]
-    pub(super) fn first_of(&self, len: u64) -> Option<usize> {
-        // Over all entries, used or not, so that nothing but lengths is compared.
-        self.rest.iter().position(|&(run, _)| run >= len)
+    pub(super) fn first_of(&self, wanted: Wanted) -> Option<usize> {
+        let [low, _] = halves(&self.sizes);
+        wanted.first(low, |entry| self.rest[entry].0 >= wanted.len)
     }
 
     pub(super) fn longest(&self) -> u64 {
         self.rest[..self.used].iter().fold(0, |most, &(run, _)| most.max(run))
     }
 
+    /// How long the longest is in a few bits.
+    pub(super) fn most(&self) -> Size {
+        Size::largest(&self.sizes[..CHUNK])
+    }
+
     /// Puts a run in at `entry`; there is room.
     #[inline(always)]
     pub(super) fn open(&mut self, entry: usize, run: Run) {
-        self.at.copy_within(entry..self.used, entry + 1);
-        self.rest.copy_within(entry..self.used, entry + 1);
+        let behind = entry..entry + CHUNK;
+        self.sizes.copy_within(behind.clone(), entry + 1);
+        self.at.copy_within(behind.clone(), entry + 1);
+        self.rest.copy_within(behind, entry + 1);
         self.used += 1;
         self.set(entry, run);
     }
@@ -84,23 +97,42 @@ impl Chunk {
     /// Takes the run at `entry` out.
     #[inline(always)]
     pub(super) fn close(&mut self, entry: usize) {
-        self.at.copy_within(entry + 1..self.used, entry);
-        self.rest.copy_within(entry + 1..self.used, entry);
+        let behind = entry + 1..entry + 1 + CHUNK;
+        self.sizes.copy_within(behind.clone(), entry);
+        self.at.copy_within(behind.clone(), entry);
+        self.rest.copy_within(behind, entry);
         self.used -= 1;
-        self.set(self.used, NOTHING);
     }
 
     /// Moves the upper half of a full chunk into an empty one.
     pub(super) fn halve(&mut self, high: &mut Self) {
         let half = CHUNK / 2;
-        high.at[..half].copy_from_slice(&self.at[half..]);
-        high.rest[..half].copy_from_slice(&self.rest[half..]);
+        for (entry, run) in self.iter().enumerate().skip(half) {
+            high.set(entry - half, run);
+        }
+        self.sizes[half..].fill(Size::NONE);
         self.at[half..].fill(NOWHERE);
-        self.rest[half..].fill((0, 0));
         (self.used, high.used) = (half, half);
     }
 
-    pub(super) fn clear(&mut self) {
-        *self = Self::EMPTY;
+    /// Moves every run of a chunk behind the last of this one; there is room.
+    pub(super) fn append(&mut self, after: &mut Self) {
+        for (entry, run) in after.iter().enumerate() {
+            self.set(self.used + entry, run);
+        }
+        self.used += after.used;
+        after.clear();
     }
+
+    pub(super) fn clear(&mut self) {
+        self.sizes.fill(Size::NONE);
+        self.at.fill(NOWHERE);
+        self.used = 0;
+    }
+}
+
+/// The places that runs may lie in, and the room behind them.
+#[inline(always)]
+const fn halves<T>(all: &[T; ROOM]) -> &[[T; CHUNK]; 2] {
+    all.as_chunks().0.first_chunk().expect("as many again")
 }

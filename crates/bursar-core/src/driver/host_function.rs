@@ -1,0 +1,93 @@
+//! Host code in stream order, and the gate that may hold it.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// A gate that is shut until someone opens it, once and for good.
+///
+/// ```
+/// use bursar_core::Gate;
+///
+/// let gate = Gate::default();
+/// assert!(!gate.is_open());
+/// gate.open();
+/// gate.wait();
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    shared: Arc<(Mutex<bool>, Condvar)>,
+}
+
+impl Gate {
+    /// Opens it; everyone waiting goes on.
+    pub fn open(&self) {
+        *self.shared.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.1.notify_all();
+    }
+
+    /// Whether it is open.
+    pub fn is_open(&self) -> bool {
+        *self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns once it is open.
+    pub fn wait(&self) {
+        let mut open = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*open {
+            open = self.shared.1.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Host code that runs in stream order. It must not call the driver, and a panic in it is caught and dropped by the
+/// driver, since it unwinds into foreign code.
+///
+/// ```
+/// use bursar_core::{Gate, HostFunction};
+///
+/// let gate = Gate::default();
+/// let function = HostFunction::behind(gate.clone(), || ());
+/// assert!(!function.is_ready());
+/// gate.open();
+/// function.call();
+/// ```
+pub struct HostFunction {
+    gate: Option<Gate>,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+impl HostFunction {
+    /// Runs `run` when the stream gets there.
+    pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
+        Self { gate: None, run: Box::new(run) }
+    }
+
+    /// Holds the stream until `gate` opens, then runs `run`.
+    pub fn behind(gate: Gate, run: impl FnOnce() + Send + 'static) -> Self {
+        Self { gate: Some(gate), run: Box::new(run) }
+    }
+
+    /// The gate that holds it, if one does.
+    pub fn gate(&self) -> Option<&Gate> {
+        self.gate.as_ref()
+    }
+
+    /// Whether [`call`](Self::call) would run at once.
+    pub fn is_ready(&self) -> bool {
+        self.gate.as_ref().is_none_or(Gate::is_open)
+    }
+
+    /// Waits for the gate, then runs.
+    pub fn call(self) {
+        if let Some(gate) = &self.gate {
+            gate.wait();
+        }
+        (self.run)();
+    }
+}
+
+impl fmt::Debug for HostFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFunction").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}

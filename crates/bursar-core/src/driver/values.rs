@@ -1,0 +1,195 @@
+//! What is passed to a driver and comes back: addresses, handles and plain values.
+
+use crate::AllocTag;
+use std::fmt;
+
+/// An address in device memory; never dereferenced on the host.
+///
+/// ```
+/// use bursar_core::DevicePtr;
+///
+/// assert_eq!(DevicePtr(0x200).offset(0x100), DevicePtr(0x300));
+/// assert_eq!(DevicePtr(0x200).to_string(), "0x200");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address `bytes` further on.
+    pub const fn offset(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl fmt::Display for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+macro_rules! handles {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+    )* };
+}
+
+handles! {
+    /// A driver's handle of a stream.
+    ///
+    /// ```
+    /// assert_ne!(bursar_core::RawStream::LEGACY, bursar_core::RawStream::PER_THREAD);
+    /// ```
+    RawStream,
+    /// A driver's handle of an event.
+    ///
+    /// ```
+    /// assert_eq!(bursar_core::RawEvent(7).0, 7);
+    /// ```
+    RawEvent,
+    /// A driver's handle of physical memory that can be mapped.
+    ///
+    /// ```
+    /// assert_eq!(bursar_core::RawPages(7).0, 7);
+    /// ```
+    RawPages,
+    /// A driver's handle of a device's primary context, for other libraries in the process.
+    ///
+    /// ```
+    /// assert_eq!(bursar_core::RawContext(7).0, 7);
+    /// ```
+    RawContext,
+}
+
+impl RawStream {
+    /// The legacy default stream of a device.
+    pub const LEGACY: Self = Self(1);
+    /// The per-thread default stream, which nothing here accepts: it is a different stream on each thread.
+    pub const PER_THREAD: Self = Self(2);
+}
+
+/// How far something submitted has come.
+///
+/// ```
+/// use bursar_core::Progress;
+///
+/// assert!(Progress::Complete.is_complete());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Everything asked about has run.
+    Complete,
+    /// Something has not.
+    Pending,
+}
+
+impl Progress {
+    /// Whether everything asked about has run.
+    pub const fn is_complete(self) -> bool {
+        matches!(self, Self::Complete)
+    }
+}
+
+/// The kinds of host memory a driver can make, or make of existing memory.
+///
+/// ```
+/// use bursar_core::HostFlags;
+///
+/// assert!(!HostFlags::default().write_combined);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostFlags {
+    /// Fast for the device to read across the bus, very slow for the CPU to read.
+    pub write_combined: bool,
+}
+
+/// What a fill repeats.
+///
+/// ```
+/// use bursar_core::Pattern;
+///
+/// assert_eq!(Pattern::U32(1).width(), 4);
+/// assert_eq!(Pattern::U16(0xff01).bytes().as_ref(), 0xff01u16.to_ne_bytes());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// One byte.
+    U8(u8),
+    /// Two bytes, at an even address.
+    U16(u16),
+    /// Four bytes, at an address divisible by four.
+    U32(u32),
+}
+
+impl Pattern {
+    /// How many bytes it is wide.
+    pub const fn width(self) -> u64 {
+        match self {
+            Self::U8(_) => 1,
+            Self::U16(_) => 2,
+            Self::U32(_) => 4,
+        }
+    }
+
+    /// Its bytes in memory order.
+    pub fn bytes(self) -> impl AsRef<[u8]> {
+        struct Of([u8; 4], usize);
+        impl AsRef<[u8]> for Of {
+            fn as_ref(&self) -> &[u8] {
+                &self.0[..self.1]
+            }
+        }
+        let mut bytes = [0; 4];
+        let width = self.width() as usize;
+        match self {
+            Self::U8(value) => bytes[0] = value,
+            Self::U16(value) => bytes[..2].copy_from_slice(&value.to_ne_bytes()),
+            Self::U32(value) => bytes.copy_from_slice(&value.to_ne_bytes()),
+        }
+        Of(bytes, width)
+    }
+}
+
+/// What the layers above tell a driver that listens ([`Driver::listens`](crate::Driver::listens)): which part of the memory it gave out is one
+/// block now. A checker needs this to judge pools, whose blocks the driver never sees; hardware ignores it.
+///
+/// ```
+/// use bursar_core::{AllocTag, DevicePtr, Note, RawStream};
+///
+/// let note = Note::Granted {
+///     ptr: DevicePtr(0x1000),
+///     bytes: 512,
+///     stream: RawStream::LEGACY,
+///     tag: AllocTag::UNTAGGED,
+/// };
+/// assert!(matches!(note, Note::Granted { bytes: 512, .. }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Note {
+    /// From this point of `stream` on, this range is one block.
+    Granted {
+        /// Where it begins.
+        ptr: DevicePtr,
+        /// How long it is.
+        bytes: u64,
+        /// The stream whose order the grant follows.
+        stream: RawStream,
+        /// What it is for.
+        tag: AllocTag,
+    },
+    /// From this point of `stream` on, the block that began at `ptr` is nobody's.
+    Freed {
+        /// Where it began.
+        ptr: DevicePtr,
+        /// The stream whose order the free follows.
+        stream: RawStream,
+    },
+}

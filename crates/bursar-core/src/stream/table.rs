@@ -1,0 +1,416 @@
+//! The one table that makes streams.
+
+use super::{ADOPTED, STREAM_SLOTS, Stream};
+use crate::{DeviceId, Error, RawStream, Result, StreamMisuse, StreamNumber};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One place in the table.
+///
+/// A place of a stream that this context made is never given up, and its epoch is 1. Places of adopted streams are: their
+/// epochs are marked [`ADOPTED`], odd while the place is taken, and move on with each occupant, so that a token of an
+/// earlier one is recognised. Whoever uses an adopted stream counts among its users meanwhile, and its adoption does not
+/// end before they are done.
+///
+/// A stream can only be captured into a graph by someone who has its raw handle. Those who made it have; of the streams
+/// this context made, whoever asked for it.
+#[derive(Debug, Default)]
+struct Slot {
+    raw: AtomicU64,
+    epoch: AtomicU32,
+    users: AtomicU32,
+    exposed: AtomicBool,
+    /// The epoch of the last occupant that has gone for good, its work put in order.
+    parted: AtomicU32,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    next: u32,
+    vacant: Vec<u32>,
+    owned: Vec<RawStream>,
+    known: HashMap<RawStream, Known>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    slot: u32,
+    adoptions: u32,
+    owned: bool,
+}
+
+/// The streams of one context.
+#[derive(Debug)]
+pub(crate) struct StreamTable {
+    context: u32,
+    device: DeviceId,
+    slots: Box<[Slot]>,
+    places: Mutex<Places>,
+}
+
+/// A stream that stays alive while this is held.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
+/// let held = context.hold_for_memory(stream)?;
+/// assert_ne!(held.raw(), RawStream::PER_THREAD);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Held<'a> {
+    raw: RawStream,
+    users: Option<&'a AtomicU32>,
+}
+
+impl Held<'_> {
+    /// The driver's handle, for calls made while it is held. Others get it from
+    /// [`DeviceContext::resolve`](crate::DeviceContext::resolve), after which the stream may be captured.
+    #[inline]
+    pub const fn raw(&self) -> RawStream {
+        self.raw
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(users) = self.users {
+            users.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl StreamTable {
+    pub(crate) fn new(context: u32, device: DeviceId) -> Self {
+        let table = Self {
+            context,
+            device,
+            slots: (0..STREAM_SLOTS).map(|_| Slot::default()).collect(),
+            places: Mutex::default(),
+        };
+        let placed = table.own(RawStream::LEGACY);
+        debug_assert!(placed.is_ok_and(Stream::is_default));
+        table
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn token(&self, slot: u32) -> Stream {
+        let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
+        Stream::new(self.context, slot, epoch, self.device)
+    }
+
+    pub(crate) fn default_stream(&self) -> Stream {
+        self.token(0)
+    }
+
+    /// Enters a stream that this context created.
+    pub(crate) fn own(&self, raw: RawStream) -> Result<Stream> {
+        let mut places = self.places();
+        let slot = places.fresh()?;
+        if raw != RawStream::LEGACY {
+            places.owned.push(raw);
+        }
+        places.known.insert(raw, Known { slot, adoptions: 0, owned: true });
+        Ok(self.occupy(slot, raw, 1))
+    }
+
+    /// Enters a stream that somebody else created, or counts one more adoption of it.
+    pub(crate) fn adopt(&self, raw: RawStream) -> Result<Stream> {
+        if raw == RawStream::PER_THREAD {
+            return Err(Error::StreamMisuse {
+                device: self.device,
+                stream: StreamNumber(raw.0 as u32),
+                why: StreamMisuse::PerThread,
+            });
+        }
+        let raw = if raw.0 == 0 { RawStream::LEGACY } else { raw };
+        let mut places = self.places();
+        if let Some(known) = places.known.get_mut(&raw) {
+            known.adoptions += 1;
+            return Ok(self.token(known.slot));
+        }
+        let slot = places.vacant.pop().map_or_else(|| places.fresh(), Ok)?;
+        places.known.insert(raw, Known { slot, adoptions: 1, owned: false });
+        let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
+        Ok(self.occupy(slot, raw, (epoch + 1) | ADOPTED))
+    }
+
+    fn occupy(&self, slot: u32, raw: RawStream, epoch: u32) -> Stream {
+        let entry = &self.slots[slot as usize];
+        entry.raw.store(raw.0, Ordering::Relaxed);
+        entry.exposed.store(epoch & ADOPTED != 0 || raw == RawStream::LEGACY, Ordering::Relaxed);
+        entry.epoch.store(epoch, Ordering::SeqCst);
+        self.token(slot)
+    }
+
+    /// Gives one adoption up. The last one ends the stream's time here: its token resolves no more, those who use it are
+    /// waited for, and the answer is its handle, for a last goodbye before [`vacate`](Self::vacate).
+    pub(crate) fn release(&self, stream: Stream) -> Option<RawStream> {
+        let entry = &self.slots[stream.slot()];
+        let raw = RawStream(entry.raw.load(Ordering::Relaxed));
+        let mut places = self.places();
+        let known = places.known.get_mut(&raw)?;
+        known.adoptions = known.adoptions.saturating_sub(1);
+        if known.adoptions > 0 || known.owned {
+            return None;
+        }
+        places.known.remove(&raw);
+        entry.epoch.store(stream.epoch() + 1, Ordering::SeqCst);
+        drop(places);
+        while entry.users.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        Some(raw)
+    }
+
+    /// Lets the place of a stream whose time has ended be taken again, its work having been put in order.
+    pub(crate) fn vacate(&self, stream: Stream) {
+        self.slots[stream.slot()].parted.fetch_max(stream.epoch(), Ordering::SeqCst);
+        self.places().vacant.push(stream.slot() as u32);
+    }
+
+    /// Keeps a stream that may be used here alive.
+    #[inline]
+    pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+        if stream.context() != self.context {
+            return Err(self.misuse(stream));
+        }
+        let slot = &self.slots[stream.slot()];
+        if !stream.is_adopted() {
+            return Ok(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
+        }
+        let held = slot.enter();
+        if slot.epoch.load(Ordering::SeqCst) == stream.epoch() { Ok(held) } else { Err(self.misuse(stream)) }
+    }
+
+    /// The handle of a stream that this context made and nobody else has the handle of.
+    pub(crate) fn unexposed(&self, stream: Stream) -> Option<RawStream> {
+        let slot = self.slots.get(stream.slot())?;
+        let stays = stream.context() == self.context && stream.epoch() == 1;
+        (stays && !slot.exposed.load(Ordering::SeqCst)).then(|| RawStream(slot.raw.load(Ordering::Relaxed)))
+    }
+
+    /// Whether a stream is of this table; one that has ended is still.
+    #[inline]
+    pub(crate) fn is_own(&self, stream: Stream) -> bool {
+        stream.context() == self.context
+    }
+
+    /// Refuses a stream of another table.
+    #[inline]
+    pub(crate) fn check_own(&self, stream: Stream) -> Result<()> {
+        if self.is_own(stream) { Ok(()) } else { Err(self.misuse(stream)) }
+    }
+
+    /// Whether a stream of this table was adopted and its adoption has ended.
+    #[inline]
+    pub(crate) fn has_ended(&self, stream: Stream) -> bool {
+        stream.is_adopted() && self.slots[stream.slot()].epoch.load(Ordering::SeqCst) != stream.epoch()
+    }
+
+    /// Whether, besides, the heir of its work comes after that.
+    pub(crate) fn has_parted(&self, stream: Stream) -> bool {
+        self.slots[stream.slot()].parted.load(Ordering::SeqCst) >= stream.epoch()
+    }
+
+    /// Keeps whichever stream is at a place now alive.
+    pub(crate) fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+        let slot = &self.slots[slot];
+        match slot.epoch.load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None }),
+            _ => {
+                let held = slot.enter();
+                let taken = slot.epoch.load(Ordering::SeqCst) % 2 == 1;
+                taken.then_some(held)
+            }
+        }
+    }
+
+    /// The driver's handle, to be given to others: from now on they may capture the stream.
+    pub(crate) fn expose(&self, stream: Stream) -> Result<RawStream> {
+        let held = self.hold(stream)?;
+        self.slots[stream.slot()].exposed.store(true, Ordering::SeqCst);
+        Ok(held.raw())
+    }
+
+    /// Whether somebody else may have the handle of the stream at a place.
+    pub(crate) fn is_exposed_slot(&self, slot: usize) -> bool {
+        self.slots[slot].exposed.load(Ordering::Acquire)
+    }
+
+    /// Whether somebody else may have the handle of a stream that resolves.
+    #[inline]
+    pub(crate) fn is_exposed(&self, stream: Stream) -> bool {
+        self.slots[stream.slot()].exposed.load(Ordering::Acquire)
+    }
+
+    /// Whether this context made a stream and nobody else has its handle.
+    #[inline]
+    pub(crate) fn is_private(&self, stream: Stream) -> bool {
+        stream.context() == self.context && !stream.is_adopted() && !self.is_exposed(stream)
+    }
+
+    #[cold]
+    fn misuse(&self, stream: Stream) -> Error {
+        let why = match () {
+            () if stream.device() != self.device => StreamMisuse::OtherDevice { device: stream.device() },
+            () if stream.context() != self.context => StreamMisuse::OtherContext,
+            () => StreamMisuse::Ended,
+        };
+        Error::StreamMisuse { device: self.device, stream: stream.number(), why }
+    }
+
+    /// The streams that must be destroyed with the context.
+    pub(crate) fn take_owned(&self) -> Vec<RawStream> {
+        std::mem::take(&mut self.places().owned)
+    }
+}
+
+impl Slot {
+    /// Counts one more user, until the answer is dropped. Whoever ends the stream moves the epoch first and looks at the
+    /// users then, and users come in before they look at the epoch: one of the two sees the other.
+    fn enter(&self) -> Held<'_> {
+        self.users.fetch_add(1, Ordering::SeqCst);
+        Held { raw: RawStream(self.raw.load(Ordering::Relaxed)), users: Some(&self.users) }
+    }
+}
+
+impl Places {
+    /// A place that nobody has had.
+    fn fresh(&mut self) -> Result<u32> {
+        if self.next as usize == STREAM_SLOTS {
+            return Err(Error::Capacity { max: STREAM_SLOTS });
+        }
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> StreamTable {
+        StreamTable::new(1, DeviceId(0))
+    }
+
+    /// The handle a token resolves to.
+    fn raw(table: &StreamTable, stream: Stream) -> Result<RawStream> {
+        table.hold(stream).map(|held| held.raw())
+    }
+
+    fn end(table: &StreamTable, stream: Stream) {
+        assert!(table.release(stream).is_some(), "the last adoption");
+        table.vacate(stream);
+    }
+
+    #[test]
+    fn s3_a_token_of_an_ended_adoption_is_recognised_when_its_place_is_taken_again() {
+        let table = table();
+        let first = table.adopt(RawStream(100)).expect("room");
+        assert_eq!(raw(&table, first), Ok(RawStream(100)));
+        end(&table, first);
+        let second = table.adopt(RawStream(200)).expect("room");
+        assert_eq!(second.slot(), first.slot());
+        assert_eq!(raw(&table, second), Ok(RawStream(200)));
+        assert!(matches!(raw(&table, first), Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. })));
+    }
+
+    #[test]
+    fn s5_a_stream_adopted_again_while_it_ends_has_a_place_of_its_own() {
+        let table = table();
+        let first = table.adopt(RawStream(100)).expect("room");
+        assert_eq!(table.release(first), Some(RawStream(100)));
+        let second = table.adopt(RawStream(100)).expect("room");
+        assert_eq!(table.release(second), Some(RawStream(100)));
+        table.vacate(second);
+        table.vacate(first);
+        let places = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
+        assert_ne!(places[0], places[1]);
+    }
+
+    #[test]
+    fn s5_an_adoption_ends_only_when_nobody_uses_the_stream_any_more() {
+        let table = table();
+        for round in 0..200 {
+            let stream = table.adopt(RawStream(100 + round)).expect("room");
+            let live = AtomicBool::new(true);
+            std::thread::scope(|scope| {
+                for by_slot in [false, true] {
+                    let (table, live) = (&table, &live);
+                    scope.spawn(move || {
+                        for _ in 0..100 {
+                            let held = if by_slot { table.hold_slot(stream.slot()) } else { table.hold(stream).ok() };
+                            let used_after_its_end = held.is_some() && !live.load(Ordering::SeqCst);
+                            assert!(!used_after_its_end);
+                        }
+                    });
+                }
+                assert!(table.release(stream).is_some());
+                live.store(false, Ordering::SeqCst);
+            });
+            table.vacate(stream);
+        }
+    }
+
+    #[test]
+    fn r5_only_a_stream_whose_handle_nobody_else_has_is_taken_on_trust() {
+        let table = table();
+        let own = table.own(RawStream(100)).expect("room");
+        assert!(!table.is_exposed(own));
+        assert_eq!(table.expose(own), Ok(RawStream(100)));
+        assert!(table.is_exposed(own));
+        assert!(table.is_exposed(table.adopt(RawStream(200)).expect("room")));
+        assert!(table.is_exposed(table.default_stream()));
+    }
+
+    #[test]
+    fn s5_one_stream_adopted_twice_is_one_stream_until_both_are_gone() {
+        let table = table();
+        let stream = table.adopt(RawStream(100)).expect("room");
+        assert_eq!(table.adopt(RawStream(100)), Ok(stream));
+        assert_eq!(table.release(stream), None);
+        assert_eq!(table.release(stream), Some(RawStream(100)));
+    }
+
+    #[test]
+    fn r5_the_default_streams_are_told_apart() {
+        let table = table();
+        for raw in [RawStream(0), RawStream::LEGACY] {
+            assert_eq!(table.adopt(raw), Ok(table.default_stream()));
+            assert_eq!(table.release(table.default_stream()), None);
+        }
+        assert!(matches!(
+            table.adopt(RawStream::PER_THREAD),
+            Err(Error::StreamMisuse { why: StreamMisuse::PerThread, .. })
+        ));
+    }
+
+    #[test]
+    fn r5_streams_of_others_are_refused_and_named() {
+        let (here, sibling, elsewhere) = (table(), StreamTable::new(2, DeviceId(0)), StreamTable::new(3, DeviceId(1)));
+        let why = |stream| match here.hold(stream) {
+            Err(Error::StreamMisuse { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(why(sibling.default_stream()), StreamMisuse::OtherContext);
+        assert_eq!(why(elsewhere.default_stream()), StreamMisuse::OtherDevice { device: DeviceId(1) });
+    }
+
+    #[test]
+    fn the_table_refuses_when_full_and_recovers() {
+        let table = table();
+        let streams: Vec<_> =
+            (1..STREAM_SLOTS as u64).map(|n| table.adopt(RawStream(n + 100)).expect("room")).collect();
+        assert_eq!(table.adopt(RawStream(9999)), Err(Error::Capacity { max: STREAM_SLOTS }));
+        end(&table, streams[0]);
+        assert!(table.adopt(RawStream(9999)).is_ok());
+    }
+}
