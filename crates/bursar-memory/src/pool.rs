@@ -12,7 +12,6 @@ mod growth;
 mod hand;
 mod hands;
 mod lane;
-mod latch;
 mod layer;
 mod magazine;
 mod middle;
@@ -25,10 +24,9 @@ mod traffic;
 pub use layer::{PagePool, PoolReading};
 
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, MAX_ALIGN,
-    MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, LatchGuard,
+    MAX_ALIGN, MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
 };
-use latch::Guard;
 use magazine::{Kept, Magazine};
 use middle::Middle;
 use runs::UNIT;
@@ -98,7 +96,7 @@ struct Want {
 
 impl<F: FrameSource> Pool<F> {
     #[inline(always)]
-    fn middle(&self) -> Guard<'_, Middle> {
+    fn middle(&self) -> LatchGuard<'_, Middle> {
         self.shelf.middle()
     }
 

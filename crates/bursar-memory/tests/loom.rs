@@ -1,5 +1,5 @@
-//! The lock-free parts under every interleaving that the memory model allows: the charge of a budget, and the magazines
-//! and the latch of a pool. Built with `--cfg loom`.
+//! The lock-free parts under every interleaving that the memory model allows: the charge of a budget, and the magazines of
+//! a pool. Built with `--cfg loom`.
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "the models use part of the core")]
@@ -7,9 +7,6 @@
 mod charge;
 #[path = "../src/courtesy.rs"]
 mod courtesy;
-#[allow(dead_code, reason = "the models use part of it")]
-#[path = "../src/pool/latch.rs"]
-mod latch;
 #[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/pool/magazine.rs"]
 mod magazine;
@@ -429,24 +426,5 @@ fn l1_two_payers_never_spend_more_than_there_is_and_nothing_is_lost() {
         assert!(paid, "one fits, whatever the other does");
         other.join().unwrap();
         assert!(credit.pay(0, 2).is_ok() && credit.pay(1, 1).is_err(), "exact once the other is done");
-    });
-}
-
-/// One thread is in at a time, and sees what the one before it left.
-#[test]
-fn p8_a_latch_lets_one_in_at_a_time() {
-    model(|| {
-        let shared = Arc::new((latch::Flag::new(), loom::cell::UnsafeCell::new(()), AtomicU64::new(0)));
-        let add = |(flag, inside, count): &(latch::Flag, loom::cell::UnsafeCell<()>, AtomicU64)| {
-            flag.enter();
-            // Loom panics where two are in here.
-            inside.with_mut(|_| count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed));
-            flag.leave();
-        };
-        let other = shared.clone();
-        let other = thread::spawn(move || add(&other));
-        add(&shared);
-        other.join().expect("no panic");
-        assert_eq!(shared.2.load(Ordering::Relaxed), 2, "what others left is seen");
     });
 }

@@ -4,12 +4,13 @@ use super::Amount;
 use super::chunks::Chunks;
 use super::place::NEAR_TAGS;
 use super::slack::{BOUND_BYTES, BOUND_COUNT, Slack};
-use crate::Bytes;
+use crate::{Bytes, Latch};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// The levels of a tally.
+/// The levels of a tally. Whoever moves them has the turn, and anyone may read them.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
+    pub(super) turn: Latch<()>,
     pub(super) whole: Level,
     pub(super) tags: Chunks<Level, NEAR_TAGS>,
 }
@@ -61,6 +62,7 @@ impl Share<'_> {
 
 /// The shares of everything and of one tag.
 pub(super) struct Shares<'a> {
+    pub(super) turn: &'a Latch<()>,
     pub(super) whole: Share<'a>,
     pub(super) tag: Share<'a>,
 }
@@ -69,6 +71,7 @@ impl Shares<'_> {
     /// One more block of `bytes`.
     #[inline]
     pub(super) fn rise(&self, bytes: u64) {
+        let _turn = self.turn.lock();
         self.whole.rise(bytes);
         self.tag.rise(bytes);
     }
@@ -76,6 +79,7 @@ impl Shares<'_> {
     /// One block of `bytes` less.
     #[inline]
     pub(super) fn fall(&self, bytes: u64) {
+        let _turn = self.turn.lock();
         self.whole.fall(bytes);
         self.tag.fall(bytes);
     }
@@ -105,8 +109,8 @@ fn claim(claimed: &AtomicI64, top: &AtomicI64, slack: u64, n: u64) -> u64 {
     if n <= slack {
         return slack - n;
     }
-    let more = (n - slack).cast_signed();
-    let stands = claimed.fetch_add(more, Relaxed).wrapping_add(more);
+    let stands = claimed.load(Relaxed).wrapping_add((n - slack).cast_signed());
+    claimed.store(stands, Relaxed);
     if stands > top.load(Relaxed) {
         top.store(stands, Relaxed);
     }
@@ -119,7 +123,8 @@ fn let_go(claimed: &AtomicI64, slack: u64, n: u64, bound: u64) -> u64 {
     if n < bound - slack {
         return slack + n;
     }
-    claimed.fetch_sub(n.wrapping_add(slack).wrapping_sub(bound / 2).cast_signed(), Relaxed);
+    let less = n.wrapping_add(slack).wrapping_sub(bound / 2).cast_signed();
+    claimed.store(claimed.load(Relaxed).wrapping_sub(less), Relaxed);
     bound / 2
 }
 

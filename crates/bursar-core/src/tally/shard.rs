@@ -90,7 +90,8 @@ impl Shard {
 
     #[inline]
     fn shares<'a>(&'a self, levels: &'a Levels, tag: Share<'a>) -> Shares<'a> {
-        Shares { whole: Share { level: &levels.whole, slack: &self.whole, top: &self.tops.whole }, tag }
+        let whole = Share { level: &levels.whole, slack: &self.whole, top: &self.tops.whole };
+        Shares { turn: &levels.turn, whole, tag }
     }
 
     /// Opens, reads or closes scopes. While any is open everything is halted, so that it is counted there too.

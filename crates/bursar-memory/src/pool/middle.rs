@@ -126,30 +126,26 @@ impl Middle {
         self.news - own >= len && others.any(|(_, lane)| of(lane) >= RICH)
     }
 
-    /// `len` units that a stream may have without asking or waiting for anyone: its own or everyone's, whichever is lower.
+    /// `len` units that a stream may have without asking or waiting for anyone: everyone's if there are as many, and else its
+    /// own, which nobody else can have yet.
     #[inline(always)]
     pub(super) fn take(&mut self, place: usize, len: u64, align: u64) -> Option<u64> {
         let own = self.lanes.get_mut(place).and_then(Option::as_mut).map(|lane| &mut lane.runs);
-        let own = own.filter(|own| !own.is_empty());
         match own {
-            _ if align > 1 => self.take_lower(place, len, align),
+            _ if align > 1 => self.take_aligned(place, len, align),
             Some(own) if self.settled.is_empty() => own.take(len),
-            Some(_) => self.take_lower(place, len, align),
+            Some(own) => self.settled.take(len).or_else(|| own.take(len)),
             None => self.settled.take(len),
         }
     }
 
-    #[inline(never)]
-    fn take_lower(&mut self, place: usize, len: u64, align: u64) -> Option<u64> {
-        let everyones = self.settled.find_aligned(len, align);
+    #[cold]
+    fn take_aligned(&mut self, place: usize, len: u64, align: u64) -> Option<u64> {
         let own = self.lanes.get_mut(place).and_then(Option::as_mut).map(|lane| &mut lane.runs);
-        if let Some(own) = own
-            && let Some(spot) = own.find_aligned(len, align)
-            && everyones.is_none_or(|other| spot.at < other.at)
-        {
-            return Some(own.carve(spot, len, align));
-        }
-        Some(self.settled.carve(everyones?, len, align))
+        [Some(&mut self.settled), own].into_iter().flatten().find_map(|runs| {
+            let spot = runs.find_aligned(len, align)?;
+            Some(runs.carve(spot, len, align))
+        })
     }
 
     /// `len` units of another stream that this one comes after already.

@@ -4,10 +4,10 @@
 //! returns its memory to the driver, which is nothing for a thread to do that is past its end.
 
 use super::ground::Ground;
-use super::latch::{Guard, Latch};
 use super::magazine::Kept;
 use super::middle::Middle;
 use super::shards::{Here, Shards};
+use bursar_core::{Latch, LatchGuard};
 use std::sync::Arc;
 
 /// The free memory of a pool: the threads' magazines, and what is behind them.
@@ -24,7 +24,7 @@ impl Shelf {
     }
 
     #[inline(always)]
-    pub(super) fn middle(&self) -> Guard<'_, Middle> {
+    pub(super) fn middle(&self) -> LatchGuard<'_, Middle> {
         self.middle.lock()
     }
 

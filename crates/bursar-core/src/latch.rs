@@ -1,0 +1,189 @@
+//! A lock for what is held for moments: the thread that takes it again and again pays next to nothing.
+#![allow(unsafe_code)]
+
+mod barrier;
+mod turns;
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use turns::{Turn, Turns};
+
+/// Something that one thread has at a time, for a few hundred instructions and never across a call that may wait.
+///
+/// The thread that takes it again and again is its favourite, and comes in with two plain stores. Where another wants in, the
+/// favourite loses that right, and all take turns until one of them has come many times in a row. A locked instruction has to
+/// wait for every store before it, so on a path that writes much it costs more than most of what it guards.
+///
+/// Nobody sleeps until woken: whoever has to wait looks again, lets others run, then sleeps for moments. A panic inside does
+/// not spoil it. A thread that takes it twice panics, or waits for itself.
+///
+/// ```
+/// let latch = bursar_core::Latch::new(1);
+/// *latch.lock() += 1;
+/// std::thread::scope(|scope| scope.spawn(|| *latch.lock() += 1).join()).unwrap();
+/// assert_eq!(*latch.lock(), 3);
+/// ```
+pub struct Latch<T> {
+    turns: Turns,
+    inside: UnsafeCell<T>,
+}
+
+// SAFETY: one thread is in at a time, and what each of them leaves is seen by the next.
+unsafe impl<T: Send> Sync for Latch<T> {}
+
+impl<T> Latch<T> {
+    /// With this inside, and no favourite yet.
+    pub fn new(inside: T) -> Self {
+        Self { turns: Turns::new(), inside: UnsafeCell::new(inside) }
+    }
+
+    /// Comes back when no other thread has it.
+    #[inline(always)]
+    pub fn lock(&self) -> LatchGuard<'_, T> {
+        LatchGuard { turn: self.turns.enter(here()), latch: self, _stays: PhantomData }
+    }
+}
+
+impl<T: Default> Default for Latch<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> fmt::Debug for Latch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Latch").finish_non_exhaustive()
+    }
+}
+
+/// What a [`Latch`] has inside, for the thread that has it, until it is dropped.
+///
+/// ```
+/// let latch = bursar_core::Latch::new(String::from("one"));
+/// let mut guard: bursar_core::LatchGuard<'_, String> = latch.lock();
+/// guard.push_str(" at a time");
+/// assert_eq!(*guard, "one at a time");
+/// ```
+pub struct LatchGuard<'a, T> {
+    latch: &'a Latch<T>,
+    turn: Turn,
+    _stays: PhantomData<*mut T>,
+}
+
+impl<T> Deref for LatchGuard<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: only this guard reaches what is inside while it lives.
+        unsafe { &*self.latch.inside.get() }
+    }
+}
+
+impl<T> DerefMut for LatchGuard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: only this guard reaches what is inside while it lives, and it is borrowed whole.
+        unsafe { &mut *self.latch.inside.get() }
+    }
+}
+
+impl<T> Drop for LatchGuard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.latch.turns.leave(self.turn);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for LatchGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+/// A number that no other thread has while this one runs. One that comes after it may have the same: it got its memory from
+/// the one that ended, and so comes after all that it did.
+#[inline(always)]
+fn here() -> usize {
+    thread_local! {
+        static HERE: u64 = const { 0 };
+    }
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    /// Adds to both halves of a pair, which differ while somebody is in.
+    fn add(latch: &Latch<(u64, u64)>, times: u64) {
+        for _ in 0..times {
+            let mut pair = latch.lock();
+            assert_eq!(pair.0, pair.1, "another is in");
+            pair.0 += 1;
+            std::hint::black_box(&mut *pair);
+            pair.1 += 1;
+        }
+    }
+
+    #[test]
+    fn p8_one_thread_has_it_at_a_time_whoever_was_favoured_before() {
+        for favoured in [0, 1, 50_000] {
+            let (latch, line) = (Latch::new((0, 0)), Barrier::new(4));
+            add(&latch, favoured);
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        line.wait();
+                        add(&latch, 50_000);
+                    });
+                }
+            });
+            assert_eq!(*latch.lock(), (favoured + 200_000, favoured + 200_000));
+        }
+    }
+
+    /// Threads that each have it long enough to be favoured, in turn, and at once at every change.
+    #[test]
+    fn p8_the_favourite_changes_and_nothing_is_lost() {
+        let latch = Latch::new((0, 0));
+        for _ in 0..20 {
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| add(&latch, 40_000));
+                add(&latch, 10);
+                other.join().expect("nobody else was in");
+                add(&latch, 40_000);
+            });
+        }
+        assert_eq!(*latch.lock(), (20 * 80_010, 20 * 80_010));
+    }
+
+    #[test]
+    fn p8_a_panic_lets_the_next_one_in() {
+        let latch = Latch::new(1);
+        for _ in 0..3 {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let _guard = latch.lock();
+                std::panic::resume_unwind(Box::new(()));
+            }));
+            assert!(panicked.is_err());
+            *latch.lock() += 1;
+        }
+        assert_eq!(*latch.lock(), 4);
+    }
+
+    #[test]
+    #[should_panic(expected = "taken twice")]
+    fn p8_the_favourite_does_not_get_it_twice() {
+        let latch = Latch::new(());
+        drop(latch.lock());
+        if !barrier::is_there() {
+            panic!("nobody is favoured here, and would wait for itself: taken twice");
+        }
+        let _first = latch.lock();
+        let _second = latch.lock();
+    }
+}
