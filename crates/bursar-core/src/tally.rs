@@ -13,7 +13,7 @@ use cell::Cell;
 use level::{Levels, Shares};
 use place::{DEVICES, NEAR_TAGS, Place, TAGS};
 use scopes::Scopes;
-use shard::{Here, Shards};
+use shard::{Here, Shard, Shards};
 use slack::Step;
 use std::fmt;
 use std::sync::Arc;
@@ -118,15 +118,22 @@ impl Counter {
         cell.map(|cell| cell.fall(bytes)).is_some()
     }
 
-    /// Moves both slacks by a step or, if that is not enough, both levels, and answers the cell that is left to count in.
+    /// Moves both slacks by a step or, if that is not enough, both levels, and answers the cell that is left to
+    /// count in.
     #[inline(always)]
     fn moved(&self, tag: AllocTag, step: Step, change: impl FnOnce(Shares<'_>)) -> Option<&'static Cell> {
         let tag = tag.index();
         let shard = if tag < NEAR_TAGS { shard::last(self.number)? } else { return None };
-        if !shard.step_near(tag, step) {
-            change(shard.shares_near(&self.tally.as_ref()?.levels, tag)?);
-        }
-        Some(shard.cell_near(self.first + tag))
+        let moved = shard.step_near(tag, step);
+        (moved || self.move_levels(shard, tag, change)).then(|| shard.cell_near(self.first + tag))
+    }
+
+    /// Moves the levels of everything and of a tag; `false` if the tally has to.
+    #[cold]
+    #[inline(never)]
+    fn move_levels(&self, shard: &Shard, tag: usize, change: impl FnOnce(Shares<'_>)) -> bool {
+        let levels = self.tally.as_ref().map(|tally| &tally.levels);
+        levels.and_then(|levels| shard.shares_near(levels, tag)).map(change).is_some()
     }
 }
 
@@ -166,14 +173,15 @@ impl Tally {
     /// Everything, whatever its tag.
     pub fn counts(&self) -> Counts {
         let (current, total) = self.shards.sum(None, None);
-        Counts { current, peak: self.shards.peak(None, current), total }
+        Counts { current, peak: self.levels.whole.peak(current), total }
     }
 
     /// What was counted for one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
         let Place { tag, .. } = Place::of(DeviceId(0), tag).bounded();
         let (current, total) = self.shards.sum(None, Some(tag));
-        Counts { current, peak: self.shards.peak(Some(tag), current), total }
+        let peak = self.levels.tags.get(tag).map_or(current, |level| level.peak(current));
+        Counts { current, peak, total }
     }
 
     /// Every tag that was ever counted, the largest holder first.

@@ -27,6 +27,7 @@ use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, LatchGuard,
     MAX_ALIGN, MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
 };
+use hand::Number;
 use magazine::{Kept, Magazine};
 use middle::Middle;
 use runs::UNIT;
@@ -67,6 +68,8 @@ pub struct Pool<F: FrameSource> {
     source: F,
     context: Arc<DeviceContext>,
     owner: OwnerId,
+    /// The same, where threads look for it.
+    number: Number,
     settings: Settings,
     /// The pool's addresses, in units; empty where the device cannot map.
     addresses: Range<u64>,
@@ -175,6 +178,7 @@ impl<F: FrameSource> Pool<F> {
         if middle.should_look(want.place, want.len) {
             return None;
         }
+        middle.gather_alone(want.place);
         middle.take(want.place, want.len, want.align)
     }
 
@@ -253,7 +257,7 @@ impl<F: FrameSource> Pool<F> {
             && let Some(shard) = self.shelf.shards.own()
             && let Some(magazine) = shard.magazine(stream.slot())
         {
-            hand::remember(self.owner, self.signed(alarms), stream, magazine);
+            hand::remember(hand::key(self.number, self.signed(alarms)), stream, magazine);
         }
     }
 

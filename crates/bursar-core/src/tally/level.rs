@@ -18,45 +18,86 @@ pub(super) struct Levels {
 /// A level that threads raise and lower through a slack of their own, on a cache line of its own.
 ///
 /// What is claimed here is what is live plus the slack of all threads. A thread that frees keeps what it freed as slack,
-/// up to a bound, and what it allocates next is taken from there; only what the slack does not cover is claimed. So the
-/// claim is never below the truth, and never further above it than the bound for each other thread.
+/// up to a bound, and what it allocates next is taken from there; what the slack does not cover is claimed. So the claim is
+/// never below the truth, and never further above it than the bound for each thread. Before a claim would raise the peak, the
+/// thread that makes it gives up its slack, which is not live: where one thread does everything, peaks are exact.
 ///
 /// Frees of blocks that were never counted make the claim negative, like what is live: neither then raises a peak.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Level {
-    bytes: AtomicI64,
-    count: AtomicI64,
+    bytes: Mark,
+    count: Mark,
 }
 
-/// The highest that one thread ever made a level stand. Only that thread writes, so to raise it is a load and a store; the
-/// level's peak is the highest of all threads'.
+/// How much is claimed, and the most that ever was. Only whoever has the turn writes, so an addition is a load and a store.
 #[derive(Debug, Default)]
-pub(super) struct Top {
-    bytes: AtomicI64,
-    count: AtomicI64,
+struct Mark {
+    claimed: AtomicI64,
+    peak: AtomicI64,
+}
+
+impl Level {
+    /// The highest it ever stood, given where it stands.
+    pub(super) fn peak(&self, current: Amount) -> Amount {
+        let [bytes, count] = [&self.bytes, &self.count].map(|mark| above_zero(mark.peak.load(Relaxed)));
+        Amount { bytes: Bytes(bytes.max(current.bytes.get())), count: count.max(current.count) }
+    }
+}
+
+impl Mark {
+    /// Claims `n` where a slack does not cover it, and answers what becomes of the slack.
+    #[inline(always)]
+    fn claim(&self, slack: u64, n: u64) -> u64 {
+        if n <= slack {
+            return slack - n;
+        }
+        let stands = self.claimed.load(Relaxed).wrapping_add(n.cast_signed());
+        if stands > self.peak.load(Relaxed) {
+            return self.rise_to(stands.wrapping_sub(slack.cast_signed()));
+        }
+        self.claimed.store(stands, Relaxed);
+        slack
+    }
+
+    /// Claims so much, with no slack left, which may be more than ever before.
+    #[cold]
+    fn rise_to(&self, stands: i64) -> u64 {
+        self.claimed.store(stands, Relaxed);
+        self.peak.store(stands.max(self.peak.load(Relaxed)), Relaxed);
+        0
+    }
+
+    /// Lets go of what is too much for a slack, and answers what becomes of it. What is large by itself goes as it came.
+    #[inline(always)]
+    fn let_go(&self, slack: u64, n: u64, bound: u64) -> u64 {
+        if n < bound - slack {
+            return slack + n;
+        }
+        let kept = if n < bound / 2 { bound / 2 } else { slack };
+        let less = slack.wrapping_add(n).wrapping_sub(kept).cast_signed();
+        self.claimed.store(self.claimed.load(Relaxed).wrapping_sub(less), Relaxed);
+        kept
+    }
 }
 
 /// A level, and what the current thread has of it.
 pub(super) struct Share<'a> {
     pub(super) level: &'a Level,
     pub(super) slack: &'a Slack,
-    pub(super) top: &'a Top,
 }
 
 impl Share<'_> {
-    #[inline]
+    #[inline(always)]
     fn rise(&self, bytes: u64) {
-        let Self { level, slack, top } = self;
-        let (spare, spare_count) = slack.get();
-        slack.set(claim(&level.bytes, &top.bytes, spare, bytes), claim(&level.count, &top.count, spare_count, 1));
+        let (Level { bytes: whole, count }, (spare, spare_count)) = (self.level, self.slack.get());
+        self.slack.set(whole.claim(spare, bytes), count.claim(spare_count, 1));
     }
 
-    #[inline]
+    #[inline(always)]
     fn fall(&self, bytes: u64) {
-        let Self { level, slack, .. } = self;
-        let (spare, spare_count) = slack.get();
-        slack.set(let_go(&level.bytes, spare, bytes, BOUND_BYTES), let_go(&level.count, spare_count, 1, BOUND_COUNT));
+        let (Level { bytes: whole, count }, (spare, spare_count)) = (self.level, self.slack.get());
+        self.slack.set(whole.let_go(spare, bytes, BOUND_BYTES), count.let_go(spare_count, 1, BOUND_COUNT));
     }
 }
 
@@ -69,7 +110,7 @@ pub(super) struct Shares<'a> {
 
 impl Shares<'_> {
     /// One more block of `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn rise(&self, bytes: u64) {
         let _turn = self.turn.lock();
         self.whole.rise(bytes);
@@ -77,55 +118,12 @@ impl Shares<'_> {
     }
 
     /// One block of `bytes` less.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fall(&self, bytes: u64) {
         let _turn = self.turn.lock();
         self.whole.fall(bytes);
         self.tag.fall(bytes);
     }
-}
-
-impl Top {
-    pub(super) const fn new() -> Self {
-        Self { bytes: AtomicI64::new(0), count: AtomicI64::new(0) }
-    }
-
-    /// The higher of this and another, in bytes and in blocks.
-    pub(super) fn or(&self, other: Amount) -> Amount {
-        let [bytes, count] = [&self.bytes, &self.count].map(|top| above_zero(top.load(Relaxed)));
-        Amount { bytes: Bytes(bytes.max(other.bytes.get())), count: count.max(other.count) }
-    }
-
-    /// Makes it what it was when it was new.
-    pub(super) fn clear(&self) {
-        self.bytes.store(0, Relaxed);
-        self.count.store(0, Relaxed);
-    }
-}
-
-/// Claims what a slack does not cover, and answers what is left of it.
-#[inline]
-fn claim(claimed: &AtomicI64, top: &AtomicI64, slack: u64, n: u64) -> u64 {
-    if n <= slack {
-        return slack - n;
-    }
-    let stands = claimed.load(Relaxed).wrapping_add((n - slack).cast_signed());
-    claimed.store(stands, Relaxed);
-    if stands > top.load(Relaxed) {
-        top.store(stands, Relaxed);
-    }
-    0
-}
-
-/// Lets go of what is too much for a slack, and answers what becomes of it.
-#[inline]
-fn let_go(claimed: &AtomicI64, slack: u64, n: u64, bound: u64) -> u64 {
-    if n < bound - slack {
-        return slack + n;
-    }
-    let less = n.wrapping_add(slack).wrapping_sub(bound / 2).cast_signed();
-    claimed.store(claimed.load(Relaxed).wrapping_sub(less), Relaxed);
-    bound / 2
 }
 
 /// What a balance comes to where nothing can be negative.

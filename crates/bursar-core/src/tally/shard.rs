@@ -3,7 +3,7 @@
 use super::Amount;
 use super::cell::{Cell, Cells};
 use super::chunks::Chunks;
-use super::level::{Levels, Share, Shares, Top, above_zero};
+use super::level::{Levels, Share, Shares, above_zero};
 use super::place::{NEAR_TAGS, Place};
 use super::scopes::Scopes;
 use super::slack::{Slack, Step};
@@ -20,15 +20,7 @@ pub(super) struct Shard {
     whole: Slack,
     tags: Chunks<Slack, NEAR_TAGS>,
     cells: Cells,
-    tops: Tops,
     scopes: Scopes,
-}
-
-/// The highest that the thread ever made a tally's levels stand.
-#[derive(Debug)]
-struct Tops {
-    whole: Top,
-    tags: Chunks<Top, NEAR_TAGS>,
 }
 
 /// Everything that a block is counted in.
@@ -64,15 +56,14 @@ impl Here<'_> {
 impl Shard {
     const fn new() -> Self {
         let tags = Chunks::new([const { Slack::new() }; NEAR_TAGS]);
-        let tops = Tops { whole: Top::new(), tags: Chunks::new([const { Top::new() }; NEAR_TAGS]) };
-        Self { whole: Slack::new(), tags, cells: Cells::new(), tops, scopes: Scopes::new() }
+        Self { whole: Slack::new(), tags, cells: Cells::new(), scopes: Scopes::new() }
     }
 
     /// Counts a block of a place that is told apart, halted or not.
     pub(super) fn count(&self, levels: &Levels, place: Place, count: impl FnOnce(Here<'_>)) {
         let Place { tag, .. } = place;
         let (level, slack) = (levels.tags.get_or_make(tag), self.tags.get_or_make(tag));
-        let shares = self.shares(levels, Share { level, slack, top: self.tops.tags.get_or_make(tag) });
+        let shares = self.shares(levels, Share { level, slack });
         self.whole.halt(false);
         count(Here { shares, cell: self.cells.get_or_make(place), scopes: &self.scopes });
         self.whole.halt(self.scopes.any_open());
@@ -85,12 +76,12 @@ impl Shard {
             return None;
         }
         let (level, slack) = (levels.tags.nearest(tag), self.tags.nearest(tag));
-        Some(self.shares(levels, Share { level, slack, top: self.tops.tags.nearest(tag) }))
+        Some(self.shares(levels, Share { level, slack }))
     }
 
     #[inline]
     fn shares<'a>(&'a self, levels: &'a Levels, tag: Share<'a>) -> Shares<'a> {
-        let whole = Share { level: &levels.whole, slack: &self.whole, top: &self.tops.whole };
+        let whole = Share { level: &levels.whole, slack: &self.whole };
         Shares { turn: &levels.turn, whole, tag }
     }
 
@@ -118,8 +109,6 @@ impl Shard {
         self.whole.clear();
         self.tags.one_or_all(None).for_each(Slack::clear);
         self.cells.clear();
-        self.tops.whole.clear();
-        self.tops.tags.one_or_all(None).for_each(Top::clear);
         self.scopes.clear();
     }
 
@@ -128,13 +117,6 @@ impl Shard {
     fn step(&self, place: Place, step: Step) -> Option<&Cell> {
         let (tag, cell) = (self.tags.near(place.tag)?, self.cells.near(place)?);
         Slack::shift(&self.whole, tag, step).then_some(cell)
-    }
-}
-
-impl Tops {
-    /// The whole's, or a tag's, if there is one.
-    fn of(&self, tag: Option<usize>) -> Option<&Top> {
-        tag.map_or(Some(&self.whole), |tag| self.tags.get(tag))
     }
 }
 
@@ -224,12 +206,6 @@ impl Shards {
                 f(self.shards[THREADS].get_or_init(fresh))
             }
         }
-    }
-
-    /// The highest that a level ever stood, the whole's or a tag's, given where it stands.
-    pub(super) fn peak(&self, tag: Option<usize>, current: Amount) -> Amount {
-        let shards = self.shards.iter().filter_map(OnceLock::get);
-        shards.filter_map(|shard| shard.tops.of(tag)).fold(current, |peak, top| top.or(peak))
     }
 
     /// What is live and what was ever granted, on one device or all and for one tag or all. Frees are read before grants,

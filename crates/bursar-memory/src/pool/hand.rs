@@ -14,11 +14,25 @@ use std::ptr::NonNull;
 struct Entry {
     /// The stream's [name](Stream::name).
     stream: Cell<u64>,
-    /// The pool's number; zero where nothing is remembered.
-    owner: Cell<u32>,
-    /// How many alarms the pool's context had given by then, signed by the pool.
-    alarms: Cell<u32>,
+    /// The pool's [key](key); zero where nothing is remembered.
+    key: Cell<u64>,
     magazine: Cell<NonNull<Magazine>>,
+}
+
+/// The number of a pool, and how many alarms its context has given, signed by the pool.
+#[inline(always)]
+pub(super) const fn key(number: Number, alarms: u32) -> u64 {
+    number.0 | alarms as u64
+}
+
+/// The number of a pool, which is not zero and no other's, where its key has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Number(u64);
+
+impl Number {
+    pub(super) fn of(owner: OwnerId) -> Self {
+        Self(u64::from(owner.get()) << u32::BITS)
+    }
 }
 
 /// How many streams a thread remembers.
@@ -26,12 +40,7 @@ const ENTRIES: usize = 8;
 
 impl Entry {
     const fn empty() -> Self {
-        Self {
-            stream: Cell::new(0),
-            owner: Cell::new(0),
-            alarms: Cell::new(0),
-            magazine: Cell::new(NonNull::dangling()),
-        }
+        Self { stream: Cell::new(0), key: Cell::new(0), magazine: Cell::new(NonNull::dangling()) }
     }
 }
 
@@ -42,32 +51,30 @@ thread_local! {
 /// The magazine that a pool's thread remembers for a stream.
 ///
 /// # Safety
-/// Every magazine remembered for `owner` is of the pool that has this number, and `'a` is within that pool's life.
+/// Every magazine remembered under a key with this number is of the pool that has it, and `'a` is within that pool's life.
 #[inline(always)]
-pub(super) unsafe fn remembered<'a>(owner: OwnerId, alarms: u32, stream: Stream) -> Option<&'a Magazine> {
+pub(super) unsafe fn remembered<'a>(key: u64, stream: Stream) -> Option<&'a Magazine> {
     REMEMBERED.with(|entries| {
         let entry = &entries[stream.slot() % ENTRIES];
-        let found =
-            entry.stream.get() == stream.name() && entry.owner.get() == owner.get() && entry.alarms.get() == alarms;
+        let found = entry.stream.get() == stream.name() && entry.key.get() == key;
         // SAFETY: set together with the number, from a reference into that pool, which the caller says is alive.
         found.then(|| unsafe { entry.magazine.get().as_ref() })
     })
 }
 
 /// Remembers a magazine of the pool that has this number, for a stream that the pool's context made.
-pub(super) fn remember(owner: OwnerId, alarms: u32, stream: Stream, magazine: &Magazine) {
+pub(super) fn remember(key: u64, stream: Stream, magazine: &Magazine) {
     REMEMBERED.with(|entries| {
         let entry = &entries[stream.slot() % ENTRIES];
         entry.stream.set(stream.name());
-        entry.owner.set(owner.get());
-        entry.alarms.set(alarms);
+        entry.key.set(key);
         entry.magazine.set(magazine.into());
     });
 }
 
 /// Forgets everything, at the thread's end.
 pub(super) fn forget() {
-    REMEMBERED.with(|entries| entries.iter().for_each(|entry| entry.owner.set(0)));
+    REMEMBERED.with(|entries| entries.iter().for_each(|entry| entry.key.set(0)));
 }
 
 /// On a simulator that does not listen: where one does, every request goes the long way, which asks everything anew.

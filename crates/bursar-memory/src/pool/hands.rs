@@ -23,7 +23,7 @@ fn ptr(at: u64) -> DevicePtr {
 pub(super) fn remembered<F: FrameSource>(pool: &Pool<F>, alarms: u32, stream: Stream) -> Option<&Magazine> {
     // SAFETY: only `Pool::reach` remembers magazines, with its own number, and they stay where they are for the life of the
     // pool, which is borrowed for the life of the answer.
-    unsafe { hand::remembered(pool.owner, alarms, stream) }
+    unsafe { hand::remembered(hand::key(pool.number, alarms), stream) }
 }
 
 /// Makes the block for a range that was taken out of every run, from `at` on, `len` units long.

@@ -1,6 +1,7 @@
 //! The recipe of a pool, and the handle that reads the pools made by it.
 
 use super::ground::{FrameSizes, Ground};
+use super::hand::Number;
 use super::magazine::LONGEST;
 use super::runs::UNIT;
 use super::shelf::Shelf;
@@ -170,7 +171,7 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let ground = Ground::new(addresses.clone(), FrameSizes { granule, most });
         let context = source.context().clone();
         let (owner, shelf) = (OwnerId::unique(), Shelf::new(ground, magazine));
-        let pool = Arc::new(Pool { source, context, owner, settings, addresses, shelf });
+        let pool = Arc::new(Pool { source, context, owner, number: Number::of(owner), settings, addresses, shelf });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         bursar_core::Holder::context(&*pool).join(member);
         let reader: Weak<dyn Read> = Arc::downgrade(&pool) as Weak<dyn Read>;

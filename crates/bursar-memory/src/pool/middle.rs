@@ -230,8 +230,17 @@ impl Middle {
         }
     }
 
+    /// Lets the only stream there is have what everyone may have.
+    #[inline(always)]
+    pub(super) fn gather_alone(&mut self, place: usize) {
+        if self.open == 1 && !self.settled.is_empty() {
+            self.gather(place);
+        }
+    }
+
     /// Where only one stream has anything free, lets it have what everyone may have: what it frees next then grows together
     /// with that, and whoever else comes asks.
+    #[cold]
     pub(super) fn gather(&mut self, place: usize) {
         let others = self.lanes.iter().enumerate().filter(|&(other, _)| other != place);
         if others.filter_map(|(_, lane)| lane.as_ref()).all(|lane| lane.runs.is_empty()) {
