@@ -57,7 +57,7 @@ pub(crate) fn pairs(opened: &OpenedDriver, asked: &Asked) -> Result<Pairs, Failu
 }
 
 fn row(memory: &dyn DeviceMemoryResource, context: &DeviceContext, asked: &Asked, threads: u32) -> bursar::Result<Row> {
-    let line = Barrier::new(threads as usize + 1);
+    let line = Barrier::new(threads as usize);
     let streams = (0..threads).map(|_| context.create_stream(0)).collect::<bursar::Result<Vec<_>>>()?;
     let seconds = std::thread::scope(|scope| {
         let runners: Vec<_> = streams
@@ -67,16 +67,18 @@ fn row(memory: &dyn DeviceMemoryResource, context: &DeviceContext, asked: &Asked
                 scope.spawn(move || {
                     let warm = run(memory, asked.bytes, stream, asked.pairs / 10);
                     line.wait();
-                    warm.and_then(|()| run(memory, asked.bytes, stream, asked.pairs))
+                    let start = Instant::now();
+                    warm.and_then(|()| run(memory, asked.bytes, stream, asked.pairs)).map(|()| (start, Instant::now()))
                 })
             })
             .collect();
-        line.wait();
-        let start = Instant::now();
+        // From when the first began until the last was done: this thread may be late for either.
+        let mut span: Option<(Instant, Instant)> = None;
         for runner in runners {
-            runner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let (start, end) = runner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
         }
-        Ok::<_, Error>(start.elapsed().as_secs_f64())
+        Ok::<_, Error>(span.map_or(0.0, |(start, end)| (end - start).as_secs_f64()))
     })?;
     let pairs = asked.pairs as f64;
     Ok(Row { threads, ns_per_pair: seconds * 1e9 / pairs, pairs_per_second: pairs * f64::from(threads) / seconds })

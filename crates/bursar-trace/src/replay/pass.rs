@@ -143,24 +143,27 @@ impl<'a> Pass<'a> {
         let Table { own, exchange } = table;
         let exchange = &*exchange;
         let busy: Vec<_> = parts.iter().zip(own).filter(|(operations, _)| !operations.is_empty()).collect();
-        let start_line = std::sync::Barrier::new(busy.len() + 1);
+        let start_line = std::sync::Barrier::new(busy.len());
         std::thread::scope(|scope| {
             let runners = busy.into_iter().map(|(operations, own)| {
                 let start_line = &start_line;
                 scope.spawn(move || {
                     start_line.wait();
-                    self.thread(operations, own, exchange)
+                    let start = Instant::now();
+                    let tally = self.thread(operations, own, exchange);
+                    (tally, start, Instant::now())
                 })
             });
             let runners: Vec<_> = runners.collect();
-            start_line.wait();
-            let start = Instant::now();
             let mut sum = Ok(Tally::default());
+            // From when the first began until the last was done: this thread may be late for either.
+            let mut span: Option<(Instant, Instant)> = None;
             for runner in runners {
-                let tally = runner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                let (tally, start, end) = runner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
                 sum = sum.and_then(|mut sum: Tally| tally.map(|tally| (sum.absorb(tally), sum).1));
             }
-            (sum, start.elapsed())
+            (sum, span.map_or(Duration::ZERO, |(start, end)| end - start))
         })
     }
 
