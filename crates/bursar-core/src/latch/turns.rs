@@ -1,23 +1,20 @@
 //! Who is in: the favourite by right, or whoever's turn it is.
 //!
-//! The favourite writes that it is in and then looks whether it still is the favourite. Whoever takes that right away writes
-//! so and then looks whether the favourite is in. Between the two of each stands a [barrier](super::barrier), so at least
-//! one of them sees what the other wrote: the favourite goes out again, or the other waits until it does.
+//! The first thread there ever is becomes the favourite when it leaves. From then on it writes that it is in and then looks
+//! whether it still is the favourite. Whoever takes that right away, for good, writes so and then looks whether the favourite
+//! is in. Between the two of each stands a [barrier](super::barrier), so at least one of them sees what the other wrote: the
+//! favourite goes out again, or the other waits until it does. Nobody but the one favourite ever writes that it is in.
 
 use super::barrier;
 #[cfg(loom)]
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// No thread's number: there is no favourite yet.
 const NOBODY: usize = 0;
 /// No thread's number: all take turns.
 const EVERYBODY: usize = 1;
-
-/// How often in a row a thread's turn comes until it is the favourite. What it takes to end that, a call of the kernel which
-/// reaches all processors, is little beside as many turns.
-const OFTEN: u32 = if cfg!(loom) { 1 } else { 1 << 14 };
 
 /// How a thread came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +23,8 @@ pub(super) enum Turn {
     ByRight,
     /// It took its turn.
     Taken,
+    /// The same, and nobody did before it.
+    First,
 }
 
 /// Lets one thread in at a time.
@@ -36,15 +35,12 @@ pub(super) struct Turns {
     is_in: AtomicBool,
     /// Whether somebody has the turn.
     taken: AtomicBool,
-    /// Who had the last turn, and how often in a row; for whoever has the turn.
-    last: AtomicUsize,
-    row: AtomicU32,
 }
 
 impl Turns {
     pub(super) fn new() -> Self {
-        let (favourite, last, row) = (AtomicUsize::new(NOBODY), AtomicUsize::new(NOBODY), AtomicU32::new(0));
-        Self { favourite, is_in: AtomicBool::new(false), taken: AtomicBool::new(false), last, row }
+        let [is_in, taken] = [AtomicBool::new(false), AtomicBool::new(false)];
+        Self { favourite: AtomicUsize::new(NOBODY), is_in, taken }
     }
 
     /// Comes back when nobody else is in, until [`leave`](Self::leave). `me` is the thread's number.
@@ -61,32 +57,27 @@ impl Turns {
             }
             self.is_in.store(false, Ordering::Release);
         }
-        self.take(me);
-        Turn::Taken
+        self.take()
     }
 
-    /// Lets the next one in; for the one who is.
+    /// Lets the next one in; for the one who is, with the same number as before.
     #[inline(always)]
-    pub(super) fn leave(&self, turn: Turn) {
+    pub(super) fn leave(&self, turn: Turn, me: usize) {
         match turn {
             Turn::ByRight => self.is_in.store(false, Ordering::Release),
             Turn::Taken => self.taken.store(false, Ordering::Release),
+            Turn::First => self.leave_favoured(me),
         }
     }
 
     #[inline]
-    fn take(&self, me: usize) {
+    fn take(&self) -> Turn {
         if !self.try_take() {
             self.wait();
         }
-        if self.favourite.load(Ordering::Relaxed) != EVERYBODY {
-            self.end_favour(me);
-        }
-        let row = if self.last.load(Ordering::Relaxed) == me { self.row.load(Ordering::Relaxed) + 1 } else { 0 };
-        self.last.store(me, Ordering::Relaxed);
-        self.row.store(row, Ordering::Relaxed);
-        if row >= OFTEN {
-            self.favour(me);
+        match self.favourite.load(Ordering::Relaxed) {
+            EVERYBODY => Turn::Taken,
+            other => self.take_over_from(other),
         }
     }
 
@@ -103,28 +94,28 @@ impl Turns {
         }
     }
 
-    /// Sees to it that the favourite is out and stays so; the first there ever is becomes it.
+    /// With the turn in hand: sees to it that the favourite is out and stays so, or finds out that there was none.
     #[cold]
-    fn end_favour(&self, me: usize) {
-        if self.favourite.load(Ordering::Relaxed) == NOBODY {
-            self.favourite.store(EVERYBODY, Ordering::Relaxed);
-            return self.favour(me);
+    fn take_over_from(&self, favourite: usize) -> Turn {
+        if favourite == NOBODY && barrier::is_there() {
+            return Turn::First;
         }
         self.favourite.store(EVERYBODY, Ordering::Relaxed);
-        barrier::heavy();
-        let mut round = 0;
-        while self.is_in.load(Ordering::Acquire) {
-            pause(&mut round);
+        if favourite != NOBODY {
+            barrier::heavy();
+            let mut round = 0;
+            while self.is_in.load(Ordering::Acquire) {
+                pause(&mut round);
+            }
         }
+        Turn::Taken
     }
 
-    /// From its next time on, the thread whose turn it is comes in by right.
+    /// From its next time on, the thread whose turn it was comes in by right.
     #[cold]
-    fn favour(&self, me: usize) {
-        self.row.store(0, Ordering::Relaxed);
-        if barrier::is_there() {
-            self.favourite.store(me, Ordering::Relaxed);
-        }
+    fn leave_favoured(&self, me: usize) {
+        self.favourite.store(me, Ordering::Relaxed);
+        self.taken.store(false, Ordering::Release);
     }
 }
 
