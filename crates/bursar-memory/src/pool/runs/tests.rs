@@ -61,14 +61,18 @@ enum Step {
     Take(u64, u64),
     Beside(usize, u64),
     Starting(usize),
+    Cut(usize),
+    Clear,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..4000u64, 1..4u64).prop_map(|(at, len)| Step::Insert(at, len)),
-        2 => (1..6u64, 0..3u32).prop_map(|(len, align)| Step::Take(len, 1 << align)),
-        1 => (any::<usize>(), 1..4u64).prop_map(|(pick, len)| Step::Beside(pick, len)),
-        1 => any::<usize>().prop_map(Step::Starting),
+        400 => (0..4000u64, 1..4u64).prop_map(|(at, len)| Step::Insert(at, len)),
+        200 => (1..6u64, 0..3u32).prop_map(|(len, align)| Step::Take(len, 1 << align)),
+        100 => (any::<usize>(), 1..4u64).prop_map(|(pick, len)| Step::Beside(pick, len)),
+        100 => any::<usize>().prop_map(Step::Starting),
+        100 => any::<usize>().prop_map(Step::Cut),
+        1 => Just(Step::Clear),
     ]
 }
 
@@ -89,9 +93,11 @@ proptest! {
                     let spot = runs.find_aligned(len, align);
                     prop_assert_eq!(spot.map(|spot| spot.at), model.find(len, align));
                     if let Some(spot) = spot {
-                        let at = runs.carve(spot, len, align);
-                        prop_assert!(at.is_multiple_of(align));
+                        let at = if align == 1 { runs.take(len).expect("as was found") } else { runs.carve(spot, len, align) };
+                        prop_assert!(at.is_multiple_of(align) && (spot.at..spot.at + align).contains(&at));
                         model.remove(at..at + len);
+                    } else {
+                        prop_assert!(align > 1 || runs.take(len).is_none());
                     }
                 }
                 Step::Starting(pick) => {
@@ -103,6 +109,17 @@ proptest! {
                     prop_assert_eq!(runs.ending_at(run.end()), Some(run));
                     prop_assert_eq!(runs.take_starting_at(run.at), Some(run));
                     model.remove(run.range());
+                }
+                Step::Cut(pick) => {
+                    let all = model.runs();
+                    let Some(run) = all.get(pick % all.len().max(1)) else { continue };
+                    let range = run.at + run.len / 2..run.end();
+                    runs.cut(range.clone());
+                    model.remove(range);
+                }
+                Step::Clear => {
+                    runs.clear();
+                    model.0.clear();
                 }
                 Step::Beside(pick, len) => {
                     let all = model.runs();
@@ -123,5 +140,22 @@ proptest! {
         prop_assert_eq!(runs.iter().collect::<Vec<_>>(), model.runs());
         let long: Vec<_> = model.runs().into_iter().filter(|run| run.len >= 3).collect();
         prop_assert_eq!(runs.iter_long(3).collect::<Vec<_>>(), long);
+    }
+}
+
+/// Wherever in its chunk a run lies, what was taken off its front does not count as where it begins.
+#[test]
+fn p2_what_was_taken_off_the_front_of_a_run_is_no_neighbour() {
+    for long in 1..60 {
+        let (mut runs, mut model) = (Runs::default(), Model::default());
+        for nth in 0..60 {
+            let run = Run { at: 8 * nth, len: if nth == long { 3 } else { 1 }, stamp: 0 };
+            assert!(runs.insert(run) && model.insert(run));
+        }
+        assert_eq!(runs.take(2), Some(8 * long));
+        model.remove(8 * long..8 * long + 2);
+        let before = Run { at: 8 * long - 1, len: 1, stamp: 0 };
+        assert!(runs.insert(before) && model.insert(before));
+        assert_eq!(runs.iter().collect::<Vec<_>>(), model.runs());
     }
 }
