@@ -9,6 +9,9 @@ use std::ops::Range;
 /// How often a request that is about to be refused looks again while others move frames about.
 const ROUNDS: u32 = 1 << 16;
 
+/// In how many of those it asks all streams again how far they are.
+const LOOKS: u32 = 16;
+
 impl<F: FrameSource> Pool<F> {
     /// Grows for a request; where there is no memory for it, does what can be done about that and tries again.
     pub(super) fn grow_or_explain(&self, want: Want) -> Result<u64> {
@@ -33,13 +36,20 @@ impl<F: FrameSource> Pool<F> {
         // anybody's hand counts.
         let mut quiet = self.middle().flights == 0;
         outcome = self.take_or_grow(want, None);
-        for _ in 0..ROUNDS {
-            if quiet || !refused(&outcome) {
+        for round in 0..ROUNDS {
+            if !refused(&outcome) || (quiet && round >= LOOKS) {
                 break;
             }
             std::thread::yield_now();
             quiet = self.middle().flights == 0;
-            outcome = self.take_or_grow(want, None);
+            outcome = if round < LOOKS {
+                // Others took what everyone may have and freed as much on their own streams since.
+                self.drain(None, None);
+                self.look_everywhere().map_err(|error| context.failed(error))?;
+                self.take_or_grow(want, outcome.err())
+            } else {
+                self.take_or_grow(want, None)
+            };
         }
         if refused(&outcome) { explained(outcome) } else { outcome }
     }
