@@ -1,5 +1,9 @@
 //! The ledger of one process: accounts, tenants, reservations, measuring.
 
+#[path = "common/answers.rs"]
+mod answers;
+
+use answers::{LONG, figures, refusal};
 use bursar_core::{
     Account, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, MemoryInfo, Stack, leaf,
 };
@@ -7,21 +11,6 @@ use bursar_ledger::{Ledger, LedgerError, Priority, Reservation};
 use bursar_sim::Sim;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(60);
-
-fn figures(ledger: &Ledger) -> (u64, u64) {
-    let reading = ledger.reading().unwrap();
-    (reading.held.get(), reading.undrawn.get())
-}
-
-fn refusal(error: Error) -> (u64, u64, u64) {
-    match error {
-        Error::OutOfBudget { requested, remaining, limit } => (requested.get(), remaining.get(), limit.get()),
-        other => panic!("{other}"),
-    }
-}
 
 #[test]
 fn l1_a_charge_counts_along_the_whole_path_or_not_at_all() {

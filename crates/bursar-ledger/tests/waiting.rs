@@ -1,6 +1,10 @@
 //! Waiting in one process: who is served when, and what those leave behind who go (L4).
 
-use bursar_core::{Bytes, Error, MemoryInfo};
+#[path = "common/answers.rs"]
+mod answers;
+
+use answers::{LONG, figures, refusal};
+use bursar_core::{Bytes, MemoryInfo};
 use bursar_ledger::{Ledger, Priority};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -8,20 +12,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(60);
-
-fn figures(ledger: &Ledger) -> (u64, u64) {
-    let reading = ledger.reading().unwrap();
-    (reading.held.get(), reading.undrawn.get())
-}
-
-fn refusal(error: Error) -> (u64, u64, u64) {
-    match error {
-        Error::OutOfBudget { requested, remaining, limit } => (requested.get(), remaining.get(), limit.get()),
-        other => panic!("{other}"),
-    }
-}
 
 #[test]
 fn l4_first_come_within_a_priority() {

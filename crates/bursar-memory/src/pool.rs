@@ -164,6 +164,7 @@ impl<F: FrameSource> Pool<F> {
     }
 
     /// A block that is not in the thread's magazine.
+    #[inline(always)]
     fn obtain(&self, want: Want) -> Result<u64> {
         match self.take_free(want) {
             Some(at) => Ok(at),
@@ -194,11 +195,7 @@ impl<F: FrameSource> Pool<F> {
     #[inline(never)]
     fn grant_at_hand(&self, bytes: u64, stream: Stream, tag: AllocTag, magazine: &Magazine) -> Result<DeviceBlock> {
         let (len, align) = self.settings.units(bytes, MIN_ALIGN)?;
-        let want = Want { len, align, place: stream.slot() };
-        let at = match self.take_free(want) {
-            Some(at) => at,
-            None => self.find(want)?,
-        };
+        let at = self.obtain(Want { len, align, place: stream.slot() })?;
         magazine.granted(len * UNIT);
         Ok(hands::block((at, len), bytes, stream, tag, self.owner))
     }
@@ -207,7 +204,7 @@ impl<F: FrameSource> Pool<F> {
     #[inline(never)]
     fn accept_at_hand(&self, block: DeviceBlock, stream: Stream, magazine: &Magazine) -> Result<(), Refused> {
         if !self.is_own(&block) {
-            return Err(self.foreign(block));
+            return Err(Refused { error: self.foreign(&block), block });
         }
         let Kept { at, len } = kept(&block);
         if len <= self.settings.longest_kept {
@@ -220,9 +217,8 @@ impl<F: FrameSource> Pool<F> {
     }
 
     #[cold]
-    fn foreign(&self, block: DeviceBlock) -> Refused {
-        let error = Error::ForeignBlock { device: self.context.device(), ptr: block.ptr() };
-        Refused { block, error }
+    fn foreign(&self, block: &DeviceBlock) -> Error {
+        Error::ForeignBlock { device: self.context.device(), ptr: block.ptr() }
     }
 
     /// Whether a block can be one of this pool's: made here, in one piece of its memory.
@@ -348,7 +344,7 @@ impl<F: FrameSource> Pool<F> {
     fn check_free(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
         let context = &self.context;
         if !self.is_own(block) {
-            return Err(Error::ForeignBlock { device: context.device(), ptr: block.ptr() });
+            return Err(self.foreign(block));
         }
         if block.stream() != stream {
             context.order_after(block.stream(), stream)?;
