@@ -4,16 +4,15 @@ use crate::Ledger;
 use crate::book::{Book, Entry};
 use crate::ground::Ground;
 use crate::inner::Inner;
+use crate::kernel::Watch;
 use crate::layout::process;
 use crate::measure::Probe;
-use crate::sys::Watch;
 use crate::waiting::MEASURE_EVERY;
 use crate::words::Words;
 use bursar_core::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
-use std::thread;
 use std::time::Duration;
 
 /// A future that waits, and how to measure for it.
@@ -29,7 +28,7 @@ struct Sleeper {
 pub(crate) struct Bell {
     sleepers: Mutex<Vec<Sleeper>>,
     listening: OnceLock<bool>,
-    watch: OnceLock<Option<Arc<Watch>>>,
+    watch: OnceLock<Option<Arc<dyn Watch>>>,
     stopped: Arc<AtomicBool>,
 }
 
@@ -60,17 +59,14 @@ impl Bell {
     }
 }
 
-fn spawn(run: impl FnOnce() + Send + 'static) -> bool {
-    thread::Builder::new().name("bursar-ledger".to_owned()).spawn(run).is_ok()
-}
-
 impl Inner {
     /// Starts the thread that is told of grants and of owners that want their own back.
     pub(crate) fn listen(self: &Arc<Self>) {
         self.bell.listening.get_or_init(|| {
-            let (inner, book) = (Arc::downgrade(self), Arc::clone(&self.book));
-            let stopped = Arc::clone(&self.bell.stopped);
-            spawn(move || hear(&inner, &book, &stopped))
+            let (book, stopped) = (Arc::clone(&self.book), Arc::clone(&self.bell.stopped));
+            let heard = book.words().load(book.bell_at());
+            let mut listener = Listener { inner: Arc::downgrade(self), book, stopped, heard };
+            self.process().kernel().spawn(Box::new(move || listener.round()))
         });
     }
 
@@ -78,9 +74,10 @@ impl Inner {
     pub(crate) fn watch(self: &Arc<Self>) -> bool {
         let Some(path) = self.file() else { return true };
         let started = self.bell.watch.get_or_init(|| {
-            let watch = Arc::new(Watch::new(path).ok()?);
+            let kernel = self.process().kernel();
+            let watch = kernel.watch(path).ok()?;
             let (inner, ears) = (Arc::downgrade(self), Arc::clone(&watch));
-            spawn(move || keep_watch(&inner, &ears)).then_some(watch)
+            kernel.spawn(Box::new(move || keep_watch(&inner, &*ears))).then_some(watch)
         });
         started.is_some()
     }
@@ -108,7 +105,7 @@ impl Inner {
 
     /// Notices whether the file is gone, and has everyone of this process who waits notice it too.
     fn look_for_the_file_together(&self) {
-        self.look_for_the_file();
+        self.book.words().look_for_the_file();
         if !self.book.words().is_live() {
             self.book.wake_own_waiters();
             self.wake_futures(|_| true);
@@ -127,7 +124,7 @@ impl Inner {
     /// needed.
     fn look_for_the_dead(&self) {
         for pause_ms in [0, 1, 2, 4, 8, 16, 32, 64] {
-            thread::sleep(Duration::from_millis(pause_ms));
+            self.process().kernel().sleep(Duration::from_millis(pause_ms));
             if self.desk().is_ok_and(|mut desk| desk.bury_the_dead()) {
                 return;
             }
@@ -135,38 +132,50 @@ impl Inner {
     }
 }
 
-fn hear(inner: &Weak<Inner>, book: &Arc<Book<Ground>>, stopped: &AtomicBool) {
-    let mut heard = book.words().load(book.bell_at());
-    loop {
-        let Some(alive) = inner.upgrade() else { return };
+/// The thread that is told of grants and of owners that want their own back.
+struct Listener {
+    inner: Weak<Inner>,
+    /// Outlives the ledger's last handle, so that there is a word to sleep on.
+    book: Arc<Book<Ground>>,
+    stopped: Arc<AtomicBool>,
+    heard: u64,
+}
+
+impl Listener {
+    /// Looks at what there is to be told, then sleeps until there is more. Returns whether to go on.
+    fn round(&mut self) -> bool {
+        let Some(alive) = self.inner.upgrade() else { return false };
         alive.answer_the_bell();
         let measures = alive.bell.sleepers().iter().any(|sleeper| sleeper.probe.is_some());
         drop(alive);
-        if stopped.load(Ordering::SeqCst) {
-            return;
+        if self.stopped.load(Ordering::SeqCst) {
+            return false;
         }
-        book.words().wait(book.bell_at(), heard, measures.then_some(MEASURE_EVERY));
-        let now = book.words().load(book.bell_at());
-        if now == heard
-            && let Some(alive) = inner.upgrade()
+        let (words, at) = (self.book.words(), self.book.bell_at());
+        words.wait(at, self.heard, measures.then_some(MEASURE_EVERY));
+        let now = words.load(at);
+        if now == self.heard
+            && let Some(alive) = self.inner.upgrade()
         {
             alive.measure_for_those_who_wait();
         }
-        heard = now;
+        self.heard = now;
+        true
     }
 }
 
-fn keep_watch(inner: &Weak<Inner>, watch: &Watch) {
-    while let Ok(news) = watch.read() {
-        let Some(alive) = inner.upgrade() else { return };
-        if news.renamed {
-            alive.look_for_the_file_together();
-        }
-        if news.over {
-            return;
-        }
-        if news.closed {
-            alive.look_for_the_dead();
-        }
+/// Waits for news of the file and acts on it. Returns whether to go on.
+fn keep_watch(inner: &Weak<Inner>, watch: &dyn Watch) -> bool {
+    let Ok(news) = watch.read() else { return false };
+    let Some(alive) = inner.upgrade() else { return false };
+    if news.renamed {
+        alive.look_for_the_file_together();
     }
+    if news.over {
+        return false;
+    }
+    if news.closed {
+        alive.look_for_the_dead();
+    }
+    true
 }

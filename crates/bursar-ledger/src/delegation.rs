@@ -1,9 +1,11 @@
 //! Handing a reservation to child processes.
 
 use crate::layout::node;
+use crate::process::Process;
 use crate::{Ledger, LedgerError, Reservation, registry};
 use bursar_core::{Bytes, Result};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What a token begins with.
 const SCHEME: &str = "bursar1";
@@ -42,7 +44,6 @@ impl Delegation {
         inner.check()?;
         let wrong = |why: &str| LedgerError::Token { token: String::new(), why: why.into() };
         let file = inner.file().ok_or_else(|| wrong("no other process can open a private ledger"))?;
-        let file = file.canonicalize().map_err(|error| LedgerError::io(file, "realpath", error))?;
         let file = file.to_str().ok_or_else(|| wrong("the path of the ledger is no text"))?;
         let key = reservation.key();
         let token = format!("{SCHEME}:{}:{}:{file}", key.node, key.life);
@@ -83,7 +84,7 @@ impl Delegation {
 }
 
 /// The reservation that `token` means, to draw on.
-pub(crate) fn drawn_by(token: &str) -> Result<Reservation, LedgerError> {
+pub(crate) fn drawn_by(process: &Arc<Process>, token: &str) -> Result<Reservation, LedgerError> {
     let wrong = |why: &str| LedgerError::Token { token: token.to_owned(), why: why.into() };
     let mut parts = token.splitn(4, ':');
     let (scheme, node, life, file) = (parts.next(), parts.next(), parts.next(), parts.next());
@@ -94,7 +95,11 @@ pub(crate) fn drawn_by(token: &str) -> Result<Reservation, LedgerError> {
     let (Some(node), Some(life), Some(file)) = (number(node), number(life), file) else {
         return Err(wrong("it is cut short or mistyped"));
     };
-    let ledger = Ledger { inner: registry::existing(Path::new(file))?, probe: None };
+    let file = Path::new(file);
+    if !file.is_absolute() || file.extension().is_none_or(|extension| extension != "ledger") {
+        return Err(wrong("it names no ledger"));
+    }
+    let ledger = Ledger { inner: registry::existing(process, file)?, probe: None };
     let inner = &ledger.inner;
     inner.check()?;
     let mut desk = inner.desk()?;

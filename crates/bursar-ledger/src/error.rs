@@ -33,8 +33,8 @@ pub enum LedgerError {
         /// Who asks.
         user: u32,
     },
-    /// Others may read or write the file.
-    #[error("{} lets other users in (mode {mode:03o}); check who wrote to it, then `chmod 600` it or remove it", file.display())]
+    /// Others may read or write the file, or its user may not.
+    #[error("{} has mode {mode:03o} where a ledger has 600, so that its user and nobody else gets in; check who wrote to it, then `chmod 600` it or remove it", file.display())]
     Mode {
         /// Which file.
         file: PathBuf,
@@ -101,14 +101,20 @@ pub enum LedgerError {
         /// Which file.
         file: PathBuf,
     },
+    /// This process, or the whole system, has too many files open.
+    #[error("{} cannot be opened, since too many files are open already; close some, or raise the limit (`ulimit -n`)", file.display())]
+    TooManyFiles {
+        /// Which file.
+        file: PathBuf,
+    },
     /// The file was removed while this process used it.
-    #[error("{} was removed while in use, so nobody can be held to it; end this program, start it again, and remove ledgers only when nobody uses them", file.display())]
+    #[error("{} was removed or replaced while in use, so nobody can be held to it; put it back, or end this program and start it again", file.display())]
     Deleted {
         /// Which file.
         file: PathBuf,
     },
-    /// The file was removed, and programs still use what it was.
-    #[error("{} was removed while {} still use{} it; end {} before a new one is made", file.display(), users(pids), if pids.len() == 1 { "s" } else { "" }, if pids.len() == 1 { "it" } else { "them" })]
+    /// The file, or its folder, was moved or removed, and programs still use what it was.
+    #[error("{} was moved or removed while {} still use{} it; move it back, or end {} before another is used", file.display(), users(pids), if pids.len() == 1 { "s" } else { "" }, if pids.len() == 1 { "it" } else { "them" })]
     InUse {
         /// Which file.
         file: PathBuf,
@@ -200,8 +206,16 @@ impl LedgerError {
         match error.raw_os_error() {
             Some(libc::EROFS) => Self::ReadOnly { file },
             Some(libc::ENOSPC | libc::EDQUOT) => Self::Full { file },
+            Some(libc::EMFILE | libc::ENFILE) => Self::TooManyFiles { file },
             _ => Self::Io { file, call, error },
         }
+    }
+}
+
+impl LedgerError {
+    /// Returns whether the system found nothing where it looked.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }
 }
 

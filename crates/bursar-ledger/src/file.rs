@@ -1,45 +1,73 @@
 //! The file of a ledger: made whole or not at all, checked before it is believed.
 
+use crate::anchors::{self, Anchors, hash};
 use crate::book::Book;
-use crate::ground::LIVES_AT;
+use crate::copy::Copy;
+use crate::folder::Folder;
+use crate::kernel::{Facts, FileKind, Identity, Kernel, Lock, Opening, Range};
 use crate::layout::{Layout, MAGIC, VERSION, header, packed, unpacked};
-use crate::sys::{self, Kind};
+use crate::process::{Process, Tether};
 use crate::words::{Sheet, Words};
 use crate::{LedgerError, Subject};
 use bursar_core::{Bytes, DeviceUuid};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-const SIZE: u64 = Layout::FILE.words() as u64 * 8;
+pub(crate) const SIZE: u64 = Layout::FILE.words() as u64 * 8;
 
-/// A ledger file, open twice: once to be mapped, and once for its locks. See [`crate::ground::Ground::of_file`].
+/// Returns the byte of a ledger file that the process at a place locks while it lives. No data is there.
+pub(crate) const fn life_of(place: usize) -> Range {
+    Range { start: (1 << 40) + place as i64, length: 1 }
+}
+
+/// A ledger file, open twice: once to be mapped, and once for the lock of a place. See
+/// [`Ground::of_file`](crate::ground::Ground::of_file).
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
-    pub(crate) mapped: File,
-    pub(crate) lives: File,
-    /// Locked together with all who use the ledger, so that nobody makes another while this one is in use.
-    pub(crate) users: File,
+    pub(crate) identity: Identity,
+    pub(crate) mapped: Tether,
+    pub(crate) lives: Tether,
+    pub(crate) anchors: Anchors,
 }
 
-/// Opens the ledger of `subject` in `folder`, or makes it.
-pub(crate) fn open_or_make(folder: &Path, subject: &Subject) -> Result<Opened, LedgerError> {
-    let path = folder.join(subject.file_name());
-    let users = users_of(&path)?;
-    // Somebody else may be making it, or leaving: both are short.
-    for pause_ms in [0, 1, 2, 5, 10, 20, 50, 100, 200, 500] {
-        std::thread::sleep(Duration::from_millis(pause_ms));
-        if let Some(opened) = open_with(&path, users.try_clone())? {
-            let found = subject_of(&path, &opened.mapped)?;
-            return if found.uuid == subject.uuid && found.total == subject.total.min(Bytes(crate::book::BYTES_MAX)) {
-                Ok(opened)
+/// How an attempt to open a file went.
+enum Attempt {
+    Opened(Box<Opened>),
+    /// There is none of that name in the folder.
+    Absent(Folder),
+    /// Somebody uses another under the same name, or it is just being moved.
+    InUse,
+}
+
+/// How long to wait between attempts: others may be making the file, leaving it or moving it, and all that is short.
+const PAUSES_MS: [u64; 10] = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500];
+
+/// Opens the ledger of `subject` in the folder at `path`, or makes it.
+pub(crate) fn open_or_make(process: &Arc<Process>, path: &Path, subject: &Subject) -> Result<Opened, LedgerError> {
+    let name = OsString::from(subject.file_name());
+    let mut failed = None;
+    for pause_ms in PAUSES_MS {
+        process.kernel().sleep(Duration::from_millis(pause_ms));
+        let attempted = match attempt_or_make(process, path, &name, subject) {
+            // Somebody removes the folder while it is looked at.
+            Err(error) if error.is_not_found() => {
+                failed = Some(error);
+                continue;
+            }
+            attempted => attempted?,
+        };
+        if let Attempt::Opened(opened) = attempted {
+            let found = subject_of(&opened)?;
+            let total = subject.total.min(Bytes(crate::book::BYTES_MAX));
+            return if found.uuid == subject.uuid && found.total == total {
+                Ok(*opened)
             } else {
                 Err(LedgerError::OtherDevice {
-                    file: path,
+                    file: opened.path,
                     found: found.uuid,
                     total: found.total,
                     wanted: subject.uuid,
@@ -47,105 +75,148 @@ pub(crate) fn open_or_make(folder: &Path, subject: &Subject) -> Result<Opened, L
                 })
             };
         }
-        let fd = users.as_raw_fd();
-        let alone = sys::try_lock(fd, Kind::Exclusive, 0, 1).map_err(|error| LedgerError::io(&path, "lock", error))?;
-        if alone {
-            let made = if path.exists() { Ok(()) } else { make(&path, subject) };
-            sys::unlock(fd, 0, 1);
-            made?;
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => {
+            let folder = Folder::make(process, path)?;
+            Err(LedgerError::InUse { pids: anchors::users(&folder, &name), file: folder.path.join(&name) })
         }
     }
-    Err(LedgerError::InUse { pids: users_in_sight(&path), file: path })
+}
+
+fn attempt_or_make(
+    process: &Arc<Process>,
+    path: &Path,
+    name: &OsStr,
+    subject: &Subject,
+) -> Result<Attempt, LedgerError> {
+    let attempted = attempt(Folder::make(process, path)?, name)?;
+    match &attempted {
+        Attempt::Absent(folder) if make_alone(folder, name, subject)? => attempt(Folder::make(process, path)?, name),
+        _ => Ok(attempted),
+    }
 }
 
 /// Opens a ledger that exists.
-pub(crate) fn open(path: &Path) -> Result<Opened, LedgerError> {
-    let users = users_of(path)?;
+pub(crate) fn open(process: &Arc<Process>, path: &Path) -> Result<(Opened, Subject), LedgerError> {
     let absent = || LedgerError::io(path, "open", io::ErrorKind::NotFound.into());
-    let opened = open_with(path, users.try_clone())?.ok_or_else(absent)?;
-    subject_of(path, &opened.mapped)?;
-    Ok(opened)
-}
-
-fn users_of(path: &Path) -> Result<File, LedgerError> {
-    let path = path.with_extension("users");
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    options.open(&path).map_err(|error| refused(&path, error))
-}
-
-fn open_with(path: &Path, users: io::Result<File>) -> Result<Option<Opened>, LedgerError> {
-    let failed = |call| move |error| LedgerError::io(path, call, error);
-    let users = users.map_err(failed("open"))?;
-    let mapped = match writable(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refused(path, error)),
-    };
-    check_facts(path, &mapped)?;
-    // Whoever makes a new file has this lock alone; so what has a name while we share it keeps it or was removed in use.
-    if !sys::try_lock(users.as_raw_fd(), Kind::Shared, 0, 1).map_err(failed("lock"))? {
-        return Ok(None);
-    }
-    let lives = writable(path).ok().filter(|lives| is_same(lives, &mapped));
-    match lives {
-        Some(lives) => Ok(Some(Opened { path: path.to_owned(), mapped, lives, users })),
-        None => {
-            sys::unlock(users.as_raw_fd(), 0, 1);
-            Ok(None)
+    let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(absent)?;
+    for pause_ms in PAUSES_MS {
+        process.kernel().sleep(Duration::from_millis(pause_ms));
+        match attempt(Folder::open(process, folder)?, name)? {
+            Attempt::Opened(opened) => {
+                let subject = subject_of(&opened)?;
+                return Ok((*opened, subject));
+            }
+            Attempt::Absent(_) => return Err(absent()),
+            Attempt::InUse => {}
         }
     }
+    let folder = Folder::open(process, folder)?;
+    Err(LedgerError::InUse { pids: anchors::users(&folder, name), file: path.to_owned() })
 }
 
-fn writable(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path)
+/// Opens a file in a folder, if there is one and nobody uses another under the same name.
+///
+/// The anchors are dropped first and everything is looked at afterwards. Of two processes that come to use two files under
+/// one name, the one that looks later sees the other's anchors.
+fn attempt(folder: Folder, name: &OsStr) -> Result<Attempt, LedgerError> {
+    let path = folder.path.join(name);
+    let failed = |call| {
+        let path = &path;
+        move |error| LedgerError::io(path, call, error)
+    };
+    let Some((mapped, identity)) = open_checked(&folder, name)? else { return Ok(Attempt::Absent(folder)) };
+    let anchors = Anchors::drop_at(folder, name, identity).map_err(failed("lock"))?;
+    let process = anchors.folder.open.process();
+    let lives = match process.open_in(&anchors.folder.open, name, Opening::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Attempt::InUse),
+        lives => lives.map_err(failed("open"))?,
+    };
+    let is_it = |facts: io::Result<Facts>| facts.is_ok_and(|facts| facts.identity == identity);
+    let in_place = is_it(process.kernel().facts(lives.file())) && is_it(anchors.facts());
+    if anchors.others().map_err(failed("lock"))? || !in_place || !anchors.folder.is_in_its_place() {
+        return Ok(Attempt::InUse);
+    }
+    Ok(Attempt::Opened(Box::new(Opened { path, identity, mapped, lives, anchors })))
 }
 
-fn is_same(one: &File, other: &File) -> bool {
-    let of = |file: &File| file.metadata().map(|facts| (facts.dev(), facts.ino())).ok();
-    of(one).is_some() && of(one) == of(other)
+/// Opens a file in a folder, if there is one, and looks whether it can be a ledger of this user's.
+fn open_checked(folder: &Folder, name: &OsStr) -> Result<Option<(Tether, Identity)>, LedgerError> {
+    let path = folder.path.join(name);
+    let process = folder.open.process();
+    match process.open_in(&folder.open, name, Opening::Write) {
+        Ok(file) => {
+            let identity = check_facts(&path, &file)?.identity;
+            Ok(Some((file, identity)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(refused(process.kernel(), &path, error)),
+    }
 }
 
-/// Another user's file cannot even be opened, unless one is root.
-fn refused(path: &Path, error: io::Error) -> LedgerError {
-    let user = sys::user();
-    match fs::symlink_metadata(path) {
-        Ok(facts) if facts.uid() != user => LedgerError::Owner { file: path.to_owned(), owner: facts.uid(), user },
+/// What the system would not open, as the case it is.
+pub(crate) fn refused(kernel: &dyn Kernel, path: &Path, error: io::Error) -> LedgerError {
+    let (file, user) = (path.to_owned(), kernel.user());
+    match kernel.facts_of(path) {
+        Ok(facts) if facts.kind != FileKind::File => LedgerError::NotALedger { file },
+        Ok(facts) if facts.user != user => LedgerError::Owner { file, owner: facts.user, user },
+        Ok(facts) if error.kind() == io::ErrorKind::PermissionDenied => {
+            LedgerError::Mode { file, mode: facts.mode & 0o777 }
+        }
         _ => LedgerError::io(path, "open", error),
     }
 }
 
-fn check_facts(path: &Path, file: &File) -> Result<(), LedgerError> {
-    let facts = file.metadata().map_err(|error| LedgerError::io(path, "stat", error))?;
-    let (file, mode, user) = (path.to_owned(), facts.permissions().mode() & 0o777, sys::user());
-    if !facts.is_file() {
+pub(crate) fn check_facts(path: &Path, file: &Tether) -> Result<Facts, LedgerError> {
+    let kernel = file.kernel();
+    let facts = kernel.facts(file.file()).map_err(|error| LedgerError::io(path, "stat", error))?;
+    let (file, mode, user) = (path.to_owned(), facts.mode & 0o777, kernel.user());
+    if facts.kind != FileKind::File {
         Err(LedgerError::NotALedger { file })
-    } else if facts.uid() != user {
-        Err(LedgerError::Owner { file, owner: facts.uid(), user })
+    } else if facts.user != user {
+        Err(LedgerError::Owner { file, owner: facts.user, user })
     } else if mode & 0o077 != 0 {
         Err(LedgerError::Mode { file, mode })
-    } else if facts.size() != SIZE {
-        Err(LedgerError::Truncated { file, size: facts.size(), expected: SIZE })
+    } else if facts.size != SIZE {
+        Err(LedgerError::Truncated { file, size: facts.size, expected: SIZE })
     } else {
-        Ok(())
+        Ok(facts)
     }
 }
 
+/// Makes a ledger if nobody else is making one and nobody uses one that was moved or removed. Returns whether it did.
+fn make_alone(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<bool, LedgerError> {
+    let path = folder.path.join(name);
+    let kernel = folder.open.kernel();
+    let failed = |error| LedgerError::io(&path, "lock", error);
+    // The lock ends with the folder's descriptor.
+    let alone = kernel.try_lock_whole(folder.open.file()).map_err(failed)?
+        && !anchors::are_dropped(folder, name).map_err(failed)?
+        && folder.is_in_its_place();
+    if alone {
+        make(folder, name, subject)?;
+    }
+    Ok(alone)
+}
+
 /// Makes the file under another name and links it into place, so that nobody ever sees half of it.
-fn make(path: &Path, subject: &Subject) -> Result<(), LedgerError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = path.with_file_name(format!(".{name}.draft"));
-    let failed = |call| move |error| LedgerError::io(path, call, error);
+fn make(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<(), LedgerError> {
+    let (kernel, inside) = (folder.open.kernel(), folder.open.file());
+    let draft = OsString::from(format!(".{}.draft", name.display()));
     // Only who has the lock makes drafts, so one that is there was left by somebody who died.
-    let _ = fs::remove_file(&draft);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed("open"))?;
-    let written = sys::allocate(&file, SIZE)
-        .and_then(|()| file.set_permissions(fs::Permissions::from_mode(0o600)))
-        .and_then(|()| file.write_all(&image(subject)))
-        .and_then(|()| fs::hard_link(&draft, path));
-    let _ = fs::remove_file(&draft);
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed("write")(error)),
+    let remove_draft = || match kernel.unlink(inside, &draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let made = remove_draft().and_then(|()| kernel.make_file(inside, &draft, &image(subject)));
+    let linked = made.and_then(|()| kernel.link(inside, &draft, name));
+    let removed = remove_draft();
+    match linked.and(removed) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(LedgerError::io(&folder.path.join(name), "write", error))
+        }
         _ => Ok(()),
     }
 }
@@ -185,10 +256,10 @@ fn halves(uuid: DeviceUuid) -> (u64, u64) {
     ((value >> 64) as u64, value as u64)
 }
 
-/// FNV-1a over the words that never change.
+/// Over the words that never change.
 fn checksum(words: &impl Words) -> u64 {
-    let bytes = (0..header::CHECKSUM).flat_map(|at| words.load(at).to_le_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    let bytes: Vec<u8> = (0..header::CHECKSUM).flat_map(|at| words.load(at).to_le_bytes()).collect();
+    hash(&bytes)
 }
 
 /// What a ledger is about, once its header is believed.
@@ -211,96 +282,23 @@ pub(crate) fn subject_in(path: &Path, words: &impl Words) -> Result<Subject, Led
     })
 }
 
-fn subject_of(path: &Path, file: &File) -> Result<Subject, LedgerError> {
-    let copy = Copy::of(path, file)?;
-    let subject = subject_in(path, &copy.words)?;
-    copy.audit(path)?;
+fn subject_of(opened: &Opened) -> Result<Subject, LedgerError> {
+    let copy = Copy::of(&opened.path, &opened.mapped)?;
+    let subject = subject_in(&opened.path, &copy.words)?;
+    copy.audit(&opened.path)?;
     Ok(subject)
-}
-
-/// A copy of a ledger's words.
-struct Copy {
-    words: Sheet,
-    /// Whether nobody changed anything while it was taken.
-    whole: bool,
-}
-
-impl Copy {
-    /// Taken at a moment when nobody changes anything, if one can be had.
-    fn of(path: &Path, file: &File) -> Result<Self, LedgerError> {
-        let read = || -> io::Result<(Vec<u8>, u64)> {
-            let (mut bytes, mut lock) = (vec![0; SIZE as usize], [0; 8]);
-            file.read_exact_at(&mut bytes, 0)?;
-            file.read_exact_at(&mut lock, header::LOCK as u64 * 8)?;
-            Ok((bytes, u64::from_le_bytes(lock)))
-        };
-        let mut latest = read().map_err(|error| LedgerError::io(path, "read", error))?;
-        let mut whole = false;
-        for pause_us in [0, 0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000] {
-            std::thread::sleep(Duration::from_micros(pause_us));
-            let before = latest;
-            latest = read().map_err(|error| LedgerError::io(path, "read", error))?;
-            let ((takings, owner), (later, _)) =
-                (Book::<Sheet>::lock_state(before.1), Book::<Sheet>::lock_state(latest.1));
-            // An owner that is stopped or dead changes nothing either.
-            whole = takings == later && (owner.is_none_or(|place| !is_alive(file, place)) || before.0 == latest.0);
-            if whole {
-                break;
-            }
-        }
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        let alive = (0..Layout::FILE.places).map(|place| is_alive(file, place)).collect();
-        Ok(Self { words: Sheet::new(latest.0.chunks_exact(8).map(word), alive), whole })
-    }
-
-    /// Believes the words only if their figures agree, once what was half done is undone.
-    fn audit(&self, path: &Path) -> Result<(), LedgerError> {
-        let book = Book::new(&self.words, Layout::FILE, Layout::FILE.places);
-        let found = book.lock_copy().contradiction().filter(|_| self.whole);
-        found.map_or(Ok(()), |what| Err(LedgerError::Corrupt { file: path.to_owned(), what: what.into() }))
-    }
-}
-
-fn is_alive(file: &File, place: usize) -> bool {
-    sys::is_locked(file.as_raw_fd(), Kind::Exclusive, LIVES_AT + place as i64, 1).unwrap_or(true)
-}
-
-/// Reads a ledger without joining those who use it.
-pub(crate) fn look_at(path: &Path) -> Result<(Subject, Sheet), LedgerError> {
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path);
-    let file = opened.map_err(|error| refused(path, error))?;
-    check_facts(path, &file)?;
-    let copy = Copy::of(path, &file)?;
-    let subject = subject_in(path, &copy.words)?;
-    copy.audit(path)?;
-    Ok((subject, copy.words))
 }
 
 /// Locks a place that nobody else has; those never used come last, so that tables stay short.
 pub(crate) fn take_place(opened: &Opened) -> Result<usize, LedgerError> {
+    let (kernel, file) = (opened.lives.kernel(), opened.lives.file());
     for place in 0..Layout::FILE.places {
-        let locked = sys::try_lock(opened.lives.as_raw_fd(), Kind::Exclusive, LIVES_AT + place as i64, 1);
+        let locked = kernel.try_lock(file, Lock::Exclusive, life_of(place));
         if locked.map_err(|error| LedgerError::io(&opened.path, "lock", error))? {
             return Ok(place);
         }
     }
     Err(LedgerError::TableFull { file: opened.path.clone(), what: "processes", max: Layout::FILE.places })
-}
-
-/// The processes that have the users' file open, as far as they can be seen.
-fn users_in_sight(path: &Path) -> Vec<u32> {
-    let users = path.with_extension("users");
-    let mut found = Vec::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        if pid != std::process::id()
-            && open.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|target| target == users)
-        {
-            found.push(pid);
-        }
-    }
-    found
 }
 
 /// Milliseconds since 1970.

@@ -1,55 +1,87 @@
 //! Where ledgers are kept: one folder a user, which nobody else can write to.
 
-use crate::{LedgerError, sys};
-use std::fs::{self, DirBuilder};
+use crate::LedgerError;
+use crate::kernel::{Facts, FileKind, Opening};
+use crate::process::{Process, Tether};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The variable that names the folder.
 const VARIABLE: &str = "BURSAR_LEDGER_DIR";
 
-/// The folder that ledgers of this user are kept in; it need not exist.
+/// Returns the folder that ledgers of this user are kept in; it need not exist.
 pub(crate) fn chosen() -> PathBuf {
     match std::env::var_os(VARIABLE) {
         Some(folder) if !folder.is_empty() => folder.into(),
-        _ => PathBuf::from(format!("/dev/shm/bursar-{}", sys::user())),
+        _ => PathBuf::from(format!("/dev/shm/bursar-{}", Process::this().kernel().user())),
     }
 }
 
-/// Makes the folder if there is none, and checks that it is this user's and no other can write to it.
-pub(crate) fn prepared(folder: &Path) -> Result<(), LedgerError> {
-    match DirBuilder::new().mode(0o700).create(folder) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) if error.raw_os_error() == Some(libc::EROFS) && !folder.exists() => {
-            return Err(LedgerError::ReadOnly { file: folder.to_owned() });
+/// A folder of ledgers, open: whatever becomes of its name, files are found in it.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    /// Without links, so that it means the same wherever the process goes.
+    pub(crate) path: PathBuf,
+    pub(crate) open: Tether,
+    facts: Facts,
+}
+
+impl Folder {
+    /// Opens a folder, made if there is none, that is this user's and that no other can write to.
+    pub(crate) fn make(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
+        let path = without_end(path);
+        match process.kernel().make_folder(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // What is there is looked at below, whether or not one could be made beside it.
+            Err(error) => {
+                if process.kernel().facts_of(&path).is_err() {
+                    return Err(LedgerError::io(&path, "mkdir", error));
+                }
+            }
         }
-        Err(error) if !folder.exists() => return Err(LedgerError::io(folder, "mkdir", error)),
-        Err(_) => {}
+        Self::open(process, &path)
     }
-    checked(folder)
+
+    /// Opens a folder that exists.
+    pub(crate) fn open(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
+        let path = &*without_end(path);
+        let kernel = process.kernel();
+        let wrong = |why: &str| LedgerError::Folder { folder: path.to_owned(), why: why.into() };
+        let failed = |call| move |error| LedgerError::io(path, call, error);
+        match kernel.facts_of(path).map_err(failed("stat"))?.kind {
+            FileKind::Folder => {}
+            FileKind::Link => return Err(wrong("it is a symbolic link")),
+            FileKind::File | FileKind::Other => return Err(wrong("it is not a folder")),
+        }
+        let open = process.open(path, Opening::Folder).map_err(failed("open"))?;
+        let facts = kernel.facts(open.file()).map_err(failed("stat"))?;
+        let (owner, user, mode) = (facts.user, kernel.user(), facts.mode);
+        if owner != user {
+            return Err(wrong(&format!("it belongs to user {owner}, and this process runs as {user}")));
+        }
+        if mode & 0o022 != 0 {
+            return Err(wrong(&format!("other users can write to it (mode {mode:03o})")));
+        }
+        let path = kernel.canonical(path).map_err(failed("realpath"))?;
+        Ok(Self { path, open, facts })
+    }
+
+    /// Returns whether its path still leads to it.
+    pub(crate) fn is_in_its_place(&self) -> bool {
+        let there = self.open.kernel().facts_of(&self.path);
+        there.is_ok_and(|there| there.identity == self.facts.identity)
+    }
 }
 
-/// Checks a folder that exists.
-pub(crate) fn checked(folder: &Path) -> Result<(), LedgerError> {
-    let wrong = |why: String| LedgerError::Folder { folder: folder.to_owned(), why: why.into() };
-    let facts = fs::symlink_metadata(folder).map_err(|error| LedgerError::io(folder, "stat", error))?;
-    let mode = facts.permissions().mode() & 0o7777;
-    if facts.is_symlink() {
-        Err(wrong("it is a symbolic link".to_owned()))
-    } else if !facts.is_dir() {
-        Err(wrong("it is not a folder".to_owned()))
-    } else if facts.uid() != sys::user() {
-        Err(wrong(format!("it belongs to user {}, and this process runs as {}", facts.uid(), sys::user())))
-    } else if mode & 0o022 != 0 {
-        Err(wrong(format!("other users can write to it (mode {mode:03o})")))
-    } else {
-        Ok(())
-    }
+/// A path without a slash at its end, which would have the system follow a link there.
+fn without_end(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
-/// The ledgers in the folder; none where there is no folder.
+/// Returns the ledgers in the folder; none where there is no folder.
 pub(crate) fn ledgers(folder: &Path) -> Result<Vec<PathBuf>, LedgerError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

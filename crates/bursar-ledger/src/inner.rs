@@ -5,18 +5,15 @@ use crate::book::{Book, Desk, Key, Refused, Stuck};
 use crate::file::{self, Opened};
 use crate::ground::{Ground, Standing};
 use crate::layout::{Layout, process, unpacked};
+use crate::process::Process;
 use crate::reclaim::Reclaimers;
 use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
 use std::collections::HashMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-
-/// How long a living process may keep the lock before others say so.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// The most an account keeps in hand.
 const CREDIT_MAX: u64 = 64 << 20;
 
@@ -25,8 +22,6 @@ const CREDIT_MAX: u64 = 64 << 20;
 pub(crate) struct Inner {
     pub(crate) book: Arc<Book<Ground>>,
     pub(crate) subject: Subject,
-    /// Where it is; a private one is nowhere.
-    file: Option<(PathBuf, std::fs::File)>,
     /// The most an account keeps in hand.
     pub(crate) credit: u64,
     accounts: Mutex<HashMap<usize, Key>>,
@@ -37,38 +32,41 @@ pub(crate) struct Inner {
 impl Inner {
     /// A ledger of this process alone.
     pub(crate) fn private(subject: Subject) -> io::Result<Self> {
-        let book = Book::new(Ground::private(Layout::FILE)?, Layout::FILE, 0);
+        let ground = Ground::private(Process::this(), Layout::FILE)?;
+        let book = Book::new(ground, Layout::FILE, 0);
         file::write_header(book.words(), Layout::FILE, &subject);
-        let inner = Self::over(book, subject, None);
-        if let Ok(mut desk) = inner.book.lock_as_newcomer(PATIENCE) {
-            desk.arrive(std::process::id().into(), &own_name(), file::now_ms());
+        // Nobody else has the lock yet.
+        if let Ok(mut desk) = book.lock_as_newcomer(Duration::ZERO) {
+            arrive(&mut desk, Process::this());
         }
-        Ok(inner)
+        Ok(Self::over(book, subject))
     }
 
     /// Joins those who share the file.
     pub(crate) fn join(opened: Opened, subject: Subject) -> Result<Self, LedgerError> {
         let place = file::take_place(&opened)?;
-        let Opened { path, mapped, lives, users } = opened;
-        let ground = Ground::of_file(Layout::FILE, &mapped, lives, users);
+        let path = opened.path.clone();
+        let ground = Ground::of_file(Layout::FILE, opened);
         let ground = ground.map_err(|error| LedgerError::io(&path, "mmap", error))?;
-        let inner = Self::over(Book::new(ground, Layout::FILE, place), subject, Some((path, mapped)));
-        let mut desk = inner.book.lock_as_newcomer(PATIENCE).map_err(|stuck| inner.stuck(stuck))?;
-        desk.arrive(std::process::id().into(), &own_name(), file::now_ms());
+        let book = Book::new(ground, Layout::FILE, place);
+        let process = Arc::clone(book.words().process());
+        // Whoever fails here has taken nothing, and its place is given up with the book.
+        let newcomer = book.lock_as_newcomer(process.kernel().patience());
+        let mut desk = newcomer.map_err(|stuck| stuck_error(&book, stuck))?;
+        arrive(&mut desk, &process);
         let contradiction = desk.contradiction();
         drop(desk);
         match contradiction {
-            Some(what) => Err(LedgerError::Corrupt { file: inner.path(), what: what.into() }),
-            None => Ok(inner),
+            Some(what) => Err(LedgerError::Corrupt { file: path, what: what.into() }),
+            None => Ok(Self::over(book, subject)),
         }
     }
 
-    fn over(book: Book<Ground>, subject: Subject, file: Option<(PathBuf, std::fs::File)>) -> Self {
+    fn over(book: Book<Ground>, subject: Subject) -> Self {
         let credit = CREDIT_MAX.min(subject.total.get() / 64);
         Self {
             book: Arc::new(book),
             subject,
-            file,
             credit,
             accounts: Mutex::default(),
             reclaimers: Reclaimers::default(),
@@ -76,36 +74,35 @@ impl Inner {
         }
     }
 
+    pub(crate) fn process(&self) -> &Arc<Process> {
+        self.book.words().process()
+    }
+
+    /// How long a living process may keep the lock before others say so.
+    fn patience(&self) -> Duration {
+        self.process().kernel().patience()
+    }
+
     pub(crate) fn is_shared(&self) -> bool {
-        self.file.is_some()
+        self.file().is_some()
     }
 
     /// Where the file is; words for a ledger that has none.
     pub(crate) fn path(&self) -> PathBuf {
-        self.file.as_ref().map_or_else(|| PathBuf::from("of this process"), |(path, _)| path.clone())
+        path_of(&self.book)
     }
 
     pub(crate) fn file(&self) -> Option<&Path> {
-        self.file.as_ref().map(|(path, _)| path.as_path())
+        self.book.words().path()
     }
 
     /// Whether this process may still use it for anything new.
     pub(crate) fn check(&self) -> Result<(), LedgerError> {
-        self.look_for_the_file();
+        self.book.words().look_for_the_file();
         match self.book.words().standing() {
             Standing::Live => Ok(()),
-            Standing::Deleted => Err(LedgerError::Deleted { file: self.path() }),
+            Standing::Gone => Err(LedgerError::Deleted { file: self.path() }),
             Standing::Forked => Err(LedgerError::Forked),
-        }
-    }
-
-    /// Notices when the file has no name any more.
-    pub(crate) fn look_for_the_file(&self) {
-        if let Some((_, file)) = &self.file
-            && self.book.words().is_live()
-            && file.metadata().is_ok_and(|facts| facts.nlink() == 0)
-        {
-            self.book.words().file_is_gone();
         }
     }
 
@@ -118,22 +115,20 @@ impl Inner {
         if self.is_forked() {
             return Err(LedgerError::Forked);
         }
-        self.book.lock(PATIENCE).map_err(|stuck| self.stuck(stuck))
+        self.book.lock(self.patience()).map_err(|stuck| self.stuck(stuck))
     }
 
     pub(crate) fn charge(&self, key: Key, bytes: u64) -> Result<Result<(), Refused>, LedgerError> {
-        self.book.charge(key, bytes, self.credit / 2, PATIENCE).map_err(|stuck| self.stuck(stuck))
+        self.book.charge(key, bytes, self.credit / 2, self.patience()).map_err(|stuck| self.stuck(stuck))
     }
 
     fn stuck(&self, stuck: Stuck) -> LedgerError {
-        let (pid, name) = self.name_of(stuck.place);
-        LedgerError::Stuck { file: self.path(), pid, name }
+        stuck_error(&self.book, stuck)
     }
 
     /// The number and name of the process at a place, as it sees itself.
     pub(crate) fn name_of(&self, place: usize) -> (u32, String) {
-        let name = unpacked((0..process::NAME_WORDS).map(|at| self.book.peek_process(place, process::NAME + at)));
-        (self.book.peek_process(place, process::PID) as u32, name)
+        name_of(&self.book, place)
     }
 
     /// A refusal that is no lack of room, as the error it is.
@@ -178,21 +173,35 @@ impl Drop for Inner {
         }
         self.bell.stop(&self.book);
         if self.is_shared() {
-            // A lock that cannot be had leaves the rest to whoever finds this place unlocked.
-            let everything = self.book.lock(PATIENCE).map_or(true, |mut desk| desk.depart());
+            // Nobody waits long to leave.
+            let everything = self.book.lock(self.patience() / 100).is_ok_and(|mut desk| desk.depart());
             if everything {
                 self.book.words().cut();
             } else {
-                // What is still held is charged until the process ends.
+                // Something is still held, or whoever has the lock keeps it and nobody can tell. Either way it is charged
+                // until the process ends.
                 self.book.words().keep_for_good();
             }
         }
     }
 }
 
-/// What the kernel calls this process.
-fn own_name() -> String {
-    let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
+/// Enters this process at its place.
+fn arrive(desk: &mut Desk<'_, Ground>, process: &Process) {
+    let kernel = process.kernel();
+    desk.arrive(kernel.pid().into(), &kernel.name(), file::now_ms());
+}
+
+fn path_of(book: &Book<Ground>) -> PathBuf {
+    book.words().path().map_or_else(|| PathBuf::from("of this process"), Path::to_owned)
+}
+
+fn name_of(book: &Book<Ground>, place: usize) -> (u32, String) {
+    let name = unpacked((0..process::NAME_WORDS).map(|at| book.peek_process(place, process::NAME + at)));
+    (book.peek_process(place, process::PID) as u32, name)
+}
+
+fn stuck_error(book: &Book<Ground>, stuck: Stuck) -> LedgerError {
+    let (pid, name) = name_of(book, stuck.place);
+    LedgerError::Stuck { file: path_of(book), pid, name }
 }

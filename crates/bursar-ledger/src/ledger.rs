@@ -2,9 +2,10 @@
 
 use crate::inner::Inner;
 use crate::measure::Probe;
+use crate::process::Process;
 use crate::reading::{self, Reading};
 use crate::reclaim::Reclaimer;
-use crate::{LedgerAccount, LedgerError, Priority, Reservation, Reserving, Subject, Tenant, file, folder, registry};
+use crate::{LedgerAccount, LedgerError, Priority, Reservation, Reserving, Subject, Tenant, copy, folder, registry};
 use bursar_core::{Bytes, DeviceContext, MemoryInfo, Result};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,11 @@ impl Ledger {
 
     /// The ledger of `subject` that all processes share which open it in this folder.
     pub fn open_in(folder: &Path, subject: &Subject) -> Result<Self, LedgerError> {
-        Ok(Self { inner: registry::shared(folder, subject)?, probe: None })
+        Self::open_by(Process::this(), folder, subject)
+    }
+
+    pub(crate) fn open_by(process: &Arc<Process>, folder: &Path, subject: &Subject) -> Result<Self, LedgerError> {
+        Ok(Self { inner: registry::shared(process, folder, subject)?, probe: None })
     }
 
     /// A ledger of this process alone, kept the same way.
@@ -67,8 +72,7 @@ impl Ledger {
     /// The ledger of a device: shared with other processes if they can open the device too, and measured by its driver.
     pub fn for_device(context: &Arc<DeviceContext>) -> Result<Self, LedgerError> {
         let inner = if context.facts().shared {
-            let folder = folder::chosen();
-            registry::shared(&folder, &Subject::device(context.facts()))?
+            registry::shared(Process::this(), &folder::chosen(), &Subject::device(context.facts()))?
         } else {
             registry::private(context)?
         };
@@ -94,7 +98,7 @@ impl Ledger {
 
     /// Reads the ledger in a file without joining those who use it: nothing is changed.
     pub fn inspect(file: &Path) -> Result<Reading, LedgerError> {
-        let (subject, sheet) = file::look_at(file)?;
+        let (subject, sheet) = copy::look_at(Process::this(), file)?;
         Ok(reading::read(sheet, subject))
     }
 

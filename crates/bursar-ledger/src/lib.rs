@@ -34,34 +34,40 @@
 //! clocks play a part. A process that is stopped lives. In a forked child every handle answers
 //! [`Forked`](bursar_core::Error::Forked); a child made by the bare system call `clone`, which runs no handlers of the C
 //! library, keeps its parent's charge until it ends as well. The file must not be cut short while in use: the kernel ends
-//! processes that touch what is gone.
+//! processes that touch what is gone. While a ledger is in use, no other is opened or made under its path, even if it was
+//! moved or removed: a folder shared by containers with roots of their own must not be moved, though.
 //!
 //! Who waits is woken when another process releases, and when one dies: the kernel says so through inotify. Where that
 //! cannot be had, those who wait look for the dead every second. Nobody tells when a program outside Bursar gives memory
 //! back, so those who wait on a measured ledger measure four times a second.
 
 mod account;
+mod anchors;
 mod bell;
 #[doc(hidden)]
 pub mod book;
+mod copy;
 mod delegation;
 mod error;
 mod file;
 mod folder;
 mod ground;
 mod inner;
+mod kernel;
 #[doc(hidden)]
 pub mod layout;
 mod ledger;
 mod measure;
 mod mmap;
+#[cfg(test)]
+mod model;
+mod process;
 mod reading;
 mod reclaim;
 mod registry;
 mod reservation;
 mod reserving;
 mod subject;
-mod sys;
 mod tenant;
 mod waiting;
 #[doc(hidden)]

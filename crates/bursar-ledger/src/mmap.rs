@@ -1,13 +1,11 @@
 //! The one place that maps memory: words of a file, or of this process alone.
 #![allow(unsafe_code)]
 
-use crate::sys;
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Words that are mapped until this is dropped. A number beyond the last means one within.
 #[derive(Debug)]
@@ -15,6 +13,8 @@ pub(crate) struct Mapping {
     base: NonNull<AtomicU64>,
     /// The highest number of a word: a power of two less one.
     last: usize,
+    /// The mapping whose words these are, if they are another's.
+    of: Option<Arc<Self>>,
 }
 
 // SAFETY: the map is plain memory, reached through atomics only, and unmapped when nobody borrows it any more.
@@ -25,8 +25,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// The first `words` words of a file, a power of two, shared with everyone who maps it. The file must be that long
     /// and stay so: the kernel ends a process that touches what was cut off.
-    pub(crate) fn of_file(file: &File, words: usize) -> io::Result<Self> {
-        Self::map(words, libc::MAP_SHARED, file.as_raw_fd())
+    pub(crate) fn of_file(file: RawFd, words: usize) -> io::Result<Self> {
+        Self::map(words, libc::MAP_SHARED, file)
     }
 
     /// Words of this process, all zero.
@@ -43,14 +43,26 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at the address 0"))?;
-        Ok(Self { base, last: words - 1 })
+        Ok(Self { base, last: words - 1, of: None })
+    }
+
+    /// The same words once more, within reach of whoever has this.
+    pub(crate) fn again(mapping: &Arc<Self>) -> Self {
+        Self { base: mapping.base, last: mapping.last, of: Some(Arc::clone(mapping)) }
+    }
+
+    /// How many words there are.
+    #[cfg(test)]
+    pub(crate) const fn len(&self) -> usize {
+        self.last + 1
     }
 
     const fn bytes(&self) -> usize {
         (self.last + 1) * 8
     }
 
-    /// Has a forked child find zeros here. Where the kernel cannot, the handler of [`sys::Tether`] does it.
+    /// Has a forked child find zeros here. Where the system cannot, [`Process`](crate::process::Process) does
+    /// it.
     pub(crate) fn wipe_on_fork(&self) {
         // SAFETY: the range is this map; its contents do not change.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes(), libc::MADV_WIPEONFORK) };
@@ -65,25 +77,17 @@ impl Mapping {
         unsafe { word.as_ref() }
     }
 
-    /// A word as the table of tethers wants it.
-    pub(crate) fn word_for_tether(&self, at: usize) -> &'static AtomicU64 {
-        // SAFETY: whoever ties a tether to the word cuts it before the map goes; see `ground.rs`.
-        unsafe { &*std::ptr::from_ref(self.word(at)) }
-    }
-
     #[inline(always)]
     pub(crate) fn load(&self, at: usize) -> u64 {
         self.word(at).load(Ordering::Acquire)
-    }
-
-    pub(crate) fn wait(&self, at: usize, value: u64, timeout: Option<Duration>) {
-        sys::sleep_on(self.word(at), value, timeout);
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length, and no borrow of it outlives `self`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes()) };
+        if self.of.is_none() {
+            // SAFETY: mapped by `map` with this length, and nothing that borrows or shares it outlives `self`.
+            unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes()) };
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::book::{BYTES_MAX, Key};
 use crate::layout::node;
+use crate::process::Process;
 use crate::{Delegation, Ledger, LedgerAccount, delegation};
 use bursar_core::{Account, Bytes, Result};
 
@@ -101,7 +102,7 @@ impl Reservation {
 
     /// Draws on what another process set aside: the token is that of a [`Delegation`].
     pub fn from_token(token: &str) -> Result<Self> {
-        Ok(delegation::drawn_by(token)?)
+        Ok(delegation::drawn_by(Process::this(), token)?)
     }
 
     /// Draws on the reservation whose token is in `BURSAR_RESERVATION`, if there is one.

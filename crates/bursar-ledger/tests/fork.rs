@@ -4,24 +4,93 @@
 use bursar_core::{Account, Bytes, DeviceUuid, Error};
 use bursar_ledger::{Ledger, LedgerError, Subject};
 use libtest_mimic::{Arguments, Failed, Trial};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "BURSAR_LEDGER_FORK_IN";
+const OPENING: &str = "BURSAR_LEDGER_FORK_WHILE_OPENING_IN";
+/// How many children are forked while another thread opens and closes.
+const CHILDREN: usize = 60;
 const LONG: Duration = Duration::from_secs(60);
 
 fn main() {
     if let Some(folder) = std::env::var_os(ROLE) {
         return parent(&PathBuf::from(folder));
     }
-    let name = "l6_a_forked_child_has_nothing_and_the_parents_charge_ends_with_it";
-    let trials = vec![Trial::test(name, || {
-        std::panic::catch_unwind(trial).map_err(|reason| {
+    if let Some(folder) = std::env::var_os(OPENING) {
+        return opening_parent(&PathBuf::from(folder));
+    }
+    let trials = vec![
+        named("l6_a_forked_child_has_nothing_and_the_parents_charge_ends_with_it", trial),
+        named("l6_a_fork_in_the_middle_of_opening_keeps_nothing_and_hangs_nobody", opening_trial),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+fn named(name: &str, run: fn()) -> Trial {
+    Trial::test(name, move || {
+        std::panic::catch_unwind(run).map_err(|reason| {
             Failed::from(reason.downcast_ref::<String>().cloned().unwrap_or_else(|| "see above".to_owned()))
         })
-    })];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    })
+}
+
+/// Forks again and again while another thread opens a ledger, charges it and closes it.
+fn opening_parent(folder: &Path) {
+    let opening = || loop {
+        let ledger = Ledger::open_in(folder, &subject()).unwrap();
+        let account = ledger.account().unwrap();
+        account.charge(Bytes(500)).unwrap();
+        drop(ledger.on_reclaim(|_| Bytes::ZERO));
+        account.release(Bytes(500));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(opening);
+        for child in 0..CHILDREN {
+            // Somewhere in the middle of a round of the other thread.
+            std::thread::sleep(Duration::from_micros(37 * (child as u64 % 29)));
+            // SAFETY: the child runs nothing but the ledger, which is meant to work there, and the C library, whose own
+            // locks are taken care of by it.
+            if unsafe { libc::fork() } == 0 {
+                let opened = Ledger::open_in(folder, &subject());
+                std::fs::write(folder.join(format!("child-{child}")), format!("{:?}", opened.err())).unwrap();
+                drop(Ledger::open_in(folder, &subject()));
+                until("the end", || !folder.exists());
+                std::process::exit(0);
+            }
+        }
+        std::fs::write(folder.join("forked"), "").unwrap();
+        until("being killed", || false);
+    });
+}
+
+fn opening_trial() {
+    let folder = std::env::temp_dir().join(format!("bursar-ledger-opening-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let mut parent = Command::new(std::env::current_exe().unwrap());
+    let mut parent = parent.env(OPENING, &folder).process_group(0).stdout(Stdio::null()).spawn().unwrap();
+    until("the last fork", || folder.join("forked").exists());
+    let answers: Vec<PathBuf> = (0..CHILDREN).map(|child| folder.join(format!("child-{child}"))).collect();
+    let mut waited = Duration::ZERO;
+    while !answers.iter().all(|answer| answer.exists()) && waited < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(10));
+        waited += Duration::from_millis(10);
+    }
+    let hung = answers.iter().filter(|answer| !answer.exists()).count();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let ledger = Ledger::open_in(&folder, &subject()).unwrap();
+    let everything = ledger.reserve(Bytes(1000)).map(|reservation| reservation.bytes());
+    let refused = answers.iter().filter_map(|answer| std::fs::read_to_string(answer).ok()).find(|text| text != "None");
+    // Children that hang in the middle of opening end no other way.
+    let children = rustix::process::Pid::from_child(&parent);
+    rustix::process::kill_process_group(children, rustix::process::Signal::KILL).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(hung, 0, "children that could not open the ledger");
+    assert_eq!(refused, None, "what a child was told that opened the ledger");
+    assert_eq!(everything, Ok(Bytes(1000)), "what a dead parent held, while its children live");
 }
 
 fn subject() -> Subject {

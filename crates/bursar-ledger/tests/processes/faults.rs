@@ -130,7 +130,7 @@ fn l7_a_link_is_not_followed() {
     drop(real.open());
     std::os::unix::fs::symlink(real.file(), folder.file()).unwrap();
     let refused = Ledger::open_in(folder.path(), &subject()).unwrap_err();
-    assert!(matches!(refused, LedgerError::Io { .. }), "{refused}");
+    assert!(matches!(refused, LedgerError::NotALedger { .. }), "{refused}");
 }
 
 fn is_root() -> bool {

@@ -141,7 +141,7 @@ fn l7_removal_while_in_use_is_noticed_and_refused() {
     let LedgerError::InUse { file, pids } = &refused else { panic!("{refused}") };
     assert_eq!((file, pids.as_slice()), (&folder.file(), [one.child.id()].as_slice()));
     let told = one.order("charge 100");
-    assert!(told.starts_with("error") && told.contains("was removed while in use"), "{told}");
+    assert!(told.starts_with("error") && told.contains("was removed or replaced while in use"), "{told}");
     assert_eq!(one.order("release 300"), "ok");
     one.kill();
     assert_eq!(folder.open().available().unwrap(), TOTAL);

@@ -5,8 +5,10 @@ mod common;
 mod crash;
 mod faults;
 mod life;
+mod moved;
 mod puppet;
 mod queue;
+mod reopen;
 mod torture;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -21,10 +23,16 @@ fn main() {
         };
     }
     let arguments = Arguments::from_args();
-    let trials = [life::trials(), queue::trials(), faults::trials(), crash::trials(), torture::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials = [
+        life::trials(),
+        reopen::trials(),
+        moved::trials(),
+        queue::trials(),
+        faults::trials(),
+        crash::trials(),
+        torture::trials(),
+    ];
+    let trials = trials.into_iter().flatten().collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
 

@@ -63,9 +63,14 @@ pub(crate) struct Puppet {
 impl Puppet {
     /// One that has opened the ledger in `folder`.
     pub(crate) fn new(folder: &Folder) -> Self {
-        let mut puppet = Self::started(myself());
+        let mut puppet = Self::idle();
         assert_eq!(puppet.order(&format!("open {}", folder.path().display())), "ok");
         puppet
+    }
+
+    /// One that has opened nothing.
+    pub(crate) fn idle() -> Self {
+        Self::started(myself())
     }
 
     pub(crate) fn started(mut command: Command) -> Self {
@@ -144,6 +149,13 @@ fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error:
         props.tenant = Some(ledger.tenant("")?);
         props.account = Some(ledger.account()?);
         props.ledger = Some(ledger);
+        return Ok("ok".into());
+    }
+    if words[0] == "files" {
+        let open = std::fs::read_dir("/proc/self/fd")?.count() as u64 - 1;
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let current = if words[1] == "many" { limit.maximum } else { Some(open + number(1)) };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { current, ..limit })?;
         return Ok("ok".into());
     }
     if words[0] == "draw" {

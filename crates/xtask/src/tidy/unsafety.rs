@@ -15,7 +15,7 @@ const ROOMS: &[&str] = &[
     "crates/bursar-host/src/sys/",
     "crates/bursar-host/tests/",
     "crates/bursar-ledger/src/mmap.rs",
-    "crates/bursar-ledger/src/sys.rs",
+    "crates/bursar-ledger/src/kernel/linux.rs",
     "crates/bursar-ledger/tests/fork.rs",
     "crates/bursar-memory/src/pool/",
     "crates/bursar-memory/tests/",

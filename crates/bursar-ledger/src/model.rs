@@ -1,0 +1,532 @@
+//! A seeded model of processes: they open, close and open again, fork, stop, go on and die at any call, their descriptors
+//! are used again and their files are moved and removed, over the ledger's real code and a simulated system.
+//!
+//! One invariant judges it: what living handles hold never exceeds the limit, and what no living handle holds comes back.
+//! `BURSAR_LEDGER_SEEDS` says how many seeds are tried, and `BURSAR_LEDGER_SEED` tries one of them.
+
+mod actor;
+mod random;
+
+use crate::kernel::Rounds;
+use crate::kernel::simulated::{Moment, Pid, World, die_quietly};
+use crate::process::Process;
+use crate::{Delegation, Ledger, LedgerError, Subject, delegation};
+use actor::{Actor, End};
+use bursar_core::{Bytes, DeviceUuid, Error};
+use random::Random;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const LIMIT: u64 = 1000;
+const DEVICES: usize = 2;
+/// How much happens for one seed.
+const ACTS: u64 = 120;
+const HOME: &str = "/shm/home";
+const AWAY: &str = "/shm/away";
+
+fn subject(device: usize) -> Subject {
+    Subject { uuid: DeviceUuid([device as u8 + 1; 16]), name: "Test".into(), total: Bytes(LIMIT) }
+}
+
+/// A reservation that was given to others to draw on.
+struct Given {
+    device: usize,
+    bytes: u64,
+    token: String,
+    /// Whether the giver still has it.
+    kept: bool,
+}
+
+/// Everything the judge knows.
+struct Model {
+    world: Arc<World>,
+    actors: RefCell<Vec<Actor>>,
+    given: RefCell<BTreeMap<u64, Given>>,
+    random: RefCell<Random>,
+    /// Who is stopped in the middle of a call, outermost first.
+    stopped: RefCell<Vec<Pid>>,
+    /// What is left of the dead.
+    remains: RefCell<Vec<(Actor, Vec<Rounds>)>>,
+    /// How often something else happens at a call: once in so many.
+    restless: u64,
+    /// How much may still happen.
+    left: Cell<u64>,
+    /// Whether somebody may move files, and whether somebody did.
+    moves: bool,
+    moved: Cell<bool>,
+}
+
+impl Model {
+    fn new(seed: u64) -> Rc<Self> {
+        let mut random = Random::new(seed);
+        let (restless, moves) = ([10, 30, 80, 200][random.below(4) as usize], random.below(6) == 0);
+        Rc::new(Self {
+            world: World::new(),
+            actors: RefCell::default(),
+            given: RefCell::default(),
+            random: RefCell::new(random),
+            stopped: RefCell::default(),
+            remains: RefCell::default(),
+            restless,
+            left: Cell::new(ACTS),
+            moves,
+            moved: Cell::new(false),
+        })
+    }
+
+    fn below(&self, bound: u64) -> u64 {
+        self.random.borrow_mut().below(bound)
+    }
+
+    /// Asked before every call of `pid`.
+    fn meanwhile(self: &Rc<Self>, pid: Pid, moment: Moment) {
+        let restless = if moment == Moment::Write { 2 * self.restless } else { self.restless };
+        if self.left.get() > 0 && self.stopped.borrow().len() < 3 && self.below(restless) == 0 {
+            self.stopped.borrow_mut().push(pid);
+            for _ in 0..=self.below(12) {
+                self.act();
+            }
+            self.stopped.borrow_mut().pop();
+        }
+    }
+
+    /// Has one process do one thing.
+    fn act(self: &Rc<Self>) {
+        self.left.set(self.left.get().saturating_sub(1));
+        let alive = self.actors.borrow().len() as u64;
+        if alive == 0 || alive < 5 && self.below(8) == 0 {
+            return self.start();
+        }
+        let pid = self.actors.borrow()[self.below(alive) as usize].pid;
+        let stopped_here = self.stopped.borrow().contains(&pid);
+        if stopped_here {
+            // Another thread of a process that is in the middle of something.
+            let busy = self.with(pid, |actor| actor.process.is_busy()).unwrap_or(true);
+            return match self.below(if busy { 1 } else { 8 }) {
+                0 if self.below(6) == 0 => self.kill(pid),
+                0 | 1 => self.fork(pid),
+                2 | 3 => self.drop_something(pid),
+                4 => self.charge(pid),
+                5 => self.release(pid),
+                _ => self.world.run_thread(pid, self.below(8) as usize),
+            };
+        }
+        match self.below(34) {
+            0..=5 => self.open(pid),
+            6..=7 => self.drop_something(pid),
+            8..=9 => self.close(pid),
+            10..=13 => self.reserve(pid),
+            14..=16 => self.charge(pid),
+            17 => self.release(pid),
+            18..=19 => self.listen(pid),
+            20 => self.delegate(pid),
+            21..=22 => self.draw(pid),
+            23..=24 => self.wait(pid),
+            25 => self.poll(pid),
+            26 => self.fork(pid),
+            27..=28 => self.kill(pid),
+            29 if self.moves => self.move_files(),
+            _ => self.world.run_thread(pid, self.below(8) as usize),
+        }
+    }
+
+    fn with<T>(&self, pid: Pid, use_it: impl FnOnce(&mut Actor) -> T) -> Option<T> {
+        self.actors.borrow_mut().iter_mut().find(|actor| actor.pid == pid).map(use_it)
+    }
+
+    fn end<T>(&self, pid: Pid, device: usize, use_it: impl FnOnce(&mut End) -> T) -> Option<T> {
+        self.with(pid, |actor| use_it(&mut actor.ends[device]))
+    }
+
+    /// Runs what a process does, and hands what comes of it to `keep` if the process still lives.
+    fn run<T>(&self, pid: Pid, run: impl FnOnce() -> T, keep: impl FnOnce(&mut Actor, T)) {
+        if let Some(done) = self.world.run(run) {
+            if self.world.is_alive(pid) {
+                self.with(pid, |actor| keep(actor, done));
+            } else {
+                self.world.bury(done);
+            }
+        }
+        self.judge();
+    }
+
+    fn start(&self) {
+        let (pid, kernel) = self.world.start();
+        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::over(kernel))));
+    }
+
+    fn device(&self) -> usize {
+        self.below(DEVICES as u64) as usize
+    }
+
+    fn ledger(&self, pid: Pid, device: usize) -> Option<Ledger> {
+        self.end(pid, device, |end| end.ledgers.last().cloned()).flatten()
+    }
+
+    fn open(&self, pid: Pid) {
+        let device = self.device();
+        let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
+        if self.end(pid, device, |end| end.ledgers.len()).is_none_or(|ledgers| ledgers > 1) {
+            return;
+        }
+        let open = || Ledger::open_by(&process, Path::new(HOME), &subject(device));
+        self.run(pid, open, |actor, opened| match opened {
+            Ok(ledger) => actor.ends[device].ledgers.push(ledger),
+            Err(error) => allowed(&error),
+        });
+    }
+
+    /// Drops one handle of a process, whichever comes.
+    fn drop_something(&self, pid: Pid) {
+        self.drop_handle(pid, self.device(), self.below(16));
+    }
+
+    fn drop_handle(&self, pid: Pid, device: usize, which: u64) {
+        let taken = self.end(pid, device, |end| end.take(which)).flatten();
+        let Some((handle, given)) = taken else { return };
+        if let Some(given) = given
+            && let Some(given) = self.given.borrow_mut().get_mut(&given)
+        {
+            given.kept = false;
+        }
+        self.run(pid, || drop(handle), |actor, ()| actor.ends[device].settle());
+    }
+
+    /// Drops everything a process has of one device, but what is still charged to its account.
+    fn close(&self, pid: Pid) {
+        let device = self.device();
+        let which: [u64; 8] = [14, 13, 11, 10, 6, 5, 0, 0];
+        for which in which {
+            self.drop_handle(pid, device, which);
+        }
+    }
+
+    fn reserve(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT);
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        self.run(
+            pid,
+            move || ledger.reserve(Bytes(bytes)),
+            |actor, reserved| match reserved {
+                Ok(reservation) => actor.ends[device].reservations.push((reservation, bytes)),
+                Err(error) => fair(&error),
+            },
+        );
+    }
+
+    fn charge(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT / 4);
+        let known = self.end(pid, device, |end| end.account.clone()).flatten();
+        let ledger = self.ledger(pid, device);
+        let in_the_middle = self.stopped.borrow().contains(&pid);
+        if known.is_none() && (ledger.is_none() || in_the_middle) {
+            return;
+        }
+        let charge = move || {
+            let account = known.map_or_else(|| ledger.unwrap().account(), Ok)?;
+            let charged = bursar_core::Account::charge(&account, Bytes(bytes));
+            Ok::<_, LedgerError>((account, charged))
+        };
+        self.run(pid, charge, |actor, done| match done {
+            Ok((account, charged)) => {
+                let end = &mut actor.ends[device];
+                end.account = Some(account);
+                match charged {
+                    Ok(()) => end.held += bytes,
+                    Err(error) => fair(&error),
+                }
+            }
+            Err(error) => allowed(&error),
+        });
+    }
+
+    fn release(&self, pid: Pid) {
+        let device = self.device();
+        let part = self.below(LIMIT);
+        let Some((account, bytes)) = self.end(pid, device, |end| end.give_back(part)).flatten() else { return };
+        self.run(pid, move || bursar_core::Account::release(&account, Bytes(bytes)), |_, ()| {});
+    }
+
+    fn listen(&self, pid: Pid) {
+        let device = self.device();
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        self.run(
+            pid,
+            move || ledger.on_reclaim(|_| Bytes::ZERO),
+            |actor, reclaimer| {
+                actor.ends[device].reclaimers.push(reclaimer);
+            },
+        );
+    }
+
+    fn delegate(&self, pid: Pid) {
+        let device = self.device();
+        let Some((reservation, bytes)) = self.end(pid, device, |end| end.reservations.pop()).flatten() else { return };
+        // What a failed delegation was of is given back with the error.
+        let number = self.random.borrow_mut().next();
+        self.run(
+            pid,
+            move || reservation.delegate(),
+            |actor, delegated: Result<Delegation, Error>| match delegated {
+                Ok(delegation) => {
+                    let given = Given { device, bytes, token: delegation.token(), kept: true };
+                    self.given.borrow_mut().insert(number, given);
+                    actor.ends[device].delegations.push((delegation, number));
+                }
+                Err(error) => fair(&error),
+            },
+        );
+        if !self.given.borrow().contains_key(&number) {
+            self.end(pid, device, End::settle);
+        }
+    }
+
+    fn draw(&self, pid: Pid) {
+        let device = self.device();
+        let tokens: Vec<(u64, String)> = {
+            let given = self.given.borrow();
+            let here = given.iter().filter(|(_, given)| given.device == device && given.kept);
+            here.map(|(number, given)| (*number, given.token.clone())).collect()
+        };
+        if tokens.is_empty() {
+            return;
+        }
+        let (number, token) = tokens[self.below(tokens.len() as u64) as usize].clone();
+        let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
+        self.run(
+            pid,
+            move || delegation::drawn_by(&process, &token),
+            |actor, drawn| match drawn {
+                Ok(drawn) => actor.ends[device].drawn.push((drawn, number)),
+                Err(error) => allowed(&error),
+            },
+        );
+    }
+
+    fn wait(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT);
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        let turn = Box::pin(ledger.reserve_async(Bytes(bytes), crate::Priority::NORMAL));
+        drop(ledger);
+        self.end(pid, device, |end| end.turns.push((turn, bytes)));
+        self.poll(pid);
+    }
+
+    fn poll(&self, pid: Pid) {
+        let device = self.device();
+        let Some((turn, bytes)) = self.end(pid, device, |end| end.turns.pop()).flatten() else { return };
+        self.run(
+            pid,
+            move || actor::polled(turn),
+            |actor, (turn, polled)| {
+                let end = &mut actor.ends[device];
+                match polled {
+                    None => end.turns.push((turn, bytes)),
+                    Some(Ok(reservation)) => end.reservations.push((reservation, bytes)),
+                    Some(Err(error)) => fair(&error),
+                }
+            },
+        );
+    }
+
+    fn fork(&self, pid: Pid) {
+        let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
+        let mut child = None;
+        let forked = process.forked(|| {
+            let (pid, kernel) = self.world.fork(pid);
+            child = Some(pid);
+            kernel
+        });
+        // A child that was killed while it let go of its parent's descriptors has come to nothing.
+        if let (Some(forked), Some(child)) = (forked, child)
+            && self.world.is_alive(child)
+        {
+            self.actors.borrow_mut().push(Actor::new(child, Arc::new(forked)));
+        }
+    }
+
+    fn kill(&self, pid: Pid) {
+        let actor = {
+            let mut actors = self.actors.borrow_mut();
+            let at = actors.iter().position(|actor| actor.pid == pid);
+            at.map(|at| actors.remove(at))
+        };
+        let Some(actor) = actor else { return };
+        for (_, number) in actor.ends.iter().flat_map(|end| &end.delegations) {
+            if let Some(given) = self.given.borrow_mut().get_mut(number) {
+                given.kept = false;
+            }
+        }
+        self.remains.borrow_mut().push((actor, self.world.kill(pid)));
+        self.bury_the_dead();
+        self.judge();
+    }
+
+    fn bury_the_dead(&self) {
+        if self.stopped.borrow().is_empty() {
+            self.world.bury(self.remains.take());
+        }
+    }
+
+    fn move_files(&self) {
+        self.moved.set(true);
+        let file = format!("{HOME}/{}", subject(self.device()).file_name());
+        match self.below(6) {
+            0 => self.world.rename(HOME, AWAY),
+            1..=2 => {
+                self.world.remove(HOME);
+                self.world.rename(AWAY, HOME);
+            }
+            3 => self.world.rename(AWAY, HOME),
+            4 => self.world.remove(HOME),
+            _ => self.world.remove(&file),
+        }
+    }
+
+    /// What living handles hold of a device.
+    fn held(&self, device: usize) -> u64 {
+        let actors = self.actors.borrow();
+        let own: u64 = actors.iter().map(|actor| actor.ends[device].holds()).sum();
+        let drawn =
+            |number: &u64| actors.iter().any(|actor| actor.ends[device].drawn.iter().any(|(_, of)| of == number));
+        let given = self.given.borrow();
+        let given = given.iter().filter(|(number, given)| given.device == device && (given.kept || drawn(number)));
+        own + given.map(|(_, given)| given.bytes).sum::<u64>()
+    }
+
+    /// The first half of the invariant.
+    fn judge(&self) {
+        for device in 0..DEVICES {
+            let held = self.held(device);
+            assert!(held <= LIMIT, "living handles hold {held} of {LIMIT} bytes of device {device}");
+        }
+    }
+
+    /// The second half: a newcomer gets what no living handle holds, and not a byte more.
+    fn judge_what_is_free(&self) {
+        let waiting = self.actors.borrow().iter().any(|actor| actor.ends.iter().any(|end| !end.turns.is_empty()));
+        if self.moved.get() || waiting {
+            return;
+        }
+        for device in 0..DEVICES {
+            self.judge_newcomer(HOME, device, LIMIT - self.held(device));
+        }
+    }
+
+    fn judge_newcomer(&self, folder: &str, device: usize, free: u64) {
+        let (pid, kernel) = self.world.start();
+        let process = Arc::new(Process::over(kernel));
+        let ledger = Ledger::open_by(&process, Path::new(folder), &subject(device)).unwrap();
+        let refused = ledger.reserve(Bytes(free + 1)).map(|reservation| reservation.bytes());
+        assert!(
+            refused.as_ref().is_err_and(Error::is_capacity),
+            "{free} bytes are free of device {device}: {refused:?}"
+        );
+        if free > 0 {
+            let reserved = ledger.reserve(Bytes(free));
+            assert!(reserved.is_ok(), "{free} bytes are free of device {device}: {reserved:?}\n{:?}", ledger.reading());
+        }
+        drop(ledger);
+        self.world.bury(self.world.kill(pid));
+    }
+
+    /// Everyone goes, in any order and any way, and then everything is back.
+    fn end_everyone(self: &Rc<Self>) {
+        loop {
+            let last = self.actors.borrow().last().map(|actor| actor.pid);
+            let Some(pid) = last else { break };
+            for _ in 0..self.below(10) {
+                self.drop_something(pid);
+            }
+            self.kill(pid);
+        }
+        World::ask(None);
+        for folder in [HOME, AWAY] {
+            for device in 0..DEVICES {
+                if self.world.exists(folder) {
+                    self.judge_newcomer(folder, device, LIMIT);
+                }
+            }
+        }
+    }
+}
+
+/// Errors of opening that are nobody's fault: somebody is stopped in the middle, or files were moved.
+fn allowed(error: &LedgerError) {
+    let allowed = match error {
+        LedgerError::Stuck { .. } | LedgerError::InUse { .. } | LedgerError::Deleted { .. } => true,
+        LedgerError::Token { why, .. } => why.contains("has ended"),
+        LedgerError::Io { error, .. } => error.kind() == std::io::ErrorKind::NotFound,
+        _ => false,
+    };
+    assert!(allowed, "{error}");
+}
+
+/// The same of errors that went through the core's type, which keeps their words alone.
+fn fair(error: &Error) {
+    let allowed = |why: &str| ["for too long", "removed"].iter().any(|words| why.contains(words));
+    let fair = error.is_capacity() || matches!(error, Error::Account { why } if allowed(why));
+    assert!(fair, "{error}");
+}
+
+/// Runs one seed; failures are panics.
+fn run(seed: u64) {
+    let model = Model::new(seed);
+    let asked = Rc::downgrade(&model);
+    let meanwhile = Rc::new(move |pid, moment| {
+        if let Some(model) = asked.upgrade() {
+            model.meanwhile(pid, moment);
+        }
+    });
+    World::ask(Some(meanwhile.clone()));
+    while model.left.get() > 0 {
+        model.act();
+        model.bury_the_dead();
+        if model.below(12) == 0 {
+            World::ask(None);
+            model.judge_what_is_free();
+            World::ask(Some(meanwhile.clone()));
+        }
+    }
+    model.end_everyone();
+}
+
+fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("the variable is a number"))
+}
+
+#[test]
+#[allow(clippy::print_stderr, reason = "a failing seed is told")]
+fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back() {
+    die_quietly();
+    let seeds = match number_from("BURSAR_LEDGER_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number_from("BURSAR_LEDGER_SEEDS").unwrap_or(100),
+    };
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(|| run(seed));
+        World::ask(None);
+        if let Err(reason) = outcome {
+            eprintln!("BURSAR_LEDGER_SEED={seed} fails again");
+            std::panic::resume_unwind(reason);
+        }
+    }
+}
+
+#[test]
+fn l7_a_file_its_user_may_not_read_says_so() {
+    let world = World::new();
+    let (_, kernel) = world.start();
+    let process = Arc::new(Process::over(kernel));
+    drop(Ledger::open_by(&process, Path::new(HOME), &subject(0)).unwrap());
+    world.set_mode(&format!("{HOME}/{}", subject(0).file_name()), 0o000);
+    let refused = Ledger::open_by(&process, Path::new(HOME), &subject(0)).unwrap_err();
+    assert!(matches!(refused, LedgerError::Mode { mode: 0, .. }), "{refused}");
+    assert!(refused.to_string().contains("chmod 600"), "{refused}");
+}
