@@ -103,7 +103,9 @@ impl Inner {
             *sleepers = asleep;
             woken
         };
-        woken.into_iter().for_each(|sleeper| sleeper.waker.wake());
+        for sleeper in woken {
+            self.reclaimers.contained("a waker", || sleeper.waker.wake());
+        }
     }
 
     /// Notices whether the file is gone, and has everyone of this process who waits notice it too.

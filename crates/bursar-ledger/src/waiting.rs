@@ -152,8 +152,12 @@ impl Ledger {
         let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
         let owed = desk.is_owed(tenant, bytes.get());
         let borrowers = desk.borrowers();
+        let full = remaining >= bytes.get() && !desk.has_room_for_a_node();
         desk.cancel(entry);
         drop(desk);
+        if full {
+            return Err(self.inner.full("reservations").into());
+        }
         if !owed || borrowers.is_empty() {
             return Err(self.inner.refusal(Lack { remaining, limit }.into(), "reservations", bytes));
         }

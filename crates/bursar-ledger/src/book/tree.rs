@@ -103,9 +103,18 @@ impl<W: Words> Desk<'_, W> {
         self.of(node, node::TOTAL).saturating_sub(left).saturating_sub(parts)
     }
 
+    fn free_node(&self) -> Option<usize> {
+        (1..self.book.layout.nodes).find(|&node| self.of(node, node::KIND) == FREE)
+    }
+
+    /// Whether the table has a row for one more node.
+    pub fn has_room_for_a_node(&self) -> bool {
+        self.free_node().is_some()
+    }
+
     /// Makes a node that is frozen until the desk is left, or answers that the table is full.
     pub(super) fn plant(&mut self, kind: u64, parent: usize, owner: u64, total: u64, left: u64) -> Option<Key> {
-        let node = (1..self.book.layout.nodes).find(|&node| self.of(node, node::KIND) == FREE)?;
+        let node = self.free_node()?;
         let life = self.of(node, node::LIFE);
         self.will_thaw(node);
         self.put(node, node::LEFT, FROZEN | stamp(life) | left);
