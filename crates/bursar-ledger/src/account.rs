@@ -3,6 +3,7 @@
 use crate::Ledger;
 use crate::book::{BYTES_MAX, Book, Key, Refused};
 use crate::ground::Ground;
+use crate::patience::Patience;
 use bursar_core::{Account, Bytes, Error, Result};
 use std::sync::Arc;
 
@@ -72,7 +73,7 @@ impl LedgerAccount {
                 Err(refused) => refused,
             };
             if matches!(refused, Refused::Lack(_)) && !measured && self.ledger.probe.is_some() {
-                self.ledger.measure()?;
+                self.ledger.measure(Patience::Usual)?;
                 measured = true;
             } else if matches!(refused, Refused::Lack(_)) && !reclaimed && self.ledger.reclaim_for(self.key, bytes)? {
                 reclaimed = true;

@@ -6,6 +6,7 @@ use crate::ground::Ground;
 use crate::inner::Inner;
 use crate::layout::process;
 use crate::measure::Probe;
+use crate::patience::Patience;
 use crate::sys::Watch;
 use crate::waiting::MEASURE_EVERY;
 use crate::words::Words;
@@ -15,6 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
+
+/// How often to try for a lock that could not be had.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 /// A future that waits, and how to measure for it.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ struct Sleeper {
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     sleepers: Mutex<Vec<Sleeper>>,
+    /// Futures that could not have the lock, and try again a little later.
+    later: Mutex<Vec<Waker>>,
     listening: OnceLock<bool>,
     watch: OnceLock<Option<Arc<Watch>>>,
     stopped: Arc<AtomicBool>,
@@ -49,15 +55,30 @@ impl Bell {
         self.sleepers().retain(|sleeper| sleeper.entry != entry);
     }
 
+    /// Has `waker` woken a little later, to try for the lock again.
+    pub(crate) fn try_later(&self, waker: &Waker, book: &Book<Ground>) {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+        ring(book);
+    }
+
+    fn take_later(&self) -> Vec<Waker> {
+        std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Ends the threads, without waiting for them: the last handle may be dropped by one of them.
     pub(crate) fn stop(&self, book: &Book<Ground>) {
         self.stopped.store(true, Ordering::SeqCst);
-        book.words().fetch_add(book.bell_at(), 1);
-        book.words().wake(book.bell_at(), u32::MAX);
+        ring(book);
         if let Some(Some(watch)) = self.watch.get() {
             watch.end();
         }
     }
+}
+
+/// Has the listening thread of this process look around.
+fn ring(book: &Book<Ground>) {
+    book.words().fetch_add(book.bell_at(), 1);
+    book.words().wake(book.bell_at(), u32::MAX);
 }
 
 fn spawn(run: impl FnOnce() + Send + 'static) -> bool {
@@ -85,15 +106,19 @@ impl Inner {
         started.is_some()
     }
 
-    fn answer_the_bell(&self) {
+    /// Answers whether something could not be done for want of the lock, and is to be tried again.
+    fn answer_the_bell(&self) -> bool {
         self.wake_futures(|entry| self.book.has_left_the_queue(entry));
         if self.book.peek_process(self.book.place(), process::WANTED) == 0 {
-            return;
+            return false;
         }
-        let wanted = self.desk().map_or(0, |mut desk| desk.take_wanted());
+        let Ok(mut desk) = self.desk_within(Patience::poll()) else { return true };
+        let wanted = desk.take_wanted();
+        drop(desk);
         if wanted > 0 {
             self.reclaimers.run(Bytes(wanted));
         }
+        false
     }
 
     fn wake_futures(&self, which: impl Fn(Entry) -> bool) {
@@ -103,9 +128,11 @@ impl Inner {
             *sleepers = asleep;
             woken
         };
-        for sleeper in woken {
-            self.reclaimers.contained("a waker", || sleeper.waker.wake());
-        }
+        woken.into_iter().for_each(|sleeper| self.wake(sleeper.waker));
+    }
+
+    fn wake(&self, waker: Waker) {
+        self.reclaimers.contained("a waker", || waker.wake());
     }
 
     /// Notices whether the file is gone, and has everyone of this process who waits notice it too.
@@ -121,7 +148,7 @@ impl Inner {
         let probe = self.bell.sleepers().iter().find_map(|sleeper| sleeper.probe.clone());
         if probe.is_some() {
             // A probe that fails says so to whoever asks next.
-            let _ = Ledger { inner: Arc::clone(self), probe }.measure();
+            let _ = Ledger { inner: Arc::clone(self), probe }.measure(Patience::poll());
         }
     }
 
@@ -141,11 +168,19 @@ fn hear(inner: &Weak<Inner>, book: &Arc<Book<Ground>>, stopped: &AtomicBool) {
     let mut heard = book.words().load(book.bell_at());
     loop {
         let Some(alive) = inner.upgrade() else { return };
-        alive.answer_the_bell();
+        let busy = alive.answer_the_bell();
+        let later = alive.bell.take_later();
         let measures = alive.bell.sleepers().iter().any(|sleeper| sleeper.probe.is_some());
         drop(alive);
         if stopped.load(Ordering::SeqCst) {
             return;
+        }
+        if busy || !later.is_empty() {
+            thread::sleep(RETRY_EVERY);
+            if let Some(alive) = inner.upgrade() {
+                later.into_iter().for_each(|waker| alive.wake(waker));
+            }
+            continue;
         }
         book.words().wait(book.bell_at(), heard, measures.then_some(MEASURE_EVERY));
         let now = book.words().load(book.bell_at());

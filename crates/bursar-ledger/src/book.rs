@@ -5,13 +5,15 @@
 //! that one word its owner changes without a lock (`left.rs`). Everything else is changed behind one lock (`lock.rs`) and
 //! journaled (`desk.rs`), so that whoever finds the lock's owner dead puts back what was half done. Behind the lock the
 //! rest is plain sequential code: what fits (`room.rs`), charging (`charge.rs`), reservations (`reserve.rs`), the queue
-//! (`queue.rs`), and what the dead left behind (`repair.rs`).
+//! (`queue.rs`), what those left to do who could not have the lock (`notes.rs`), and what the dead left behind
+//! (`repair.rs`).
 
 mod charge;
 mod check;
 mod desk;
 mod left;
 mod lock;
+mod notes;
 mod queue;
 mod repair;
 mod reserve;

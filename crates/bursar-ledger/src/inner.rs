@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a living process may keep the lock before others say so.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the last handle waits for the lock when it is dropped, so that its place can be used again.
+const PATIENCE_OF_THE_LAST: Duration = Duration::from_millis(50);
 /// The most an account keeps in hand.
 const CREDIT_MAX: u64 = 64 << 20;
 
@@ -32,6 +34,8 @@ pub(crate) struct Inner {
     accounts: Mutex<HashMap<usize, Key>>,
     pub(crate) reclaimers: Reclaimers,
     pub(crate) bell: Bell,
+    /// Whether its place in the table is taken by it, and not by a predecessor.
+    has_arrived: bool,
 }
 
 impl Inner {
@@ -52,11 +56,12 @@ impl Inner {
         let Opened { path, mapped, lives, users } = opened;
         let ground = Ground::of_file(Layout::FILE, &mapped, lives, users);
         let ground = ground.map_err(|error| LedgerError::io(&path, "mmap", error))?;
-        let inner = Self::over(Book::new(ground, Layout::FILE, place), subject, Some((path, mapped)));
+        let mut inner = Self::over(Book::new(ground, Layout::FILE, place), subject, Some((path, mapped)));
         let mut desk = inner.book.lock_as_newcomer(PATIENCE).map_err(|stuck| inner.stuck(stuck))?;
         desk.arrive(std::process::id().into(), &own_name(), file::now_ms());
         let contradiction = desk.contradiction();
         drop(desk);
+        inner.has_arrived = true;
         match contradiction {
             Some(what) => Err(LedgerError::Corrupt { file: inner.path(), what: what.into() }),
             None => Ok(inner),
@@ -73,6 +78,7 @@ impl Inner {
             accounts: Mutex::default(),
             reclaimers: Reclaimers::default(),
             bell: Bell::default(),
+            has_arrived: false,
         }
     }
 
@@ -125,7 +131,7 @@ impl Inner {
         self.book.charge(key, bytes, self.credit / 2, PATIENCE).map_err(|stuck| self.stuck(stuck))
     }
 
-    fn stuck(&self, stuck: Stuck) -> LedgerError {
+    pub(crate) fn stuck(&self, stuck: Stuck) -> LedgerError {
         let (pid, name) = self.name_of(stuck.place);
         LedgerError::Stuck { file: self.path(), pid, name }
     }
@@ -177,13 +183,11 @@ impl Drop for Inner {
             return;
         }
         self.bell.stop(&self.book);
-        if self.is_shared() {
-            // A lock that cannot be had leaves the rest to whoever finds this place unlocked.
-            let everything = self.book.lock(PATIENCE).map_or(true, |mut desk| desk.depart());
-            if everything {
+        if self.is_shared() && self.has_arrived {
+            if self.book.depart(PATIENCE_OF_THE_LAST) {
                 self.book.words().cut();
             } else {
-                // What is still held is charged until the process ends.
+                // What is still held is charged until the process ends; so is what a note could not yet give back.
                 self.book.words().keep_for_good();
             }
         }

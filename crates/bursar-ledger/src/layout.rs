@@ -3,7 +3,7 @@
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
 /// Which arrangement of words this is. Another one is refused, never guessed at.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// The words of the header. Those up to [`CHECKSUM`](header::CHECKSUM) never change once the ledger is made.
 pub mod header {
@@ -55,6 +55,8 @@ pub mod process {
     pub const BELL: usize = 3;
     /// How many bytes it is asked to give back.
     pub const WANTED: usize = 4;
+    /// A note, written without the lock: the life of this place whose handles are all gone. See `book/notes.rs`.
+    pub const DEPARTED: usize = 5;
     /// What it is called, [`NAME_WORDS`] words.
     pub const NAME: usize = 8;
     /// How many words its name has.
@@ -89,39 +91,57 @@ pub mod waiter {
     pub const NODE: usize = 6;
     /// When it came, in milliseconds since 1970.
     pub const SINCE: usize = 7;
+    /// A note, written without the lock: the life of this entry that nobody waits for any more. See `book/notes.rs`.
+    pub const ABANDONED: usize = 8;
     /// How many words an entry has.
-    pub const WORDS: usize = 8;
+    pub const WORDS: usize = 10;
 }
 
-/// The words of a node. The first line is what its owner changes without the lock.
+/// The words of a node, three lines of eight:
+///
+/// ```text
+///      0       1          2        3       4  5  6  7
+///      LEFT    RETURNED   CLOSED   TOTAL   –  –  –  –     changed by the owner without the lock; TOTAL is read so
+///      8       9          10       11      12         13        14     15
+///      KIND    PARENT     OWNER    FOLDED  GUARANTEE  CEILING   LIFE   –
+///      16 … 22                                                  23
+///      NAME                                                     –
+/// ```
 pub mod node {
     /// What can be charged at once, with flags and the node's life above: see `book/left.rs`.
     pub const LEFT: usize = 0;
     /// All that was ever released while the lock was not to be had.
     pub const RETURNED: usize = 1;
-    /// What a tenant is called, [`NAME_WORDS`] words.
-    pub const NAME: usize = 2;
-    /// How many words a tenant's name has.
-    pub const NAME_WORDS: usize = 6;
+    /// A note, written without the lock: one more than the life of this node whose handle is gone. See `book/notes.rs`.
+    pub const CLOSED: usize = 2;
+    /// What it has of its parent: left, held and given to its own parts.
+    pub const TOTAL: usize = 3;
     /// What it is: see `book/tree.rs`.
     pub const KIND: usize = 8;
     /// The node it is part of.
     pub const PARENT: usize = 9;
     /// The process it belongs to; 0 where it belongs to none.
     pub const OWNER: usize = 10;
-    /// What it has of its parent: left, held and given to its own parts.
-    pub const TOTAL: usize = 11;
     /// How much of `RETURNED` was put back to `LEFT`.
-    pub const FOLDED: usize = 12;
+    pub const FOLDED: usize = 11;
     /// What a tenant may always have.
-    pub const GUARANTEE: usize = 13;
+    pub const GUARANTEE: usize = 12;
     /// What a tenant, or the whole device, may have at most.
-    pub const CEILING: usize = 14;
+    pub const CEILING: usize = 13;
     /// Which life of this node it is.
-    pub const LIFE: usize = 15;
+    pub const LIFE: usize = 14;
+    /// What a tenant is called, [`NAME_WORDS`] words.
+    pub const NAME: usize = 16;
+    /// How many words a tenant's name has.
+    pub const NAME_WORDS: usize = 6;
     /// How many words a node has.
-    pub const WORDS: usize = 16;
+    pub const WORDS: usize = 24;
 }
+
+/// The most changes a step makes: making a tenant is the longest, and no step goes over the tables.
+pub const STEP_MAX: usize = 24;
+/// Words that share a line of memory.
+const LINE: usize = 8;
 
 /// How large the tables are. Kept in the header, and the same for every ledger of a version; models use small ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,10 +158,10 @@ pub struct Layout {
 
 impl Layout {
     /// That of every ledger file: 256 KiB.
-    pub const FILE: Self = Self { journal: 176, places: 256, waiters: 256, nodes: 1640 };
+    pub const FILE: Self = Self { journal: STEP_MAX, places: 256, waiters: 256, nodes: 1084 };
 
     /// One for models: as few words as make sense.
-    pub const SMALL: Self = Self { journal: 48, places: 3, waiters: 3, nodes: 12 };
+    pub const SMALL: Self = Self { journal: STEP_MAX, places: 3, waiters: 3, nodes: 12 };
 
     /// As the header has it.
     pub const fn shape(self) -> u64 {
@@ -169,7 +189,7 @@ impl Layout {
     }
 
     const fn nodes_at(self) -> usize {
-        self.waiter_at(self.waiters).next_multiple_of(node::WORDS)
+        self.waiter_at(self.waiters).next_multiple_of(LINE)
     }
 
     /// The first word of a node.

@@ -2,6 +2,7 @@
 
 use crate::inner::Inner;
 use crate::measure::Probe;
+use crate::patience::Patience;
 use crate::reading::{self, Reading};
 use crate::reclaim::Reclaimer;
 use crate::{LedgerAccount, LedgerError, Priority, Reservation, Reserving, Subject, Tenant, file, folder, registry};
@@ -122,7 +123,7 @@ impl Ledger {
 
     /// The tenant of that name, made if there is none. The empty name is the tenant of those who name none.
     pub fn tenant(&self, name: &str) -> Result<Tenant, LedgerError> {
-        Tenant::of(self, name)
+        Tenant::of(self, name, Patience::Usual)
     }
 
     /// This process's account, for those who name no tenant: always the same one.
@@ -137,7 +138,8 @@ impl Ledger {
 
     /// Sets `bytes` aside, waiting for its turn until `deadline` has passed.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        self.tenant("")?.reserve_within(bytes, deadline, priority)
+        let find = |patience| Tenant::of(self, "", patience)?.node(patience);
+        self.reserve_waiting(find, (bytes, deadline, priority))
     }
 
     /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.

@@ -55,6 +55,7 @@ pub mod layout;
 mod ledger;
 mod measure;
 mod mmap;
+mod patience;
 mod reading;
 mod reclaim;
 mod registry;

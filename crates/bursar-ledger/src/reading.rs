@@ -148,6 +148,7 @@ pub(crate) fn read(sheet: Sheet, subject: Subject) -> Reading {
     let layout = Layout::FILE;
     let book = Book::new(sheet, layout, layout.places);
     let mut desk = book.lock_copy();
+    desk.digest();
     desk.bury_the_dead();
     let name_of = |place: usize| {
         let name = unpacked((0..process::NAME_WORDS).map(|at| book.peek_process(place, process::NAME + at)));

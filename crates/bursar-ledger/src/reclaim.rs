@@ -2,6 +2,7 @@
 
 use crate::book::Key;
 use crate::inner::Inner;
+use crate::patience::Patience;
 use crate::{Ledger, LedgerError};
 use bursar_core::Bytes;
 use std::any::Any;
@@ -146,8 +147,8 @@ impl Ledger {
 
     /// Asks this process to give back what it borrows, as much as `bytes` more for `tenant` lack, if it may always have
     /// them. Answers whether something was given.
-    pub(crate) fn reclaim_here(&self, tenant: usize, bytes: Bytes) -> Result<bool, LedgerError> {
-        let desk = self.inner.desk()?;
+    pub(crate) fn reclaim_here(&self, tenant: usize, bytes: Bytes, patience: Patience) -> Result<bool, LedgerError> {
+        let desk = self.inner.desk_within(patience)?;
         let place = self.inner.book.place();
         let borrows = desk.borrowers().iter().any(|(borrower, _)| *borrower == place);
         let asked = desk.is_owed(tenant, bytes.get()) && borrows;
@@ -158,6 +159,6 @@ impl Ledger {
 
     pub(crate) fn reclaim_for(&self, key: Key, bytes: Bytes) -> Result<bool, LedgerError> {
         let tenant = self.inner.desk()?.tenant_of(key.node);
-        self.reclaim_here(tenant, bytes)
+        self.reclaim_here(tenant, bytes, Patience::Usual)
     }
 }

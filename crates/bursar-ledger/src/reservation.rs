@@ -125,9 +125,9 @@ impl Account for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // A lock that cannot be had leaves it to the end of the process.
-        if let Ok(mut desk) = self.ledger().inner.desk() {
-            desk.close(self.key());
+        let inner = &self.ledger().inner;
+        if !inner.is_forked() {
+            inner.book.close(self.key());
         }
     }
 }

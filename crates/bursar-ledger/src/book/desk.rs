@@ -7,7 +7,7 @@
 
 use super::Book;
 use super::left::{FROZEN, WANTED};
-use crate::layout::{header, node, waiter};
+use crate::layout::{STEP_MAX, header, node, waiter};
 use crate::words::Words;
 
 /// The lock of a ledger, held. Dropping it undoes the step that was not finished, thaws what was frozen and gives the lock
@@ -47,7 +47,7 @@ impl<'a, W: Words> Desk<'a, W> {
 
     pub(super) fn set(&mut self, at: usize, value: u64) {
         let (words, layout) = (&self.book.words, self.book.layout);
-        assert!(self.entries < layout.journal, "a step makes fewer changes than the journal holds");
+        assert!(self.entries < STEP_MAX, "no step goes over a table, so none makes more changes than this");
         let entry = layout.journal_at(self.entries);
         words.store(entry, at as u64);
         words.store(entry + 1, words.load(at));
@@ -62,6 +62,11 @@ impl<'a, W: Words> Desk<'a, W> {
             self.book.words.store(header::JOURNAL, 0);
             self.entries = 0;
         }
+    }
+
+    /// Whether nothing was changed since the last step was finished.
+    pub(super) const fn is_between_steps(&self) -> bool {
+        self.entries == 0
     }
 
     /// Undoes the step that was not finished.
@@ -103,6 +108,10 @@ impl<'a, W: Words> Desk<'a, W> {
         self.frozen.push(node);
     }
 
+    pub(super) fn is_frozen_here(&self, node: usize) -> bool {
+        self.frozen.contains(&node)
+    }
+
     /// After its step is finished, so that nothing an owner does from here on can be undone.
     fn thaw(&mut self) {
         while let Some(node) = self.frozen.pop() {
@@ -126,10 +135,7 @@ impl<W: Words> Drop for Desk<'_, W> {
             self.undo();
         }
         loop {
-            if self.book.take_note() {
-                self.fold_everything();
-                self.serve();
-            }
+            self.digest_notes();
             self.thaw();
             // Before the lock is given back, so that whoever takes it from a dead owner knows that some were not woken.
             for at in self.rings.drain(..) {

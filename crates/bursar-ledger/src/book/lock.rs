@@ -27,16 +27,41 @@ pub struct Stuck {
     pub place: usize,
 }
 
+/// When to stop waiting for the lock.
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    /// When an owner has had it for so long, since it was seen to take it.
+    Taking(Duration),
+    /// At that moment, whoever has it.
+    Until(Instant),
+}
+
+impl Patience {
+    /// How long to wait for an owner that was seen to take it at `since`; nothing once it is over.
+    fn left(self, since: Instant) -> Option<Duration> {
+        let left = match self {
+            Self::Taking(longest) => longest.saturating_sub(since.elapsed()),
+            Self::Until(ends) => ends.saturating_duration_since(Instant::now()),
+        };
+        (!left.is_zero()).then_some(left)
+    }
+}
+
 impl<W: Words> Book<W> {
     /// Takes the lock; a living owner may keep it for `patience`, each time it takes it.
     pub fn lock(&self, patience: Duration) -> Result<Desk<'_, W>, Stuck> {
-        self.acquire(patience, false)
+        self.acquire(Patience::Taking(patience), false)
+    }
+
+    /// Takes the lock if it can be had by then, and in any case if it is free.
+    pub fn lock_until(&self, ends: Instant) -> Result<Desk<'_, W>, Stuck> {
+        self.acquire(Patience::Until(ends), false)
     }
 
     /// Takes the lock for a process that has just come to its place: if the lock names the place, it is a dead
     /// predecessor's.
     pub fn lock_as_newcomer(&self, patience: Duration) -> Result<Desk<'_, W>, Stuck> {
-        self.acquire(patience, true)
+        self.acquire(Patience::Taking(patience), true)
     }
 
     /// Takes the lock of a copy that nobody else uses, whoever had the original's, and undoes what was half done in it.
@@ -50,7 +75,12 @@ impl<W: Words> Book<W> {
         (word / TAKING, (word & OWNER).checked_sub(1).map(|place| place as usize))
     }
 
-    fn acquire(&self, patience: Duration, newcomer: bool) -> Result<Desk<'_, W>, Stuck> {
+    /// The lock's word when the process at `place` has taken it for the `takings`th time.
+    pub const fn lock_word(takings: u64, place: usize) -> u64 {
+        (takings * TAKING) | (place as u64 + 1)
+    }
+
+    fn acquire(&self, patience: Patience, newcomer: bool) -> Result<Desk<'_, W>, Stuck> {
         let (mut spins, mut slept) = (0, 0);
         let mut seen: Option<(u64, Instant)> = None;
         loop {
@@ -65,7 +95,8 @@ impl<W: Words> Book<W> {
             let place = owner as usize - 1;
             let dead = if place == self.place { newcomer } else { spins >= SPINS && !self.words.alive(place) };
             if dead {
-                if self.take(word, word & (ATTENTION | SLEEPERS) | slept) {
+                // It may have died with notes half digested.
+                if self.take(word, ATTENTION | word & SLEEPERS | slept) {
                     return Ok(Desk::sit_down_for_the_dead(self));
                 }
                 continue;
@@ -79,11 +110,9 @@ impl<W: Words> Book<W> {
                 Some((taking, since)) if taking == word / TAKING => since,
                 _ => seen.insert((word / TAKING, Instant::now())).1,
             };
-            if since.elapsed() >= patience {
-                return Err(Stuck { place });
-            }
+            let Some(left) = patience.left(since) else { return Err(Stuck { place }) };
             if word & SLEEPERS != 0 || self.words.compare_exchange(LOCK, word, word | SLEEPERS).is_ok() {
-                self.words.wait(LOCK, word | SLEEPERS, Some(NAP.min(patience)));
+                self.words.wait(LOCK, word | SLEEPERS, Some(NAP.min(left)));
                 // Others may sleep too, and the one who woke us has forgotten them.
                 slept = SLEEPERS;
             }
@@ -95,8 +124,7 @@ impl<W: Words> Book<W> {
         self.words.compare_exchange(LOCK, word, taken).is_ok()
     }
 
-    /// Takes the lock if it is free. If not, whoever has it is left a note, and looks at everything that was returned
-    /// before giving it back.
+    /// Takes the lock if it is free. If not, whoever has it is told of notes, and digests them before giving it back.
     pub(super) fn lock_or_leave_a_note(&self) -> Option<Desk<'_, W>> {
         loop {
             let word = self.words.load(LOCK);
@@ -110,7 +138,7 @@ impl<W: Words> Book<W> {
         }
     }
 
-    /// Takes the note, if one was left.
+    /// Whether there are notes; whoever asks digests them.
     pub(super) fn take_note(&self) -> bool {
         let mut word = self.words.load(LOCK);
         while word & ATTENTION != 0 {

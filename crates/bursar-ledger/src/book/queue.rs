@@ -31,6 +31,18 @@ pub struct Wanting {
     pub since: u64,
 }
 
+/// Which life of an entry a state is of.
+const fn lives(state: u64) -> u64 {
+    state / (waiter::STATES + 1)
+}
+
+impl Entry {
+    /// Which life of its place it is.
+    pub(super) const fn life(self) -> u64 {
+        lives(self.state)
+    }
+}
+
 impl<W: Words> Desk<'_, W> {
     fn waiter(&self, entry: usize, field: usize) -> u64 {
         self.get(self.book.layout.waiter_at(entry) + field)
@@ -93,16 +105,29 @@ impl<W: Words> Desk<'_, W> {
 
     /// Leaves the queue, giving back what was granted meanwhile.
     pub fn cancel(&mut self, entry: Entry) {
-        if let Some(state) = self.state_of(entry) {
-            if state == waiter::GRANTED {
-                let key = self.key(self.waiter(entry.index, waiter::NODE) as usize);
-                self.forget(entry.index);
-                self.close(key);
-            } else {
-                self.forget(entry.index);
-            }
+        if self.state_of(entry).is_some() {
+            self.drop_entry(entry.index);
             self.serve();
         }
+    }
+
+    /// Takes an entry out of the queue and gives back what it was granted, in one step: nobody but the entry knows of that
+    /// node, and nobody has a handle to hold something of it.
+    pub(super) fn drop_entry(&mut self, entry: usize) {
+        let granted = self.waiter(entry, waiter::STATE) & waiter::STATES == waiter::GRANTED;
+        let node = self.waiter(entry, waiter::NODE) as usize;
+        if granted && self.exists(node) {
+            self.settle_path(node);
+            self.give(self.parent(node), self.of(node, node::TOTAL));
+            self.uproot(node);
+        }
+        self.forget(entry);
+    }
+
+    /// Whether the entry was left by a note.
+    pub(super) fn is_abandoned(&self, entry: usize) -> bool {
+        let state = self.waiter(entry, waiter::STATE);
+        state & waiter::STATES != waiter::FREE && self.waiter(entry, waiter::ABANDONED) == lives(state)
     }
 
     /// Leaves the queue with what was granted, if something was.

@@ -61,11 +61,13 @@ impl<W: Words> Desk<'_, W> {
         })
     }
 
-    /// What can be charged at once, now and until the desk is left: nobody else changes it meanwhile.
-    pub(super) fn left(&mut self, node: usize) -> u64 {
+    /// Freezes a node until the desk is left, and puts back what was returned to it without the lock. That is a step of its
+    /// own, so that any number of nodes can be settled one after the other, and none inside a step.
+    pub(super) fn settle(&mut self, node: usize) {
+        debug_assert!(self.is_between_steps(), "a node is settled before a step begins");
         self.freeze(node);
         let (returned, folded) = (self.of(node, node::RETURNED), self.of(node, node::FOLDED));
-        let was = self.of(node, node::LEFT) & BYTES_MAX;
+        let was = self.left(node);
         // Nobody can give back more than was taken.
         let left = was.saturating_add(returned.wrapping_sub(folded)).min(self.not_in_parts(node));
         if left != was {
@@ -74,11 +76,27 @@ impl<W: Words> Desk<'_, W> {
         if returned != folded {
             self.put(node, node::FOLDED, returned);
         }
-        left
+        self.finish();
+    }
+
+    /// Settles a node and the reservation it is part of, if it is: what a step on the node changes.
+    pub(super) fn settle_path(&mut self, node: usize) {
+        self.settle(node);
+        let parent = self.parent(node);
+        if self.of(parent, node::KIND) == RESERVATION {
+            self.settle(parent);
+        }
+    }
+
+    /// What can be charged at once of a node that is [settled](Self::settle): nobody else changes it meanwhile.
+    pub(super) fn left(&self, node: usize) -> u64 {
+        // In a model the dead go on computing, and find what others froze since.
+        debug_assert!(cfg!(loom) || self.is_frozen_here(node), "node {node} is not settled");
+        self.of(node, node::LEFT) & BYTES_MAX
     }
 
     /// What a node has that its parts do not.
-    fn not_in_parts(&self, node: usize) -> u64 {
+    pub(super) fn not_in_parts(&self, node: usize) -> u64 {
         let total = self.of(node, node::TOTAL);
         if self.of(node, node::KIND) != RESERVATION {
             return total;
@@ -96,11 +114,11 @@ impl<W: Words> Desk<'_, W> {
         self.put(node, node::TOTAL, bytes);
     }
 
-    /// What is charged to a node itself, neither left nor given to its parts.
+    /// What is charged to a node itself, neither left nor given to its parts. Settles it.
     pub fn held(&mut self, node: usize) -> u64 {
+        self.settle(node);
         let parts: u64 = self.parts(node).map(|part| self.of(part, node::TOTAL)).fold(0, u64::saturating_add);
-        let left = self.left(node);
-        self.of(node, node::TOTAL).saturating_sub(left).saturating_sub(parts)
+        self.of(node, node::TOTAL).saturating_sub(self.left(node)).saturating_sub(parts)
     }
 
     fn free_node(&self) -> Option<usize> {

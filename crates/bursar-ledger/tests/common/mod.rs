@@ -6,7 +6,7 @@
 pub(crate) mod scene;
 
 use bursar_ledger::book::{ACCOUNT, BYTES_MAX, Book, FREE, RESERVATION};
-use bursar_ledger::layout::{Layout, header, node, waiter};
+use bursar_ledger::layout::{Layout, STEP_MAX, header, node, waiter};
 use bursar_ledger::words::Words;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How large the tables of these ledgers are.
-pub(crate) const LAYOUT: Layout = Layout { journal: 96, places: 8, waiters: 8, nodes: 48 };
+pub(crate) const LAYOUT: Layout = Layout { journal: STEP_MAX, places: 8, waiters: 8, nodes: 48 };
 
 /// The words that several processes share.
 pub(crate) struct Memory {
@@ -147,6 +147,8 @@ pub(crate) struct View {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) dies_at: AtomicU64,
+    /// The most changes a step made.
+    pub(crate) longest_step: AtomicU64,
     died: AtomicBool,
     /// What happens elsewhere just before a write, by its number.
     pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
@@ -162,6 +164,7 @@ impl View {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             dies_at: AtomicU64::new(u64::MAX),
+            longest_step: AtomicU64::new(0),
             died: AtomicBool::new(false),
             meanwhile: Mutex::new(None),
             steps: Mutex::new(None),
@@ -204,8 +207,11 @@ impl Words for View {
     fn store(&self, at: usize, value: u64) {
         if self.may_write() {
             let _ = self.memory.words.update(at, |_| Some(value));
-            if at == header::JOURNAL && value == 0 {
-                self.note_step();
+            if at == header::JOURNAL {
+                self.longest_step.fetch_max(value, SeqCst);
+                if value == 0 {
+                    self.note_step();
+                }
             }
         }
     }

@@ -91,8 +91,8 @@ fn l7_figures_that_do_not_agree_are_refused() {
 }
 
 fn l7_another_version_is_refused() {
-    let refused = refused_after(|folder| write(folder, header::VERSION, 2));
-    assert!(matches!(refused, LedgerError::Version { found: 2, ours: 1, .. }), "{refused}");
+    let refused = refused_after(|folder| write(folder, header::VERSION, 1));
+    assert!(matches!(refused, LedgerError::Version { found: 1, ours: 2, .. }), "{refused}");
 }
 
 fn l7_another_device_is_refused() {

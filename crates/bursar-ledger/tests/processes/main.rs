@@ -7,6 +7,7 @@ mod faults;
 mod life;
 mod puppet;
 mod queue;
+mod stopped;
 mod torture;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -21,10 +22,11 @@ fn main() {
         };
     }
     let arguments = Arguments::from_args();
-    let trials = [life::trials(), queue::trials(), faults::trials(), crash::trials(), torture::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials =
+        [life::trials(), queue::trials(), stopped::trials(), faults::trials(), crash::trials(), torture::trials()]
+            .into_iter()
+            .flatten()
+            .collect();
     libtest_mimic::run(&arguments, trials).exit();
 }
 
