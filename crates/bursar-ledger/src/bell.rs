@@ -1,6 +1,5 @@
 //! What this process is told by others: that a request was served, that an owner wants its own back, that one died.
 
-use crate::Ledger;
 use crate::book::{Book, Entry};
 use crate::ground::Ground;
 use crate::inner::Inner;
@@ -10,6 +9,7 @@ use crate::patience::Patience;
 use crate::sys::Watch;
 use crate::waiting::MEASURE_EVERY;
 use crate::words::Words;
+use crate::{Ledger, LedgerError};
 use bursar_core::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -112,13 +112,14 @@ impl Inner {
         if self.book.peek_process(self.book.place(), process::WANTED) == 0 {
             return false;
         }
-        let Ok(mut desk) = self.desk_within(Patience::poll()) else { return true };
-        let wanted = desk.take_wanted();
-        drop(desk);
-        if wanted > 0 {
-            self.reclaimers.run(Bytes(wanted));
+        match self.at_desk(Patience::poll(), |desk| desk.take_wanted()) {
+            Ok(0) => false,
+            Ok(wanted) => {
+                self.reclaimers.run(Bytes(wanted));
+                false
+            }
+            Err(why) => matches!(why, LedgerError::Stuck { .. }),
         }
-        false
     }
 
     fn wake_futures(&self, which: impl Fn(Entry) -> bool) {

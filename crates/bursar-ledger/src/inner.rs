@@ -1,10 +1,11 @@
 //! One process's end of a ledger: what all handles of it share.
 
 use crate::bell::Bell;
-use crate::book::{Book, Desk, Key, Refused, Stuck};
+use crate::book::{Book, Desk, Key, Refused};
 use crate::file::{self, Opened};
 use crate::ground::{Ground, Standing};
-use crate::layout::{Layout, process, unpacked};
+use crate::layout::{Layout, process};
+use crate::patience::Patience;
 use crate::reclaim::Reclaimers;
 use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
@@ -57,7 +58,7 @@ impl Inner {
         let ground = Ground::of_file(Layout::FILE, &mapped, lives, users);
         let ground = ground.map_err(|error| LedgerError::io(&path, "mmap", error))?;
         let mut inner = Self::over(Book::new(ground, Layout::FILE, place), subject, Some((path, mapped)));
-        let mut desk = inner.book.lock_as_newcomer(PATIENCE).map_err(|stuck| inner.stuck(stuck))?;
+        let mut desk = inner.book.lock_as_newcomer(PATIENCE).map_err(|why| inner.no_lock(why))?;
         desk.arrive(std::process::id().into(), &own_name(), file::now_ms());
         let contradiction = desk.contradiction();
         drop(desk);
@@ -124,22 +125,16 @@ impl Inner {
         if self.is_forked() {
             return Err(LedgerError::Forked);
         }
-        self.book.lock(PATIENCE).map_err(|stuck| self.stuck(stuck))
+        self.book.lock(PATIENCE).map_err(|why| self.no_lock(why))
     }
 
     pub(crate) fn charge(&self, key: Key, bytes: u64) -> Result<Result<(), Refused>, LedgerError> {
-        self.book.charge(key, bytes, self.credit / 2, PATIENCE).map_err(|stuck| self.stuck(stuck))
-    }
-
-    pub(crate) fn stuck(&self, stuck: Stuck) -> LedgerError {
-        let (pid, name) = self.name_of(stuck.place);
-        LedgerError::Stuck { file: self.path(), pid, name }
+        self.at_desk(Patience::Usual, |desk| desk.charge(key, bytes, self.credit / 2))
     }
 
     /// The number and name of the process at a place, as it sees itself.
     pub(crate) fn name_of(&self, place: usize) -> (u32, String) {
-        let name = unpacked((0..process::NAME_WORDS).map(|at| self.book.peek_process(place, process::NAME + at)));
-        (self.book.peek_process(place, process::PID) as u32, name)
+        (self.book.peek_process(place, process::PID) as u32, self.book.process_name(place))
     }
 
     /// A refusal that is no lack of room, as the error it is.
@@ -165,13 +160,12 @@ impl Inner {
     pub(crate) fn account(&self, tenant: usize) -> Result<Key, LedgerError> {
         self.check()?;
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut desk = self.desk()?;
-        if let Some(&key) = accounts.get(&tenant)
-            && desk.is_current(key)
-        {
-            return Ok(key);
-        }
-        let key = desk.open_account(tenant).map_err(|_| self.full("accounts"))?;
+        let known = accounts.get(&tenant).copied();
+        let opened = self.at_desk(Patience::Usual, |desk| match known {
+            Some(key) if desk.is_current(key) => Ok(key),
+            _ => desk.open_account(tenant),
+        })?;
+        let key = opened.map_err(|_| self.full("accounts"))?;
         accounts.insert(tenant, key);
         Ok(key)
     }

@@ -1,4 +1,8 @@
 //! Where things stand in a ledger: a header, the journal, and three tables, all of 64-bit words.
+//!
+//! Up to the header's checksum the words never change. Of the others nearly all are sealed, so that a bit which changes by
+//! itself is noticed (`book/seal.rs`). `LEFT` is sealed together with its flags (`book/left.rs`), of `RETURNED` and `FOLDED`
+//! the difference is, entries of the journal cover what they keep (`book/journal.rs`), and `BELL` decides nothing.
 
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
@@ -35,6 +39,8 @@ pub mod header {
     pub const TICKET: usize = 27;
     /// What is used of the device outside this ledger, as last measured.
     pub const UNMANAGED: usize = 28;
+    /// One more than the first word that was found damaged: whoever takes the lock after that finds the file damaged.
+    pub const DAMAGED: usize = 29;
     /// How many entries of the journal count.
     pub const JOURNAL: usize = 31;
     /// How many words the header has.
@@ -46,7 +52,7 @@ pub mod process {
     /// Which life of this place it is, and [`TAKEN`] while somebody has it.
     pub const STATE: usize = 0;
     /// The bit of [`STATE`] that says so.
-    pub const TAKEN: u64 = 1 << 63;
+    pub const TAKEN: u64 = 1 << 55;
     /// Its number, as it sees itself; for people only.
     pub const PID: usize = 1;
     /// When it came, in milliseconds since 1970.
@@ -59,7 +65,7 @@ pub mod process {
     pub const DEPARTED: usize = 5;
     /// What it is called, [`NAME_WORDS`] words.
     pub const NAME: usize = 8;
-    /// How many words its name has.
+    /// How many words its name has, of [`LETTERS`](super::LETTERS) bytes.
     pub const NAME_WORDS: usize = 4;
     /// How many words an entry has.
     pub const WORDS: usize = 16;
@@ -124,7 +130,7 @@ pub mod node {
     pub const OWNER: usize = 10;
     /// How much of `RETURNED` was put back to `LEFT`.
     pub const FOLDED: usize = 11;
-    /// What a tenant may always have.
+    /// What a tenant may always have; of the device, all there is.
     pub const GUARANTEE: usize = 12;
     /// What a tenant, or the whole device, may have at most.
     pub const CEILING: usize = 13;
@@ -132,8 +138,8 @@ pub mod node {
     pub const LIFE: usize = 14;
     /// What a tenant is called, [`NAME_WORDS`] words.
     pub const NAME: usize = 16;
-    /// How many words a tenant's name has.
-    pub const NAME_WORDS: usize = 6;
+    /// How many words a tenant's name has, of [`LETTERS`](super::LETTERS) bytes.
+    pub const NAME_WORDS: usize = 7;
     /// How many words a node has.
     pub const WORDS: usize = 24;
 }
@@ -173,6 +179,20 @@ impl Layout {
         (self.nodes_at() + self.nodes * node::WORDS).next_power_of_two()
     }
 
+    /// Which word of what `at` is, for people.
+    pub fn name_of(self, at: usize) -> String {
+        let tables = [
+            (self.nodes_at(), node::WORDS, "account"),
+            (self.waiter_at(0), waiter::WORDS, "waiting request"),
+            (self.process_at(0), process::WORDS, "process"),
+            (self.journal_at(0), 2, "change"),
+        ];
+        match tables.into_iter().find(|(begins, ..)| at >= *begins) {
+            Some((begins, words, of)) => format!("word {} of {of} {}", (at - begins) % words, (at - begins) / words),
+            None => format!("word {at} of the header"),
+        }
+    }
+
     /// The first word of an entry of the journal: an index, then the value that was there.
     pub const fn journal_at(self, entry: usize) -> usize {
         header::WORDS + 2 * entry
@@ -201,13 +221,25 @@ impl Layout {
 const _: () = assert!(Layout::FILE.words() == 1 << 15, "a ledger file has 256 KiB");
 const _: () = assert!(Layout::FILE.node_at(Layout::FILE.nodes) <= 1 << 15, "the tables fit");
 
+/// How many bytes of text a sealed word has.
+pub const LETTERS: usize = 7;
+
 /// Up to `N` words of text; what does not fit is cut at a character's boundary.
 pub fn packed<const N: usize>(text: &str) -> [u64; N] {
-    let mut end = text.len().min(N * 8);
+    in_words(text, 8)
+}
+
+/// Up to `N` words of text that can be sealed; what does not fit is cut at a character's boundary.
+pub fn spelled<const N: usize>(text: &str) -> [u64; N] {
+    in_words(text, LETTERS)
+}
+
+fn in_words<const N: usize>(text: &str, width: usize) -> [u64; N] {
+    let mut end = text.len().min(N * width);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut bytes = text.as_bytes()[..end].chunks(8);
+    let mut bytes = text.as_bytes()[..end].chunks(width);
     std::array::from_fn(|_| {
         let mut word = [0; 8];
         let chunk = bytes.next().unwrap_or_default();
@@ -222,6 +254,13 @@ pub fn unpacked(words: impl IntoIterator<Item = u64>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The text that was [spelled] in `words`.
+pub fn unspelled(words: impl IntoIterator<Item = u64>) -> String {
+    let letters = words.into_iter().flat_map(|word| word.to_le_bytes().into_iter().take(LETTERS));
+    let bytes: Vec<u8> = letters.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,5 +270,7 @@ mod tests {
         assert_eq!(unpacked(packed::<4>("bursar")), "bursar");
         assert_eq!(unpacked(packed::<1>("abcdefgä")), "abcdefg");
         assert_eq!(unpacked(packed::<2>("")), "");
+        assert_eq!(unspelled(spelled::<4>("bursar-ledger")), "bursar-ledger");
+        assert_eq!(unspelled(spelled::<1>("abcdefä")), "abcdef");
     }
 }

@@ -117,8 +117,7 @@ impl Ledger {
     /// Changes what all may hold together: raised at once; lowered below what is in use, it refuses until that is less.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), LedgerError> {
         self.inner.check()?;
-        self.inner.desk()?.set_limit(limit.get());
-        Ok(())
+        self.inner.at_desk(Patience::Usual, |desk| desk.set_limit(limit.get()))
     }
 
     /// The tenant of that name, made if there is none. The empty name is the tenant of those who name none.
@@ -165,16 +164,16 @@ impl Ledger {
     pub fn clear(&self, force: bool) -> Result<(), LedgerError> {
         self.inner.check()?;
         let reading = self.reading()?;
-        let mut desk = self.inner.desk()?;
-        desk.bury_the_dead();
-        let waiting = desk.queue().len();
-        let (charged, _) = desk.sums();
-        if !force && (charged > 0 || waiting > 0) {
-            let holders = reading.processes.iter().map(ToString::to_string).collect();
-            return Err(LedgerError::Held { file: self.inner.path(), holders });
-        }
-        desk.clear(self.inner.subject.total.get());
-        Ok(())
+        let cleared = self.inner.at_desk(Patience::Usual, |desk| {
+            desk.bury_the_dead();
+            let clears = force || desk.sums().0 == 0 && desk.queue().is_empty();
+            if clears {
+                desk.clear(self.inner.subject.total.get());
+            }
+            clears
+        })?;
+        let holders = || reading.processes.iter().map(ToString::to_string).collect();
+        cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.inner.path(), holders: holders() })
     }
 }
 

@@ -1,7 +1,8 @@
-//! How long a call waits for the lock of a ledger: as long as its caller said, and else a few seconds.
+//! How long a call waits for the lock of a ledger: as long as its caller said, and else a few seconds. And what it says if
+//! it cannot have it, or finds the file damaged.
 
 use crate::LedgerError;
-use crate::book::Desk;
+use crate::book::{Desk, NoLock};
 use crate::ground::Ground;
 use crate::inner::Inner;
 use bursar_core::Error;
@@ -39,8 +40,35 @@ impl Inner {
         match patience {
             Patience::Usual => self.desk(),
             Patience::Until(_) if self.is_forked() => Err(LedgerError::Forked),
-            Patience::Until(ends) => self.book.lock_until(ends).map_err(|stuck| self.stuck(stuck)),
+            Patience::Until(ends) => self.book.lock_until(ends).map_err(|why| self.no_lock(why)),
         }
+    }
+
+    /// Does something behind the lock. If a damaged word was met, nothing was done that depends on it.
+    pub(crate) fn at_desk<T>(
+        &self,
+        patience: Patience,
+        act: impl FnOnce(&mut Desk<'_, Ground>) -> T,
+    ) -> Result<T, LedgerError> {
+        let mut desk = self.desk_within(patience)?;
+        let done = act(&mut desk);
+        desk.damage().map_or(Ok(done), |word| Err(self.damaged(word)))
+    }
+
+    /// Why the lock was not to be had, as the error it is.
+    pub(crate) fn no_lock(&self, why: NoLock) -> LedgerError {
+        match why {
+            NoLock::Stuck { place } => {
+                let (pid, name) = self.name_of(place);
+                LedgerError::Stuck { file: self.path(), pid, name }
+            }
+            NoLock::Damaged { word } => self.damaged(word),
+        }
+    }
+
+    fn damaged(&self, word: usize) -> LedgerError {
+        let what = format!("{} is no value", self.book.layout().name_of(word));
+        LedgerError::Corrupt { file: self.path(), what: what.into() }
     }
 }
 

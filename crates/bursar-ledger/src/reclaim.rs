@@ -148,17 +148,16 @@ impl Ledger {
     /// Asks this process to give back what it borrows, as much as `bytes` more for `tenant` lack, if it may always have
     /// them. Answers whether something was given.
     pub(crate) fn reclaim_here(&self, tenant: usize, bytes: Bytes, patience: Patience) -> Result<bool, LedgerError> {
-        let desk = self.inner.desk_within(patience)?;
         let place = self.inner.book.place();
-        let borrows = desk.borrowers().iter().any(|(borrower, _)| *borrower == place);
-        let asked = desk.is_owed(tenant, bytes.get()) && borrows;
-        let lacking = bytes.saturating_sub(Bytes(desk.room()));
-        drop(desk);
+        let (asked, lacking) = self.inner.at_desk(patience, |desk| {
+            let borrows = desk.borrowers().iter().any(|(borrower, _)| *borrower == place);
+            (desk.is_owed(tenant, bytes.get()) && borrows, bytes.saturating_sub(Bytes(desk.room())))
+        })?;
         Ok(asked && self.inner.reclaimers.run(lacking) > Bytes::ZERO)
     }
 
     pub(crate) fn reclaim_for(&self, key: Key, bytes: Bytes) -> Result<bool, LedgerError> {
-        let tenant = self.inner.desk()?.tenant_of(key.node);
+        let tenant = self.inner.at_desk(Patience::Usual, |desk| desk.tenant_of(key.node))?;
         self.reclaim_here(tenant, bytes, Patience::Usual)
     }
 }

@@ -33,9 +33,11 @@ pub struct Tenant {
     name: String,
 }
 
+const _: () = assert!(Tenant::NAME_MAX <= layout::node::NAME_WORDS * layout::LETTERS, "a name fits its words");
+
 impl Tenant {
     /// Bytes a name may have.
-    const NAME_MAX: usize = layout::node::NAME_WORDS * 8;
+    const NAME_MAX: usize = 48;
 
     pub(crate) fn of(ledger: &Ledger, name: &str, patience: Patience) -> Result<Self, LedgerError> {
         ledger.inner.check()?;
@@ -48,10 +50,8 @@ impl Tenant {
                 why,
             });
         }
-        let mut desk = ledger.inner.desk_within(patience)?;
-        let node = desk.tenant(name).ok_or_else(|| ledger.inner.full("tenants"))?;
-        let key = desk.key(node);
-        drop(desk);
+        let key = ledger.inner.at_desk(patience, |desk| desk.tenant(name).map(|node| desk.key(node)))?;
+        let key = key.ok_or_else(|| ledger.inner.full("tenants"))?;
         Ok(Self { ledger: ledger.clone(), key, name: name.to_owned() })
     }
 
@@ -60,7 +60,8 @@ impl Tenant {
         let inner = &self.ledger.inner;
         inner.check()?;
         let cleared = || LedgerError::Cleared { file: inner.path() };
-        inner.desk_within(patience)?.is_current(self.key).then_some(self.key.node).ok_or_else(cleared)
+        let current = inner.at_desk(patience, |desk| desk.is_current(self.key))?;
+        current.then_some(self.key.node).ok_or_else(cleared)
     }
 
     /// Its name.
@@ -75,12 +76,15 @@ impl Tenant {
         if guarantee > ceiling {
             return Err(wrong("the guarantee is above the ceiling"));
         }
-        let mut desk = self.ledger.inner.desk()?;
-        if desk.guaranteed_to_others(node).saturating_add(guarantee.get()) > desk.of(0, layout::node::CEILING) {
-            return Err(wrong("all guarantees together would exceed the limit"));
-        }
-        desk.configure(node, guarantee.get(), ceiling.get());
-        Ok(())
+        let fits = self.ledger.inner.at_desk(Patience::Usual, |desk| {
+            let all = desk.guaranteed_to_others(node).saturating_add(guarantee.get());
+            let fits = all <= desk.of(0, layout::node::CEILING);
+            if fits {
+                desk.configure(node, guarantee.get(), ceiling.get());
+            }
+            fits
+        })?;
+        fits.then_some(()).ok_or_else(|| wrong("all guarantees together would exceed the limit"))
     }
 
     /// This process's account for the tenant: always the same one.

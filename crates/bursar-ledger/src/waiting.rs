@@ -49,6 +49,15 @@ pub(crate) struct Request {
     pub(crate) priority: Priority,
 }
 
+/// Why a request was not served by its deadline.
+struct Unserved {
+    lack: Lack,
+    /// There was room for the bytes, and none in the table.
+    full: bool,
+    /// Who has what its tenant may always have.
+    borrowers: Vec<(usize, u64)>,
+}
+
 /// A place in the queue, which is left when this is dropped.
 #[derive(Debug)]
 struct Queued<'a> {
@@ -70,8 +79,8 @@ impl Ledger {
         self.measure(Patience::Usual)?;
         let mut reclaimed = false;
         loop {
-            let reserved = self.inner.desk()?.reserve(tenant, bytes.get().min(BYTES_MAX + 1));
-            match reserved {
+            let wanted = bytes.get().min(BYTES_MAX + 1);
+            match self.inner.at_desk(Patience::Usual, |desk| desk.reserve(tenant, wanted))? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
                 Err(Refused::Lack(_)) if !reclaimed && self.reclaim_here(tenant, bytes, Patience::Usual)? => {
                     reclaimed = true;
@@ -113,7 +122,7 @@ impl Ledger {
             self.inner.check()?;
             self.measure(patience)?;
             if !told_of_deaths {
-                self.inner.desk_within(patience)?.bury_the_dead();
+                self.inner.at_desk(patience, |desk| desk.bury_the_dead())?;
             }
         }
     }
@@ -123,17 +132,18 @@ impl Ledger {
         let Request { tenant, bytes, priority } = request;
         self.inner.check()?;
         self.measure(patience)?;
-        let mut desk = self.inner.desk_within(patience)?;
-        let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
-        if bytes.get() > limit {
-            let remaining = desk.room();
-            return Err(self.inner.refusal(Lack { remaining, limit }.into(), "reservations", bytes).into());
-        }
         let wanting = Wanting { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
-        let entry = desk.enqueue(wanting);
-        let entry = entry.map_err(|refused| self.inner.refusal(refused, "waiting requests", bytes))?;
-        let owed = desk.is_owed(tenant, bytes.get());
-        drop(desk);
+        let (entry, owed) = self.inner.at_desk(patience, |desk| {
+            let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
+            if bytes.get() > limit {
+                return (Err(Lack { remaining: desk.room(), limit }.into()), false);
+            }
+            (desk.enqueue(wanting), desk.is_owed(tenant, bytes.get()))
+        })?;
+        let entry = entry.map_err(|refused| {
+            let what = if matches!(refused, Refused::Full) { "waiting requests" } else { "reservations" };
+            self.inner.refusal(refused, what, bytes)
+        })?;
         if owed && !self.inner.book.has_left_the_queue(entry) {
             let mut queued = Queued { ledger: self, entry: Some(entry) };
             self.ask_back_for(entry, request, patience)?;
@@ -146,16 +156,17 @@ impl Ledger {
     fn ask_back_for(&self, entry: Entry, request: Request, patience: Patience) -> Result<(), LedgerError> {
         self.reclaim_here(request.tenant, request.bytes, patience)?;
         if !self.inner.book.has_left_the_queue(entry) {
-            let mut desk = self.inner.desk_within(patience)?;
-            let lacking = request.bytes.get().saturating_sub(desk.room());
-            desk.ask_back(lacking);
+            self.inner.at_desk(patience, |desk| {
+                let lacking = request.bytes.get().saturating_sub(desk.room());
+                desk.ask_back(lacking);
+            })?;
         }
         Ok(())
     }
 
     /// Leaves the queue with what was granted.
     pub(crate) fn collect(&self, entry: Entry, patience: Patience) -> Result<Reservation, LedgerError> {
-        let key: Option<Key> = self.inner.desk_within(patience)?.collect(entry);
+        let key: Option<Key> = self.inner.at_desk(patience, |desk| desk.collect(entry))?;
         let cleared = || LedgerError::Cleared { file: self.inner.path() };
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
@@ -176,29 +187,36 @@ impl Ledger {
         patience: Patience,
     ) -> Result<Reservation> {
         let Request { tenant, bytes, .. } = request;
-        let mut desk = self.inner.desk_within(patience)?;
+        let left = self.inner.at_desk(patience, |desk| {
+            if let Some(key) = desk.collect(entry) {
+                return Ok(key);
+            }
+            let (ceiling, total) = (desk.of(tenant, node::CEILING), desk.of(tenant, node::TOTAL));
+            let remaining = desk.room().min(ceiling.saturating_sub(total));
+            let why = Unserved {
+                lack: Lack { remaining, limit: desk.of(0, node::CEILING).min(ceiling) },
+                full: remaining >= bytes.get() && !desk.has_room_for_a_node(),
+                borrowers: if desk.is_owed(tenant, bytes.get()) { desk.borrowers() } else { Vec::new() },
+            };
+            desk.cancel(entry);
+            Err(why)
+        })?;
         queued.entry = None;
-        if let Some(key) = desk.collect(entry) {
-            return Ok(Reservation::new(self.clone(), key));
-        }
-        let remaining = desk.room().min(desk.of(tenant, node::CEILING).saturating_sub(desk.of(tenant, node::TOTAL)));
-        let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
-        let owed = desk.is_owed(tenant, bytes.get());
-        let borrowers = desk.borrowers();
-        let full = remaining >= bytes.get() && !desk.has_room_for_a_node();
-        desk.cancel(entry);
-        drop(desk);
+        let Unserved { lack, full, borrowers } = match left {
+            Ok(key) => return Ok(Reservation::new(self.clone(), key)),
+            Err(why) => why,
+        };
         if full {
             return Err(self.inner.full("reservations").into());
         }
-        if !owed || borrowers.is_empty() {
-            return Err(self.inner.refusal(Lack { remaining, limit }.into(), "reservations", bytes));
+        if borrowers.is_empty() {
+            return Err(self.inner.refusal(lack.into(), "reservations", bytes));
         }
         let name = |(place, bytes): (usize, u64)| {
             let (pid, name) = self.inner.name_of(place);
             format!("{name} (pid {pid}): {}", Bytes(bytes))
         };
         let by: Vec<String> = borrowers.into_iter().map(name).collect();
-        Err(Error::Withheld { requested: bytes, remaining: Bytes(remaining), by: by.join(", ").into() })
+        Err(Error::Withheld { requested: bytes, remaining: Bytes(lack.remaining), by: by.join(", ").into() })
     }
 }

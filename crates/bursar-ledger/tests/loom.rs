@@ -2,7 +2,7 @@
 //! allows: the real code on loom's atomics. Built with `--cfg loom`.
 #![cfg(loom)]
 
-use bursar_ledger::book::{Book, Key, Wanting};
+use bursar_ledger::book::{Book, Key, Most, Wanting, unsealed};
 use bursar_ledger::layout::{Layout, header, node, process, waiter};
 use bursar_ledger::words::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -138,13 +138,18 @@ fn charge(book: &Book<View>, key: Key, bytes: u64, credit: u64) -> bool {
 }
 
 fn release(book: &Book<View>, key: Key, bytes: u64, keep: u64) {
-    if !book.release_left(key, bytes, keep) {
+    if !book.release_left(key, bytes, Most::new(keep)) {
         book.release(key, bytes, keep);
     }
 }
 
+/// A word that only the lock's owner changes.
+fn value(memory: &Arc<Memory>, at: usize) -> u64 {
+    unsealed(memory.guarded[at].load(SeqCst)).unwrap()
+}
+
 fn charged(memory: &Arc<Memory>) -> u64 {
-    memory.guarded[LAYOUT.node_at(0) + node::TOTAL].load(SeqCst)
+    value(memory, LAYOUT.node_at(0) + node::TOTAL)
 }
 
 /// Credit against its revocation: each takes half of what there is and gives it back. Neither is ever refused, whatever
@@ -231,7 +236,7 @@ fn l4_a_grant_meets_a_release_and_a_cancellation() {
                 thread::spawn(move || release(&memory.process(1), others, 2, 2))
             };
             let book = memory.process(0);
-            let tenant = memory.guarded[LAYOUT.node_at(mine.node) + node::PARENT].load(SeqCst) as usize;
+            let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
             let wanting = Wanting { tenant, bytes: 2, priority: 0, since: 0 };
             let entry = book.lock(PATIENCE).unwrap().enqueue(wanting).unwrap();
             if cancels {
@@ -263,7 +268,7 @@ fn l4_a_request_given_up_without_the_lock_meets_its_grant() {
         let (memory, mine, others) = two(2);
         assert!(charge(&memory.process(1), others, 2, 0));
         let book = memory.process(0);
-        let tenant = memory.guarded[LAYOUT.node_at(mine.node) + node::PARENT].load(SeqCst) as usize;
+        let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
         let wanting = Wanting { tenant, bytes: 2, priority: 0, since: 0 };
         let entry = book.lock(PATIENCE).unwrap().enqueue(wanting).unwrap();
         let other = {
@@ -287,7 +292,7 @@ fn l6_a_reservation_given_up_without_the_lock_returns_whoever_dies() {
         model(2, move || {
             let (memory, mine, others) = two(4);
             let book = memory.process(0);
-            let tenant = memory.guarded[LAYOUT.node_at(mine.node) + node::PARENT].load(SeqCst) as usize;
+            let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
             let reservation = book.lock(PATIENCE).unwrap().reserve(tenant, 2).unwrap();
             let other = {
                 let memory = Arc::clone(&memory);

@@ -1,6 +1,6 @@
 //! Charging and releasing where one compare-and-swap does not do.
 
-use super::{ACCOUNT, Book, Desk, Key, Lack, Stuck};
+use super::{ACCOUNT, Book, Desk, Key, Lack, NoLock};
 use crate::layout::{header, node};
 use crate::words::Words;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl<W: Words> Desk<'_, W> {
 
 impl<W: Words> Book<W> {
     /// Charges behind the lock: see [`Desk::charge`].
-    pub fn charge(&self, key: Key, bytes: u64, credit: u64, patience: Duration) -> Result<Result<(), Refused>, Stuck> {
+    pub fn charge(&self, key: Key, bytes: u64, credit: u64, patience: Duration) -> Result<Result<(), Refused>, NoLock> {
         Ok(self.lock(patience)?.charge(key, bytes, credit))
     }
 }

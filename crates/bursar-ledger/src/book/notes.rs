@@ -9,7 +9,7 @@
 //! A node or entry may be somebody else's by the time a note is written, after the ledger was cleared by force. So a note
 //! names a life, and never replaces a later one. Digesting one twice does no harm: the life has passed, or nothing is left.
 
-use super::{Book, Desk, Entry, FREE, Key};
+use super::{Book, Desk, Entry, FREE, Key, sealed, unsealed};
 use crate::layout::{node, process, waiter};
 use crate::words::Words;
 use std::time::Duration;
@@ -23,7 +23,9 @@ impl<W: Words> Book<W> {
         }
         // The life is looked at once more, since a forced clearing may have given the node to somebody else.
         if self.peek(key.node, node::LIFE) == key.life {
-            self.words.fetch_add(self.layout.node_at(key.node) + node::RETURNED, bytes);
+            // Nobody can give back more than was taken, and what that is stays far from what the word can hold.
+            let bytes = bytes.min(self.peek(key.node, node::TOTAL));
+            self.words.fetch_add(self.layout.node_at(key.node) + node::RETURNED, sealed(bytes));
             self.have_notes_digested();
         }
     }
@@ -55,7 +57,7 @@ impl<W: Words> Book<W> {
             return desk.depart();
         }
         let at = self.layout.process_at(self.place);
-        let state = self.words.load(at + process::STATE);
+        let state = self.peek_process(self.place, process::STATE);
         if state & process::TAKEN != 0 {
             self.note(at + process::DEPARTED, state & !process::TAKEN);
             self.have_notes_digested();
@@ -65,7 +67,7 @@ impl<W: Words> Book<W> {
 
     /// Writes a life where no later one stands.
     fn note(&self, at: usize, life: u64) {
-        self.words.update(at, |noted| (noted < life).then_some(life));
+        self.words.update(at, |noted| unsealed(noted).filter(|noted| *noted < life).map(|_| sealed(life)));
     }
 
     fn have_notes_digested(&self) {
@@ -117,7 +119,7 @@ impl<W: Words> Desk<'_, W> {
         if self.of(node, node::KIND) == FREE {
             return false;
         }
-        let returned = self.of(node, node::RETURNED) != self.of(node, node::FOLDED);
+        let returned = self.returned(node) > 0;
         if returned {
             self.settle_path(node);
             if self.is_pressed(node) {

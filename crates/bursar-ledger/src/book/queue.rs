@@ -5,7 +5,7 @@
 //! waits for; one that only its own tenant's ceiling holds up, or that is larger than all there could be, holds up its own
 //! tenant or nobody.
 
-use super::{Book, Desk, Key, RESERVATION, Refused, TENANT};
+use super::{Book, Desk, Key, RESERVATION, Refused, TENANT, sealed};
 use crate::layout::{header, node, process, waiter};
 use crate::words::Words;
 use std::cmp::Reverse;
@@ -93,8 +93,8 @@ impl<W: Words> Desk<'_, W> {
             self.put_waiter(index, field, value);
         }
         self.put_state(index, waiter::WAITING);
-        self.set(header::TICKET, ticket + 1);
-        self.set(header::WAITING, self.get(header::WAITING) + 1);
+        self.set(header::TICKET, ticket.saturating_add(1));
+        self.set(header::WAITING, self.get(header::WAITING).saturating_add(1));
         self.finish();
         let state = self.waiter(index, waiter::STATE);
         self.bury_the_dead();
@@ -190,7 +190,7 @@ impl<W: Words> Desk<'_, W> {
             return;
         }
         while let Some(entry) = self.next_in_turn() {
-            if !self.grant(entry) {
+            if !self.grant(entry) || self.is_damaged() {
                 return;
             }
         }
@@ -284,14 +284,14 @@ impl<W: Words> Desk<'_, W> {
 impl<W: Words> Book<W> {
     /// Whether the entry is no longer in the queue, seen without the lock.
     pub fn has_left_the_queue(&self, entry: Entry) -> bool {
-        self.words.load(self.state_at(entry)) != entry.state
+        self.words.load(self.state_at(entry)) != self.waiting_state(entry)
     }
 
     /// Wakes everyone of this process who sleeps in the queue, to look around.
     pub fn wake_own_waiters(&self) {
         for entry in 0..self.layout.waiters {
             let at = self.layout.waiter_at(entry);
-            if self.words.load(at + waiter::OWNER) == self.place as u64 + 1 {
+            if self.words.load(at + waiter::OWNER) == sealed(self.place as u64 + 1) {
                 self.words.wake(at + waiter::STATE, u32::MAX);
             }
         }
@@ -304,6 +304,6 @@ impl<W: Words> Book<W> {
 
     /// What that word reads while the entry waits.
     pub const fn waiting_state(&self, entry: Entry) -> u64 {
-        entry.state
+        sealed(entry.state)
     }
 }

@@ -1,7 +1,7 @@
 //! What the dead left behind, and who comes and goes.
 
 use super::{Desk, FREE, RESERVATION};
-use crate::layout::{header, node, packed, process, waiter};
+use crate::layout::{header, node, process, spelled, waiter};
 use crate::words::Words;
 
 impl<W: Words> Desk<'_, W> {
@@ -65,7 +65,7 @@ impl<W: Words> Desk<'_, W> {
             (process::WANTED, 0),
             (process::STATE, life | process::TAKEN),
         ];
-        for (at_word, word) in packed::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
+        for (at_word, word) in spelled::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
             self.set(at + process::NAME + at_word, word);
         }
         for (field, value) in fields {
@@ -81,7 +81,8 @@ impl<W: Words> Desk<'_, W> {
     pub fn depart(&mut self) -> bool {
         let everything = self.depart_from(self.book.place);
         self.serve();
-        everything
+        // In a damaged ledger nobody knows what is held: the place is kept.
+        everything && !self.is_damaged()
     }
 
     /// Gives back what nothing is held of at a place. Answers whether that was everything.
@@ -121,6 +122,9 @@ impl<W: Words> Desk<'_, W> {
             self.give(parent, total);
             self.uproot(leaf);
             self.finish();
+            if self.is_damaged() {
+                return;
+            }
         }
         self.put(0, node::TOTAL, 0);
         self.set_limit(limit);

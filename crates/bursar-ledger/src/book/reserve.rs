@@ -47,7 +47,7 @@ impl<W: Words> Desk<'_, W> {
                 return Err(Lack { remaining: left, limit: total }.into());
             }
             self.put_left(node, left - bytes);
-            self.put_total(node, total - bytes);
+            self.put_total(node, total.saturating_sub(bytes));
         } else {
             self.gather(parent);
             self.pull(parent, bytes)?;
@@ -72,7 +72,7 @@ impl<W: Words> Desk<'_, W> {
             return Err(Lack { remaining: left, limit: total }.into());
         }
         self.put_left(key.node, left - excess);
-        self.put_total(key.node, total - excess);
+        self.put_total(key.node, total.saturating_sub(excess));
         self.give(self.parent(key.node), excess);
         self.finish();
         self.serve();
@@ -122,6 +122,9 @@ impl<W: Words> Desk<'_, W> {
             self.give(parent, self.of(node, node::TOTAL));
             self.uproot(node);
             self.finish();
+            if self.is_damaged() {
+                return;
+            }
             // The last who drew on a reservation whose giver is gone takes it along.
             let orphan = self.of(parent, node::KIND) == RESERVATION && self.of(parent, node::OWNER) == 0;
             if !orphan || self.parts(parent).next().is_some() {

@@ -16,7 +16,7 @@ pub struct Lack {
 impl<W: Words> Desk<'_, W> {
     /// What all may have together: the limit, or less where others use more of the device than the limit leaves them.
     pub fn cap(&self) -> u64 {
-        let all = self.get(header::TOTAL).saturating_sub(self.get(header::UNMANAGED));
+        let all = self.of(0, node::GUARANTEE).saturating_sub(self.get(header::UNMANAGED));
         self.of(0, node::CEILING).min(all)
     }
 
@@ -143,8 +143,14 @@ impl<W: Words> Desk<'_, W> {
         self.give(self.parent(account), bytes);
     }
 
+    /// What is used of the device outside this ledger, as last measured.
+    pub fn unmanaged(&self) -> u64 {
+        self.get(header::UNMANAGED)
+    }
+
     /// Says what is used of the device outside this ledger.
     pub fn set_unmanaged(&mut self, bytes: u64) {
+        let bytes = bytes.min(super::BYTES_MAX);
         if self.get(header::UNMANAGED) != bytes {
             self.set(header::UNMANAGED, bytes);
             self.after_change();
@@ -168,7 +174,7 @@ impl<W: Words> Desk<'_, W> {
     pub fn sums(&self) -> (u64, u64) {
         let (mut credit, mut undrawn) = (0u64, 0u64);
         for node in self.nodes() {
-            let left = self.of(node, node::LEFT) & super::BYTES_MAX;
+            let left = self.peek_left(node);
             match self.of(node, node::KIND) {
                 RESERVATION => undrawn = undrawn.saturating_add(left),
                 // What is kept of a reservation to draw on is not drawn either.

@@ -4,9 +4,10 @@
 //! The device and its tenants have nothing left of their own: they grow as their parts do, up to a ceiling. An account
 //! grows too, from its tenant or from the reservation it draws on. A reservation does not.
 
-use super::left::{BYTES_MAX, FROZEN, stamp};
-use super::{Desk, Key};
-use crate::layout::{header, node, packed, unpacked};
+use super::left::{BYTES_MAX, FROZEN, left_in, left_word};
+use super::seal::product;
+use super::{Desk, Key, unsealed};
+use crate::layout::{header, node, spelled, unspelled};
 use crate::words::Words;
 
 /// Nobody's.
@@ -66,15 +67,16 @@ impl<W: Words> Desk<'_, W> {
     pub(super) fn settle(&mut self, node: usize) {
         debug_assert!(self.is_between_steps(), "a node is settled before a step begins");
         self.freeze(node);
-        let (returned, folded) = (self.of(node, node::RETURNED), self.of(node, node::FOLDED));
-        let was = self.left(node);
+        let (returned, was) = (self.returned(node), self.left(node));
         // Nobody can give back more than was taken.
-        let left = was.saturating_add(returned.wrapping_sub(folded)).min(self.not_in_parts(node));
+        let left = was.saturating_add(returned).min(self.not_in_parts(node));
         if left != was {
             self.put_left(node, left);
         }
-        if returned != folded {
-            self.put(node, node::FOLDED, returned);
+        if returned > 0 {
+            let at = self.book.layout.node_at(node);
+            let folded = self.raw(at + node::FOLDED).wrapping_add(product(returned));
+            self.set_raw(at + node::FOLDED, folded);
         }
         self.finish();
     }
@@ -92,7 +94,25 @@ impl<W: Words> Desk<'_, W> {
     pub(super) fn left(&self, node: usize) -> u64 {
         // In a model the dead go on computing, and find what others froze since.
         debug_assert!(cfg!(loom) || self.is_frozen_here(node), "node {node} is not settled");
-        self.of(node, node::LEFT) & BYTES_MAX
+        self.peek_left(node)
+    }
+
+    /// What a node has left, whatever its owner does meanwhile.
+    pub(super) fn peek_left(&self, node: usize) -> u64 {
+        let at = self.book.layout.node_at(node) + node::LEFT;
+        left_in(self.raw(at), self.of(node, node::LIFE)).unwrap_or_else(|| {
+            self.damaged(at);
+            0
+        })
+    }
+
+    /// What was returned to a node without the lock and not put back yet.
+    pub(super) fn returned(&self, node: usize) -> u64 {
+        let at = self.book.layout.node_at(node);
+        unsealed(self.raw(at + node::RETURNED).wrapping_sub(self.raw(at + node::FOLDED))).unwrap_or_else(|| {
+            self.damaged(at + node::RETURNED);
+            0
+        })
     }
 
     /// What a node has that its parts do not.
@@ -106,8 +126,9 @@ impl<W: Words> Desk<'_, W> {
     }
 
     pub(super) fn put_left(&mut self, node: usize, bytes: u64) {
-        let word = self.of(node, node::LEFT);
-        self.put(node, node::LEFT, word & !BYTES_MAX | bytes.min(BYTES_MAX));
+        let at = self.book.layout.node_at(node) + node::LEFT;
+        let word = left_word(self.of(node, node::LIFE), bytes, self.raw(at));
+        self.set_raw(at, word);
     }
 
     pub(super) fn put_total(&mut self, node: usize, bytes: u64) {
@@ -135,10 +156,10 @@ impl<W: Words> Desk<'_, W> {
         let node = self.free_node()?;
         let life = self.of(node, node::LIFE);
         self.will_thaw(node);
-        self.put(node, node::LEFT, FROZEN | stamp(life) | left);
-        let returned = self.of(node, node::RETURNED);
+        let at = self.book.layout.node_at(node);
+        self.set_raw(at + node::LEFT, left_word(life, left, FROZEN));
+        self.set_raw(at + node::FOLDED, self.raw(at + node::RETURNED));
         let fields = [
-            (node::FOLDED, returned),
             (node::PARENT, parent as u64),
             (node::OWNER, owner),
             (node::TOTAL, total),
@@ -159,7 +180,7 @@ impl<W: Words> Desk<'_, W> {
     pub(super) fn uproot(&mut self, node: usize) {
         self.freeze(node);
         let life = self.of(node, node::LIFE).wrapping_add(1);
-        self.put(node, node::LEFT, FROZEN | stamp(life));
+        self.set_raw(self.book.layout.node_at(node) + node::LEFT, left_word(life, 0, FROZEN));
         for (field, value) in [(node::LIFE, life), (node::TOTAL, 0), (node::OWNER, 0), (node::KIND, FREE)] {
             self.put(node, field, value);
         }
@@ -167,7 +188,7 @@ impl<W: Words> Desk<'_, W> {
 
     /// The tenant of that name.
     pub fn find_tenant(&self, name: &str) -> Option<usize> {
-        let wanted = packed::<{ node::NAME_WORDS }>(name);
+        let wanted = spelled::<{ node::NAME_WORDS }>(name);
         self.nodes().find(|&node| {
             self.of(node, node::KIND) == TENANT
                 && wanted.iter().enumerate().all(|(at, word)| self.of(node, node::NAME + at) == *word)
@@ -180,7 +201,7 @@ impl<W: Words> Desk<'_, W> {
             return Some(tenant);
         }
         let tenant = self.plant(TENANT, 0, 0, 0, 0)?.node;
-        for (at, word) in packed::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
+        for (at, word) in spelled::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
             self.put(tenant, node::NAME + at, word);
         }
         self.finish();
@@ -189,7 +210,7 @@ impl<W: Words> Desk<'_, W> {
 
     /// What a tenant is called.
     pub fn tenant_name(&self, tenant: usize) -> String {
-        unpacked((0..node::NAME_WORDS).map(|at| self.of(tenant, node::NAME + at)))
+        unspelled((0..node::NAME_WORDS).map(|at| self.of(tenant, node::NAME + at)))
     }
 
     /// Says what a tenant may always have, and what it may have at most.
