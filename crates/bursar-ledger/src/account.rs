@@ -58,11 +58,11 @@ impl LedgerAccount {
     #[cold]
     fn charge_slowly(&self, bytes: Bytes) -> Result<()> {
         let inner = &self.ledger.inner;
-        inner.check()?;
         // Threads that share the account may only have met on its word.
-        if inner.book.charge_left(self.key, bytes.get()) {
+        if inner.book.words().is_live() && inner.book.charge_left(self.key, bytes.get()) {
             return Ok(());
         }
+        inner.check()?;
         if bytes.get() > BYTES_MAX {
             return Err(Error::OutOfBudget {
                 requested: bytes,

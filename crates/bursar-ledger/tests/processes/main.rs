@@ -18,6 +18,7 @@ fn main() {
             "puppet" => puppet::play(),
             "crash" => crash::play(),
             "torture" => torture::play(),
+            "storm" => stopped::play(),
             other => panic!("there is no role {other}"),
         };
     }

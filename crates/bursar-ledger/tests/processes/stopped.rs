@@ -1,7 +1,7 @@
 //! A stopped process that has the lock keeps nobody from giving up: deadlines are kept, dropping never waits, and what could
 //! not be done is done later by whoever has the lock next (L4, L6).
 
-use crate::puppet::{Folder, Puppet, TOTAL, subject};
+use crate::puppet::{Folder, Puppet, ROLE, TOTAL, myself, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes};
 use bursar_ledger::book::Book;
@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l6_dropping_everything_waits_for_nobody_and_gives_all_back", dropping_everything),
         trial("l6_what_is_held_stays_charged_when_the_ledger_is_dropped_stuck", dropping_what_is_held),
         trial("l6_opening_while_the_lock_is_stuck_fails_once", opening),
+        trial("l4_a_storm_of_stops_leaves_nothing_behind", storm),
         trial("l6_any_number_of_releases_is_digested", any_number_of_releases),
         trial("l6_any_number_of_figures_is_cut", any_number_of_figures),
     ]
@@ -177,6 +178,78 @@ fn opening() {
     assert!(matches!(refused, LedgerError::Stuck { .. }), "{refused}");
     assert!(began.elapsed() < Duration::from_secs(5) + SOON, "{:?}", began.elapsed());
     assert_eq!(stopped.end().open().available().unwrap(), TOTAL);
+}
+
+/// One of the processes in the storm: takes and gives up in every way until it is told to end, and then keeps the ledger open
+/// with nothing of it.
+pub(crate) fn play() {
+    let folder = std::path::PathBuf::from(std::env::var_os("FOLDER").unwrap());
+    let ledger = Ledger::open_in(&folder, &subject()).unwrap();
+    let (ends, mut orders) = (AtomicBool::new(false), std::io::stdin().lines());
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (ledger, ends) = (&ledger, &ends);
+            scope.spawn(move || {
+                (thread..).take_while(|_| !ends.load(SeqCst)).for_each(|turn| take_and_give_up(ledger, turn))
+            });
+        }
+        let _ = orders.next();
+        ends.store(true, SeqCst);
+    });
+    #[allow(clippy::print_stdout, reason = "this is how it answers")]
+    {
+        println!("done");
+    }
+    let _ = orders.next();
+}
+
+fn take_and_give_up(ledger: &Ledger, turn: u64) {
+    let bytes = Bytes(turn.wrapping_mul(7919) % 400 + 1);
+    match turn % 4 {
+        0 => drop(ledger.reserve(bytes)),
+        1 => drop(ledger.reserve_within(bytes, Duration::from_millis(turn % 5), Priority(turn as u8))),
+        2 => {
+            let mut future = Box::pin(ledger.reserve_async(bytes, Priority(turn as u8)));
+            drop(future.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        }
+        _ => {
+            let account = ledger.account().unwrap();
+            if account.charge(bytes).is_ok() {
+                account.release(bytes);
+            }
+        }
+    }
+}
+
+/// Processes are stopped wherever they are, with the lock or without, for longer than others wait.
+fn storm() {
+    let length = std::env::var("BURSAR_LEDGER_TORTURE_MS").ok().and_then(|length| length.parse().ok()).unwrap_or(1500);
+    let folder = Folder::new();
+    let ledger = folder.open();
+    let start = |_| {
+        let mut command = myself();
+        command.env(ROLE, "storm").env("FOLDER", folder.path());
+        Puppet::commanded(command)
+    };
+    let mut puppets: Vec<Puppet> = (0..4).map(start).collect();
+    let began = Instant::now();
+    for turn in 0.. {
+        if began.elapsed() > Duration::from_millis(length) {
+            break;
+        }
+        let puppet = &puppets[turn % puppets.len()];
+        puppet.signal(Signal::STOP);
+        std::thread::sleep(Duration::from_millis(130));
+        puppet.signal(Signal::CONT);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    for puppet in &mut puppets {
+        assert_eq!(puppet.order("end"), "done");
+    }
+    let reading = ledger.reading().unwrap();
+    assert_eq!((reading.held, reading.undrawn, reading.waiting.len()), (Bytes::ZERO, Bytes::ZERO, 0), "{reading:?}");
+    assert_eq!(reading.processes.len(), 5, "all of them live");
+    assert_eq!(ledger.reserve(TOTAL).unwrap().bytes(), TOTAL);
 }
 
 fn any_number_of_releases() {
