@@ -1,8 +1,9 @@
 //! What a process holds for a tenant.
 
 use crate::Ledger;
-use crate::book::{BYTES_MAX, Book, Key, Refused};
+use crate::book::{BYTES_MAX, Book, Desk, Key, Most, Refused};
 use crate::ground::Ground;
+use crate::patience::Patience;
 use bursar_core::{Account, Bytes, Error, Result};
 use std::sync::Arc;
 
@@ -29,13 +30,13 @@ pub struct LedgerAccount {
     book: Arc<Book<Ground>>,
     pub(crate) key: Key,
     /// The most that may stay in hand after a release.
-    keep: u64,
+    keep: Most,
     pub(crate) ledger: Ledger,
 }
 
 impl LedgerAccount {
     pub(crate) fn new(ledger: Ledger, key: Key, keep: u64) -> Self {
-        Self { book: Arc::clone(&ledger.inner.book), key, keep, ledger }
+        Self { book: Arc::clone(&ledger.inner.book), key, keep: Most::new(keep), ledger }
     }
 
     /// The ledger it is in.
@@ -45,8 +46,8 @@ impl LedgerAccount {
 
     /// What is charged to it.
     pub fn held(&self) -> Bytes {
-        let desk = self.ledger.inner.desk();
-        Bytes(desk.map_or(0, |mut desk| if desk.is_current(self.key) { desk.held(self.key.node) } else { 0 }))
+        let held = |desk: &mut Desk<'_, Ground>| if desk.is_current(self.key) { desk.held(self.key.node) } else { 0 };
+        Bytes(self.ledger.inner.at_desk(Patience::Usual, held).unwrap_or(0))
     }
 
     /// What it has of what it is part of: held, and in hand.
@@ -57,6 +58,10 @@ impl LedgerAccount {
     #[cold]
     fn charge_slowly(&self, bytes: Bytes) -> Result<()> {
         let inner = &self.ledger.inner;
+        // Threads that share the account may only have met on its word.
+        if inner.book.words().is_live() && inner.book.charge_left(self.key, bytes.get()) {
+            return Ok(());
+        }
         inner.check()?;
         if bytes.get() > BYTES_MAX {
             return Err(Error::OutOfBudget {
@@ -72,7 +77,7 @@ impl LedgerAccount {
                 Err(refused) => refused,
             };
             if matches!(refused, Refused::Lack(_)) && !measured && self.ledger.probe.is_some() {
-                self.ledger.measure()?;
+                self.ledger.measure(Patience::Usual)?;
                 measured = true;
             } else if matches!(refused, Refused::Lack(_)) && !reclaimed && self.ledger.reclaim_for(self.key, bytes)? {
                 reclaimed = true;
@@ -85,8 +90,8 @@ impl LedgerAccount {
     #[cold]
     fn release_slowly(&self, bytes: Bytes) {
         let inner = &self.ledger.inner;
-        if !inner.is_forked() {
-            inner.book.release(self.key, bytes.get(), self.keep / 2);
+        if !inner.is_forked() && !inner.book.release_left(self.key, bytes.get(), self.keep) {
+            inner.book.release(self.key, bytes.get(), self.keep.bytes() / 2);
         }
     }
 }
@@ -94,7 +99,7 @@ impl LedgerAccount {
 impl Account for LedgerAccount {
     fn charge(&self, bytes: Bytes) -> Result<()> {
         let book = &*self.book;
-        if book.words().is_live() && book.charge_left(self.key, bytes.0) {
+        if book.words().is_live() && book.charge_once(self.key, bytes.0) {
             return Ok(());
         }
         self.charge_slowly(bytes)
@@ -102,7 +107,7 @@ impl Account for LedgerAccount {
 
     fn release(&self, bytes: Bytes) {
         let book = &*self.book;
-        if !(book.words().is_live() && book.release_left(self.key, bytes.0, self.keep)) {
+        if !(book.words().is_live() && book.release_once(self.key, bytes.0, self.keep)) {
             self.release_slowly(bytes);
         }
     }

@@ -1,19 +1,23 @@
 //! What this process is told by others: that a request was served, that an owner wants its own back, that one died.
 
-use crate::Ledger;
 use crate::book::{Book, Entry};
 use crate::ground::Ground;
 use crate::inner::Inner;
 use crate::kernel::Watch;
 use crate::layout::process;
 use crate::measure::Probe;
+use crate::patience::Patience;
 use crate::waiting::MEASURE_EVERY;
 use crate::words::Words;
+use crate::{Ledger, LedgerError};
 use bursar_core::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
+
+/// How often to try for a lock that could not be had.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
 
 /// A future that waits, and how to measure for it.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ struct Sleeper {
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     sleepers: Mutex<Vec<Sleeper>>,
+    /// Futures that could not have the lock, and try again a little later.
+    later: Mutex<Vec<Waker>>,
     listening: OnceLock<bool>,
     watch: OnceLock<Option<Arc<dyn Watch>>>,
     stopped: Arc<AtomicBool>,
@@ -48,15 +54,30 @@ impl Bell {
         self.sleepers().retain(|sleeper| sleeper.entry != entry);
     }
 
+    /// Has `waker` woken a little later, to try for the lock again.
+    pub(crate) fn try_later(&self, waker: &Waker, book: &Book<Ground>) {
+        self.later.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+        ring(book);
+    }
+
+    fn take_later(&self) -> Vec<Waker> {
+        std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Ends the threads, without waiting for them: the last handle may be dropped by one of them.
     pub(crate) fn stop(&self, book: &Book<Ground>) {
         self.stopped.store(true, Ordering::SeqCst);
-        book.words().fetch_add(book.bell_at(), 1);
-        book.words().wake(book.bell_at(), u32::MAX);
+        ring(book);
         if let Some(Some(watch)) = self.watch.get() {
             watch.end();
         }
     }
+}
+
+/// Has the listening thread of this process look around.
+fn ring(book: &Book<Ground>) {
+    book.words().fetch_add(book.bell_at(), 1);
+    book.words().wake(book.bell_at(), u32::MAX);
 }
 
 impl Inner {
@@ -82,14 +103,19 @@ impl Inner {
         started.is_some()
     }
 
-    fn answer_the_bell(&self) {
+    /// Answers whether something could not be done for want of the lock, and is to be tried again.
+    fn answer_the_bell(&self) -> bool {
         self.wake_futures(|entry| self.book.has_left_the_queue(entry));
         if self.book.peek_process(self.book.place(), process::WANTED) == 0 {
-            return;
+            return false;
         }
-        let wanted = self.desk().map_or(0, |mut desk| desk.take_wanted());
-        if wanted > 0 {
-            self.reclaimers.run(Bytes(wanted));
+        match self.at_desk(Patience::poll(self), |desk| desk.take_wanted()) {
+            Ok(0) => false,
+            Ok(wanted) => {
+                self.reclaimers.run(Bytes(wanted));
+                false
+            }
+            Err(why) => matches!(why, LedgerError::Stuck { .. }),
         }
     }
 
@@ -100,7 +126,11 @@ impl Inner {
             *sleepers = asleep;
             woken
         };
-        woken.into_iter().for_each(|sleeper| sleeper.waker.wake());
+        woken.into_iter().for_each(|sleeper| self.wake(sleeper.waker));
+    }
+
+    fn wake(&self, waker: Waker) {
+        self.reclaimers.contained("a waker", || waker.wake());
     }
 
     /// Notices whether the file is gone, and has everyone of this process who waits notice it too.
@@ -116,7 +146,7 @@ impl Inner {
         let probe = self.bell.sleepers().iter().find_map(|sleeper| sleeper.probe.clone());
         if probe.is_some() {
             // A probe that fails says so to whoever asks next.
-            let _ = Ledger { inner: Arc::clone(self), probe }.measure();
+            let _ = Ledger { inner: Arc::clone(self), probe }.measure(Patience::poll(self));
         }
     }
 
@@ -145,11 +175,19 @@ impl Listener {
     /// Looks at what there is to be told, then sleeps until there is more. Returns whether to go on.
     fn round(&mut self) -> bool {
         let Some(alive) = self.inner.upgrade() else { return false };
-        alive.answer_the_bell();
+        let busy = alive.answer_the_bell();
+        let later = alive.bell.take_later();
         let measures = alive.bell.sleepers().iter().any(|sleeper| sleeper.probe.is_some());
         drop(alive);
         if self.stopped.load(Ordering::SeqCst) {
             return false;
+        }
+        if busy || !later.is_empty() {
+            self.book.words().process().kernel().sleep(RETRY_EVERY);
+            if let Some(alive) = self.inner.upgrade() {
+                later.into_iter().for_each(|waker| alive.wake(waker));
+            }
+            return true;
         }
         let (words, at) = (self.book.words(), self.book.bell_at());
         words.wait(at, self.heard, measures.then_some(MEASURE_EVERY));

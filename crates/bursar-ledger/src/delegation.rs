@@ -1,6 +1,7 @@
 //! Handing a reservation to child processes.
 
 use crate::layout::node;
+use crate::patience::Patience;
 use crate::process::Process;
 use crate::{Ledger, LedgerError, Reservation, registry};
 use bursar_core::{Bytes, Result};
@@ -72,8 +73,9 @@ impl Delegation {
 
     fn sums(&self) -> (Bytes, Bytes) {
         let node = self.reservation.key().node;
-        let Ok(mut desk) = self.reservation.ledger().inner.desk() else { return (Bytes::ZERO, Bytes::ZERO) };
-        let (held, undrawn) = desk.sums_below(node);
+        let inner = &self.reservation.ledger().inner;
+        let sums = inner.at_desk(Patience::Usual, |desk| desk.sums_below(node));
+        let (held, undrawn) = sums.unwrap_or((0, 0));
         (Bytes(held), Bytes(undrawn))
     }
 
@@ -102,12 +104,13 @@ pub(crate) fn drawn_by(process: &Arc<Process>, token: &str) -> Result<Reservatio
     let ledger = Ledger { inner: registry::existing(process, file)?, probe: None };
     let inner = &ledger.inner;
     inner.check()?;
-    let mut desk = inner.desk()?;
-    desk.bury_the_dead();
-    let at = usize::try_from(node).ok().filter(|&at| desk.exists(at));
-    let at = at.filter(|&at| desk.of(at, node::LIFE) == life && desk.of(at, node::KIND) == crate::book::RESERVATION);
-    let at = at.ok_or_else(|| wrong("the reservation has ended"))?;
-    let key = desk.open_account(at).map_err(|_| inner.full("accounts"))?;
-    drop(desk);
+    let opened = inner.at_desk(Patience::Usual, |desk| {
+        desk.bury_the_dead();
+        let at = usize::try_from(node).ok().filter(|&at| desk.exists(at))?;
+        let means = desk.of(at, node::LIFE) == life && desk.of(at, node::KIND) == crate::book::RESERVATION;
+        means.then(|| desk.open_account(at))
+    })?;
+    let opened = opened.ok_or_else(|| wrong("the reservation has ended"))?;
+    let key = opened.map_err(|_| inner.full("accounts"))?;
     Ok(Reservation::drawing(ledger, key))
 }

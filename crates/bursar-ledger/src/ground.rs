@@ -159,6 +159,15 @@ impl Words for Ground {
             }
         }
     }
+    #[inline(always)]
+    fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
+        let place = self.map.word(at);
+        let word = place.load(Ordering::Acquire);
+        #[cfg(test)]
+        self.process.kernel().writes();
+        let new = change(word);
+        new.is_some_and(|new| place.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+    }
     fn fetch_add(&self, at: usize, value: u64) -> u64 {
         #[cfg(test)]
         self.process.kernel().writes();

@@ -1,10 +1,11 @@
 //! One process's end of a ledger: what all handles of it share.
 
 use crate::bell::Bell;
-use crate::book::{Book, Desk, Key, Refused, Stuck};
+use crate::book::{Book, Desk, Key, Refused};
 use crate::file::{self, Opened};
 use crate::ground::{Ground, Standing};
-use crate::layout::{Layout, process, unpacked};
+use crate::layout::{Layout, process};
+use crate::patience::{self, Patience};
 use crate::process::Process;
 use crate::reclaim::Reclaimers;
 use crate::{LedgerError, Subject};
@@ -14,6 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
 /// The most an account keeps in hand.
 const CREDIT_MAX: u64 = 64 << 20;
 
@@ -52,7 +54,7 @@ impl Inner {
         let process = Arc::clone(book.words().process());
         // Whoever fails here has taken nothing, and its place is given up with the book.
         let newcomer = book.lock_as_newcomer(process.kernel().patience());
-        let mut desk = newcomer.map_err(|stuck| stuck_error(&book, stuck))?;
+        let mut desk = newcomer.map_err(|why| patience::no_lock(&book, why))?;
         arrive(&mut desk, &process);
         let contradiction = desk.contradiction();
         drop(desk);
@@ -79,7 +81,7 @@ impl Inner {
     }
 
     /// How long a living process may keep the lock before others say so.
-    fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         self.process().kernel().patience()
     }
 
@@ -115,15 +117,11 @@ impl Inner {
         if self.is_forked() {
             return Err(LedgerError::Forked);
         }
-        self.book.lock(self.patience()).map_err(|stuck| self.stuck(stuck))
+        self.book.lock(self.patience()).map_err(|why| patience::no_lock(&self.book, why))
     }
 
     pub(crate) fn charge(&self, key: Key, bytes: u64) -> Result<Result<(), Refused>, LedgerError> {
-        self.book.charge(key, bytes, self.credit / 2, self.patience()).map_err(|stuck| self.stuck(stuck))
-    }
-
-    fn stuck(&self, stuck: Stuck) -> LedgerError {
-        stuck_error(&self.book, stuck)
+        self.at_desk(Patience::Usual, |desk| desk.charge(key, bytes, self.credit / 2))
     }
 
     /// The number and name of the process at a place, as it sees itself.
@@ -154,13 +152,12 @@ impl Inner {
     pub(crate) fn account(&self, tenant: usize) -> Result<Key, LedgerError> {
         self.check()?;
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut desk = self.desk()?;
-        if let Some(&key) = accounts.get(&tenant)
-            && desk.is_current(key)
-        {
-            return Ok(key);
-        }
-        let key = desk.open_account(tenant).map_err(|_| self.full("accounts"))?;
+        let known = accounts.get(&tenant).copied();
+        let opened = self.at_desk(Patience::Usual, |desk| match known {
+            Some(key) if desk.is_current(key) => Ok(key),
+            _ => desk.open_account(tenant),
+        })?;
+        let key = opened.map_err(|_| self.full("accounts"))?;
         accounts.insert(tenant, key);
         Ok(key)
     }
@@ -173,13 +170,11 @@ impl Drop for Inner {
         }
         self.bell.stop(&self.book);
         if self.is_shared() {
-            // Nobody waits long to leave.
-            let everything = self.book.lock(self.patience() / 100).is_ok_and(|mut desk| desk.depart());
-            if everything {
+            // A moment, so that its place can be used again.
+            if self.book.depart(self.patience() / 100) {
                 self.book.words().cut();
             } else {
-                // Something is still held, or whoever has the lock keeps it and nobody can tell. Either way it is charged
-                // until the process ends.
+                // What is still held is charged until the process ends; so is what a note could not yet give back.
                 self.book.words().keep_for_good();
             }
         }
@@ -192,16 +187,10 @@ fn arrive(desk: &mut Desk<'_, Ground>, process: &Process) {
     desk.arrive(kernel.pid().into(), &kernel.name(), file::now_ms());
 }
 
-fn path_of(book: &Book<Ground>) -> PathBuf {
+pub(crate) fn path_of(book: &Book<Ground>) -> PathBuf {
     book.words().path().map_or_else(|| PathBuf::from("of this process"), Path::to_owned)
 }
 
-fn name_of(book: &Book<Ground>, place: usize) -> (u32, String) {
-    let name = unpacked((0..process::NAME_WORDS).map(|at| book.peek_process(place, process::NAME + at)));
-    (book.peek_process(place, process::PID) as u32, name)
-}
-
-fn stuck_error(book: &Book<Ground>, stuck: Stuck) -> LedgerError {
-    let (pid, name) = name_of(book, stuck.place);
-    LedgerError::Stuck { file: path_of(book), pid, name }
+pub(crate) fn name_of(book: &Book<Ground>, place: usize) -> (u32, String) {
+    (book.peek_process(place, process::PID) as u32, book.process_name(place))
 }

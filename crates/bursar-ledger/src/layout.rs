@@ -1,9 +1,13 @@
 //! Where things stand in a ledger: a header, the journal, and three tables, all of 64-bit words.
+//!
+//! Up to the header's checksum the words never change. Of the others nearly all are sealed, so that a bit which changes by
+//! itself is noticed (`book/seal.rs`). `LEFT` is sealed together with its flags (`book/left.rs`), of `RETURNED` and `FOLDED`
+//! the difference is, entries of the journal cover what they keep (`book/journal.rs`), and `BELL` decides nothing.
 
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
 /// Which arrangement of words this is. Another one is refused, never guessed at.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// The words of the header. Those up to [`CHECKSUM`](header::CHECKSUM) never change once the ledger is made.
 pub mod header {
@@ -35,6 +39,8 @@ pub mod header {
     pub const TICKET: usize = 27;
     /// What is used of the device outside this ledger, as last measured.
     pub const UNMANAGED: usize = 28;
+    /// One more than the first word that was found damaged: whoever takes the lock after that finds the file damaged.
+    pub const DAMAGED: usize = 29;
     /// How many entries of the journal count.
     pub const JOURNAL: usize = 31;
     /// How many words the header has.
@@ -46,7 +52,7 @@ pub mod process {
     /// Which life of this place it is, and [`TAKEN`] while somebody has it.
     pub const STATE: usize = 0;
     /// The bit of [`STATE`] that says so.
-    pub const TAKEN: u64 = 1 << 63;
+    pub const TAKEN: u64 = 1 << 55;
     /// Its number, as it sees itself; for people only.
     pub const PID: usize = 1;
     /// When it came, in milliseconds since 1970.
@@ -55,9 +61,11 @@ pub mod process {
     pub const BELL: usize = 3;
     /// How many bytes it is asked to give back.
     pub const WANTED: usize = 4;
+    /// A note, written without the lock: the life of this place whose handles are all gone. See `book/notes.rs`.
+    pub const DEPARTED: usize = 5;
     /// What it is called, [`NAME_WORDS`] words.
     pub const NAME: usize = 8;
-    /// How many words its name has.
+    /// How many words its name has, of [`LETTERS`](super::LETTERS) bytes.
     pub const NAME_WORDS: usize = 4;
     /// How many words an entry has.
     pub const WORDS: usize = 16;
@@ -89,39 +97,59 @@ pub mod waiter {
     pub const NODE: usize = 6;
     /// When it came, in milliseconds since 1970.
     pub const SINCE: usize = 7;
+    /// A note, written without the lock: the life of this entry that nobody waits for any more. See `book/notes.rs`.
+    pub const ABANDONED: usize = 8;
     /// How many words an entry has.
-    pub const WORDS: usize = 8;
+    pub const WORDS: usize = 10;
 }
 
-/// The words of a node. The first line is what its owner changes without the lock.
+/// The words of a node:
+///
+/// ```text
+///      0      1          2        3       4           5         6   7
+///      LEFT   RETURNED   CLOSED   TOTAL   GUARANTEE   CEILING   –   –
+///      8      9          10       11      12          13 … 19
+///      KIND   PARENT     OWNER    FOLDED  LIFE        NAME
+/// ```
+///
+/// The owner changes the first three without the lock, and reads the fourth. Twenty words begin every other node in the
+/// middle of a line of memory: what shares a line with these four is what only tenants have, so that who goes over the table
+/// behind the lock does not take the line from the owner.
 pub mod node {
     /// What can be charged at once, with flags and the node's life above: see `book/left.rs`.
     pub const LEFT: usize = 0;
     /// All that was ever released while the lock was not to be had.
     pub const RETURNED: usize = 1;
-    /// What a tenant is called, [`NAME_WORDS`] words.
-    pub const NAME: usize = 2;
-    /// How many words a tenant's name has.
-    pub const NAME_WORDS: usize = 6;
+    /// A note, written without the lock: one more than the life of this node whose handle is gone. See `book/notes.rs`.
+    pub const CLOSED: usize = 2;
+    /// What it has of its parent: left, held and given to its own parts.
+    pub const TOTAL: usize = 3;
+    /// What a tenant may always have; of the device, all there is.
+    pub const GUARANTEE: usize = 4;
+    /// What a tenant, or the whole device, may have at most.
+    pub const CEILING: usize = 5;
     /// What it is: see `book/tree.rs`.
     pub const KIND: usize = 8;
     /// The node it is part of.
     pub const PARENT: usize = 9;
     /// The process it belongs to; 0 where it belongs to none.
     pub const OWNER: usize = 10;
-    /// What it has of its parent: left, held and given to its own parts.
-    pub const TOTAL: usize = 11;
     /// How much of `RETURNED` was put back to `LEFT`.
-    pub const FOLDED: usize = 12;
-    /// What a tenant may always have.
-    pub const GUARANTEE: usize = 13;
-    /// What a tenant, or the whole device, may have at most.
-    pub const CEILING: usize = 14;
+    pub const FOLDED: usize = 11;
     /// Which life of this node it is.
-    pub const LIFE: usize = 15;
+    pub const LIFE: usize = 12;
+    /// What a tenant is called, [`NAME_WORDS`] words.
+    pub const NAME: usize = 13;
+    /// How many words a tenant's name has, of [`LETTERS`](super::LETTERS) bytes.
+    pub const NAME_WORDS: usize = 7;
     /// How many words a node has.
-    pub const WORDS: usize = 16;
+    pub const WORDS: usize = 20;
 }
+
+/// The most changes a step makes: making a tenant is the longest, and no step goes over the tables.
+pub const STEP_MAX: usize = 24;
+/// Words that share a line of memory.
+const LINE: usize = 8;
 
 /// How large the tables are. Kept in the header, and the same for every ledger of a version; models use small ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,10 +166,10 @@ pub struct Layout {
 
 impl Layout {
     /// That of every ledger file: 256 KiB.
-    pub const FILE: Self = Self { journal: 176, places: 256, waiters: 256, nodes: 1640 };
+    pub const FILE: Self = Self { journal: STEP_MAX, places: 256, waiters: 256, nodes: 1301 };
 
     /// One for models: as few words as make sense.
-    pub const SMALL: Self = Self { journal: 48, places: 3, waiters: 3, nodes: 12 };
+    pub const SMALL: Self = Self { journal: STEP_MAX, places: 3, waiters: 3, nodes: 12 };
 
     /// As the header has it.
     pub const fn shape(self) -> u64 {
@@ -151,6 +179,20 @@ impl Layout {
     /// How many words a ledger has: a power of two.
     pub const fn words(self) -> usize {
         (self.nodes_at() + self.nodes * node::WORDS).next_power_of_two()
+    }
+
+    /// Which word of what `at` is, for people.
+    pub fn name_of(self, at: usize) -> String {
+        let tables = [
+            (self.nodes_at(), node::WORDS, "account"),
+            (self.waiter_at(0), waiter::WORDS, "waiting request"),
+            (self.process_at(0), process::WORDS, "process"),
+            (self.journal_at(0), 2, "change"),
+        ];
+        match tables.into_iter().find(|(begins, ..)| at >= *begins) {
+            Some((begins, words, of)) => format!("word {} of {of} {}", (at - begins) % words, (at - begins) / words),
+            None => format!("word {at} of the header"),
+        }
     }
 
     /// The first word of an entry of the journal: an index, then the value that was there.
@@ -169,7 +211,7 @@ impl Layout {
     }
 
     const fn nodes_at(self) -> usize {
-        self.waiter_at(self.waiters).next_multiple_of(node::WORDS)
+        self.waiter_at(self.waiters).next_multiple_of(LINE)
     }
 
     /// The first word of a node.
@@ -181,13 +223,25 @@ impl Layout {
 const _: () = assert!(Layout::FILE.words() == 1 << 15, "a ledger file has 256 KiB");
 const _: () = assert!(Layout::FILE.node_at(Layout::FILE.nodes) <= 1 << 15, "the tables fit");
 
+/// How many bytes of text a sealed word has.
+pub const LETTERS: usize = 7;
+
 /// Up to `N` words of text; what does not fit is cut at a character's boundary.
 pub fn packed<const N: usize>(text: &str) -> [u64; N] {
-    let mut end = text.len().min(N * 8);
+    in_words(text, 8)
+}
+
+/// Up to `N` words of text that can be sealed; what does not fit is cut at a character's boundary.
+pub fn spelled<const N: usize>(text: &str) -> [u64; N] {
+    in_words(text, LETTERS)
+}
+
+fn in_words<const N: usize>(text: &str, width: usize) -> [u64; N] {
+    let mut end = text.len().min(N * width);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    let mut bytes = text.as_bytes()[..end].chunks(8);
+    let mut bytes = text.as_bytes()[..end].chunks(width);
     std::array::from_fn(|_| {
         let mut word = [0; 8];
         let chunk = bytes.next().unwrap_or_default();
@@ -202,6 +256,13 @@ pub fn unpacked(words: impl IntoIterator<Item = u64>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The text that was [spelled] in `words`.
+pub fn unspelled(words: impl IntoIterator<Item = u64>) -> String {
+    let letters = words.into_iter().flat_map(|word| word.to_le_bytes().into_iter().take(LETTERS));
+    let bytes: Vec<u8> = letters.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,5 +272,7 @@ mod tests {
         assert_eq!(unpacked(packed::<4>("bursar")), "bursar");
         assert_eq!(unpacked(packed::<1>("abcdefgä")), "abcdefg");
         assert_eq!(unpacked(packed::<2>("")), "");
+        assert_eq!(unspelled(spelled::<4>("bursar-ledger")), "bursar-ledger");
+        assert_eq!(unspelled(spelled::<1>("abcdefä")), "abcdef");
     }
 }

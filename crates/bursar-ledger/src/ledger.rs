@@ -2,6 +2,7 @@
 
 use crate::inner::Inner;
 use crate::measure::Probe;
+use crate::patience::Patience;
 use crate::process::Process;
 use crate::reading::{self, Reading};
 use crate::reclaim::Reclaimer;
@@ -120,13 +121,12 @@ impl Ledger {
     /// Changes what all may hold together: raised at once; lowered below what is in use, it refuses until that is less.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), LedgerError> {
         self.inner.check()?;
-        self.inner.desk()?.set_limit(limit.get());
-        Ok(())
+        self.inner.at_desk(Patience::Usual, |desk| desk.set_limit(limit.get()))
     }
 
     /// The tenant of that name, made if there is none. The empty name is the tenant of those who name none.
     pub fn tenant(&self, name: &str) -> Result<Tenant, LedgerError> {
-        Tenant::of(self, name)
+        Tenant::of(self, name, Patience::Usual)
     }
 
     /// This process's account, for those who name no tenant: always the same one.
@@ -141,7 +141,8 @@ impl Ledger {
 
     /// Sets `bytes` aside, waiting for its turn until `deadline` has passed.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        self.tenant("")?.reserve_within(bytes, deadline, priority)
+        let find = |patience| Tenant::of(self, "", patience)?.node(patience);
+        self.reserve_waiting(find, (bytes, deadline, priority))
     }
 
     /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.
@@ -167,16 +168,16 @@ impl Ledger {
     pub fn clear(&self, force: bool) -> Result<(), LedgerError> {
         self.inner.check()?;
         let reading = self.reading()?;
-        let mut desk = self.inner.desk()?;
-        desk.bury_the_dead();
-        let waiting = desk.queue().len();
-        let (charged, _) = desk.sums();
-        if !force && (charged > 0 || waiting > 0) {
-            let holders = reading.processes.iter().map(ToString::to_string).collect();
-            return Err(LedgerError::Held { file: self.inner.path(), holders });
-        }
-        desk.clear(self.inner.subject.total.get());
-        Ok(())
+        let cleared = self.inner.at_desk(Patience::Usual, |desk| {
+            desk.bury_the_dead();
+            let clears = force || desk.sums().0 == 0 && desk.queue().is_empty();
+            if clears {
+                desk.clear(self.inner.subject.total.get());
+            }
+            clears
+        })?;
+        let holders = || reading.processes.iter().map(ToString::to_string).collect();
+        cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.inner.path(), holders: holders() })
     }
 }
 

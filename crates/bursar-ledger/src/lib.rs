@@ -61,6 +61,7 @@ mod measure;
 mod mmap;
 #[cfg(test)]
 mod model;
+mod patience;
 mod process;
 mod reading;
 mod reclaim;

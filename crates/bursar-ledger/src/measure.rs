@@ -1,5 +1,6 @@
 //! What is used of a device outside its ledger, and what a newcomer could have.
 
+use crate::patience::{Patience, Unqueued};
 use crate::{Ledger, LedgerError};
 use bursar_core::{Bytes, MemoryInfo, Result};
 use std::fmt;
@@ -23,10 +24,10 @@ impl fmt::Debug for Probe {
 
 impl Ledger {
     /// Asks the probe, if there is one, and enters what is used outside the ledger. The driver is asked without the lock.
-    pub(crate) fn measure(&self) -> Result<Option<MemoryInfo>> {
+    pub(crate) fn measure(&self, patience: Patience) -> Result<Option<MemoryInfo>, Unqueued> {
         let Some(probe) = &self.probe else { return Ok(None) };
         let held = || -> Result<u64, LedgerError> {
-            let (charged, undrawn) = self.inner.desk()?.sums();
+            let (charged, undrawn) = self.inner.at_desk(patience, |desk| desk.sums())?;
             Ok(charged.saturating_sub(undrawn))
         };
         let before = held()?;
@@ -34,7 +35,8 @@ impl Ledger {
         // Memory is charged before it is allocated and released after it is freed, so the larger is nearer the truth: what
         // is counted as ours too long is never taken for somebody else's.
         let ours = before.max(held()?);
-        self.inner.desk()?.set_unmanaged(info.used().get().saturating_sub(ours));
+        let unmanaged = info.used().get().saturating_sub(ours);
+        self.inner.at_desk(patience, |desk| desk.set_unmanaged(unmanaged))?;
         Ok(Some(info))
     }
 
@@ -57,16 +59,16 @@ impl Ledger {
     /// ```
     pub fn available(&self) -> Result<Bytes> {
         self.inner.check()?;
-        let info = self.measure()?;
+        let info = self.measure(Patience::Usual)?;
         let cached = self.inner.reclaimers.cached().get();
-        let mut desk = self.inner.desk()?;
-        desk.bury_the_dead();
-        let (charged, undrawn) = desk.sums();
-        let limit = desk.of(0, crate::layout::node::CEILING);
+        let ((charged, undrawn), limit, cap) = self.inner.at_desk(Patience::Usual, |desk| {
+            desk.bury_the_dead();
+            (desk.sums(), desk.of(0, crate::layout::node::CEILING), desk.cap())
+        })?;
         let within_limit = limit.saturating_sub(charged.saturating_sub(cached));
         let on_device = match info {
             Some(info) => info.free.get().saturating_add(cached).saturating_sub(undrawn),
-            None => desk.cap().saturating_sub(charged.saturating_sub(cached)),
+            None => cap.saturating_sub(charged.saturating_sub(cached)),
         };
         Ok(Bytes(within_limit.min(on_device)))
     }

@@ -2,7 +2,7 @@
 
 use crate::book::{Book, TENANT};
 use crate::inner::Inner;
-use crate::layout::{Layout, header, node, process, unpacked};
+use crate::layout::{Layout, node, process};
 use crate::words::{Sheet, Words};
 use crate::{LedgerError, Priority, Subject};
 use bursar_core::{Bytes, DeviceUuid};
@@ -136,7 +136,9 @@ pub(crate) fn copied(inner: &Inner) -> Result<Sheet, LedgerError> {
     drop(desk);
     let me = inner.book.place();
     let alive = (0..inner.book.layout().places).map(|place| place == me || words.alive(place)).collect();
-    Ok(Sheet::new(copy, alive))
+    let sheet = Sheet::new(copy, alive);
+    let found = Book::new(&sheet, inner.book.layout(), inner.book.layout().places).lock_copy().contradiction();
+    found.map_or(Ok(sheet), |what| Err(LedgerError::Corrupt { file: inner.path(), what: what.into() }))
 }
 
 fn time(ms: u64) -> SystemTime {
@@ -148,11 +150,9 @@ pub(crate) fn read(sheet: Sheet, subject: Subject) -> Reading {
     let layout = Layout::FILE;
     let book = Book::new(sheet, layout, layout.places);
     let mut desk = book.lock_copy();
+    desk.digest();
     desk.bury_the_dead();
-    let name_of = |place: usize| {
-        let name = unpacked((0..process::NAME_WORDS).map(|at| book.peek_process(place, process::NAME + at)));
-        (book.peek_process(place, process::PID) as u32, name)
-    };
+    let name_of = |place: usize| (book.peek_process(place, process::PID) as u32, book.process_name(place));
     let mut processes = Vec::new();
     for place in 0..layout.places {
         if book.peek_process(place, process::STATE) & process::TAKEN != 0 {
@@ -181,7 +181,7 @@ pub(crate) fn read(sheet: Sheet, subject: Subject) -> Reading {
         limit: Bytes(desk.of(0, node::CEILING)),
         held: Bytes(charged.saturating_sub(undrawn)),
         undrawn: Bytes(undrawn),
-        unmanaged: Bytes(book.words().load(header::UNMANAGED)),
+        unmanaged: Bytes(desk.unmanaged()),
         processes,
         tenants: tenants.collect(),
         waiting: waiting.collect(),

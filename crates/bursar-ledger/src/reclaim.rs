@@ -2,10 +2,13 @@
 
 use crate::book::Key;
 use crate::inner::Inner;
+use crate::patience::Patience;
 use crate::{Ledger, LedgerError};
 use bursar_core::Bytes;
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -18,6 +21,8 @@ pub(crate) struct Reclaimers {
     next: AtomicU64,
     reclaim: Mutex<Vec<(u64, Arc<Reclaim>)>>,
     cached: Mutex<Vec<(u64, Arc<Cached>)>>,
+    /// The first panic of a callback or a waker.
+    panic: Mutex<Option<String>>,
 }
 
 thread_local! {
@@ -37,7 +42,8 @@ impl Reclaimers {
             if given >= wanted {
                 break;
             }
-            given = given.saturating_add(reclaim(wanted.saturating_sub(given)));
+            let more = self.contained("a reclaim callback", || reclaim(wanted.saturating_sub(given)));
+            given = given.saturating_add(more.unwrap_or(Bytes::ZERO));
         }
         RECLAIMING.set(false);
         given
@@ -46,8 +52,30 @@ impl Reclaimers {
     /// What this process's pools hold without using it, as far as they say.
     pub(crate) fn cached(&self) -> Bytes {
         let callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        callbacks.iter().fold(Bytes::ZERO, |sum, (_, cached)| sum.saturating_add(cached()))
+        let told =
+            callbacks.iter().filter_map(|(_, cached)| self.contained("a callback for what is cached", || cached()));
+        told.fold(Bytes::ZERO, Bytes::saturating_add)
     }
+
+    /// Runs what a program gave us. A panic ends that alone: it is told, the first is kept, and nothing is returned.
+    pub(crate) fn contained<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
+        let caught = catch_unwind(AssertUnwindSafe(run));
+        let text = match &caught {
+            Ok(_) => return caught.ok(),
+            Err(reason) => format!("{what} panicked: {}", words_of(&**reason)),
+        };
+        tracing::error!("{text}");
+        self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
+        // What was thrown may itself panic when dropped.
+        std::mem::forget(caught);
+        None
+    }
+}
+
+/// The text of a panic, if it has one.
+fn words_of(reason: &(dyn Any + Send)) -> &str {
+    let text = reason.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("it said nothing")
 }
 
 impl fmt::Debug for Reclaimers {
@@ -106,20 +134,30 @@ impl Drop for Reclaimer {
 }
 
 impl Ledger {
+    /// The first panic of a reclaim callback, a callback that says what is cached, or a waker, in this process. Each is
+    /// also told to `tracing`; it ends nothing but the call it came from.
+    ///
+    /// ```
+    /// # use bursar_core::Bytes;
+    /// assert_eq!(bursar_ledger::Ledger::private(Bytes::gib(1)).callback_panic(), None);
+    /// ```
+    pub fn callback_panic(&self) -> Option<String> {
+        self.inner.reclaimers.panic.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Asks this process to give back what it borrows, as much as `bytes` more for `tenant` lack, if it may always have
     /// them. Answers whether something was given.
-    pub(crate) fn reclaim_here(&self, tenant: usize, bytes: Bytes) -> Result<bool, LedgerError> {
-        let desk = self.inner.desk()?;
+    pub(crate) fn reclaim_here(&self, tenant: usize, bytes: Bytes, patience: Patience) -> Result<bool, LedgerError> {
         let place = self.inner.book.place();
-        let borrows = desk.borrowers().iter().any(|(borrower, _)| *borrower == place);
-        let asked = desk.is_owed(tenant, bytes.get()) && borrows;
-        let lacking = bytes.saturating_sub(Bytes(desk.room()));
-        drop(desk);
+        let (asked, lacking) = self.inner.at_desk(patience, |desk| {
+            let borrows = desk.borrowers().iter().any(|(borrower, _)| *borrower == place);
+            (desk.is_owed(tenant, bytes.get()) && borrows, bytes.saturating_sub(Bytes(desk.room())))
+        })?;
         Ok(asked && self.inner.reclaimers.run(lacking) > Bytes::ZERO)
     }
 
     pub(crate) fn reclaim_for(&self, key: Key, bytes: Bytes) -> Result<bool, LedgerError> {
-        let tenant = self.inner.desk()?.tenant_of(key.node);
-        self.reclaim_here(tenant, bytes)
+        let tenant = self.inner.at_desk(Patience::Usual, |desk| desk.tenant_of(key.node))?;
+        self.reclaim_here(tenant, bytes, Patience::Usual)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::book::{BYTES_MAX, Key};
 use crate::layout::node;
+use crate::patience::Patience;
 use crate::process::Process;
 use crate::{Delegation, Ledger, LedgerAccount, delegation};
 use bursar_core::{Account, Bytes, Result};
@@ -67,7 +68,7 @@ impl Reservation {
 
     /// What can still be charged. Of one that draws on another: what that one has left, and what this one has in hand.
     pub fn undrawn(&self) -> Bytes {
-        let left = |node| self.ledger().inner.book.peek(node, node::LEFT) & BYTES_MAX;
+        let left = |node| self.ledger().inner.book.peek_left(node);
         Bytes(left(self.key().node) + self.draws_on().map_or(0, left))
     }
 
@@ -80,7 +81,7 @@ impl Reservation {
     pub fn split(&self, bytes: Bytes) -> Result<Self> {
         let inner = &self.ledger().inner;
         inner.check()?;
-        let split = inner.desk()?.split(self.key(), bytes.get());
+        let split = inner.at_desk(Patience::Usual, |desk| desk.split(self.key(), bytes.get()))?;
         let key = split.map_err(|refused| inner.refusal(refused, "reservations", bytes))?;
         Ok(Self::new(self.ledger().clone(), key))
     }
@@ -90,7 +91,7 @@ impl Reservation {
     pub fn shrink(&self, to: Bytes) -> Result<()> {
         let inner = &self.ledger().inner;
         inner.check()?;
-        let shrunk = inner.desk()?.shrink(self.key(), to.get());
+        let shrunk = inner.at_desk(Patience::Usual, |desk| desk.shrink(self.key(), to.get()))?;
         let excess = self.bytes().saturating_sub(to);
         shrunk.map_err(|refused| inner.refusal(refused, "reservations", excess))
     }
@@ -126,9 +127,9 @@ impl Account for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // A lock that cannot be had leaves it to the end of the process.
-        if let Ok(mut desk) = self.ledger().inner.desk() {
-            desk.close(self.key());
+        let inner = &self.ledger().inner;
+        if !inner.is_forked() {
+            inner.book.close(self.key());
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Waiting for one's turn without a thread of one's own.
 
 use crate::book::Entry;
+use crate::patience::{Patience, Unqueued};
 use crate::waiting::Request;
-use crate::{Ledger, Priority, Reservation};
+use crate::{Ledger, LedgerError, Priority, Reservation, Tenant};
 use bursar_core::{Bytes, Result};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// A reservation whose turn will come. It joins the queue when it is first polled, needs no runtime, and leaves the queue
 /// when it is dropped.
@@ -36,18 +38,51 @@ pub struct Reserving {
     bytes: Bytes,
     priority: Priority,
     entry: Option<Entry>,
+    /// Since when the lock could not be had.
+    stuck_since: Option<Instant>,
 }
 
 impl Reserving {
     pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, priority: Priority) -> Self {
-        Self { ledger, tenant, bytes, priority, entry: None }
+        Self { ledger, tenant, bytes, priority, entry: None, stuck_since: None }
     }
 
-    fn join(&self) -> Result<Entry> {
-        let tenant = self.ledger.tenant(&self.tenant)?.node()?;
+    fn join(&self) -> Result<Entry, Unqueued> {
+        let patience = Patience::poll(&self.ledger.inner);
+        let tenant = Tenant::of(&self.ledger, &self.tenant, patience)?.node(patience)?;
         self.ledger.inner.watch();
         self.ledger.inner.listen();
-        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority })
+        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, patience)
+    }
+
+    /// Goes on as far as it can without waiting for anybody.
+    fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, Unqueued> {
+        let inner = &self.ledger.inner;
+        inner.check()?;
+        let entry = match self.entry {
+            Some(entry) => entry,
+            None => *self.entry.insert(self.join()?),
+        };
+        // Entered before looking, so that a grant in between wakes it.
+        inner.bell.remember(entry, context.waker(), self.ledger.probe.as_ref());
+        if !inner.book.has_left_the_queue(entry) {
+            return Ok(None);
+        }
+        inner.bell.forget(entry);
+        let collected = self.ledger.collect(entry, Patience::poll(&self.ledger.inner));
+        if !matches!(collected, Err(LedgerError::Stuck { .. })) {
+            self.entry = None;
+        }
+        Ok(Some(collected?))
+    }
+
+    fn leave(&mut self) {
+        if let Some(entry) = self.entry.take()
+            && !self.ledger.inner.is_forked()
+        {
+            self.ledger.inner.bell.forget(entry);
+            self.ledger.cancel(entry);
+        }
     }
 }
 
@@ -55,34 +90,26 @@ impl Future for Reserving {
     type Output = Result<Reservation>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let entry = match self.entry {
-            Some(entry) => entry,
-            None => match self.join() {
-                Ok(entry) => *self.entry.insert(entry),
-                Err(error) => return Poll::Ready(Err(error)),
-            },
+        let stuck = match self.advance(context) {
+            Ok(advanced) => {
+                self.stuck_since = None;
+                return advanced.map_or(Poll::Pending, |reserved| Poll::Ready(Ok(reserved)));
+            }
+            Err(Unqueued::Stuck(stuck)) => stuck,
+            Err(Unqueued::Refused(error)) => return Poll::Ready(Err(error)),
         };
-        if let Err(error) = self.ledger.inner.check() {
-            return Poll::Ready(Err(error.into()));
+        if self.stuck_since.get_or_insert_with(Instant::now).elapsed() >= self.ledger.inner.patience() {
+            self.leave();
+            return Poll::Ready(Err(stuck.into()));
         }
-        // Entered before looking, so that a grant in between wakes it.
-        self.ledger.inner.bell.remember(entry, context.waker(), self.ledger.probe.as_ref());
-        if !self.ledger.inner.book.has_left_the_queue(entry) {
-            return Poll::Pending;
-        }
-        self.ledger.inner.bell.forget(entry);
-        self.entry = None;
-        Poll::Ready(self.ledger.collect(entry))
+        self.ledger.inner.listen();
+        self.ledger.inner.bell.try_later(context.waker(), &self.ledger.inner.book);
+        Poll::Pending
     }
 }
 
 impl Drop for Reserving {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry
-            && !self.ledger.inner.is_forked()
-        {
-            self.ledger.inner.bell.forget(entry);
-            self.ledger.cancel(entry);
-        }
+        self.leave();
     }
 }

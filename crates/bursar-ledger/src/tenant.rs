@@ -2,6 +2,7 @@
 
 use crate::book::Key;
 use crate::layout;
+use crate::patience::Patience;
 use crate::{Ledger, LedgerAccount, LedgerError, Priority, Reservation, Reserving};
 use bursar_core::{Bytes, Result};
 use std::time::Duration;
@@ -32,11 +33,13 @@ pub struct Tenant {
     name: String,
 }
 
+const _: () = assert!(Tenant::NAME_MAX <= layout::node::NAME_WORDS * layout::LETTERS, "a name fits its words");
+
 impl Tenant {
     /// Bytes a name may have.
-    const NAME_MAX: usize = layout::node::NAME_WORDS * 8;
+    const NAME_MAX: usize = 48;
 
-    pub(crate) fn of(ledger: &Ledger, name: &str) -> Result<Self, LedgerError> {
+    pub(crate) fn of(ledger: &Ledger, name: &str, patience: Patience) -> Result<Self, LedgerError> {
         ledger.inner.check()?;
         if name.len() > Self::NAME_MAX || name.contains('\0') {
             let why = "its name has more than 48 bytes, or a zero among them";
@@ -47,19 +50,18 @@ impl Tenant {
                 why,
             });
         }
-        let mut desk = ledger.inner.desk()?;
-        let node = desk.tenant(name).ok_or_else(|| ledger.inner.full("tenants"))?;
-        let key = desk.key(node);
-        drop(desk);
+        let key = ledger.inner.at_desk(patience, |desk| desk.tenant(name).map(|node| desk.key(node)))?;
+        let key = key.ok_or_else(|| ledger.inner.full("tenants"))?;
         Ok(Self { ledger: ledger.clone(), key, name: name.to_owned() })
     }
 
     /// Its number in the tree, unless the ledger was cleared.
-    pub(crate) fn node(&self) -> Result<usize, LedgerError> {
+    pub(crate) fn node(&self, patience: Patience) -> Result<usize, LedgerError> {
         let inner = &self.ledger.inner;
         inner.check()?;
         let cleared = || LedgerError::Cleared { file: inner.path() };
-        inner.desk()?.is_current(self.key).then_some(self.key.node).ok_or_else(cleared)
+        let current = inner.at_desk(patience, |desk| desk.is_current(self.key))?;
+        current.then_some(self.key.node).ok_or_else(cleared)
     }
 
     /// Its name.
@@ -69,35 +71,38 @@ impl Tenant {
 
     /// Says what it may always have, and what it may have at most. All guarantees together fit the limit.
     pub fn configure(&self, guarantee: Bytes, ceiling: Bytes) -> Result<(), LedgerError> {
-        let node = self.node()?;
+        let node = self.node(Patience::Usual)?;
         let wrong = |why| LedgerError::Tenant { tenant: self.name.clone(), guarantee, ceiling, why };
         if guarantee > ceiling {
             return Err(wrong("the guarantee is above the ceiling"));
         }
-        let mut desk = self.ledger.inner.desk()?;
-        if desk.guaranteed_to_others(node).saturating_add(guarantee.get()) > desk.of(0, layout::node::CEILING) {
-            return Err(wrong("all guarantees together would exceed the limit"));
-        }
-        desk.configure(node, guarantee.get(), ceiling.get());
-        Ok(())
+        let fits = self.ledger.inner.at_desk(Patience::Usual, |desk| {
+            let all = desk.guaranteed_to_others(node).saturating_add(guarantee.get());
+            let fits = all <= desk.of(0, layout::node::CEILING);
+            if fits {
+                desk.configure(node, guarantee.get(), ceiling.get());
+            }
+            fits
+        })?;
+        fits.then_some(()).ok_or_else(|| wrong("all guarantees together would exceed the limit"))
     }
 
     /// This process's account for the tenant: always the same one.
     pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
-        let key = self.ledger.inner.account(self.node()?)?;
+        let key = self.ledger.inner.account(self.node(Patience::Usual)?)?;
         Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.inner.credit))
     }
 
     /// Sets `bytes` aside, or refuses at once; if the tenant may always have them, after what this process borrows was
     /// asked back.
     pub fn reserve(&self, bytes: Bytes) -> Result<Reservation> {
-        self.ledger.reserve_now(self.node()?, bytes)
+        self.ledger.reserve_now(self.node(Patience::Usual)?, bytes)
     }
 
     /// Sets `bytes` aside, waiting for its turn until `deadline` has passed. If the tenant may always have them, every
     /// process that borrows is asked to give back, and the refusal names those that did not.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        self.ledger.reserve_waiting(self.node()?, bytes, deadline, priority)
+        self.ledger.reserve_waiting(|patience| self.node(patience), (bytes, deadline, priority))
     }
 
     /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.

@@ -3,6 +3,7 @@
 use crate::book::{BYTES_MAX, Entry, Key, Lack, Refused, Wanting};
 use crate::file::now_ms;
 use crate::layout::node;
+use crate::patience::{Patience, Unqueued};
 use crate::words::Words;
 use crate::{Ledger, LedgerError, Reservation};
 use bursar_core::{Bytes, Error, Result};
@@ -37,6 +38,8 @@ impl Default for Priority {
 pub(crate) const MEASURE_EVERY: Duration = Duration::from_millis(250);
 /// How often to look for the dead where the kernel does not tell.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Deadlines beyond this are none.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
@@ -46,122 +49,174 @@ pub(crate) struct Request {
     pub(crate) priority: Priority,
 }
 
+/// Why a request was not served by its deadline.
+struct Unserved {
+    lack: Lack,
+    /// There was room for the bytes, and none in the table.
+    full: bool,
+    /// Who has what its tenant may always have.
+    borrowers: Vec<(usize, u64)>,
+}
+
+/// A place in the queue, which is left when this is dropped.
+#[derive(Debug)]
+struct Queued<'a> {
+    ledger: &'a Ledger,
+    entry: Option<Entry>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            self.ledger.cancel(entry);
+        }
+    }
+}
+
 impl Ledger {
     pub(crate) fn reserve_now(&self, tenant: usize, bytes: Bytes) -> Result<Reservation> {
         self.inner.check()?;
-        self.measure()?;
+        self.measure(Patience::Usual)?;
         let mut reclaimed = false;
         loop {
-            let reserved = self.inner.desk()?.reserve(tenant, bytes.get().min(BYTES_MAX + 1));
-            match reserved {
+            let wanted = bytes.get().min(BYTES_MAX + 1);
+            match self.inner.at_desk(Patience::Usual, |desk| desk.reserve(tenant, wanted))? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
-                Err(Refused::Lack(_)) if !reclaimed && self.reclaim_here(tenant, bytes)? => reclaimed = true,
+                Err(Refused::Lack(_)) if !reclaimed && self.reclaim_here(tenant, bytes, Patience::Usual)? => {
+                    reclaimed = true;
+                }
                 Err(refused) => return Err(self.inner.refusal(refused, "reservations", bytes)),
             }
         }
     }
 
+    /// Reserves for the tenant that `find` finds, waiting for its turn. The lock is waited for no longer than for the turn.
     pub(crate) fn reserve_waiting(
         &self,
-        tenant: usize,
-        bytes: Bytes,
-        deadline: Duration,
-        priority: Priority,
+        find: impl FnOnce(Patience) -> Result<usize, LedgerError>,
+        (bytes, deadline, priority): (Bytes, Duration, Priority),
     ) -> Result<Reservation> {
-        let request = Request { tenant, bytes, priority };
-        let ends = Instant::now().checked_add(deadline);
+        let ends = Instant::now() + deadline.min(FOREVER);
+        let patience = Patience::deadline(ends);
+        let request = Request { tenant: find(patience)?, bytes, priority };
         let told_of_deaths = self.inner.watch();
-        let entry = self.join_queue(request)?;
+        let entry = self.join_queue(request, patience)?;
+        let mut queued = Queued { ledger: self, entry: Some(entry) };
         let book = &self.inner.book;
         loop {
             if book.has_left_the_queue(entry) {
-                return self.collect(entry);
+                let reserved = self.collect(entry, patience)?;
+                queued.entry = None;
+                return Ok(reserved);
             }
-            let left = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return self.leave_queue(entry, request);
+            let left = ends.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.leave_queue(&mut queued, entry, request, patience);
             }
-            let nap = [self.probe.is_some().then_some(MEASURE_EVERY), (!told_of_deaths).then_some(LOOK_EVERY), left];
+            let nap =
+                [self.probe.is_some().then_some(MEASURE_EVERY), (!told_of_deaths).then_some(LOOK_EVERY), Some(left)];
             book.words().wait(book.state_at(entry), book.waiting_state(entry), nap.into_iter().flatten().min());
             if book.has_left_the_queue(entry) {
                 continue;
             }
-            self.inner.check().inspect_err(|_| self.cancel(entry))?;
-            self.measure().inspect_err(|_| self.cancel(entry))?;
+            self.inner.check()?;
+            self.measure(patience)?;
             if !told_of_deaths {
-                self.inner.desk()?.bury_the_dead();
+                self.inner.at_desk(patience, |desk| desk.bury_the_dead())?;
             }
         }
     }
 
     /// Joins the queue, and asks back what others borrow if it is owed.
-    pub(crate) fn join_queue(&self, request: Request) -> Result<Entry> {
+    pub(crate) fn join_queue(&self, request: Request, patience: Patience) -> Result<Entry, Unqueued> {
         let Request { tenant, bytes, priority } = request;
         self.inner.check()?;
-        self.measure()?;
-        let mut desk = self.inner.desk()?;
-        let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
-        if bytes.get() > limit {
-            let remaining = desk.room();
-            return Err(self.inner.refusal(Lack { remaining, limit }.into(), "reservations", bytes));
-        }
+        self.measure(patience)?;
         let wanting = Wanting { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
-        let entry = desk.enqueue(wanting);
-        let entry = entry.map_err(|refused| self.inner.refusal(refused, "waiting requests", bytes))?;
-        let owed = desk.is_owed(tenant, bytes.get());
-        drop(desk);
+        let (entry, owed) = self.inner.at_desk(patience, |desk| {
+            let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
+            if bytes.get() > limit {
+                return (Err(Lack { remaining: desk.room(), limit }.into()), false);
+            }
+            (desk.enqueue(wanting), desk.is_owed(tenant, bytes.get()))
+        })?;
+        let entry = entry.map_err(|refused| {
+            let what = if matches!(refused, Refused::Full) { "waiting requests" } else { "reservations" };
+            self.inner.refusal(refused, what, bytes)
+        })?;
         if owed && !self.inner.book.has_left_the_queue(entry) {
-            self.ask_back_for(entry, request).inspect_err(|_| self.cancel(entry))?;
+            let mut queued = Queued { ledger: self, entry: Some(entry) };
+            self.ask_back_for(entry, request, patience)?;
+            queued.entry = None;
         }
         Ok(entry)
     }
 
     /// Has those who borrow asked to give back what an owner lacks: here at once, elsewhere by their bells.
-    fn ask_back_for(&self, entry: Entry, request: Request) -> Result<(), LedgerError> {
-        self.reclaim_here(request.tenant, request.bytes)?;
+    fn ask_back_for(&self, entry: Entry, request: Request, patience: Patience) -> Result<(), LedgerError> {
+        self.reclaim_here(request.tenant, request.bytes, patience)?;
         if !self.inner.book.has_left_the_queue(entry) {
-            let mut desk = self.inner.desk()?;
-            let lacking = request.bytes.get().saturating_sub(desk.room());
-            desk.ask_back(lacking);
+            self.inner.at_desk(patience, |desk| {
+                let lacking = request.bytes.get().saturating_sub(desk.room());
+                desk.ask_back(lacking);
+            })?;
         }
         Ok(())
     }
 
     /// Leaves the queue with what was granted.
-    pub(crate) fn collect(&self, entry: Entry) -> Result<Reservation> {
-        let key: Option<Key> = self.inner.desk()?.collect(entry);
+    pub(crate) fn collect(&self, entry: Entry, patience: Patience) -> Result<Reservation, LedgerError> {
+        let key: Option<Key> = self.inner.at_desk(patience, |desk| desk.collect(entry))?;
         let cleared = || LedgerError::Cleared { file: self.inner.path() };
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
 
+    /// Leaves the queue without waiting for anybody, giving back what was granted.
     pub(crate) fn cancel(&self, entry: Entry) {
-        // A lock that cannot be had leaves the entry to the end of the process.
-        if let Ok(mut desk) = self.inner.desk() {
-            desk.cancel(entry);
+        if !self.inner.is_forked() {
+            self.inner.book.cancel(entry);
         }
     }
 
     /// Leaves the queue without, unless something was granted at the last moment.
-    fn leave_queue(&self, entry: Entry, request: Request) -> Result<Reservation> {
+    fn leave_queue(
+        &self,
+        queued: &mut Queued<'_>,
+        entry: Entry,
+        request: Request,
+        patience: Patience,
+    ) -> Result<Reservation> {
         let Request { tenant, bytes, .. } = request;
-        let mut desk = self.inner.desk()?;
-        if let Some(key) = desk.collect(entry) {
-            return Ok(Reservation::new(self.clone(), key));
+        let left = self.inner.at_desk(patience, |desk| {
+            if let Some(key) = desk.collect(entry) {
+                return Ok(key);
+            }
+            let (ceiling, total) = (desk.of(tenant, node::CEILING), desk.of(tenant, node::TOTAL));
+            let remaining = desk.room().min(ceiling.saturating_sub(total));
+            let why = Unserved {
+                lack: Lack { remaining, limit: desk.of(0, node::CEILING).min(ceiling) },
+                full: remaining >= bytes.get() && !desk.has_room_for_a_node(),
+                borrowers: if desk.is_owed(tenant, bytes.get()) { desk.borrowers() } else { Vec::new() },
+            };
+            desk.cancel(entry);
+            Err(why)
+        })?;
+        queued.entry = None;
+        let Unserved { lack, full, borrowers } = match left {
+            Ok(key) => return Ok(Reservation::new(self.clone(), key)),
+            Err(why) => why,
+        };
+        if full {
+            return Err(self.inner.full("reservations").into());
         }
-        let remaining = desk.room().min(desk.of(tenant, node::CEILING).saturating_sub(desk.of(tenant, node::TOTAL)));
-        let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
-        let owed = desk.is_owed(tenant, bytes.get());
-        let borrowers = desk.borrowers();
-        desk.cancel(entry);
-        drop(desk);
-        if !owed || borrowers.is_empty() {
-            return Err(self.inner.refusal(Lack { remaining, limit }.into(), "reservations", bytes));
+        if borrowers.is_empty() {
+            return Err(self.inner.refusal(lack.into(), "reservations", bytes));
         }
         let name = |(place, bytes): (usize, u64)| {
             let (pid, name) = self.inner.name_of(place);
             format!("{name} (pid {pid}): {}", Bytes(bytes))
         };
         let by: Vec<String> = borrowers.into_iter().map(name).collect();
-        Err(Error::Withheld { requested: bytes, remaining: Bytes(remaining), by: by.join(", ").into() })
+        Err(Error::Withheld { requested: bytes, remaining: Bytes(lack.remaining), by: by.join(", ").into() })
     }
 }

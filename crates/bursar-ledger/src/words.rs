@@ -30,6 +30,13 @@ pub trait Words {
         }
     }
 
+    /// As [`Self::update`], but gives up if somebody else changes the word meanwhile.
+    #[inline(always)]
+    fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
+        let word = self.load(at);
+        change(word).is_some_and(|new| self.compare_exchange(at, word, new).is_ok())
+    }
+
     /// Adds to a word, and says what it was.
     fn fetch_add(&self, at: usize, value: u64) -> u64;
 

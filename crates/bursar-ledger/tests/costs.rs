@@ -4,6 +4,7 @@
 mod common;
 
 use bursar_core::{Account, Bytes, DeviceUuid};
+use bursar_ledger::book::Most;
 use bursar_ledger::{Ledger, Subject};
 use common::{Memory, PATIENCE, View, arrive};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -51,9 +52,9 @@ fn one_compare_and_swap() {
     };
     let count = |view: &View| (view.reads.load(SeqCst), view.writes.load(SeqCst));
     let before = count(book.words());
-    assert!(book.charge_left(key, 4096));
+    assert!(book.charge_once(key, 4096));
     let charged = count(book.words());
-    assert!(book.release_left(key, 4096, 1 << 20));
+    assert!(book.release_once(key, 4096, Most::new(1 << 20)));
     let released = count(book.words());
     assert_eq!((charged.0 - before.0, charged.1 - before.1), (1, 1), "one read and one compare-and-swap");
     assert_eq!((released.0 - charged.0, released.1 - charged.1), (2, 1), "two reads and one compare-and-swap");

@@ -2,6 +2,7 @@
 
 mod common;
 
+use bursar_ledger::layout::STEP_MAX;
 use common::scene::{OPERATIONS, repaired, scene, steps_of};
 use common::{die_quietly, survives};
 use std::sync::atomic::Ordering::SeqCst;
@@ -22,4 +23,16 @@ fn l6_a_death_before_any_write_of_any_operation_is_repaired_exactly() {
         }
     }
     assert!(deaths > 1_000, "{deaths} deaths are too few to mean anything");
+}
+
+/// Steps have lengths of their own, whatever the tables hold: the journal has room for each, and some to spare.
+#[test]
+fn l6_no_step_is_longer_than_the_journal() {
+    let longest = |run: fn(&common::scene::Scene)| {
+        let scene = scene();
+        run(&scene);
+        scene.actor.words().longest_step.load(SeqCst)
+    };
+    let (steps, what) = OPERATIONS.iter().map(|&(what, run)| (longest(run), what)).max().unwrap();
+    assert!((8..=STEP_MAX as u64 - 4).contains(&steps), "{what} makes {steps} changes in a step");
 }

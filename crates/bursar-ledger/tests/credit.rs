@@ -2,7 +2,7 @@
 
 mod common;
 
-use bursar_ledger::book::{Book, Key};
+use bursar_ledger::book::{Book, Key, Most};
 use common::{Memory, PATIENCE, View, arrive};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -19,7 +19,7 @@ fn account(book: &Book<View>, held: bool) -> Key {
     drop(desk);
     if !held {
         book.charge(key, 1, SHARE - 1, PATIENCE).unwrap().unwrap();
-        assert!(book.release_left(key, 1, SHARE));
+        assert!(book.release_left(key, 1, Most::new(SHARE)));
     }
     key
 }
@@ -39,7 +39,7 @@ fn ask(gives: u64, takes: u64) -> u64 {
     *asker.words().meanwhile.lock().unwrap() = Some(Box::new(move |write| {
         if write == began + gives {
             let book = memory.process(2);
-            if !book.release_left(of_giver, SHARE, SHARE) {
+            if !book.release_left(of_giver, SHARE, Most::new(SHARE)) {
                 book.release(of_giver, SHARE, SHARE);
             }
             given = true;

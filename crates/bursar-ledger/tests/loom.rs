@@ -2,7 +2,7 @@
 //! allows: the real code on loom's atomics. Built with `--cfg loom`.
 #![cfg(loom)]
 
-use bursar_ledger::book::{Book, Key, Wanting};
+use bursar_ledger::book::{Book, Key, Most, Wanting, unsealed};
 use bursar_ledger::layout::{Layout, header, node, process, waiter};
 use bursar_ledger::words::Words;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -25,8 +25,9 @@ struct Memory {
 impl Memory {
     fn new(total: u64) -> Arc<Self> {
         let mut shared = vec![header::LOCK];
-        shared.extend((1..5).flat_map(|at| [LAYOUT.node_at(at) + node::LEFT, LAYOUT.node_at(at) + node::RETURNED]));
-        shared.extend((0..1).map(|at| LAYOUT.waiter_at(at) + waiter::STATE));
+        let of_nodes = [node::LEFT, node::RETURNED, node::CLOSED];
+        shared.extend((1..5).flat_map(|at| of_nodes.map(|field| LAYOUT.node_at(at) + field)));
+        shared.extend([waiter::STATE, waiter::ABANDONED].map(|field| LAYOUT.waiter_at(0) + field));
         let memory = Arc::new(Self {
             shared: shared.into_iter().map(|at| (at, AtomicU64::new(0))).collect(),
             guarded: (0..LAYOUT.words()).map(|_| Plain::new(0)).collect(),
@@ -137,13 +138,18 @@ fn charge(book: &Book<View>, key: Key, bytes: u64, credit: u64) -> bool {
 }
 
 fn release(book: &Book<View>, key: Key, bytes: u64, keep: u64) {
-    if !book.release_left(key, bytes, keep) {
+    if !book.release_left(key, bytes, Most::new(keep)) {
         book.release(key, bytes, keep);
     }
 }
 
+/// A word that only the lock's owner changes.
+fn value(memory: &Arc<Memory>, at: usize) -> u64 {
+    unsealed(memory.guarded[at].load(SeqCst)).unwrap()
+}
+
 fn charged(memory: &Arc<Memory>) -> u64 {
-    memory.guarded[LAYOUT.node_at(0) + node::TOTAL].load(SeqCst)
+    value(memory, LAYOUT.node_at(0) + node::TOTAL)
 }
 
 /// Credit against its revocation: each takes half of what there is and gives it back. Neither is ever refused, whatever
@@ -200,7 +206,7 @@ fn l6_a_lock_and_its_journal_are_taken_over() {
                 thread::spawn(move || {
                     let book = memory.dying(1, nth);
                     if let Ok(mut desk) = book.lock(PATIENCE) {
-                        drop(desk.charge(others, 3, 1));
+                        let _ = desk.charge(others, 3, 1);
                     }
                 })
             };
@@ -230,7 +236,7 @@ fn l4_a_grant_meets_a_release_and_a_cancellation() {
                 thread::spawn(move || release(&memory.process(1), others, 2, 2))
             };
             let book = memory.process(0);
-            let tenant = memory.guarded[LAYOUT.node_at(mine.node) + node::PARENT].load(SeqCst) as usize;
+            let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
             let wanting = Wanting { tenant, bytes: 2, priority: 0, since: 0 };
             let entry = book.lock(PATIENCE).unwrap().enqueue(wanting).unwrap();
             if cancels {
@@ -251,6 +257,60 @@ fn l4_a_grant_meets_a_release_and_a_cancellation() {
             assert_eq!(book.lock(PATIENCE).unwrap().contradiction(), None);
             let waiting = LAYOUT.process_at(0) + process::WANTED;
             assert_eq!(memory.guarded[waiting].load(SeqCst), 0);
+        });
+    }
+}
+
+/// One gives up, without waiting, what the other may just be granting it.
+#[test]
+fn l4_a_request_given_up_without_the_lock_meets_its_grant() {
+    model(2, || {
+        let (memory, mine, others) = two(2);
+        assert!(charge(&memory.process(1), others, 2, 0));
+        let book = memory.process(0);
+        let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
+        let wanting = Wanting { tenant, bytes: 2, priority: 0, since: 0 };
+        let entry = book.lock(PATIENCE).unwrap().enqueue(wanting).unwrap();
+        let other = {
+            let memory = Arc::clone(&memory);
+            thread::spawn(move || release(&memory.process(1), others, 2, 0))
+        };
+        book.cancel(entry);
+        other.join().unwrap();
+        let mut desk = book.lock(PATIENCE).unwrap();
+        desk.gather(tenant);
+        assert_eq!((desk.contradiction(), desk.queue().len()), (None, 0));
+        drop(desk);
+        assert_eq!(charged(&memory), 0);
+    });
+}
+
+/// One gives a reservation up without waiting, while the other has the lock and may die with it at any write.
+#[test]
+fn l6_a_reservation_given_up_without_the_lock_returns_whoever_dies() {
+    for nth in (0..40).chain([1000]) {
+        model(2, move || {
+            let (memory, mine, others) = two(4);
+            let book = memory.process(0);
+            let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
+            let reservation = book.lock(PATIENCE).unwrap().reserve(tenant, 2).unwrap();
+            let other = {
+                let memory = Arc::clone(&memory);
+                thread::spawn(move || {
+                    let book = memory.dying(1, nth);
+                    if let Ok(mut desk) = book.lock(PATIENCE) {
+                        let _ = desk.charge(others, 1, 0);
+                    }
+                })
+            };
+            book.close(reservation);
+            other.join().unwrap();
+            memory.dead[1].store(true, SeqCst);
+            let mut desk = book.lock(PATIENCE).unwrap();
+            desk.bury_the_dead();
+            assert_eq!(desk.contradiction(), None);
+            drop(desk);
+            assert_eq!(charged(&memory), 0);
         });
     }
 }

@@ -52,6 +52,28 @@ fn l4_a_passed_deadline_leaves_no_trace() {
     assert_eq!(ledger.available().unwrap(), Bytes(100));
 }
 
+/// Room for all, and no row in the table: the refusal says what is full, whoever wraps it.
+#[test]
+fn l4_a_full_table_is_named_where_one_waited_for_it() {
+    let ledger = Ledger::private(Bytes::gib(8));
+    let mut kept = Vec::new();
+    let full = loop {
+        match ledger.reserve(Bytes(1)) {
+            Ok(one) => kept.push(one),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert!(full.contains("no room for more reservations"), "{full}");
+    let refused = ledger.reserve_within(Bytes(1), Duration::from_millis(1), Priority::HIGH).unwrap_err();
+    assert_eq!(refused.to_string(), full);
+    assert!(!refused.is_capacity(), "less would not fit either");
+    // Whoever waits for a row gets the next one.
+    let mut turn = pin!(ledger.reserve_async(Bytes(1), Priority::NORMAL));
+    assert!(poll(turn.as_mut(), Waker::noop()).is_pending());
+    drop(kept.pop());
+    assert!(poll(turn.as_mut(), Waker::noop()).is_ready());
+}
+
 #[derive(Default)]
 struct Count(AtomicUsize);
 

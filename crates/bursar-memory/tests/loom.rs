@@ -409,7 +409,7 @@ fn p8_a_full_magazine_counts_again_and_loses_nothing() {
 mod credit;
 
 #[test]
-fn l1_two_payers_never_spend_more_than_there_is_and_nothing_is_lost() {
+fn b12_two_payers_never_spend_more_than_there_is_and_nothing_is_lost() {
     model(|| {
         let credit = Arc::new(credit::Credit::new(3));
         let other = {

@@ -26,7 +26,7 @@ fn allocate(memory: &Tenant<Shared>, bytes: u64, stream: Stream) -> Result<Devic
 }
 
 #[test]
-fn l1_a_quota_is_exact_at_the_limit_wherever_its_change_lies() {
+fn b12_a_quota_is_exact_at_the_limit_wherever_its_change_lies() {
     let (context, pool) = pool();
     let quota = Quota::of(Bytes::mib(64));
     let memory = tenant(&quota, &pool);
@@ -52,7 +52,7 @@ fn l1_a_quota_is_exact_at_the_limit_wherever_its_change_lies() {
 }
 
 #[test]
-fn l1_the_sum_granted_never_exceeds_the_limit_and_what_fits_is_granted() {
+fn b12_the_sum_granted_never_exceeds_the_limit_and_what_fits_is_granted() {
     let (context, pool) = pool();
     const SHARE: u64 = 1 << 20;
     const THREADS: u64 = 8;
@@ -79,7 +79,7 @@ fn l1_the_sum_granted_never_exceeds_the_limit_and_what_fits_is_granted() {
 }
 
 #[test]
-fn l1_tenants_of_one_pool_do_not_touch_each_others_quotas() {
+fn b12_tenants_of_one_pool_do_not_touch_each_others_quotas() {
     let (context, pool) = pool();
     let stream = context.create_stream(0).expect("room");
     let quotas = [Quota::of(Bytes::mib(1)), Quota::of(Bytes::mib(2))];
@@ -92,7 +92,7 @@ fn l1_tenants_of_one_pool_do_not_touch_each_others_quotas() {
 }
 
 #[test]
-fn l1_a_quota_lowered_below_what_is_granted_refuses_until_enough_has_come_back() {
+fn b12_a_quota_lowered_below_what_is_granted_refuses_until_enough_has_come_back() {
     let (context, pool) = pool();
     let stream = context.create_stream(0).expect("room");
     let quota = Quota::of(Bytes::mib(4));
@@ -108,7 +108,7 @@ fn l1_a_quota_lowered_below_what_is_granted_refuses_until_enough_has_come_back()
 }
 
 #[test]
-fn l1_what_the_pool_cannot_grant_costs_nothing_and_refusals_are_told() {
+fn b12_what_the_pool_cannot_grant_costs_nothing_and_refusals_are_told() {
     #[derive(Debug, Default)]
     struct Refusals(AtomicU64);
     impl Observer for Refusals {

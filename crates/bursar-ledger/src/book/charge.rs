@@ -1,6 +1,6 @@
 //! Charging and releasing where one compare-and-swap does not do.
 
-use super::{ACCOUNT, Book, Desk, Key, Lack, Stuck};
+use super::{ACCOUNT, Book, Desk, Key, Lack, NoLock};
 use crate::layout::{header, node};
 use crate::words::Words;
 use std::time::Duration;
@@ -29,6 +29,7 @@ impl<W: Words> Desk<'_, W> {
         if !self.is_current(key) {
             return Err(Refused::Cleared);
         }
+        self.settle_path(key.node);
         if self.charge_easily(key.node, bytes, credit) {
             return Ok(());
         }
@@ -36,7 +37,6 @@ impl<W: Words> Desk<'_, W> {
             let left = self.left(key.node);
             return Err(Lack { remaining: left, limit: self.of(key.node, node::TOTAL) }.into());
         }
-        self.finish();
         self.bury_the_dead();
         let parent = self.parent(key.node);
         self.gather(parent);
@@ -71,13 +71,13 @@ impl<W: Words> Desk<'_, W> {
     }
 
     /// Puts back what was charged. An account keeps `keep` of it as credit if it may.
-    fn release(&mut self, key: Key, bytes: u64, keep: u64) {
+    pub(super) fn release(&mut self, key: Key, bytes: u64, keep: u64) {
         if !self.is_current(key) {
             return;
         }
-        let left = self.left(key.node).saturating_add(bytes);
+        self.settle_path(key.node);
+        let left = self.left(key.node).saturating_add(bytes).min(self.not_in_parts(key.node));
         self.put_left(key.node, left);
-        let left = self.left(key.node);
         if self.of(key.node, node::KIND) == ACCOUNT {
             let keep = if self.is_pressed(key.node) { 0 } else { keep };
             self.give_up_credit(key.node, left.saturating_sub(keep));
@@ -89,27 +89,7 @@ impl<W: Words> Desk<'_, W> {
 
 impl<W: Words> Book<W> {
     /// Charges behind the lock: see [`Desk::charge`].
-    pub fn charge(&self, key: Key, bytes: u64, credit: u64, patience: Duration) -> Result<Result<(), Refused>, Stuck> {
+    pub fn charge(&self, key: Key, bytes: u64, credit: u64, patience: Duration) -> Result<Result<(), Refused>, NoLock> {
         Ok(self.lock(patience)?.charge(key, bytes, credit))
-    }
-
-    /// Releases without ever waiting: behind the lock if it is free, and else by a note to whoever has it.
-    pub fn release(&self, key: Key, bytes: u64, keep: u64) {
-        if let Some(mut desk) = self.lock_if_free() {
-            desk.release(key, bytes, keep);
-            return;
-        }
-        // The life is looked at once more, since a forced clearing may have given the node to somebody else.
-        if self.peek(key.node, node::LIFE) == key.life {
-            self.words.fetch_add(self.layout.node_at(key.node) + node::RETURNED, bytes);
-            if let Some(mut desk) = self.lock_or_leave_a_note() {
-                desk.fold_everything();
-                desk.serve();
-            }
-        }
-    }
-
-    fn lock_if_free(&self) -> Option<Desk<'_, W>> {
-        self.lock(Duration::ZERO).ok()
     }
 }

@@ -1,12 +1,16 @@
 //! Whether a ledger's figures agree with each other.
 
 use super::{ACCOUNT, BYTES_MAX, Desk, FREE, RESERVATION, ROOT, TENANT};
-use crate::layout::{header, node, waiter};
+use crate::layout::{header, node, process, waiter};
 use crate::words::Words;
 
 impl<W: Words> Desk<'_, W> {
     /// What does not agree, if something does not.
     pub fn contradiction(&self) -> Option<String> {
+        self.look_at_every_word();
+        if let Some(at) = self.damage() {
+            return Some(format!("{} is no value", self.book.layout.name_of(at)));
+        }
         let high = self.get(header::NODES_HIGH) as usize;
         if self.of(0, node::KIND) != ROOT || high > self.book.layout.nodes {
             return Some("its first node is not the device".to_owned());
@@ -18,6 +22,36 @@ impl<W: Words> Desk<'_, W> {
             return Some("its queue is not as long as it says".to_owned());
         }
         (0..self.book.layout.nodes).find_map(|node| self.contradiction_at(node, high))
+    }
+
+    /// Finds any word that is damaged.
+    fn look_at_every_word(&self) {
+        let layout = self.book.layout;
+        let of_header = [
+            header::NODES_HIGH,
+            header::PLACES_HIGH,
+            header::WAITING,
+            header::TICKET,
+            header::UNMANAGED,
+            header::JOURNAL,
+        ];
+        let of_processes = (0..layout.places).flat_map(|place| {
+            let fields = (0..process::NAME + process::NAME_WORDS).filter(|&field| field != process::BELL);
+            fields.map(move |field| layout.process_at(place) + field)
+        });
+        let of_waiters = layout.waiter_at(0)..layout.waiter_at(layout.waiters);
+        for at in of_header.into_iter().chain(of_processes).chain(of_waiters) {
+            self.get(at);
+        }
+        for node in 0..layout.nodes {
+            for field in (node::CLOSED..node::WORDS).filter(|&field| field != node::FOLDED) {
+                self.of(node, field);
+            }
+            self.peek_left(node);
+            if self.of(node, node::KIND) != FREE {
+                self.returned(node);
+            }
+        }
     }
 
     fn contradiction_at(&self, node: usize, high: usize) -> Option<String> {
@@ -39,7 +73,7 @@ impl<W: Words> Desk<'_, W> {
             return Some(format!("account {node} is part of nothing"));
         }
         let parts = self.parts(node).map(|part| self.of(part, node::TOTAL)).fold(0, u64::saturating_add);
-        let (left, total) = (self.of(node, node::LEFT) & BYTES_MAX, self.of(node, node::TOTAL));
+        let (left, total) = (self.peek_left(node), self.of(node, node::TOTAL));
         let agrees = match kind {
             ROOT | TENANT => total == parts,
             // A process may have given back more than it took: whoever decides about the node next cuts that off.

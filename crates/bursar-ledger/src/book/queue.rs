@@ -5,7 +5,7 @@
 //! waits for; one that only its own tenant's ceiling holds up, or that is larger than all there could be, holds up its own
 //! tenant or nobody.
 
-use super::{Book, Desk, Key, RESERVATION, Refused, TENANT};
+use super::{Book, Desk, Key, RESERVATION, Refused, TENANT, sealed};
 use crate::layout::{header, node, process, waiter};
 use crate::words::Words;
 use std::cmp::Reverse;
@@ -29,6 +29,18 @@ pub struct Wanting {
     pub priority: u64,
     /// Since when, in milliseconds since 1970.
     pub since: u64,
+}
+
+/// Which life of an entry a state is of.
+const fn lives(state: u64) -> u64 {
+    state / (waiter::STATES + 1)
+}
+
+impl Entry {
+    /// Which life of its place it is.
+    pub(super) const fn life(self) -> u64 {
+        lives(self.state)
+    }
 }
 
 impl<W: Words> Desk<'_, W> {
@@ -81,8 +93,8 @@ impl<W: Words> Desk<'_, W> {
             self.put_waiter(index, field, value);
         }
         self.put_state(index, waiter::WAITING);
-        self.set(header::TICKET, ticket + 1);
-        self.set(header::WAITING, self.get(header::WAITING) + 1);
+        self.set(header::TICKET, ticket.saturating_add(1));
+        self.set(header::WAITING, self.get(header::WAITING).saturating_add(1));
         self.finish();
         let state = self.waiter(index, waiter::STATE);
         self.bury_the_dead();
@@ -93,16 +105,29 @@ impl<W: Words> Desk<'_, W> {
 
     /// Leaves the queue, giving back what was granted meanwhile.
     pub fn cancel(&mut self, entry: Entry) {
-        if let Some(state) = self.state_of(entry) {
-            if state == waiter::GRANTED {
-                let key = self.key(self.waiter(entry.index, waiter::NODE) as usize);
-                self.forget(entry.index);
-                self.close(key);
-            } else {
-                self.forget(entry.index);
-            }
+        if self.state_of(entry).is_some() {
+            self.drop_entry(entry.index);
             self.serve();
         }
+    }
+
+    /// Takes an entry out of the queue and gives back what it was granted, in one step: nobody but the entry knows of that
+    /// node, and nobody has a handle to hold something of it.
+    pub(super) fn drop_entry(&mut self, entry: usize) {
+        let granted = self.waiter(entry, waiter::STATE) & waiter::STATES == waiter::GRANTED;
+        let node = self.waiter(entry, waiter::NODE) as usize;
+        if granted && self.exists(node) {
+            self.settle_path(node);
+            self.give(self.parent(node), self.of(node, node::TOTAL));
+            self.uproot(node);
+        }
+        self.forget(entry);
+    }
+
+    /// Whether the entry was left by a note.
+    pub(super) fn is_abandoned(&self, entry: usize) -> bool {
+        let state = self.waiter(entry, waiter::STATE);
+        state & waiter::STATES != waiter::FREE && self.waiter(entry, waiter::ABANDONED) == lives(state)
     }
 
     /// Leaves the queue with what was granted, if something was.
@@ -165,7 +190,7 @@ impl<W: Words> Desk<'_, W> {
             return;
         }
         while let Some(entry) = self.next_in_turn() {
-            if !self.grant(entry) {
+            if !self.grant(entry) || self.is_damaged() {
                 return;
             }
         }
@@ -259,14 +284,14 @@ impl<W: Words> Desk<'_, W> {
 impl<W: Words> Book<W> {
     /// Whether the entry is no longer in the queue, seen without the lock.
     pub fn has_left_the_queue(&self, entry: Entry) -> bool {
-        self.words.load(self.state_at(entry)) != entry.state
+        self.words.load(self.state_at(entry)) != self.waiting_state(entry)
     }
 
     /// Wakes everyone of this process who sleeps in the queue, to look around.
     pub fn wake_own_waiters(&self) {
         for entry in 0..self.layout.waiters {
             let at = self.layout.waiter_at(entry);
-            if self.words.load(at + waiter::OWNER) == self.place as u64 + 1 {
+            if self.words.load(at + waiter::OWNER) == sealed(self.place as u64 + 1) {
                 self.words.wake(at + waiter::STATE, u32::MAX);
             }
         }
@@ -279,6 +304,6 @@ impl<W: Words> Book<W> {
 
     /// What that word reads while the entry waits.
     pub const fn waiting_state(&self, entry: Entry) -> u64 {
-        entry.state
+        sealed(entry.state)
     }
 }

@@ -1,12 +1,14 @@
 //! What the dead left behind, and who comes and goes.
 
 use super::{Desk, FREE, RESERVATION};
-use crate::layout::{header, node, packed, process, waiter};
+use crate::layout::{header, node, process, spelled, waiter};
 use crate::words::Words;
 
 impl<W: Words> Desk<'_, W> {
     /// Gives back what belongs to processes that no longer live. Answers whether there were any.
     pub fn bury_the_dead(&mut self) -> bool {
+        // Whoever is refused after this must not be refused for what somebody has already given up.
+        self.digest_notes();
         let places = (self.get(header::PLACES_HIGH) as usize).min(self.book.layout.places);
         let mut any = false;
         for place in 0..places {
@@ -25,22 +27,27 @@ impl<W: Words> Desk<'_, W> {
     /// Gives back everything at a place, in small steps: whoever dies at it leaves less for the next.
     pub(super) fn bury(&mut self, place: usize) {
         let owner = place as u64 + 1;
+        self.drop_entries_of(owner);
         // A reservation that is drawn on goes to nobody, so each round leaves fewer nodes of this owner.
         for node in self.nodes().rev() {
             if self.of(node, node::KIND) != FREE && self.of(node, node::OWNER) == owner {
                 self.leave(node);
             }
         }
-        for entry in 0..self.book.layout.waiters {
-            let at = self.book.layout.waiter_at(entry);
-            if self.get(at + waiter::STATE) & waiter::STATES != waiter::FREE && self.get(at + waiter::OWNER) == owner {
-                self.forget(entry);
-            }
-        }
         let at = self.book.layout.process_at(place);
         let life = self.get(at + process::STATE) & !process::TAKEN;
         self.set(at + process::STATE, life);
         self.finish();
+    }
+
+    /// Before the nodes of an owner are given back: an entry that was granted names one of them.
+    fn drop_entries_of(&mut self, owner: u64) {
+        for entry in 0..self.book.layout.waiters {
+            let at = self.book.layout.waiter_at(entry);
+            if self.get(at + waiter::STATE) & waiter::STATES != waiter::FREE && self.get(at + waiter::OWNER) == owner {
+                self.drop_entry(entry);
+            }
+        }
     }
 
     /// Takes the place this process has the lock of, after giving back what a dead predecessor left there.
@@ -58,7 +65,7 @@ impl<W: Words> Desk<'_, W> {
             (process::WANTED, 0),
             (process::STATE, life | process::TAKEN),
         ];
-        for (at_word, word) in packed::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
+        for (at_word, word) in spelled::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
             self.set(at + process::NAME + at_word, word);
         }
         for (field, value) in fields {
@@ -72,20 +79,30 @@ impl<W: Words> Desk<'_, W> {
 
     /// Leaves: gives back what nothing is held of. Answers whether that was everything, so that the place is free.
     pub fn depart(&mut self) -> bool {
-        let me = self.me();
-        let mine: Vec<usize> = self.nodes().filter(|&node| self.of(node, node::OWNER) == me).collect();
-        let holding = mine.iter().any(|&node| self.held(node) > 0);
-        if holding {
-            for node in mine {
-                let key = self.key(node);
-                self.close(key);
-            }
-        } else {
-            self.bury(self.book.place);
-        }
-        self.finish();
+        let everything = self.depart_from(self.book.place);
         self.serve();
-        !holding
+        // In a damaged ledger nobody knows what is held: the place is kept.
+        everything && !self.is_damaged()
+    }
+
+    /// Gives back what nothing is held of at a place. Answers whether that was everything.
+    pub(super) fn depart_from(&mut self, place: usize) -> bool {
+        let owner = place as u64 + 1;
+        self.drop_entries_of(owner);
+        let mine = |desk: &Self, node: usize| desk.exists(node) && desk.of(node, node::OWNER) == owner;
+        let nodes: Vec<usize> = self.nodes().filter(|&node| mine(self, node)).collect();
+        let holding = nodes.iter().any(|&node| self.held(node) > 0);
+        if !holding {
+            self.bury(place);
+            return true;
+        }
+        for node in nodes {
+            // Closing one may have taken others along.
+            if mine(self, node) {
+                self.close_node(node);
+            }
+        }
+        false
     }
 
     /// Forgets everything: every account, reservation, tenant and waiting request. Keys of them mean nothing from here on.
@@ -100,11 +117,14 @@ impl<W: Words> Desk<'_, W> {
         // Parts first, so that each step leaves a tree whose figures agree.
         while let Some(leaf) = self.nodes().skip(1).find(|&node| self.exists(node) && self.parts(node).next().is_none())
         {
-            self.left(leaf);
+            self.settle_path(leaf);
             let (parent, total) = (self.parent(leaf), self.of(leaf, node::TOTAL));
             self.give(parent, total);
             self.uproot(leaf);
             self.finish();
+            if self.is_damaged() {
+                return;
+            }
         }
         self.put(0, node::TOTAL, 0);
         self.set_limit(limit);
@@ -124,7 +144,6 @@ impl<W: Words> Desk<'_, W> {
                 undrawn = undrawn.saturating_add(self.left(node));
             }
         }
-        self.finish();
         (held, undrawn)
     }
 }

@@ -41,12 +41,13 @@ impl<W: Words> Desk<'_, W> {
         }
         let (node, parent) = (key.node, self.parent(key.node));
         if self.of(node, node::KIND) == RESERVATION {
+            self.settle(node);
             let (left, total) = (self.left(node), self.of(node, node::TOTAL));
             if left < bytes {
                 return Err(Lack { remaining: left, limit: total }.into());
             }
             self.put_left(node, left - bytes);
-            self.put_total(node, total - bytes);
+            self.put_total(node, total.saturating_sub(bytes));
         } else {
             self.gather(parent);
             self.pull(parent, bytes)?;
@@ -64,13 +65,14 @@ impl<W: Words> Desk<'_, W> {
         if !self.is_current(key) {
             return Err(Refused::Cleared);
         }
+        self.settle_path(key.node);
         let (left, total) = (self.left(key.node), self.of(key.node, node::TOTAL));
         let excess = total.saturating_sub(to);
         if self.of(key.node, node::KIND) != RESERVATION || left < excess {
             return Err(Lack { remaining: left, limit: total }.into());
         }
         self.put_left(key.node, left - excess);
-        self.put_total(key.node, total - excess);
+        self.put_total(key.node, total.saturating_sub(excess));
         self.give(self.parent(key.node), excess);
         self.finish();
         self.serve();
@@ -80,20 +82,25 @@ impl<W: Words> Desk<'_, W> {
     /// Gives up a node of this process: what is left returns, what is held stays until the process has ended, and a
     /// reservation that others draw on stays until they are gone too.
     pub fn close(&mut self, key: Key) {
-        if !self.is_current(key) {
-            return;
+        if self.is_current(key) {
+            self.close_node(key.node);
+            self.serve();
         }
-        let node = key.node;
+    }
+
+    pub(super) fn close_node(&mut self, node: usize) {
         if self.held(node) == 0 {
             self.leave(node);
-        } else {
-            let (left, total) = (self.left(node), self.of(node, node::TOTAL));
-            self.put_left(node, 0);
-            self.put_total(node, total - left);
-            self.give(self.parent(node), left);
+            return;
         }
-        self.finish();
-        self.serve();
+        self.settle_path(node);
+        let (left, total) = (self.left(node), self.of(node, node::TOTAL));
+        if left > 0 {
+            self.put_left(node, 0);
+            self.put_total(node, total.saturating_sub(left));
+            self.give(self.parent(node), left);
+            self.finish();
+        }
     }
 
     /// Takes a node away for its owner, or leaves it to those who draw on it.
@@ -102,7 +109,7 @@ impl<W: Words> Desk<'_, W> {
         if !parts.is_empty() {
             // What the giver held itself is theirs to draw on as well.
             let drawn = parts.into_iter().fold(0, u64::saturating_add);
-            self.left(node);
+            self.settle(node);
             self.put_left(node, self.of(node, node::TOTAL).saturating_sub(drawn));
             self.put(node, node::OWNER, 0);
             self.finish();
@@ -111,10 +118,13 @@ impl<W: Words> Desk<'_, W> {
         let mut node = node;
         loop {
             let parent = self.parent(node);
-            self.left(node);
+            self.settle_path(node);
             self.give(parent, self.of(node, node::TOTAL));
             self.uproot(node);
             self.finish();
+            if self.is_damaged() {
+                return;
+            }
             // The last who drew on a reservation whose giver is gone takes it along.
             let orphan = self.of(parent, node::KIND) == RESERVATION && self.of(parent, node::OWNER) == 0;
             if !orphan || self.parts(parent).next().is_some() {

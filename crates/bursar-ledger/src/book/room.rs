@@ -16,7 +16,7 @@ pub struct Lack {
 impl<W: Words> Desk<'_, W> {
     /// What all may have together: the limit, or less where others use more of the device than the limit leaves them.
     pub fn cap(&self) -> u64 {
-        let all = self.get(header::TOTAL).saturating_sub(self.get(header::UNMANAGED));
+        let all = self.of(0, node::GUARANTEE).saturating_sub(self.get(header::UNMANAGED));
         self.of(0, node::CEILING).min(all)
     }
 
@@ -121,39 +121,36 @@ impl<W: Words> Desk<'_, W> {
         for &account in &accounts {
             self.freeze(account);
         }
+        if !from_tenants {
+            self.settle(parent);
+        }
         for account in accounts {
-            let left = self.left(account);
-            if left > 0 {
-                self.give_up_credit(account, left);
-            }
+            self.settle(account);
+            self.give_up_credit(account, self.left(account));
             self.finish();
         }
     }
 
+    /// Gives credit of an account back to what it is part of; both are settled. Nothing is finished.
     pub(super) fn give_up_credit(&mut self, account: usize, bytes: u64) {
         let (left, total) = (self.left(account), self.of(account, node::TOTAL));
         let bytes = bytes.min(left).min(total);
+        if bytes == 0 {
+            return;
+        }
         self.put_left(account, left - bytes);
         self.put_total(account, total - bytes);
         self.give(self.parent(account), bytes);
     }
 
-    /// Puts back everything that was returned without the lock, and gives up credit that may not be kept.
-    pub(super) fn fold_everything(&mut self) {
-        for node in self.nodes() {
-            if self.of(node, node::RETURNED) == self.of(node, node::FOLDED) {
-                continue;
-            }
-            let left = self.left(node);
-            if self.is_pressed(node) {
-                self.give_up_credit(node, left);
-            }
-            self.finish();
-        }
+    /// What is used of the device outside this ledger, as last measured.
+    pub fn unmanaged(&self) -> u64 {
+        self.get(header::UNMANAGED)
     }
 
     /// Says what is used of the device outside this ledger.
     pub fn set_unmanaged(&mut self, bytes: u64) {
+        let bytes = bytes.min(super::BYTES_MAX);
         if self.get(header::UNMANAGED) != bytes {
             self.set(header::UNMANAGED, bytes);
             self.after_change();
@@ -163,13 +160,13 @@ impl<W: Words> Desk<'_, W> {
     /// What is held of a reservation and of what draws on it, and what nobody has drawn.
     pub fn sums_below(&mut self, node: usize) -> (u64, u64) {
         let parts: Vec<usize> = self.parts(node).collect();
-        let (mut held, mut undrawn) = (self.held(node), self.left(node));
+        let mut held = self.held(node);
+        let mut undrawn = self.left(node);
         for part in parts {
             let (below, left) = self.sums_below(part);
             held = held.saturating_add(below);
             undrawn = undrawn.saturating_add(left);
         }
-        self.finish();
         (held, undrawn)
     }
 
@@ -177,7 +174,7 @@ impl<W: Words> Desk<'_, W> {
     pub fn sums(&self) -> (u64, u64) {
         let (mut credit, mut undrawn) = (0u64, 0u64);
         for node in self.nodes() {
-            let left = self.of(node, node::LEFT) & super::BYTES_MAX;
+            let left = self.peek_left(node);
             match self.of(node, node::KIND) {
                 RESERVATION => undrawn = undrawn.saturating_add(left),
                 // What is kept of a reservation to draw on is not drawn either.

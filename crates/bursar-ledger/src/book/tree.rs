@@ -4,9 +4,10 @@
 //! The device and its tenants have nothing left of their own: they grow as their parts do, up to a ceiling. An account
 //! grows too, from its tenant or from the reservation it draws on. A reservation does not.
 
-use super::left::{BYTES_MAX, FROZEN, stamp};
-use super::{Desk, Key};
-use crate::layout::{header, node, packed, unpacked};
+use super::left::{BYTES_MAX, FROZEN, left_in, left_word};
+use super::seal::product;
+use super::{Desk, Key, unsealed};
+use crate::layout::{header, node, spelled, unspelled};
 use crate::words::Words;
 
 /// Nobody's.
@@ -61,24 +62,61 @@ impl<W: Words> Desk<'_, W> {
         })
     }
 
-    /// What can be charged at once, now and until the desk is left: nobody else changes it meanwhile.
-    pub(super) fn left(&mut self, node: usize) -> u64 {
+    /// Freezes a node until the desk is left, and puts back what was returned to it without the lock. That is a step of its
+    /// own, so that any number of nodes can be settled one after the other, and none inside a step.
+    pub(super) fn settle(&mut self, node: usize) {
+        debug_assert!(self.is_between_steps(), "a node is settled before a step begins");
         self.freeze(node);
-        let (returned, folded) = (self.of(node, node::RETURNED), self.of(node, node::FOLDED));
-        let was = self.of(node, node::LEFT) & BYTES_MAX;
+        let (returned, was) = (self.returned(node), self.left(node));
         // Nobody can give back more than was taken.
-        let left = was.saturating_add(returned.wrapping_sub(folded)).min(self.not_in_parts(node));
+        let left = was.saturating_add(returned).min(self.not_in_parts(node));
         if left != was {
             self.put_left(node, left);
         }
-        if returned != folded {
-            self.put(node, node::FOLDED, returned);
+        if returned > 0 {
+            let at = self.book.layout.node_at(node);
+            let folded = self.raw(at + node::FOLDED).wrapping_add(product(returned));
+            self.set_raw(at + node::FOLDED, folded);
         }
-        left
+        self.finish();
+    }
+
+    /// Settles a node and the reservation it is part of, if it is: what a step on the node changes.
+    pub(super) fn settle_path(&mut self, node: usize) {
+        self.settle(node);
+        let parent = self.parent(node);
+        if self.of(parent, node::KIND) == RESERVATION {
+            self.settle(parent);
+        }
+    }
+
+    /// What can be charged at once of a node that is [settled](Self::settle): nobody else changes it meanwhile.
+    pub(super) fn left(&self, node: usize) -> u64 {
+        // In a model the dead go on computing, and find what others froze since.
+        debug_assert!(cfg!(loom) || self.is_frozen_here(node), "node {node} is not settled");
+        self.peek_left(node)
+    }
+
+    /// What a node has left, whatever its owner does meanwhile.
+    pub(super) fn peek_left(&self, node: usize) -> u64 {
+        let at = self.book.layout.node_at(node) + node::LEFT;
+        left_in(self.raw(at), self.of(node, node::LIFE)).unwrap_or_else(|| {
+            self.damaged(at);
+            0
+        })
+    }
+
+    /// What was returned to a node without the lock and not put back yet.
+    pub(super) fn returned(&self, node: usize) -> u64 {
+        let at = self.book.layout.node_at(node);
+        unsealed(self.raw(at + node::RETURNED).wrapping_sub(self.raw(at + node::FOLDED))).unwrap_or_else(|| {
+            self.damaged(at + node::RETURNED);
+            0
+        })
     }
 
     /// What a node has that its parts do not.
-    fn not_in_parts(&self, node: usize) -> u64 {
+    pub(super) fn not_in_parts(&self, node: usize) -> u64 {
         let total = self.of(node, node::TOTAL);
         if self.of(node, node::KIND) != RESERVATION {
             return total;
@@ -88,30 +126,40 @@ impl<W: Words> Desk<'_, W> {
     }
 
     pub(super) fn put_left(&mut self, node: usize, bytes: u64) {
-        let word = self.of(node, node::LEFT);
-        self.put(node, node::LEFT, word & !BYTES_MAX | bytes.min(BYTES_MAX));
+        let at = self.book.layout.node_at(node) + node::LEFT;
+        let word = left_word(self.of(node, node::LIFE), bytes, self.raw(at));
+        self.set_raw(at, word);
     }
 
     pub(super) fn put_total(&mut self, node: usize, bytes: u64) {
         self.put(node, node::TOTAL, bytes);
     }
 
-    /// What is charged to a node itself, neither left nor given to its parts.
+    /// What is charged to a node itself, neither left nor given to its parts. Settles it.
     pub fn held(&mut self, node: usize) -> u64 {
+        self.settle(node);
         let parts: u64 = self.parts(node).map(|part| self.of(part, node::TOTAL)).fold(0, u64::saturating_add);
-        let left = self.left(node);
-        self.of(node, node::TOTAL).saturating_sub(left).saturating_sub(parts)
+        self.of(node, node::TOTAL).saturating_sub(self.left(node)).saturating_sub(parts)
+    }
+
+    fn free_node(&self) -> Option<usize> {
+        (1..self.book.layout.nodes).find(|&node| self.of(node, node::KIND) == FREE)
+    }
+
+    /// Whether the table has a row for one more node.
+    pub fn has_room_for_a_node(&self) -> bool {
+        self.free_node().is_some()
     }
 
     /// Makes a node that is frozen until the desk is left, or answers that the table is full.
     pub(super) fn plant(&mut self, kind: u64, parent: usize, owner: u64, total: u64, left: u64) -> Option<Key> {
-        let node = (1..self.book.layout.nodes).find(|&node| self.of(node, node::KIND) == FREE)?;
+        let node = self.free_node()?;
         let life = self.of(node, node::LIFE);
         self.will_thaw(node);
-        self.put(node, node::LEFT, FROZEN | stamp(life) | left);
-        let returned = self.of(node, node::RETURNED);
+        let at = self.book.layout.node_at(node);
+        self.set_raw(at + node::LEFT, left_word(life, left, FROZEN));
+        self.set_raw(at + node::FOLDED, self.raw(at + node::RETURNED));
         let fields = [
-            (node::FOLDED, returned),
             (node::PARENT, parent as u64),
             (node::OWNER, owner),
             (node::TOTAL, total),
@@ -132,7 +180,7 @@ impl<W: Words> Desk<'_, W> {
     pub(super) fn uproot(&mut self, node: usize) {
         self.freeze(node);
         let life = self.of(node, node::LIFE).wrapping_add(1);
-        self.put(node, node::LEFT, FROZEN | stamp(life));
+        self.set_raw(self.book.layout.node_at(node) + node::LEFT, left_word(life, 0, FROZEN));
         for (field, value) in [(node::LIFE, life), (node::TOTAL, 0), (node::OWNER, 0), (node::KIND, FREE)] {
             self.put(node, field, value);
         }
@@ -140,7 +188,7 @@ impl<W: Words> Desk<'_, W> {
 
     /// The tenant of that name.
     pub fn find_tenant(&self, name: &str) -> Option<usize> {
-        let wanted = packed::<{ node::NAME_WORDS }>(name);
+        let wanted = spelled::<{ node::NAME_WORDS }>(name);
         self.nodes().find(|&node| {
             self.of(node, node::KIND) == TENANT
                 && wanted.iter().enumerate().all(|(at, word)| self.of(node, node::NAME + at) == *word)
@@ -153,7 +201,7 @@ impl<W: Words> Desk<'_, W> {
             return Some(tenant);
         }
         let tenant = self.plant(TENANT, 0, 0, 0, 0)?.node;
-        for (at, word) in packed::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
+        for (at, word) in spelled::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
             self.put(tenant, node::NAME + at, word);
         }
         self.finish();
@@ -162,7 +210,7 @@ impl<W: Words> Desk<'_, W> {
 
     /// What a tenant is called.
     pub fn tenant_name(&self, tenant: usize) -> String {
-        unpacked((0..node::NAME_WORDS).map(|at| self.of(tenant, node::NAME + at)))
+        unspelled((0..node::NAME_WORDS).map(|at| self.of(tenant, node::NAME + at)))
     }
 
     /// Says what a tenant may always have, and what it may have at most.

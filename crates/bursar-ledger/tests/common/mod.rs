@@ -5,8 +5,8 @@
 
 pub(crate) mod scene;
 
-use bursar_ledger::book::{ACCOUNT, BYTES_MAX, Book, FREE, RESERVATION};
-use bursar_ledger::layout::{Layout, header, node, waiter};
+use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION, unsealed};
+use bursar_ledger::layout::{Layout, STEP_MAX, header, node, waiter};
 use bursar_ledger::words::Words;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How large the tables of these ledgers are.
-pub(crate) const LAYOUT: Layout = Layout { journal: 96, places: 8, waiters: 8, nodes: 48 };
+pub(crate) const LAYOUT: Layout = Layout { journal: STEP_MAX, places: 8, waiters: 8, nodes: 48 };
 
 /// The words that several processes share.
 pub(crate) struct Memory {
@@ -80,6 +80,20 @@ impl Memory {
         std::fs::write(path, bytes).unwrap();
     }
 
+    /// The same words, to go another way with.
+    pub(crate) fn copied(&self) -> Arc<Self> {
+        let copy = Self::over(Backing::Heap((0..LAYOUT.words()).map(|at| AtomicU64::new(self.load(at))).collect()));
+        for (dead, copied) in self.dead.iter().zip(&copy.dead) {
+            copied.store(dead.load(SeqCst), SeqCst);
+        }
+        copy
+    }
+
+    /// Changes a bit, as radiation does.
+    pub(crate) fn flip(&self, at: usize, bit: u32) {
+        let _ = self.words.update(at, |word| Some(word ^ 1 << bit));
+    }
+
     /// The ledger as the process at `place` sees it.
     pub(crate) fn process(self: &Arc<Self>, place: usize) -> Book<View> {
         self.dead[place].store(false, SeqCst);
@@ -94,21 +108,27 @@ impl Memory {
         self.words.load(at)
     }
 
+    /// The value of a sealed word.
+    pub(crate) fn value(&self, at: usize) -> u64 {
+        unsealed(self.load(at)).unwrap_or_else(|| panic!("{} is damaged", LAYOUT.name_of(at)))
+    }
+
     /// Everything that means something: nodes with what they have and have left, the queue, and the figures of all.
     pub(crate) fn state(&self) -> Vec<u64> {
-        let mut state = vec![self.load(header::WAITING), self.load(header::UNMANAGED), self.load(header::TICKET)];
+        let mut state = vec![self.value(header::WAITING), self.value(header::UNMANAGED), self.value(header::TICKET)];
         for at in 0..LAYOUT.nodes {
-            let word = |field| self.load(LAYOUT.node_at(at) + field);
+            let word = |field| self.value(LAYOUT.node_at(at) + field);
             if word(node::KIND) != FREE {
-                let left =
-                    (word(node::LEFT) & BYTES_MAX).wrapping_add(word(node::RETURNED)).wrapping_sub(word(node::FOLDED));
+                let raw = |field| self.load(LAYOUT.node_at(at) + field);
+                let returned = unsealed(raw(node::RETURNED).wrapping_sub(raw(node::FOLDED))).expect("whole");
+                let left = Book::new(Peeking(self), LAYOUT, 0).peek_left(at) + returned;
                 let fields =
                     [node::KIND, node::PARENT, node::OWNER, node::TOTAL, node::GUARANTEE, node::CEILING, node::LIFE];
                 state.extend([at as u64, left].into_iter().chain(fields.map(word)));
             }
         }
         for at in 0..LAYOUT.waiters {
-            let word = |field| self.load(LAYOUT.waiter_at(at) + field);
+            let word = |field| self.value(LAYOUT.waiter_at(at) + field);
             if word(waiter::STATE) & waiter::STATES != waiter::FREE {
                 state.extend((0..waiter::WORDS).map(word));
             }
@@ -123,11 +143,34 @@ impl Memory {
 
     /// What all the nodes of a place have together, reservations' parts not counted twice.
     pub(crate) fn of_place(&self, place: usize) -> u64 {
-        let word = |at, field| self.load(LAYOUT.node_at(at) + field);
+        let word = |at, field| self.value(LAYOUT.node_at(at) + field);
         let mine = (0..LAYOUT.nodes).filter(|&at| {
             matches!(word(at, node::KIND), ACCOUNT | RESERVATION) && word(at, node::OWNER) == place as u64 + 1
         });
         mine.map(|at| word(at, node::TOTAL)).sum()
+    }
+}
+
+/// Nobody's way to the words: only to read them.
+struct Peeking<'a>(&'a Memory);
+
+impl Words for Peeking<'_> {
+    fn load(&self, at: usize) -> u64 {
+        self.0.load(at)
+    }
+    fn store(&self, _: usize, _: u64) {
+        unreachable!("nothing is written");
+    }
+    fn compare_exchange(&self, _: usize, _: u64, _: u64) -> Result<u64, u64> {
+        unreachable!("nothing is written");
+    }
+    fn fetch_add(&self, _: usize, _: u64) -> u64 {
+        unreachable!("nothing is written");
+    }
+    fn wait(&self, _: usize, _: u64, _: Option<Duration>) {}
+    fn wake(&self, _: usize, _: u32) {}
+    fn alive(&self, _: usize) -> bool {
+        true
     }
 }
 
@@ -147,6 +190,8 @@ pub(crate) struct View {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) dies_at: AtomicU64,
+    /// The most changes a step made.
+    pub(crate) longest_step: AtomicU64,
     died: AtomicBool,
     /// What happens elsewhere just before a write, by its number.
     pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
@@ -162,6 +207,7 @@ impl View {
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             dies_at: AtomicU64::new(u64::MAX),
+            longest_step: AtomicU64::new(0),
             died: AtomicBool::new(false),
             meanwhile: Mutex::new(None),
             steps: Mutex::new(None),
@@ -204,8 +250,11 @@ impl Words for View {
     fn store(&self, at: usize, value: u64) {
         if self.may_write() {
             let _ = self.memory.words.update(at, |_| Some(value));
-            if at == header::JOURNAL && value == 0 {
-                self.note_step();
+            if at == header::JOURNAL {
+                self.longest_step.fetch_max(unsealed(value).unwrap_or(u64::MAX), SeqCst);
+                if value == 0 {
+                    self.note_step();
+                }
             }
         }
     }

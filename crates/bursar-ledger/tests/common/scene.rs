@@ -1,7 +1,7 @@
 //! A ledger in the middle of its life, everything that can happen to it, and what must be true after a death.
 
 use super::{LAYOUT, Memory, PATIENCE, Steps, View, arrive};
-use bursar_ledger::book::{Book, Entry, Key, Wanting};
+use bursar_ledger::book::{Book, Entry, Key, Most, Wanting};
 use bursar_ledger::layout::node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -79,7 +79,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("unmanaged", |s| s.actor.lock(PATIENCE).unwrap().set_unmanaged(17)),
     ("account", |s| done(s.actor.lock(PATIENCE).unwrap().open_account(s.tenant).unwrap())),
     ("charge left", |s| done(s.actor.charge_left(s.reservation, 9))),
-    ("release left", |s| done(s.actor.release_left(s.reservation, 9, LIMIT))),
+    ("release left", |s| done(s.actor.release_left(s.reservation, 9, Most::new(LIMIT)))),
     ("charge what is left", |s| s.actor.charge(s.reservation, 9, 0, PATIENCE).unwrap().unwrap()),
     ("charge and be refused", |s| done(s.actor.charge(s.account, 900, 0, PATIENCE).unwrap().unwrap_err())),
     ("charge without who waits", |s| {
@@ -149,7 +149,7 @@ pub(crate) fn steps_of(run: fn(&Scene)) -> (Steps, u64) {
 /// Has the survivor of a death before the `nth` write repair the ledger, and looks at everything.
 pub(crate) fn repaired(scene: &Scene, what: &str, nth: u64, steps: &Steps) {
     let memory = &scene.memory;
-    let survivors = |memory: &Memory| memory.load(LAYOUT.node_at(scene.others.node) + node::TOTAL);
+    let survivors = |memory: &Memory| memory.value(LAYOUT.node_at(scene.others.node) + node::TOTAL);
     let before = survivors(memory);
 
     // Whoever sits down next finds the last step that was finished, exactly.

@@ -2,7 +2,8 @@
 
 use crate::puppet::{Folder, Puppet, ROLE, myself, subject};
 use crate::trial;
-use bursar_ledger::layout::header;
+use bursar_ledger::book::sealed;
+use bursar_ledger::layout::{Layout, header};
 use bursar_ledger::{Ledger, LedgerError};
 use libtest_mimic::Trial;
 use std::fs;
@@ -14,6 +15,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l7_a_truncated_file_is_refused", l7_a_truncated_file_is_refused),
         trial("l7_noise_is_refused", l7_noise_is_refused),
         trial("l7_figures_that_do_not_agree_are_refused", l7_figures_that_do_not_agree_are_refused),
+        trial(
+            "l7_a_bit_that_changes_in_a_live_file_grants_nothing",
+            l7_a_bit_that_changes_in_a_live_file_grants_nothing,
+        ),
         trial("l7_another_version_is_refused", l7_another_version_is_refused),
         trial("l7_another_device_is_refused", l7_another_device_is_refused),
         trial("l7_a_file_open_to_others_is_refused", l7_a_file_open_to_others_is_refused),
@@ -84,15 +89,46 @@ fn l7_noise_is_refused() {
 }
 
 fn l7_figures_that_do_not_agree_are_refused() {
-    let layout = bursar_ledger::layout::Layout::FILE;
+    let layout = Layout::FILE;
     let total_of_the_device = layout.node_at(0) + bursar_ledger::layout::node::TOTAL;
-    let refused = refused_after(|folder| write(folder, total_of_the_device, 999));
+    let refused = refused_after(|folder| write(folder, total_of_the_device, sealed(999)));
     assert!(matches!(&refused, LedgerError::Corrupt { what, .. } if what.contains("999")), "{refused}");
 }
 
+/// Bits of the device, its tenant and an account change under a process that has them mapped: no request that does not fit
+/// is granted, and what is not the answer of a whole ledger names the file and the remedy.
+fn l7_a_bit_that_changes_in_a_live_file_grants_nothing() {
+    let layout = Layout::FILE;
+    let words = layout.node_at(0)..layout.node_at(3);
+    for (word, bit) in words.flat_map(|word| (0..64).map(move |bit| (word, bit))).step_by(17) {
+        let folder = Folder::new();
+        let mut puppet = Puppet::new(&folder);
+        assert_eq!(puppet.order("charge 100"), "ok");
+        let bytes = fs::read(folder.file()).unwrap();
+        let old = u64::from_le_bytes(bytes[word * 8..word * 8 + 8].try_into().unwrap());
+        write(&folder, word, old ^ 1 << bit);
+        let what = format!("bit {bit} of {}", layout.name_of(word));
+        let is_damaged = |answer: &str| {
+            answer.contains(folder.file().to_str().unwrap())
+                && answer.contains("is damaged")
+                && answer.contains("remove it")
+        };
+        for order in ["charge 950", "reserve 950"] {
+            let answer = puppet.order(order);
+            assert!(answer.starts_with("error over budget") || is_damaged(&answer), "{what}: {order}: {answer}");
+        }
+        let answer = puppet.order("charge 50");
+        assert!(answer == "ok" || is_damaged(&answer), "{what}: {answer}");
+        match Ledger::inspect(&folder.file()) {
+            Ok(reading) => assert_eq!((reading.held.get(), reading.undrawn.get()), (150, 0), "{what}"),
+            Err(why) => assert!(is_damaged(&why.to_string()), "{what}: {why}"),
+        }
+    }
+}
+
 fn l7_another_version_is_refused() {
-    let refused = refused_after(|folder| write(folder, header::VERSION, 2));
-    assert!(matches!(refused, LedgerError::Version { found: 2, ours: 1, .. }), "{refused}");
+    let refused = refused_after(|folder| write(folder, header::VERSION, 1));
+    assert!(matches!(refused, LedgerError::Version { found: 1, ours: 2, .. }), "{refused}");
 }
 
 fn l7_another_device_is_refused() {

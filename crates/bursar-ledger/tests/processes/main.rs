@@ -9,6 +9,7 @@ mod moved;
 mod puppet;
 mod queue;
 mod reopen;
+mod stopped;
 mod torture;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -19,6 +20,7 @@ fn main() {
             "puppet" => puppet::play(),
             "crash" => crash::play(),
             "torture" => torture::play(),
+            "storm" => stopped::play(),
             other => panic!("there is no role {other}"),
         };
     }
@@ -28,6 +30,7 @@ fn main() {
         reopen::trials(),
         moved::trials(),
         queue::trials(),
+        stopped::trials(),
         faults::trials(),
         crash::trials(),
         torture::trials(),

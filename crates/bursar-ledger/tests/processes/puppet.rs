@@ -74,7 +74,13 @@ impl Puppet {
     }
 
     pub(crate) fn started(mut command: Command) -> Self {
-        command.env(ROLE, "puppet").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env(ROLE, "puppet");
+        Self::commanded(command)
+    }
+
+    /// One whose role is set already.
+    pub(crate) fn commanded(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, orders, answers }
@@ -125,6 +131,7 @@ struct Props {
     reservations: Vec<Reservation>,
     delegations: Vec<Delegation>,
     reclaimer: Option<Reclaimer>,
+    panics: Option<Reclaimer>,
 }
 
 /// What the other process does until its orders end.
@@ -185,6 +192,7 @@ fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error:
             props.delegations.push(delegation);
             return Ok(token);
         }
+        "panic-when-asked" => props.panics = Some(ledger.on_reclaim(|_| panic!("as it was told"))),
         "give-back-when-asked" => {
             let held = Arc::new(Mutex::new((account.clone(), bytes)));
             props.reclaimer = Some(ledger.on_reclaim(move |wanted| {

@@ -16,6 +16,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l4_a_waiter_that_dies_leaves_no_trace", l4_a_waiter_that_dies_leaves_no_trace),
         trial("l4_the_large_is_served_within_the_second_round", l4_the_large_is_served_within_the_second_round),
         trial("l2_other_processes_give_back_when_the_owner_asks", l2_other_processes_give_back_when_the_owner_asks),
+        trial(
+            "l2_a_callback_that_panics_ends_no_thread_that_listens",
+            l2_a_callback_that_panics_ends_no_thread_that_listens,
+        ),
         trial("l2_the_refusal_names_who_still_borrows", l2_the_refusal_names_who_still_borrows),
     ]
 }
@@ -108,6 +112,22 @@ fn l2_other_processes_give_back_when_the_owner_asks() {
     let granted = owner.reserve_within(Bytes(500), LONG, Priority::NORMAL).unwrap();
     assert_eq!(granted.undrawn(), Bytes(500));
     assert_eq!(borrower.order("held"), "500");
+}
+
+/// Asked twice through the bell: the callback that panics each time keeps neither the other callback nor later bells.
+fn l2_a_callback_that_panics_ends_no_thread_that_listens() {
+    let folder = Folder::new();
+    let (mut borrower, ledger) = (Puppet::new(&folder), folder.open());
+    let owner = ledger.tenant("owner").unwrap();
+    owner.configure(Bytes(600), TOTAL).unwrap();
+    assert_eq!(borrower.order("charge 900"), "ok");
+    assert_eq!(borrower.order("panic-when-asked"), "ok");
+    assert_eq!(borrower.order("give-back-when-asked 900"), "ok");
+    let within = Duration::from_secs(10);
+    let one = owner.reserve_within(Bytes(300), within, Priority::NORMAL).unwrap();
+    let other = owner.reserve_within(Bytes(300), within, Priority::NORMAL).unwrap();
+    assert_eq!((one.bytes(), other.bytes()), (Bytes(300), Bytes(300)));
+    assert_eq!(borrower.order("held"), "400");
 }
 
 fn l2_the_refusal_names_who_still_borrows() {

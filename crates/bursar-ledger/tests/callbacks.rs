@@ -1,0 +1,90 @@
+//! Callbacks and wakers that panic end nothing but themselves (L2, L4).
+
+use bursar_core::{Account, Bytes};
+use bursar_ledger::{Ledger, Priority};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// An owner that is owed 600 of 1000, of which a borrower has 900.
+fn borrowed() -> (Ledger, bursar_ledger::Tenant, bursar_ledger::LedgerAccount) {
+    let ledger = Ledger::private(Bytes(1000));
+    let owner = ledger.tenant("owner").unwrap();
+    owner.configure(Bytes(600), Bytes(1000)).unwrap();
+    let account = ledger.tenant("borrower").unwrap().account().unwrap();
+    account.charge(Bytes(900)).unwrap();
+    (ledger, owner, account)
+}
+
+#[test]
+fn l2_a_callback_that_panics_is_told_and_the_others_are_asked() {
+    let (ledger, owner, borrower) = borrowed();
+    let panics = ledger.on_reclaim(|_| panic!("the first callback fails")).with_cached(|| panic!("so does this"));
+    let giver = borrower.clone();
+    let gives = ledger.on_reclaim(move |wanted| {
+        giver.release(wanted);
+        wanted
+    });
+    // On the caller's thread, twice: the first panic does not keep callbacks from being asked again.
+    let first = owner.reserve(Bytes(300)).unwrap();
+    let second = owner.reserve(Bytes(300)).unwrap();
+    assert_eq!((first.bytes(), second.bytes(), borrower.held()), (Bytes(300), Bytes(300), Bytes(400)));
+    assert_eq!(ledger.available().unwrap(), Bytes::ZERO, "what cannot be told counts as nothing");
+    let what: String = ledger.callback_panic().expect("the first panic is kept");
+    assert!(what.contains("the first callback fails"), "{what}");
+    drop((panics, gives, first, second));
+    assert_eq!(ledger.available().unwrap(), Bytes(600));
+}
+
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("this waker fails");
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn poll<T>(future: Pin<&mut impl Future<Output = T>>, waker: &Waker) -> Poll<T> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn l4_a_waker_that_panics_keeps_nobody_else_asleep() {
+    let ledger = Ledger::private(Bytes(100));
+    let all = ledger.reserve(Bytes(100)).unwrap();
+    let (bad, woken) = (Waker::from(Arc::new(Panics)), Arc::new(Count::default()));
+    let good = Waker::from(Arc::clone(&woken));
+    let mut first = pin!(ledger.reserve_async(Bytes(40), Priority::HIGH));
+    let mut second = pin!(ledger.reserve_async(Bytes(40), Priority::NORMAL));
+    let mut third = pin!(ledger.reserve_async(Bytes(40), Priority::LOW));
+    assert!(poll(first.as_mut(), &bad).is_pending());
+    assert!(poll(second.as_mut(), &good).is_pending() && poll(third.as_mut(), &good).is_pending());
+    let until_woken = |times: usize| {
+        let began = Instant::now();
+        while woken.0.load(SeqCst) < times {
+            assert!(began.elapsed() < LONG, "woken {} times instead of {times}", woken.0.load(SeqCst));
+            std::thread::yield_now();
+        }
+    };
+    drop(all);
+    until_woken(1);
+    let Poll::Ready(granted) = poll(second.as_mut(), &good) else { panic!("it was its turn") };
+    // The listening thread goes on: whoever is served later is woken too.
+    drop(granted);
+    until_woken(2);
+    assert!(poll(third.as_mut(), &good).is_ready() && poll(first.as_mut(), Waker::noop()).is_ready());
+    assert!(ledger.reading().unwrap().waiting.is_empty());
+}

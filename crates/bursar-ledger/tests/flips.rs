@@ -1,0 +1,300 @@
+//! A bit that changes by itself, anywhere in a ledger in use, is noticed or changes nothing (L7): nobody is granted what is not
+//! there, nothing panics and nothing waits for ever.
+
+mod common;
+
+use bursar_ledger::book::{Book, Desk, Entry, Key, Most, NoLock, Refused, Wanting};
+use bursar_ledger::layout::{header, node};
+use common::{LAYOUT, Memory, View, arrive};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Every how manyth bit changes; a person who wants all of them says 1.
+const EVERY: &str = "BURSAR_LEDGER_FLIPS_EVERY";
+const LIMIT: u64 = 1000;
+
+/// The ledger was found damaged.
+#[derive(Debug)]
+struct Corrupt;
+
+impl From<NoLock> for Corrupt {
+    fn from(why: NoLock) -> Self {
+        assert!(matches!(why, NoLock::Damaged { .. }), "nobody has the lock, and {why:?}");
+        Self
+    }
+}
+
+/// What an act answered, in numbers.
+type Answer = Result<Vec<u64>, Corrupt>;
+
+/// Three processes with a ledger in the middle of its life, one of which is dead, and what they have handles of.
+struct World {
+    memory: Arc<Memory>,
+    one: Book<View>,
+    other: Book<View>,
+    mine: Key,
+    others: Key,
+    aside: Key,
+    drawn: Key,
+    waiting: Entry,
+    lent: Option<Key>,
+}
+
+fn wanting(tenant: usize, bytes: u64) -> Wanting {
+    Wanting { tenant, bytes, priority: 1, since: 0 }
+}
+
+fn world() -> World {
+    let memory = Memory::new(LIMIT);
+    let (one, other, dead) = (memory.process(0), memory.process(1), memory.process(2));
+    [&one, &other, &dead].into_iter().for_each(arrive);
+    let patience = Duration::from_secs(5);
+    let mut desk = one.lock(patience).unwrap();
+    let (tenant, narrow) = (desk.tenant("").unwrap(), desk.tenant("narrow").unwrap());
+    desk.configure(narrow, 50, 100);
+    let mine = desk.open_account(tenant).unwrap();
+    desk.charge(mine, 40, 20).unwrap();
+    let aside = desk.reserve(narrow, 60).unwrap();
+    desk.charge(aside, 30, 0).unwrap();
+    drop(desk);
+    let mut desk = dead.lock(patience).unwrap();
+    let left_behind = desk.open_account(tenant).unwrap();
+    desk.charge(left_behind, 90, 0).unwrap();
+    drop(desk);
+    let mut desk = other.lock(patience).unwrap();
+    let others = desk.open_account(tenant).unwrap();
+    desk.charge(others, 300, 10).unwrap();
+    let drawn = desk.open_account(aside.node).unwrap();
+    desk.charge(drawn, 5, 5).unwrap();
+    drop(desk);
+    let waiting = one.lock(patience).unwrap().enqueue(wanting(narrow, 90)).unwrap();
+    memory.kill(2);
+    World { memory, one, other, mine, others, aside, drawn, waiting, lent: None }
+}
+
+impl World {
+    /// The same, over words of its own.
+    fn copied(&self) -> Self {
+        let memory = self.memory.copied();
+        let (one, other) = (memory.process(0), memory.process(1));
+        memory.kill(2);
+        Self { memory, one, other, ..*self }
+    }
+}
+
+/// Does something behind the lock, as a program would.
+fn at<T>(book: &Book<View>, act: impl FnOnce(&mut Desk<'_, View>) -> T) -> Result<T, Corrupt> {
+    let mut desk = book.lock(Duration::ZERO)?;
+    let done = act(&mut desk);
+    desk.damage().map_or(Ok(done), |_| Err(Corrupt))
+}
+
+fn told<T>(done: Result<T, Refused>) -> Vec<u64> {
+    match done {
+        Ok(_) => vec![1],
+        Err(Refused::Lack(lack)) => vec![0, lack.remaining, lack.limit],
+        Err(_) => vec![2],
+    }
+}
+
+fn charge(book: &Book<View>, key: Key, bytes: u64) -> Answer {
+    if book.charge_left(key, bytes) {
+        return Ok(vec![1]);
+    }
+    Ok(told(at(book, |desk| desk.charge(key, bytes, 10))?))
+}
+
+fn release(book: &Book<View>, key: Key, bytes: u64) {
+    if !book.release_left(key, bytes, Most::new(20)) {
+        book.release(key, bytes, 5);
+    }
+}
+
+/// What a program does, act by act: each is granted or refused, and each reads what it depends on.
+const ACTS: &[fn(&mut World) -> Answer] = &[
+    |w| charge(&w.one, w.mine, 15),
+    |w| charge(&w.one, w.mine, 2000),
+    |w| {
+        release(&w.one, w.mine, 30);
+        charge(&w.one, w.mine, 7)
+    },
+    |w| charge(&w.other, w.others, 60),
+    |w| charge(&w.other, w.drawn, 12),
+    |w| charge(&w.other, w.drawn, 200),
+    |w| {
+        let lent = at(&w.other, |desk| {
+            let tenant = desk.find_tenant("").unwrap_or(0);
+            desk.reserve(tenant, 90)
+        })?;
+        w.lent = lent.ok();
+        Ok(told(lent))
+    },
+    |w| {
+        Ok(told(at(&w.one, |desk| {
+            desk.tenant("narrow").map_or(Err(Refused::Full), |narrow| desk.reserve(narrow, 41))
+        })?))
+    },
+    |w| {
+        // Notes: both give up while another has the lock.
+        let busy = w.other.lock(Duration::ZERO)?;
+        w.one.release(w.mine, 9, 0);
+        w.one.cancel(w.waiting);
+        drop(busy);
+        at(&w.one, |desk| vec![desk.held(w.mine.node), desk.queue().len() as u64])
+    },
+    |w| {
+        let tenant = at(&w.one, |desk| desk.find_tenant("").unwrap_or(0))?;
+        let entry = at(&w.one, |desk| desk.enqueue(wanting(tenant, 700)))?;
+        let Ok(entry) = entry else { return Ok(vec![9]) };
+        let waits = !w.one.has_left_the_queue(entry);
+        release(&w.other, w.others, 340);
+        let granted = at(&w.one, |desk| desk.collect(entry))?;
+        if let Some(key) = granted {
+            at(&w.one, |desk| desk.close(key))?;
+        }
+        Ok(vec![waits.into(), granted.is_some().into()])
+    },
+    |w| {
+        let Some(lent) = w.lent else { return Ok(vec![9]) };
+        let split = at(&w.other, |desk| desk.split(lent, 30))?;
+        at(&w.other, |desk| desk.shrink(lent, 20).map_err(|_| ()))?.ok();
+        w.other.close(lent);
+        Ok(told(split))
+    },
+    |w| {
+        at(&w.one, |desk| {
+            desk.set_unmanaged(100);
+            desk.set_limit(950);
+            let tenant = desk.find_tenant("").unwrap_or(0);
+            told(desk.reserve(tenant, 2000))
+        })
+    },
+    |w| Ok(vec![w.other.depart(Duration::ZERO).into()]),
+    |w| {
+        at(&w.one, |desk| {
+            desk.bury_the_dead();
+            let (charged, undrawn) = desk.sums();
+            let mut figures = vec![charged, undrawn, desk.room(), desk.cap(), desk.queue().len() as u64];
+            figures.extend([desk.held(w.mine.node), desk.held(w.aside.node)]);
+            figures
+        })
+    },
+];
+
+/// Does every act, with a bit changed before the `nth`. Answers what each said, up to the first that found the damage.
+fn answers(mut world: World, change: Option<(usize, usize, u32)>) -> (Vec<Vec<u64>>, bool) {
+    let mut said = Vec::new();
+    for (number, act) in ACTS.iter().enumerate() {
+        if let Some((_, word, bit)) = change.filter(|(nth, ..)| *nth == number) {
+            world.memory.flip(word, bit);
+        }
+        match act(&mut world) {
+            Ok(answer) => said.push(answer),
+            Err(Corrupt) => return (said, true),
+        }
+    }
+    (said, false)
+}
+
+/// The words of everything in use, and of one more of each that is not.
+fn words() -> impl Iterator<Item = usize> {
+    let behind_the_checksum = header::CHECKSUM + 1..LAYOUT.process_at(4);
+    behind_the_checksum.chain(LAYOUT.waiter_at(0)..LAYOUT.waiter_at(3)).chain(LAYOUT.node_at(0)..LAYOUT.node_at(11))
+}
+
+fn every() -> usize {
+    std::env::var(EVERY).ok().and_then(|every| every.parse().ok()).unwrap_or(3)
+}
+
+fn all_bits() -> impl Iterator<Item = (usize, u32)> {
+    words().flat_map(|word| (0..64).map(move |bit| (word, bit))).step_by(every())
+}
+
+#[test]
+fn l7_a_bit_that_changes_while_in_use_is_noticed_or_changes_nothing() {
+    let world = world();
+    let (expected, damaged) = answers(world.copied(), None);
+    assert!(!damaged && expected.len() == ACTS.len());
+    assert!(expected.iter().filter(|answer| answer[0] == 1).count() > 4, "{expected:?}");
+    let (mut noticed, mut harmless) = (0, 0);
+    for (number, (word, bit)) in all_bits().enumerate() {
+        for nth in [0, 1 + number % (ACTS.len() - 1)] {
+            let (said, damaged) = answers(world.copied(), Some((nth, word, bit)));
+            let what = LAYOUT.name_of(word);
+            assert_eq!(said, expected[..said.len()], "bit {bit} of {what} changed before act {nth}");
+            if damaged { noticed += 1 } else { harmless += 1 }
+        }
+    }
+    assert!(noticed > harmless / 4, "{noticed} changes were noticed, {harmless} changed nothing");
+}
+
+#[test]
+fn l7_a_bit_that_changed_is_noticed_by_whoever_opens_the_ledger_or_changes_nothing() {
+    let world = world();
+    let (expected, _) = answers(world.copied(), None);
+    for (word, bit) in all_bits() {
+        let world = world.copied();
+        world.memory.flip(word, bit);
+        let newcomer = world.memory.process(4);
+        let found = newcomer.lock_as_newcomer(Duration::ZERO).map(|desk| desk.contradiction());
+        if matches!(found, Ok(None)) {
+            let (said, _) = answers(world, None);
+            let what = LAYOUT.name_of(word);
+            assert_eq!(said, expected[..said.len()], "bit {bit} of {what} was believed");
+        }
+    }
+}
+
+/// A bit of the journal that changes before the next process undoes a dead one's step.
+#[test]
+fn l7_a_damaged_journal_is_not_undone() {
+    common::die_quietly();
+    let world = world();
+    let words = world.one.words();
+    let began = words.writes.load(std::sync::atomic::Ordering::SeqCst);
+    words.dies_at.store(began + 14, std::sync::atomic::Ordering::SeqCst);
+    let split = || world.one.lock(Duration::ZERO).unwrap().split(world.aside, 3).is_ok();
+    assert!(!common::survives(|| assert!(split())), "it dies in the middle of a step");
+    let repaired = world.copied();
+    repaired.memory.kill(0);
+    assert_eq!(repaired.other.lock(Duration::ZERO).unwrap().contradiction(), None);
+    let expected = repaired.memory.state();
+    let mut noticed = 0;
+    for word in header::JOURNAL..LAYOUT.journal_at(4) {
+        for bit in 0..64 {
+            let world = world.copied();
+            world.memory.kill(0);
+            world.memory.flip(word, bit);
+            match world.other.lock(Duration::ZERO) {
+                Err(why) => {
+                    assert!(matches!(why, NoLock::Damaged { .. }), "{why:?}");
+                    noticed += 1;
+                }
+                Ok(desk) => {
+                    drop(desk);
+                    assert!(world.memory.state() == expected, "bit {bit} of {} was believed", LAYOUT.name_of(word));
+                }
+            }
+        }
+    }
+    assert!(noticed >= 64 * 5, "{noticed} changes of the count and of two entries were noticed");
+}
+
+/// The word of a stale key is as good as damaged to it: the long way says that the ledger was cleared.
+#[test]
+fn l7_a_key_of_another_life_finds_no_word_of_its_own() {
+    let world = world();
+    at(&world.one, |desk| desk.clear(LIMIT)).unwrap();
+    for _ in 0..300 {
+        assert!(!world.one.charge_left(world.mine, 0) && !world.one.release_left(world.mine, 0, Most::new(LIMIT)));
+        let again = at(&world.one, |desk| {
+            let tenant = desk.tenant("").unwrap();
+            let all: Vec<Key> = (0..10).map(|_| desk.reserve(tenant, 10).unwrap()).collect();
+            let found = all.iter().any(|key| key.node == world.mine.node);
+            all.into_iter().for_each(|key| desk.close(key));
+            found
+        });
+        assert!(again.unwrap(), "its number is in use again");
+    }
+    assert_eq!(world.memory.value(LAYOUT.node_at(0) + node::TOTAL), 0);
+}
