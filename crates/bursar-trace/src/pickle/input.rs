@@ -69,6 +69,6 @@ impl<R: BufRead> Input<R> {
 fn ended(error: io::Error) -> Reason {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Reason::Truncated { within: "the pickle" },
-        _ => Reason::Io(error),
+        _ => Reason::of_read(error),
     }
 }
