@@ -176,7 +176,8 @@ fn bad_json_names_its_line() {
 
 #[test]
 fn a_pickle_that_carries_code_is_refused_and_not_run() {
-    for (name, opcode) in [("code-2.pickle", "GLOBAL"), ("code-4.pickle", "STACK_GLOBAL")] {
+    for (name, opcode) in [("code-0.pickle", "GLOBAL"), ("code-2.pickle", "GLOBAL"), ("code-4.pickle", "STACK_GLOBAL")]
+    {
         let error = read(fixture(name)).expect_err("code");
         assert!(matches!(error.reason, Reason::Code { opcode: found, .. } if found == opcode), "{error}");
         assert!(error.to_string().ends_with("it was not run"), "{error}");
@@ -253,6 +254,20 @@ fn malformed_pickles_are_errors() {
         b"N\x86",
         b"\xff",
         b"I",
+        b"I7",
+        b"Ix\n",
+        b"I\n",
+        b"L\n",
+        b"Vopen",
+        b"Sopen\n",
+        b"S'open\n",
+        b"F1.5",
+        b"Np\n",
+        b"Np-1\n",
+        b"Npx\n",
+        b"g0\n",
+        b"g99999999999\n",
+        b"p0\n",
         b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffx",
         b"X\xff\xff\xff\xffx",
         b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffx",
@@ -283,7 +298,15 @@ fn bombs_are_errors_and_not_memory() {
         let error = fails(&bomb(b"\x80\x04", piece, 2_000_000));
         assert!(matches!(error.reason, Reason::Pickle { .. }), "{error}");
     }
+    for piece in [b"I7\n".as_slice(), b"Vx\n", b"(l", b"(d"] {
+        let error = fails(&bomb(b"(dp0\n", piece, 2_000_000));
+        assert!(matches!(error.reason, Reason::Pickle { .. }), "{error}");
+    }
     // A line that never ends.
+    for opcode in [b"V".as_slice(), b"S'", b"I", b"L", b"F", b"g"] {
+        let error = fails(&bomb(&[b"(dp0\n", opcode].concat(), b"1", 2_000_000));
+        assert!(matches!(error.reason, Reason::Truncated { .. }), "{error}");
+    }
     let error = fails(&bomb(HEADER.as_bytes(), b"1", 2_000_000));
     assert!(matches!(error.reason, Reason::LongLine { .. }), "{error}");
 }

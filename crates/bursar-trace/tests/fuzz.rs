@@ -2,7 +2,7 @@
 
 use bursar_trace::{bundled, read_from, write_csv, write_jsonl, write_torch_snapshot};
 use proptest::prelude::*;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 /// Good files of every format, small enough to be damaged often.
@@ -26,13 +26,25 @@ fn seeds() -> Vec<Vec<u8>> {
         packed,
         fixture("rmm.csv"),
         fixture("rmm.csv.gz"),
+        old_pickle("0"),
+        old_pickle("1"),
+        fixture("code-0.pickle"),
         fixture("code-2.pickle"),
         fixture("code-4.pickle"),
     ]
 }
 
+/// The beginning of a snapshot in one of the first protocols, cut behind a few entries.
+fn old_pickle(protocol: &str) -> Vec<u8> {
+    let path = format!("{}/tests/fixtures/snapshot-{protocol}.pickle.gz", env!("CARGO_MANIFEST_DIR"));
+    let file = std::fs::File::open(path).expect("a fixture");
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(file).take(8000).read_to_end(&mut bytes).expect("a gzip");
+    bytes
+}
+
 /// Bytes that mean something to one of the readers.
-const WORDS: [&[u8]; 24] = [
+const WORDS: [&[u8]; 31] = [
     b",",
     b"\n",
     b"\r\n",
@@ -57,6 +69,13 @@ const WORDS: [&[u8]; 24] = [
     b"\x8a\x09",
     b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
     b".",
+    b"V\\u00e9\n",
+    b"S'\\x41'\n",
+    b"I01\n",
+    b"L-9223372036854775809L\n",
+    b"p0\n",
+    b"g0\n",
+    b"(dp1\n",
 ];
 
 /// A small, fast generator: the seed alone decides what a run does.
@@ -152,6 +171,8 @@ proptest! {
         exercise(&[b"Thread,Time,Action,Pointer,Size,Stream\n", &bytes[..]].concat());
         exercise(&[b"{", &bytes[..]].concat());
         exercise(&[b"\x80\x04", &bytes[..]].concat());
+        exercise(&[b"(dp0\n", &bytes[..]].concat());
+        exercise(&[b"}q\0(", &bytes[..]].concat());
         exercise(&[b"\x1f\x8b\x08\0\0\0\0\0\0\xff", &bytes[..]].concat());
     }
 }
