@@ -49,7 +49,7 @@ impl Tree {
     }
 
     pub(crate) fn write(self, path: &str, text: &str) -> Self {
-        self.folder.write(path, &format!("{text}\n"));
+        self.folder.write(path, format!("{text}\n"));
         self
     }
 
