@@ -80,7 +80,7 @@ impl fmt::Display for IndexSet {
         let mut comma = "";
         while let Some(first) = numbers.next() {
             let mut last = first;
-            while let Some(next) = numbers.next_if_eq(&(last + 1)) {
+            while let Some(next) = numbers.next_if(|next| next - last == 1) {
                 last = next;
             }
             write!(f, "{comma}{first}")?;

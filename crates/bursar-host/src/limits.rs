@@ -3,6 +3,8 @@
 //! File caches are counted as free, since the kernel drops them first. What cannot be read sets no limit.
 
 use bursar_core::Bytes;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A limit on memory, and what is left under it.
@@ -27,19 +29,23 @@ pub struct Limit {
 /// The limits that hold for this process, as the files below `root` say.
 pub(crate) fn read(root: &Path) -> Vec<Limit> {
     let mut limits: Vec<Limit> = machine(root).into_iter().collect();
-    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    for line in groups.lines() {
+    let groups = std::fs::read(root.join("proc/self/cgroup")).unwrap_or_default();
+    // A name is any bytes without a line break.
+    for line in groups.split(|byte| *byte == b'\n') {
         // `0::/path` is the second version of control groups, `5:memory:/path` the first.
-        let mut fields = line.splitn(3, ':');
+        let mut fields = line.splitn(3, |byte| *byte == b':');
         let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else { continue };
         let (mount, files) = match controllers {
-            "" => ("sys/fs/cgroup", &SECOND),
-            _ if controllers.split(',').any(|name| name == "memory") => ("sys/fs/cgroup/memory", &FIRST),
+            b"" => ("sys/fs/cgroup", &SECOND),
+            _ if controllers.split(|byte| *byte == b',').any(|name| name == b"memory") => {
+                ("sys/fs/cgroup/memory", &FIRST)
+            }
             _ => continue,
         };
         let mount = root.join(mount);
         // A group is under the limits of those above it. In a container the path may lead nowhere, and the mount is its own.
-        let folders = Path::new(path.trim_start_matches('/')).ancestors().map(|part| mount.join(part));
+        let path = Path::new(OsStr::from_bytes(path));
+        let folders = path.strip_prefix("/").unwrap_or(path).ancestors().map(|part| mount.join(part));
         limits.extend(folders.filter_map(|folder| group(&folder, files)));
     }
     limits
@@ -63,7 +69,7 @@ fn group(folder: &Path, files: &Files) -> Option<Limit> {
     let number = |name| std::fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, used) = (number(files.limit)?, number(files.used)?);
     let stat = std::fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let cached: u64 = files.caches.iter().filter_map(|name| field(&stat, name)).sum();
+    let cached = files.caches.iter().filter_map(|name| field(&stat, name)).fold(0, u64::saturating_add);
     let available = Bytes(limit.saturating_sub(used.saturating_sub(cached)));
     Some(Limit { group: Some(folder.to_owned()), available, limit: Bytes(limit) })
 }

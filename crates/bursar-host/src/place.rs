@@ -204,7 +204,7 @@ fn populate(region: &Region, system: &dyn System, part: Range<usize>) -> Result<
 }
 
 /// Refuses what the machine or a control group has no room for, before anything is touched.
-fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), HostError> {
+pub(crate) fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), HostError> {
     let Some(limit) = system.limits().into_iter().find(|limit| limit.available < requested) else { return Ok(()) };
     let (available, all) = (limit.available, limit.limit);
     Err(match limit.group {

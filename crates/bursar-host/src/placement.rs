@@ -81,6 +81,9 @@ impl Placement {
 
 /// The nodes of the pages of a range, or of evenly spread ones if there are many. An error is one for all of them.
 fn locate(system: &dyn System, address: usize, bytes: usize, page: usize) -> Result<Vec<i32>, Errno> {
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
     let first = address - address % page;
     let pages = (address + bytes - first).div_ceil(page);
     let stride = pages.div_ceil(ASKED_MAX).max(1);

@@ -9,6 +9,7 @@ mod priming;
 mod shelf;
 
 use crate::place::Want;
+use crate::workers::Making;
 use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions};
 use bursar_core::{Bytes, DeviceContext, Error, Stream};
 pub use getting::Getting;
@@ -121,13 +122,8 @@ impl PinnedPool {
         Ok(self.try_get(bytes))
     }
 
-    fn make(&self, bytes: usize) -> crate::workers::Making {
-        self.workers.make(slab_size(class(bytes)), |bytes| Want {
-            context: self.context.clone(),
-            bytes,
-            options: self.options.clone(),
-            spare: Some(self.shelf.clone()),
-        })
+    fn make(&self, bytes: usize) -> Making {
+        make(&self.workers, &self.context, &self.options, bytes, Some(self.shelf.clone()))
     }
 
     /// Takes a buffer back that work on a stream may still be using: it is handed out again when the stream has passed
@@ -153,11 +149,37 @@ impl PinnedPool {
         }
     }
 
-    /// Makes `count` buffers of `bytes` in the background and keeps them. Dropping the answer leaves it at that.
+    /// Makes `count` buffers of `bytes` in the background and keeps them. Dropping the answer leaves it at that. What the
+    /// machine or a control group has no room for as a whole is refused, and nothing is made.
     pub fn prime(&self, bytes: usize, count: usize) -> Priming {
-        let each = slab_size(class(bytes)) / class(bytes).max(1);
-        let slabs = count.div_ceil(each.max(1));
-        Priming::start((0..slabs).map(|_| self.make(bytes)), &self.shelf, class(bytes))
+        let slabs = match self.slabs_for(bytes, count) {
+            Ok(slabs) => slabs,
+            Err(error) => return Priming::refused(error, &self.shelf),
+        };
+        let (workers, shelf) = (Arc::downgrade(&self.workers), self.shelf.clone());
+        let (context, options) = (self.context.clone(), self.options.clone());
+        let next = move || {
+            let workers = workers.upgrade().filter(|_| !shelf.is_closed())?;
+            // What is free was asked for, perhaps just now, and does not go to make room for more of it.
+            Some(make(&workers, &context, &options, bytes, None))
+        };
+        Priming::start(slabs, next, &self.shelf, class(bytes))
+    }
+
+    /// How many slabs hold `count` pieces for `bytes`, if there is room for them.
+    fn slabs_for(&self, bytes: usize, count: usize) -> Result<usize, HostError> {
+        if count == 0 {
+            return Ok(0);
+        }
+        if bytes == 0 {
+            return Err(HostError::ZeroBytes);
+        }
+        let slab = slab_size(class(bytes));
+        let slabs = count.div_ceil((slab / class(bytes)).max(1));
+        let total = slab.checked_mul(slabs).filter(|total| isize::try_from(*total).is_ok());
+        let total = total.ok_or(HostError::TooLarge { requested: u64::MAX })?;
+        self.workers.check_limits(Bytes(total as u64))?;
+        Ok(slabs)
     }
 
     /// Gives slabs of which nobody uses any piece back until at most `keep` of them are left, the largest first. That
@@ -179,6 +201,18 @@ impl PinnedPool {
     pub fn counts(&self) -> PinnedPoolCounts {
         self.shelf.counts()
     }
+}
+
+/// Asks for a slab that holds pieces for `bytes`. Where there is no memory left, what `spare` keeps and nobody uses goes first.
+fn make(
+    workers: &NumaWorkerPool,
+    context: &Arc<DeviceContext>,
+    options: &PinnedOptions,
+    bytes: usize,
+    spare: Option<Arc<Shelf>>,
+) -> Making {
+    let (context, options) = (context.clone(), options.clone());
+    workers.make(slab_size(class(bytes)), |bytes| Want { context, bytes, options, spare })
 }
 
 impl Drop for PinnedPool {

@@ -2,7 +2,7 @@
 
 use crate::alarm::Alarm;
 use crate::buffer::PinnedBuffer;
-use crate::place::Want;
+use crate::place::{self, Want};
 use crate::release::Releaser;
 use crate::sys::{Slab, Stranded};
 use crate::ticket::Ticket;
@@ -97,6 +97,11 @@ impl NumaWorkerPool {
             Err(error) => Ticket::refused(error),
         };
         Making { ticket, alarm: self.alarm.clone(), is_set: false }
+    }
+
+    /// Refuses what the machine or a control group has no room for.
+    pub(crate) fn check_limits(&self, requested: Bytes) -> Result<(), HostError> {
+        place::check_limits(&*self.tools.system, requested)
     }
 
     fn ask(&self, want: Want) -> Arc<Ticket> {

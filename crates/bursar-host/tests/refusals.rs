@@ -8,7 +8,9 @@ use bursar_host::{
 };
 use bursar_sim::Sim;
 use rig::{Call, Folder, Rig, Tree};
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const DENIED: Errno = Errno(libc::EPERM);
@@ -87,13 +89,34 @@ fn n3_limits_are_read_at_every_level_of_the_control_groups() {
 }
 
 #[test]
+fn n3_a_control_group_limits_whatever_it_is_called() {
+    let names: [&[u8]; 6] = [b"\xff\xfe", b"caf\xe9", b"a b", b"a:b", b"\\040", b"end\r"];
+    for (name, kind) in names.iter().flat_map(|name| [(name, "0::/"), (name, "5:memory:/")]) {
+        let folder = Folder::new();
+        let (mount, limit, used) = match kind {
+            "0::/" => ("sys/fs/cgroup", "memory.max", "memory.current"),
+            _ => ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        };
+        folder.write("proc/self/cgroup", [kind.as_bytes(), name, b"\n"].concat());
+        let group = Path::new(mount).join(OsStr::from_bytes(name));
+        folder.write(group.join(limit), "3000000\n");
+        folder.write(group.join(used), "2000000\n");
+        // Numbers that no kernel has must not end the program.
+        folder.write(group.join("memory.stat"), format!("active_file {0}\ninactive_file {0}\n", u64::MAX));
+        let limits = Machine::with_root(folder.path()).limits();
+        let groups: Vec<_> = limits.iter().map(|limit| (limit.group.clone(), limit.limit)).collect();
+        assert_eq!(groups, [(Some(folder.path().join(&group)), Bytes(3_000_000))], "{name:?}");
+    }
+}
+
+#[test]
 fn n3_limits_of_the_first_kind_of_control_groups_are_read_too() {
     let folder = Folder::new();
     folder.write("proc/self/cgroup", "11:cpu,cpuacct:/x\n5:memory:/docker/abc\n1:name=systemd:/x\nnonsense\n");
     let group = "sys/fs/cgroup/memory/docker/abc";
-    folder.write(&format!("{group}/memory.limit_in_bytes"), "4194304\n");
-    folder.write(&format!("{group}/memory.usage_in_bytes"), "3145728\n");
-    folder.write(&format!("{group}/memory.stat"), "active_file 1\ntotal_active_file 1048576\ntotal_inactive_file 0\n");
+    folder.write(format!("{group}/memory.limit_in_bytes"), "4194304\n");
+    folder.write(format!("{group}/memory.usage_in_bytes"), "3145728\n");
+    folder.write(format!("{group}/memory.stat"), "active_file 1\ntotal_active_file 1048576\ntotal_inactive_file 0\n");
     let limits = Machine::with_root(folder.path()).limits();
     assert_eq!(limits.len(), 1, "{limits:?}");
     assert_eq!((limits[0].available, limits[0].limit), (Bytes::mib(2), Bytes::mib(4)));

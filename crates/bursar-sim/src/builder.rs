@@ -12,7 +12,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A simulator to be: how it runs, and which devices it has. Without any they are two of 80 GiB.
+/// Each device has a bus of its own.
+const DEVICES_MAX: usize = 256;
+
+/// A simulator to be: how it runs, and which devices it has. Where nobody says, they are two of 80 GiB.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId, Driver};
@@ -27,7 +30,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[must_use = "a simulator is made by `build`"]
 pub struct SimBuilder {
     seed: Option<u64>,
-    sizes: Vec<Bytes>,
+    /// None where nobody has said anything about devices.
+    sizes: Option<Vec<Bytes>>,
     name: Option<String>,
     folder: Option<PathBuf>,
     is_stream_ordered: bool,
@@ -41,7 +45,7 @@ impl Default for SimBuilder {
     fn default() -> Self {
         Self {
             seed: Some(0),
-            sizes: Vec::new(),
+            sizes: None,
             name: None,
             folder: None,
             is_stream_ordered: true,
@@ -71,9 +75,11 @@ impl SimBuilder {
         self.devices(1, memory)
     }
 
-    /// `count` more devices, each with so much memory. The simulated addresses of one reach 32 TiB.
+    /// `count` more devices, each with so much memory. The simulated addresses of one reach 32 TiB. A machine has 256 devices at
+    /// most; more are left out.
     pub fn devices(mut self, count: usize, memory: Bytes) -> Self {
-        self.sizes.extend(std::iter::repeat_n(memory, count));
+        let sizes = self.sizes.get_or_insert_default();
+        sizes.extend(std::iter::repeat_n(memory, count.min(DEVICES_MAX - sizes.len())));
         self
     }
 
@@ -122,9 +128,10 @@ impl SimBuilder {
         self
     }
 
-    /// The size pages come in, a power of two; 2 MiB by default.
+    /// The size pages come in, rounded up to a power of two; 2 MiB by default, and at least 4 KiB and at most 1 GiB.
     pub fn page_granularity(mut self, bytes: Bytes) -> Self {
-        self.page_granularity = Some(Bytes(bytes.get().next_power_of_two()));
+        let within = bytes.clamp(Bytes::kib(4), Bytes::gib(1));
+        self.page_granularity = Some(Bytes(within.get().next_power_of_two()));
         self
     }
 
@@ -140,7 +147,7 @@ impl SimBuilder {
         self
     }
 
-    /// How many lines of its [log](Sim::calls) a seeded simulator keeps, the last ones; 512 by default.
+    /// How many lines of its [log](Sim::calls) a seeded simulator keeps, the last ones: one at least, 512 by default.
     pub fn calls_kept(mut self, lines: usize) -> Self {
         self.calls_kept = lines;
         self
@@ -148,10 +155,7 @@ impl SimBuilder {
 
     /// Makes the simulator.
     pub fn build(self) -> Arc<Sim> {
-        let sizes = match self.sizes.is_empty() {
-            true => vec![Bytes::gib(80); 2],
-            false => self.sizes.clone(),
-        };
+        let sizes = self.sizes.clone().unwrap_or_else(|| vec![Bytes::gib(80); 2]);
         let identity = self.name.as_deref().map_or_else(unique, |name| hash(name.as_bytes()));
         let heap = |(index, size): (usize, &Bytes)| {
             let (allocations, _) = addresses(index);

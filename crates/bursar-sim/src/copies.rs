@@ -54,6 +54,32 @@ impl World {
 }
 
 impl Turn<'_> {
+    /// Refuses what reaches beyond memory, as CUDA does. What was memory until it was freed or unmapped is left to the judge
+    /// of a seeded simulator: whether the free comes before this is a question of order, which a status does not answer.
+    fn check(&mut self, stream: usize, touches: &[Touch]) -> Answer<()> {
+        let outside: Vec<&Touch> = touches.iter().filter(|touch| !self.is_within_reach(touch)).collect();
+        if outside.is_empty() {
+            return Ok(());
+        }
+        let op = self.caller.operation(self.streams[stream].place);
+        for touch in outside {
+            let device = self.device_of(touch.range.start).unwrap_or(self.caller.device);
+            if let Some(oracle) = &mut self.oracle {
+                oracle.refused(device, touch, op, stream);
+            }
+        }
+        Err(Status::InvalidValue)
+    }
+
+    fn is_within_reach(&self, touch: &Touch) -> bool {
+        let at = touch.range.start;
+        let was_memory = || {
+            let judged = self.oracle.as_ref().zip(self.device_of(at));
+            judged.is_some_and(|(oracle, device)| oracle.was_memory(device, at))
+        };
+        touch.range.is_empty() || self.is_memory(&touch.range) || was_memory()
+    }
+
     pub(crate) fn fill_on(&mut self, stream: RawStream, dst: DevicePtr, pattern: Pattern, count: u64) -> Answer<()> {
         let caller = self.caller;
         let stream = self.open_stream(caller.device, stream)?;
@@ -62,6 +88,7 @@ impl Turn<'_> {
             return Err(Status::InvalidValue);
         }
         let touches = [touch(dst.0, bytes, Access::Write)?];
+        self.check(stream, &touches)?;
         let (dst, word) = (dst.0, word(pattern));
         self.submit(caller, stream, None, &touches, Work::Fill { dst, bytes, word });
         Ok(())
@@ -71,6 +98,7 @@ impl Turn<'_> {
         let caller = self.caller;
         let stream = self.open_stream(caller.device, stream)?;
         let touches = [touch(src.0, bytes, Access::Read)?, touch(dst.0, bytes, Access::Write)?];
+        self.check(stream, &touches)?;
         let (dst, src) = (dst.0, src.0);
         self.submit(caller, stream, None, &touches, Work::Copy { dst, src, bytes });
         Ok(())
@@ -94,6 +122,7 @@ impl Turn<'_> {
         if src.0.is_null() {
             return Err(Status::InvalidValue);
         }
+        self.check(stream, &touches)?;
         let pinned = self.pinned.around(src.address(), bytes).cloned();
         let runs_now = self.oracle.is_none() && self.active.is_empty() && self.streams[stream].is_idle();
         let source = if pinned.is_some() || runs_now {
@@ -126,6 +155,7 @@ impl Turn<'_> {
         if dst.0.is_null() {
             return Err(Status::InvalidValue);
         }
+        self.check(stream, &touches)?;
         let pinned = self.pinned.around(dst.address(), bytes).cloned();
         let work =
             Work::Download { dst, src: src.0, bytes, _keep: pinned.as_ref().and_then(|pinned| pinned.block.clone()) };

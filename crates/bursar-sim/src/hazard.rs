@@ -47,7 +47,7 @@ impl fmt::Display for Place {
 /// let sim = Sim::seeded(1);
 /// let (device, stream) = (DeviceId(0), sim.stream_create(DeviceId(0), 0)?);
 /// // SAFETY: breaking the driver's contract is what the simulator is for.
-/// unsafe { sim.fill(device, stream, DevicePtr(0x10_0000), Pattern::U8(1), 16)? };
+/// unsafe { sim.fill(device, stream, DevicePtr(0x10_0000), Pattern::U8(1), 16).unwrap_err() };
 /// assert_eq!(sim.hazards()[0].second.to_string(), "fill on stream 1 (call 2)");
 /// # Ok::<(), bursar_core::DriverError>(())
 /// ```

@@ -5,6 +5,7 @@ use crate::clock::{Clock, Epoch};
 use crate::rng::Rng;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 /// Every allocation begins at a multiple of this, and takes one.
 pub(crate) const UNIT: u64 = 256;
@@ -49,6 +50,8 @@ pub(crate) struct Heap {
     limit: u64,
     live: IntegerMap<(u64, Kind)>,
     spare: IntegerMap<Vec<u64>>,
+    /// The live allocations by address, kept from when somebody first asks about an address inside one.
+    ordered: Option<BTreeMap<u64, u64>>,
 }
 
 impl Heap {
@@ -61,6 +64,7 @@ impl Heap {
             limit,
             live: IntegerMap::default(),
             spare: IntegerMap::default(),
+            ordered: None,
         }
     }
 
@@ -106,7 +110,32 @@ impl Heap {
             },
         };
         self.live.insert(ptr, (bytes, kind));
+        if self.ordered.is_some() {
+            self.order(ptr, Some(bytes));
+        }
         Some(ptr)
+    }
+
+    /// Keeps the order of addresses where an allocation of so many bytes was made, or one was freed. Most simulators are never
+    /// asked for it.
+    #[cold]
+    fn order(&mut self, ptr: u64, bytes: Option<u64>) {
+        if let Some(ordered) = &mut self.ordered {
+            match bytes {
+                Some(bytes) => drop(ordered.insert(ptr, bytes)),
+                None => drop(ordered.remove(&ptr)),
+            }
+        }
+    }
+
+    /// Whether a range lies in one allocation.
+    pub(crate) fn contains(&mut self, range: &Range<u64>) -> bool {
+        if let Some((bytes, _)) = self.live.get(&range.start) {
+            return range.end - range.start <= *bytes;
+        }
+        let live = &self.live;
+        let ordered = self.ordered.get_or_insert_with(|| live.iter().map(|(at, (bytes, _))| (*at, *bytes)).collect());
+        ordered.range(..=range.start).next_back().is_some_and(|(start, bytes)| range.end <= start + bytes)
     }
 
     /// Finds addresses among those that were given back, whatever the size they had, once no new ones are left.
@@ -151,6 +180,9 @@ impl Heap {
         if held_as != kind {
             self.live.insert(ptr, (bytes, held_as));
             return None;
+        }
+        if self.ordered.is_some() {
+            self.order(ptr, None);
         }
         Some(bytes)
     }
@@ -240,6 +272,12 @@ impl EagerSpace {
 
     pub(crate) fn size_of(&self, ptr: u64, kind: Kind) -> Option<u64> {
         self.live.get(&ptr).filter(|(_, held_as)| *held_as == kind).map(|(bytes, _)| *bytes)
+    }
+
+    /// Whether a range lies in one allocation.
+    pub(crate) fn contains(&self, range: &Range<u64>) -> bool {
+        let around = self.live.range(..=range.start).next_back();
+        around.is_some_and(|(start, (bytes, _))| range.end <= start + bytes)
     }
 
     /// Ends the life of an allocation at a point of stream order; its memory is held until [`ran`](Self::ran).

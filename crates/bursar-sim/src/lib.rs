@@ -33,7 +33,10 @@
 //! - Addresses are given out again as early as stream order allows, because that is when mistakes show.
 //! - Memory that was freed in stream order is held until the free has run. When an allocation does not fit but would
 //!   after the frees that are pending, streams go on as far as they can by themselves, and then it is refused.
-//! - Work that reaches memory which is not there is reported and does nothing; the device is not lost by it.
+//! - Fills and copies that reach beyond an allocation, or beyond pages that are mapped and allowed, are refused as CUDA
+//!   refuses them, and reported. An allocation reaches to the next multiple of 256 bytes. Kernels that reach memory which is
+//!   not there, and uses of memory after its free, are reported and do nothing; the device is not lost by them. Where no
+//!   hazard is looked for, a fill or copy of freed memory is refused as well.
 //! - `free` and `host_unregister` wait for the whole device; unmapping, releasing and `host_free` do not wait.
 //! - Copies from and to pinned memory touch it when they run. Copies from pageable memory read it when they are
 //!   submitted; copies to pageable memory return when they have run.

@@ -236,6 +236,22 @@ impl Oracle {
         is_there
     }
 
+    /// Reports what is wrong with an operation on `stream` that was refused, and so touches nothing.
+    pub(crate) fn refused(&mut self, device: usize, touch: &Touch, op: Operation, stream: usize) {
+        let (op, clock) = (touch.by(op), self.streams[stream].clone());
+        for (range, life) in self.grounds[device].memory.parts(touch.range.clone()) {
+            if let Some(wrong) = wrong_with(life, &clock, HazardKind::NotMapped) {
+                self.found(device, range, wrong, op);
+            }
+        }
+    }
+
+    /// Whether there was memory at an address that has been freed or unmapped since.
+    pub(crate) fn was_memory(&self, device: usize, at: u64) -> bool {
+        let part = self.grounds[device].memory.parts(at..at + 1).pop();
+        part.and_then(|(_, life)| life).is_some_and(|life| life.died.is_some())
+    }
+
     fn touch_blocks(&mut self, device: usize, range: Range<u64>, op: Operation, clock: &Clock) {
         for (range, block) in self.grounds[device].blocks.parts(range) {
             if let Some(wrong) = wrong_with(block, clock, HazardKind::OutOfBounds) {

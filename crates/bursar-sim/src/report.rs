@@ -14,10 +14,9 @@ use std::panic::Location;
 ///
 /// let sim = bursar_sim::Sim::seeded(7);
 /// // SAFETY: breaking the driver's contract is what the simulator is for.
-/// unsafe { sim.fill(DeviceId(0), RawStream::LEGACY, DevicePtr(0x10_0000), Pattern::U8(1), 16)? };
+/// unsafe { sim.fill(DeviceId(0), RawStream::LEGACY, DevicePtr(0x10_0000), Pattern::U8(1), 16).unwrap_err() };
 /// let report = sim.check().unwrap_err().to_string();
 /// assert!(report.starts_with("1 hazard with seed 7"));
-/// # Ok::<(), bursar_core::DriverError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -188,9 +188,10 @@ impl Sim {
         self.lock().log.count()
     }
 
-    /// The bytes at an address as they are at this moment, whatever has not run yet; not an access.
+    /// The bytes at an address as they are at this moment, whatever has not run yet, and zeros where there is no memory; not an
+    /// access. At most 64 MiB are read at a time.
     pub fn peek(&self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
-        let mut into = vec![0; bytes];
+        let mut into = vec![0; bytes.min(64 << 20)];
         self.lock().read(ptr.0, &mut into);
         into
     }

@@ -231,7 +231,7 @@ impl World {
         match raw.0 {
             0 => Some(device),
             _ if raw == RawStream::LEGACY => Some(device),
-            handle => Some(usize::try_from(handle.checked_sub(FIRST_STREAM)?).ok()? + self.devices.len()),
+            handle => usize::try_from(handle.checked_sub(FIRST_STREAM)?).ok()?.checked_add(self.devices.len()),
         }
     }
 
@@ -296,6 +296,26 @@ impl World {
     pub(crate) fn device_of(&self, at: u64) -> Option<usize> {
         let index = (at / SPAN).checked_sub(1)? as usize;
         (index < self.devices.len()).then_some(index)
+    }
+
+    /// Whether a range lies in one allocation, or in pages that are mapped and allowed all along.
+    pub(crate) fn is_memory(&self, range: &Range<u64>) -> bool {
+        let Some(index) = self.device_of(range.start) else { return false };
+        let device = &self.devices[index];
+        if addresses(index).0.contains(&range.start) {
+            return match self.oracle {
+                Some(_) => device.space.contains(range),
+                None => device.heap().contains(range),
+            };
+        }
+        let mut next = range.start;
+        while next < range.end {
+            match device.mapping_at(next) {
+                Some((start, mapping)) if mapping.is_allowed => next = start + mapping.bytes,
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// The memory behind an address, the offset in it, and how far it goes on from there; `None` where nothing is.

@@ -38,7 +38,8 @@ fn pages_that_are_not_allowed_yet_are_out_of_reach() {
     let rig = Rig::of(Sim::immediate());
     let (a, base, pages) = (rig.stream(), rig.reserve(PAGE), rig.pages(PAGE));
     rig.map(base, PAGE, pages);
-    rig.fill(a, base, 1, 64);
+    let filled = rig.try_fill(a, base, 1, 64);
+    assert_eq!(status(filled), Status::InvalidValue);
     rig.allow(base, PAGE);
     assert_ne!(rig.peek(base, 64), [1; 64]);
 }

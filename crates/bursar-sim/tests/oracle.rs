@@ -113,7 +113,7 @@ fn a_hazard_names_the_tags_of_both_sides() {
 fn hazards_that_were_taken_are_not_counted_again() {
     let rig = Rig::seeded(1);
     let a = rig.stream();
-    let wrong = || rig.fill(a, bursar_core::DevicePtr(0x10), 1, 16);
+    let wrong = || assert!(rig.try_fill(a, bursar_core::DevicePtr(0x10), 1, 16).is_err());
     (0..300).for_each(|_| wrong());
     assert!(rig.sim.check().unwrap_err().to_string().starts_with("300 hazards"));
     rig.sim.take_hazards();

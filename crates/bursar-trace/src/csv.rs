@@ -6,16 +6,44 @@ use crate::number::{address, identifier, shown, size, stream};
 use crate::read::Rows;
 use crate::tags::Tags;
 use crate::{Place, Reason, Site, TraceBuilder};
+use bursar_core::AllocTag;
 use std::io::Read;
 
 /// RMM's columns, in its order. Whatever stands behind them is found by its name.
 const COLUMNS: [&[u8]; 6] = [b"Thread", b"Time", b"Action", b"Pointer", b"Size", b"Stream"];
 
+/// Some editors put it before the first line.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Columns past this one are not looked at.
 const MAX_COLUMNS: usize = 16;
 
-/// The fields of a row, and how many there are.
-type Row<'a> = ([&'a [u8]; MAX_COLUMNS], usize);
+/// The fields of a row.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row<'a> {
+    fields: [&'a [u8]; MAX_COLUMNS],
+    count: usize,
+    /// A bit for each field that is in quotes.
+    quoted: u16,
+}
+
+const _: () = assert!(MAX_COLUMNS <= u16::BITS as usize);
+
+impl<'a> Row<'a> {
+    fn push(&mut self, field: &'a [u8]) {
+        if self.count < MAX_COLUMNS {
+            self.fields[self.count] = field;
+            self.count += 1;
+        }
+    }
+
+    /// The field in a column that need not be there. One that is empty says nothing, unless it is in quotes.
+    fn get(&self, column: Option<usize>) -> Option<&'a [u8]> {
+        let column = column.filter(|&column| column < self.count)?;
+        let field = self.fields[column];
+        (!field.is_empty() || self.quoted & 1 << column != 0).then_some(field)
+    }
+}
 
 /// Where Bursar's own columns are.
 #[derive(Clone, Copy, Debug)]
@@ -44,52 +72,65 @@ impl<R: Read> Rows for CsvRows<R> {
     }
 
     fn fill(&mut self, builder: &mut TraceBuilder, events: usize) -> Result<bool, Reason> {
-        let extra = match self.extra {
+        let Self { lines, extra, tags } = self;
+        let extra = match *extra {
             Some(extra) => extra,
-            None => {
-                let Some((_, line)) = self.lines.next()? else { return Ok(false) };
-                let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-                *self.extra.insert(with_fields(line, |row| header(line, row))?)
-            }
+            None => match next_row(lines, |_, row, line| header(row, line))? {
+                Some(found) => *extra.insert(found),
+                None => return Ok(false),
+            },
         };
         while builder.waiting() < events {
-            let Some((place, line)) = self.lines.next()? else { return Ok(false) };
-            with_fields(line, |row| read_row(row, extra, place, &mut self.tags, builder))?;
+            if next_row(lines, |place, row, _| read_row(row, extra, place, tags, builder))?.is_none() {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
 }
 
-fn header(line: &[u8], (fields, count): Row<'_>) -> Result<Extra, Reason> {
-    let fields = &fields[..count];
-    let matching = fields.iter().zip(COLUMNS).filter(|(field, name)| field.trim_ascii() == *name).count();
-    if matching < COLUMNS.len() {
-        return Err(Reason::Columns { found: shown(line) });
+/// Gives the next row to `read`, with where it is and its text; `None` where there is none.
+fn next_row<R: Read, T>(
+    lines: &mut Lines<R>,
+    read: impl FnOnce(Place, &Row<'_>, &[u8]) -> Result<T, Reason>,
+) -> Result<Option<T>, Reason> {
+    let Some((place, line)) = lines.next()? else { return Ok(None) };
+    match plain_fields(line) {
+        Some(row) => read(place, &row, line).map(Some),
+        None => quoted_row(lines, place, read).map(Some),
     }
-    let find = |name: &[u8]| fields.iter().position(|field| field.trim_ascii() == name);
+}
+
+fn header(row: &Row<'_>, line: &[u8]) -> Result<Extra, Reason> {
+    let mut fields = row.fields;
+    fields[0] = fields[0].strip_prefix(BYTE_ORDER_MARK).unwrap_or(fields[0]);
+    let fields = fields[..row.count].iter().map(|field| field.trim_ascii());
+    if fields.clone().zip(COLUMNS).filter(|(found, name)| found == name).count() < COLUMNS.len() {
+        return Err(Reason::Columns { found: shown(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)) });
+    }
+    let find = |name: &[u8]| fields.clone().position(|found| found == name);
     Ok(Extra { device: find(b"Device"), tag: find(b"Tag"), asked: find(b"Asked") })
 }
 
 fn read_row(
-    (fields, count): Row<'_>,
+    row: &Row<'_>,
     extra: Extra,
     place: Place,
     tags: &mut Tags,
     builder: &mut TraceBuilder,
 ) -> Result<(), Reason> {
-    if count < COLUMNS.len() {
-        return Err(Reason::TooFewColumns { found: count });
+    let Row { fields, count, .. } = row;
+    if *count < COLUMNS.len() {
+        return Err(Reason::TooFewColumns { found: *count });
     }
-    // A field that is not there, or empty, says nothing.
-    let extra_field = |column: Option<usize>| fields[..count].get(column?).filter(|field| !field.is_empty());
-    let device = extra_field(extra.device).map_or(Ok(0), |text| identifier("Device", text))?;
+    let device = row.get(extra.device).map_or(Ok(0), |text| identifier("Device", text))?;
     let site = Site { place, thread: identifier("Thread", fields[0])?, stream: stream("Stream", fields[5])?, device };
     let bytes = size("Size", fields[4])?;
     match fields[2].trim_ascii() {
         b"free" => builder.free(site, address("Pointer", fields[3])?, bytes)?,
         action @ (b"allocate" | b"allocate failure") => {
-            let asked = extra_field(extra.asked).map_or(Ok(bytes), |text| size("Asked", text))?;
-            let tag = tags.get(extra_field(extra.tag).copied().unwrap_or_default());
+            let asked = row.get(extra.asked).map_or(Ok(bytes), |text| size("Asked", text))?;
+            let tag = row.get(extra.tag).map_or(AllocTag::UNTAGGED, |name| tags.get(name));
             if action == b"allocate" {
                 builder.allocate(site, address("Pointer", fields[3])?, asked, tag)?;
             } else {
@@ -104,58 +145,99 @@ fn read_row(
     Ok(())
 }
 
-/// Splits `line` into its fields; only one with a quote in it costs an allocation.
-fn with_fields<T>(line: &[u8], read: impl FnOnce(Row<'_>) -> Result<T, Reason>) -> Result<T, Reason> {
-    let mut fields: [&[u8]; MAX_COLUMNS] = [&[]; MAX_COLUMNS];
-    let (mut count, mut start) = (0, 0);
+/// Splits a line with no quote in it into its fields; `None` where there is one.
+#[inline]
+fn plain_fields(line: &[u8]) -> Option<Row<'_>> {
+    let (mut row, mut start) = (Row::default(), 0);
     for end in memchr::memchr2_iter(b',', b'"', line) {
         if line[end] == b'"' {
-            return with_quoted_fields(line, read);
+            return None;
         }
-        if count < MAX_COLUMNS {
-            fields[count] = &line[start..end];
-            count += 1;
-        }
+        row.push(&line[start..end]);
         start = end + 1;
     }
-    if count < MAX_COLUMNS {
-        fields[count] = &line[start..];
-        count += 1;
-    }
-    read((fields, count))
+    row.push(&line[start..]);
+    Some(row)
 }
 
-fn with_quoted_fields<T>(line: &[u8], read: impl FnOnce(Row<'_>) -> Result<T, Reason>) -> Result<T, Reason> {
-    let unquoted = unquote(line)?;
-    let mut fields: [&[u8]; MAX_COLUMNS] = [&[]; MAX_COLUMNS];
-    for (field, text) in fields.iter_mut().zip(&unquoted) {
-        *field = text;
+/// Reads the row that begins with the line last given out, where some fields are in quotes. Such a field may go on over
+/// several lines, as RFC 4180 has it.
+#[cold]
+fn quoted_row<R: Read, T>(
+    lines: &mut Lines<R>,
+    place: Place,
+    read: impl FnOnce(Place, &Row<'_>, &[u8]) -> Result<T, Reason>,
+) -> Result<T, Reason> {
+    let mut quotes = Quotes::default();
+    let Some(record) = lines.join(|line| quotes.is_open_after(line))? else {
+        let found = shown(lines.record());
+        return Err(Reason::Field { field: "row", found, expected: "its quotes to be closed" });
+    };
+    let fields = unquote(record);
+    let mut row = Row::default();
+    for (at, field) in fields.iter().enumerate().take(MAX_COLUMNS) {
+        row.push(&field.text);
+        row.quoted |= u16::from(field.is_quoted) << at;
     }
-    read((fields, unquoted.len().min(MAX_COLUMNS)))
+    read(place, &row, record)
 }
 
-/// The fields of a line where some are in quotes: commas inside them do not count, and `""` is a quote. A quoted field
-/// ends on its line.
-fn unquote(line: &[u8]) -> Result<Vec<Vec<u8>>, Reason> {
-    let mut fields = vec![Vec::new()];
-    let mut quoted = false;
-    let mut bytes = line.iter().peekable();
-    while let Some(&byte) = bytes.next() {
-        match byte {
-            b'"' if quoted && bytes.next_if_eq(&&b'"').is_some() => push(&mut fields, b'"'),
-            b'"' => quoted = !quoted,
-            b',' if !quoted => fields.push(Vec::new()),
-            _ => push(&mut fields, byte),
+/// Where a reader of fields is: in quotes, at the beginning of a field, or elsewhere in one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Quotes {
+    #[default]
+    FieldBegins,
+    Plain,
+    Open,
+    /// Behind a quote within quotes: another makes it one of the text, anything else ends them.
+    Closing,
+}
+
+impl Quotes {
+    /// Goes on by one byte, and answers whether it belongs to the text of the field.
+    fn pass(&mut self, byte: u8) -> bool {
+        let (next, is_text) = match (*self, byte) {
+            (Self::Open, b'"') => (Self::Closing, false),
+            (Self::Open, _) => (Self::Open, true),
+            (Self::Closing, b'"') => (Self::Open, true),
+            (_, b',') => (Self::FieldBegins, false),
+            (Self::FieldBegins, b'"') => (Self::Open, false),
+            _ => (Self::Plain, true),
+        };
+        *self = next;
+        is_text
+    }
+
+    /// Goes on by a line, and answers whether the next one belongs to the same row.
+    fn is_open_after(&mut self, line: &[u8]) -> bool {
+        for &byte in line {
+            self.pass(byte);
+        }
+        *self == Self::Open
+    }
+}
+
+/// A field without its quotes.
+#[derive(Debug, Default)]
+struct Unquoted {
+    text: Vec<u8>,
+    is_quoted: bool,
+}
+
+/// The fields of a row: commas and line ends in quotes do not count, and `""` there is a quote. A quote that does not begin
+/// a field is a character like any other.
+fn unquote(record: &[u8]) -> Vec<Unquoted> {
+    let (mut fields, mut field, mut quotes) = (Vec::new(), Unquoted::default(), Quotes::default());
+    for &byte in record {
+        let begins = quotes == Quotes::FieldBegins;
+        if quotes.pass(byte) {
+            field.text.push(byte);
+        } else if quotes == Quotes::FieldBegins {
+            fields.push(std::mem::take(&mut field));
+        } else if begins {
+            field.is_quoted = true;
         }
     }
-    if quoted {
-        return Err(Reason::Field { field: "row", found: shown(line), expected: "its quotes to be closed" });
-    }
-    Ok(fields)
-}
-
-fn push(fields: &mut [Vec<u8>], byte: u8) {
-    if let Some(field) = fields.last_mut() {
-        field.push(byte);
-    }
+    fields.push(field);
+    fields
 }

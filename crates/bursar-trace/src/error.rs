@@ -1,6 +1,6 @@
 //! What can be wrong with a trace.
 
-use crate::{Format, Place, Trace};
+use crate::{Format, Place, Trace, gzip};
 use bursar_core::Bytes;
 use std::fmt;
 use std::io;
@@ -69,6 +69,12 @@ pub enum Reason {
     Truncated {
         /// What it ends in the middle of.
         within: &'static str,
+    },
+    /// Behind the end of a gzipped file there is something that is neither another member nor zeros.
+    #[error("the gzipped file has bytes behind its end, from byte {offset} on, that belong to no gzip stream")]
+    TrailingBytes {
+        /// Where in the compressed file they begin.
+        offset: u64,
     },
     /// There is nothing in it: no bytes, or no allocation, free or failure.
     #[error("the trace is empty")]
@@ -161,6 +167,9 @@ pub enum Reason {
 impl Reason {
     /// What an error met while reading means: a compressed stream that stops early is a file that was cut.
     pub(crate) fn of_read(error: io::Error) -> Self {
+        if let Some(offset) = gzip::trailing(&error) {
+            return Self::TrailingBytes { offset };
+        }
         match error.kind() {
             io::ErrorKind::UnexpectedEof => Self::Truncated { within: "its gzip stream" },
             _ => Self::Io(error),

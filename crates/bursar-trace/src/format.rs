@@ -45,6 +45,7 @@ impl Format {
         match text.first()? {
             0x80 => Some(Self::TorchSnapshot),
             b'{' => Some(Self::JsonLines),
+            _ if begins_like_an_old_pickle(text) => Some(Self::TorchSnapshot),
             _ if line.contains(&b',') && line.iter().all(|&byte| byte == b'\t' || byte >= b' ') => Some(Self::Csv),
             _ => None,
         }
@@ -56,6 +57,15 @@ impl Format {
             Self::Csv | Self::JsonLines => "line",
             Self::TorchSnapshot => "record",
         }
+    }
+}
+
+/// Whether a dictionary or a list begins as protocols 0 and 1 of pickles write one; later protocols say so in their first byte.
+fn begins_like_an_old_pickle(text: &[u8]) -> bool {
+    match text {
+        [b'(', b'd' | b'l', next, ..] => b"pVSIL(.as}]".contains(next),
+        [b'}' | b']', next, ..] => b"qr(X.as}]".contains(next),
+        _ => false,
     }
 }
 

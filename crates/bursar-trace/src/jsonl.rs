@@ -5,6 +5,7 @@ use crate::number::{address, shown, stream};
 use crate::read::Rows;
 use crate::tags::Tags;
 use crate::{Place, Reason, Site, TraceBuilder};
+use bursar_core::AllocTag;
 use serde::de::{self, Deserializer, Visitor};
 use std::borrow::Cow;
 use std::fmt;
@@ -63,14 +64,15 @@ fn read_line(line: &Line<'_>, place: Place, tags: &mut Tags, builder: &mut Trace
     let site = Site { place, thread: line.thread.0, stream: line.stream.0, device: line.device.0 };
     let size = || line.asked.or(line.bytes).map(|Number(bytes)| bytes).ok_or_else(|| missing("bytes"));
     let pointer = || line.pointer.0.ok_or_else(|| missing("pointer"));
+    let tag = |tags: &mut Tags| line.tag.as_ref().map_or(AllocTag::UNTAGGED, |name| tags.get(name.as_bytes()));
     match &*line.action {
         "allocate" => {
-            let tag = tags.get(line.tag.as_deref().unwrap_or_default().as_bytes());
+            let tag = tag(tags);
             builder.allocate(site, pointer()?, size()?, tag)?;
         }
         "free" => builder.free(site, pointer()?, size().unwrap_or(0))?,
         "fail" => {
-            let tag = tags.get(line.tag.as_deref().unwrap_or_default().as_bytes());
+            let tag = tag(tags);
             builder.fail(site, size()?, tag)?;
         }
         // A refusal by a layer is followed by the failure of the stack, and the rest says nothing of blocks.

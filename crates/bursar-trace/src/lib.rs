@@ -17,6 +17,7 @@ mod csv;
 mod error;
 mod file;
 mod format;
+mod gzip;
 mod jsonl;
 mod layout;
 mod lines;

@@ -10,8 +10,13 @@ pub(crate) const MAX_LINE: usize = 1 << 20;
 pub(crate) struct Lines<R> {
     reader: R,
     buffer: Box<[u8]>,
+    /// Where the record last given out begins; what lies before it is not needed any more.
+    record: usize,
+    /// Where the next line begins.
     start: usize,
     end: usize,
+    /// How many lines have been asked for.
+    count: u64,
     place: Place,
     exhausted: bool,
 }
@@ -19,10 +24,10 @@ pub(crate) struct Lines<R> {
 impl<R: Read> Lines<R> {
     pub(crate) fn new(reader: R) -> Self {
         let buffer = vec![0; MAX_LINE].into_boxed_slice();
-        Self { reader, buffer, start: 0, end: 0, place: Place(0), exhausted: false }
+        Self { reader, buffer, record: 0, start: 0, end: 0, count: 0, place: Place(0), exhausted: false }
     }
 
-    /// The line last asked for, whether it could be read or not.
+    /// The line last asked for, whether it could be read or not; of several that make one record, the first.
     pub(crate) fn place(&self) -> Place {
         self.place
     }
@@ -30,38 +35,65 @@ impl<R: Read> Lines<R> {
     /// The next line that is not blank, and which it is.
     pub(crate) fn next(&mut self) -> Result<Option<(Place, &[u8])>, Reason> {
         loop {
-            let Some((from, to)) = self.advance()? else { return Ok(None) };
-            if !self.buffer[from..to].trim_ascii().is_empty() {
-                let line = &self.buffer[from..to];
-                return Ok(Some((self.place, line.strip_suffix(b"\r").unwrap_or(line))));
+            self.record = self.start;
+            self.place = Place(self.count + 1);
+            let Some(to) = self.advance()? else { return Ok(None) };
+            if !self.buffer[self.record..to].trim_ascii().is_empty() {
+                return Ok(Some((self.place, without_return(&self.buffer[self.record..to]))));
             }
         }
     }
 
-    /// Where the next line is in the buffer.
-    fn advance(&mut self) -> Result<Option<(usize, usize)>, Reason> {
-        self.place.0 += 1;
+    /// The line last given out and as many after it as `goes_on` wants, as one record with the line ends between them.
+    /// `goes_on` is given each line in turn, its end included. `None` where the file ends first, or where the record is longer
+    /// than [`MAX_LINE`].
+    pub(crate) fn join(&mut self, mut goes_on: impl FnMut(&[u8]) -> bool) -> Result<Option<&[u8]>, Reason> {
+        let mut from = 0;
+        loop {
+            let to = self.start - self.record;
+            if !goes_on(&self.buffer[self.record + from..self.start]) {
+                let record = &self.buffer[self.record..self.start];
+                return Ok(Some(without_return(record.strip_suffix(b"\n").unwrap_or(record))));
+            }
+            from = to;
+            match self.advance() {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(Reason::LongLine { .. }) => return Ok(None),
+                Err(reason) => return Err(reason),
+            }
+        }
+    }
+
+    /// The first bytes of the record last given out, for an error to show.
+    pub(crate) fn record(&self) -> &[u8] {
+        &self.buffer[self.record..self.end]
+    }
+
+    /// Moves on to the next line, and answers where in the buffer the one before it ends.
+    fn advance(&mut self) -> Result<Option<usize>, Reason> {
+        self.count += 1;
         let mut searched = self.start;
         loop {
             if let Some(length) = memchr::memchr(b'\n', &self.buffer[searched..self.end]) {
-                let (from, to) = (self.start, searched + length);
-                self.start = to + 1;
-                return Ok(Some((from, to)));
+                self.start = searched + length + 1;
+                return Ok(Some(searched + length));
             }
             if self.exhausted {
-                let (from, to) = (self.start, self.end);
+                let is_line = self.start < self.end;
                 self.start = self.end;
-                return Ok((from < to).then_some((from, to)));
+                return Ok(is_line.then_some(self.end));
             }
-            searched = self.end - self.start;
+            let unsearched = self.end - self.record;
             self.refill()?;
+            searched = unsearched;
         }
     }
 
-    /// Moves what is left to the front of the buffer and reads more behind it.
+    /// Moves the record to the front of the buffer and reads more behind it.
     fn refill(&mut self) -> Result<(), Reason> {
-        self.buffer.copy_within(self.start..self.end, 0);
-        (self.start, self.end) = (0, self.end - self.start);
+        self.buffer.copy_within(self.record..self.end, 0);
+        (self.start, self.end) = (self.start - self.record, self.end - self.record);
+        self.record = 0;
         if self.end == self.buffer.len() {
             return Err(Reason::LongLine { limit: MAX_LINE });
         }
@@ -77,6 +109,10 @@ impl<R: Read> Lines<R> {
             }
         }
     }
+}
+
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 #[cfg(test)]
@@ -110,6 +146,23 @@ mod tests {
         let expected = [(1, b"one".to_vec()), (4, b"two".to_vec()), (5, b"three".to_vec())];
         for step in 1..text.len() {
             assert_eq!(lines(text, step), expected, "{step} bytes at a time");
+        }
+    }
+
+    #[test]
+    fn joined_lines_are_the_same_however_they_arrive() {
+        let text = b"one\n\"two\r\n\nthree\"\r\nfour\nfive";
+        for step in 1..text.len() {
+            let mut lines = Lines::new(Drip(text, step));
+            lines.next().expect("no error");
+            lines.next().expect("no error");
+            let record = lines.join(|line| !line.contains(&b'e')).expect("no error");
+            assert_eq!(record, Some(&b"\"two\r\n\nthree\""[..]), "{step} bytes at a time");
+            assert_eq!(lines.place(), Place(2));
+            assert_eq!(lines.next().expect("no error"), Some((Place(5), &b"four"[..])), "{step} bytes at a time");
+            lines.next().expect("no error");
+            assert_eq!(lines.join(|_| true).expect("no error"), None, "the file ends first");
+            assert_eq!(lines.place(), Place(6));
         }
     }
 

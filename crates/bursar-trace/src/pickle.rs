@@ -6,6 +6,7 @@
 //! costs at least a byte of the file, and what is kept is counted against [`MAX_KEPT_BYTES`].
 
 mod input;
+mod lines;
 
 use crate::Reason;
 use crate::live::AddressState;
@@ -130,6 +131,10 @@ impl<'k, R: BufRead> Machine<'k, R> {
             b'C' => self.input.length(1).and_then(|length| self.opaque(length, at)),
             b'B' => self.input.length(4).and_then(|length| self.opaque(length, at)),
             0x8e | 0x96 => self.input.length(8).and_then(|length| self.opaque(length, at)),
+            b'I' | b'L' => self.number_line(opcode, at),
+            b'F' => self.input.line(&mut []).and_then(|_| self.push(Value::Other, at)),
+            b'V' => self.text_line(|line| Some(lines::unicode(line).into_bytes()), at),
+            b'S' => self.text_line(lines::quoted, at),
             b']' => self.new_list(at),
             b'}' => self.new_dict(at),
             b')' | 0x8f => self.push(Value::Other, at),
@@ -157,6 +162,8 @@ impl<'k, R: BufRead> Machine<'k, R> {
             0x94 => self.memoize(self.memo.len() as u32, at),
             b'q' => self.input.byte().and_then(|index| self.memoize(index.into(), at)),
             b'r' => self.input.u32().and_then(|index| self.memoize(index, at)),
+            b'p' => self.index_line(at).and_then(|index| self.memoize(index, at)),
+            b'g' => self.index_line(at).and_then(|index| self.recall(index, at)),
             b'h' => self.input.byte().and_then(|index| self.recall(index.into(), at)),
             b'j' => self.input.u32().and_then(|index| self.recall(index, at)),
             _ => Err(refuse(opcode, at)),
@@ -256,6 +263,10 @@ impl<'k, R: BufRead> Machine<'k, R> {
         let mut buffer = [0; MAX_TEXT as usize];
         let bytes = &mut buffer[..length as usize];
         self.input.fill(bytes)?;
+        self.push_text(bytes, at)
+    }
+
+    fn push_text(&mut self, bytes: &[u8], at: u64) -> Result<(), Reason> {
         let text = String::from_utf8_lossy(bytes);
         if let Some(&id) = self.text_ids.get(&*text) {
             return self.push(Value::Text(id), at);
@@ -266,6 +277,32 @@ impl<'k, R: BufRead> Machine<'k, R> {
         self.text_keys.push(self.keys.iter().position(|key| *key == text).map(|key| key as u8));
         self.text_ids.insert((*text).into(), id);
         self.push(Value::Text(id), at)
+    }
+
+    /// A text on a line of its own, which `decode` reads.
+    fn text_line(&mut self, decode: impl FnOnce(&[u8]) -> Option<Vec<u8>>, at: u64) -> Result<(), Reason> {
+        let mut buffer = [0; lines::MAX_LINE];
+        let Some(line) = self.input.line(&mut buffer)? else { return self.push(Value::Other, at) };
+        let text = decode(line).ok_or_else(|| malformed("a text is in no quotes", at))?;
+        if text.len() as u64 > MAX_TEXT { self.push(Value::Other, at) } else { self.push_text(&text, at) }
+    }
+
+    /// A number on a line of its own. `00` and `01` are the truth values.
+    fn number_line(&mut self, opcode: u8, at: u64) -> Result<(), Reason> {
+        let mut buffer = [0; 64];
+        let value = match self.input.line(&mut buffer)? {
+            Some(b"00" | b"01") if opcode == b'I' => Value::Other,
+            Some(line) => lines::number(line).ok_or_else(|| malformed("a number is none", at))?,
+            None => Value::Other,
+        };
+        self.push(value, at)
+    }
+
+    /// The place of something that is remembered, on a line of its own.
+    fn index_line(&mut self, at: u64) -> Result<u32, Reason> {
+        let mut buffer = [0; 64];
+        let index = self.input.line(&mut buffer)?.and_then(lines::index);
+        index.ok_or_else(|| malformed("it remembers or recalls under what is no number", at))
     }
 
     fn new_list(&mut self, at: u64) -> Result<(), Reason> {
@@ -389,13 +426,16 @@ mod tests {
     #[test]
     fn what_is_kept_is_bounded_though_the_stack_stays_small() {
         let texts = |i: u32| [b"\x8c\x04".as_slice(), &i.to_le_bytes().map(|byte| byte % 64), b"0"].concat();
-        let pieces: [&dyn Fn(u32) -> Vec<u8>; 6] = [
+        let pieces: [&dyn Fn(u32) -> Vec<u8>; 9] = [
             &|_| b"]0".to_vec(),
             &|_| b"}0".to_vec(),
             &|_| b"]\x940".to_vec(),
             &|i| [b"Nr".as_slice(), &(i + 7).to_le_bytes(), b"0"].concat(),
             &|_| b"h\x00]a0".to_vec(),
             &texts,
+            &|i| format!("V{i}\n0").into_bytes(),
+            &|i| format!("S'{i}'\n0").into_bytes(),
+            &|i| format!("Np{}\n0", 2 * i + 7).into_bytes(),
         ];
         for piece in pieces {
             let body: Vec<u8> = (0..100_000).flat_map(piece).collect();
@@ -426,6 +466,10 @@ mod tests {
             (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00", Value::Large(u64::MAX)),
             (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x01", Value::Other),
             (b"\x8b\x02\x00\x00\x00\x00\x01", Value::Int(256)),
+            (b"I-7\n", Value::Int(-7)),
+            (b"I01\n", Value::Other),
+            (b"L18446744073709551615L\n", Value::Large(u64::MAX)),
+            (b"F1.5\n", Value::Other),
         ] {
             let pickle = [b"\x80\x04", body, b"."].concat();
             assert_eq!(read(&pickle[..], &[]).expect("a pickle").0, value, "{body:?}");

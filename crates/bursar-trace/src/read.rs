@@ -1,9 +1,9 @@
 //! Reading: the format is told from the content.
 
 use crate::csv::CsvRows;
+use crate::gzip::{self, Gunzip};
 use crate::jsonl::JsonRows;
 use crate::{Format, Place, Reason, Trace, TraceBuilder, TraceError, torch};
-use flate2::bufread::MultiGzDecoder;
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::Path;
@@ -59,6 +59,15 @@ pub(crate) enum Reading<'a> {
     Whole(Trace),
 }
 
+/// What lies behind a snapshot, which says itself where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Nothing that concerns it; it may even be a pipe that stays open.
+    IsOpen,
+    /// A checksum, which tells whether it is what was written.
+    IsChecked,
+}
+
 /// A log and what has been read of it.
 pub(crate) struct Log<'a> {
     pub(crate) builder: TraceBuilder,
@@ -80,23 +89,29 @@ impl<'a> Reading<'a> {
     pub(crate) fn start(reader: impl Read + 'a, name: &str) -> Result<Self, TraceError> {
         let failed = |error| TraceError::new(name, Reason::of_read(error));
         let (head, reader) = look_ahead(reader).map_err(failed)?;
-        if head.starts_with(b"\x1f\x8b") {
-            let (head, unpacked) = look_ahead(MultiGzDecoder::new(BufReader::new(reader))).map_err(failed)?;
-            Self::start_as(Format::of_content(&head), unpacked, name)
+        if head.starts_with(&gzip::MAGIC) {
+            let (head, unpacked) = look_ahead(Gunzip::new(reader)).map_err(failed)?;
+            Self::start_as(Format::of_content(&head), unpacked, name, End::IsChecked)
         } else if head.is_empty() {
             Err(TraceError::new(name, Reason::Empty))
         } else {
-            Self::start_as(Format::of_content(&head), reader, name)
+            Self::start_as(Format::of_content(&head), reader, name, End::IsOpen)
         }
     }
 
-    fn start_as(format: Option<Format>, reader: impl Read + 'a, name: &str) -> Result<Self, TraceError> {
+    fn start_as(format: Option<Format>, reader: impl Read + 'a, name: &str, end: End) -> Result<Self, TraceError> {
         let format = format.ok_or_else(|| TraceError::new(name, Reason::UnknownFormat))?;
         let rows: Box<dyn Rows + 'a> = match format {
             Format::Csv => Box::new(CsvRows::new(reader)),
             Format::JsonLines => Box::new(JsonRows::new(reader)),
             Format::TorchSnapshot => {
-                return torch::read(BufReader::with_capacity(1 << 18, reader), name).map(Self::Whole);
+                let mut reader = BufReader::with_capacity(1 << 18, reader);
+                let trace = torch::read(&mut reader, name)?;
+                if end == End::IsChecked {
+                    let rest = io::copy(&mut reader, &mut io::sink());
+                    rest.map_err(|error| TraceError::new(name, Reason::of_read(error)))?;
+                }
+                return Ok(Self::Whole(trace));
             }
         };
         let log = Log { builder: TraceBuilder::new(name, format), rows, name: name.to_owned(), format };

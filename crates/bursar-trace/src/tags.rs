@@ -19,9 +19,6 @@ pub(crate) struct Tags {
 
 impl Tags {
     pub(crate) fn get(&mut self, name: &[u8]) -> AllocTag {
-        if name.is_empty() {
-            return AllocTag::UNTAGGED;
-        }
         match &self.last {
             Some((last, tag)) if **last == *name => *tag,
             _ => {
@@ -55,9 +52,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_cut_at_a_character_and_nothing_is_untagged() {
+    fn names_are_cut_at_a_character_and_the_name_of_no_tag_is_one() {
         let mut tags = Tags::default();
-        assert_eq!(tags.get(b""), AllocTag::UNTAGGED);
         assert_eq!(tags.get(b"untagged"), AllocTag::UNTAGGED);
         assert_eq!(tags.get(b"weights"), AllocTag::intern("weights"));
         assert_eq!(tags.get("é".repeat(200).as_bytes()).name(), "é".repeat(128));

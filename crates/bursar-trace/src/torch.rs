@@ -86,8 +86,9 @@ fn read_entry(
     };
     let site = Site { place, thread: 0, stream, device };
     let tag = |tags: &mut Tags| match kept.get(entry, USER_METADATA).and_then(|text| kept.text(text)) {
-        Some(text) => tags.get(text.as_bytes()),
-        None => AllocTag::UNTAGGED,
+        // What nobody named has an empty text.
+        Some(text) if !text.is_empty() => tags.get(text.as_bytes()),
+        _ => AllocTag::UNTAGGED,
     };
     match action {
         "alloc" => builder.allocate(site, field(ADDR)?, field(SIZE)?, tag(tags))?,

@@ -54,6 +54,67 @@ fn a_truncated_gzip_is_named_with_the_line_it_ends_in() {
     assert!(read_from(&corrupt[..], "bad").is_err());
 }
 
+fn packed(text: &[u8]) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(text).expect("memory");
+    packed.finish().expect("memory")
+}
+
+/// A log as two members, with `between` and `behind` around the second.
+fn members(between: &[u8], behind: &[u8]) -> Vec<u8> {
+    let rows = [format!("{HEADER}1,0,allocate,0x1,5,0\n"), "1,0,free,0x1,5,0\n".to_owned()];
+    let [first, second] = rows.map(|rows| packed(rows.as_bytes()));
+    [&first, between, &second, behind].concat()
+}
+
+#[test]
+fn members_of_a_gzip_are_one_file_and_zeros_behind_them_are_padding() {
+    for zeros in [0, 1, 2, 511, 70_000] {
+        let zeros = vec![0; zeros];
+        for bytes in [members(b"", &zeros), members(&zeros, b""), members(&zeros, &zeros)] {
+            let trace = read_from(&bytes[..], "padded").expect("a log");
+            assert_eq!((trace.events.len(), trace.missing_frees.len()), (2, 0), "{} zeros", zeros.len());
+        }
+    }
+}
+
+#[test]
+fn bytes_behind_a_gzip_are_named_and_not_called_a_cut() {
+    let length = members(b"", b"").len() as u64;
+    for (behind, skipped) in [(&b"x"[..], 0), (b"more", 0), (b"\0\0\0more", 3), (b"\x1fmore", 0), (b"\n", 0)] {
+        let error = fails(&members(b"", behind));
+        let Reason::TrailingBytes { offset } = error.reason else { panic!("{behind:?}: {error}") };
+        assert_eq!(offset, length + skipped, "{behind:?}");
+        assert!(error.to_string().contains("behind its end, from byte"), "{error}");
+    }
+    for behind in [&b"\x1f"[..], b"\0\x1f", b"\x1f\x8b", b"\x1f\x8b\x08"] {
+        let error = fails(&members(b"", behind));
+        assert!(matches!(error.reason, Reason::Truncated { within: "its gzip stream" }), "{behind:?}: {error}");
+    }
+    let snapshot = packed(&snapshot(b"]](}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x05uea"));
+    assert_eq!(read_from(&snapshot[..], "whole").expect("a snapshot").events.len(), 1);
+    let error = fails(&[&snapshot[..], b"more"].concat());
+    assert!(matches!(error.reason, Reason::TrailingBytes { .. }), "a snapshot too: {error}");
+}
+
+/// A pickle ends before its gzip does, and only the checksum there tells that it is what was written.
+#[test]
+fn a_damaged_checksum_is_an_error_in_every_format() {
+    let entry = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x05u".repeat(100);
+    let traces = snapshot(&[b"]](", &entry[..], b"ea"].concat());
+    let log = format!("{HEADER}1,0,allocate,0x1,5,0\n");
+    for text in [&traces[..], log.as_bytes(), b"{\"action\":\"allocate\",\"pointer\":\"0x1\",\"bytes\":5}"] {
+        let whole = packed(text);
+        assert!(read_from(&whole[..], "whole").is_ok());
+        for at in whole.len() - 8..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            assert!(matches!(fails(&damaged).reason, Reason::Io(_)), "byte {at} of {}", whole.len());
+            assert!(matches!(fails(&whole[..at]).reason, Reason::Truncated { .. }), "cut at {at}");
+        }
+    }
+}
+
 #[test]
 fn wrong_columns_are_shown() {
     for header in [
@@ -115,7 +176,8 @@ fn bad_json_names_its_line() {
 
 #[test]
 fn a_pickle_that_carries_code_is_refused_and_not_run() {
-    for (name, opcode) in [("code-2.pickle", "GLOBAL"), ("code-4.pickle", "STACK_GLOBAL")] {
+    for (name, opcode) in [("code-0.pickle", "GLOBAL"), ("code-2.pickle", "GLOBAL"), ("code-4.pickle", "STACK_GLOBAL")]
+    {
         let error = read(fixture(name)).expect_err("code");
         assert!(matches!(error.reason, Reason::Code { opcode: found, .. } if found == opcode), "{error}");
         assert!(error.to_string().ends_with("it was not run"), "{error}");
@@ -192,6 +254,20 @@ fn malformed_pickles_are_errors() {
         b"N\x86",
         b"\xff",
         b"I",
+        b"I7",
+        b"Ix\n",
+        b"I\n",
+        b"L\n",
+        b"Vopen",
+        b"Sopen\n",
+        b"S'open\n",
+        b"F1.5",
+        b"Np\n",
+        b"Np-1\n",
+        b"Npx\n",
+        b"g0\n",
+        b"g99999999999\n",
+        b"p0\n",
         b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffx",
         b"X\xff\xff\xff\xffx",
         b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffx",
@@ -222,7 +298,15 @@ fn bombs_are_errors_and_not_memory() {
         let error = fails(&bomb(b"\x80\x04", piece, 2_000_000));
         assert!(matches!(error.reason, Reason::Pickle { .. }), "{error}");
     }
+    for piece in [b"I7\n".as_slice(), b"Vx\n", b"(l", b"(d"] {
+        let error = fails(&bomb(b"(dp0\n", piece, 2_000_000));
+        assert!(matches!(error.reason, Reason::Pickle { .. }), "{error}");
+    }
     // A line that never ends.
+    for opcode in [b"V".as_slice(), b"S'", b"I", b"L", b"F", b"g"] {
+        let error = fails(&bomb(&[b"(dp0\n", opcode].concat(), b"1", 2_000_000));
+        assert!(matches!(error.reason, Reason::Truncated { .. }), "{error}");
+    }
     let error = fails(&bomb(HEADER.as_bytes(), b"1", 2_000_000));
     assert!(matches!(error.reason, Reason::LongLine { .. }), "{error}");
 }

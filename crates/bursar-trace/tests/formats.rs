@@ -111,8 +111,10 @@ fn g1_json_lines_are_read_and_what_says_nothing_of_blocks_is_passed_over() {
 
 #[test]
 fn a_snapshot_is_the_same_in_every_protocol() {
-    let traces: Vec<Trace> =
-        ["2", "4", "5"].iter().map(|p| read(fixture(&format!("snapshot-{p}.pickle.gz"))).expect("a trace")).collect();
+    let traces: Vec<Trace> = ["0", "1", "2", "4", "5"]
+        .iter()
+        .map(|p| read(fixture(&format!("snapshot-{p}.pickle.gz"))).expect("a trace"))
+        .collect();
     for trace in &traces {
         assert_eq!(trace.events.len(), 2404);
         assert_eq!(trace.streams, [0, 94_000_000_000_000]);

@@ -2,7 +2,7 @@
 
 use bursar_trace::{bundled, read_from, write_csv, write_jsonl, write_torch_snapshot};
 use proptest::prelude::*;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 /// Good files of every format, small enough to be damaged often.
@@ -26,13 +26,25 @@ fn seeds() -> Vec<Vec<u8>> {
         packed,
         fixture("rmm.csv"),
         fixture("rmm.csv.gz"),
+        old_pickle("0"),
+        old_pickle("1"),
+        fixture("code-0.pickle"),
         fixture("code-2.pickle"),
         fixture("code-4.pickle"),
     ]
 }
 
+/// The beginning of a snapshot in one of the first protocols, cut behind a few entries.
+fn old_pickle(protocol: &str) -> Vec<u8> {
+    let path = format!("{}/tests/fixtures/snapshot-{protocol}.pickle.gz", env!("CARGO_MANIFEST_DIR"));
+    let file = std::fs::File::open(path).expect("a fixture");
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(file).take(8000).read_to_end(&mut bytes).expect("a gzip");
+    bytes
+}
+
 /// Bytes that mean something to one of the readers.
-const WORDS: [&[u8]; 24] = [
+const WORDS: [&[u8]; 31] = [
     b",",
     b"\n",
     b"\r\n",
@@ -57,6 +69,13 @@ const WORDS: [&[u8]; 24] = [
     b"\x8a\x09",
     b"\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
     b".",
+    b"V\\u00e9\n",
+    b"S'\\x41'\n",
+    b"I01\n",
+    b"L-9223372036854775809L\n",
+    b"p0\n",
+    b"g0\n",
+    b"(dp1\n",
 ];
 
 /// A small, fast generator: the seed alone decides what a run does.
@@ -152,6 +171,68 @@ proptest! {
         exercise(&[b"Thread,Time,Action,Pointer,Size,Stream\n", &bytes[..]].concat());
         exercise(&[b"{", &bytes[..]].concat());
         exercise(&[b"\x80\x04", &bytes[..]].concat());
+        exercise(&[b"(dp0\n", &bytes[..]].concat());
+        exercise(&[b"}q\0(", &bytes[..]].concat());
         exercise(&[b"\x1f\x8b\x08\0\0\0\0\0\0\xff", &bytes[..]].concat());
+    }
+}
+
+/// A file of every format that is short enough to be cut at every byte and to have every bit turned over.
+fn short() -> Vec<Vec<u8>> {
+    let mut trace = bundled();
+    trace.events.truncate(4);
+    trace.blocks = 4;
+    for (event, name) in trace.events.iter_mut().zip(["weights", "a \"b\",\nc", "", "é\\"]) {
+        event.tag = bursar_core::AllocTag::intern(name);
+    }
+    let (mut csv, mut json, mut torch) = (Vec::new(), Vec::new(), Vec::new());
+    write_csv(&trace, &mut csv).expect("memory");
+    write_jsonl(&trace, &mut json).expect("memory");
+    write_torch_snapshot(&trace, &mut torch).expect("memory");
+    let old =
+        b"(dp0\nVdevice_traces\np1\n(lp2\n(lp3\n(dp4\nVaction\np5\nValloc\np6\nsVaddr\np7\nL140024523784192L\nsVsize\n\
+                p8\nI512\nsVstream\np9\nI0\nsVtime_us\np10\nF1.5\nsVuser_metadata\np11\nVa\\u000ab\np12\nsaas."
+            .to_vec();
+    let packed = [&csv, &json, &torch, &old].map(|bytes| {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(bytes).expect("memory");
+        packed.finish().expect("memory")
+    });
+    [vec![csv, json, torch, old], packed.to_vec()].concat()
+}
+
+#[test]
+fn files_cut_anywhere_and_with_any_bit_turned_over_never_panic() {
+    for whole in short() {
+        exercise(&whole);
+        assert!(read_from(&whole[..], "whole").is_ok());
+        for at in 0..whole.len() {
+            exercise(&whole[..at]);
+            let mut damaged = whole.clone();
+            for bit in 0..8 {
+                damaged[at] ^= 1 << bit;
+                exercise(&damaged);
+                damaged[at] ^= 1 << bit;
+            }
+        }
+    }
+}
+
+/// What was gzipped has a checksum: no cut and no bit that is turned over passes for the whole, but for the bits of the header
+/// that say when and where it was made.
+#[test]
+fn a_damaged_gzip_is_never_taken_for_the_whole() {
+    for whole in short().into_iter().skip(4) {
+        let good = read_from(&whole[..], "whole").expect("a trace");
+        for at in 0..whole.len() {
+            assert!(read_from(&whole[..at], "cut").is_err(), "cut at {at}");
+            let is_told = (4..10).contains(&at);
+            for bit in (0..8).filter(|_| !is_told) {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 1 << bit;
+                let read = read_from(&damaged[..], "whole");
+                assert!(read.is_err() || read.is_ok_and(|read| read == good), "bit {bit} of byte {at}");
+            }
+        }
     }
 }

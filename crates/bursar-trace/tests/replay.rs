@@ -9,8 +9,9 @@ use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
 use bursar_trace::{Cost, Replay, ReplayError, Trace};
 use std::fmt::Write;
-use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
 
 fn replayed<L, F>(trace: &Trace, driver: Arc<dyn Driver>, stack: &Stack<L, F>) -> Cost
 where
@@ -190,4 +191,107 @@ fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
     assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "nobody waits for ever");
     let panic = runner.join().expect_err("the bug comes through");
     assert_eq!(panic.downcast_ref(), Some(&"a bug"));
+}
+
+/// A stack in which a thread that allocates `LATE` bytes first waits until the one that allocated `EARLY` bytes sleeps.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct Patient<M> {
+    inner: M,
+    /// The thread that allocated `EARLY` bytes, as the kernel names it.
+    early: Mutex<Option<PathBuf>>,
+}
+
+#[cfg(target_os = "linux")]
+impl<M> Patient<M> {
+    const EARLY: u64 = 100;
+    const LATE: u64 = 200;
+
+    /// Whether that thread is asleep, and how often it was given the CPU.
+    fn sleeper(&self) -> Option<(bool, String)> {
+        let thread = self.early.lock().expect("no panic").clone()?;
+        let status = std::fs::read_to_string(Path::new("/proc").join(thread).join("status")).expect("a thread");
+        let is_asleep = status.lines().any(|line| line.starts_with("State:") && line.contains("(sleeping)"));
+        let switches = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
+        Some((is_asleep, switches))
+    }
+
+    /// Waits until that thread sleeps and is not given the CPU for a moment.
+    fn wait_for_sleep(&self) {
+        let give_up = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < give_up {
+            let before = self.sleeper();
+            std::thread::sleep(Duration::from_millis(20));
+            if before.as_ref().is_some_and(|(is_asleep, _)| *is_asleep) && before == self.sleeper() {
+                return;
+            }
+        }
+        panic!("the thread that waits for a block never sleeps: {:?}", self.sleeper());
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl<M: DeviceMemoryResource> Holder for Patient<M> {
+    fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+    fn bytes_outstanding(&self) -> Bytes {
+        self.inner.bytes_outstanding()
+    }
+    fn released_total(&self) -> u64 {
+        self.inner.released_total()
+    }
+    fn reap(&self) -> bursar_core::Result<Bytes> {
+        self.inner.reap()
+    }
+    fn reap_blocking(&self, timeout: Duration) -> bursar_core::Result<Bytes> {
+        self.inner.reap_blocking(timeout)
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
+    fn granted_size(&self, bytes: u64, align: u64) -> bursar_core::Result<Bytes> {
+        self.inner.granted_size(bytes, align)
+    }
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> bursar_core::Result<DeviceBlock> {
+        let thread = std::fs::read_link("/proc/thread-self").expect("Linux says");
+        let mut early = self.early.lock().expect("no panic");
+        match bytes {
+            Self::EARLY => *early = Some(thread),
+            // The pass that watches does everything on one thread, which need not wait for itself.
+            Self::LATE if early.as_ref() != Some(&thread) => {
+                drop(early);
+                self.wait_for_sleep();
+                *self.early.lock().expect("no panic") = None;
+            }
+            _ => {}
+        }
+        self.inner.allocate(bytes, align, stream, tag)
+    }
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        self.inner.deallocate(block, stream)
+    }
+    fn tracks_use(&self) -> bool {
+        self.inner.tracks_use()
+    }
+}
+
+/// A thread that waits for a block leaves the CPU to whoever has work: beside a busy program, one that only yields would be
+/// given the CPU again and again, each time after all others had their share.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thread_that_waits_for_a_block_sleeps() {
+    let trace = trace(&[
+        (2, "allocate", 0x1000, 100, 2),
+        (1, "allocate", 0x2000, 200, 1),
+        (2, "free", 0x2000, 200, 2),
+        (2, "free", 0x1000, 100, 2),
+    ]);
+    let driver = Counted::new(Sim::immediate());
+    let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
+    let inner = Stack::new().over(leaf::Async).build(&context).expect("a stack");
+    let memory = Patient { inner, early: Mutex::default() };
+    let cost = Replay::new(&trace, &context).expect("streams").run(&memory, &driver).expect("a replay");
+    assert_eq!((cost.operations, cost.refused, memory.bytes_outstanding()), (4, 0, Bytes::ZERO));
 }

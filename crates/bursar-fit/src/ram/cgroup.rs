@@ -1,8 +1,10 @@
 //! The limits of control groups, version 2 and version 1, all the way up.
 
-use super::text::File;
+use super::text::{File, find_bytes};
 use crate::ProbeError;
 use bursar_core::Bytes;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 /// A control group that limits the memory of this program.
@@ -61,12 +63,12 @@ const UNLIMITED: u64 = i64::MAX as u64 - 0xffff;
 
 /// Every control group on the way from this program's outwards that has a limit, as far as can be seen from here.
 pub(super) fn levels(root: &Path) -> Result<Vec<Level>, ProbeError> {
-    let Some(groups) = File::find(root.join("proc/self/cgroup"))? else { return Ok(Vec::new()) };
-    let Some(mounts) = File::find(root.join("proc/self/mountinfo"))? else { return Ok(Vec::new()) };
-    let mounts: Vec<Mount> = mounts.text.lines().filter_map(Mount::parse).collect();
+    let Some(groups) = find_bytes(&root.join("proc/self/cgroup"))? else { return Ok(Vec::new()) };
+    let Some(mounts) = find_bytes(&root.join("proc/self/mountinfo"))? else { return Ok(Vec::new()) };
+    let mounts: Vec<Mount> = mounts.split(is_line_end).filter_map(Mount::parse).collect();
     let mut levels = Vec::new();
     for version in &VERSIONS {
-        let Some(own) = own_group(&groups.text, version) else { continue };
+        let Some(own) = own_group(&groups, version) else { continue };
         for (mount_point, below) in places(&mounts, version, &own) {
             for group in below.ancestors() {
                 let folder = under(root, &mount_point.join(group));
@@ -77,17 +79,26 @@ pub(super) fn levels(root: &Path) -> Result<Vec<Level>, ProbeError> {
     Ok(levels)
 }
 
+/// Names are any bytes but this one: the kernel makes no group with it, and escapes it in `mountinfo`.
+fn is_line_end(byte: &u8) -> bool {
+    *byte == b'\n'
+}
+
 /// The path of this program's group in the hierarchy that limits memory.
-fn own_group(groups: &str, version: &Version) -> Option<PathBuf> {
-    groups.lines().find_map(|line| {
-        let mut parts = line.splitn(3, ':');
+fn own_group(groups: &[u8], version: &Version) -> Option<PathBuf> {
+    groups.split(is_line_end).find_map(|line| {
+        let mut parts = line.splitn(3, |&byte| byte == b':');
         let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let is_ours = match version.filesystem {
-            "cgroup2" => number == "0" && controllers.is_empty(),
-            _ => controllers.split(',').any(|controller| controller == "memory"),
+            "cgroup2" => number == b"0" && controllers.is_empty(),
+            _ => is_in_list(controllers, b"memory"),
         };
-        is_ours.then(|| PathBuf::from(path))
+        is_ours.then(|| PathBuf::from(OsStr::from_bytes(path)))
     })
+}
+
+fn is_in_list(list: &[u8], wanted: &[u8]) -> bool {
+    list.split(|&byte| byte == b',').any(|name| name == wanted)
 }
 
 /// A line of `mountinfo` about control groups.
@@ -96,24 +107,24 @@ struct Mount {
     /// The group that is seen at the mount point.
     root: PathBuf,
     point: PathBuf,
-    filesystem: String,
-    options: String,
+    filesystem: Vec<u8>,
+    options: Vec<u8>,
 }
 
 impl Mount {
-    fn parse(line: &str) -> Option<Self> {
-        let (mount, filesystem) = line.split_once(" - ")?;
-        let mut mount = mount.split(' ').skip(3);
-        let mut filesystem = filesystem.split(' ');
-        let (root, point) = (mount.next()?, mount.next()?);
-        let (kind, _source, options) = (filesystem.next()?, filesystem.next()?, filesystem.next()?);
-        let [root, point] = [root, point].map(|path| PathBuf::from(unescaped(path)));
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut words = line.split(|&byte| byte == b' ').skip(3);
+        let (root, point) = (words.next()?, words.next()?);
+        // Between the mount point and a dash there are options, and as many fields as the kernel likes.
+        words.find(|word| *word == b"-")?;
+        let (kind, _source, options) = (words.next()?, words.next()?, words.next()?);
+        let [root, point] = [root, point].map(|path| PathBuf::from(OsString::from_vec(unescaped(path))));
         Some(Self { root, point, filesystem: kind.to_owned(), options: options.to_owned() })
     }
 
     fn limits_memory(&self, version: &Version) -> bool {
-        self.filesystem == version.filesystem
-            && (version.filesystem == "cgroup2" || self.options.split(',').any(|option| option == "memory"))
+        self.filesystem == version.filesystem.as_bytes()
+            && (version.filesystem == "cgroup2" || is_in_list(&self.options, b"memory"))
     }
 }
 
@@ -167,20 +178,17 @@ fn level(folder: PathBuf, version: &Version) -> Result<Option<Level>, ProbeError
 }
 
 /// A path of `mountinfo`, where blanks and the like are three octal digits after a backslash.
-fn unescaped(text: &str) -> String {
-    let mut parts = text.split('\\');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        match part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                bytes.extend_from_slice(&part.as_bytes()[3..]);
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let [first, tail @ ..] = rest {
+        let (byte, used) = match tail {
+            [high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', ..] if *first == b'\\' => {
+                ((high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'), 3)
             }
-            None => {
-                bytes.push(b'\\');
-                bytes.extend_from_slice(part.as_bytes());
-            }
-        }
+            _ => (*first, 0),
+        };
+        bytes.push(byte);
+        rest = &tail[used..];
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    bytes
 }

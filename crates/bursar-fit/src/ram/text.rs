@@ -3,30 +3,40 @@
 use crate::ProbeError;
 use bursar_core::Bytes;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file that was read.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    pub(super) text: String,
+    text: String,
+}
+
+/// The bytes of a file that need not be there.
+pub(super) fn find_bytes(path: &Path) -> Result<Option<Vec<u8>>, ProbeError> {
+    match std::fs::metadata(path) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        _ => read_bytes(path).map(Some),
+    }
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, ProbeError> {
+    std::fs::read(path).map_err(|error| ProbeError::Unreadable { path: path.to_owned(), why: error.to_string() })
 }
 
 impl File {
     /// Reads a file that must be there.
     pub(super) fn read(path: PathBuf) -> Result<Self, ProbeError> {
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Self { path, text: String::from_utf8_lossy(&bytes).into_owned() }),
-            Err(error) => Err(ProbeError::Unreadable { path, why: error.to_string() }),
-        }
+        read_bytes(&path).map(|bytes| Self::of(path, &bytes))
     }
 
     /// Reads a file that need not be there.
     pub(super) fn find(path: PathBuf) -> Result<Option<Self>, ProbeError> {
-        match std::fs::metadata(&path) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-            _ => Self::read(path).map(Some),
-        }
+        Ok(find_bytes(&path)?.map(|bytes| Self::of(path, &bytes)))
+    }
+
+    fn of(path: PathBuf, bytes: &[u8]) -> Self {
+        Self { path, text: String::from_utf8_lossy(bytes).into_owned() }
     }
 
     /// The word after `name` on the line that begins with it.

@@ -3,7 +3,7 @@
 use bursar_fit::Ram;
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A machine of files.
@@ -46,30 +46,32 @@ impl Machine {
         Ram::below(&self.root)
     }
 
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    pub(crate) fn write(&self, path: &str, text: &str) {
+    pub(crate) fn write(&self, path: impl AsRef<Path>, text: &str) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder");
         fs::write(path, text).expect("room");
     }
 
-    fn append(&self, path: &str, line: &str) {
+    /// Adds a line to a file, whatever bytes are in it.
+    pub(crate) fn append(&self, path: &str, line: impl AsRef<[u8]>) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder");
         let mut file = fs::OpenOptions::new().create(true).append(true).open(path).expect("a file");
-        writeln!(file, "{line}").expect("room");
+        file.write_all(&[line.as_ref(), b"\n"].concat()).expect("room");
     }
 
-    pub(crate) fn remove(&self, path: &str) {
+    pub(crate) fn remove(&self, path: impl AsRef<Path>) {
         fs::remove_file(self.path(path)).expect("it was written");
     }
 
     /// The program is in the group `path` of a hierarchy.
     pub(crate) fn in_group(&self, number: u32, controllers: &str, path: &str) -> &Self {
-        self.append("/proc/self/cgroup", &format!("{number}:{controllers}:{path}"));
+        self.append("/proc/self/cgroup", format!("{number}:{controllers}:{path}"));
         self
     }
 
@@ -82,32 +84,28 @@ impl Machine {
     pub(crate) fn mounts_v1(&self, group: &str, point: &str, options: &str) -> &Self {
         self.append(
             "/proc/self/mountinfo",
-            &format!("35 31 0:32 {group} {point} rw,relatime - cgroup cgroup {options}"),
+            format!("35 31 0:32 {group} {point} rw,relatime - cgroup cgroup {options}"),
         );
         self
     }
 
-    pub(crate) fn v2(&self, folder: &str, group: Group) {
-        let limit = group.limit.map_or("max".to_owned(), |limit| limit.to_string());
-        self.write(&format!("{folder}/memory.max"), &format!("{limit}\n"));
-        self.write(&format!("{folder}/memory.current"), &format!("{}\n", group.used));
+    pub(crate) fn v2(&self, folder: impl AsRef<Path>, group: Group) {
+        let (folder, limit) = (folder.as_ref(), group.limit.map_or("max".to_owned(), |limit| limit.to_string()));
+        self.write(folder.join("memory.max"), &format!("{limit}\n"));
+        self.write(folder.join("memory.current"), &format!("{}\n", group.used));
         let (active, inactive) = (group.active_files, group.inactive_files);
-        self.write(
-            &format!("{folder}/memory.stat"),
-            &format!("anon 5\nactive_file {active}\ninactive_file {inactive}\n"),
-        );
+        self.write(folder.join("memory.stat"), &format!("anon 5\nactive_file {active}\ninactive_file {inactive}\n"));
     }
 
-    pub(crate) fn v1(&self, folder: &str, group: Group) {
-        self.write(
-            &format!("{folder}/memory.limit_in_bytes"),
-            &format!("{}\n", group.limit.unwrap_or(i64::MAX as u64)),
-        );
-        self.write(&format!("{folder}/memory.usage_in_bytes"), &format!("{}\n", group.used));
+    pub(crate) fn v1(&self, folder: impl AsRef<Path>, group: Group) {
+        let folder = folder.as_ref();
+        let limit = group.limit.unwrap_or(i64::MAX as u64);
+        self.write(folder.join("memory.limit_in_bytes"), &format!("{limit}\n"));
+        self.write(folder.join("memory.usage_in_bytes"), &format!("{}\n", group.used));
         let (active, inactive) = (group.active_files, group.inactive_files);
         let own = "active_file 4096\ninactive_file 4096\n";
         let text = format!("{own}total_active_file {active}\ntotal_inactive_file {inactive}\n");
-        self.write(&format!("{folder}/memory.stat"), &text);
+        self.write(folder.join("memory.stat"), &text);
     }
 }
 

@@ -22,19 +22,26 @@ use std::task::{Context, Poll, Wake, Waker};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Priming {
-    parts: Vec<Arc<Part>>,
+    line: Arc<Line>,
 }
 
-/// One slab of it. The worker that has made it wakes this, which puts the slab on the shelf, in the worker's thread.
-struct Part {
+/// Slabs that are made one after another: one worker makes them, so more at a time would only wait. The worker that has made
+/// one wakes this, which puts the slab on the shelf and asks for the next, in the worker's thread.
+struct Line {
     state: Mutex<State>,
     done: Condvar,
     shelf: Arc<Shelf>,
     class: usize,
+    /// Asks for one more; `None` where nobody is left to make it, or to have it.
+    next: Box<dyn Fn() -> Option<Making> + Send + Sync>,
 }
 
 enum State {
-    Making(Making),
+    Making {
+        making: Making,
+        /// How many are to be made after it.
+        left: usize,
+    },
     /// Taken out to be polled; a wake meanwhile has it polled again.
     Polled {
         again: bool,
@@ -43,48 +50,77 @@ enum State {
 }
 
 impl Priming {
-    pub(super) fn start(makings: impl Iterator<Item = Making>, shelf: &Arc<Shelf>, class: usize) -> Self {
-        let part = |making| {
-            let part =
-                Part { state: Mutex::new(State::Making(making)), done: Condvar::new(), shelf: shelf.clone(), class };
-            let part = Arc::new(part);
-            part.look();
-            part
-        };
-        Self { parts: makings.map(part).collect() }
+    /// Makes `slabs` slabs, each cut into pieces of `class`.
+    pub(super) fn start(
+        slabs: usize,
+        next: impl Fn() -> Option<Making> + Send + Sync + 'static,
+        shelf: &Arc<Shelf>,
+        class: usize,
+    ) -> Self {
+        let line = Self::with(State::Done(Ok(())), next, shelf, class);
+        *line.state() = line.make(slabs);
+        line.look();
+        Self { line }
     }
 
-    /// Waits until all of it is there; the first failure is the answer, and what could be made is kept.
+    /// Nothing is made.
+    pub(super) fn refused(error: HostError, shelf: &Arc<Shelf>) -> Self {
+        Self { line: Self::with(State::Done(Err(error)), || None, shelf, 0) }
+    }
+
+    fn with(
+        state: State,
+        next: impl Fn() -> Option<Making> + Send + Sync + 'static,
+        shelf: &Arc<Shelf>,
+        class: usize,
+    ) -> Arc<Line> {
+        let (state, done, next) = (Mutex::new(state), Condvar::new(), Box::new(next));
+        Arc::new(Line { state, done, shelf: shelf.clone(), class, next })
+    }
+
+    /// Waits until all of it is there. The first failure is the answer; nothing is made after it, and what there is by then is
+    /// kept.
     pub fn wait(self) -> Result<(), HostError> {
-        self.parts.iter().map(|part| part.wait()).fold(Ok(()), Result::and)
+        self.line.wait()
     }
 }
 
-impl Part {
+impl Line {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls the request, and puts the slab on the shelf if it is made.
+    /// Asks for the next of `slabs` slabs.
+    fn make(&self, slabs: usize) -> State {
+        match slabs.checked_sub(1) {
+            None => State::Done(Ok(())),
+            Some(left) => {
+                (self.next)().map_or(State::Done(Err(HostError::Closed)), |making| State::Making { making, left })
+            }
+        }
+    }
+
+    /// Polls the request; puts the slab on the shelf if it is made, and goes on with the next.
     fn look(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
         let mut state = self.state();
         loop {
-            let mut making = match std::mem::replace(&mut *state, State::Polled { again: false }) {
-                State::Making(making) => making,
+            let (mut making, left) = match std::mem::replace(&mut *state, State::Polled { again: false }) {
+                State::Making { making, left } => (making, left),
                 State::Polled { .. } => return *state = State::Polled { again: true },
                 done => return *state = done,
             };
             drop(state);
-            let polled = making.poll(&Context::from_waker(&waker));
-            let next = match polled {
-                Poll::Ready(made) => {
-                    State::Done(made.map(|slab| drop(Shelf::stock(&self.shelf, slab, self.class, None))))
+            let (next, is_new) = match making.poll(&Context::from_waker(&waker)) {
+                Poll::Pending => (State::Making { making, left }, false),
+                Poll::Ready(Err(error)) => (State::Done(Err(error)), false),
+                Poll::Ready(Ok(slab)) => {
+                    drop(Shelf::stock(&self.shelf, slab, self.class, None));
+                    (self.make(left), true)
                 }
-                Poll::Pending => State::Making(making),
             };
             state = self.state();
-            let again = matches!(*state, State::Polled { again: true });
+            let again = is_new || matches!(*state, State::Polled { again: true });
             let is_done = matches!(next, State::Done(_));
             *state = next;
             if is_done {
@@ -107,7 +143,7 @@ impl Part {
     }
 }
 
-impl Wake for Part {
+impl Wake for Line {
     fn wake(self: Arc<Self>) {
         self.look();
     }
@@ -115,6 +151,6 @@ impl Wake for Part {
 
 impl fmt::Debug for Priming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Priming").field("slabs", &self.parts.len()).finish()
+        f.debug_struct("Priming").field("class", &self.line.class).finish_non_exhaustive()
     }
 }

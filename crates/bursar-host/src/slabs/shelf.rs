@@ -151,6 +151,11 @@ impl Shelf {
         PinnedPoolCounts { held: Bytes(bins.held), free: Bytes(free), in_flight }
     }
 
+    /// Whether pieces are kept no longer.
+    pub(super) fn is_closed(&self) -> bool {
+        self.bins().closed
+    }
+
     /// From now on pieces that come back are given back.
     pub(super) fn close(&self) {
         let mut bins = self.bins();

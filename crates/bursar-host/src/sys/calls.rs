@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// CPU masks are given with room for this many, more than any kernel has.
-const CPUS: usize = 1 << 16;
+/// Masks of CPUs and nodes are given with room for this many, more than any kernel has.
+const INDICES: usize = 1 << 16;
 const BITS: usize = u64::BITS as usize;
 
 fn checked(answer: c_int) -> Result<(), Errno> {
@@ -54,6 +54,9 @@ pub(super) unsafe fn advise(start: NonNull<u8>, bytes: usize, advice: c_int) -> 
 /// Has the pages of a range come from a node as long as there are any. A policy says where pages come from and leaves what
 /// is in them alone.
 pub(super) fn prefer_node(start: NonNull<u8>, bytes: usize, node: u32) -> Result<(), Errno> {
+    if node as usize >= INDICES {
+        return Err(Errno(libc::EINVAL));
+    }
     let mut mask = vec![0u64; node as usize / BITS + 1];
     mask[node as usize / BITS] = 1 << (node as usize % BITS);
     // The kernel looks at one bit less than it is told.
@@ -78,7 +81,10 @@ pub(super) fn locate(addresses: &[usize]) -> Result<Vec<i32>, Errno> {
 
 /// Lets the calling thread run on these CPUs only.
 pub(super) fn set_affinity(cpus: &IndexSet) -> Result<(), Errno> {
-    let mut mask = vec![0u64; CPUS / BITS];
+    if cpus.last().is_some_and(|last| last as usize >= INDICES) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut mask = vec![0u64; INDICES / BITS];
     cpus.iter().for_each(|cpu| mask[cpu as usize / BITS] |= 1 << (cpu as usize % BITS));
     // SAFETY: the mask is as long as it is said to be, and only read.
     checked(unsafe { libc::sched_setaffinity(0, size_of_val(&*mask), mask.as_ptr().cast()) })
@@ -86,11 +92,11 @@ pub(super) fn set_affinity(cpus: &IndexSet) -> Result<(), Errno> {
 
 /// Where the calling thread may run.
 pub(super) fn affinity() -> Result<IndexSet, Errno> {
-    let mut mask = vec![0u64; CPUS / BITS];
+    let mut mask = vec![0u64; INDICES / BITS];
     // SAFETY: the mask is as long as it is said to be, and ours to be written.
     checked(unsafe { libc::sched_getaffinity(0, size_of_val(&*mask), mask.as_mut_ptr().cast()) })?;
     let is_set = |cpu: &u32| mask[*cpu as usize / BITS] >> (*cpu as usize % BITS) & 1 == 1;
-    Ok((0..CPUS as u32).filter(is_set).collect())
+    Ok((0..INDICES as u32).filter(is_set).collect())
 }
 
 /// The soft limit on locked memory, in bytes.

@@ -21,7 +21,7 @@ impl Folder {
         &self.0
     }
 
-    pub(crate) fn write(&self, path: &str, text: &str) {
+    pub(crate) fn write(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
         let path = self.0.join(path);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         std::fs::write(path, text).expect("a file");
@@ -49,7 +49,7 @@ impl Tree {
     }
 
     pub(crate) fn write(self, path: &str, text: &str) -> Self {
-        self.folder.write(path, &format!("{text}\n"));
+        self.folder.write(path, format!("{text}\n"));
         self
     }
 

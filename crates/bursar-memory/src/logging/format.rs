@@ -25,6 +25,7 @@ use std::path::Path;
 /// - `Time` is the time of day in UTC.
 /// - `Size` is what was asked for, and `Granted` what it became.
 /// - `Stream` is 0 for the default stream, and otherwise the stream's number in its device's table, which is 0 to 1023.
+/// - `Tag` is in quotes where it needs them, by RFC 4180; one with a line break in it goes on over several lines.
 /// - `Generation` tells the lives of an address apart; 0 where there is no block.
 ///
 /// # JSON lines

@@ -39,9 +39,10 @@ pub(super) fn hexadecimal(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Appends a text as a field of a CSV line, in quotes where it needs them.
+/// Appends a text as a field of a CSV line, in quotes where it would be read as something else without them, as RFC 4180 has
+/// it. An empty one is in quotes too, since an empty field is that of an allocation nobody named.
 pub(super) fn csv_field(out: &mut Vec<u8>, text: &str) {
-    if !text.contains([',', '"', '\n', '\r']) {
+    if !text.is_empty() && !text.contains([',', '"', '\n', '\r']) && text.trim() == text {
         out.extend_from_slice(text.as_bytes());
         return;
     }
@@ -119,7 +120,8 @@ mod tests {
     fn g1_a_csv_field_is_quoted_where_it_must_be() {
         for (text, field) in [
             ("weights", "weights"),
-            ("", ""),
+            ("", "\"\""),
+            (" spaced", "\" spaced\""),
             ("a,b", "\"a,b\""),
             ("say \"hi\"", "\"say \"\"hi\"\"\""),
             ("two\nlines", "\"two\nlines\""),

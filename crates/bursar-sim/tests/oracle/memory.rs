@@ -152,7 +152,8 @@ fn memory_that_is_not_there_is_not_touched() {
         if allow {
             rig.allow(base, PAGE);
         }
-        rig.fill(a, base, 1, 64);
+        let filled = rig.try_fill(a, base, 1, 64);
+        assert_eq!(filled.is_ok(), allow, "it is refused, and told");
         rig.sync(a);
         assert_eq!(rig.peek(base, 1) == [1], allow, "what reaches nowhere does nothing");
     };

@@ -86,6 +86,12 @@ impl Rig {
         self.fill_with(stream, dst, Pattern::U8(byte), count);
     }
 
+    /// As [`fill`](Self::fill), where it may be refused.
+    pub(crate) fn try_fill(&self, stream: RawStream, dst: DevicePtr, byte: u8, count: u64) -> DriverResult<()> {
+        // SAFETY: the simulator checks it.
+        unsafe { self.sim.fill(self.device, stream, dst, Pattern::U8(byte), count) }
+    }
+
     pub(crate) fn host(&self, stream: RawStream, run: impl FnOnce() + Send + 'static) {
         self.host_function(stream, HostFunction::new(run));
     }

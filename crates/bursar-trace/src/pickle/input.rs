@@ -59,6 +59,32 @@ impl<R: BufRead> Input<R> {
         })
     }
 
+    /// Reads to the end of the line, which is left out; `None` if the line is longer than `into`. All of it is passed by.
+    pub(super) fn line<'b>(&mut self, into: &'b mut [u8]) -> Result<Option<&'b [u8]>, Reason> {
+        let (mut length, mut fits) = (0, true);
+        loop {
+            let bytes = match self.reader.fill_buf() {
+                Ok([]) => return Err(Reason::Truncated { within: "the pickle" }),
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(ended(error)),
+            };
+            let end = memchr::memchr(b'\n', bytes);
+            let part = &bytes[..end.unwrap_or(bytes.len())];
+            match into.get_mut(length..length + part.len()) {
+                Some(place) if fits => place.copy_from_slice(part),
+                _ => fits = false,
+            }
+            length = if fits { length + part.len() } else { 0 };
+            let used = part.len() + usize::from(end.is_some());
+            self.reader.consume(used);
+            self.offset += used as u64;
+            if end.is_some() {
+                return Ok(fits.then_some(&into[..length]));
+            }
+        }
+    }
+
     pub(super) fn skip(&mut self, length: u64) -> Result<(), Reason> {
         let skipped = io::copy(&mut self.reader.by_ref().take(length), &mut io::sink()).map_err(ended)?;
         self.offset += skipped;
@@ -69,6 +95,6 @@ impl<R: BufRead> Input<R> {
 fn ended(error: io::Error) -> Reason {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Reason::Truncated { within: "the pickle" },
-        _ => Reason::Io(error),
+        _ => Reason::of_read(error),
     }
 }

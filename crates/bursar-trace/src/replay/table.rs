@@ -4,6 +4,7 @@ use super::plan::{Carried, Plan, Slot};
 use bursar_core::DeviceBlock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 
 /// The blocks of a window: what each thread has for itself, and what they exchange.
 #[derive(Debug)]
@@ -26,11 +27,17 @@ pub(super) struct Exchange {
     over: AtomicBool,
 }
 
+/// How often a thread looks for a block before it sleeps: a few microseconds, in which a thread that runs beside it hands it
+/// over. One that does not run would not do so sooner however often it is looked for.
+const LOOKS_MAX: u32 = 128;
+
 /// A block on its way from one thread to another.
 #[derive(Debug, Default)]
 enum Handover {
     #[default]
     Awaited,
+    /// The thread that frees it sleeps until it comes.
+    WaitedFor(Thread),
     Ready(DeviceBlock),
     /// Its allocation was refused.
     Gone,
@@ -63,7 +70,7 @@ impl Table {
         own.chain(self.exchange.blocks.into_iter().filter_map(|block| {
             match block.into_inner().unwrap_or_else(PoisonError::into_inner) {
                 Handover::Ready(block) => Some(block),
-                Handover::Awaited | Handover::Gone => None,
+                Handover::Awaited | Handover::WaitedFor(_) | Handover::Gone => None,
             }
         }))
     }
@@ -82,7 +89,7 @@ impl Own {
             Slot::Own(slot) => look(self.blocks[slot as usize].as_ref()),
             Slot::Shared(slot) => match &*exchange.block(slot) {
                 Handover::Ready(block) => look(Some(block)),
-                Handover::Awaited | Handover::Gone => look(None),
+                Handover::Awaited | Handover::WaitedFor(_) | Handover::Gone => look(None),
             },
         }
     }
@@ -92,6 +99,12 @@ impl Exchange {
     /// Nobody waits any more for what has not been handed over.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
+        // Whoever goes to sleep after their slot was looked at here finds out that it is over before they do.
+        for slot in 0..self.blocks.len() as u32 {
+            if let Handover::WaitedFor(thread) = &*self.block(slot) {
+                thread.unpark();
+            }
+        }
     }
 
     /// Has the others stop waiting also if this thread panics while the answer lives.
@@ -106,24 +119,51 @@ impl Exchange {
     fn take(&self, slot: u32) -> Option<DeviceBlock> {
         match std::mem::take(&mut *self.block(slot)) {
             Handover::Ready(block) => Some(block),
-            Handover::Awaited | Handover::Gone => None,
+            Handover::Awaited | Handover::WaitedFor(_) | Handover::Gone => None,
         }
     }
 
     /// Leaves a block for the thread that frees it; `None` if its allocation was refused.
     pub(super) fn hand_over(&self, slot: u32, block: Option<DeviceBlock>) {
-        *self.block(slot) = block.map_or(Handover::Gone, Handover::Ready);
+        let handover = block.map_or(Handover::Gone, Handover::Ready);
+        let before = std::mem::replace(&mut *self.block(slot), handover);
+        if let Handover::WaitedFor(thread) = before {
+            thread.unpark();
+        }
     }
 
     /// Waits for the block; `None` if its allocation was refused.
     pub(super) fn receive(&self, slot: u32) -> Option<DeviceBlock> {
+        for _ in 0..LOOKS_MAX {
+            if let Some(received) = self.look_for(slot, || Handover::Awaited) {
+                return received;
+            }
+            std::hint::spin_loop();
+        }
+        self.sleep_for(slot)
+    }
+
+    #[cold]
+    fn sleep_for(&self, slot: u32) -> Option<DeviceBlock> {
+        let sleeper = std::thread::current();
         loop {
-            let found = std::mem::take(&mut *self.block(slot));
-            match found {
-                Handover::Ready(block) => return Some(block),
-                Handover::Gone => return None,
-                Handover::Awaited if self.over.load(Ordering::Acquire) => return None,
-                Handover::Awaited => std::thread::yield_now(),
+            if let Some(received) = self.look_for(slot, || Handover::WaitedFor(sleeper.clone())) {
+                return received;
+            }
+            std::thread::park();
+        }
+    }
+
+    /// The block, or that it does not come; leaves `awaited` in the slot where that is not known yet.
+    fn look_for(&self, slot: u32, awaited: impl FnOnce() -> Handover) -> Option<Option<DeviceBlock>> {
+        let mut place = self.block(slot);
+        match std::mem::take(&mut *place) {
+            Handover::Ready(block) => Some(Some(block)),
+            Handover::Gone => Some(None),
+            Handover::Awaited | Handover::WaitedFor(_) => {
+                *place = awaited();
+                drop(place);
+                self.over.load(Ordering::Acquire).then_some(None)
             }
         }
     }

@@ -45,12 +45,9 @@ fn write_row(row: Row, tag: &str, to: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// A name as a field: quoted where a comma or a quote is in it, and on one line.
+/// A name as a field: in quotes where it would be read as something else without them, as RFC 4180 has it. An empty one is in
+/// quotes too, since an empty field is that of an allocation nobody named.
 fn field(name: &str) -> Cow<'_, str> {
-    let plain = |c: char| c != ',' && c != '"' && !c.is_control();
-    if name.chars().all(plain) && name.trim() == name {
-        return Cow::Borrowed(name);
-    }
-    let name = name.replace(char::is_control, " ").replace('"', "\"\"");
-    Cow::Owned(format!("\"{name}\""))
+    let is_plain = !name.is_empty() && !name.contains([',', '"', '\n', '\r']) && name.trim() == name;
+    if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }
 }
