@@ -2,6 +2,7 @@
 
 mod budgets;
 mod devices;
+mod dropped;
 mod faults;
 mod frames;
 mod guards;
@@ -14,7 +15,8 @@ use crate::Clause;
 /// Every clause this crate knows.
 pub fn all() -> Vec<Clause> {
     let on_stacks = [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES, guards::CLAUSES];
-    [on_stacks.concat(), [pools::CLAUSES, hardware::CLAUSES, devices::CLAUSES].concat()].concat()
+    let others = [dropped::CLAUSES, pools::CLAUSES, hardware::CLAUSES, devices::CLAUSES];
+    [on_stacks.concat(), others.concat()].concat()
 }
 
 /// A table of clauses from functions named after them.

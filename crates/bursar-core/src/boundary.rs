@@ -2,6 +2,7 @@
 
 use crate::{AllocTag, DeviceBlock, DeviceId, DevicePtr, Error, Generation, Result};
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 /// What crosses the boundary in place of a block.
@@ -36,13 +37,12 @@ const REMEMBERED: usize = 4096;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct LentBlocks {
     device: DeviceId,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct State {
     lent: HashMap<DevicePtr, DeviceBlock>,
     returned: HashMap<Generation, AllocTag>,
@@ -86,6 +86,12 @@ impl LentBlocks {
     /// Whether no block is on the other side.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl fmt::Debug for LentBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LentBlocks").field("device", &self.device).field("lent", &self.len()).finish_non_exhaustive()
     }
 }
 

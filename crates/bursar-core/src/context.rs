@@ -1,15 +1,18 @@
 //! What all layers of one device share.
 #![allow(unsafe_code)]
 
+use crate::remains::LeftBehind;
 use crate::stream::{Held, StreamTable};
+use crate::unordered::Unordered;
 use crate::uses::Clocks;
 use crate::{
     Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, Fault, LentBlocks, Note, Progress, RawContext,
-    RawEvent, RawStream, Result, Standing, Status, Stream, StreamMisuse,
+    RawEvent, RawStream, Result, STREAM_SLOTS, Standing, Status, Stream, StreamMisuse,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 /// Someone who keeps memory of a device and can be asked to let some go, or to prepare for the end of a stream.
 ///
@@ -38,12 +41,14 @@ pub trait Member: fmt::Debug + Send + Sync {
 
     /// Hears that an adopted stream is about to be forgotten: the last moment at which it can be recorded on, by its raw
     /// handle, since its token resolves no more. Nobody else uses the stream, and the context's
-    /// [`heir`](DeviceContext::heir) comes after it already. Everything freed on it must stay reusable.
+    /// [`heir`](DeviceContext::heir) comes after it already, unless it is [unordered](DeviceContext::unordered).
+    /// Everything freed on it must stay reusable, or become so once there is an order.
     fn stream_ends(&self, stream: Stream, raw: RawStream);
 }
 
 /// Beside each device's column of layers: its driver, the table of its streams, the fault it remembers, the sink its
-/// events go to, the blocks lent across raw boundaries, and the members to ask for a trim.
+/// events go to, the blocks lent across raw boundaries, the members to ask for a trim, and what those who are gone could
+/// not give back.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -55,7 +60,6 @@ pub trait Member: fmt::Debug + Send + Sync {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct DeviceContext {
     driver: Arc<dyn Driver>,
     device: DeviceId,
@@ -70,6 +74,8 @@ pub struct DeviceContext {
     events: Mutex<Vec<RawEvent>>,
     members: Mutex<Vec<Weak<dyn Member>>>,
     heir: OnceLock<Stream>,
+    pub(crate) unordered: Unordered,
+    pub(crate) left: LeftBehind,
 }
 
 impl DeviceContext {
@@ -83,7 +89,8 @@ impl DeviceContext {
         let primary = driver.open(device)?;
         let facts = driver.facts(device).or_else(|error| {
             // SAFETY: opened just above, and nothing was taken from it yet.
-            unsafe { driver.close(device) }.and(Err(error))
+            let close = || unsafe { driver.close(device) };
+            close().or_else(|_| close()).and(Err(error))
         })?;
         Ok(Arc::new(Self {
             listens: driver.listens(),
@@ -99,6 +106,8 @@ impl DeviceContext {
             events: Mutex::default(),
             members: Mutex::default(),
             heir: OnceLock::new(),
+            unordered: Unordered::default(),
+            left: LeftBehind::default(),
         }))
     }
 
@@ -163,21 +172,6 @@ impl DeviceContext {
         }
     }
 
-    /// Has the heir come after what a stream was given whose adoption ends. If that fails, the stream is waited for.
-    fn inherit(&self, raw: RawStream) {
-        let ordered = self.heir().and_then(|heir| {
-            let held = self.hold(heir)?;
-            // SAFETY: the adoption's stream is live until this returns, and the heir is held.
-            Ok(unsafe { self.chain(raw, held.raw()) }?)
-        });
-        if ordered.is_err() {
-            // SAFETY: the adoption's stream is live until this returns.
-            if let Err(error) = unsafe { self.driver.stream_synchronize(self.device, raw) } {
-                self.fault.record(error);
-            }
-        }
-    }
-
     /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before.
     ///
     /// # Safety
@@ -196,10 +190,31 @@ impl DeviceContext {
     }
 
     fn destroy_stream(&self, raw: RawStream) {
-        // SAFETY: the stream was created by this context's driver and its token is in no table any more.
-        if let Err(error) = unsafe { self.driver.stream_destroy(self.device, raw) } {
+        self.destroy(|| {
+            // SAFETY: the stream was created by this context's driver and its token is in no table any more.
+            unsafe { self.driver.stream_destroy(self.device, raw) }
+        });
+    }
+
+    /// Destroys something that nobody can try to destroy again later: tries a second time where that fails.
+    fn destroy(&self, destroy: impl Fn() -> Result<(), DriverError>) {
+        if let Err(error) = destroy().or_else(|_| destroy()) {
             self.fault.record(error);
         }
+    }
+
+    /// Whether any stream that is known here is being captured into a graph.
+    pub(crate) fn is_capturing_any(&self) -> Result<bool, DriverError> {
+        for slot in 0..STREAM_SLOTS {
+            if let Some(held) = self.hold_slot(slot)
+                && self.streams.is_exposed_slot(slot)
+                // SAFETY: the stream is live while it is held.
+                && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Lets a stream that somebody else made be used here, until the adoption is dropped. A raw handle of zero, like
@@ -260,6 +275,13 @@ impl DeviceContext {
     #[inline]
     pub(crate) fn check_own(&self, stream: Stream) -> Result<()> {
         self.streams.check_own(stream)
+    }
+
+    /// A stream that comes after everything `stream` was given: itself, or its [heir](Self::heir_of) if its adoption has
+    /// ended.
+    pub fn lasting(&self, stream: Stream) -> Result<Stream> {
+        self.check_own(stream)?;
+        if self.has_ended(stream) { self.heir_of(stream) } else { Ok(stream) }
     }
 
     /// Whether a stream was adopted and its adoption has ended.
@@ -384,9 +406,11 @@ impl DeviceContext {
         members.push(member);
     }
 
-    /// Asks every member for a trim; answers how much came back.
+    /// Gives back what was [left behind](Self::left_behind) and asks every member for a trim; returns how much went.
     pub fn trim(&self) -> Bytes {
-        self.members().iter().fold(Bytes::ZERO, |sum, member| sum.saturating_add(member.trim()))
+        self.order_ended(Duration::ZERO);
+        let left = self.give_back_remains(Duration::ZERO);
+        self.members().iter().fold(left, |sum, member| sum.saturating_add(member.trim()))
     }
 
     /// How its members stand together; nothing where there are none.
@@ -422,19 +446,31 @@ impl DeviceContext {
 
 impl Drop for DeviceContext {
     fn drop(&mut self) {
+        self.order_ended(Duration::MAX);
+        self.give_back_last_remains();
         for raw in self.streams.take_owned() {
             self.destroy_stream(raw);
         }
         for event in std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner)) {
-            // SAFETY: spare events came from this driver and nobody else has them.
-            if let Err(error) = unsafe { self.driver.event_destroy(self.device, event) } {
-                self.fault.record(error);
-            }
+            self.destroy(|| {
+                // SAFETY: spare events came from this driver and nobody else has them.
+                unsafe { self.driver.event_destroy(self.device, event) }
+            });
         }
-        // SAFETY: whoever uses what the device gave out keeps its context alive.
-        if let Err(error) = unsafe { self.driver.close(self.device) } {
-            self.fault.record(error);
-        }
+        self.destroy(|| {
+            // SAFETY: whoever uses what the device gave out keeps its context alive.
+            unsafe { self.driver.close(self.device) }
+        });
+    }
+}
+
+impl fmt::Debug for DeviceContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceContext")
+            .field("device", &self.device)
+            .field("driver", &format_args!("{}", self.driver.describe()))
+            .field("left_behind", &self.left_behind())
+            .finish_non_exhaustive()
     }
 }
 
@@ -466,7 +502,7 @@ impl AdoptedStream {
 impl Drop for AdoptedStream {
     fn drop(&mut self) {
         if let Some(raw) = self.context.streams.release(self.stream) {
-            self.context.inherit(raw);
+            self.context.inherit(self.stream, raw);
             for member in self.context.members() {
                 member.stream_ends(self.stream, raw);
             }

@@ -213,10 +213,35 @@ impl DeviceContext {
             }
             std::thread::sleep(WAIT_PAUSE);
         }
-        // The device may yet write to memory that is borrowed here: neither returning nor unwinding is sound.
-        let _ = writeln!(std::io::stderr(), "bursar: a stream cannot be waited for: {outcome:?}");
-        std::process::abort()
+        give_up(outcome)
     }
+
+    /// Returns once nothing that a stream was given which has ended is unordered with what comes next, because it was put
+    /// in order or because the device runs nothing any more.
+    pub(crate) fn wait_for_order(&self, ended: Stream) -> Result<()> {
+        for _ in 0..WAIT_ATTEMPTS {
+            if self.heir_of(ended).is_ok() {
+                return Ok(());
+            }
+            self.order_ended(Duration::MAX);
+            let Some(error) = self.unordered(ended) else { return Ok(()) };
+            if let Some(lost) = self.driver().last_error(self.device()).filter(|error| is_final(error.status)) {
+                return Err(Error::Driver(lost));
+            }
+            if is_final(error.status) {
+                return Err(Error::Driver(error));
+            }
+            std::thread::sleep(WAIT_PAUSE);
+        }
+        give_up(self.unordered(ended).map_or(Ok(()), Err))
+    }
+}
+
+/// Ends the process: the device may yet write to memory that is borrowed here, so neither returning nor unwinding is
+/// sound.
+fn give_up(outcome: DriverResult<()>) -> ! {
+    let _ = writeln!(std::io::stderr(), "bursar: a stream cannot be waited for: {outcome:?}");
+    std::process::abort()
 }
 
 /// Whether nothing is in flight and nothing ever will be: the device is lost, the process exits, or the driver refused the

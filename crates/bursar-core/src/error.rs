@@ -176,8 +176,24 @@ impl Error {
     pub const fn is_capacity(&self) -> bool {
         match self {
             Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
-            Self::Driver(error) => matches!(error.status, Status::OutOfMemory),
+            Self::Driver(error) => matches!(error.status, Status::OutOfMemory) && !error.is_remembered,
             _ => false,
+        }
+    }
+
+    /// The failure of the driver that it is about, if it is.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceId, DriverError, Error, Status};
+    ///
+    /// let failure = DriverError::new("cuStreamCreate", DeviceId(0), Status::OutOfMemory);
+    /// assert_eq!(Error::CreateFailed(failure).driver_error(), Some(failure));
+    /// assert_eq!(Error::NoDevice.driver_error(), None);
+    /// ```
+    pub const fn driver_error(&self) -> Option<DriverError> {
+        match self {
+            Self::Driver(error) | Self::CreateFailed(error) => Some(*error),
+            _ => None,
         }
     }
 
@@ -264,7 +280,7 @@ impl fmt::Display for StreamMisuse {
 /// assert_eq!(error.to_string(), "cuMemAlloc failed on gpu0: CUDA_ERROR_OUT_OF_MEMORY (2)");
 /// assert!(!error.is_sticky());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("{call} failed on {device}: {} ({})", status.name(), status.code())]
 #[non_exhaustive]
 pub struct DriverError {
@@ -274,12 +290,28 @@ pub struct DriverError {
     pub device: DeviceId,
     /// What the driver answered.
     pub status: Status,
+    /// Whether it is of an earlier call, whose caller could not be told.
+    pub(crate) is_remembered: bool,
 }
+
+/// A failure is the same one whenever it is reported.
+impl PartialEq for DriverError {
+    fn eq(&self, other: &Self) -> bool {
+        (self.call, self.device, self.status) == (other.call, other.device, other.status)
+    }
+}
+
+impl Eq for DriverError {}
 
 impl DriverError {
     /// A failure of `call` on `device`.
     pub const fn new(call: &'static str, device: DeviceId, status: Status) -> Self {
-        Self { call, device, status }
+        Self { call, device, status, is_remembered: false }
+    }
+
+    /// The same, reported by a later call: of want of memory it says nothing about that one.
+    pub(crate) const fn remembered(self) -> Self {
+        Self { is_remembered: matches!(self.status, Status::OutOfMemory), ..self }
     }
 
     /// Whether the device is lost to this process: every later call fails too.

@@ -60,7 +60,7 @@ impl Fault {
             Some(error) => {
                 *first = None;
                 self.present.store(false, Ordering::Release);
-                Err(Error::Driver(error))
+                Err(Error::Driver(error.remembered()))
             }
             None => Ok(()),
         }
@@ -83,6 +83,17 @@ mod tests {
         fault.record(error("second", Status::InvalidValue));
         assert_eq!(fault.check(), Err(error("first", Status::InvalidValue).into()));
         assert_eq!(fault.check(), Ok(()));
+    }
+
+    #[test]
+    fn r6_what_an_earlier_call_had_no_memory_for_is_not_want_of_memory_of_a_later_one() {
+        let fault = Fault::default();
+        let failed = error("free", Status::OutOfMemory);
+        assert!(Error::Driver(failed).is_capacity(), "a call of one's own");
+        fault.record(failed);
+        let reported = fault.check().expect_err("it is remembered");
+        assert!(!reported.is_capacity(), "{reported}");
+        assert_eq!(reported.to_string(), Error::Driver(failed).to_string());
     }
 
     #[test]

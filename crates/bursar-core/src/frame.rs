@@ -1,7 +1,8 @@
 //! The token that owns one piece of physical memory.
 #![allow(unsafe_code)]
 
-use crate::{Bytes, DeviceId, DevicePtr, Error, OwnerId, RawPages};
+use crate::{Bytes, DeviceContext, DeviceId, DevicePtr, Error, OwnerId, RawPages};
+use std::fmt;
 
 /// What a frame is, to the driver.
 ///
@@ -88,4 +89,22 @@ pub struct RefusedFrame {
     /// Why it was not taken.
     #[source]
     pub error: Error,
+}
+
+/// Gives frames of one source back to the driver, also when that source is gone; see
+/// [`FrameSource::release`](crate::FrameSource::release). It keeps no context alive.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(source: Box<dyn FrameSource>) -> Result<()> {
+/// let (frame, release, context) = (source.create_frame(1)?, source.release(), source.context().clone());
+/// drop(source);
+/// release.release(&context, frame).map_err(|refused| refused.error)?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait FrameRelease: fmt::Debug + Send + Sync {
+    /// Gives a frame back, which is mapped nowhere, and counts it for whoever still asks its source. One that the driver
+    /// does not take, and one of another source, comes back with the reason.
+    fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame>;
 }

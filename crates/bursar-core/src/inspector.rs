@@ -6,10 +6,12 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    DeviceBlock, DeviceContext, DevicePtr, DriverError, Error, Fenced, HostFlags, HostFunction, Pattern, RawStream,
-    Result, Stream, StreamMisuse,
+    Bytes, DeviceBlock, DeviceContext, DevicePtr, DriverError, Error, Fenced, HostFlags, HostFunction, Pattern,
+    RawStream, Remains, Result, Stream, StreamMisuse,
 };
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// How much is copied at a time.
 const PIECE: u64 = 256 << 10;
@@ -41,7 +43,6 @@ type Verdict = dyn FnOnce(Option<u64>) + Send;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Inspector {
     context: Arc<DeviceContext>,
     /// Pieces nobody is submitting with, and the stream each was last used on.
@@ -156,8 +157,10 @@ impl Inspector {
         }
         let ended = |last| matches!(self.context.hold(last), Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }));
         if let Some(spare) = self.take_if(ended) {
-            let ordered = self.context.order_after(spare.0, stream);
-            return ordered.map(|()| spare.1).inspect_err(|_| self.spare().push(spare));
+            if self.context.order_after(spare.0, stream).is_ok() {
+                return Ok(spare.1);
+            }
+            self.spare().push(spare);
         }
         let context = &self.context;
         let made = context.driver().host_allocate(context.device(), PIECE as usize, HostFlags::default());
@@ -168,16 +171,6 @@ impl Inspector {
         let mut spare = self.spare();
         let at = spare.iter().position(|(last, _)| wanted(*last))?;
         Some(spare.swap_remove(at))
-    }
-
-    /// Waits until nothing uses a piece that was last used on `stream`.
-    fn settle(&self, stream: Stream) -> Result<()> {
-        match self.context.synchronize(stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
-                self.context.synchronize(self.context.heir_of(stream)?)
-            }
-            settled => settled,
-        }
     }
 }
 
@@ -199,17 +192,65 @@ impl Piece {
     }
 }
 
+impl fmt::Debug for Inspector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (device, pieces) = (self.context.device(), self.spare().len());
+        f.debug_struct("Inspector").field("device", &device).field("pieces", &pieces).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Inspector {
     fn drop(&mut self) {
-        for (stream, piece) in std::mem::take(&mut *self.spare()) {
-            // Where the stream cannot be waited for, the device may still write there, and the memory stays.
-            if self.settle(stream).is_ok() {
-                // SAFETY: made by this driver, and everything that used it has run.
-                if let Err(error) = unsafe { self.context.driver().host_free(self.context.device(), piece.0) } {
-                    self.context.fault().record(error);
-                }
-            }
+        let mut left = LeftPieces(std::mem::take(&mut *self.spare()));
+        left.give_back(&self.context, Duration::MAX);
+        self.context.leave(left);
+    }
+}
+
+/// Pieces that the device may still write to, and the stream each was last used on.
+#[derive(Debug)]
+struct LeftPieces(Vec<(Stream, Piece)>);
+
+impl Remains for LeftPieces {
+    fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes {
+        if patience == Duration::MAX {
+            context.order_ended(patience);
         }
+        self.0.retain(|&(stream, piece)| {
+            let freed = context.has_run(stream, patience).map(|has_run| {
+                // SAFETY: made by this driver, and everything that used it has run; it is forgotten once it is freed.
+                has_run.then(|| unsafe { context.driver().host_free(context.device(), piece.0) })
+            });
+            match freed {
+                Ok(Some(Ok(()))) => false,
+                Ok(None) => true,
+                Ok(Some(Err(error))) | Err(Error::Driver(error) | Error::CreateFailed(error)) => {
+                    context.fault().record(error);
+                    true
+                }
+                Err(_) => true,
+            }
+        });
+        Bytes::ZERO
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl DeviceContext {
+    /// Whether everything that a stream was given has run; with all patience, waits until it has.
+    fn has_run(&self, stream: Stream, patience: Duration) -> Result<bool> {
+        let stream = self.lasting(stream)?;
+        if patience == Duration::MAX {
+            return self.synchronize(stream).map(|()| true);
+        }
+        self.query(stream).map(|progress| progress.is_complete())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The seam every memory resource, layer and pool is written to.
 
-use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, Refused, RefusedFrame, Result, Stream};
+use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, FrameRelease, Refused, RefusedFrame, Result, Stream};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +81,9 @@ pub trait FrameSource: Holder {
 
     /// Gives a frame back to the driver; it must be mapped nowhere. A frame of another source comes back with the reason.
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame>;
+
+    /// The way to give frames back that its user could not unmap while the source was there.
+    fn release(&self) -> Arc<dyn FrameRelease>;
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -134,5 +137,8 @@ impl<R: FrameSource + ?Sized> FrameSource for Arc<R> {
     }
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
         (**self).release_frame(frame)
+    }
+    fn release(&self) -> Arc<dyn FrameRelease> {
+        (**self).release()
     }
 }

@@ -73,21 +73,33 @@ pub struct Counts {
 /// let counts = tally.counts();
 /// assert_eq!((counts.current.count, counts.peak.bytes), (0, Bytes(512)));
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Tally {
     shards: Shards,
     levels: Levels,
 }
 
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tally").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
 /// Counts blocks of one device where the current thread counted last, which takes a few instructions, and leaves the others
 /// to the [`Tally`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Counter {
     tally: Option<Arc<Tally>>,
     /// The tally's number; zero where blocks have to be counted the long way.
     number: u64,
     /// The device's first cell.
     first: usize,
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counter").field("number", &self.number).finish_non_exhaustive()
+    }
 }
 
 impl Counter {

@@ -22,6 +22,7 @@ pub(crate) use clocks::Clocks;
 use marks::{Marks, Need};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
 pub use transfer::Transfer;
@@ -99,11 +100,17 @@ impl DeviceContext {
     /// A stream of the context's own that comes after everything given to one whose adoption has ended; waits for an
     /// adoption that is just being dropped. Its caller holds no adopted stream: whoever drops that one would wait for the
     /// caller, and those whom the caller waits for may be waiting for him.
+    ///
+    /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there is
+    /// an order; see [`order_ended`](Self::order_ended).
     pub fn heir_of(&self, ended: Stream) -> Result<Stream> {
         while self.has_ended(ended) && !self.has_parted(ended) {
             std::thread::yield_now();
         }
-        self.heir()
+        if self.unordered(ended).is_some() {
+            self.order_ended(Duration::ZERO);
+        }
+        self.unordered(ended).map_or_else(|| self.heir(), |error| Err(Error::Driver(error)))
     }
 }
 

@@ -7,11 +7,11 @@ pub use limit::{BudgetLayer, BudgetReading, OwnLimit};
 pub use shared::{OnAccount, SharedBudgetLayer};
 
 use bursar_core::{
-    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameSource,
-    Holder, Record, Refused, RefusedFrame, Result, Stream,
+    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameRelease,
+    FrameSource, Holder, Record, Refused, RefusedFrame, Result, Stream,
 };
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// A limit on what the memory below may hold: blocks of a resource, or frames of a frame source.
@@ -48,11 +48,17 @@ use std::time::Duration;
 /// memory.deallocate(half, stream)?;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct GlobalDeviceBudget<R = (), C = OwnLimit> {
     // In this order: what the memory below gives back as it goes is given back before the account hears the rest.
     inner: Arc<R>,
     charging: Arc<C>,
+}
+
+impl<R: Holder, C: Charging> fmt::Debug for GlobalDeviceBudget<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reserved = self.charging.reserved(&*self.inner);
+        f.debug_struct("GlobalDeviceBudget").field("reserved", &reserved).field("inner", &self.inner).finish()
+    }
 }
 
 /// How a budget charges.
@@ -208,6 +214,34 @@ impl<R: FrameSource, C: Charging> FrameSource for GlobalDeviceBudget<R, C> {
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
         let outcome = self.inner.release_frame(frame);
         self.settle();
+        outcome
+    }
+
+    fn release(&self) -> Arc<dyn FrameRelease> {
+        let (below, inner) = (self.inner.release(), Arc::downgrade(&self.inner));
+        Arc::new(Charged { below, inner, charging: self.charging.clone() })
+    }
+}
+
+/// The way back for frames that are charged until they are released, also when the budget is gone.
+struct Charged<R, C> {
+    below: Arc<dyn FrameRelease>,
+    inner: Weak<R>,
+    charging: Arc<C>,
+}
+
+impl<R, C> fmt::Debug for Charged<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charged").field("below", &self.below).finish_non_exhaustive()
+    }
+}
+
+impl<R: Holder, C: Charging> FrameRelease for Charged<R, C> {
+    fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame> {
+        let outcome = self.below.release(context, frame);
+        if let Some(inner) = self.inner.upgrade() {
+            self.charging.settle(&*inner);
+        }
         outcome
     }
 }

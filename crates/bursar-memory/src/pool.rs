@@ -6,7 +6,9 @@
 //! needed; before it grows, frames that are wholly free are moved. What has to be asked of the driver is planned in the
 //! middle and done in [`traffic`], [`growth`] and [`frames`], with no lock held; `hands` makes the calls.
 
+mod estate;
 mod frames;
+mod giving;
 mod ground;
 mod growth;
 mod hand;
@@ -16,6 +18,7 @@ mod layer;
 mod magazine;
 mod middle;
 mod plan;
+mod progress;
 mod runs;
 mod shards;
 mod shelf;
@@ -29,10 +32,11 @@ use bursar_core::{
 };
 use hand::Number;
 use magazine::{Kept, Magazine};
-use middle::Middle;
+use middle::{Limbo, Middle};
 use runs::UNIT;
 use shards::Here;
 use shelf::Shelf;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +67,6 @@ use std::time::Duration;
 /// memory.deallocate(again, stream)?;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Pool<F: FrameSource> {
     source: F,
     context: Arc<DeviceContext>,
@@ -154,7 +157,7 @@ impl<F: FrameSource> Pool<F> {
 
     fn reading(&self) -> PoolReading {
         let (device, live) = (self.context.device(), self.bytes_outstanding());
-        let Standing { held, cached, pending, largest_free_run } = self.standing();
+        let Standing { held, cached, pending, largest_free_run } = self.shelf.standing();
         PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
 
@@ -316,7 +319,7 @@ impl<F: FrameSource> Pool<F> {
         }
         let _held = match self.check_free(&block, stream) {
             Ok(held) => held,
-            Err(error) => return Err(Refused { block, error }),
+            Err(error) => return self.accept_unordered(block, stream, error),
         };
         hands::freed(&self.context, &block, stream);
         let here = self.here();
@@ -324,6 +327,21 @@ impl<F: FrameSource> Pool<F> {
             return Err(free_already(block));
         }
         here.released(bytes);
+        Ok(())
+    }
+
+    /// Takes a block back that the driver could not order after its own stream. Whatever else is wrong with a free is its
+    /// caller's business.
+    #[cold]
+    fn accept_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
+        let Some(failed) = error.driver_error() else { return Err(Refused { block, error }) };
+        if let Err(error) = self.context.hold(stream) {
+            return Err(Refused { block, error });
+        }
+        self.context.fault().record(failed);
+        let (Kept { at, len }, home) = (kept(&block), block.stream());
+        self.middle().limbo.push(Limbo { at, len, home, stream, untold: Some(block.ptr()) });
+        self.here().released(len * UNIT);
         Ok(())
     }
 
@@ -414,6 +432,7 @@ impl<F: FrameSource> Holder for Pool<F> {
     }
 
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.context.order_ended(patience);
         self.reap()?;
         self.wait_for_pending(patience)?;
         self.source.reap_blocking(patience).map(|_| Bytes::ZERO)
@@ -471,22 +490,22 @@ impl<F: FrameSource> Member for Pool<F> {
         Pool::trim(self, Bytes::ZERO)
     }
 
+    /// The shelf is a member too, and says how both stand.
     fn standing(&self) -> Standing {
-        let middle = self.middle();
-        let kept = self.shelf.shards.kept();
-        let bytes = |units: u64| Bytes(units * UNIT);
-        Standing {
-            held: bytes(middle.ground.held()),
-            cached: bytes(middle.free_units() + kept),
-            pending: bytes(middle.unsettled() + kept),
-            largest_free_run: Some(bytes(middle.longest())),
-        }
+        Standing::default()
     }
 
-    fn stream_ends(&self, stream: Stream, _: RawStream) {
-        self.drain(None, Some(stream.slot()));
-        let heir = self.context().heir().ok().map(Stream::slot);
-        let event = self.middle().end(stream.slot(), heir);
-        event.into_iter().for_each(|event| hands::give_back(self.context(), event));
+    /// The shelf hears of it.
+    fn stream_ends(&self, _: Stream, _: RawStream) {}
+}
+
+impl<F: FrameSource> fmt::Debug for Pool<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("device", &self.context.device())
+            .field("held", &self.held())
+            .field("cached", &self.cached())
+            .field("source", &self.source)
+            .finish_non_exhaustive()
     }
 }

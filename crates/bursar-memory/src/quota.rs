@@ -5,6 +5,7 @@ use bursar_core::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Record, Refused,
     Result, Stream, ThreadIndex,
 };
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ use std::time::Duration;
 /// pool.deallocate(other, stream)?;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Quota {
     credit: Arc<Credit>,
 }
@@ -63,6 +64,12 @@ impl Quota {
     }
 }
 
+impl fmt::Debug for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quota").field("limit", &self.limit()).field("used", &self.used()).finish()
+    }
+}
+
 impl<R: DeviceMemoryResource> Layer<R> for Quota {
     type Output = Tenant<R>;
 
@@ -82,10 +89,16 @@ impl<R: DeviceMemoryResource> Layer<R> for Quota {
 ///     Quota::of(Bytes::gib(4)).layer(pool.clone())
 /// }
 /// ```
-#[derive(Debug)]
 pub struct Tenant<R> {
     inner: R,
     credit: Arc<Credit>,
+}
+
+impl<R: fmt::Debug> fmt::Debug for Tenant<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quota = Quota { credit: self.credit.clone() };
+        f.debug_struct("Tenant").field("quota", &quota).field("inner", &self.inner).finish()
+    }
 }
 
 #[inline]

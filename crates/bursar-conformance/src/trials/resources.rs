@@ -27,6 +27,7 @@ super::clauses! {
     StreamOrder: s5_what_was_freed_on_an_adopted_stream_stays_accounted_for,
     Anything: s5_an_adoption_ends_while_a_free_on_it_waits_for_another_that_ends,
     Anything: r9_the_whole_stack_answers_as_one,
+    Anything: r10_what_a_stack_shows_does_not_grow_with_what_it_holds,
 }
 
 fn r1_live_blocks_never_overlap_and_keep_their_bytes(rig: &Rig) {
@@ -330,4 +331,21 @@ fn r9_the_whole_stack_answers_as_one(rig: &Rig) {
     rig.free(block);
     rig.drain();
     assert_eq!(rig.memory.released_total(), rig.memory.granted_size(5000, 256).expect("legal").get());
+}
+
+/// How many blocks are live meanwhile: fewer where every access is judged.
+fn many(rig: &Rig) -> u64 {
+    if rig.context.driver().listens() { 400 } else { 3000 }
+}
+
+fn r10_what_a_stack_shows_does_not_grow_with_what_it_holds(rig: &Rig) {
+    let mut blocks: Vec<_> = (0..many(rig)).map(|nth| rig.allocate(1 + nth % 700)).collect();
+    for freed in blocks.extract_if(.., |block| block.ptr().0 / 256 % 2 == 0) {
+        rig.free(freed);
+    }
+    for (what, shown) in [("stack", format!("{:?}", rig.memory)), ("context", format!("{:?}", rig.context))] {
+        assert!(shown.len() < 1500, "the {what} takes {} characters", shown.len());
+    }
+    blocks.into_iter().for_each(|block| rig.free(block));
+    rig.drain();
 }

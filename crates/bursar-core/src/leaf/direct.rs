@@ -6,6 +6,7 @@ use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError, Error,
     Holder, Note, OwnerId, Refused, Result, Stream, grant,
 };
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,7 +26,6 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct DirectMemory {
     context: Arc<DeviceContext>,
     owner: OwnerId,
@@ -47,11 +47,17 @@ impl DirectMemory {
     }
 
     fn give_back(&self, base: DevicePtr, granted: u64) -> Result<Bytes, DriverError> {
-        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed.
-        unsafe { self.context.driver().free(self.context.device(), base) }?;
+        free(&self.context, &mut (base, granted))?;
         self.released.fetch_add(granted, Ordering::Release);
         Ok(Bytes(granted))
     }
+}
+
+/// Frees an allocation of a leaf.
+fn free(context: &DeviceContext, &mut (base, granted): &mut (DevicePtr, u64)) -> Result<Bytes, DriverError> {
+    // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed.
+    unsafe { context.driver().free(context.device(), base) }?;
+    Ok(Bytes(granted))
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -71,7 +77,7 @@ impl Holder for DirectMemory {
 
     fn reap(&self) -> Result<Bytes> {
         self.context.fault().check()?;
-        self.stuck.retry(&self.context, |(base, granted)| self.give_back(base, granted))
+        self.stuck.retry(&self.context, |&mut (base, granted)| self.give_back(base, granted))
     }
 
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
@@ -91,8 +97,7 @@ impl DeviceMemoryResource for DirectMemory {
         context.fault().check()?;
         let held = context.hold_for_memory(stream)?;
         let base = context
-            .driver()
-            .allocate(context.device(), granted.get())
+            .ask_for_memory(|| context.driver().allocate(context.device(), granted.get()))
             .map_err(|error| context.allocation_failed(error, granted))?;
         self.granted.fetch_add(granted.get(), Ordering::Release);
         let parts = BlockParts::aligned(base, bytes, granted, align, tag, self.owner);
@@ -128,10 +133,15 @@ impl DeviceMemoryResource for DirectMemory {
 
 impl Drop for DirectMemory {
     fn drop(&mut self) {
-        if let Err(Error::Driver(error)) =
-            self.stuck.retry(&self.context, |(base, granted)| self.give_back(base, granted))
-        {
-            self.context.fault().record(error);
-        }
+        self.stuck.leave(&self.context, free, |&(_, granted)| granted);
+    }
+}
+
+impl fmt::Debug for DirectMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirectMemory")
+            .field("device", &self.context.device())
+            .field("outstanding", &self.bytes_outstanding())
+            .finish_non_exhaustive()
     }
 }

@@ -3,8 +3,10 @@
 
 use super::stuck::Stuck;
 use crate::{
-    Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameSource, Holder, OwnerId, RefusedFrame, Result,
+    Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, Holder, OwnerId,
+    RefusedFrame, Result,
 };
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,25 +28,64 @@ const SLAB_GRANULARITY: Bytes = Bytes::mib(2);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct DeviceFrames {
     context: Arc<DeviceContext>,
+    books: Arc<Books>,
+    stuck: Stuck<(FrameKind, u64)>,
+}
+
+/// What a source has given out and got back, for as long as any of its frames is out.
+#[derive(Debug)]
+struct Books {
     owner: OwnerId,
     granted: AtomicU64,
     released: AtomicU64,
-    stuck: Stuck<(FrameKind, u64)>,
+}
+
+impl Books {
+    /// The frame, unless it is of another source.
+    fn check(&self, frame: Frame) -> Result<Frame, RefusedFrame> {
+        if frame.owner() == self.owner {
+            return Ok(frame);
+        }
+        let error = Error::InvalidValue { what: "the frame belongs to another source" };
+        Err(RefusedFrame { frame, error })
+    }
+
+    fn give_back(&self, context: &DeviceContext, frame: &mut (FrameKind, u64)) -> Result<Bytes, DriverError> {
+        let bytes = free(context, frame)?;
+        self.released.fetch_add(bytes.get(), Ordering::Release);
+        Ok(bytes)
+    }
+}
+
+impl FrameRelease for Books {
+    fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame> {
+        let frame = self.check(frame)?;
+        match self.give_back(context, &mut (frame.kind(), frame.bytes().get())) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(RefusedFrame { frame, error: context.failed(error) }),
+        }
+    }
+}
+
+/// Gives the driver back what a frame was made of.
+fn free(context: &DeviceContext, &mut (kind, bytes): &mut (FrameKind, u64)) -> Result<Bytes, DriverError> {
+    let (driver, device) = (context.driver(), context.device());
+    match kind {
+        // SAFETY: the handle is a source's and its one token was consumed.
+        FrameKind::Pages(pages) => unsafe { driver.pages_release(device, pages) },
+        // SAFETY: the slab is a source's and its one token was consumed.
+        FrameKind::Slab(ptr) => unsafe { driver.free(device, ptr) },
+    }?;
+    Ok(Bytes(bytes))
 }
 
 impl DeviceFrames {
     /// Frames of the context's device.
     pub fn new(context: Arc<DeviceContext>) -> Self {
-        Self {
-            context,
-            owner: OwnerId::unique(),
-            granted: AtomicU64::new(0),
-            released: AtomicU64::new(0),
-            stuck: Stuck::default(),
-        }
+        let books = Books { owner: OwnerId::unique(), granted: AtomicU64::new(0), released: AtomicU64::new(0) };
+        Self { context, books: Arc::new(books), stuck: Stuck::default() }
     }
 
     fn make(&self, bytes: Bytes) -> Result<FrameKind, DriverError> {
@@ -53,18 +94,6 @@ impl DeviceFrames {
             Some(_) => driver.pages_create(device, bytes.get()).map(FrameKind::Pages),
             None => driver.allocate(device, bytes.get()).map(FrameKind::Slab),
         }
-    }
-
-    fn give_back(&self, kind: FrameKind, bytes: u64) -> Result<Bytes, DriverError> {
-        let (driver, device) = (self.context.driver(), self.context.device());
-        match kind {
-            // SAFETY: the handle is this source's and its one token was consumed.
-            FrameKind::Pages(pages) => unsafe { driver.pages_release(device, pages) },
-            // SAFETY: the slab is this source's and its one token was consumed.
-            FrameKind::Slab(ptr) => unsafe { driver.free(device, ptr) },
-        }?;
-        self.released.fetch_add(bytes, Ordering::Release);
-        Ok(Bytes(bytes))
     }
 }
 
@@ -75,17 +104,17 @@ impl Holder for DeviceFrames {
     }
 
     fn bytes_outstanding(&self) -> Bytes {
-        let released = self.released.load(Ordering::Acquire);
-        Bytes(self.granted.load(Ordering::Acquire).wrapping_sub(released))
+        let released = self.released_total();
+        Bytes(self.books.granted.load(Ordering::Acquire).wrapping_sub(released))
     }
 
     fn released_total(&self) -> u64 {
-        self.released.load(Ordering::Acquire)
+        self.books.released.load(Ordering::Acquire)
     }
 
     fn reap(&self) -> Result<Bytes> {
         self.context.fault().check()?;
-        self.stuck.retry(&self.context, |(kind, bytes)| self.give_back(kind, bytes))
+        self.stuck.retry(&self.context, |frame| self.books.give_back(&self.context, frame))
     }
 
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
@@ -111,30 +140,38 @@ impl FrameSource for DeviceFrames {
     fn create_frame(&self, bytes: u64) -> Result<Frame> {
         let granted = self.granted_frame(bytes)?;
         self.context.fault().check()?;
-        let kind = self.make(granted).map_err(|error| self.context.allocation_failed(error, granted))?;
-        self.granted.fetch_add(granted.get(), Ordering::Release);
+        let made = self.context.ask_for_memory(|| self.make(granted));
+        let kind = made.map_err(|error| self.context.allocation_failed(error, granted))?;
+        self.books.granted.fetch_add(granted.get(), Ordering::Release);
         // SAFETY: a fresh physical handle or slab, given out with this token alone.
-        Ok(unsafe { Frame::from_parts(kind, granted, self.context.device(), self.owner) })
+        Ok(unsafe { Frame::from_parts(kind, granted, self.context.device(), self.books.owner) })
     }
 
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
-        if frame.owner() != self.owner {
-            let error = Error::InvalidValue { what: "the frame belongs to another source" };
-            return Err(RefusedFrame { frame, error });
-        }
-        let (kind, bytes) = (frame.kind(), frame.bytes().get());
-        if let Err(error) = self.give_back(kind, bytes) {
-            self.stuck.keep(&self.context, (kind, bytes), error);
+        let frame = self.books.check(frame)?;
+        let mut frame = (frame.kind(), frame.bytes().get());
+        if let Err(error) = self.books.give_back(&self.context, &mut frame) {
+            self.stuck.keep(&self.context, frame, error);
         }
         Ok(())
+    }
+
+    fn release(&self) -> Arc<dyn FrameRelease> {
+        self.books.clone()
     }
 }
 
 impl Drop for DeviceFrames {
     fn drop(&mut self) {
-        if let Err(Error::Driver(error)) = self.stuck.retry(&self.context, |(kind, bytes)| self.give_back(kind, bytes))
-        {
-            self.context.fault().record(error);
-        }
+        self.stuck.leave(&self.context, free, |&(_, bytes)| bytes);
+    }
+}
+
+impl fmt::Debug for DeviceFrames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceFrames")
+            .field("device", &self.context.device())
+            .field("outstanding", &self.bytes_outstanding())
+            .finish_non_exhaustive()
     }
 }

@@ -7,10 +7,11 @@
 //! [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
 #![allow(unsafe_code)]
 
-use crate::{Bytes, DeviceContext, DriverError, RawEvent, RawStream, STREAM_SLOTS, Stream};
+use crate::{Bytes, DeviceContext, DriverError, Progress, RawEvent, RawStream, STREAM_SLOTS, Stream};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// How many frees a stream sees before its progress is looked at: at most one event for so many, half of what is promised,
 /// since drivers serialise threads.
@@ -38,11 +39,19 @@ struct Lane {
     completing: Mutex<()>,
 }
 
-/// What was pending on a stream when it was forgotten, and the event that tells when it is done.
+/// What was pending on a stream when it was forgotten, and what tells when it is done.
 #[derive(Clone, Copy, Debug)]
 struct Orphan {
     bytes: u64,
-    event: RawEvent,
+    sign: Sign,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// An event that was recorded on the stream.
+    Event(RawEvent),
+    /// None could be: one will be recorded on the heir of the stream, once there is an order between them.
+    Heir(Stream),
 }
 
 /// The frees of one leaf that may not have run yet.
@@ -176,13 +185,12 @@ impl Pending {
     fn reap_orphans(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let orphans = std::mem::take(&mut *locked(&self.orphans));
         let (mut left, mut outcome) = (Vec::new(), Ok(()));
-        for orphan in orphans {
-            // SAFETY: orphans hold live events of this device.
-            match unsafe { context.driver().event_query(context.device(), orphan.event) } {
-                Ok(progress) if progress.is_complete() => {
+        for mut orphan in orphans {
+            match orphan.is_done(context) {
+                Ok(true) => {
                     self.released.0.fetch_add(orphan.bytes, Ordering::Release);
                     self.orphan_count.fetch_sub(1, Ordering::Release);
-                    give_event(context, orphan.event);
+                    orphan.give_event_back(context);
                 }
                 other => {
                     left.push(orphan);
@@ -216,11 +224,8 @@ impl Pending {
             }
         }
         // Taken out while they are waited for, so that nobody gives their events back meanwhile.
-        let orphans = std::mem::take(&mut *locked(&self.orphans));
-        let waited = orphans.iter().try_for_each(|orphan| {
-            // SAFETY: orphans hold live events of this device.
-            unsafe { context.driver().event_synchronize(context.device(), orphan.event) }
-        });
+        let mut orphans = std::mem::take(&mut *locked(&self.orphans));
+        let waited = orphans.iter_mut().try_for_each(|orphan| orphan.wait(context));
         locked(&self.orphans).extend(orphans);
         waited
     }
@@ -237,21 +242,15 @@ impl Pending {
         if bytes == 0 {
             return;
         }
-        match recorded_event(context, raw) {
-            Ok(event) => {
-                self.orphan_count.fetch_add(1, Ordering::Release);
-                locked(&self.orphans).push(Orphan { bytes, event });
-            }
-            Err(error) => {
+        let sign = recorded_event(context, raw).map_or_else(
+            |error| {
                 context.fault().record(error);
-                // SAFETY: the stream is live until its adoption has ended, which is after this.
-                match unsafe { context.driver().stream_synchronize(context.device(), raw) } {
-                    Ok(()) => drop(self.released.0.fetch_add(bytes, Ordering::Release)),
-                    // The device has lost them: they stay counted.
-                    Err(error) => context.fault().record(error),
-                }
-            }
-        }
+                Sign::Heir(stream)
+            },
+            Sign::Event,
+        );
+        self.orphan_count.fetch_add(1, Ordering::Release);
+        locked(&self.orphans).push(Orphan { bytes, sign });
     }
 
     /// Gives every event back; for the leaf's own end.
@@ -259,7 +258,43 @@ impl Pending {
         for lane in &self.lanes {
             locked(&lane.marks).drain(..).for_each(|mark| give_event(context, mark.event));
         }
-        locked(&self.orphans).drain(..).for_each(|orphan| give_event(context, orphan.event));
+        locked(&self.orphans).drain(..).for_each(|orphan| orphan.give_event_back(context));
+    }
+}
+
+impl Orphan {
+    /// The event that tells, made where there is none yet; `None` while nothing is ordered after the stream.
+    fn event(&mut self, context: &DeviceContext) -> Result<Option<RawEvent>, DriverError> {
+        let stream = match self.sign {
+            Sign::Event(event) => return Ok(Some(event)),
+            Sign::Heir(stream) => stream,
+        };
+        let Ok(held) = context.heir_of(stream).and_then(|heir| context.hold(heir)) else { return Ok(None) };
+        let event = recorded_event(context, held.raw())?;
+        self.sign = Sign::Event(event);
+        Ok(Some(event))
+    }
+
+    fn is_done(&mut self, context: &DeviceContext) -> Result<bool, DriverError> {
+        let Some(event) = self.event(context)? else { return Ok(false) };
+        // SAFETY: orphans hold live events of this device.
+        unsafe { context.driver().event_query(context.device(), event) }.map(Progress::is_complete)
+    }
+
+    fn wait(&mut self, context: &DeviceContext) -> Result<(), DriverError> {
+        if let Sign::Heir(stream) = self.sign {
+            context.order_ended(Duration::MAX);
+            context.unordered(stream).map_or(Ok(()), Err)?;
+        }
+        let Some(event) = self.event(context)? else { return Ok(()) };
+        // SAFETY: orphans hold live events of this device.
+        unsafe { context.driver().event_synchronize(context.device(), event) }
+    }
+
+    fn give_event_back(self, context: &DeviceContext) {
+        if let Sign::Event(event) = self.sign {
+            give_event(context, event);
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
     Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Standing, Status, Stream, grant,
 };
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -28,7 +29,6 @@ use std::time::{Duration, Instant};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct AsyncMemory {
     context: Arc<DeviceContext>,
     owner: OwnerId,
@@ -37,11 +37,40 @@ pub struct AsyncMemory {
     stuck: Stuck<StuckFree>,
 }
 
+/// A free that was not submitted.
 #[derive(Clone, Copy, Debug)]
 struct StuckFree {
     base: DevicePtr,
     granted: u64,
+    /// The stream it is to follow, and the block's own, which that is to come after.
     stream: Stream,
+    home: Stream,
+    /// The block, where a driver that listens has not been told of the free.
+    untold: Option<DevicePtr>,
+}
+
+impl StuckFree {
+    /// Submits the free to a stream that comes after both; returns which.
+    fn submit<'a>(&mut self, context: &'a DeviceContext) -> Result<(Stream, Held<'a>), DriverError> {
+        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold(stream)?)));
+        let invalid = DriverError::new("free_async", context.device(), Status::InvalidHandle);
+        let (stream, held) = held.map_err(|error| error.driver_error().unwrap_or(invalid))?;
+        if let Some(ptr) = self.untold.take() {
+            // SAFETY: the block was consumed when its free failed.
+            unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
+        }
+        // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed, and the stream is held.
+        unsafe { context.driver().free_async(context.device(), held.raw(), self.base) }?;
+        Ok((stream, held))
+    }
+
+    fn ordered(&self, context: &DeviceContext) -> Result<Stream> {
+        let stream = context.lasting(self.stream)?;
+        if self.home != stream {
+            context.order_after(self.home, stream)?;
+        }
+        Ok(stream)
+    }
 }
 
 impl AsyncMemory {
@@ -59,23 +88,10 @@ impl AsyncMemory {
         memory
     }
 
-    fn give_back(&self, free: StuckFree) -> Result<(), DriverError> {
-        match self.context.hold(free.stream) {
-            Ok(held) => self.submit_free(free.base, free.granted, free.stream, held.raw()),
-            Err(_) => Err(DriverError::new("free_async", self.context.device(), Status::InvalidHandle)),
-        }
-    }
-
-    /// Keeps a free that failed. Where its stream may end before it is tried again, it moves to one that does not.
-    #[cold]
-    fn keep(&self, mut free: StuckFree, error: DriverError) {
-        if free.stream.is_adopted()
-            && let Ok(heir) = self.context.heir()
-            && (self.context.order(free.stream, heir).is_ok() || self.context.synchronize(free.stream).is_ok())
-        {
-            free.stream = heir;
-        }
-        self.stuck.keep(&self.context, free, error);
+    fn give_back(&self, free: &mut StuckFree) -> Result<(), DriverError> {
+        let (stream, held) = free.submit(&self.context)?;
+        self.pending.retire(&self.context, stream, held.raw(), free.granted);
+        Ok(())
     }
 
     /// Holds the stream of a free, which comes after the block's own, where it was allocated.
@@ -131,6 +147,7 @@ impl Holder for AsyncMemory {
 
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
         let (start, before) = (Instant::now(), self.released_total());
+        self.context.order_ended(patience);
         self.reap()?;
         if patience == Duration::MAX {
             self.pending.wait(&self.context).map_err(|error| self.context.failed(error))?;
@@ -163,9 +180,11 @@ impl DeviceMemoryResource for AsyncMemory {
         let granted = grant(bytes, align)?;
         context.fault().check()?;
         let held = context.hold_for_memory(stream)?;
-        // SAFETY: the stream is live while it is held.
-        let base = unsafe { context.driver().allocate_async(context.device(), held.raw(), granted.get()) }
-            .map_err(|error| context.allocation_failed(error, granted))?;
+        let allocated = context.ask_for_memory(|| {
+            // SAFETY: the stream is live while it is held.
+            unsafe { context.driver().allocate_async(context.device(), held.raw(), granted.get()) }
+        });
+        let base = allocated.map_err(|error| context.allocation_failed(error, granted))?;
         self.granted.0.fetch_add(granted.get(), Ordering::Release);
         let parts = BlockParts::aligned(base, bytes, granted, align, tag, self.owner);
         // SAFETY: the range lies in the allocation just made, which nobody else has.
@@ -180,15 +199,26 @@ impl DeviceMemoryResource for AsyncMemory {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
         }
+        let (base, granted, home) = (block.base(), block.granted().get(), block.stream());
         let held = match self.hold_ordered(&block, stream) {
             Ok(held) => held,
-            Err(error) => return Err(Refused { block, error }),
+            Err(error) => {
+                return match (error.driver_error(), context.hold(stream)) {
+                    // The driver cannot order it now.
+                    (Some(failed), Ok(_)) => {
+                        let untold = Some(block.ptr());
+                        self.stuck.keep(context, StuckFree { base, granted, stream, home, untold }, failed);
+                        Ok(())
+                    }
+                    (Some(_), Err(error)) => Err(Refused { block, error }),
+                    (None, _) => Err(Refused { block, error }),
+                };
+            }
         };
         // SAFETY: the block is this leaf's and is consumed here.
         unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
-        let (base, granted) = (block.base(), block.granted().get());
         if let Err(error) = self.submit_free(base, granted, stream, held.raw()) {
-            self.keep(StuckFree { base, granted, stream }, error);
+            self.stuck.keep(context, StuckFree { base, granted, stream, home, untold: None }, error);
         }
         Ok(())
     }
@@ -199,7 +229,11 @@ impl DeviceMemoryResource for AsyncMemory {
 }
 
 impl Member for AsyncMemory {
+    /// Submits the frees that failed. What they give back is the driver's when their streams have passed them.
     fn trim(&self) -> Bytes {
+        if let Err(Error::Driver(error)) = self.retry_stuck() {
+            self.context.fault().record(error);
+        }
         Bytes::ZERO
     }
 
@@ -214,9 +248,18 @@ impl Member for AsyncMemory {
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
-        if let Err(Error::Driver(error)) = self.retry_stuck() {
-            self.context.fault().record(error);
-        }
+        let submit = |context: &DeviceContext, free: &mut StuckFree| free.submit(context).map(|_| Bytes(free.granted));
+        self.stuck.leave(&self.context, submit, |free| free.granted);
         self.pending.give_events_back(&self.context);
+    }
+}
+
+impl fmt::Debug for AsyncMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncMemory")
+            .field("device", &self.context.device())
+            .field("outstanding", &self.bytes_outstanding())
+            .field("pending", &self.pending.bytes())
+            .finish_non_exhaustive()
     }
 }

@@ -1,9 +1,11 @@
 //! Frees that the driver failed: kept, counted, and tried again.
 
-use crate::{Bytes, DeviceContext, DriverError, Result};
+use crate::{Bytes, DeviceContext, DriverError, Remains, Result};
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What could not be given back yet.
 #[derive(Debug)]
@@ -19,7 +21,58 @@ impl<T> Default for Stuck<T> {
     }
 }
 
-impl<T: Copy> Stuck<T> {
+/// Tries a free once more; returns how many bytes of the device's memory that gives back.
+pub(super) type Free<T> = fn(&DeviceContext, &mut T) -> Result<Bytes, DriverError>;
+
+/// What was still stuck when its leaf was dropped.
+struct Left<T> {
+    items: Vec<T>,
+    free: Free<T>,
+    bytes: fn(&T) -> u64,
+}
+
+impl<T: Send> Remains for Left<T> {
+    fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
+        let mut given = Bytes::ZERO;
+        self.items.retain_mut(|item| match (self.free)(context, item) {
+            Ok(bytes) => {
+                given = given.saturating_add(bytes);
+                false
+            }
+            Err(error) => {
+                context.fault().record(error);
+                true
+            }
+        });
+        given
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes(self.items.iter().map(self.bytes).sum())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+impl<T> fmt::Debug for Left<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Left").field("frees", &self.items.len()).finish_non_exhaustive()
+    }
+}
+
+impl<T: Send + 'static> Stuck<T> {
+    /// Tries everything once more and leaves the rest to the context, at the leaf's own end.
+    pub(super) fn leave(&mut self, context: &DeviceContext, free: Free<T>, bytes: fn(&T) -> u64) {
+        let items = std::mem::take(self.items.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let mut left = Left { items: items.into(), free, bytes };
+        left.give_back(context, Duration::ZERO);
+        context.leave(left);
+    }
+}
+
+impl<T> Stuck<T> {
     /// Keeps `item`, whose free failed with `error`, and has the device report that.
     #[cold]
     pub(super) fn keep(&self, context: &DeviceContext, item: T, error: DriverError) {
@@ -43,17 +96,17 @@ impl<T: Copy> Stuck<T> {
     pub(super) fn retry(
         &self,
         context: &DeviceContext,
-        free: impl Fn(T) -> Result<Bytes, DriverError>,
+        free: impl Fn(&mut T) -> Result<Bytes, DriverError>,
     ) -> Result<Bytes> {
         if self.is_empty() { Ok(Bytes::ZERO) } else { self.retry_all(context, free) }
     }
 
     #[cold]
-    fn retry_all(&self, context: &DeviceContext, free: impl Fn(T) -> Result<Bytes, DriverError>) -> Result<Bytes> {
+    fn retry_all(&self, context: &DeviceContext, free: impl Fn(&mut T) -> Result<Bytes, DriverError>) -> Result<Bytes> {
         let (mut released, mut failure) = (Bytes::ZERO, None);
         for _ in 0..self.count.load(SeqCst) {
-            let Some(item) = self.items().pop_front() else { break };
-            match free(item) {
+            let Some(mut item) = self.items().pop_front() else { break };
+            match free(&mut item) {
                 Ok(bytes) => {
                     self.count.fetch_sub(1, SeqCst);
                     released = released.saturating_add(bytes);

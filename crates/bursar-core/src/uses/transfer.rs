@@ -86,6 +86,9 @@ impl DeviceContext {
 
     /// Returns once nothing that `stream` was given is in flight; an error means that it may not have run as it should.
     pub(super) fn drain(&self, stream: Stream) -> Result<()> {
+        if self.has_ended(stream) {
+            self.wait_for_order(stream)?;
+        }
         self.on_stream_or_heir(stream, |stream| self.wait_for_stream(stream))
     }
 

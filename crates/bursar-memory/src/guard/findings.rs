@@ -2,12 +2,13 @@
 
 use bursar_core::{Action, DeviceContext, Error, Record, Result};
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Findings of one device's memory. They are made by host functions on whatever thread the driver runs those; the event
 /// sink is told later, by the thread that comes to report them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Findings {
     any: AtomicBool,
     /// Of each, whether the sink was told.
@@ -60,5 +61,11 @@ impl Findings {
         let mut found = self.found();
         self.any.store(false, Ordering::Release);
         found.drain(..).map(|(error, _)| error).collect()
+    }
+}
+
+impl fmt::Debug for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Findings").field("count", &self.found().len()).finish_non_exhaustive()
     }
 }

@@ -8,6 +8,7 @@ use super::quarantine::Kept;
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Fenced, Holder, Refused, Result, Stream,
 };
+use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -33,7 +34,6 @@ use std::time::Duration;
 /// assert_eq!(guarded.quarantined(), Bytes::ZERO);
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Guarded<R: DeviceMemoryResource> {
     keeper: Arc<Keeper<R>>,
 }
@@ -86,6 +86,7 @@ impl<R: DeviceMemoryResource> Holder for Guarded<R> {
 
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
         self.keeper.findings.report(self.context())?;
+        self.context().order_ended(patience);
         self.keeper.drain();
         let reaped = self.keeper.inner.reap_blocking(patience)?;
         self.keeper.findings.report(self.context()).map(|()| reaped)
@@ -139,5 +140,14 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Guarded<R> {
 
     fn tracks_use(&self) -> bool {
         self.keeper.inner.tracks_use()
+    }
+}
+
+impl<R: DeviceMemoryResource> fmt::Debug for Guarded<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded")
+            .field("quarantined", &self.quarantined())
+            .field("inner", self.inner())
+            .finish_non_exhaustive()
     }
 }

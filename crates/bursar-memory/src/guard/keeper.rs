@@ -7,9 +7,10 @@ use super::quarantine::{Kept, Quarantine};
 use super::{CANARY, FREED, FRESH, MARGIN, Watch};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member, OwnerId,
-    RawStream, Refused, Result, Standing, Stream, StreamMisuse,
+    RawStream, Refused, Result, Standing, Stream,
 };
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,6 @@ impl Shape {
     }
 }
 
-#[derive(Debug)]
 pub(super) struct Keeper<R: DeviceMemoryResource> {
     inspector: Inspector,
     pub(super) inner: R,
@@ -67,14 +67,6 @@ impl<R: DeviceMemoryResource> Keeper<R> {
 
     pub(super) fn context(&self) -> &Arc<DeviceContext> {
         self.inner.context()
-    }
-
-    /// A stream that comes after everything `stream` was given: itself, or its heir if it has ended.
-    fn lasting(&self, stream: Stream) -> Result<Stream> {
-        match self.context().check_stream(stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => self.context().heir_of(stream),
-            _ => Ok(stream),
-        }
     }
 
     pub(super) fn obtain(&self, shape: Shape, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
@@ -113,7 +105,7 @@ impl<R: DeviceMemoryResource> Keeper<R> {
     /// Orders a free on another stream after the block's own.
     pub(super) fn ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<()> {
         self.context().check_stream(stream)?;
-        let home = self.lasting(block.stream())?;
+        let home = self.context().lasting(block.stream())?;
         if home == stream { Ok(()) } else { self.context().order(home, stream) }
     }
 
@@ -164,7 +156,7 @@ impl<R: DeviceMemoryResource> Keeper<R> {
 
     /// Looks at a block for the last time and frees it. One that the memory below does not take stays.
     pub(super) fn give_back(&self, mut kept: Kept) {
-        kept.stream = self.lasting(kept.stream).unwrap_or(kept.stream);
+        kept.stream = self.context().lasting(kept.stream).unwrap_or(kept.stream);
         match self.look_at_all(&kept, kept.stream) {
             Ok(()) => kept.filled = None,
             Err(error) => self.remember(error),
@@ -202,13 +194,13 @@ impl<R: DeviceMemoryResource> Watch for Keeper<R> {
     fn look(&self) -> Result<()> {
         let mut streams = BTreeSet::new();
         let live = self.live.look(|watched| {
-            let stream = self.lasting(watched.fenced.stream())?;
+            let stream = self.context().lasting(watched.fenced.stream())?;
             streams.insert(stream);
             self.look_at_margins(watched, stream)
         });
         let kept = self.quarantine.take_all();
         let quarantined = kept.iter().try_for_each(|kept| {
-            let stream = self.lasting(kept.stream)?;
+            let stream = self.context().lasting(kept.stream)?;
             streams.insert(stream);
             self.look_at_all(kept, stream)
         });
@@ -238,8 +230,9 @@ impl<R: DeviceMemoryResource> Member for Keeper<R> {
 
 impl<R: DeviceMemoryResource> Drop for Keeper<R> {
     fn drop(&mut self) {
+        self.context().order_ended(Duration::MAX);
         let kept = self.quarantine.take_all();
-        let streams: BTreeSet<_> = kept.iter().filter_map(|kept| self.lasting(kept.stream).ok()).collect();
+        let streams: BTreeSet<_> = kept.iter().filter_map(|kept| self.context().lasting(kept.stream).ok()).collect();
         kept.into_iter().for_each(|kept| self.give_back(kept));
         for stream in streams {
             if let Err(error) = self.context().synchronize(stream) {
@@ -247,5 +240,11 @@ impl<R: DeviceMemoryResource> Drop for Keeper<R> {
             }
         }
         self.findings.tell(self.context());
+    }
+}
+
+impl<R: DeviceMemoryResource> fmt::Debug for Keeper<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").field("quarantined", &self.quarantine.bytes()).finish_non_exhaustive()
     }
 }

@@ -40,6 +40,9 @@ impl LoggingBuilder {
     /// How many records may wait to be written unless something else is asked for: 9 MiB of them.
     pub const CAPACITY: usize = 1 << 16;
 
+    /// The most records that may wait: all room for them is taken when the log is opened.
+    pub const MAX_CAPACITY: usize = 1 << 24;
+
     /// The form of the log, whatever the file is called. A writer without a name gets JSON lines unless told otherwise.
     pub fn format(mut self, format: LogFormat) -> Self {
         self.format = Some(format);
@@ -52,7 +55,8 @@ impl LoggingBuilder {
         self
     }
 
-    /// How many records may wait to be written. What does not fit is dropped and counted.
+    /// How many records may wait to be written, from one to [`MAX_CAPACITY`](Self::MAX_CAPACITY). What does not fit is
+    /// dropped and counted.
     pub fn capacity(mut self, records: usize) -> Self {
         self.capacity = records;
         self
@@ -97,6 +101,10 @@ impl LoggingBuilder {
     fn check(&self) -> io::Result<()> {
         match self.capacity {
             0 => Err(io::Error::new(ErrorKind::InvalidInput, "a log needs room for one record at least")),
+            records if records > Self::MAX_CAPACITY => {
+                let message = format!("a log has room for {} records at most, not for {records}", Self::MAX_CAPACITY);
+                Err(io::Error::new(ErrorKind::InvalidInput, message))
+            }
             _ => Ok(()),
         }
     }

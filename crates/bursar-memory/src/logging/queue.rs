@@ -2,6 +2,7 @@
 
 use super::entry::Entry;
 use crossbeam_queue::ArrayQueue;
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +24,6 @@ const SLEEP: Duration = Duration::from_millis(100);
 /// a record that was offered before another, on whichever threads, comes out before it. Offering is one
 /// compare-and-swap and a copy; it takes no lock, allocates nothing and calls nobody (but for waking a writer that has
 /// been idle), and where there is no room the record is dropped and counted.
-#[derive(Debug)]
 pub(super) struct Queue {
     entries: ArrayQueue<Entry>,
     state: AtomicU8,
@@ -48,6 +48,12 @@ impl Wishes {
     /// Whether what there is should be written out now.
     pub(super) const fn any(&self) -> bool {
         self.close || self.flushes_wanted > self.flushes_done
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("waiting", &self.entries.len()).finish_non_exhaustive()
     }
 }
 

@@ -1,11 +1,10 @@
 //! Frames made, mapped, unmapped and given back, with no lock held.
 
-use super::plan::{Growth, Move, Stuck, Undone, units};
+use super::giving::tell;
+use super::plan::{Growth, Move, Undone, units};
 use super::runs::UNIT;
 use super::{Pool, hands};
-use bursar_core::{
-    Action, Bytes, DevicePtr, DriverError, Error, Frame, FrameKind, FrameSource, Holder, Record, RefusedFrame, Result,
-};
+use bursar_core::{Action, Bytes, DriverError, Error, Frame, FrameSource, Holder, Result};
 
 impl<F: FrameSource> Pool<F> {
     /// Makes, moves and maps the frames of a growth. What is more memory is made first, so that nothing has moved where
@@ -79,30 +78,7 @@ impl<F: FrameSource> Pool<F> {
 
     /// Tries again to unmap what could not be unmapped.
     pub(super) fn unstick(&self) -> Result<(), DriverError> {
-        let mut stuck = {
-            let mut middle = self.middle();
-            let stuck = middle.ground.take_stuck();
-            if stuck.is_empty() {
-                return Ok(());
-            }
-            middle.flights += 1;
-            stuck
-        };
-        let mut outcome = Ok(());
-        while let Some(Stuck { at, len, .. }) = stuck.last() {
-            outcome = hands::unmap(self.context(), *at, *len);
-            match (outcome.is_ok(), stuck.pop()) {
-                (true, Some(free)) => self.middle().ground.unstuck(free),
-                (_, still) => {
-                    stuck.extend(still);
-                    break;
-                }
-            }
-        }
-        let mut middle = self.middle();
-        middle.flights -= 1;
-        stuck.into_iter().for_each(|still| middle.ground.stick(still));
-        outcome
+        self.shelf.unstick(&self.context)
     }
 
     fn make(&self, lens: &[u64]) -> Result<Vec<Frame>> {
@@ -140,54 +116,16 @@ impl<F: FrameSource> Pool<F> {
 
     /// Gives a frame back that is mapped nowhere.
     pub(super) fn release(&self, frame: Frame) {
-        let bytes = frame.bytes();
-        match self.source.release_frame(frame) {
-            Ok(()) => self.middle().ground.gave_back(bytes),
-            Err(RefusedFrame { frame, .. }) => self.middle().ground.keep(frame),
-        }
+        self.shelf.release(frame, &|frame| self.source.release_frame(frame));
     }
 
-    /// Gives whole free frames back until no more than `keep` units are free; answers how much went.
+    /// Gives whole free frames back until no more than `keep` units are free; returns how much went.
     pub(super) fn give_back(&self, keep: u64) -> Bytes {
-        let context = self.context();
-        if let Err(error) = self.unstick() {
-            context.fault().record(error);
-        }
-        let (moves, mut loose) = {
-            let mut middle = self.middle();
-            middle.flights += 1;
-            middle.trim(keep)
-        };
-        for Move { from, placed } in moves {
-            let is_mapped = matches!(placed.frame.kind(), FrameKind::Pages(_));
-            match if is_mapped { hands::unmap(context, from, placed.len) } else { Ok(()) } {
-                Ok(()) => {
-                    if is_mapped {
-                        self.middle().ground.give_addresses(from, placed.len);
-                    }
-                    loose.push(placed.frame);
-                }
-                Err(error) => {
-                    context.fault().record(error);
-                    self.middle().enter(from, placed);
-                }
-            }
-        }
-        let bytes = Bytes(loose.iter().map(|frame| frame.bytes().get()).sum());
-        loose.into_iter().for_each(|frame| self.release(frame));
-        self.middle().flights -= 1;
-        if bytes > Bytes::ZERO {
-            self.tell(Action::Trim, 0, bytes.get() / UNIT);
-        }
-        bytes
+        self.shelf.give_back(&self.context, keep, &|frame| self.source.release_frame(frame))
     }
 
     pub(super) fn tell(&self, action: Action, at: u64, len: u64) {
-        let context = self.context();
-        if context.sink().wants(action) {
-            let (ptr, granted) = (DevicePtr(at * UNIT), Bytes(len * UNIT));
-            context.sink().emit(&Record { ptr, granted, ..Record::new(action, context.device()) });
-        }
+        tell(&self.context, action, at, len);
     }
 }
 

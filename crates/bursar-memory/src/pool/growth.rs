@@ -2,9 +2,8 @@
 
 use super::plan::Placed;
 use super::runs::UNIT;
-use super::{Pool, Want, hands};
+use super::{Pool, Want};
 use bursar_core::{Action, Bytes, DevicePtr, DriverError, Error, FrameKind, FrameSource, Holder, Result, Status};
-use std::ops::Range;
 
 /// How often a request that is about to be refused looks again while others move frames about.
 const ROUNDS: u32 = 1 << 16;
@@ -129,27 +128,5 @@ fn missing(refused: &Error) -> u64 {
     match *refused {
         Error::OutOfBudget { requested, .. } | Error::OutOfMemory { requested, .. } => requested.get() / UNIT,
         _ => u64::MAX,
-    }
-}
-
-impl<F: FrameSource> Drop for Pool<F> {
-    fn drop(&mut self) {
-        let waited = self.wait_for_pending(std::time::Duration::MAX);
-        if let Err(Error::Driver(error)) = waited {
-            self.context().fault().record(error);
-        }
-        self.give_back(0);
-        let (events, empty) = {
-            let mut middle = self.middle();
-            (middle.take_events(), middle.ground.held() == 0)
-        };
-        events.into_iter().for_each(|event| hands::give_back(self.context(), event));
-        let Range { start, end } = self.addresses;
-        if empty
-            && start < end
-            && let Err(error) = hands::release_addresses(self.context(), start, end - start)
-        {
-            self.context().fault().record(error);
-        }
     }
 }

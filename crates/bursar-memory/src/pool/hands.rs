@@ -80,6 +80,13 @@ fn note_free(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
     }
 }
 
+/// Tells a listening driver that what was a block of the pool is nobody's from here on, in the order of a stream that is
+/// held.
+pub(super) fn tell_freed(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
+    // SAFETY: the range was a block of the pool, which took it back.
+    unsafe { context.note(Note::Freed { ptr, stream: raw }) };
+}
+
 /// Marks this point of a stream that is held.
 pub(super) fn record(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, DriverError> {
     let event = context.take_event()?;

@@ -6,7 +6,7 @@ use super::magazine::LONGEST;
 use super::runs::UNIT;
 use super::shelf::Shelf;
 use super::{Pool, Settings};
-use bursar_core::{Bytes, DeviceId, FrameSource, Layer, Member, OwnerId, Result};
+use bursar_core::{Bytes, DeviceId, Error, FrameSource, Layer, MAX_ALIGN, Member, OwnerId, Result};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -37,7 +37,8 @@ use std::time::Duration;
 pub struct PagePool {
     most: Bytes,
     magazine: Bytes,
-    fixed: Bytes,
+    /// The one size of its blocks; none where there are all.
+    fixed: Option<Bytes>,
     patience: Duration,
     built: Arc<Mutex<Vec<Weak<dyn Read>>>>,
 }
@@ -47,7 +48,7 @@ impl Default for PagePool {
         Self {
             most: Bytes::mib(64),
             magazine: Bytes::mib(1),
-            fixed: Bytes::ZERO,
+            fixed: None,
             patience: Duration::from_secs(1),
             built: Arc::default(),
         }
@@ -72,7 +73,8 @@ impl PagePool {
     }
 
     /// A pool of blocks of one size, for those who know theirs: whatever is asked for, up to `bytes`, is granted as much.
-    /// All free memory is then as good as any other, so nothing is ever in pieces, and every block fits every request.
+    /// All free memory is then as good as any other, so nothing is ever in pieces, and every block fits every request. A
+    /// size that no block can have is refused when the pool is made.
     ///
     /// ```
     /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
@@ -86,7 +88,7 @@ impl PagePool {
     /// # Ok::<(), bursar_core::Error>(())
     /// ```
     pub fn fixed(bytes: Bytes) -> Self {
-        Self { fixed: bytes, ..Self::default() }
+        Self { fixed: Some(bytes), ..Self::default() }
     }
 
     /// How long a request waits for frees that have not run before it fails for want of memory, one second by default.
@@ -160,17 +162,17 @@ impl<F: FrameSource> Layer<F> for PagePool {
     type Output = Arc<Pool<F>>;
 
     fn layer(&self, source: F) -> Result<Arc<Pool<F>>> {
+        let fixed = self.fixed.map_or(Ok(0), fixed_units)?;
         let granule = source.frame_granularity().get() / UNIT;
         let most = (self.most.get() / UNIT / granule * granule).max(granule);
         let addresses = reserve(&source, granule)?;
         let magazine = self.magazine.get() / UNIT;
-        let fixed = self.fixed.get().div_ceil(UNIT);
         let longest_kept = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
         let quick = longest_kept * UNIT;
         let settings = Settings { fixed, longest_kept, quick, patience: self.patience };
         let ground = Ground::new(addresses.clone(), FrameSizes { granule, most });
         let context = source.context().clone();
-        let (owner, shelf) = (OwnerId::unique(), Shelf::new(ground, magazine));
+        let (owner, shelf) = (OwnerId::unique(), Shelf::new(ground, magazine, &context));
         let pool = Arc::new(Pool { source, context, owner, number: Number::of(owner), settings, addresses, shelf });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         bursar_core::Holder::context(&*pool).join(member);
@@ -182,7 +184,16 @@ impl<F: FrameSource> Layer<F> for PagePool {
     }
 }
 
-/// Reserves the pool's addresses, in units: as many as the driver gives, down to what the device has.
+/// The length of blocks of one size, in units, with room for any alignment before it overflows.
+fn fixed_units(bytes: Bytes) -> Result<u64> {
+    match bytes.get().checked_add(MAX_ALIGN + UNIT) {
+        Some(_) if bytes > Bytes::ZERO => Ok(bytes.get().div_ceil(UNIT)),
+        _ => Err(Error::InvalidSize { requested: bytes.get() }),
+    }
+}
+
+/// Reserves the pool's addresses, in units: as many as the driver gives, down to what the device has. Where it gives none,
+/// those of pools that are gone may have been left behind.
 fn reserve(source: &impl FrameSource, granule: u64) -> Result<Range<u64>> {
     let context = source.context();
     if context.facts().capabilities.page_granularity.is_none() {
@@ -190,11 +201,15 @@ fn reserve(source: &impl FrameSource, granule: u64) -> Result<Range<u64>> {
     }
     let total = context.driver().memory(context.device()).map_err(|error| context.failed(error))?.total.get();
     let least = total.next_multiple_of(granule * UNIT);
-    let mut bytes = least.saturating_mul(ADDRESSES);
+    let (mut bytes, mut is_trimmed) = (least.saturating_mul(ADDRESSES), false);
     loop {
         match context.driver().address_reserve(context.device(), bytes, 0) {
             Ok(ptr) => return Ok(ptr.0 / UNIT..(ptr.0 + bytes) / UNIT),
-            Err(error) if bytes == least => return Err(context.failed(error)),
+            Err(error) if bytes == least && is_trimmed => return Err(context.failed(error)),
+            Err(_) if bytes == least => {
+                context.trim();
+                is_trimmed = true;
+            }
             Err(_) => bytes = (bytes / 2).next_multiple_of(granule * UNIT).max(least),
         }
     }

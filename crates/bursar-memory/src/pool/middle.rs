@@ -7,12 +7,14 @@ use super::ground::Ground;
 use super::lane::{Lane, Mark};
 use super::plan::{Growth, Move, Placed, Undone, units};
 use super::runs::{Run, Runs, Spot, UNIT};
-use bursar_core::{Frame, RawEvent};
+use bursar_core::{DevicePtr, Frame, RawEvent, Stream};
 
 /// The state of a pool behind its lock, in units.
 #[derive(Debug)]
 pub(super) struct Middle {
     lanes: Vec<Option<Box<Lane>>>,
+    /// What was freed and is nobody's yet, because the driver let nothing come after the streams that used it.
+    pub(super) limbo: Vec<Limbo>,
     /// What every stream may have: never used, or used by work that is known to have run.
     settled: Runs,
     pub(super) ground: Ground,
@@ -42,6 +44,29 @@ pub(super) enum Home {
     Lane(usize),
 }
 
+/// Memory that was freed on a stream which could not be ordered after the block's own, or which ended with nothing ordered
+/// after it. It is free once a stream comes after both.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limbo {
+    pub(super) at: u64,
+    pub(super) len: u64,
+    pub(super) home: Stream,
+    pub(super) stream: Stream,
+    /// The block, where a driver that listens has not been told of the free.
+    pub(super) untold: Option<DevicePtr>,
+}
+
+/// What becomes of what was freed on a stream that ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fate {
+    /// The stream at this place comes after it.
+    Inherited(usize),
+    /// Its work has run.
+    Over,
+    /// Nothing comes after it yet.
+    Unordered(Stream),
+}
+
 /// A lane that has something to ask the driver about.
 #[derive(Debug)]
 pub(super) struct Question {
@@ -55,7 +80,8 @@ pub(super) struct Question {
 
 impl Middle {
     pub(super) fn new(ground: Ground) -> Self {
-        Self { lanes: Vec::new(), settled: Runs::default(), ground, flights: 0, open: 0, news: 0, pressure: 0 }
+        let (lanes, limbo, settled) = (Vec::new(), Vec::new(), Runs::default());
+        Self { lanes, limbo, settled, ground, flights: 0, open: 0, news: 0, pressure: 0 }
     }
 
     #[inline]
@@ -77,7 +103,8 @@ impl Middle {
 
     /// What is free and not known to be free for everyone, in units.
     pub(super) fn unsettled(&self) -> u64 {
-        self.lanes.iter().flatten().map(|lane| lane.runs.total()).sum()
+        let limbo: u64 = self.limbo.iter().map(|limbo| limbo.len).sum();
+        self.lanes.iter().flatten().map(|lane| lane.runs.total()).sum::<u64>() + limbo
     }
 
     /// What is free, in units: mapped, and mapped nowhere.
@@ -249,18 +276,20 @@ impl Middle {
         }
     }
 
-    /// Ends a lane with its stream: what is free on it goes to `heir`, whose stream comes after it. Answers an event that
-    /// is not needed any more.
-    pub(super) fn end(&mut self, place: usize, heir: Option<usize>) -> Option<RawEvent> {
+    /// Ends a lane with its stream. Returns an event that is not needed any more.
+    pub(super) fn end(&mut self, place: usize, fate: Fate) -> Option<RawEvent> {
         self.lanes.iter_mut().flatten().for_each(|lane| lane.forget(place));
         let lane = self.lanes.get_mut(place)?.as_mut()?;
         let fresh = Lane::following(lane);
         let ended = std::mem::replace(&mut **lane, fresh);
         self.news -= ended.news;
-        for run in ended.runs.iter() {
-            match heir {
-                Some(heir) => self.give(heir, run.at, run.len),
-                None => self.settle(run),
+        for run @ Run { at, len, .. } in ended.runs.iter() {
+            match fate {
+                Fate::Inherited(heir) => self.give(heir, at, len),
+                Fate::Over => self.settle(run),
+                Fate::Unordered(stream) => {
+                    self.limbo.push(Limbo { at, len, home: stream, stream, untold: None });
+                }
             }
         }
         ended.event.map(|mark| mark.event)
@@ -368,6 +397,11 @@ impl Middle {
             }
         }
         (moves, spare)
+    }
+
+    /// Whether something is free that could be given back to the driver, now or once its work has run.
+    pub(super) fn has_leftovers(&self) -> bool {
+        self.unsettled() > 0 || self.ground.spare() > 0 || !self.ground.whole_frames(&self.settled).is_empty()
     }
 
     /// Takes every lane's event, at the pool's end.

@@ -4,23 +4,31 @@
 //! returns its memory to the driver, which is nothing for a thread to do that is past its end.
 
 use super::ground::Ground;
+use super::hands;
 use super::magazine::Kept;
-use super::middle::Middle;
+use super::middle::{Fate, Middle};
+use super::runs::UNIT;
 use super::shards::{Here, Shards};
-use bursar_core::{Latch, LatchGuard};
-use std::sync::Arc;
+use bursar_core::{Bytes, DeviceContext, Latch, LatchGuard, Member, RawStream, Standing, Stream};
+use std::fmt;
+use std::sync::{Arc, Weak};
 
-/// The free memory of a pool: the threads' magazines, and what is behind them.
-#[derive(Debug)]
+/// The free memory of a pool: the threads' magazines, and what is behind them. It outlives the pool while the driver has
+/// not got everything back, and hears of streams that end until then.
 pub(super) struct Shelf {
     pub(super) shards: Shards,
     middle: Latch<Middle>,
+    context: Weak<DeviceContext>,
 }
 
 impl Shelf {
-    /// An empty one; a magazine holds at most so many units.
-    pub(super) fn new(ground: Ground, magazine: u64) -> Arc<Self> {
-        Arc::new(Self { shards: Shards::new(magazine), middle: Latch::new(Middle::new(ground)) })
+    /// An empty one of a device; a magazine holds at most so many units.
+    pub(super) fn new(ground: Ground, magazine: u64, context: &Arc<DeviceContext>) -> Arc<Self> {
+        let (shards, middle) = (Shards::new(magazine), Latch::new(Middle::new(ground)));
+        let shelf = Arc::new(Self { shards, middle, context: Arc::downgrade(context) });
+        let member: Weak<Self> = Arc::downgrade(&shelf);
+        context.join(member);
+        shelf
     }
 
     #[inline(always)]
@@ -46,5 +54,44 @@ impl Shelf {
     pub(super) fn thread_ended(&self, index: usize) {
         self.shards.leave(index);
         self.drain(Some(index), None);
+    }
+}
+
+impl Member for Shelf {
+    /// The pool itself is asked, or what is left of it.
+    fn trim(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn standing(&self) -> Standing {
+        let middle = self.middle();
+        let kept = self.shards.kept();
+        let bytes = |units: u64| Bytes(units * UNIT);
+        Standing {
+            held: bytes(middle.ground.held()),
+            cached: bytes(middle.free_units() + kept),
+            pending: bytes(middle.unsettled() + kept),
+            largest_free_run: Some(bytes(middle.longest())),
+        }
+    }
+
+    fn stream_ends(&self, stream: Stream, _: RawStream) {
+        let Some(context) = self.context.upgrade() else { return };
+        self.drain(None, Some(stream.slot()));
+        let fate = match (context.unordered(stream), context.heir()) {
+            (Some(_), _) => Fate::Unordered(stream),
+            (None, Ok(heir)) => Fate::Inherited(heir.slot()),
+            // It was waited for.
+            (None, Err(_)) => Fate::Over,
+        };
+        let event = self.middle().end(stream.slot(), fate);
+        event.into_iter().for_each(|event| hands::give_back(&context, event));
+    }
+}
+
+impl fmt::Debug for Shelf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Standing { held, cached, .. } = self.standing();
+        f.debug_struct("Shelf").field("held", &held).field("cached", &cached).finish_non_exhaustive()
     }
 }

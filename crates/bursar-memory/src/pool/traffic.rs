@@ -1,20 +1,19 @@
 //! Memory that goes from one stream to another: what is asked, and who waits for whom.
 
 use super::lane::Mark;
-use super::middle::Question;
 use super::{Pool, Want, hands};
-use bursar_core::{Action, Bytes, DriverError, FrameSource, Holder, Record, Result};
-use std::time::{Duration, Instant};
-
-/// How long a bounded wait sleeps between two looks.
-const POLL: Duration = Duration::from_micros(50);
+use bursar_core::{DriverError, FrameSource, Holder, Result};
+use std::time::Duration;
 
 impl<F: FrameSource> Pool<F> {
     /// Asks the streams that have freed much how far they are, for a large request that is met next.
     #[cold]
     fn look(&self) -> Result<()> {
         let lanes = self.middle().rich_lanes();
-        lanes.into_iter().try_for_each(|lane| self.ask(lane)).map_err(|error| self.context().failed(error))
+        lanes
+            .into_iter()
+            .try_for_each(|lane| self.shelf.ask(&self.context, lane))
+            .map_err(|error| self.context().failed(error))
     }
 
     /// A block that neither the stream nor everyone has free: one that other streams are done with, one that they are not,
@@ -82,82 +81,14 @@ impl<F: FrameSource> Pool<F> {
         waited.map(drop)
     }
 
-    /// Finds out how far a stream has come with what was freed on it. One that is idle has passed everything; one that is
-    /// not is asked about an event that was recorded earlier, and is given one to be asked about later.
-    fn ask(&self, lane: usize) -> Result<(), DriverError> {
-        let context = self.context();
-        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
-        let mut question = self.middle().question(lane);
-        let idle = hands::is_idle(context, held.raw());
-        let mut unneeded = None;
-        let answer = match (idle, question.event.take()) {
-            (Ok(true), mark) => {
-                self.settle(&question, question.before);
-                unneeded = mark.map(|mark| mark.event);
-                Ok(())
-            }
-            (Ok(false), Some(mark)) => match hands::query(context, mark.event) {
-                Ok(progress) if progress.is_complete() => {
-                    self.settle(&question, mark.before);
-                    unneeded = Some(mark.event);
-                    Ok(())
-                }
-                other => {
-                    unneeded = self.middle().keep_event(&question, mark);
-                    other.map(drop)
-                }
-            },
-            (Ok(false), None) => hands::record(context, held.raw()).map(|event| {
-                unneeded = self.middle().keep_event(&question, Mark { event, before: question.before });
-            }),
-            (Err(error), mark) => {
-                unneeded = mark.and_then(|mark| self.middle().keep_event(&question, mark));
-                Err(error)
-            }
-        };
-        unneeded.into_iter().for_each(|event| hands::give_back(context, event));
-        answer
-    }
-
-    fn settle(&self, question: &Question, before: u64) {
-        let found = self.middle().passed(question, before);
-        if found > 0 {
-            let context = self.context();
-            let granted = Bytes(found * super::UNIT);
-            context.sink().emit(&Record { granted, ..Record::new(Action::Reap, context.device()) });
-        }
-    }
-
     /// Finds out, without waiting, what everyone may have by now.
     pub(super) fn look_everywhere(&self) -> Result<(), DriverError> {
-        let lanes = self.middle().busy_lanes();
-        lanes.into_iter().try_for_each(|lane| self.ask(lane))
+        self.shelf.look_everywhere(&self.context)
     }
 
     /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams can
     /// be asked.
     pub(super) fn wait_for_pending(&self, patience: Duration) -> Result<()> {
-        let start = Instant::now();
-        self.drain(None, None);
-        let look = || self.look_everywhere().map_err(|error| self.context().failed(error));
-        loop {
-            look()?;
-            if self.middle().unsettled() == 0 || start.elapsed() >= patience {
-                return Ok(());
-            }
-            if patience == Duration::MAX {
-                self.synchronize_lanes().map_err(|error| self.context().failed(error))?;
-                return look();
-            }
-            std::thread::sleep(POLL.min(patience));
-        }
-    }
-
-    fn synchronize_lanes(&self) -> Result<(), DriverError> {
-        let lanes = self.middle().busy_lanes();
-        lanes.into_iter().try_for_each(|lane| match self.context().hold_slot_for_memory(lane)? {
-            Some(held) => hands::synchronize(self.context(), held.raw()),
-            None => Ok(()),
-        })
+        self.shelf.wait_for_pending(&self.context, patience)
     }
 }
