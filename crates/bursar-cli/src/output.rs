@@ -4,7 +4,9 @@ use anstyle::{AnsiColor, Style};
 use bursar::driver::DriverChoiceError;
 use bursar::ledger::LedgerError;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,6 +88,10 @@ pub(crate) enum Failure {
     },
     /// Options that do not go together.
     Usage(&'static str),
+    /// Everything was said already, or whoever should read it does not.
+    Told {
+        status: u8,
+    },
 }
 
 impl From<DriverChoiceError> for Failure {
@@ -145,7 +151,20 @@ impl From<bursar::trace::ReplayError> for Failure {
     }
 }
 
-/// Says what went wrong and what to do, and answers the exit status.
+/// Writes a line for people on standard error. One that cannot be written changes nothing.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// The same, unless whoever should read it would have to be waited for.
+pub(crate) fn try_to_say(line: fmt::Arguments<'_>) {
+    let error = std::io::stderr();
+    if let Ok(1) = poll(&mut [PollFd::new(&error, PollFlags::OUT)], Some(&Timespec::default())) {
+        say(line);
+    }
+}
+
+/// Says what went wrong and what to do, and returns the exit status.
 pub(crate) fn fail(failure: &Failure) -> ExitCode {
     let (text, advice) = match failure {
         Failure::Driver(error) => {
@@ -168,8 +187,9 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
             (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
         }
         Failure::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
+        Failure::Told { status } => return ExitCode::from(*status),
     };
-    anstream::eprintln!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}");
+    say(format_args!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}"));
     ExitCode::from(failure.status())
 }
 
@@ -195,6 +215,7 @@ impl Failure {
             Self::File { error, .. } if is_the_disk(error) => MACHINE_FAILED,
             Self::Fit(error) if error.is_capacity() => ANSWER_IS_NO,
             Self::Run(failure) => failure.status(),
+            Self::Told { status } => *status,
             Self::Host(error) if error.is_capacity() => ANSWER_IS_NO,
             Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
             Self::Host(_) => MACHINE_FAILED,
