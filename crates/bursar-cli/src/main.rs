@@ -50,7 +50,7 @@ fn run(arguments: &Arguments, keeper: Option<Pid>) -> Result<ExitCode, Failure> 
         (Some(Command::Run(asked)), Some(keeper)) => run::crew(keeper, arguments, asked),
         (None | Some(Command::Demo), _) => output::show(&demo::tour(&open()?)?, json),
         (Some(Command::Devices), _) => output::show(&devices::list(&open()?), json),
-        (Some(Command::Ledger(asked)), _) => output::show(&ledger::run(&open()?, asked)?, json),
+        (Some(Command::Ledger(asked)), _) => ledger::run(&open()?, asked, json),
         (Some(Command::Replay(asked)), _) => output::show(&replay::replay(&open()?, asked)?, json),
         (Some(Command::Bench(Bench::Pairs(asked))), _) => output::show(&bench::pairs(&open()?, asked)?, json),
         (Some(Command::Bench(Bench::Pinned(asked))), _) => output::show(&bench::pinned::pinned(&open()?, asked)?, json),

@@ -77,6 +77,11 @@ pub(crate) enum Failure {
     /// Pinned memory that could not be had.
     Host(bursar::host::HostError),
     Ledger(LedgerError),
+    /// Ledgers that cannot be read, among others that were shown: how many, and why the first cannot.
+    UnreadableLedgers {
+        count: usize,
+        first: String,
+    },
     /// Workers that do not fit, or what could not be found out about them.
     Fit(bursar::fit::FitError),
     /// A run of workers that did not end well.
@@ -110,6 +115,7 @@ impl From<bursar::fit::FitError> for Failure {
     fn from(error: bursar::fit::FitError) -> Self {
         match error {
             bursar::fit::FitError::Memory(error) => Self::Memory(error),
+            bursar::fit::FitError::Ledger(error) => Self::Ledger(error),
             error => Self::Fit(error),
         }
     }
@@ -179,7 +185,12 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
         }
         Failure::Fit(error) => (error.to_string(), "--available SIZE says what there is, whatever the machine says"),
         Failure::Run(failure) => (failure.to_string(), failure.advice()),
-        Failure::Ledger(error) => (error.to_string(), "`bursar ledger show` shows who holds what"),
+        Failure::Ledger(error @ LedgerError::Held { .. }) => {
+            (error.to_string(), "`bursar ledger show` shows who holds what")
+        }
+        Failure::Ledger(error) => (error.to_string(), LEDGER_ADVICE),
+        Failure::UnreadableLedgers { count: 1, first } => (first.clone(), LEDGER_ADVICE),
+        Failure::UnreadableLedgers { count, first } => (format!("{first} (and {} more)", count - 1), LEDGER_ADVICE),
         Failure::Host(error) if error.is_capacity() => (error.to_string(), "ask for less, or free some"),
         Failure::Host(error) => (error.to_string(), "`bursar help` shows the options of each command"),
         Failure::Output(error) => (error.to_string(), "standard output could not be written"),
@@ -192,6 +203,9 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
     say(format_args!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}"));
     ExitCode::from(failure.status())
 }
+
+/// What is wrong with a ledger says itself what helps.
+const LEDGER_ADVICE: &str = "no other ledger is affected: `bursar ledger show` lists them all";
 
 const ANSWER_IS_NO: u8 = 1;
 const WRONG_USAGE: u8 = 2;
@@ -220,7 +234,8 @@ impl Failure {
             Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
             Self::Host(_) => MACHINE_FAILED,
             Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
-            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Ledger(_) | Self::Output(_) => MACHINE_FAILED,
+            Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
+            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
         }
     }
 }
