@@ -1,8 +1,11 @@
 //! What can be asked on the command line.
 
+use crate::output::Failure;
 use crate::{bench, completions, fit, ledger, replay, run};
 use bursar::driver::{Choice, SimDevices};
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// The memory runtime for programs that share GPUs.
@@ -31,6 +34,16 @@ pub(crate) struct Arguments {
     pub(crate) sim_devices: SimDevices,
 }
 
+impl Arguments {
+    /// Reads words, the first of which names the program. Help that was asked for, and wrong usage, are shown here.
+    pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Result<Self, Failure> {
+        Self::try_parse_from(words).map_err(|shown| match shown.print() {
+            Err(error) if !shown.use_stderr() && error.kind() != ErrorKind::BrokenPipe => Failure::Output(error),
+            _ => Failure::Told { status: u8::try_from(shown.exit_code()).unwrap_or(u8::MAX) },
+        })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// The tour: devices, a budget, a refusal, a free in stream order, a real trace, and a race being caught.
@@ -54,12 +67,13 @@ pub(crate) enum Command {
     /// Runs as many workers as fit, each with its device and its share, until they have ended.
     ///
     /// What workers write is shown line by line with their number. Ctrl-C and SIGTERM reach every process of every worker;
-    /// those that are left after the grace are killed, at once if asked twice. No process of a worker outlives the run.
+    /// those that are left after the grace are killed, at once if asked twice. Signals that the run was started to ignore, its
+    /// workers ignore too.
+    ///
+    /// No process of a worker outlives the run, however that ends, and nothing is ended that the run did not start. A run is
+    /// three processes, `bursar run`, its keeper and its crew: if one is killed, or two, the others end every worker.
     #[command(after_help = run::EXAMPLES)]
     Run(run::Asked),
-    /// Ends workers whose run was killed.
-    #[command(name = run::KEEPER, hide = true)]
-    KeepWorkers,
     /// Who holds what of each device, and what all programs together may hold.
     #[command(subcommand, after_help = ledger::EXAMPLES)]
     Ledger(ledger::Asked),

@@ -95,7 +95,7 @@ pub(crate) fn fit(
 /// Tells of what does not fit where the stage goes on all the same.
 pub(crate) fn warn(plan: &Plan) {
     if let Some(complaint) = plan.complaint() {
-        anstream::eprintln!("{WARNING}warning:{WARNING:#} {complaint}");
+        output::say(format_args!("{WARNING}warning:{WARNING:#} {complaint}"));
     }
 }
 

@@ -5,8 +5,9 @@ mod since;
 
 pub(crate) use listing::Ledgers;
 
-use crate::output::Failure;
+use crate::output::{self, Failure};
 use bursar::driver::OpenedDriver;
+use bursar::fit::{FitError, Ram};
 use bursar::ledger::{Ledger, LedgerError, Reading, Subject};
 use bursar::{Bytes, DeviceFacts, DeviceId, DeviceUuid};
 use clap::Subcommand;
@@ -28,7 +29,7 @@ pub(crate) enum Asked {
     /// Sets what all programs together may hold of a device; lowered below what is in use, new requests wait until less is.
     #[command(after_help = "Example:\n  bursar ledger limit 0 60GiB")]
     Limit {
-        /// The device: its ordinal, its UUID, or host for pinned host memory.
+        /// The device: its ordinal, its UUID, or host for the memory of the host.
         gpu: String,
         /// The most that may be held.
         size: Bytes,
@@ -44,7 +45,14 @@ pub(crate) enum Asked {
     },
 }
 
-pub(crate) fn run(opened: &OpenedDriver, asked: &Asked) -> Result<Ledgers, Failure> {
+/// Does what was asked and shows the ledgers that it was about; those that cannot be read make it fail.
+pub(crate) fn run(opened: &OpenedDriver, asked: &Asked, json: bool) -> Result<(), Failure> {
+    let listed = carry_out(opened, asked)?;
+    output::show(&listed, json)?;
+    listed.judge()
+}
+
+fn carry_out(opened: &OpenedDriver, asked: &Asked) -> Result<Ledgers, Failure> {
     match asked {
         Asked::Show => Ledgers::list(opened),
         Asked::Limit { gpu, size } => {
@@ -112,6 +120,9 @@ fn find(opened: &OpenedDriver, gpu: &str) -> Result<Subject, Failure> {
         if stem.eq_ignore_ascii_case(gpu) {
             return Ok(subject_of(&Ledger::inspect(&file)?));
         }
+    }
+    if is_host {
+        return Ok(Subject::host(Ram::of_this_machine().read().map_err(FitError::from)?.total));
     }
     Err(Failure::Usage("no device and no ledger has this UUID; `bursar ledger show` lists them"))
 }

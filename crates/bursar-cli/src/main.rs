@@ -15,36 +15,49 @@ mod run;
 mod stacks;
 
 use arguments::{Arguments, Bench, Command};
-use clap::Parser;
 use output::Failure;
+use run::{Part, Role};
+use rustix::process::Pid;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => output::fail(&failure),
+    let words = std::env::args_os();
+    let done = match run::part(words.skip(1)) {
+        Some(part) => play(part),
+        None => Arguments::read(std::env::args_os()).and_then(|arguments| run(&arguments, None)),
+    };
+    done.unwrap_or_else(|failure| output::fail(&failure))
+}
+
+/// Does what a process does that a run has started for itself.
+fn play(part: Part) -> Result<ExitCode, Failure> {
+    match part.role {
+        Role::Launch => Ok(run::launch(&part)),
+        Role::Keeper => run::keep(part),
+        Role::Crew => {
+            let words = std::iter::once("bursar".into()).chain(part.words);
+            run(&Arguments::read(words)?, Some(part.parent))
+        }
     }
 }
 
-fn run(arguments: &Arguments) -> Result<(), Failure> {
+/// Does what was asked; `keeper` is who started this process, where it is the crew of a run.
+fn run(arguments: &Arguments, keeper: Option<Pid>) -> Result<ExitCode, Failure> {
     let json = arguments.json;
     let open = || bursar::driver::open(arguments.driver, &arguments.sim_devices);
-    match &arguments.command {
-        None | Some(Command::Demo) => output::show(&demo::tour(&open()?)?, json),
-        Some(Command::Devices) => output::show(&devices::list(&open()?), json),
-        Some(Command::Ledger(asked)) => output::show(&ledger::run(&open()?, asked)?, json),
-        Some(Command::Replay(asked)) => output::show(&replay::replay(&open()?, asked)?, json),
-        Some(Command::Bench(Bench::Pairs(asked))) => output::show(&bench::pairs(&open()?, asked)?, json),
-        Some(Command::Bench(Bench::Pinned(asked))) => output::show(&bench::pinned::pinned(&open()?, asked)?, json),
-        Some(Command::Fit(stage)) => fit::fit(stage, json, open),
-        Some(Command::Run(asked)) => run::run(arguments, asked),
-        Some(Command::KeepWorkers) => {
-            run::keep();
-            Ok(())
-        }
-        Some(Command::Completions { shell }) => output::show(&completions::script(*shell), json),
-        Some(Command::Man(wanted)) => output::show(&completions::manual(wanted)?, json),
-        Some(Command::Convert { from, to }) => output::show(&convert::convert(from, to)?, json),
-    }
+    let done = match (&arguments.command, keeper) {
+        (Some(Command::Run(_)), None) => return run::front(std::env::args_os().skip(1)),
+        (Some(Command::Run(asked)), Some(keeper)) => run::crew(keeper, arguments, asked),
+        (None | Some(Command::Demo), _) => output::show(&demo::tour(&open()?)?, json),
+        (Some(Command::Devices), _) => output::show(&devices::list(&open()?), json),
+        (Some(Command::Ledger(asked)), _) => ledger::run(&open()?, asked, json),
+        (Some(Command::Replay(asked)), _) => output::show(&replay::replay(&open()?, asked)?, json),
+        (Some(Command::Bench(Bench::Pairs(asked))), _) => output::show(&bench::pairs(&open()?, asked)?, json),
+        (Some(Command::Bench(Bench::Pinned(asked))), _) => output::show(&bench::pinned::pinned(&open()?, asked)?, json),
+        (Some(Command::Fit(stage)), _) => fit::fit(stage, json, open),
+        (Some(Command::Completions { shell }), _) => output::show(&completions::script(*shell), json),
+        (Some(Command::Man(wanted)), _) => output::show(&completions::manual(wanted)?, json),
+        (Some(Command::Convert { from, to }), _) => output::show(&convert::convert(from, to)?, json),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

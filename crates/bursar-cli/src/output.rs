@@ -4,7 +4,9 @@ use anstyle::{AnsiColor, Style};
 use bursar::driver::DriverChoiceError;
 use bursar::ledger::LedgerError;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+use std::fmt;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -75,6 +77,11 @@ pub(crate) enum Failure {
     /// Pinned memory that could not be had.
     Host(bursar::host::HostError),
     Ledger(LedgerError),
+    /// Ledgers that cannot be read, among others that were shown: how many, and why the first cannot.
+    UnreadableLedgers {
+        count: usize,
+        first: String,
+    },
     /// Workers that do not fit, or what could not be found out about them.
     Fit(bursar::fit::FitError),
     /// A run of workers that did not end well.
@@ -86,6 +93,10 @@ pub(crate) enum Failure {
     },
     /// Options that do not go together.
     Usage(&'static str),
+    /// Everything was said already, or whoever should read it does not.
+    Told {
+        status: u8,
+    },
 }
 
 impl From<DriverChoiceError> for Failure {
@@ -104,6 +115,7 @@ impl From<bursar::fit::FitError> for Failure {
     fn from(error: bursar::fit::FitError) -> Self {
         match error {
             bursar::fit::FitError::Memory(error) => Self::Memory(error),
+            bursar::fit::FitError::Ledger(error) => Self::Ledger(error),
             error => Self::Fit(error),
         }
     }
@@ -145,7 +157,20 @@ impl From<bursar::trace::ReplayError> for Failure {
     }
 }
 
-/// Says what went wrong and what to do, and answers the exit status.
+/// Writes a line for people on standard error. One that cannot be written changes nothing.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
+}
+
+/// The same, unless whoever should read it would have to be waited for.
+pub(crate) fn try_to_say(line: fmt::Arguments<'_>) {
+    let error = std::io::stderr();
+    if let Ok(1) = poll(&mut [PollFd::new(&error, PollFlags::OUT)], Some(&Timespec::default())) {
+        say(line);
+    }
+}
+
+/// Says what went wrong and what to do, and returns the exit status.
 pub(crate) fn fail(failure: &Failure) -> ExitCode {
     let (text, advice) = match failure {
         Failure::Driver(error) => {
@@ -160,7 +185,12 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
         }
         Failure::Fit(error) => (error.to_string(), "--available SIZE says what there is, whatever the machine says"),
         Failure::Run(failure) => (failure.to_string(), failure.advice()),
-        Failure::Ledger(error) => (error.to_string(), "`bursar ledger show` shows who holds what"),
+        Failure::Ledger(error @ LedgerError::Held { .. }) => {
+            (error.to_string(), "`bursar ledger show` shows who holds what")
+        }
+        Failure::Ledger(error) => (error.to_string(), LEDGER_ADVICE),
+        Failure::UnreadableLedgers { count: 1, first } => (first.clone(), LEDGER_ADVICE),
+        Failure::UnreadableLedgers { count, first } => (format!("{first} (and {} more)", count - 1), LEDGER_ADVICE),
         Failure::Host(error) if error.is_capacity() => (error.to_string(), "ask for less, or free some"),
         Failure::Host(error) => (error.to_string(), "`bursar help` shows the options of each command"),
         Failure::Output(error) => (error.to_string(), "standard output could not be written"),
@@ -168,10 +198,14 @@ pub(crate) fn fail(failure: &Failure) -> ExitCode {
             (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
         }
         Failure::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
+        Failure::Told { status } => return ExitCode::from(*status),
     };
-    anstream::eprintln!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}");
+    say(format_args!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {advice}{FAINT:#}"));
     ExitCode::from(failure.status())
 }
+
+/// What is wrong with a ledger says itself what helps.
+const LEDGER_ADVICE: &str = "no other ledger is affected: `bursar ledger show` lists them all";
 
 const ANSWER_IS_NO: u8 = 1;
 const WRONG_USAGE: u8 = 2;
@@ -195,11 +229,13 @@ impl Failure {
             Self::File { error, .. } if is_the_disk(error) => MACHINE_FAILED,
             Self::Fit(error) if error.is_capacity() => ANSWER_IS_NO,
             Self::Run(failure) => failure.status(),
+            Self::Told { status } => *status,
             Self::Host(error) if error.is_capacity() => ANSWER_IS_NO,
             Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
             Self::Host(_) => MACHINE_FAILED,
             Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
-            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Ledger(_) | Self::Output(_) => MACHINE_FAILED,
+            Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
+            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
         }
     }
 }

@@ -3,36 +3,48 @@
 mod bell;
 mod crew;
 mod failed;
+mod finish;
+mod front;
+mod hands;
 mod keeper;
+mod launch;
+mod line;
 mod lines;
 mod outcome;
+mod parent;
 mod place;
 mod pump;
+mod roles;
 mod screen;
 mod seat;
 mod seating;
 mod signals;
 mod strays;
 mod template;
+mod told;
 mod worker;
 
 pub(crate) use failed::RunFailure;
-pub(crate) use keeper::COMMAND as KEEPER;
+pub(crate) use roles::{Part, Role, part};
 
 use crate::arguments::Arguments;
 use crate::fit::Stage;
 use crate::output::{FAINT, Failure, WARNING};
 use bursar::driver::{Choice, OpenedDriver, SimDevices};
-use bursar::fit::Pool;
+use bursar::fit::{FitError, Pool};
 use clap::Args;
 use crew::{Crew, Orders};
+use hands::Hands;
+use line::Listener;
+use parent::Parent;
 use pump::Pump;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Pid, Resource, getpid, getrlimit, set_child_subreaper};
 use screen::Screen;
 use seat::{Room, Seat};
 use seating::Seating;
 use std::ffi::OsString;
 use std::io;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use template::Template;
@@ -83,8 +95,40 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(seconds.min(GRACE_MAX))
 }
 
+/// Runs `bursar` with these words as a run that is kept; see [`roles`].
+pub(crate) fn front(words: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    front::run(words).map_err(|error| system("the run could not be started", error))
+}
+
+/// Keeps a run; see [`keeper`].
+pub(crate) fn keep(part: Part) -> Result<ExitCode, Failure> {
+    keeper::keep(part).map_err(|error| system("the run could not be kept", error))
+}
+
+/// Becomes a worker; see [`launch`].
+pub(crate) fn launch(part: &Part) -> ExitCode {
+    launch::launch(part)
+}
+
+/// Does what was asked as the crew that `keeper` started, and ends if that does.
+pub(crate) fn crew(keeper: Pid, arguments: &Arguments, asked: &Asked) -> Result<(), Failure> {
+    let hands = Arc::new(Hands::default());
+    let kept = || {
+        let _ = rustix::thread::set_name(c"bursar");
+        // Whatever a worker leaves behind comes to us.
+        set_child_subreaper(Some(getpid()))?;
+        let listener = Listener::take(hands.clone())?;
+        match Parent::of_this_process(keeper) {
+            Some(keeper) => hands.end_with(keeper).map(|()| listener),
+            None => hands.end_everything(),
+        }
+    };
+    let listener = kept().map_err(|error| system("the run cannot be kept", error))?;
+    run(arguments, asked, hands, &listener)
+}
+
 /// Runs the workers until nothing of them is left.
-pub(crate) fn run(arguments: &Arguments, asked: &Asked) -> Result<(), Failure> {
+fn run(arguments: &Arguments, asked: &Asked, hands: Arc<Hands>, listener: &Listener) -> Result<(), Failure> {
     let (stage, json) = (&asked.stage, arguments.json);
     if stage.pool == Pool::Ram && asked.command.iter().any(|word| template::names_a_device(word)) {
         return Err(Failure::Usage("{device} stands for nothing in --pool ram: leave it out"));
@@ -97,22 +141,37 @@ pub(crate) fn run(arguments: &Arguments, asked: &Asked) -> Result<(), Failure> {
 
     let pump = Pump::start(Screen::new(json)).map_err(|error| system("output cannot be shown", error))?;
     let orders = Orders { restarts: asked.restart, fail_fast: asked.fail_fast, grace: asked.grace, json };
-    let crew = Crew::new(orders, pump).map_err(|error| system("workers cannot be watched", error))?;
+    let crew = Crew::new(orders, pump, hands);
     if !seating.is_shared() {
         crew.say(FAINT, "bursar: devices without a name are each program's own, so workers draw on nothing; name them: --sim-devices 2x80GiB@NAME");
     }
     let (seats, workers) = seats(&crew, &seating, asked)?;
-    check_open_files(workers)?;
     let more = workers - seats.len() as u64;
     let room: Arc<dyn Room> = Arc::new(seating);
-    let outcome = crew.run(&Template::new(&asked.command, workers), seats, (more > 0).then_some((room, more)));
+    let template = Template::new(&asked.command, workers);
+    let outcome = crew.run(&template, seats, (more > 0).then_some((room, more)), listener);
     outcome.map_err(|error| system("the run failed", error))?.judge(&asked.command[0])
+}
+
+/// Why there are no seats.
+enum Unseated {
+    Fit(FitError),
+    TooMany(Failure),
+}
+
+impl From<FitError> for Unseated {
+    fn from(error: FitError) -> Self {
+        Self::Fit(error)
+    }
 }
 
 /// The seats there are now, and how many workers there are to be.
 fn seats(crew: &Crew, seating: &Seating, asked: &Asked) -> Result<(Vec<Seat>, u64), Failure> {
     let want = asked.stage.want.max(1);
-    match seating.seats() {
+    if asked.elastic {
+        check_open_files(want)?;
+    }
+    match seating.seats(|workers| check_open_files(workers).map_err(Unseated::TooMany)) {
         Ok((plan, seats)) => {
             crew.say(FAINT, format!("bursar: {}", plan.explanation()));
             if let Some(complaint) = plan.complaint() {
@@ -121,11 +180,12 @@ fn seats(crew: &Crew, seating: &Seating, asked: &Asked) -> Result<(Vec<Seat>, u6
             let workers = if asked.elastic { want } else { seats.len() as u64 };
             Ok((seats, workers))
         }
-        Err(error) if asked.elastic && error.is_capacity() => {
+        Err(Unseated::Fit(error)) if asked.elastic && error.is_capacity() => {
             crew.say(FAINT, format!("bursar: waiting for room: {error}"));
             Ok((Vec::new(), want))
         }
-        Err(error) => Err(error.into()),
+        Err(Unseated::Fit(error)) => Err(error.into()),
+        Err(Unseated::TooMany(failure)) => Err(failure),
     }
 }
 
@@ -159,9 +219,4 @@ fn check_open_files(workers: u64) -> Result<(), Failure> {
         Some(limit) if limit < needed => Err(Failure::Run(RunFailure::OpenFiles { workers, needed, limit })),
         _ => Ok(()),
     }
-}
-
-/// What a keeper does; see [`keeper`].
-pub(crate) fn keep() {
-    keeper::keep(io::stdin().lock());
 }

@@ -268,3 +268,54 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
+
+/// The status of `bursar` with these words, started by a shell that does this with its files.
+fn status_with(files: &str, words: &str) -> Option<i32> {
+    let folder = std::env::temp_dir().join(format!("bursar-cli-files-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let script = format!("exec {} {words} {files}", env!("CARGO_BIN_EXE_bursar"));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("BURSAR_LEDGER_DIR", &folder).env("BURSAR_DRIVER", "sim");
+    command.env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().expect("a shell").code()
+}
+
+#[test]
+fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
+    let commands = [
+        "demo",
+        "devices",
+        "devices --json",
+        "devices --sim-devices lots",
+        "fit --per-worker 6GiB --want 8",
+        "fit --pool ram --fixed 60GiB --available 64GiB --per-worker 4GiB",
+        "fit --pool vram --per-worker 100GiB",
+        "bench pairs --pairs 10 --threads 1 --bytes 1KiB",
+        "ledger show",
+        "ledger limit 7 1GiB",
+        "ledger clear",
+        "replay no-such-file",
+        "convert no-such-file out.csv",
+        "completions bash",
+        "man",
+        "man no-such-command",
+        "no-such-command",
+        "help",
+        "--version",
+    ];
+    for words in commands {
+        let status = status_with("", words);
+        assert!(matches!(status, Some(0..=3)), "{words}: {status:?}");
+        for files in ["2>/dev/full", "2>&-", "2>&- <&-"] {
+            assert_eq!(status_with(files, words), status, "{words} {files}");
+        }
+        // An answer that cannot be written is an error, whatever it would have been; where there is none, nothing changes.
+        let unwritten = [if status == Some(0) { Some(3) } else { status }, Some(3)];
+        for files in [">/dev/full", ">/dev/full 2>/dev/full"] {
+            let status = status_with(files, words);
+            assert!(unwritten.contains(&status), "{words} {files}: {status:?}");
+        }
+        // Whoever has seen enough is no error.
+        assert_eq!(status_with("| true", words), Some(0), "{words}");
+    }
+}

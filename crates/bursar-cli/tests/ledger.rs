@@ -25,6 +25,9 @@ const TRIALS: &[(&str, Run)] = &[
     ("l4_show_says_who_waits", show_says_who_waits),
     ("l7_clear_refuses_while_somebody_holds_something", clear_refuses_while_somebody_holds_something),
     ("l7_a_ledger_that_cannot_be_read_is_named", a_ledger_that_cannot_be_read_is_named),
+    ("l7_a_ledger_that_cannot_be_read_hides_no_other_and_fails", a_ledger_that_cannot_be_read_hides_no_other),
+    ("l7_the_remedy_for_a_corrupt_ledger_is_the_ledgers", the_remedy_for_a_corrupt_ledger),
+    ("l8_the_hosts_ledger_is_made_by_its_limit", the_hosts_ledger_is_made_by_its_limit),
     ("devices_that_make_no_sense_are_wrong_usage", devices_that_make_no_sense_are_wrong_usage),
 ];
 
@@ -297,7 +300,10 @@ fn a_ledger_that_cannot_be_read_is_named(folder: &Folder) {
     let uuid = folder.show()["uuid"].as_str().expect("text").to_owned();
     let file = folder.0.join(format!("{uuid}.ledger"));
     std::fs::write(&file, "noise").expect("ours");
-    let shown = folder.show();
+    let output = folder.bursar(&["ledger", "show", "--json"]);
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    let shown: Value = serde_json::from_slice(&output.stdout).expect("one JSON value and nothing else");
+    let shown = &shown["devices"][0];
     assert_eq!(shown["uuid"], uuid.as_str());
     assert!(shown["error"].as_str().is_some_and(|error| error.contains(&uuid)), "{shown}");
     let listed = folder.device(&["devices"]);
@@ -311,8 +317,45 @@ fn a_ledger_that_cannot_be_read_is_named(folder: &Folder) {
     assert_eq!(std::fs::read(&file).expect("still there"), b"noise", "nothing is reset");
 }
 
+fn a_ledger_that_cannot_be_read_hides_no_other(folder: &Folder) {
+    folder.device(&["ledger", "limit", "0", "5GiB"]);
+    std::fs::write(folder.0.join("GPU-00000000-0000-0000-0000-000000000001.ledger"), "noise").expect("ours");
+    let output = folder.bursar(&["ledger", "show"]);
+    assert_eq!(output.status.code(), Some(3));
+    let said = text(&output.stdout);
+    assert!(said.contains("held of 5 GiB") && said.contains("000001  cannot be read"), "{said}");
+    assert!(text(&output.stderr).contains("000001.ledger"), "{}", text(&output.stderr));
+    let output = folder.bursar(&["ledger", "show", "--json"]);
+    let shown: Value = serde_json::from_slice(&output.stdout).expect("one JSON value and nothing else");
+    assert_eq!((output.status.code(), shown["devices"].as_array().map(Vec::len)), (Some(3), Some(2)), "{shown}");
+}
+
+fn the_remedy_for_a_corrupt_ledger(folder: &Folder) {
+    folder.device(&["ledger", "limit", "0", "5GiB"]);
+    let uuid = folder.show()["uuid"].as_str().expect("text").to_owned();
+    std::fs::write(folder.0.join(format!("{uuid}.ledger")), "noise").expect("ours");
+    for arguments in [&["fit", "--per-worker", "1GiB"][..], &["run", "--per-worker", "1GiB", "--", "true"]] {
+        let output = folder.bursar(arguments);
+        assert_eq!(output.status.code(), Some(3), "{arguments:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(&uuid) && !said.contains("--available"), "{arguments:?}: {said}");
+    }
+}
+
+fn the_hosts_ledger_is_made_by_its_limit(folder: &Folder) {
+    let limited = folder.bursar(&["ledger", "limit", "host", "1GiB", "--json"]);
+    assert!(limited.status.success(), "{}", text(&limited.stderr));
+    let shown: Value = serde_json::from_slice(&limited.stdout).expect("one JSON value and nothing else");
+    let devices = shown["devices"].as_array().expect("a list");
+    assert_eq!((devices.len(), &devices[0]["limit"]), (1, &(1u64 << 30).into()), "{shown}");
+    let total = devices[0]["total"].as_u64().expect("a number");
+    assert!(total > 1 << 30, "{shown}");
+    assert!(folder.bursar(&["ledger", "limit", "HOST", "2GiB"]).status.success());
+    assert!(folder.bursar(&["ledger", "clear", "host"]).status.success());
+}
+
 fn devices_that_make_no_sense_are_wrong_usage(folder: &Folder) {
-    for gpu in ["1", "gpu0", "GPU-12", "GPU-00000000-0000-0000-0000-000000000001", "host"] {
+    for gpu in ["1", "gpu0", "GPU-12", "GPU-00000000-0000-0000-0000-000000000001"] {
         let output = folder.bursar(&["ledger", "limit", gpu, "1GiB"]);
         assert_eq!(output.status.code(), Some(2), "{gpu}: {}", text(&output.stderr));
     }

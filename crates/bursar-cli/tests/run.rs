@@ -1,11 +1,13 @@
 //! `bursar run` as its users meet it: real processes on a named pair of simulated devices of 80 GiB, in a ledger folder of
 //! their own. This program starts itself again as workers that draw on their share, and as other programs beside them.
 //!
-//! `BURSAR_RUN_TRIES=100` tries the races so often.
+//! `BURSAR_RUN_TRIES=100` tries the races so often, and `BURSAR_RUN_KILLS=1000` kills so many runs.
 #![forbid(unsafe_code)]
 
 #[path = "run/ends.rs"]
 mod ends;
+#[path = "run/kills.rs"]
+mod kills;
 #[path = "run/output.rs"]
 mod output;
 #[path = "run/rig.rs"]
@@ -28,7 +30,8 @@ fn main() -> ExitCode {
     if let Ok(role) = std::env::var(roles::VARIABLE) {
         return roles::play(&role);
     }
-    let all = [output::TRIALS, ends::TRIALS, shares::TRIALS, terminal::TRIALS].concat();
+    rig::hear_what_is_ignored();
+    let all = [output::TRIALS, ends::TRIALS, kills::TRIALS, shares::TRIALS, terminal::TRIALS].concat();
     let trial = |(name, run): Named| {
         Trial::test(name, move || {
             let rig = Rig::new();

@@ -2,7 +2,7 @@
 
 use super::amount::Amount;
 use super::measured::Measured;
-use crate::output::{BAD, FAINT, Failure};
+use crate::output::{BAD, FAINT, Failure, say};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Headroom, Pool, Spec};
 use bursar::host::Topology;
@@ -76,13 +76,13 @@ impl Stage {
     /// The devices that may be used; one that fails is told of and left out.
     fn contexts(&self, opened: &OpenedDriver) -> Result<Vec<Arc<DeviceContext>>, Failure> {
         if let Some(why) = &opened.instead_of_cuda {
-            anstream::eprintln!("{FAINT}bursar: using simulated devices ({why}){FAINT:#}");
+            say(format_args!("{FAINT}bursar: using simulated devices ({why}){FAINT:#}"));
         }
         let mut contexts = Vec::new();
         for ordinal in 0..opened.driver.device_count() {
             match DeviceContext::open(opened.driver.clone(), DeviceId(ordinal)) {
                 Ok(context) => contexts.push(context),
-                Err(error) => anstream::eprintln!("{BAD}bursar: gpu{ordinal} is left out: {error}{BAD:#}"),
+                Err(error) => say(format_args!("{BAD}bursar: gpu{ordinal} is left out: {error}{BAD:#}")),
             }
         }
         if self.devices.is_empty() {

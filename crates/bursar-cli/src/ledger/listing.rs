@@ -93,6 +93,20 @@ impl Ledgers {
         Ok(Self { folder: Ledger::folder()?.display().to_string(), devices })
     }
 
+    /// A failure where one of them cannot be read.
+    pub(super) fn judge(&self) -> std::result::Result<(), Failure> {
+        let errors = || {
+            self.devices.iter().filter_map(|device| match device {
+                Listed::Unreadable { error, .. } => Some(error),
+                Listed::Read(_) => None,
+            })
+        };
+        match errors().next() {
+            Some(first) => Err(Failure::UnreadableLedgers { count: errors().count(), first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// That of one device.
     pub(super) fn only(mut self, subject: &Subject) -> Self {
         let file = subject.file_name();

@@ -1,17 +1,21 @@
 //! The workers of a run, and the loop that starts, watches and ends them.
 
-use super::keeper::Keeper;
+use super::finish::{READING_MAX, finish};
+use super::hands::Hands;
+use super::launch;
+use super::line::Listener;
 use super::outcome::{Outcome, Trouble};
 use super::pump::Pump;
 use super::seat::{Room, Seat};
 use super::signals::Watch;
 use super::strays;
 use super::template::Template;
+use super::told::{Event, Told};
 use super::worker::{Ending, Report, State, Worker};
 use crate::output::{BAD, FAINT};
 use anstyle::Style;
-use rustix::process::{Pid, Signal, WaitOptions, wait};
-use signal_hook::consts::{SIGCHLD, SIGTSTP};
+use rustix::process::{Pid, Signal, WaitOptions, wait, waitpid};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGTSTP};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -34,18 +38,12 @@ pub(crate) struct Orders {
     pub(crate) json: bool,
 }
 
-#[derive(Debug)]
-enum Event {
-    Signal(i32),
-    Room(bursar::Result<Box<Seat>>),
-}
-
 /// The workers of a run.
 #[derive(Debug)]
 pub(crate) struct Crew {
     orders: Orders,
     pump: Pump,
-    keeper: Keeper,
+    hands: Arc<Hands>,
     workers: Vec<Worker>,
     /// Who is to be started next.
     starting: VecDeque<usize>,
@@ -54,27 +52,28 @@ pub(crate) struct Crew {
     expected: u64,
     /// Whether everything is to end.
     stopping: bool,
-    signal: Option<i32>,
+    told: Told,
+    /// Since when the workers are stopped.
+    paused: Option<Instant>,
     trouble: Option<Trouble>,
 }
 
 impl Crew {
     /// A crew with nobody in it yet.
-    pub(crate) fn new(orders: Orders, pump: Pump) -> io::Result<Self> {
-        // Whatever a worker leaves behind comes to us, and not to somebody who does not know it.
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-        Ok(Self {
+    pub(crate) fn new(orders: Orders, pump: Pump, hands: Arc<Hands>) -> Self {
+        Self {
             orders,
             pump,
-            keeper: Keeper::start()?,
+            hands,
             workers: Vec::new(),
             starting: VecDeque::new(),
             room: None,
             expected: 0,
             stopping: false,
-            signal: None,
+            told: Told::default(),
+            paused: None,
             trouble: None,
-        })
+        }
     }
 
     /// A line for people.
@@ -88,37 +87,43 @@ impl Crew {
         template: &Template,
         seats: Vec<Seat>,
         more: Option<(Arc<dyn Room>, u64)>,
+        listener: &Listener,
     ) -> io::Result<Outcome> {
         let (tell, events) = channel();
-        let told = tell.clone();
+        let (told, ordered) = (tell.clone(), tell.clone());
+        listener.hear_by(move |signal| drop(ordered.send(Event::Order(signal))));
         let watch = Watch::start(move |signal| drop(told.send(Event::Signal(signal))))?;
         seats.into_iter().for_each(|seat| self.seat(seat));
         let asking = more.map(|(room, count)| self.ask_for_room(room, count, tell)).transpose()?;
+        let hands = self.hands.clone();
         while self.is_busy() {
             self.start_next(template);
             self.stand();
-            if let Some(event) = self.next(&events) {
-                self.hear(event);
-            }
+            let event = self.next(&events);
+            let _taken = hands.take();
+            event.into_iter().for_each(|event| self.hear(event));
             self.look_around();
         }
         self.room.iter().for_each(|room| room.cancel());
-        drop(events);
+        {
+            let _taken = hands.take();
+            strays::end();
+        }
+        let patience = self.orders.grace.min(READING_MAX);
+        let written = finish(&mut self.pump, &events, &mut self.told, patience);
+        listener.hear_no_more();
+        drop((watch, events));
         if let Some(asking) = asking {
-            // It answers nobody any more, and gives back what it was given last.
+            // Nobody hears it any more, and it gives back what it was given last.
             let _ = asking.join();
         }
-        drop(self.keeper);
-        strays::end();
-        let patience = self.signal.map(|_| self.orders.grace);
-        let written = self.pump.finish(patience);
-        drop(watch);
+        let is_unread = written.is_none();
         // Where a signal ended us, whoever should have read the rest may be the reason.
-        if self.signal.is_none() {
-            written?;
+        if self.told.signal.is_none() {
+            written.unwrap_or(Ok(()))?;
         }
         let reports = self.workers.iter().map(Worker::report).collect();
-        Ok(Outcome { reports, signal: self.signal, trouble: self.trouble })
+        Ok(Outcome { reports, signal: self.told.signal, trouble: self.trouble, is_unread })
     }
 
     /// Asks for room until there is enough, from a thread that may wait.
@@ -149,12 +154,13 @@ impl Crew {
 
     /// The next thing that happened, waiting for it where there is nothing else to do.
     fn next(&self, events: &Receiver<Event>) -> Option<Event> {
-        if !self.stopping && !self.starting.is_empty() {
+        if self.paused.is_none() && !self.stopping && !self.starting.is_empty() {
             return events.try_recv().ok();
         }
         let lingering = self.workers.iter().any(|worker| matches!(worker.state, State::Lingering { .. }));
         let look = lingering.then(|| Instant::now() + LINGERING_LOOK);
-        let wake = self.workers.iter().filter_map(|worker| worker.kill_at).chain(look).min();
+        let kills = self.workers.iter().filter_map(|worker| worker.kill_at).filter(|_| self.paused.is_none());
+        let wake = kills.chain(look).min();
         let Some(wake) = wake else { return events.recv().ok() };
         events.recv_timeout(wake.saturating_duration_since(Instant::now())).ok()
     }
@@ -162,8 +168,14 @@ impl Crew {
     fn hear(&mut self, event: Event) {
         match event {
             Event::Signal(SIGCHLD) => (),
-            Event::Signal(SIGTSTP) => self.pause(),
-            Event::Signal(signal) => self.interrupt(signal),
+            Event::Signal(SIGTSTP) => self.stop_with_workers(),
+            Event::Order(SIGTSTP) => self.pause(),
+            Event::Order(SIGCONT) => self.go_on(),
+            Event::Signal(signal) | Event::Order(signal) => {
+                let is_first = self.told.signal.is_none();
+                self.told.count(&event);
+                self.interrupt(signal, is_first);
+            }
             Event::Room(granted) if self.stopping => drop(granted),
             Event::Room(Ok(seat)) => {
                 self.expected -= 1;
@@ -193,15 +205,14 @@ impl Crew {
         }
         for index in 0..self.workers.len() {
             let worker = &mut self.workers[index];
-            if worker.kill_at.is_some_and(|at| at <= Instant::now()) {
+            if self.paused.is_none() && worker.kill_at.is_some_and(|at| at <= Instant::now()) {
                 worker.kill();
             }
-            if let State::Lingering { group, ending } = worker.state
+            if let State::Lingering { ending, .. } = worker.state
                 && worker.has_gone()
             {
                 worker.state = State::Over { ending };
                 worker.kill_at = None;
-                self.keeper.ended(group);
                 self.over(index, ending);
             }
         }
@@ -242,6 +253,9 @@ impl Crew {
     }
 
     fn start_next(&mut self, template: &Template) {
+        if self.paused.is_some() {
+            return;
+        }
         let Some(index) = self.starting.pop_front() else { return };
         if let Err(error) = self.start(template, index) {
             self.trouble.get_or_insert(Trouble::Start(error));
@@ -252,9 +266,20 @@ impl Crew {
     fn start(&mut self, template: &Template, index: usize) -> io::Result<()> {
         let worker = &mut self.workers[index];
         let Some(seat) = &worker.seat else { return Ok(()) };
-        let mut child = template.spawn(worker.number, seat)?;
+        let command = template.command(worker.number, seat);
+        let hands = self.hands.clone();
+        let launch = {
+            let _taken = hands.take();
+            launch::start(command)?
+        };
+        let begun = launch.wait();
+        let _taken = hands.take();
+        let mut child = launch.child;
         let group = Pid::from_child(&child);
-        self.keeper.began(group);
+        if let Err(error) = begun {
+            let _ = waitpid(Some(group), WaitOptions::empty());
+            return Err(error);
+        }
         worker.state = State::Running { group };
         if let (Some(output), Some(error)) = (child.stdout.take(), child.stderr.take()) {
             self.pump.began(worker.number, output, error);
@@ -263,10 +288,12 @@ impl Crew {
     }
 
     /// The first signal asks the workers to end, the next one ends them.
-    fn interrupt(&mut self, signal: i32) {
-        self.signal.get_or_insert(signal);
+    fn interrupt(&mut self, signal: i32, is_first: bool) {
+        self.go_on();
         if self.stopping {
-            self.workers.iter_mut().for_each(Worker::kill);
+            if is_first || self.told.is_impatient() {
+                self.workers.iter_mut().for_each(Worker::kill);
+            }
         } else {
             self.stop(Signal::from_named_raw(signal).unwrap_or(Signal::TERM));
             let grace = self.orders.grace.as_secs_f64();
@@ -300,15 +327,30 @@ impl Crew {
         }
     }
 
-    /// Stops with the workers, and goes on with them. Nobody's time runs meanwhile.
+    /// Stops the workers and shows nothing until we [go on](Self::go_on), as `bursar run` is stopped.
     fn pause(&mut self) {
-        let stopped = Instant::now();
-        self.workers.iter().for_each(|worker| worker.signal(Signal::STOP));
-        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+        if self.paused.is_none() {
+            self.paused = Some(Instant::now());
+            self.workers.iter().for_each(|worker| worker.signal(Signal::STOP));
+            self.pump.pause();
+        }
+    }
+
+    /// Goes on with the workers. Nobody's time ran meanwhile.
+    fn go_on(&mut self) {
+        let Some(paused) = self.paused.take() else { return };
         for worker in &mut self.workers {
-            worker.kill_at = worker.kill_at.map(|at| at + stopped.elapsed());
+            worker.kill_at = worker.kill_at.map(|at| at + paused.elapsed());
             worker.signal(Signal::CONT);
         }
+        self.pump.go_on();
+    }
+
+    /// Stops with the workers, and goes on with them.
+    fn stop_with_workers(&mut self) {
+        self.pause();
+        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+        self.go_on();
     }
 
     fn stand(&self) {

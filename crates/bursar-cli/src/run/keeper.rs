@@ -1,71 +1,97 @@
-//! A small process that outlives us if we are killed, and then ends what we started.
+//! A small process between `bursar run` and its crew, that ends everything if either of them is killed.
 //!
-//! It reads from us which process groups there are. When the pipe ends, because we have ended in whatever way, it kills
-//! those that are left; after an orderly end there are none.
+//! It has no children but the crew, and is the subreaper of all below: whatever comes to it is a worker's.
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
-use std::collections::BTreeSet;
-use std::io::{self, BufRead, Write};
+use super::parent::Parent;
+use super::roles::{Part, Role};
+use super::signals::Watch;
+use super::strays;
+use crate::output::{BAD, try_to_say};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper, setsid, wait, waitpid,
+};
+use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
-/// The command that makes a process a keeper.
-pub(crate) const COMMAND: &str = "keep-workers";
+/// How long the crew may take to end everything.
+const CREW_MAX: Duration = Duration::from_secs(5);
 
-/// The keeper, from where we see it.
-#[derive(Debug)]
-pub(crate) struct Keeper {
-    pid: Pid,
-    told: Option<ChildStdin>,
+/// Keeps a run: starts its crew, waits for it, and ends what is left. The exit status is the crew's.
+pub(crate) fn keep(part: Part) -> io::Result<ExitCode> {
+    // Whoever ends `bursar` by name leaves the keeper, and whoever ends a group or a session too.
+    let _ = rustix::thread::set_name(c"run-keeper");
+    setsid()?;
+    set_child_subreaper(Some(getpid()))?;
+    let (tell, events) = channel();
+    // Signals that end others are not for the keeper: `bursar run` passes on what it is sent.
+    let told = tell.clone();
+    let _watch = Watch::start(move |_| {
+        let _ = told.send(());
+    })?;
+    let Some(parent) = Parent::of_this_process(part.parent) else { return Ok(ExitCode::FAILURE) };
+    let crew = start_crew(&part.words)?;
+    std::thread::Builder::new().name("parent".into()).spawn(move || {
+        parent.wait();
+        let _ = tell.send(());
+    })?;
+    let status = kept(crew, part.parent, &events);
+    strays::end();
+    Ok(judge(status))
 }
 
-impl Keeper {
-    /// Starts it, in a group of its own so that what ends us spares it.
-    pub(crate) fn start() -> io::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("bursar").arg(COMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.process_group(0).current_dir("/").spawn()?;
-        Ok(Self { pid: Pid::from_child(&child), told: child.stdin.take() })
-    }
+fn start_crew(words: &[OsString]) -> io::Result<Pid> {
+    let mut command = Role::Crew.command(words);
+    command.process_group(0).spawn().map(|child| Pid::from_child(&child))
+}
 
-    /// A group of which something is left.
-    pub(crate) fn began(&mut self, group: Pid) {
-        self.tell('+', group);
-    }
-
-    /// A group of which nothing is left.
-    pub(crate) fn ended(&mut self, group: Pid) {
-        self.tell('-', group);
-    }
-
-    fn tell(&mut self, what: char, group: Pid) {
-        if let Some(told) = &mut self.told {
-            // Without its keeper a run is as good, as long as nobody kills it.
-            let _ = told.write_all(format!("{what}{}\n", group.as_raw_pid()).as_bytes());
+/// Waits until the crew has ended; none where that could not be found out. If `bursar run` ends first, the crew ends everything
+/// by itself, and as long as it does there are two of us to do it.
+fn kept(crew: Pid, parent: Pid, events: &Receiver<()>) -> Option<WaitStatus> {
+    let mut until = None;
+    loop {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == crew => return Some(status),
+                Ok(Some(_)) => (),
+                Ok(None) => break,
+                Err(_) => return None,
+            }
+        }
+        match until {
+            None if getppid() != Some(parent) => {
+                // It may have been stopped.
+                let _ = kill_process(crew, Signal::CONT);
+                until = Some(Instant::now() + CREW_MAX);
+            }
+            None => {
+                let _ = events.recv();
+            }
+            Some(until) => {
+                if events.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
+                    let _ = kill_process(crew, Signal::KILL);
+                    return waitpid(Some(crew), WaitOptions::empty()).ok().flatten().map(|(_, status)| status);
+                }
+            }
         }
     }
 }
 
-/// Nobody tells it anything any more, so it ends.
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        drop(self.told.take());
-        let _ = waitpid(Some(self.pid), WaitOptions::empty());
+/// The exit status that tells of the crew's.
+fn judge(status: Option<WaitStatus>) -> ExitCode {
+    let signal = status.and_then(WaitStatus::terminating_signal);
+    if let Some(signal) = signal {
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
+        try_to_say(format_args!("{BAD}bursar: the run was ended by {name}, and every worker with it{BAD:#}"));
     }
+    exit_code(signal.map(|signal| 128 + signal).or(status.and_then(WaitStatus::exit_status)))
 }
 
-/// What the keeper does, until nobody tells it anything any more.
-pub(crate) fn keep(told: impl BufRead) {
-    let mut groups = BTreeSet::new();
-    for line in told.lines().map_while(Result::ok) {
-        let Some((what, number)) = line.split_at_checked(1) else { continue };
-        match (what, number.parse::<i32>()) {
-            ("+", Ok(group)) => drop(groups.insert(group)),
-            ("-", Ok(group)) => drop(groups.remove(&group)),
-            _ => (),
-        }
-    }
-    for group in groups.into_iter().filter(|group| *group > 1).filter_map(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
+/// An exit status; 3 where it is not known.
+pub(super) fn exit_code(code: Option<i32>) -> ExitCode {
+    const MACHINE_FAILED: u8 = 3;
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(MACHINE_FAILED))
 }

@@ -2,7 +2,7 @@
 
 use super::RunFailure;
 use super::worker::Report;
-use crate::output::{FAINT, Failure};
+use crate::output::{FAINT, Failure, say};
 use std::ffi::OsStr;
 use std::io;
 
@@ -14,6 +14,8 @@ pub(crate) struct Outcome {
     pub(crate) signal: Option<i32>,
     /// What kept a worker from being started.
     pub(crate) trouble: Option<Trouble>,
+    /// Whether what was written waits for somebody to read it: nothing more can be said.
+    pub(crate) is_unread: bool,
 }
 
 /// What kept a worker from being started.
@@ -28,8 +30,9 @@ pub(crate) enum Trouble {
 impl Outcome {
     /// What it means for whoever asked for `program`: a failure tells of the first of its causes.
     pub(crate) fn judge(self, program: &OsStr) -> Result<(), Failure> {
-        let Self { reports, signal, trouble } = self;
+        let Self { reports, signal, trouble, is_unread } = self;
         match (trouble, signal) {
+            (_, Some(signal)) if is_unread => Err(Failure::Told { status: RunFailure::Signal { signal }.status() }),
             (Some(Trouble::Start(error)), _) => {
                 Err(Failure::Run(RunFailure::Start { program: program.to_owned(), error }))
             }
@@ -39,7 +42,7 @@ impl Outcome {
             (None, None) => {
                 let all =
                     if reports.len() == 1 { "the worker".to_owned() } else { format!("{} workers", reports.len()) };
-                anstream::eprintln!("{FAINT}bursar: {all} ended well{FAINT:#}");
+                say(format_args!("{FAINT}bursar: {all} ended well{FAINT:#}"));
                 Ok(())
             }
         }

@@ -6,6 +6,7 @@ use super::screen::{Screen, To};
 use anstyle::Style;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, ioctl_fionbio, read, write};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{ChildStderr, ChildStdout};
@@ -38,6 +39,8 @@ enum Note {
     Say { style: Style, text: String },
     Answer { line: String },
     Stand { status: String },
+    Pause,
+    GoOn,
     Over,
 }
 
@@ -46,7 +49,8 @@ impl Pump {
     pub(crate) fn start(screen: Screen) -> io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let ((notes, noted), (ended, over)) = (channel(), channel());
-        let mut pumping = Pumping { screen, sources: Vec::new(), notes: noted, bell: bell.clone() };
+        let mut pumping =
+            Pumping { screen, sources: Vec::new(), notes: noted, kept: VecDeque::new(), bell: bell.clone() };
         let pumping = move || drop(ended.send(pumping.run()));
         std::thread::Builder::new().name("output".into()).spawn(pumping)?;
         Ok(Self { notes, bell, over: Some(over) })
@@ -77,18 +81,35 @@ impl Pump {
         self.note(Note::Stand { status });
     }
 
-    /// Shows what is left and ends, or stops waiting for whoever should read it.
-    pub(crate) fn finish(&mut self, patience: Option<Duration>) -> io::Result<()> {
-        let Some(over) = self.over.take() else { return Ok(()) };
+    /// Shows nothing until [`go_on`](Self::go_on).
+    pub(crate) fn pause(&self) {
+        self.note(Note::Pause);
+    }
+
+    /// Shows everything again.
+    pub(crate) fn go_on(&self) {
+        self.note(Note::GoOn);
+    }
+
+    /// Nothing more will come: what is left is shown.
+    pub(crate) fn close(&self) {
+        self.go_on();
         self.note(Note::Over);
-        match patience {
-            Some(patience) => match over.recv_timeout(patience) {
-                Ok(written) => written,
-                Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
-                Err(RecvTimeoutError::Disconnected) => Ok(()),
-            },
-            None => over.recv().unwrap_or(Ok(())),
+    }
+
+    /// Waits until a pump that is closed has shown everything; none where that takes longer than `patience`.
+    pub(crate) fn wait(&mut self, patience: Duration) -> Option<io::Result<()>> {
+        let ended = self.over.as_ref().map_or(Err(RecvTimeoutError::Disconnected), |over| over.recv_timeout(patience));
+        match ended {
+            Err(RecvTimeoutError::Timeout) => return None,
+            _ => self.over = None,
         }
+        Some(ended.unwrap_or(Ok(())))
+    }
+
+    /// Nobody reads what is left, so nobody waits for it.
+    pub(crate) fn give_up(&mut self) {
+        self.over = None;
     }
 
     fn note(&self, note: Note) {
@@ -101,7 +122,10 @@ impl Pump {
 /// What was said is shown, whatever went wrong afterwards.
 impl Drop for Pump {
     fn drop(&mut self) {
-        let _ = self.finish(None);
+        self.close();
+        if let Some(over) = self.over.take() {
+            let _ = over.recv();
+        }
     }
 }
 
@@ -111,6 +135,8 @@ struct Pumping {
     screen: Screen,
     sources: Vec<Source>,
     notes: Receiver<Note>,
+    /// Those that came during a pause.
+    kept: VecDeque<Note>,
     bell: Arc<OwnedFd>,
 }
 
@@ -193,7 +219,7 @@ impl Pumping {
     /// Does what was asked; whether that was all.
     fn read_notes(&mut self) -> io::Result<bool> {
         let _ = read(&*self.bell, &mut [0; 8]);
-        while let Ok(note) = self.notes.try_recv() {
+        while let Some(note) = self.kept.pop_front().or_else(|| self.notes.try_recv().ok()) {
             match note {
                 Note::Began { worker, output, error } => {
                     self.listen(worker, output.into(), To::Output)?;
@@ -203,6 +229,9 @@ impl Pumping {
                 Note::Say { style, text } => self.screen.say(style, &text),
                 Note::Answer { line } => self.screen.answer(&line),
                 Note::Stand { status } => self.screen.stand(status),
+                Note::Pause => self.wait_to_go_on(),
+                // Nobody waits: the pause was over before it was read of.
+                Note::GoOn => (),
                 Note::Over => {
                     self.close(|_| true);
                     return Ok(true);
@@ -210,6 +239,16 @@ impl Pumping {
             }
         }
         Ok(false)
+    }
+
+    /// Waits until nothing is paused any more. Lines that workers wrote before they were stopped wait too.
+    fn wait_to_go_on(&mut self) {
+        while let Ok(note) = self.notes.recv() {
+            match note {
+                Note::GoOn => break,
+                note => self.kept.push_back(note),
+            }
+        }
     }
 
     fn listen(&mut self, worker: u64, from: OwnedFd, to: To) -> io::Result<()> {

@@ -107,7 +107,12 @@ impl Screen {
             return Ok(());
         }
         let Self { output, error, status, .. } = self;
-        status.suspend(|| output.write(io::stdout().lock()).and(error.write(io::stderr().lock())))
+        status.suspend(|| {
+            let written = output.write(io::stdout().lock());
+            // What is only said, and cannot be, is no reason to fail.
+            let _ = error.write(io::stderr().lock());
+            written
+        })
     }
 
     /// Takes the status line away.

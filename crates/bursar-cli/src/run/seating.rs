@@ -56,21 +56,30 @@ impl Seating {
         self.places.iter().all(|place| place.is_shared)
     }
 
-    /// The plan, and a seat for each worker of it, whose memory is there at this moment.
-    pub(crate) fn seats(&self) -> Result<(Plan, Vec<Seat>), FitError> {
-        self.seats_with(|| ())
+    /// The plan, and a seat for each worker of it, whose memory is there at this moment. Nothing is made for more workers
+    /// than `allowed` lets pass.
+    pub(crate) fn seats<E: From<FitError>>(
+        &self,
+        allowed: impl Fn(u64) -> Result<(), E>,
+    ) -> Result<(Plan, Vec<Seat>), E> {
+        self.seats_with(allowed, || ())
     }
 
     /// The same, with something that happens after the workers were fitted.
-    fn seats_with(&self, mut meanwhile: impl FnMut()) -> Result<(Plan, Vec<Seat>), FitError> {
+    fn seats_with<E: From<FitError>>(
+        &self,
+        allowed: impl Fn(u64) -> Result<(), E>,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(Plan, Vec<Seat>), E> {
         let mut attempt = 0;
         loop {
             let admitted = fit_workers(&self.spec)?;
+            allowed(admitted.plan.workers)?;
             meanwhile();
             attempt += 1;
             match self.broken_promise(&admitted)? {
-                None => return self.seated(admitted),
-                Some(lack) if attempt == ATTEMPTS => return Err(lack.into()),
+                None => return Ok(self.seated(admitted)?),
+                Some(lack) if attempt == ATTEMPTS => return Err(FitError::from(lack).into()),
                 Some(_) => (),
             }
         }
@@ -213,6 +222,11 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
+    /// Any number of workers.
+    fn any(_: u64) -> Result<(), FitError> {
+        Ok(())
+    }
+
     /// A device of 80 GiB of this process alone, and a stage that wants eight workers of 10 GiB there.
     fn rig() -> (Arc<Sim>, Seating) {
         let driver = Sim::builder().immediate().devices(1, Bytes::gib(80)).build();
@@ -231,7 +245,7 @@ mod tests {
                 driver.allocate(DeviceId(0), bytes).expect("nobody has drawn anything yet");
             }
         };
-        let (plan, seats) = seating.seats_with(grab).expect("four fit beside the foreign program");
+        let (plan, seats) = seating.seats_with(any, grab).expect("four fit beside the foreign program");
         assert_eq!((plan.workers, seats.len()), (4, 4));
         let reading = seating.places[0].ledger.reading().expect("a ledger");
         assert_eq!((reading.undrawn, reading.unmanaged), (Bytes::gib(40), Bytes::gib(40)));
@@ -244,7 +258,7 @@ mod tests {
             // In the end there is nothing left to take.
             let _ = driver.allocate(DeviceId(0), 10 * GIB);
         };
-        let refused = seating.seats_with(grab).expect_err("nothing is left in the end");
+        let refused = seating.seats_with(any, grab).expect_err("nothing is left in the end");
         assert!(refused.is_capacity(), "{refused}");
         assert_eq!(seating.places[0].ledger.reading().expect("a ledger").undrawn, Bytes::ZERO);
     }
@@ -256,7 +270,7 @@ mod tests {
         let context = DeviceContext::open(driver, DeviceId(0)).expect("a device");
         let spec = Spec::vram("test", [context]).fixed(Bytes::gib(6)).per_worker(Bytes::gib(10)).want(3);
         let seating = Seating::new(spec, None, Some(&opened), &[]).expect("a ledger");
-        let (_, mut seats) = seating.seats().expect("three fit");
+        let (_, mut seats) = seating.seats(any).expect("three fit");
         let undrawn = || seating.places[0].ledger.reading().expect("a ledger").undrawn.get() / GIB;
         let mut left = vec![undrawn()];
         while seats.pop().is_some() {
@@ -269,7 +283,7 @@ mod tests {
     #[test]
     fn l4_one_more_worker_gets_the_room_of_one_that_has_ended() {
         let (_, seating) = rig();
-        let (_, mut seats) = seating.seats().expect("eight fit");
+        let (_, mut seats) = seating.seats(any).expect("eight fit");
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| seating.one_more());
             drop(seats.pop());
@@ -282,7 +296,7 @@ mod tests {
     #[test]
     fn l4_a_wait_for_room_that_is_cancelled_leaves_nothing_in_the_queue() {
         let (_, seating) = rig();
-        let (_, seats) = seating.seats().expect("eight fit");
+        let (_, seats) = seating.seats(any).expect("eight fit");
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| seating.one_more());
             while seating.places[0].ledger.reading().expect("a ledger").waiting.is_empty() {
@@ -303,7 +317,7 @@ mod tests {
         let contexts = [0, 1].map(|device| DeviceContext::open(driver.clone(), DeviceId(device)).expect("a device"));
         let spec = Spec::vram("test", contexts).per_worker(Bytes::gib(6)).want(1);
         let seating = Seating::new(spec, None, Some(&opened), &[]).expect("ledgers");
-        assert!(seating.seats().expect_err("the headroom leaves 5.6 GiB").is_capacity());
+        assert!(seating.seats(any).expect_err("the headroom leaves 5.6 GiB").is_capacity());
         assert!(seating.one_more().expect("not cancelled").expect_err("never").is_capacity());
     }
 

@@ -1,14 +1,13 @@
 //! The command that workers run, with the blanks that each fills in.
 
+use super::launch;
 use super::place::SHARED_VARIABLE;
 use super::seat::Seat;
 use bursar::ledger::Reservation;
-use rustix::thread::sched_setaffinity;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 const DEVICE: &str = "{device}";
 
@@ -30,35 +29,19 @@ impl Template {
         Self { words: words.to_vec(), workers }
     }
 
-    /// Starts the worker with this number, on the processors of its seat. A process begins where the thread that starts it
-    /// may run, so that is a thread of its own, which ends with it.
-    pub(crate) fn spawn(&self, worker: u64, seat: &Seat) -> io::Result<Child> {
-        let mut command = self.command(worker, seat);
-        let Some(cpus) = &seat.cpus else { return command.spawn() };
-        std::thread::scope(|scope| {
-            let spawning = scope.spawn(|| {
-                // Processors that may not be used here are no reason not to start: any will do.
-                let _ = sched_setaffinity(None, cpus);
-                command.spawn()
-            });
-            spawning.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts workers failed")))
-        })
-    }
-
-    /// The command of the worker with this number: in a process group of its own, its output in our hands, with nothing
-    /// to read. A group that is not the terminal's may not read from it.
-    fn command(&self, worker: u64, seat: &Seat) -> Command {
+    /// The command of the worker with this number, to be [launched](launch): in a process group of its own, on the
+    /// processors of its seat, its output in our hands.
+    pub(crate) fn command(&self, worker: u64, seat: &Seat) -> Command {
         let device = seat.device.map(|device| device.0.to_string());
         let mut blanks = vec![("{worker}", worker.to_string()), ("{workers}", self.workers.to_string())];
         blanks.extend(device.map(|device| (DEVICE, device)));
-        let mut words = self.words.iter().map(|word| fill(word, &blanks));
-        let mut command = Command::new(words.next().unwrap_or_default());
-        command.args(words);
+        let words: Vec<_> = self.words.iter().map(|word| fill(word, &blanks)).collect();
+        let mut command = launch::command(&words, seat.cpus.as_ref());
         // What a run within a run was given is not for its workers.
         command.env_remove(Reservation::VARIABLE).env_remove(SHARED_VARIABLE);
         command.envs(seat.environment.iter().map(|(name, value)| (name, value)));
         command.env("BURSAR_WORKER", worker.to_string()).env("BURSAR_WORKERS", self.workers.to_string());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         command
     }
 }
@@ -97,8 +80,9 @@ mod tests {
         }
     }
 
+    /// The words after those of the launch.
     fn words(command: &Command) -> Vec<&OsStr> {
-        std::iter::once(command.get_program()).chain(command.get_args()).collect()
+        command.get_args().skip(3).collect()
     }
 
     #[test]
@@ -126,20 +110,5 @@ mod tests {
         assert_eq!(told, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
         let forgotten: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
         assert_eq!(forgotten, ["BURSAR_RESERVATION", "BURSAR_RESERVATION_SHARED"], "a share of whoever runs us");
-    }
-
-    #[test]
-    fn n1_a_worker_runs_on_the_processors_of_its_seat_and_whoever_starts_it_stays_where_it_was() {
-        let allowed = || rustix::thread::sched_getaffinity(None).expect("the kernel knows");
-        let before = allowed();
-        let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("this runs somewhere");
-        let mut only = rustix::thread::CpuSet::new();
-        only.set(first);
-        let seat = Seat { cpus: Some(only), ..seat(None) };
-        let template = Template::new(&["grep", "Cpus_allowed_list", "/proc/self/status"].map(Into::into), 1);
-        let output = template.spawn(0, &seat).and_then(Child::wait_with_output).expect("grep is there");
-        let said = String::from_utf8(output.stdout).expect("text");
-        assert_eq!(said.split_whitespace().nth(1), Some(first.to_string().as_str()), "{said}");
-        assert_eq!(allowed(), before);
     }
 }

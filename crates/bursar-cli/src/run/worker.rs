@@ -2,7 +2,8 @@
 
 use super::seat::Seat;
 use bursar::Bytes;
-use rustix::process::{Pid, Signal, WaitStatus, kill_process_group, test_kill_process_group};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitStatus, kill_process_group, test_kill_process, test_kill_process_group};
 use serde::Serialize;
 use std::fmt;
 use std::time::Instant;
@@ -118,9 +119,14 @@ impl Worker {
         }
     }
 
+    /// Whether its group has gone, and its number to somebody else. While a group has processes no new one gets its number.
+    fn is_replaced(&self) -> bool {
+        matches!(self.state, State::Lingering { group, .. } if test_kill_process(group) != Err(Errno::SRCH))
+    }
+
     /// Sends a signal to every process of its group.
     pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group() {
+        if let Some(group) = self.group().filter(|_| !self.is_replaced()) {
             // A group that has just ended needs no signal.
             let _ = kill_process_group(group, signal);
         }
@@ -142,7 +148,7 @@ impl Worker {
 
     /// Whether its group has gone with its first process, or since.
     pub(crate) fn has_gone(&self) -> bool {
-        self.group().is_none_or(|group| test_kill_process_group(group) == Err(rustix::io::Errno::SRCH))
+        self.is_replaced() || self.group().is_none_or(|group| test_kill_process_group(group) == Err(Errno::SRCH))
     }
 
     /// What is known of it when it is over.

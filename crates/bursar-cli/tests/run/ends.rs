@@ -20,6 +20,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_want_of_ten_thousand_leaves_nothing", a_want_of_ten_thousand),
     ("a_run_is_stopped_and_goes_on_with_its_workers", a_run_is_stopped_and_goes_on),
     ("signals_that_were_to_be_ignored_stay_ignored", signals_that_were_to_be_ignored),
+    ("output_that_nobody_reads_keeps_no_run_that_is_told_to_end", output_that_nobody_reads),
+    ("a_want_of_a_hundred_million_is_refused_before_anything_is_made", a_want_of_a_hundred_million),
 ];
 
 /// A script that says which signal ends it.
@@ -174,6 +176,41 @@ fn a_want_of_ten_thousand(rig: &Rig) {
     assert!(ended.has("10000 workers need") || ended.has("has no room for more"), "{ended:?}");
 }
 
+/// With as much memory as it may have a hundred million of anything do not fit.
+fn a_want_of_a_hundred_million(rig: &Rig) {
+    for options in ["", "--elastic", "--pool ram --available 1GiB --headroom 1 --per-worker 1"] {
+        let run = rig.run(&format!("--want 100000000 {options}"), &["true"]);
+        let mut limited = std::process::Command::new("sh");
+        limited.args(["-c", "ulimit -v 2000000; exec \"$0\" \"$@\""]).arg(run.get_program()).args(run.get_args());
+        rig.place(&mut limited);
+        let ended = end(limited);
+        assert_eq!((ended.code(), ended.count("[worker")), (3, 0), "{options}: {ended:?}");
+        assert!(ended.has("100000000 workers need"), "{options}: {ended:?}");
+        rig.assert_nothing_is_left();
+    }
+}
+
+/// Each worker writes less than its pipe takes, so that it ends, and both together more than ours does.
+fn output_that_nobody_reads(rig: &Rig) {
+    for twice in [false, true] {
+        let script = "head -c 60000 /dev/zero; head -c 60000 /dev/zero >&2; touch written{worker}";
+        let mut command = rig.shell("--want 2 --per-worker 10GiB --grace 100000", script);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        let mut run = command.spawn().expect("the command was built");
+        let until = Instant::now() + PATIENCE;
+        while !(rig.path("written0").exists() && rig.path("written1").exists() && rig.undrawn_gib() == 0) {
+            assert!(Instant::now() < until, "the workers do not end");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for _ in 0..if twice { 2 } else { 1 } {
+            kill_process(Pid::from_child(&run), Signal::TERM).expect("it runs");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(super::rig::ends(&mut run).code(), Some(143), "twice: {twice}");
+        (0..2).for_each(|worker| std::fs::remove_file(rig.path(&format!("written{worker}"))).expect("written"));
+    }
+}
+
 fn a_run_is_stopped_and_goes_on(rig: &Rig) {
     let gate = rig.gate("gate");
     let mut run = Running::start(rig.shell("--per-worker 1GiB", "echo pid $$; cat gate; echo on"));
@@ -196,16 +233,21 @@ fn a_run_is_stopped_and_goes_on(rig: &Rig) {
     assert_eq!((ended.code(), ended.count("[worker 0] on")), (0, 1), "{ended:?}");
 }
 
+/// As `nohup`, or a script that starts a run in the background, has it: the run and its workers ignore what was to be ignored,
+/// and nothing else.
 fn signals_that_were_to_be_ignored(rig: &Rig) {
     let gate = rig.gate("gate");
-    let run = rig.shell("--per-worker 1GiB", "echo ready; cat gate; echo on");
+    let run =
+        rig.shell("--per-worker 1GiB", "kill -HUP $$; kill -INT $$; echo ready; cat gate; echo on; kill -TERM $$");
     let mut ignoring = std::process::Command::new("sh");
-    ignoring.args(["-c", "trap '' HUP; exec \"$0\" \"$@\""]).arg(run.get_program()).args(run.get_args());
+    ignoring.args(["-c", "trap '' HUP INT; exec \"$0\" \"$@\""]).arg(run.get_program()).args(run.get_args());
     rig.place(&mut ignoring);
     let mut run = Running::start(ignoring);
     run.line("ready");
     run.signal(Signal::HUP);
+    run.signal(Signal::INT);
     drop(gate);
     let ended = run.end();
-    assert_eq!((ended.code(), ended.count("[worker 0] on")), (0, 1), "{ended:?}");
+    assert_eq!((ended.code(), ended.count("[worker 0] on")), (1, 1), "{ended:?}");
+    assert!(ended.has("worker 0 was ended by SIGTERM"), "{ended:?}");
 }

@@ -3,6 +3,7 @@
 use super::Named;
 use super::rig::{Rig, end};
 use serde_json::Value;
+use std::process::Command;
 
 pub(crate) const TRIALS: &[Named] = &[
     ("lines_are_whole_and_say_whose_they_are", lines_are_whole_and_say_whose_they_are),
@@ -13,6 +14,9 @@ pub(crate) const TRIALS: &[Named] = &[
     ("the_status_says_what_happened", the_status_says_what_happened),
     ("f2_ram_that_overflows_is_a_warning_and_vram_an_error", overflow_is_a_warning_or_an_error),
     ("whoever_stops_reading_does_not_end_the_workers", whoever_stops_reading_does_not_end_the_workers),
+    ("what_cannot_be_said_changes_no_status", what_cannot_be_said_changes_no_status),
+    ("n1_a_worker_runs_on_the_processors_of_its_seat", a_worker_runs_on_the_processors_of_its_seat),
+    ("a_run_reads_the_input_it_was_given_and_workers_read_nothing", a_run_reads_its_input),
 ];
 
 fn lines_are_whole_and_say_whose_they_are(rig: &Rig) {
@@ -129,4 +133,62 @@ fn whoever_stops_reading_does_not_end_the_workers(rig: &Rig) {
     drop((out, gate));
     assert_eq!((line.as_str(), child.wait().expect("ours").code()), ("[worker 0] first\n", Some(0)));
     assert!(rig.path("done").exists());
+}
+
+/// `bursar` with these words, started by a shell that does this with its files.
+fn with_files(rig: &Rig, command: &Command, files: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("exec \"$0\" \"$@\" {files}")]).arg(command.get_program()).args(command.get_args());
+    rig.place(&mut shell);
+    shell
+}
+
+fn what_cannot_be_said_changes_no_status(rig: &Rig) {
+    let cases = [
+        (rig.shell("--per-worker 1GiB --want 2", "echo out; echo err >&2"), 0),
+        (rig.shell("--per-worker 1GiB --want 2 --json", "echo out; echo err >&2"), 0),
+        (rig.shell("--per-worker 1GiB --want 2", "exit 7"), 1),
+        (rig.shell("--per-worker 81GiB", "true"), 1),
+        (
+            rig.shell(
+                "--per-worker 1GiB --want 2",
+                "echo err >&2; kill -HUP $(ps -o ppid= -p $PPID | xargs ps -o ppid= -p)",
+            ),
+            129,
+        ),
+        (rig.run("--per-worker 1GiB", &["no-such-command"]), 2),
+        (rig.run("--pool ram --fixed 60GiB --available 64GiB --per-worker 4GiB", &["true"]), 0),
+        (rig.run("--per-worker lots", &["true"]), 2),
+    ];
+    for (command, code) in &cases {
+        for files in ["2>/dev/full", "2>&-", "2>&- >/dev/null", "2>/dev/full >&-"] {
+            let ended = end(with_files(rig, command, files));
+            assert_eq!(ended.code(), *code, "{command:?} {files}: {ended:?}");
+        }
+    }
+    // An answer that cannot be written is no answer.
+    let ended = end(with_files(rig, &rig.shell("--per-worker 1GiB --json", "true"), ">/dev/full"));
+    assert_eq!(ended.code(), 3, "{ended:?}");
+    assert!(ended.has("No space left"), "{ended:?}");
+}
+
+fn a_worker_runs_on_the_processors_of_its_seat(rig: &Rig) {
+    let allowed = rustix::thread::sched_getaffinity(None).expect("the kernel knows");
+    let last = (0..rustix::thread::CpuSet::MAX_CPU).rfind(|cpu| allowed.is_set(*cpu)).expect("this runs somewhere");
+    let mut launch =
+        rig.bursar(&format!("run:launch {} {last} grep Cpus_allowed_list /proc/self/status", std::process::id()));
+    let output = launch.stdin(std::process::Stdio::piped()).output().expect("the command was built");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(said.split_whitespace().nth(1), Some(last.to_string().as_str()), "{said}");
+}
+
+fn a_run_reads_its_input(rig: &Rig) {
+    let log = "Thread,Time,Action,Pointer,Size,Stream\n1,0:0:0.1,allocate,0x1000,3221225472,0\n1,0:0:0.2,free,0x1000,3221225472,0\n";
+    std::fs::write(rig.path("log.csv"), log).expect("a folder");
+    let mut command = rig.shell("--from-trace /dev/stdin --json", "wc -c");
+    command.stdin(std::fs::File::open(rig.path("log.csv")).expect("written"));
+    let output = command.output().expect("the command was built");
+    let shown = [output.stdout, output.stderr].concat();
+    let shown = String::from_utf8(shown).expect("text");
+    assert!(shown.contains("[worker 0] 0\n") && shown.contains("\"limit\":3221225472"), "{shown}");
 }

@@ -3,17 +3,32 @@
 use bursar::ledger::{Ledger, Reading};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes as long: it is the difference between a failure and a hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Has the runs that are started here begin with no signal ignored, however these trials were started: a shell has what it
+/// runs in the background ignore some. A signal that a process handles is at its default in programs it starts.
+pub(crate) fn hear_what_is_ignored() {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask");
+    let mask = u64::from_str_radix(mask.trim(), 16).expect("a number");
+    for signal in
+        [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCHLD, SIGTSTP].into_iter().filter(|signal| mask >> (signal - 1) & 1 == 1)
+    {
+        signal_hook::flag::register(signal, Arc::default()).expect("a signal");
+    }
+}
 
 /// A folder and a pair of devices of their own.
 pub(crate) struct Rig {
@@ -89,12 +104,18 @@ impl Rig {
     /// No process, no reservation, no lock.
     pub(crate) fn assert_nothing_is_left(&self) {
         assert_eq!(self.processes(), Vec::<String>::new(), "processes are left");
-        for reading in self.readings() {
-            let left = (reading.held.get(), reading.undrawn.get(), reading.processes.len(), reading.waiting.len());
-            assert_eq!(left, (0, 0, 0, 0), "{reading:?}");
-        }
+        assert_eq!(self.charged(), Vec::<String>::new(), "something is charged");
         let cleared = self.bursar("ledger clear").output().expect("the command was built");
         assert!(cleared.status.success(), "a lock is left: {}", String::from_utf8_lossy(&cleared.stderr));
+    }
+
+    /// The ledgers in which somebody has something or waits for it.
+    pub(crate) fn charged(&self) -> Vec<String> {
+        let is_charged = |reading: &Reading| {
+            let left = (reading.held.get(), reading.undrawn.get(), reading.processes.len(), reading.waiting.len());
+            left != (0, 0, 0, 0)
+        };
+        self.readings().iter().filter(|reading| is_charged(reading)).map(|reading| format!("{reading:?}")).collect()
     }
 
     /// The processes that were told of this folder, whoever started them.
@@ -116,7 +137,11 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // A trial that failed has more to say than a folder that could not be removed.
+        // A trial that failed leaves nothing running either, and has more to say than a folder that could not be removed.
+        for process in self.processes() {
+            let number = process.split(['/', ':']).find_map(|part| part.parse().ok()).and_then(Pid::from_raw);
+            let _ = number.map(|number| kill_process(number, Signal::KILL));
+        }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -209,6 +234,11 @@ impl Running {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
+    /// Waits until the run itself has ended, whoever else has its output open.
+    pub(crate) fn status(&mut self) -> ExitStatus {
+        ends(&mut self.child)
+    }
+
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
@@ -229,6 +259,18 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Waits for a process to end.
+pub(crate) fn ends(child: &mut Child) -> ExitStatus {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match child.try_wait().expect("it is ours") {
+            Some(status) => return status,
+            None => assert!(Instant::now() < until, "it does not end"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
