@@ -149,7 +149,8 @@ impl Inner {
         let probe = self.bell.sleepers().iter().find_map(|sleeper| sleeper.probe.clone());
         if probe.is_some() {
             // A probe that fails says so to whoever asks next.
-            let _ = Ledger { inner: Arc::clone(self), probe }.measure(Patience::poll());
+            let ledger = Ledger { inner: Arc::clone(self), probe };
+            let _ = self.reclaimers.contained("a probe", || ledger.measure(Patience::poll()));
         }
     }
 
