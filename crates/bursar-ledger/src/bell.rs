@@ -106,7 +106,7 @@ impl Inner {
         started.is_some()
     }
 
-    /// Answers whether something could not be done for want of the lock, and is to be tried again.
+    /// Returns whether something could not be done for want of the lock, and is to be tried again.
     fn answer_the_bell(&self) -> bool {
         self.wake_futures(|entry| self.book.has_left_the_queue(entry));
         if self.book.peek_process(self.book.place(), process::WANTED) == 0 {

@@ -89,7 +89,7 @@ impl<W: Words> Desk<'_, W> {
         everything && !self.is_damaged()
     }
 
-    /// Gives back what nothing is held of at a place. Answers whether that was everything.
+    /// Gives back what nothing is held of at a place. Returns whether that was everything.
     pub(super) fn depart_from(&mut self, place: usize) -> bool {
         let owner = place as u64 + 1;
         self.drop_entries_of(owner);
