@@ -103,7 +103,7 @@ impl Inner {
         started.is_some()
     }
 
-    /// Answers whether something could not be done for want of the lock, and is to be tried again.
+    /// Returns whether something could not be done for want of the lock, and is to be tried again.
     fn answer_the_bell(&self) -> bool {
         self.wake_futures(|entry| self.book.has_left_the_queue(entry));
         if self.book.peek_process(self.book.place(), process::WANTED) == 0 {
@@ -146,7 +146,8 @@ impl Inner {
         let probe = self.bell.sleepers().iter().find_map(|sleeper| sleeper.probe.clone());
         if probe.is_some() {
             // A probe that fails says so to whoever asks next.
-            let _ = Ledger { inner: Arc::clone(self), probe }.measure(Patience::poll(self));
+            let ledger = Ledger { inner: Arc::clone(self), probe };
+            let _ = self.reclaimers.contained("a probe", || ledger.measure(Patience::poll(self)));
         }
     }
 

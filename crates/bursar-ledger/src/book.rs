@@ -80,7 +80,7 @@ impl<W: Words> Book<W> {
         unsealed(self.words.load(self.layout.node_at(node) + field)).unwrap_or(0)
     }
 
-    /// What a node has left, read without the lock.
+    /// Returns the bytes a node has left, read without the lock.
     pub fn peek_left(&self, node: usize) -> u64 {
         left::left_in(self.words.load(self.layout.node_at(node) + node::LEFT), self.peek(node, node::LIFE)).unwrap_or(0)
     }
@@ -90,7 +90,7 @@ impl<W: Words> Book<W> {
         unsealed(self.words.load(self.layout.process_at(place) + field)).unwrap_or(0)
     }
 
-    /// What the process at a place is called, read without the lock.
+    /// Returns the name of the process at a place, read without the lock.
     pub fn process_name(&self, place: usize) -> String {
         unspelled((0..process::NAME_WORDS).map(|at| self.peek_process(place, process::NAME + at)))
     }

@@ -62,7 +62,7 @@ struct Model {
 impl Model {
     fn new(seed: u64) -> Rc<Self> {
         let mut random = Random::new(seed);
-        let (restless, moves) = ([10, 30, 80, 200][random.below(4) as usize], random.below(6) == 0);
+        let (restless, moves) = ([10, 30, 80, 200][random.below(4) as usize], random.below(3) == 0);
         Rc::new(Self {
             world: World::new(),
             actors: RefCell::default(),
@@ -114,21 +114,21 @@ impl Model {
                 _ => self.world.run_thread(pid, self.below(8) as usize),
             };
         }
-        match self.below(34) {
-            0..=5 => self.open(pid),
-            6..=7 => self.drop_something(pid),
-            8..=9 => self.close(pid),
-            10..=13 => self.reserve(pid),
-            14..=16 => self.charge(pid),
-            17 => self.release(pid),
-            18..=19 => self.listen(pid),
-            20 => self.delegate(pid),
-            21..=22 => self.draw(pid),
-            23..=24 => self.wait(pid),
-            25 => self.poll(pid),
-            26 => self.fork(pid),
-            27..=28 => self.kill(pid),
-            29 if self.moves => self.move_files(),
+        match self.below(40) {
+            0..=7 => self.open(pid),
+            8..=9 => self.drop_something(pid),
+            10..=14 => self.close(pid),
+            15..=18 => self.reserve(pid),
+            19..=21 => self.charge(pid),
+            22 => self.release(pid),
+            23..=26 => self.listen(pid),
+            27 => self.delegate(pid),
+            28 => self.draw(pid),
+            29..=30 => self.wait(pid),
+            31 => self.poll(pid),
+            32 => self.fork(pid),
+            33 => self.kill(pid),
+            34..=35 if self.moves => self.move_files(),
             _ => self.world.run_thread(pid, self.below(8) as usize),
         }
     }

@@ -38,13 +38,13 @@ pub struct Reserving {
     bytes: Bytes,
     priority: Priority,
     entry: Option<Entry>,
-    /// Since when the lock could not be had.
-    stuck_since: Option<Instant>,
+    /// Which taking of the lock was in the way, and since when.
+    stuck: Option<(u64, Instant)>,
 }
 
 impl Reserving {
     pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, priority: Priority) -> Self {
-        Self { ledger, tenant, bytes, priority, entry: None, stuck_since: None }
+        Self { ledger, tenant, bytes, priority, entry: None, stuck: None }
     }
 
     fn join(&self) -> Result<Entry, Unqueued> {
@@ -92,13 +92,18 @@ impl Future for Reserving {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let stuck = match self.advance(context) {
             Ok(advanced) => {
-                self.stuck_since = None;
+                self.stuck = None;
                 return advanced.map_or(Poll::Pending, |reserved| Poll::Ready(Ok(reserved)));
             }
             Err(Unqueued::Stuck(stuck)) => stuck,
             Err(Unqueued::Refused(error)) => return Poll::Ready(Err(error)),
         };
-        if self.stuck_since.get_or_insert_with(Instant::now).elapsed() >= self.ledger.inner.patience() {
+        let taking = self.ledger.inner.book.takings();
+        let since = match self.stuck {
+            Some((seen, since)) if seen == taking => since,
+            _ => self.stuck.insert((taking, Instant::now())).1,
+        };
+        if since.elapsed() >= self.ledger.inner.patience() {
             self.leave();
             return Poll::Ready(Err(stuck.into()));
         }

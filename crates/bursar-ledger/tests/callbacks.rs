@@ -1,6 +1,6 @@
 //! Callbacks and wakers that panic end nothing but themselves (L2, L4).
 
-use bursar_core::{Account, Bytes};
+use bursar_core::{Account, Bytes, MemoryInfo};
 use bursar_ledger::{Ledger, Priority};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -38,6 +38,29 @@ fn l2_a_callback_that_panics_is_told_and_the_others_are_asked() {
     assert!(what.contains("the first callback fails"), "{what}");
     drop((panics, gives, first, second));
     assert_eq!(ledger.available().unwrap(), Bytes(600));
+}
+
+/// A probe that panics while the listening thread measures for a future is told, and the thread goes on.
+#[test]
+fn l8_a_probe_that_panics_ends_no_thread_that_listens() {
+    let (asked, panics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (counts, fails) = (Arc::clone(&asked), Arc::clone(&panics));
+    let ledger = Ledger::private(Bytes(100)).measured_by(move || {
+        counts.fetch_add(1, SeqCst);
+        assert_eq!(fails.load(SeqCst), 0, "the probe fails");
+        Ok(MemoryInfo { free: Bytes(40), total: Bytes(100) })
+    });
+    let woken = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut turn = pin!(ledger.reserve_async(Bytes(50), Priority::NORMAL));
+    assert!(poll(turn.as_mut(), &waker).is_pending());
+    panics.store(1, SeqCst);
+    let (before, began) = (asked.load(SeqCst), Instant::now());
+    while asked.load(SeqCst) < before + 2 {
+        assert!(began.elapsed() < LONG, "nobody measures any more");
+        std::thread::yield_now();
+    }
+    assert!(ledger.callback_panic().unwrap().contains("a probe panicked"));
 }
 
 struct Panics;

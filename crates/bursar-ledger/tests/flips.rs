@@ -24,7 +24,7 @@ impl From<NoLock> for Corrupt {
     }
 }
 
-/// What an act answered, in numbers.
+/// The outcome of an act, in numbers.
 type Answer = Result<Vec<u64>, Corrupt>;
 
 /// Three processes with a ledger in the middle of its life, one of which is dead, and what they have handles of.
@@ -110,7 +110,7 @@ fn release(book: &Book<View>, key: Key, bytes: u64) {
     }
 }
 
-/// What a program does, act by act: each is granted or refused, and each reads what it depends on.
+/// The acts of a program: each is granted or refused, and each reads what it depends on.
 const ACTS: &[fn(&mut World) -> Answer] = &[
     |w| charge(&w.one, w.mine, 15),
     |w| charge(&w.one, w.mine, 2000),
@@ -181,7 +181,7 @@ const ACTS: &[fn(&mut World) -> Answer] = &[
     },
 ];
 
-/// Does every act, with a bit changed before the `nth`. Answers what each said, up to the first that found the damage.
+/// Does every act, with a bit changed before the `nth`. Returns what each said, up to the first that found the damage.
 fn answers(mut world: World, change: Option<(usize, usize, u32)>) -> (Vec<Vec<u64>>, bool) {
     let mut said = Vec::new();
     for (number, act) in ACTS.iter().enumerate() {

@@ -58,14 +58,14 @@ const WAYS: &[(&str, GiveUp, u64)] = &[
     ("depart with something held", |book, _| assert!(!book.depart(Duration::ZERO)), LIMIT - 100),
 ];
 
-/// What the busy process does: it gives back, serves who waits, and calls in credit.
+/// The work of the busy process: it gives back, serves who waits, and calls in credit.
 fn work(stage: &Stage) {
     let mut desk = stage.busy.lock(PATIENCE).unwrap();
     desk.close(stage.blocker);
     desk.gather(stage.tenant);
 }
 
-/// Has the first process give up just before the busy one's `at`th write, and the busy one die before its `dies`th. Answers
+/// Has the first process give up just before the busy one's `at`th write, and the busy one die before its `dies`th. Returns
 /// how many writes there were.
 fn run(what: &str, way: GiveUp, free: u64, at: u64, dies: u64) -> u64 {
     let stage = Arc::new(stage());
@@ -171,7 +171,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..60)
 }
 
-/// One process's history, where `noted` says whether another has the lock whenever something is given up. Answers, after
+/// One process's history, where `noted` says whether another has the lock whenever something is given up. Returns, after
 /// each act, whether it was done and what is charged.
 fn history(acts: &[Act], noted: bool) -> Vec<(bool, u64, usize)> {
     let memory = Memory::new(LIMIT);

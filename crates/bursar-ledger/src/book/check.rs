@@ -24,7 +24,7 @@ impl<W: Words> Desk<'_, W> {
         (0..self.book.layout.nodes).find_map(|node| self.contradiction_at(node, high))
     }
 
-    /// Finds any word that is damaged.
+    /// Finds any word in use that is damaged; one of a row that nobody had yet is found by whoever gets the row.
     fn look_at_every_word(&self) {
         let layout = self.book.layout;
         let of_header = [
@@ -35,7 +35,7 @@ impl<W: Words> Desk<'_, W> {
             header::UNMANAGED,
             header::JOURNAL,
         ];
-        let of_processes = (0..layout.places).flat_map(|place| {
+        let of_processes = self.places().flat_map(|place| {
             let fields = (0..process::NAME + process::NAME_WORDS).filter(|&field| field != process::BELL);
             fields.map(move |field| layout.process_at(place) + field)
         });
@@ -43,7 +43,7 @@ impl<W: Words> Desk<'_, W> {
         for at in of_header.into_iter().chain(of_processes).chain(of_waiters) {
             self.get(at);
         }
-        for node in 0..layout.nodes {
+        for node in self.nodes() {
             for field in (node::CLOSED..node::WORDS).filter(|&field| field != node::FOLDED) {
                 self.of(node, field);
             }

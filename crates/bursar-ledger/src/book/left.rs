@@ -49,7 +49,7 @@ const fn stamp(life: u64) -> u64 {
     ((times % LIVES) << LIFE_SHIFT) + rest
 }
 
-/// What the flags of a word add to it.
+/// Returns the share of the flags in a word.
 const fn flags_in(word: u64) -> u64 {
     let frozen = if word & FROZEN == 0 { 0 } else { FROZEN + 1 };
     let wanted = if word & WANTED == 0 { 0 } else { WANTED + 2 };

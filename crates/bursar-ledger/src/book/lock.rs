@@ -96,6 +96,11 @@ impl<W: Words> Book<W> {
         sealed((takings * TAKING) | (place as u64 + 1))
     }
 
+    /// How often the lock was taken until now: an owner that is stopped keeps that from changing.
+    pub fn takings(&self) -> u64 {
+        Self::lock_state(self.words.load(LOCK)).0
+    }
+
     fn lock_now(&self) -> Result<u64, NoLock> {
         unsealed(self.words.load(LOCK)).ok_or(NoLock::Damaged { word: LOCK })
     }

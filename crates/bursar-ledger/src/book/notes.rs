@@ -101,7 +101,7 @@ impl<W: Words> Desk<'_, W> {
                 any = true;
             }
         }
-        for place in 0..self.book.layout.places {
+        for place in self.places() {
             let at = self.book.layout.process_at(place);
             let state = self.get(at + process::STATE);
             if state & process::TAKEN != 0 && self.get(at + process::DEPARTED) == state & !process::TAKEN {

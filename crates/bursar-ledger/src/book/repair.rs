@@ -9,9 +9,8 @@ impl<W: Words> Desk<'_, W> {
     pub fn bury_the_dead(&mut self) -> bool {
         // Whoever is refused after this must not be refused for what somebody has already given up.
         self.digest_notes();
-        let places = (self.get(header::PLACES_HIGH) as usize).min(self.book.layout.places);
         let mut any = false;
-        for place in 0..places {
+        for place in self.places() {
             let taken = self.get(self.book.layout.process_at(place) + process::STATE) & process::TAKEN != 0;
             if taken && place != self.book.place && !self.book.words.alive(place) {
                 self.bury(place);
@@ -22,6 +21,11 @@ impl<W: Words> Desk<'_, W> {
             self.serve();
         }
         any
+    }
+
+    /// The places that may be in use.
+    pub(super) fn places(&self) -> std::ops::Range<usize> {
+        0..(self.get(header::PLACES_HIGH) as usize).min(self.book.layout.places)
     }
 
     /// Gives back everything at a place, in small steps: whoever dies at it leaves less for the next.
@@ -85,7 +89,7 @@ impl<W: Words> Desk<'_, W> {
         everything && !self.is_damaged()
     }
 
-    /// Gives back what nothing is held of at a place. Answers whether that was everything.
+    /// Gives back what nothing is held of at a place. Returns whether that was everything.
     pub(super) fn depart_from(&mut self, place: usize) -> bool {
         let owner = place as u64 + 1;
         self.drop_entries_of(owner);

@@ -143,7 +143,7 @@ impl<W: Words> Desk<'_, W> {
         self.give(self.parent(account), bytes);
     }
 
-    /// What is used of the device outside this ledger, as last measured.
+    /// Returns the bytes used of the device outside this ledger, as last measured.
     pub fn unmanaged(&self) -> u64 {
         self.get(header::UNMANAGED)
     }

@@ -5,7 +5,7 @@
 //! nor `2^i - 2^j` is one for any two places of a word. Dividing is multiplying by the inverse of `A` modulo `2^64`: what is
 //! no product becomes larger than any value that is stored.
 
-/// What values are multiplied by. Two is a primitive root of it, and 2^113 the first power that is one less than a product.
+/// The factor of every stored value. Two is a primitive root of it, and 2^113 the first power that is one less than a product.
 const A: u64 = 227;
 const INVERSE: u64 = 0x1b10_ea92_9ba1_44cb;
 /// The largest value that can be sealed: a little more than 56 bits.
@@ -35,7 +35,7 @@ pub const fn unsealed(word: u64) -> Option<u64> {
     if value <= SEALED_MAX { Some(value) } else { None }
 }
 
-/// What a word is the product of, and something larger than [`SEALED_MAX`] if it is none.
+/// Returns the value a word is the product of, and a number above [`SEALED_MAX`] if it is none.
 #[inline(always)]
 pub(super) const fn quotient(word: u64) -> u64 {
     word.wrapping_mul(INVERSE)
@@ -47,7 +47,7 @@ pub(super) const fn product(value: u64) -> u64 {
     value.wrapping_mul(A)
 }
 
-/// What a node's life leaves in its word beyond the bits it has there: a product with this added is one of that life only.
+/// Splits a life into what has bits of its own in a node's word and what is added to the product there.
 pub(super) const fn residue(life: u64) -> (u64, u64) {
     (life / A, life % A)
 }

@@ -90,14 +90,14 @@ impl<W: Words> Desk<'_, W> {
         }
     }
 
-    /// What can be charged at once of a node that is [settled](Self::settle): nobody else changes it meanwhile.
+    /// Returns what can be charged at once of a node that is [settled](Self::settle): nobody else changes it meanwhile.
     pub(super) fn left(&self, node: usize) -> u64 {
         // In a model the dead go on computing, and find what others froze since.
         debug_assert!(cfg!(loom) || self.is_frozen_here(node), "node {node} is not settled");
         self.peek_left(node)
     }
 
-    /// What a node has left, whatever its owner does meanwhile.
+    /// Returns the bytes a node has left at this moment, whatever its owner does meanwhile.
     pub(super) fn peek_left(&self, node: usize) -> u64 {
         let at = self.book.layout.node_at(node) + node::LEFT;
         left_in(self.raw(at), self.of(node, node::LIFE)).unwrap_or_else(|| {
@@ -106,7 +106,7 @@ impl<W: Words> Desk<'_, W> {
         })
     }
 
-    /// What was returned to a node without the lock and not put back yet.
+    /// Returns the bytes that were returned to a node without the lock and not put back yet.
     pub(super) fn returned(&self, node: usize) -> u64 {
         let at = self.book.layout.node_at(node);
         unsealed(self.raw(at + node::RETURNED).wrapping_sub(self.raw(at + node::FOLDED))).unwrap_or_else(|| {
@@ -135,7 +135,7 @@ impl<W: Words> Desk<'_, W> {
         self.put(node, node::TOTAL, bytes);
     }
 
-    /// What is charged to a node itself, neither left nor given to its parts. Settles it.
+    /// Settles a node and returns what is charged to it, neither left nor given to its parts.
     pub fn held(&mut self, node: usize) -> u64 {
         self.settle(node);
         let parts: u64 = self.parts(node).map(|part| self.of(part, node::TOTAL)).fold(0, u64::saturating_add);
