@@ -23,7 +23,7 @@ use std::sync::Arc;
 const LIMIT: u64 = 1000;
 const DEVICES: usize = 2;
 /// How much happens for one seed.
-const ACTS: u64 = 120;
+const ACTS: u64 = 200;
 const HOME: &str = "/shm/home";
 const AWAY: &str = "/shm/away";
 
@@ -380,8 +380,10 @@ impl Model {
         match self.below(6) {
             0 => self.world.rename(HOME, AWAY),
             1..=2 => {
-                self.world.remove(HOME);
+                let between = "/shm/between";
+                self.world.rename(HOME, between);
                 self.world.rename(AWAY, HOME);
+                self.world.rename(between, AWAY);
             }
             3 => self.world.rename(AWAY, HOME),
             4 => self.world.remove(HOME),
