@@ -198,7 +198,8 @@ impl Model {
     /// Drops everything a process has of one device, but what is still charged to its account.
     fn close(&self, pid: Pid) {
         let device = self.device();
-        let which: [u64; 8] = [14, 13, 11, 10, 6, 5, 0, 0];
+        // Each kind twice: reclaimers, turns, what is drawn, delegations, reservations, accounts, ledgers.
+        let which = [14, 13, 11, 10, 6, 5, 0].into_iter().flat_map(|which| [which; 2]);
         for which in which {
             self.drop_handle(pid, device, which);
         }
@@ -221,7 +222,7 @@ impl Model {
     fn charge(&self, pid: Pid) {
         let device = self.device();
         let bytes = 1 + self.below(LIMIT / 4);
-        let known = self.end(pid, device, |end| end.account.clone()).flatten();
+        let known = self.end(pid, device, |end| end.accounts.last().cloned()).flatten();
         let ledger = self.ledger(pid, device);
         let in_the_middle = self.stopped.borrow().contains(&pid);
         if known.is_none() && (ledger.is_none() || in_the_middle) {
@@ -235,7 +236,10 @@ impl Model {
         self.run(pid, charge, |actor, done| match done {
             Ok((account, charged)) => {
                 let end = &mut actor.ends[device];
-                end.account = Some(account);
+                // One handle more would be a clone of one that is kept.
+                if end.accounts.len() < 2 {
+                    end.accounts.push(account);
+                }
                 match charged {
                     Ok(()) => end.held += bytes,
                     Err(error) => fair(&error),

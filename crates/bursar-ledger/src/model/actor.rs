@@ -27,7 +27,8 @@ pub(super) fn polled(mut turn: Turn) -> (Turn, Option<Result<Reservation>>) {
 #[derive(Default)]
 pub(super) struct End {
     pub(super) ledgers: Vec<Ledger>,
-    pub(super) account: Option<LedgerAccount>,
+    /// Handles of one account.
+    pub(super) accounts: Vec<LedgerAccount>,
     /// What is charged to the account.
     pub(super) held: u64,
     /// What was charged when the last handle of the ledger was dropped: it stays so until the process ends.
@@ -36,6 +37,8 @@ pub(super) struct End {
     pub(super) delegations: Vec<(Delegation, u64)>,
     pub(super) drawn: Vec<(Reservation, u64)>,
     pub(super) turns: Vec<(Turn, u64)>,
+    /// Those whose turn has come.
+    pub(super) finished: Vec<Turn>,
     pub(super) reclaimers: Vec<Reclaimer>,
 }
 
@@ -50,14 +53,17 @@ impl End {
         let boxed = |handle: Box<dyn Any>| (handle, None);
         match which {
             0..=4 => self.ledgers.pop().map(|ledger| boxed(Box::new(ledger))),
-            5 => self.account.take().map(|account| boxed(Box::new(account))),
+            5 => self.accounts.pop().map(|account| boxed(Box::new(account))),
             6..=9 => self.reservations.pop().map(|(reservation, _)| boxed(Box::new(reservation))),
             10 => self.delegations.pop().map(|(delegation, number)| {
                 let handle: Box<dyn Any> = Box::new(delegation);
                 (handle, Some(number))
             }),
             11..=12 => self.drawn.pop().map(|(drawn, _)| boxed(Box::new(drawn))),
-            13 => self.turns.pop().map(|(turn, _)| boxed(Box::new(turn))),
+            13 => {
+                let turn = self.finished.pop().or_else(|| self.turns.pop().map(|(turn, _)| turn));
+                turn.map(|turn| boxed(Box::new(turn)))
+            }
             _ => self.reclaimers.pop().map(|reclaimer| boxed(Box::new(reclaimer))),
         }
     }
@@ -65,11 +71,12 @@ impl End {
     /// Takes note of what nobody can give back any more.
     pub(super) fn settle(&mut self) {
         let any = !self.ledgers.is_empty()
-            || self.account.is_some()
+            || !self.accounts.is_empty()
             || !self.reservations.is_empty()
             || !self.delegations.is_empty()
             || !self.drawn.is_empty()
-            || !self.turns.is_empty();
+            || !self.turns.is_empty()
+            || !self.finished.is_empty();
         if !any {
             self.left_behind += std::mem::take(&mut self.held);
         }
@@ -77,7 +84,7 @@ impl End {
 
     /// Takes a part of what the account holds, to be released.
     pub(super) fn give_back(&mut self, part: u64) -> Option<(LedgerAccount, u64)> {
-        let account = self.account.clone()?;
+        let account = self.accounts.last()?.clone();
         let bytes = part.min(self.held);
         self.held -= bytes;
         (bytes > 0).then_some((account, bytes))
