@@ -3,7 +3,7 @@
 use crate::book::{Book, Entry};
 use crate::ground::Ground;
 use crate::inner::Inner;
-use crate::kernel::Watch;
+use crate::kernel::{News, Watch};
 use crate::layout::process;
 use crate::measure::Probe;
 use crate::patience::Patience;
@@ -97,8 +97,8 @@ impl Inner {
         let started = self.bell.watch.get_or_init(|| {
             let kernel = self.process().kernel();
             let watch = kernel.watch(path).ok()?;
-            let (inner, ears) = (Arc::downgrade(self), Arc::clone(&watch));
-            kernel.spawn(Box::new(move || keep_watch(&inner, &*ears))).then_some(watch)
+            let mut watcher = Watcher { inner: Arc::downgrade(self), watch: Arc::clone(&watch), is_looking: false };
+            kernel.spawn(Box::new(move || watcher.round())).then_some(watch)
         });
         started.is_some()
     }
@@ -151,15 +151,18 @@ impl Inner {
         }
     }
 
-    /// Looks after what the dead left. The kernel tells of a closing before it drops the lock, so a little patience is
-    /// needed.
-    fn look_for_the_dead(&self) {
+    /// Gives back what the dead left. The kernel tells of a closing before it drops the lock, so a little patience is
+    /// needed. Returns whether to look again, since somebody kept the ledger locked.
+    fn look_for_the_dead(&self) -> bool {
         for pause_ms in [0, 1, 2, 4, 8, 16, 32, 64] {
             self.process().kernel().sleep(Duration::from_millis(pause_ms));
-            if self.desk().is_ok_and(|mut desk| desk.bury_the_dead()) {
-                return;
+            match self.at_desk(Patience::poll(self), |desk| desk.bury_the_dead()) {
+                Ok(false) => (),
+                Ok(true) => return false,
+                Err(why) => return matches!(why, LedgerError::Stuck { .. }),
             }
         }
+        false
     }
 }
 
@@ -203,18 +206,28 @@ impl Listener {
     }
 }
 
-/// Waits for news of the file and acts on it. Returns whether to go on.
-fn keep_watch(inner: &Weak<Inner>, watch: &dyn Watch) -> bool {
-    let Ok(news) = watch.read() else { return false };
-    let Some(alive) = inner.upgrade() else { return false };
-    if news.renamed {
-        alive.look_for_the_file_together();
+/// The thread that is told of deaths, and of what happens to the file.
+struct Watcher {
+    inner: Weak<Inner>,
+    watch: Arc<dyn Watch>,
+    /// Whether somebody may have died whose charge could not be given back yet.
+    is_looking: bool,
+}
+
+impl Watcher {
+    /// Waits for news of the file and acts on it. Returns whether to go on.
+    fn round(&mut self) -> bool {
+        let news = if self.is_looking { Ok(News::default()) } else { self.watch.read() };
+        let (Ok(news), Some(alive)) = (news, self.inner.upgrade()) else { return false };
+        if news.renamed {
+            alive.look_for_the_file_together();
+        }
+        if news.closed || self.is_looking {
+            self.is_looking = alive.look_for_the_dead();
+        }
+        if self.is_looking {
+            alive.process().kernel().sleep(RETRY_EVERY);
+        }
+        !news.over
     }
-    if news.over {
-        return false;
-    }
-    if news.closed {
-        alive.look_for_the_dead();
-    }
-    true
 }

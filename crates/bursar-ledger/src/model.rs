@@ -513,7 +513,7 @@ fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back(
     die_quietly();
     let seeds = match number_from("BURSAR_LEDGER_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number_from("BURSAR_LEDGER_SEEDS").unwrap_or(300),
+        None => 0..number_from("BURSAR_LEDGER_SEEDS").unwrap_or(200),
     };
     for seed in seeds {
         let outcome = std::panic::catch_unwind(|| run(seed));
