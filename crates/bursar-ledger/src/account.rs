@@ -44,7 +44,7 @@ impl LedgerAccount {
         &self.ledger
     }
 
-    /// What is charged to it.
+    /// Returns what is charged to it; nothing where somebody keeps the ledger locked or it is damaged.
     pub fn held(&self) -> Bytes {
         let held = |desk: &mut Desk<'_, Ground>| if desk.is_current(self.key) { desk.held(self.key.node) } else { 0 };
         Bytes(self.ledger.inner.at_desk(Patience::Usual, held).unwrap_or(0))
