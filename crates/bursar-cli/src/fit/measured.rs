@@ -25,6 +25,10 @@ impl Measured {
         let mut progress = Progress::new(2);
         progress.step(&format!("reading {}", path.display()));
         let trace = bursar::trace::open(path)?;
+        if trace.summary().peak_live == Bytes::ZERO {
+            let idle = "--from-trace: the recording allocates nothing, so it does not say what a worker needs";
+            return Err(Failure::Usage(idle));
+        }
         progress.step(&format!("replaying {}", path.display()));
         let room = trace.summary().peak_live.saturating_mul(4).max(Bytes::gib(80));
         let driver = Counted::new(Sim::builder().immediate().devices(1, room).build());
