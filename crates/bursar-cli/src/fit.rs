@@ -5,6 +5,7 @@ mod measured;
 mod stage;
 mod table;
 
+pub(crate) use amount::given;
 pub(crate) use stage::Stage;
 
 use crate::output::{self, Failure, WARNING};
