@@ -203,6 +203,11 @@ fn f6_a_recording_without_memory_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{rows}: {}", text(&output.stdout));
         assert!(text(&output.stderr).contains("allocates nothing"), "{}", text(&output.stderr));
     }
+    let row = |n: u32| format!("1,0,allocate,{n:#x},{},0\n", 1u64 << 44);
+    let log = folder.file("vast.csv", format!("{head}{}", (1..9).map(row).collect::<String>()));
+    let output = folder.bursar(&format!("fit --available 1GiB --from-trace {log}"));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("more than a device can have"), "{}", text(&output.stderr));
 }
 
 #[test]
