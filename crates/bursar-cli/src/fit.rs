@@ -5,6 +5,7 @@ mod measured;
 mod stage;
 mod table;
 
+pub(crate) use amount::given;
 pub(crate) use stage::Stage;
 
 use crate::output::{self, Failure, WARNING};
@@ -47,6 +48,8 @@ pub(crate) struct Fitted {
     warning: Option<String>,
     one_more: Option<OneMore>,
     #[serde(skip)]
+    says_per_worker: bool,
+    #[serde(skip)]
     plan: Plan,
 }
 
@@ -77,6 +80,9 @@ pub(crate) fn fit(
     json: bool,
     open: impl FnOnce() -> Result<OpenedDriver, bursar::driver::DriverChoiceError>,
 ) -> Result<(), Failure> {
+    if stage.names_devices() && !stage.needs_driver(false) {
+        return Err(Failure::Usage("--devices: none is asked where --available says what there is, or for RAM"));
+    }
     let opened = stage.needs_driver(false).then(open).transpose()?;
     let measured = stage.measured()?;
     let plan = stage.spec(opened.as_ref(), measured.as_ref())?.plan()?;
@@ -151,6 +157,7 @@ impl Fitted {
             explanation: plan.explanation(),
             warning: plan.complaint(),
             one_more,
+            says_per_worker: stage.says_per_worker(),
             plan,
         })
     }

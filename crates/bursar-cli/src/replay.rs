@@ -12,7 +12,7 @@ use bursar::trace::{
 use bursar::{Counted, Observer};
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use whole_file::WholeFile;
 
@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     #[arg(long = "stack", value_name = "STACK,…", value_enum, value_delimiter = ',', default_value = "pool")]
     stacks: Vec<StackName>,
     /// The most that may be held.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = crate::fit::given)]
     limit: Option<Bytes>,
     /// Refuse traces with frees of nothing or blocks that are never freed.
     #[arg(long)]
@@ -117,6 +117,16 @@ pub(crate) fn replay(opened: &OpenedDriver, asked: &Asked) -> Result<Replayed, F
     Ok(Replayed { driver: opened.driver.describe(), limit: asked.limit.map(Bytes::get), traces: rows, html, snapshot })
 }
 
+/// Where a file is or would be, whatever it is called.
+fn place_of(path: &Path) -> PathBuf {
+    let (folder, name) = (path.parent().unwrap_or(path), path.file_name());
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    path.canonicalize()
+        .ok()
+        .or_else(|| Some(folder.canonicalize().ok()?.join(name?)))
+        .unwrap_or_else(|| path.to_owned())
+}
+
 /// What is written besides the answer; begun before the long work, so that a wrong place is told at once.
 #[derive(Debug)]
 struct Files {
@@ -129,8 +139,13 @@ impl Files {
         if asked.snapshot.is_some() && (asked.traces.len(), asked.stacks.len()) != (1, 1) {
             return Err(Failure::Usage("--snapshot is of one run: give one trace and one --stack"));
         }
-        if asked.snapshot.is_some() && asked.snapshot == asked.html {
+        let written: Vec<PathBuf> = asked.html.iter().chain(&asked.snapshot).map(|path| place_of(path)).collect();
+        let is_trace = |place: &PathBuf| asked.traces.iter().any(|trace| place_of(trace) == *place);
+        if written.len() == 2 && written[0] == written[1] {
             return Err(Failure::Usage("--snapshot and --html are the same file"));
+        }
+        if written.iter().any(is_trace) {
+            return Err(Failure::Usage("--html and --snapshot are not the same file as a trace that is replayed"));
         }
         let create = |path: &Option<PathBuf>| path.as_deref().map(WholeFile::create).transpose();
         Ok(Self { page: create(&asked.html)?, snapshot: create(&asked.snapshot)? })
@@ -214,7 +229,7 @@ impl Show for Replayed {
             "trace", "stack", "ops", "ns/op", "ns/hit", "peak live", "reserved", "ratio", "refused"
         )?;
         for row in &self.traces {
-            let name = std::path::Path::new(&row.trace).file_name().map_or(row.trace.clone(), |name| {
+            let name = Path::new(&row.trace).file_name().map_or(row.trace.clone(), |name| {
                 name.to_string_lossy().trim_end_matches(".gz").trim_end_matches(".csv").to_owned()
             });
             let hit = row.ns_per_hit.map_or("–".to_owned(), |ns| format!("{ns:.1}"));

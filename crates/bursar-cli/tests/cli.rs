@@ -319,3 +319,27 @@ fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
         assert_eq!(status_with("| true", words), Some(0), "{words}");
     }
 }
+
+/// A page or snapshot that would replace a trace, or the other, is refused before anything is written.
+#[test]
+fn what_is_written_replaces_no_trace() {
+    let folder = Folder::new("replace");
+    let log = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x1000,512,0\n";
+    let trace = folder.file("run.csv", log);
+    let elsewhere = folder.path("./run.csv");
+    let page = folder.path("page.html");
+    for arguments in [
+        vec!["--html", &trace],
+        vec!["--html", &elsewhere],
+        vec!["--snapshot", &trace],
+        vec!["--html", &page, "--snapshot", &page],
+    ] {
+        let output = bursar(&[&["replay", &trace, "--driver", "sim"], &arguments[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains("the same file"), "{}", text(&output.stderr));
+        assert_eq!(std::fs::read_to_string(&trace).expect("it is there"), log, "{arguments:?}");
+    }
+    assert!(bursar(&["replay", &trace, "--driver", "sim", "--html", &page]).status.success());
+    let output = bursar(&["replay", &trace, "--driver", "sim", "--limit", "0.5"]);
+    assert!(text(&output.stderr).contains("less than a byte"), "{}", text(&output.stderr));
+}

@@ -162,6 +162,54 @@ fn f6_files_are_added_up_and_times_their_factor() {
     assert!(text(&output.stderr).contains("there is no file"), "{}", text(&output.stderr));
 }
 
+/// What comes to nothing is either meant or a mistake, and never the same as not said.
+#[test]
+fn f6_nothing_is_not_the_same_as_not_said() {
+    let folder = Folder::new("nothing");
+    let (weights, empty) = (folder.file("weights", [0; 1000]), folder.file("empty", []));
+    for (arguments, said) in [
+        (format!("--per-worker @{empty}"), "is empty"),
+        (format!("--fixed @{empty}"), "is empty"),
+        (format!("--fixed @{empty}*1.2"), "is empty"),
+        ("--per-worker 0.5".to_owned(), "less than a byte"),
+        ("--fixed 0.5".to_owned(), "less than a byte"),
+        (format!("--fixed @{weights}*abc"), "the factor \"abc\" is no number"),
+        (format!("--per-worker @{weights}*-1"), "the factor \"-1\" is no number"),
+        (format!("--per-worker @{weights}*1.0000000001"), "more than 9 digits"),
+        ("--want 0".to_owned(), "0 is not in 1.."),
+        ("--devices 7 --per-worker 1".to_owned(), "--devices: none is asked"),
+    ] {
+        let output = folder.bursar(&format!("fit --available 1MiB {arguments}"));
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains(said), "{arguments}: {}", text(&output.stderr));
+        assert!(output.stdout.is_empty());
+    }
+    let output = folder.bursar("fit --available 0.5 --per-worker 1");
+    assert!(text(&output.stderr).contains("less than a byte"), "{}", text(&output.stderr));
+    for (arguments, shown) in [("--per-worker 0", "nothing, so as many"), ("", "not said, so as many")] {
+        let output = folder.bursar(&format!("fit --pool ram --available 1MiB --want 7 {arguments}"));
+        assert!(text(&output.stdout).contains(shown), "{arguments}: {}", text(&output.stdout));
+    }
+}
+
+/// A recording in which nothing was ever live says nothing about what a worker needs.
+#[test]
+fn f6_a_recording_without_memory_is_refused() {
+    let folder = Folder::new("idle");
+    let head = "Thread,Time,Action,Pointer,Size,Stream\n";
+    for rows in ["1,0,allocate failure,0x0,512,0\n", "1,0,free,0x1000,512,0\n"] {
+        let log = folder.file("idle.csv", format!("{head}{rows}"));
+        let output = folder.bursar(&format!("fit --available 1GiB --from-trace {log} --want 8"));
+        assert_eq!(output.status.code(), Some(2), "{rows}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains("allocates nothing"), "{}", text(&output.stderr));
+    }
+    let row = |n: u32| format!("1,0,allocate,{n:#x},{},0\n", 1u64 << 44);
+    let log = folder.file("vast.csv", format!("{head}{}", (1..9).map(row).collect::<String>()));
+    let output = folder.bursar(&format!("fit --available 1GiB --from-trace {log}"));
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("more than a device can have"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn a_recorded_log_says_what_a_worker_needs() {
     let folder = Folder::new("trace");

@@ -5,7 +5,7 @@ use crate::heap::Heap;
 use crate::log::{KEPT, Log};
 use crate::rng::mix;
 use crate::share::Share;
-use crate::world::{World, addresses};
+use crate::world::{ADDRESSES, World, addresses};
 use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, NumaNode, PciAddress};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -75,11 +75,11 @@ impl SimBuilder {
         self.devices(1, memory)
     }
 
-    /// `count` more devices, each with so much memory. The simulated addresses of one reach 32 TiB. A machine has 256 devices at
-    /// most; more are left out.
+    /// `count` more devices, each with so much memory: at most 32 TiB, which is as far as its addresses reach. A machine has 256
+    /// devices at most; more are left out.
     pub fn devices(mut self, count: usize, memory: Bytes) -> Self {
         let sizes = self.sizes.get_or_insert_default();
-        sizes.extend(std::iter::repeat_n(memory, count.min(DEVICES_MAX - sizes.len())));
+        sizes.extend(std::iter::repeat_n(memory.min(Bytes(ADDRESSES)), count.min(DEVICES_MAX - sizes.len())));
         self
     }
 

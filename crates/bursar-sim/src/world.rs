@@ -22,13 +22,15 @@ pub(crate) type Answer<T> = Result<T, Status>;
 
 /// How many addresses each device has; the upper half is for reservations.
 const SPAN: u64 = 1 << 46;
+/// How many addresses of a device are for allocations, and how many for reservations.
+pub(crate) const ADDRESSES: u64 = SPAN / 2;
 /// The first handle of a stream that was created; smaller ones are the default streams.
 const FIRST_STREAM: u64 = 0x10;
 
 /// The addresses of a device: those of allocations, and those of reservations.
 pub(crate) fn addresses(device: usize) -> (Range<u64>, Range<u64>) {
     let base = (device as u64 + 1) * SPAN;
-    (base..base + SPAN / 2, base + SPAN / 2..base + SPAN)
+    (base..base + ADDRESSES, base + ADDRESSES..base + SPAN)
 }
 
 /// A driver call in progress.

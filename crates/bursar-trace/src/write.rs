@@ -4,6 +4,7 @@ mod csv;
 mod jsonl;
 mod pickler;
 mod torch;
+mod whole;
 
 pub use csv::write_csv;
 pub use jsonl::write_jsonl;
@@ -13,7 +14,6 @@ use crate::format::is_gzip_path;
 use crate::{Event, Format, Layout, Limit, Reason, Trace, TraceError};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -21,7 +21,7 @@ use std::path::Path;
 const STEP_US: u64 = 10;
 
 /// Writes `trace` to `path` in the format of its name ([`Format::of_path`]), gzipped where that ends in `.gz`. Times are
-/// made up, ten microseconds apart; so are addresses.
+/// made up, ten microseconds apart; so are addresses. A file that is there already stays as it is if this fails.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("bursar-trace-write-{}.jsonl.gz", std::process::id()));
@@ -35,7 +35,7 @@ pub fn write(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
     let path = path.as_ref();
     let name = path.display().to_string();
     let format = Format::of_path(path).ok_or_else(|| TraceError::new(&name, Reason::UnknownExtension))?;
-    let written = File::create(path).and_then(|file| {
+    let written = whole::create(path, |file| {
         let mut file = BufWriter::with_capacity(1 << 18, file);
         if is_gzip_path(path) {
             let mut packed = BufWriter::with_capacity(1 << 16, GzEncoder::new(&mut file, Compression::default()));

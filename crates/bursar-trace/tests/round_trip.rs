@@ -155,3 +155,24 @@ fn a_trace_put_together_wrongly_is_an_error_and_not_a_panic() {
     };
     assert_eq!(full(1000), std::io::ErrorKind::WriteZero);
 }
+
+/// A file that cannot be written leaves what was there before, and nothing beside it.
+#[test]
+fn a_trace_that_cannot_be_written_replaces_nothing() {
+    let folder = std::env::temp_dir().join(format!("bursar-replace-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (good, event) = (bundled(), bundled().events[0]);
+    let wrong = Trace { events: vec![event, Event { block: 7, ..event }], blocks: 1, ..good.clone() };
+    for name in ["run.csv", "run.jsonl.gz", "run.pickle"] {
+        let path = folder.join(name);
+        assert!(write(&wrong, &path).is_err() && !path.exists(), "{name}: half a file is none");
+        write(&good, &path).expect("written");
+        let before = std::fs::read(&path).expect("a file");
+        assert!(write(&wrong, &path).is_err(), "{name}");
+        assert_eq!(std::fs::read(&path).expect("a file"), before, "{name}");
+        write(&good, &path).expect("written over");
+        assert_eq!(read(&path).expect("a trace").events, good.events);
+    }
+    assert_eq!(std::fs::read_dir(&folder).expect("a folder").count(), 3, "nothing is left beside them");
+    std::fs::remove_dir_all(&folder).expect("our own folder");
+}

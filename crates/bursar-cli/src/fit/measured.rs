@@ -25,10 +25,17 @@ impl Measured {
         let mut progress = Progress::new(2);
         progress.step(&format!("reading {}", path.display()));
         let trace = bursar::trace::open(path)?;
+        if trace.summary().peak_live == Bytes::ZERO {
+            let idle = "--from-trace: the recording allocates nothing, so it does not say what a worker needs";
+            return Err(Failure::Usage(idle));
+        }
         progress.step(&format!("replaying {}", path.display()));
         let room = trace.summary().peak_live.saturating_mul(4).max(Bytes::gib(80));
         let driver = Counted::new(Sim::builder().immediate().devices(1, room).build());
         let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
+        if trace.summary().peak_live > context.facts().total {
+            return Err(Failure::Usage("--from-trace: the recording needs more than a device can have"));
+        }
         let memory = StackName::Pool.build(&context, None, &Statistics::default())?;
         let cost = Replay::of(&trace, &context)?.run(&*memory, &driver)?;
         let (peak_live, peak_pool) = (cost.peak_live.get(), cost.peak_reserved.get());

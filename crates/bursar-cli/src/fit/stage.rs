@@ -1,6 +1,6 @@
 //! The options that say what a stage wants: those of `bursar fit`, and of `bursar run` too.
 
-use super::amount::Amount;
+use super::amount::{Amount, given};
 use super::measured::Measured;
 use crate::output::{BAD, FAINT, Failure, say};
 use bursar::driver::OpenedDriver;
@@ -25,14 +25,14 @@ pub(crate) struct Stage {
     /// Take what each worker needs from a recorded allocation log: its peak through the pool.
     #[arg(long, value_name = "LOG", conflicts_with = "per_worker")]
     from_trace: Option<PathBuf>,
-    /// How many workers there should be.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// How many workers there should be: at least one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) want: u64,
     /// The fraction of what is available that may be used.
     #[arg(long, value_name = "FRACTION", default_value_t)]
     pub(crate) headroom: Headroom,
     /// What is available, whatever the machine says.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = given)]
     pub(crate) available: Option<Bytes>,
     /// The devices that may be used, by number or UUID; all of them by default.
     #[arg(long, value_name = "GPU,…", value_delimiter = ',')]
@@ -54,6 +54,16 @@ impl Stage {
     /// The recording that workers are measured by, replayed.
     pub(crate) fn measured(&self) -> Result<Option<Measured>, Failure> {
         self.from_trace.as_deref().map(Measured::replay).transpose()
+    }
+
+    /// Whether only some devices may be used.
+    pub(crate) fn names_devices(&self) -> bool {
+        !self.devices.is_empty()
+    }
+
+    /// Whether anybody said what a worker needs, be it nothing.
+    pub(crate) fn says_per_worker(&self) -> bool {
+        self.per_worker.is_some() || self.from_trace.is_some()
     }
 
     /// What the library is asked, on the devices of `opened`.

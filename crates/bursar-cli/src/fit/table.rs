@@ -16,7 +16,7 @@ impl Show for Fitted {
             writeln!(out, "  {FAINT}{}: {live} live at the peak, {pool} through the pool{FAINT:#}", measured.trace)?;
         }
         match &plan.places[..] {
-            [_] => arithmetic(plan, out)?,
+            [_] => arithmetic(self, out)?,
             _ => devices(plan, out)?,
         }
         let style = if self.overflow { BAD } else { GOOD };
@@ -34,7 +34,8 @@ fn row(out: &mut dyn Write, name: &str, value: impl std::fmt::Display, why: &str
 }
 
 /// One place: each number with how it came about.
-fn arithmetic(plan: &Plan, out: &mut dyn Write) -> Result<()> {
+fn arithmetic(fitted: &Fitted, out: &mut dyn Write) -> Result<()> {
+    let plan = &fitted.plan;
     let (place, need) = (&plan.places[0], &plan.need);
     let (available, budget) = (place.seat.available, place.budget);
     let on = place.seat.device.map_or(String::new(), |device| format!("on {device}"));
@@ -42,6 +43,7 @@ fn arithmetic(plan: &Plan, out: &mut dyn Write) -> Result<()> {
     row(out, "budget", budget, &format!("{available} × {}", need.headroom))?;
     row(out, "shared", need.fixed, "")?;
     let division = match need.per_worker {
+        Bytes::ZERO if fitted.says_per_worker => "nothing, so as many as are wanted".to_owned(),
         Bytes::ZERO => "not said, so as many as are wanted".to_owned(),
         _ if need.fixed > budget => "what is shared is too much by itself".to_owned(),
         each => {
