@@ -1,7 +1,7 @@
 //! The command as its users meet it.
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn bursar(arguments: &[&str]) -> Output {
@@ -269,13 +269,11 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// The status of `bursar` with these words, started by a shell that does this with its files.
-fn status_with(files: &str, words: &str) -> Option<i32> {
-    let folder = std::env::temp_dir().join(format!("bursar-cli-files-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
+/// The status of `bursar` with these words, started by a shell that does this with its files, and with ledgers in `folder`.
+fn status_with(folder: &Path, files: &str, words: &str) -> Option<i32> {
     let script = format!("exec {} {words} {files}", env!("CARGO_BIN_EXE_bursar"));
     let mut command = Command::new("sh");
-    command.args(["-c", &script]).env("BURSAR_LEDGER_DIR", &folder).env("BURSAR_DRIVER", "sim");
+    command.args(["-c", &script]).env("BURSAR_LEDGER_DIR", folder).env("BURSAR_DRIVER", "sim");
     command.env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().expect("a shell").code()
 }
@@ -303,6 +301,9 @@ fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
         "help",
         "--version",
     ];
+    let folder = std::env::temp_dir().join(format!("bursar-cli-files-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let status_with = |files, words| status_with(&folder, files, words);
     for words in commands {
         let status = status_with("", words);
         assert!(matches!(status, Some(0..=3)), "{words}: {status:?}");
@@ -318,6 +319,7 @@ fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
         // Whoever has seen enough is no error.
         assert_eq!(status_with("| true", words), Some(0), "{words}");
     }
+    std::fs::remove_dir_all(&folder).expect("a folder");
 }
 
 /// A page or snapshot that would replace a trace, or the other, is refused before anything is written.

@@ -99,6 +99,10 @@ impl Crew {
         while self.is_busy() {
             self.start_next(template);
             self.stand();
+            if !self.is_busy() {
+                // What could not be started was the last, and nothing would wake us.
+                break;
+            }
             let event = self.next(&events);
             let _taken = hands.take();
             event.into_iter().for_each(|event| self.hear(event));
@@ -167,8 +171,8 @@ impl Crew {
 
     fn hear(&mut self, event: Event) {
         match event {
-            Event::Signal(SIGCHLD) => (),
-            Event::Signal(SIGTSTP) => self.stop_with_workers(),
+            // `bursar run` is what a user stops.
+            Event::Signal(SIGCHLD | SIGTSTP | SIGCONT) => (),
             Event::Order(SIGTSTP) => self.pause(),
             Event::Order(SIGCONT) => self.go_on(),
             Event::Signal(signal) | Event::Order(signal) => {
@@ -344,13 +348,6 @@ impl Crew {
             worker.signal(Signal::CONT);
         }
         self.pump.go_on();
-    }
-
-    /// Stops with the workers, and goes on with them.
-    fn stop_with_workers(&mut self) {
-        self.pause();
-        let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
-        self.go_on();
     }
 
     fn stand(&self) {

@@ -50,23 +50,34 @@ fn adopts_orphans() -> bool {
 /// Passes signals on until the keeper has ended, and stops when told to.
 fn pass_on(signals: &Receiver<i32>, line: &Line, keeper: Pid) -> io::Result<WaitStatus> {
     loop {
-        match signals.recv().unwrap_or(SIGCHLD) {
-            SIGCHLD => {
-                while let Some((pid, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? {
-                    match pid == keeper {
-                        // A keeper that stands still keeps nothing.
-                        true if status.stopped() => drop(kill_process(keeper, Signal::CONT)),
-                        true => return Ok(status),
-                        false => (),
-                    }
-                }
-            }
-            SIGTSTP => {
-                line.send(SIGTSTP);
-                let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
-                line.send(SIGCONT);
-            }
-            signal => line.send(signal),
+        let mut heard = vec![signals.recv().unwrap_or(SIGCHLD)];
+        heard.extend(signals.try_iter());
+        if let Some(status) = ended(keeper)? {
+            return Ok(status);
+        }
+        // However often it was told to, it stops once, and not if it was told to go on since: one SIGCONT continues it.
+        let last = heard.iter().rfind(|signal| matches!(**signal, SIGTSTP | SIGCONT));
+        if last == Some(&SIGTSTP) {
+            line.send(SIGTSTP);
+            let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+            line.send(SIGCONT);
+        }
+        heard
+            .into_iter()
+            .filter(|signal| !matches!(*signal, SIGCHLD | SIGTSTP | SIGCONT))
+            .for_each(|signal| line.send(signal));
+    }
+}
+
+/// How the keeper ended, if it has.
+fn ended(keeper: Pid) -> io::Result<Option<WaitStatus>> {
+    while let Some((pid, status)) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)? {
+        match pid == keeper {
+            // A keeper that stands still keeps nothing.
+            true if status.stopped() => drop(kill_process(keeper, Signal::CONT)),
+            true => return Ok(Some(status)),
+            false => (),
         }
     }
+    Ok(None)
 }

@@ -54,7 +54,11 @@ fn kept(crew: Pid, parent: Pid, events: &Receiver<()>) -> Option<WaitStatus> {
     let mut until = None;
     loop {
         loop {
-            match wait(WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                // A crew that stands still ends nobody.
+                Ok(Some((pid, status))) if pid == crew && status.stopped() => {
+                    let _ = kill_process(crew, Signal::CONT);
+                }
                 Ok(Some((pid, status))) if pid == crew => return Some(status),
                 Ok(Some(_)) => (),
                 Ok(None) => break,

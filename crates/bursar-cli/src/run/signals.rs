@@ -1,6 +1,6 @@
 //! Signals, as values in a queue.
 
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::{Handle, Signals};
 use std::io;
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ impl Watch {
     pub(crate) fn start(tell: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
         let ignored = ignored();
         let heard = ENDING.into_iter().chain([SIGTSTP]).filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        let mut signals = Signals::new(heard.chain([SIGCHLD]))?;
+        let mut signals = Signals::new(heard.chain([SIGCHLD, SIGCONT]))?;
         let handle = signals.handle();
         let listen = move || signals.forever().for_each(tell);
         let thread = std::thread::Builder::new().name("signals".into()).spawn(listen)?;

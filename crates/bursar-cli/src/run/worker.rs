@@ -146,9 +146,14 @@ impl Worker {
         self.signal(Signal::KILL);
     }
 
-    /// Whether its group has gone with its first process, or since.
+    /// Whether its group has gone with its first process, or since; what only other users may end counts as gone when its time
+    /// is over.
     pub(crate) fn has_gone(&self) -> bool {
-        self.is_replaced() || self.group().is_none_or(|group| test_kill_process_group(group) == Err(Errno::SRCH))
+        match self.group().map(test_kill_process_group) {
+            None | Some(Err(Errno::SRCH)) => true,
+            Some(Err(Errno::PERM)) => self.kill_at.is_none(),
+            Some(_) => self.is_replaced(),
+        }
     }
 
     /// What is known of it when it is over.

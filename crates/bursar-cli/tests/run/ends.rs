@@ -2,7 +2,7 @@
 
 use super::Named;
 use super::rig::{PATIENCE, Rig, Running, end};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, prlimit, waitpid};
 use std::io::Read;
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("asking_twice_kills_at_once", asking_twice_kills_at_once),
     ("fail_fast_ends_the_others", fail_fast_ends_the_others),
     ("workers_that_failed_are_started_again_so_often_as_was_said", workers_are_started_again),
+    ("a_worker_that_cannot_be_started_again_ends_the_run", a_worker_that_cannot_be_started_again),
     ("l6_a_worker_that_is_killed_leaves_nothing", a_worker_that_is_killed_leaves_nothing),
     ("what_a_worker_leaves_behind_is_ended", what_a_worker_leaves_behind_is_ended),
     ("l6_a_run_that_is_killed_takes_its_workers_along", a_run_that_is_killed_takes_its_workers_along),
@@ -101,6 +102,20 @@ fn workers_are_started_again(rig: &Rig) {
     assert!(ended.has("1 of 2 workers failed: worker 1 ended with status 1"), "{ended:?}");
     let ended = end(rig.run("--per-worker 1GiB --restart 3", &["no-such-command"]));
     assert_eq!((ended.code(), ended.count("started again")), (2, 0), "{ended:?}");
+}
+
+/// Nothing is left to wait for, and nothing happens any more that could wake the run.
+fn a_worker_that_cannot_be_started_again(rig: &Rig) {
+    let gate = rig.gate("gate");
+    let mut run = Running::start(rig.shell("--per-worker 1GiB --restart 1", "echo crew $PPID; cat gate; exit 1"));
+    let crew = run.line("crew ").rsplit(' ').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    // Those of standard input, output and error, which it has.
+    let no_more_files = Rlimit { current: Some(3), maximum: Some(3) };
+    prlimit(crew, Resource::Nofile, no_more_files).expect("it is ours");
+    drop(gate);
+    let ended = run.end();
+    assert_eq!(ended.code(), 3, "{ended:?}");
+    assert!(ended.has("sh could not be started: Too many open files"), "{ended:?}");
 }
 
 fn a_worker_that_is_killed_leaves_nothing(rig: &Rig) {

@@ -11,6 +11,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("f7_whichever_processes_of_a_run_are_killed_it_leaves_nothing", whichever_processes_are_killed),
     ("f7_whichever_two_are_killed_at_any_moment_nothing_is_left", whichever_two_at_any_moment),
     ("f7_a_run_that_is_killed_while_it_is_stopped_leaves_nothing", killed_while_it_is_stopped),
+    ("a_crew_that_is_stopped_goes_on_and_ends_when_told_to", a_crew_that_is_stopped_goes_on),
     ("a_run_that_is_told_to_end_at_any_moment_ends", told_to_end_at_any_moment),
     ("whoever_signals_all_processes_of_a_run_has_asked_once", signalling_all_asks_once),
     ("f7_what_was_there_before_a_run_is_left_alone", what_was_there_before_is_left_alone),
@@ -156,6 +157,14 @@ fn killed_while_it_is_stopped(rig: &Rig) {
             wait_until_nothing_is_left(rig, &format!("{stopped} was stopped and {killed} killed"));
         }
     }
+}
+
+fn a_crew_that_is_stopped_goes_on(rig: &Rig) {
+    let mut run = Running::start(rig.shell("--per-worker 1GiB", "kill -STOP $PPID; echo stopped; exec sleep 8888"));
+    run.line("stopped");
+    kill_process(role(rig, "run:keeper"), Signal::STOP).expect("it runs");
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().code(), 143);
 }
 
 fn told_to_end_at_any_moment(rig: &Rig) {

@@ -143,19 +143,17 @@ fn with_files(rig: &Rig, command: &Command, files: &str) -> Command {
     shell
 }
 
+/// A worker that has its run end: the parent of the crew is the keeper, and the keeper's is `bursar run`.
+const HANGS_UP: &str = "keeper=$(cut -d ' ' -f 4 /proc/$PPID/stat); echo err >&2; \
+                        kill -HUP $(cut -d ' ' -f 4 /proc/$keeper/stat); exec sleep 8888";
+
 fn what_cannot_be_said_changes_no_status(rig: &Rig) {
     let cases = [
         (rig.shell("--per-worker 1GiB --want 2", "echo out; echo err >&2"), 0),
         (rig.shell("--per-worker 1GiB --want 2 --json", "echo out; echo err >&2"), 0),
         (rig.shell("--per-worker 1GiB --want 2", "exit 7"), 1),
         (rig.shell("--per-worker 81GiB", "true"), 1),
-        (
-            rig.shell(
-                "--per-worker 1GiB --want 2",
-                "echo err >&2; kill -HUP $(ps -o ppid= -p $PPID | xargs ps -o ppid= -p)",
-            ),
-            129,
-        ),
+        (rig.shell("--per-worker 1GiB --want 2", HANGS_UP), 129),
         (rig.run("--per-worker 1GiB", &["no-such-command"]), 2),
         (rig.run("--pool ram --fixed 60GiB --available 64GiB --per-worker 4GiB", &["true"]), 0),
         (rig.run("--per-worker lots", &["true"]), 2),
