@@ -1,6 +1,10 @@
 //! What all layers of one device share.
 #![allow(unsafe_code)]
 
+mod adopted;
+
+pub use adopted::AdoptedStream;
+
 use crate::remains::LeftBehind;
 use crate::stream::{Held, StreamTable};
 use crate::unordered::Unordered;
@@ -227,7 +231,7 @@ impl DeviceContext {
     /// `raw` is a live stream of this device until the adoption has been dropped.
     pub unsafe fn adopt_stream(self: &Arc<Self>, raw: RawStream) -> Result<AdoptedStream> {
         let stream = self.streams.adopt(raw)?;
-        Ok(AdoptedStream { context: self.clone(), stream })
+        Ok(AdoptedStream::new(self.clone(), stream))
     }
 
     /// The driver's handle of a stream that may be used here, for the driver and other libraries. Whoever has it can
@@ -364,6 +368,17 @@ impl DeviceContext {
         Ok(progress)
     }
 
+    /// Whether everything has run that was submitted to the stream so far; it may have ended. Where `patience` is
+    /// [`Duration::MAX`], waits until it has.
+    pub fn has_run(&self, stream: Stream, patience: Duration) -> Result<bool> {
+        let stream = self.lasting(stream)?;
+        self.check_use(stream)?;
+        match patience {
+            Duration::MAX => self.synchronize(stream).map(|()| true),
+            _ => self.query(stream).map(Progress::is_complete),
+        }
+    }
+
     /// Whether the driver wants to know which ranges are blocks; what [`note`](Self::note) asks first.
     #[inline]
     pub const fn listens(&self) -> bool {
@@ -471,43 +486,5 @@ impl fmt::Debug for DeviceContext {
             .field("driver", &format_args!("{}", self.driver.describe()))
             .field("left_behind", &self.left_behind())
             .finish_non_exhaustive()
-    }
-}
-
-/// A foreign stream that may be used here until this is dropped.
-///
-/// ```
-/// # use bursar_core::*;
-/// # use std::sync::Arc;
-/// # fn show(context: &Arc<DeviceContext>, raw: RawStream) -> Result<()> {
-/// // SAFETY: `raw` outlives the adoption.
-/// let adopted = unsafe { context.adopt_stream(raw)? };
-/// assert_eq!(context.resolve(adopted.stream())?, raw);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct AdoptedStream {
-    context: Arc<DeviceContext>,
-    stream: Stream,
-}
-
-impl AdoptedStream {
-    /// The stream.
-    pub const fn stream(&self) -> Stream {
-        self.stream
-    }
-}
-
-impl Drop for AdoptedStream {
-    fn drop(&mut self) {
-        if let Some(raw) = self.context.streams.release(self.stream) {
-            self.context.inherit(self.stream, raw);
-            for member in self.context.members() {
-                member.stream_ends(self.stream, raw);
-            }
-            self.context.clocks.forget(self.stream);
-            self.context.streams.vacate(self.stream);
-        }
     }
 }

@@ -48,7 +48,9 @@ impl DeviceContext {
     /// ```
     pub fn order_after(&self, first: Stream, then: Stream) -> Result<()> {
         match self.order(first, then) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => self.order(self.heir_of(first)?, then),
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) if self.has_ended(first) => {
+                self.order(self.heir_of(first)?, then)
+            }
             ordered => ordered,
         }
     }

@@ -244,17 +244,6 @@ impl Remains for LeftPieces {
 }
 
 impl DeviceContext {
-    /// Whether everything that a stream was given has run; with all patience, waits until it has.
-    fn has_run(&self, stream: Stream, patience: Duration) -> Result<bool> {
-        let stream = self.lasting(stream)?;
-        if patience == Duration::MAX {
-            return self.synchronize(stream).map(|()| true);
-        }
-        self.query(stream).map(|progress| progress.is_complete())
-    }
-}
-
-impl DeviceContext {
     /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at once.
     /// Whoever reads it on another stream, or frees the block on one, is ordered after this.
     ///

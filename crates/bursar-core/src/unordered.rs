@@ -7,7 +7,8 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    Bytes, DeviceContext, DevicePtr, DriverError, MIN_ALIGN, RawEvent, RawStream, Remains, Result, Status, Stream,
+    Bytes, DeviceContext, DevicePtr, DriverError, Error, MIN_ALIGN, RawEvent, RawStream, Remains, Result, Status,
+    Stream,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -112,6 +113,16 @@ impl DeviceContext {
     /// asked by members when they hear that a stream ends, and before what was freed on one is used again.
     pub fn unordered(&self, ended: Stream) -> Option<DriverError> {
         self.unordered.error(ended)
+    }
+
+    /// The driver's failure behind a free on `stream` that was refused with `error`: one to order it, or to have anything
+    /// come after the stream if that has ended. `None` where the stream does not belong there: then the block goes back.
+    pub fn failed_order(&self, error: &Error, stream: Stream) -> Option<DriverError> {
+        match (self.is_own(stream), self.has_ended(stream)) {
+            (true, true) => self.heir_of(stream).err()?.driver_error(),
+            (true, false) => error.driver_error(),
+            (false, _) => None,
+        }
     }
 
     /// Puts streams in order that ended without: by their events where they have one. Where `patience` is

@@ -334,10 +334,8 @@ impl<F: FrameSource> Pool<F> {
     /// caller's business.
     #[cold]
     fn accept_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
-        let Some(failed) = error.driver_error() else { return Err(Refused { block, error }) };
-        if let Err(error) = self.context.hold(stream) {
-            return Err(Refused { block, error });
-        }
+        let failed = self.context.failed_order(&error, stream).filter(|_| self.is_own(&block));
+        let Some(failed) = failed else { return Err(Refused { block, error }) };
         self.context.fault().record(failed);
         let (Kept { at, len }, home) = (kept(&block), block.stream());
         self.middle().limbo.push(Limbo { at, len, home, stream, untold: Some(block.ptr()) });

@@ -19,8 +19,16 @@ use std::time::Duration;
 
 const GPU: DeviceId = DeviceId(0);
 const FAILS: Status = Status::Other { code: 999, name: "CUDA_ERROR_UNKNOWN", sticky: false };
-/// What orders streams, and what tells how far they are.
-const ORDERING: [Call; 6] = [
+/// What orders streams, what tells how far they are, and what gives memory back.
+const FAILING: [Call; 14] = [
+    Call::StreamCreate,
+    Call::StreamIsCapturing,
+    Call::EventSynchronize,
+    Call::Allocate,
+    Call::Free,
+    Call::FreeAsync,
+    Call::PagesUnmap,
+    Call::PagesRelease,
     Call::EventCreate,
     Call::EventRecord,
     Call::StreamSynchronize,
@@ -68,7 +76,7 @@ impl Program {
         for _ in 0..60 {
             self.step();
         }
-        self.finish();
+        if self.dice.below(3) == 0 { self.drop_first() } else { self.finish() }
     }
 
     fn step(&mut self) {
@@ -79,9 +87,9 @@ impl Program {
             10 => self.adopt(),
             11..13 if !self.adopted.is_empty() => self.end(),
             13 => self.fail_or_heal(),
-            14 => drop(self.context.trim()),
+            14 => _ = self.context.trim(),
             15 => drop(self.memory.reap()),
-            _ => drop(self.sim.step()),
+            _ => _ = self.sim.step(),
         }
     }
 
@@ -90,8 +98,9 @@ impl Program {
         if !self.is_failing {
             return self.faults.heal();
         }
-        for call in ORDERING {
-            if self.dice.below(3) > 0 {
+        let most = 1 + self.dice.below(4);
+        for call in FAILING {
+            if self.dice.below(4) < most {
                 self.faults.fail_always(call, FAILS);
             }
         }
@@ -187,6 +196,25 @@ impl Program {
         drop(adopted);
         // SAFETY: made in `adopt`, and its adoption has ended.
         unsafe { self.sim.stream_destroy(GPU, raw) }.expect("the simulator works");
+    }
+
+    /// The stack is dropped while calls may be failing; once they do not, everything is back.
+    fn drop_first(mut self) {
+        (0..self.live.len()).for_each(|_| self.free());
+        assert!(self.live.is_empty(), "a free that fails is kept");
+        while !self.adopted.is_empty() {
+            self.end();
+        }
+        let Self { sim, context, memory, faults, mut dice, .. } = self;
+        drop(memory);
+        faults.heal();
+        sim.settle();
+        if dice.below(2) == 0 {
+            context.trim();
+        }
+        drop((context, faults));
+        sim.assert_clean();
+        assert!(sim.leaks().is_empty(), "{}", sim.leaks());
     }
 
     /// Nothing fails any more: everything runs, everything is freed, and everything is back.

@@ -3,9 +3,10 @@
 mod common;
 
 use bursar_core::{
-    Build, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Stack, Status, Stream, leaf, tag,
+    Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, DriverError, Error, Holder, Stack,
+    Status, Stream, leaf, tag,
 };
-use bursar_memory::{Failure, GlobalDeviceBudget, OnFailure, Verdict};
+use bursar_memory::{Failure, GlobalDeviceBudget, Guard, OnFailure, PagePool, Verdict};
 use bursar_sim::{Call, Faults, Sim};
 use common::{Dice, context};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -223,4 +224,33 @@ fn g4_threads_evict_for_each_other() {
     }
     memory.reap_blocking(Duration::MAX).expect("the device works");
     assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);
+}
+
+/// A free that failed for want of memory is reported by the next request, not taken for a want of memory of that one.
+#[test]
+fn r6_a_remembered_want_of_memory_is_reported_and_not_tried_again() {
+    let (context, stream) = desk();
+    let fault = DriverError::new("free", DeviceId(0), Status::OutOfMemory);
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let retry = OnFailure::new(move |_| {
+        count.fetch_add(1, SeqCst);
+        Verdict::Retry
+    });
+    let stacks: [Arc<dyn DeviceMemoryResource>; 3] = [
+        Arc::new(Stack::new().layer(retry).over(leaf::Async).build(&context).expect("a stack")),
+        Arc::new(Stack::new().layer(Guard::default()).over(leaf::Async).build(&context).expect("a stack")),
+        Arc::new(Stack::new().layer(PagePool::default()).over(leaf::Frames).build(&context).expect("a stack")),
+    ];
+    for memory in stacks {
+        // A guard has something in quarantine to give up.
+        let block = memory.allocate(1000, 256, stream, tag!("kept")).expect("there is room");
+        memory.deallocate(block, stream).expect("its own");
+        context.fault().record(fault);
+        let reported = memory.allocate(9 << 20, 256, stream, tag!("next")).map(drop);
+        assert_eq!(reported, Err(fault.into()), "{memory:?}");
+        let block = memory.allocate(9 << 20, 256, stream, tag!("next")).expect("it is reported once");
+        memory.deallocate(block, stream).expect("its own");
+    }
+    assert_eq!(asked.load(SeqCst), 0, "nobody was asked for memory");
 }

@@ -203,16 +203,10 @@ impl DeviceMemoryResource for AsyncMemory {
         let held = match self.hold_ordered(&block, stream) {
             Ok(held) => held,
             Err(error) => {
-                return match (error.driver_error(), context.hold(stream)) {
-                    // The driver cannot order it now.
-                    (Some(failed), Ok(_)) => {
-                        let untold = Some(block.ptr());
-                        self.stuck.keep(context, StuckFree { base, granted, stream, home, untold }, failed);
-                        Ok(())
-                    }
-                    (Some(_), Err(error)) => Err(Refused { block, error }),
-                    (None, _) => Err(Refused { block, error }),
-                };
+                let Some(failed) = context.failed_order(&error, stream) else { return Err(Refused { block, error }) };
+                let untold = Some(block.ptr());
+                self.stuck.keep(context, StuckFree { base, granted, stream, home, untold }, failed);
+                return Ok(());
             }
         };
         // SAFETY: the block is this leaf's and is consumed here.

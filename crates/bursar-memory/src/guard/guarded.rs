@@ -122,7 +122,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Guarded<R> {
         // Where the driver cannot even answer, the free itself meets the same failure, and is kept below.
         let ordered = match keeper.ordered(&block, stream) {
             Ok(()) => true,
-            Err(Error::Driver(_)) => false,
+            Err(error) if error.driver_error().is_some() => false,
             Err(error) => {
                 keeper.live.put(watched);
                 return Err(Refused { block, error });

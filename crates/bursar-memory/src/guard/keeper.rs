@@ -161,9 +161,14 @@ impl<R: DeviceMemoryResource> Keeper<R> {
             Ok(()) => kept.filled = None,
             Err(error) => self.remember(error),
         }
-        let Kept { whole, stream, filled, ptr, generation, reported } = kept;
-        if let Err(Refused { block: whole, .. }) = self.inner.deallocate(whole, stream) {
-            self.quarantine.keep_stuck(Kept { whole, stream, filled, ptr, generation, reported });
+        let Kept { mut whole, mut stream, filled, ptr, generation, reported } = kept;
+        while let Err(Refused { block, .. }) = self.inner.deallocate(whole, stream) {
+            whole = block;
+            match self.context().lasting(stream) {
+                // There is an order by now.
+                Ok(heir) if heir != stream => stream = heir,
+                _ => return self.quarantine.keep_stuck(Kept { whole, stream, filled, ptr, generation, reported }),
+            }
         }
     }
 

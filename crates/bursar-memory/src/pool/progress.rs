@@ -59,13 +59,11 @@ impl Shelf {
     /// Finds out, without waiting, what everyone may have by now. A stream that cannot be asked does not keep the others
     /// from being asked.
     pub(super) fn look_everywhere(&self, context: &DeviceContext) -> Result<(), DriverError> {
-        let (lanes, has_limbo) = {
-            let middle = self.middle();
-            (middle.busy_lanes(), !middle.limbo.is_empty())
-        };
+        let has_limbo = !self.middle().limbo.is_empty();
         if has_limbo {
             self.leave_limbo(context);
         }
+        let lanes = self.middle().busy_lanes();
         let mut outcome = Ok(());
         for lane in lanes {
             outcome = outcome.and(self.ask(context, lane));
@@ -90,7 +88,9 @@ impl Shelf {
 
     fn free_in_order(&self, context: &DeviceContext, limbo: &mut Limbo) -> Result<()> {
         let stream = context.lasting(limbo.stream)?;
-        if limbo.home != stream {
+        let has_run = |stream| context.has_run(stream, Duration::ZERO).unwrap_or(false);
+        let is_over = has_run(limbo.home) && has_run(stream);
+        if !is_over && limbo.home != stream {
             context.order_after(limbo.home, stream)?;
         }
         let held = context.hold_for_free(stream)?;

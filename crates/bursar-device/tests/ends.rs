@@ -1,0 +1,68 @@
+//! R6: whatever call fails in the life of a device, its buffers and its streams, nothing is touched early and nothing is
+//! left behind for good, in whichever order they are dropped.
+
+use bursar_core::{Build, DeviceId, Error, Result, Stack, Status, leaf, tag};
+use bursar_device::Gpu;
+use bursar_memory::PagePool;
+use bursar_sim::{Call, Faults, Sim};
+use std::sync::Arc;
+
+const GPU0: DeviceId = DeviceId(0);
+const FAILS: Status = Status::Other { code: 999, name: "CUDA_ERROR_UNKNOWN", sticky: false };
+
+/// Buffers that two streams use, dropped after their leases, or after the last handle of the device.
+fn life(faults: &Arc<Faults>, stack: &impl Build, leases_first: bool) -> Result<()> {
+    let gpu = Gpu::open(faults.clone(), GPU0, stack)?;
+    let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
+    let mut buffers = Vec::new();
+    for len in [100, 1 << 20, 3 << 20] {
+        let mut buffer = gpu.buffer::<u8>(len, &a, tag!("life"))?;
+        a.submit(|work| work.fill(&mut buffer, 1))?;
+        b.submit(|work| work.fill(&mut buffer, 2))?;
+        buffer.free_on(&b)?;
+        buffers.push(buffer);
+    }
+    let read = b.submit(|work| work.read_back(&buffers[0]))?;
+    assert_eq!(read.wait()?, [2; 100]);
+    if leases_first {
+        drop((a, b, gpu));
+        drop(buffers);
+    } else {
+        drop(buffers);
+        drop((gpu, b, a));
+    }
+    Ok(())
+}
+
+fn fails_anywhere(stack: &impl Build) {
+    for call in Call::ALL.iter().copied().filter(|call| call.can_fail()) {
+        for nth in 1..300 {
+            let sim = Sim::seeded(nth);
+            let faults = Faults::new(sim.clone());
+            faults.fail_nth(call, nth, FAILS);
+            let lived = life(&faults, stack, nth % 2 == 0);
+            let of_driver = |error: &Error| error.driver_error().is_some();
+            assert!(lived.as_ref().err().is_none_or(of_driver), "{call} number {nth}: {lived:?}");
+            sim.assert_clean();
+            assert!(sim.leaks().is_empty(), "{call} number {nth}: {}", sim.leaks());
+            if faults.calls(call) < nth {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn r6_one_failure_anywhere_in_the_life_of_a_device_over_a_pool_leaves_nothing() {
+    fails_anywhere(&Stack::new().layer(PagePool::default()).over(leaf::Frames));
+}
+
+#[test]
+fn r6_one_failure_anywhere_in_the_life_of_a_device_over_the_drivers_pool_leaves_nothing() {
+    fails_anywhere(&Stack::new().over(leaf::Async));
+}
+
+#[test]
+fn r6_one_failure_anywhere_in_the_life_of_a_device_over_direct_memory_leaves_nothing() {
+    fails_anywhere(&Stack::new().over(leaf::Direct));
+}
