@@ -117,7 +117,7 @@ pub(crate) fn replay(opened: &OpenedDriver, asked: &Asked) -> Result<Replayed, F
     Ok(Replayed { driver: opened.driver.describe(), limit: asked.limit.map(Bytes::get), traces: rows, html, snapshot })
 }
 
-/// Where a file is or would be, whatever it is called.
+/// Returns where a file is or would be, whatever it is called.
 fn place_of(path: &Path) -> PathBuf {
     let (folder, name) = (path.parent().unwrap_or(path), path.file_name());
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };

@@ -94,7 +94,7 @@ impl World {
         span.bytes == 0 || self.memory.iter().any(is_inside)
     }
 
-    /// What a driver that checks every range answers.
+    /// Returns the answer of a driver that checks every range.
     fn expected(&self, call: Call) -> Result<(), Status> {
         let is_good = match call {
             Call::Fill(pattern, span) => {

@@ -37,7 +37,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The field in a column that need not be there. One that is empty says nothing, unless it is in quotes.
+    /// Returns the field in a column that need not be there. One that is empty says nothing, unless it is in quotes.
     fn get(&self, column: Option<usize>) -> Option<&'a [u8]> {
         let column = column.filter(|&column| column < self.count)?;
         let field = self.fields[column];
@@ -89,7 +89,7 @@ impl<R: Read> Rows for CsvRows<R> {
     }
 }
 
-/// Gives the next row to `read`, with where it is and its text; `None` where there is none.
+/// Gives the next row to `read`, with its place and its text. Returns `None` where there is none.
 fn next_row<R: Read, T>(
     lines: &mut Lines<R>,
     read: impl FnOnce(Place, &Row<'_>, &[u8]) -> Result<T, Reason>,
@@ -145,7 +145,7 @@ fn read_row(
     Ok(())
 }
 
-/// Splits a line with no quote in it into its fields; `None` where there is one.
+/// Splits a line into its fields. Returns `None` where there is a quote in it.
 #[inline]
 fn plain_fields(line: &[u8]) -> Option<Row<'_>> {
     let (mut row, mut start) = (Row::default(), 0);
@@ -194,7 +194,7 @@ enum Quotes {
 }
 
 impl Quotes {
-    /// Goes on by one byte, and answers whether it belongs to the text of the field.
+    /// Goes on by one byte. Returns whether it belongs to the text of the field.
     fn pass(&mut self, byte: u8) -> bool {
         let (next, is_text) = match (*self, byte) {
             (Self::Open, b'"') => (Self::Closing, false),
@@ -208,7 +208,7 @@ impl Quotes {
         is_text
     }
 
-    /// Goes on by a line, and answers whether the next one belongs to the same row.
+    /// Goes on by a line. Returns whether the next one belongs to the same row.
     fn is_open_after(&mut self, line: &[u8]) -> bool {
         for &byte in line {
             self.pass(byte);
@@ -224,7 +224,7 @@ struct Unquoted {
     is_quoted: bool,
 }
 
-/// The fields of a row: commas and line ends in quotes do not count, and `""` there is a quote. A quote that does not begin
+/// Returns the fields of a row: commas and line ends in quotes do not count, and `""` there is a quote. A quote that does not begin
 /// a field is a character like any other.
 fn unquote(record: &[u8]) -> Vec<Unquoted> {
     let (mut fields, mut field, mut quotes) = (Vec::new(), Unquoted::default(), Quotes::default());

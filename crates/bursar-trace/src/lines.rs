@@ -44,8 +44,8 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The line last given out and as many after it as `goes_on` wants, as one record with the line ends between them.
-    /// `goes_on` is given each line in turn, its end included. `None` where the file ends first, or where the record is longer
+    /// Returns the line last given out and as many after it as `goes_on` wants, as one record with the line ends between them.
+    /// `goes_on` is given each line in turn, its end included. Returns `None` where the file ends first, or where the record is longer
     /// than [`MAX_LINE`].
     pub(crate) fn join(&mut self, mut goes_on: impl FnMut(&[u8]) -> bool) -> Result<Option<&[u8]>, Reason> {
         let mut from = 0;
@@ -64,12 +64,12 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The first bytes of the record last given out, for an error to show.
+    /// Returns the first bytes of the record last given out, for an error to show.
     pub(crate) fn record(&self) -> &[u8] {
         &self.buffer[self.record..self.end]
     }
 
-    /// Moves on to the next line, and answers where in the buffer the one before it ends.
+    /// Moves on to the next line. Returns where in the buffer the one before it ends.
     fn advance(&mut self) -> Result<Option<usize>, Reason> {
         self.count += 1;
         let mut searched = self.start;

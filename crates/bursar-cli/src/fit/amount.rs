@@ -30,7 +30,7 @@ impl FromStr for Amount {
     }
 }
 
-/// A size in bytes. Part of one is none, and not the same as nothing.
+/// Reads a size in bytes. Part of one is none, and not the same as nothing.
 pub(crate) fn given(text: &str) -> Result<Bytes, String> {
     let bytes = text.parse().map_err(|error: ParseBytesError| error.to_string())?;
     let is_zero = bytes == Bytes::ZERO && text.contains(|digit: char| matches!(digit, '1'..='9'));

@@ -5,7 +5,7 @@ use super::{MAX_TEXT, Value};
 /// The longest line that is looked at: every byte of a text may be written as `\U` and eight digits.
 pub(super) const MAX_LINE: usize = 10 * MAX_TEXT as usize;
 
-/// A whole number, with the `L` that Python puts behind long ones; `None` if it is none. One that needs more than 64 bits is no
+/// Reads a whole number, with the `L` that Python puts behind long ones; `None` if it is none. One that needs more than 64 bits is no
 /// use to anybody.
 pub(super) fn number(line: &[u8]) -> Option<Value> {
     let text = line.trim_ascii();
@@ -19,7 +19,7 @@ pub(super) fn number(line: &[u8]) -> Option<Value> {
     Some(value.unwrap_or(Value::Other))
 }
 
-/// The place of something that is remembered.
+/// Reads the place of something that is remembered.
 pub(super) fn index(line: &[u8]) -> Option<u32> {
     match number(line)? {
         Value::Int(index) => u32::try_from(index).ok(),
@@ -27,7 +27,7 @@ pub(super) fn index(line: &[u8]) -> Option<u32> {
     }
 }
 
-/// A text as Python 3 writes it: a byte a character, and those beyond as `\u` and four digits or `\U` and eight. A backslash
+/// Reads a text as Python 3 writes it: a byte a character, and those beyond as `\u` and four digits or `\U` and eight. A backslash
 /// before anything else is one, and so is what follows it.
 pub(super) fn unicode(line: &[u8]) -> String {
     let (mut text, mut rest) = (String::new(), line);
@@ -57,7 +57,7 @@ pub(super) fn unicode(line: &[u8]) -> String {
     text
 }
 
-/// A text as Python 2 writes it: in quotes, with the escapes of its source. `None` where it is in no quotes.
+/// Reads a text as Python 2 writes it: in quotes, with the escapes of its source. `None` where it is in no quotes.
 pub(super) fn quoted(line: &[u8]) -> Option<Vec<u8>> {
     let line = line.trim_ascii();
     let inner = match line {
