@@ -25,14 +25,20 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_want_of_a_hundred_million_is_refused_before_anything_is_made", a_want_of_a_hundred_million),
 ];
 
+/// Waits for a signal, however soon it comes: one that comes just before a shell reads is only heard after it has read.
+pub(crate) const AWAITS_A_SIGNAL: &str = "while :; do sleep 8888 & wait $!; done";
+
+/// Ends what was waited for: it may have begun after the signal came, and ignores SIGINT, as all in the background does.
+pub(crate) const ENDS_THE_WAIT: &str = "[ -z \"$!\" ] || kill -9 $! 2>/dev/null";
+
 /// A script that says which signal ends it.
 fn says(who: &str, then: &str) -> String {
-    format!("trap 'echo {who} INT; exit 9' INT; trap 'echo {who} TERM; exit 9' TERM; echo {who} ready; {then}")
+    let ends = |signal: &str| format!("trap 'echo {who} {signal}; {ENDS_THE_WAIT}; exit 9' {signal}");
+    format!("{}; {}; echo {who} ready; {then}", ends("INT"), ends("TERM"))
 }
 
 fn a_signal_reaches_every_process(rig: &Rig) {
-    let _never = rig.gate("never");
-    std::fs::write(rig.path("child.sh"), says("child", "while :; do read x < never; done")).expect("a folder");
+    std::fs::write(rig.path("child.sh"), says("child", AWAITS_A_SIGNAL)).expect("a folder");
     for (signal, name, code) in [(Signal::INT, "INT", 130), (Signal::TERM, "TERM", 143), (Signal::HUP, "", 129)] {
         let mut run = Running::start(rig.shell("--want 3 --per-worker 1GiB", &says("parent", "sh child.sh")));
         run.lines("child ready", 3);
@@ -47,10 +53,12 @@ fn a_signal_reaches_every_process(rig: &Rig) {
 }
 
 fn whoever_cleans_up_has_its_time(rig: &Rig) {
-    let (_never, gate) = (rig.gate("never"), rig.gate("gate"));
-    let script = "(trap 'echo saving; cat gate; echo saved; exit' TERM; echo child; while :; do read x < never; done) &
-                  trap 'exit 1' TERM; echo parent; while :; do read x < never; done";
-    let mut run = Running::start(rig.shell("--per-worker 1GiB --grace 1000", script));
+    let gate = rig.gate("gate");
+    let script = format!(
+        "(trap '{ENDS_THE_WAIT}; echo saving; cat gate; echo saved; exit' TERM; echo child; {AWAITS_A_SIGNAL}) &
+         true & wait $!; trap '{ENDS_THE_WAIT}; exit 1' TERM; echo parent; {AWAITS_A_SIGNAL}"
+    );
+    let mut run = Running::start(rig.shell("--per-worker 1GiB --grace 1000", &script));
     run.line("child");
     run.line("parent");
     run.signal(Signal::TERM);
@@ -228,7 +236,8 @@ fn output_that_nobody_reads(rig: &Rig) {
 
 fn a_run_is_stopped_and_goes_on(rig: &Rig) {
     let gate = rig.gate("gate");
-    let mut run = Running::start(rig.shell("--per-worker 1GiB", "echo pid $$; cat gate; echo on"));
+    // A shell that is starting a program while it is stopped waits for that one, and does not count as stopped.
+    let mut run = Running::start(rig.shell("--per-worker 1GiB", "echo pid $$; read x < gate; echo on"));
     let worker = run.line("] pid ").rsplit(' ').next().map(str::to_owned).expect("a number");
     run.signal(Signal::TSTP);
     let stopped = waitpid(Some(run.pid()), WaitOptions::UNTRACED).expect("it is ours").expect("it was stopped");
