@@ -6,12 +6,13 @@ use bursar::ledger::{Ledger, Priority};
 use bursar::prelude::*;
 use bursar::sim::Sim;
 use libtest_mimic::{Arguments, Trial};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Run = fn(&Folder);
 
@@ -26,6 +27,7 @@ const TRIALS: &[(&str, Run)] = &[
     ("l7_clear_refuses_while_somebody_holds_something", clear_refuses_while_somebody_holds_something),
     ("l7_a_ledger_that_cannot_be_read_is_named", a_ledger_that_cannot_be_read_is_named),
     ("l7_a_ledger_that_cannot_be_read_hides_no_other_and_fails", a_ledger_that_cannot_be_read_hides_no_other),
+    ("l7_a_pipe_in_place_of_a_ledger_is_refused_and_not_waited_for", a_pipe_in_place_of_a_ledger),
     ("l7_the_remedy_for_a_corrupt_ledger_is_the_ledgers", the_remedy_for_a_corrupt_ledger),
     ("l8_the_hosts_ledger_is_made_by_its_limit", the_hosts_ledger_is_made_by_its_limit),
     ("devices_that_make_no_sense_are_wrong_usage", devices_that_make_no_sense_are_wrong_usage),
@@ -33,6 +35,9 @@ const TRIALS: &[(&str, Run)] = &[
 
 const ROLE: &str = "BURSAR_TEST_ROLE";
 const GPU: Bytes = Bytes::gib(8);
+
+/// Nothing here takes as long: it is the difference between a failure and a hang.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(ROLE) {
@@ -106,6 +111,23 @@ impl Folder {
             .env("NO_COLOR", "1")
             .output()
             .expect("the command was built")
+    }
+
+    /// `bursar` with these words, which is killed where it takes longer.
+    fn bursar_within(&self, patience: Duration, words: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command.args(["--driver", "sim", "--sim-devices", "1x8GiB@cli"]).args(words.split_whitespace());
+        command.env_remove("BURSAR_DRIVER").env("BURSAR_LEDGER_DIR", &self.0).env("NO_COLOR", "1");
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command was built");
+        let until = Instant::now() + patience;
+        while child.try_wait().expect("it is ours").is_none() {
+            if Instant::now() >= until {
+                child.kill().expect("it is ours");
+                panic!("{words} does not end");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.wait_with_output().expect("it has ended")
     }
 
     /// The only device, as `arguments` show it.
@@ -328,6 +350,29 @@ fn a_ledger_that_cannot_be_read_hides_no_other(folder: &Folder) {
     let output = folder.bursar(&["ledger", "show", "--json"]);
     let shown: Value = serde_json::from_slice(&output.stdout).expect("one JSON value and nothing else");
     assert_eq!((output.status.code(), shown["devices"].as_array().map(Vec::len)), (Some(3), Some(2)), "{shown}");
+}
+
+fn a_pipe_in_place_of_a_ledger(folder: &Folder) {
+    let uuid = folder.show()["uuid"].as_str().expect("text").to_owned();
+    let (device, host) = (folder.0.join(format!("{uuid}.ledger")), folder.0.join("HOST.ledger"));
+    for (file, words, code) in [
+        (&device, "ledger show", 3),
+        (&device, "devices", 0),
+        (&device, "ledger limit 0 1GiB", 3),
+        (&device, "ledger clear", 3),
+        (&device, "ledger clear 0 --force", 3),
+        (&host, "ledger show", 3),
+        (&host, "ledger clear", 3),
+        (&host, "ledger limit host 1GiB", 3),
+    ] {
+        mknodat(CWD, file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+        let output = folder.bursar_within(PATIENCE, words);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words}: {said}");
+        let name = file.file_name().and_then(|name| name.to_str()).expect("a plain name");
+        assert!(said.contains(name), "{words}: {said}");
+        std::fs::remove_file(file).expect("nothing took it away");
+    }
 }
 
 fn the_remedy_for_a_corrupt_ledger(folder: &Folder) {
