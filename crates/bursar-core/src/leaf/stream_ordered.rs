@@ -94,6 +94,25 @@ impl AsyncMemory {
         Ok(())
     }
 
+    /// Keeps a free that failed.
+    #[cold]
+    fn keep(&self, block: &DeviceBlock, stream: Stream, untold: Option<DevicePtr>, error: DriverError) {
+        let (base, granted, home) = (block.base(), block.granted().get(), block.stream());
+        self.stuck.keep(&self.context, StuckFree { base, granted, stream, home, untold }, error);
+    }
+
+    /// Keeps a free that the driver could not order. Whatever else is wrong with one is its caller's business.
+    #[cold]
+    fn keep_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
+        match self.context.failed_order(&error, stream) {
+            Some(failed) => {
+                self.keep(&block, stream, Some(block.ptr()), failed);
+                Ok(())
+            }
+            None => Err(Refused { block, error }),
+        }
+    }
+
     /// Holds the stream of a free, which comes after the block's own, where it was allocated.
     #[inline]
     fn hold_ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
@@ -199,20 +218,14 @@ impl DeviceMemoryResource for AsyncMemory {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
         }
-        let (base, granted, home) = (block.base(), block.granted().get(), block.stream());
         let held = match self.hold_ordered(&block, stream) {
             Ok(held) => held,
-            Err(error) => {
-                let Some(failed) = context.failed_order(&error, stream) else { return Err(Refused { block, error }) };
-                let untold = Some(block.ptr());
-                self.stuck.keep(context, StuckFree { base, granted, stream, home, untold }, failed);
-                return Ok(());
-            }
+            Err(error) => return self.keep_unordered(block, stream, error),
         };
         // SAFETY: the block is this leaf's and is consumed here.
         unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
-        if let Err(error) = self.submit_free(base, granted, stream, held.raw()) {
-            self.stuck.keep(context, StuckFree { base, granted, stream, home, untold: None }, error);
+        if let Err(error) = self.submit_free(block.base(), block.granted().get(), stream, held.raw()) {
+            self.keep(&block, stream, None, error);
         }
         Ok(())
     }
