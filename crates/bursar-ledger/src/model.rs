@@ -2,7 +2,8 @@
 //! are used again and their files are moved and removed, over the ledger's real code and a simulated system.
 //!
 //! One invariant judges it: what living handles hold never exceeds the limit, and what no living handle holds comes back.
-//! `BURSAR_LEDGER_SEEDS` says how many seeds are tried, and `BURSAR_LEDGER_SEED` tries one of them.
+//! `BURSAR_LEDGER_SEEDS` says how many seeds are tried, or from which to which (`1000..2000`), and `BURSAR_LEDGER_SEED` tries
+//! one of them.
 
 mod actor;
 mod random;
@@ -332,8 +333,14 @@ impl Model {
                 let end = &mut actor.ends[device];
                 match polled {
                     None => end.turns.push((turn, bytes)),
-                    Some(Ok(reservation)) => end.reservations.push((reservation, bytes)),
-                    Some(Err(error)) => fair(&error),
+                    // Dropped later: others can act then.
+                    Some(polled) => {
+                        end.finished.push(turn);
+                        match polled {
+                            Ok(reservation) => end.reservations.push((reservation, bytes)),
+                            Err(error) => fair(&error),
+                        }
+                    }
                 }
             },
         );
@@ -503,19 +510,22 @@ fn run(seed: u64) {
     model.end_everyone();
 }
 
-fn number_from(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().expect("the variable is a number"))
+/// The seeds that the variables name: one, so many from 0 on, or those from one to another.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |text: &str| text.parse::<u64>().expect("the variable is a number or a range of numbers");
+    if let Ok(seed) = std::env::var("BURSAR_LEDGER_SEED") {
+        return number(&seed)..number(&seed) + 1;
+    }
+    let seeds = std::env::var("BURSAR_LEDGER_SEEDS").unwrap_or_else(|_| "200".to_owned());
+    let (from, to) = seeds.split_once("..").unwrap_or(("0", &seeds));
+    number(from)..number(to)
 }
 
 #[test]
 #[allow(clippy::print_stderr, reason = "a failing seed is told")]
 fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back() {
     die_quietly();
-    let seeds = match number_from("BURSAR_LEDGER_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number_from("BURSAR_LEDGER_SEEDS").unwrap_or(200),
-    };
-    for seed in seeds {
+    for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| run(seed));
         World::ask(None);
         if let Err(reason) = outcome {
