@@ -1,10 +1,10 @@
 //! What a process holds for a tenant.
 
 use crate::Ledger;
-use crate::book::{BYTES_MAX, Book, Desk, Key, Most, Refused};
+use crate::book::{BYTES_MAX, Book, Desk, Key, Lack, Most, Refused};
 use crate::ground::Ground;
 use crate::patience::Patience;
-use bursar_core::{Account, Bytes, Error, Result};
+use bursar_core::{Account, Bytes, Result};
 use std::sync::Arc;
 
 /// What a process holds for a tenant, in a ledger. A clone is the same account, and so is one that is opened again.
@@ -63,17 +63,15 @@ impl LedgerAccount {
             return Ok(());
         }
         inner.check()?;
-        if bytes.get() > BYTES_MAX {
-            return Err(Error::OutOfBudget {
-                requested: bytes,
-                remaining: Bytes(BYTES_MAX),
-                limit: self.ledger.limit(),
-            });
-        }
         let (mut measured, mut reclaimed) = (false, false);
         loop {
-            let refused = match inner.charge(self.key, bytes.get())? {
-                Ok(()) => return Ok(()),
+            // Nobody has more than a ledger can speak of, so that a request for more is refused like one for all of it.
+            let refused = match inner.charge(self.key, bytes.get().min(BYTES_MAX))? {
+                Ok(()) if bytes.get() <= BYTES_MAX => return Ok(()),
+                Ok(()) => {
+                    self.release(Bytes(BYTES_MAX));
+                    Refused::Lack(Lack { remaining: BYTES_MAX, limit: BYTES_MAX })
+                }
                 Err(refused) => refused,
             };
             if matches!(refused, Refused::Lack(_)) && !measured && self.ledger.probe.is_some() {

@@ -1,5 +1,6 @@
 //! What this process is told by others: that a request was served, that an owner wants its own back, that one died.
 
+use crate::Ledger;
 use crate::book::{Book, Entry};
 use crate::ground::Ground;
 use crate::inner::Inner;
@@ -9,7 +10,6 @@ use crate::measure::Probe;
 use crate::patience::Patience;
 use crate::waiting::MEASURE_EVERY;
 use crate::words::Words;
-use crate::{Ledger, LedgerError};
 use bursar_core::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -115,7 +115,7 @@ impl Inner {
                 self.reclaimers.run(Bytes(wanted));
                 false
             }
-            Err(why) => matches!(why, LedgerError::Stuck { .. }),
+            Err(why) => why.is_for_want_of_the_lock(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Inner {
             match self.at_desk(Patience::poll(self), |desk| desk.bury_the_dead()) {
                 Ok(false) => (),
                 Ok(true) => return false,
-                Err(why) => return matches!(why, LedgerError::Stuck { .. }),
+                Err(why) => return why.is_for_want_of_the_lock(),
             }
         }
         false

@@ -131,6 +131,12 @@ pub enum LedgerError {
         /// What it is called.
         name: String,
     },
+    /// Others had the lock, one after the other, until the caller's deadline had passed.
+    #[error("{} was locked by others until the deadline had passed; try again, or allow for more time", file.display())]
+    Busy {
+        /// Which file.
+        file: PathBuf,
+    },
     /// A table of the ledger is full.
     #[error("the ledger {} has no room for more {what} (at most {max})", file.display())]
     TableFull {
@@ -213,6 +219,11 @@ impl LedgerError {
 }
 
 impl LedgerError {
+    /// Returns whether the lock could not be had, so that another try may succeed.
+    pub(crate) const fn is_for_want_of_the_lock(&self) -> bool {
+        matches!(self, Self::Stuck { .. } | Self::Busy { .. })
+    }
+
     /// Returns whether the system found nothing where it looked.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)

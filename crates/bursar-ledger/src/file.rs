@@ -94,8 +94,36 @@ fn attempt_or_make(
     let attempted = attempt(Folder::make(process, path)?, name)?;
     match &attempted {
         Attempt::Absent(folder) if make_alone(folder, name, subject)? => attempt(Folder::make(process, path)?, name),
+        Attempt::Opened(opened) => {
+            remove_left_draft(process, path, name, &opened.anchors)?;
+            Ok(attempted)
+        }
         _ => Ok(attempted),
     }
+}
+
+/// Removes the draft of somebody who died after linking it into place.
+fn remove_left_draft(process: &Arc<Process>, path: &Path, name: &OsStr, anchors: &Anchors) -> Result<(), LedgerError> {
+    let draft = draft_of(name);
+    let kernel = process.kernel();
+    if kernel.facts_in(anchors.folder.open.file(), &draft).is_err() {
+        return Ok(());
+    }
+    let failed = |error| LedgerError::io(&path.join(&draft), "unlink", error);
+    // Only who has this lock makes drafts. It ends with the folder's descriptor, so that one is another than the anchors'.
+    let folder = Folder::open(process, path)?;
+    if !kernel.try_lock_whole(folder.open.file()).map_err(failed)? {
+        return Ok(());
+    }
+    match kernel.unlink(folder.open.file(), &draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The name under which a file is made.
+fn draft_of(name: &OsStr) -> OsString {
+    OsString::from(format!(".{}.draft", name.display()))
 }
 
 /// Opens a ledger that exists.
@@ -204,7 +232,7 @@ fn make_alone(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<bool, 
 /// Makes the file under another name and links it into place, so that nobody ever sees half of it.
 fn make(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<(), LedgerError> {
     let (kernel, inside) = (folder.open.kernel(), folder.open.file());
-    let draft = OsString::from(format!(".{}.draft", name.display()));
+    let draft = draft_of(name);
     // Only who has the lock makes drafts, so one that is there was left by somebody who died.
     let remove_draft = || match kernel.unlink(inside, &draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

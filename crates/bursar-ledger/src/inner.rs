@@ -149,16 +149,20 @@ impl Inner {
     }
 
     /// This process's account for a tenant: always the same one.
-    pub(crate) fn account(&self, tenant: usize) -> Result<Key, LedgerError> {
+    pub(crate) fn account(&self, tenant: Key) -> Result<Key, LedgerError> {
         self.check()?;
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = accounts.get(&tenant).copied();
+        let known = accounts.get(&tenant.node).copied();
         let opened = self.at_desk(Patience::Usual, |desk| match known {
+            _ if !desk.is_current(tenant) => Err(Refused::Cleared),
             Some(key) if desk.is_current(key) => Ok(key),
-            _ => desk.open_account(tenant),
+            _ => desk.open_account(tenant.node),
         })?;
-        let key = opened.map_err(|_| self.full("accounts"))?;
-        accounts.insert(tenant, key);
+        let key = opened.map_err(|refused| match refused {
+            Refused::Cleared => LedgerError::Cleared { file: self.path() },
+            Refused::Full | Refused::Lack(_) => self.full("accounts"),
+        })?;
+        accounts.insert(tenant.node, key);
         Ok(key)
     }
 }

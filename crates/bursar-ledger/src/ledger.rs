@@ -141,7 +141,7 @@ impl Ledger {
 
     /// Sets `bytes` aside, waiting for its turn until `deadline` has passed.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        let find = |patience| Tenant::of(self, "", patience)?.node(patience);
+        let find = |patience| Ok(Tenant::of(self, "", patience)?.key());
         self.reserve_waiting(find, (bytes, deadline, priority))
     }
 
@@ -163,20 +163,24 @@ impl Ledger {
         Ok(reading::read(reading::copied(&self.inner)?, self.inner.subject.clone()))
     }
 
-    /// Forgets every account, reservation and tenant, and puts the limit back to all there is. Refused while anyone alive
-    /// holds something or waits, unless forced: then their handles answer that the ledger was cleared.
+    /// Forgets every account, reservation and tenant, and puts the limit back to all there is. Refused while another process
+    /// has the ledger open, or this one holds something or waits, unless forced: then their handles answer that the ledger
+    /// was cleared. Handles of this process do so in any case.
     pub fn clear(&self, force: bool) -> Result<(), LedgerError> {
         self.inner.check()?;
-        let reading = self.reading()?;
+        let (reading, own) = (self.reading()?, self.inner.process().kernel().pid());
         let cleared = self.inner.at_desk(Patience::Usual, |desk| {
             desk.bury_the_dead();
-            let clears = force || desk.sums().0 == 0 && desk.queue().is_empty();
+            let clears = force || desk.sums().0 == 0 && desk.queue().is_empty() && !desk.has_company();
             if clears {
                 desk.clear(self.inner.subject.total.get());
             }
             clears
         })?;
-        let holders = || reading.processes.iter().map(ToString::to_string).collect();
+        let holders = || {
+            let others = reading.processes.iter().filter(|process| process.pid != own || process.has_something());
+            others.map(ToString::to_string).collect()
+        };
         cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.inner.path(), holders: holders() })
     }
 }

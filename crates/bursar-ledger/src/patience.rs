@@ -63,6 +63,7 @@ pub(crate) fn no_lock(book: &Book<Ground>, why: NoLock) -> LedgerError {
             let (pid, name) = inner::name_of(book, place);
             LedgerError::Stuck { file: inner::path_of(book), pid, name }
         }
+        NoLock::Busy => LedgerError::Busy { file: inner::path_of(book) },
         NoLock::Damaged { word } => damaged(book, word),
     }
 }
@@ -83,7 +84,7 @@ pub(crate) enum Unqueued {
 
 impl From<LedgerError> for Unqueued {
     fn from(error: LedgerError) -> Self {
-        if matches!(error, LedgerError::Stuck { .. }) { Self::Stuck(error) } else { Self::Refused(error.into()) }
+        if error.is_for_want_of_the_lock() { Self::Stuck(error) } else { Self::Refused(error.into()) }
     }
 }
 

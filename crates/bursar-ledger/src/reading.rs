@@ -74,6 +74,12 @@ pub struct ProcessReading {
     pub since: SystemTime,
 }
 
+impl ProcessReading {
+    pub(crate) fn has_something(&self) -> bool {
+        self.held > Bytes::ZERO || self.undrawn > Bytes::ZERO
+    }
+}
+
 impl fmt::Display for ProcessReading {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { pid, name, held, undrawn, .. } = self;
@@ -152,7 +158,11 @@ pub(crate) fn read(sheet: Sheet, subject: Subject) -> Reading {
     let mut desk = book.lock_copy();
     desk.digest();
     desk.bury_the_dead();
-    let name_of = |place: usize| (book.peek_process(place, process::PID) as u32, book.process_name(place));
+    let name_of = |place: usize| match place < layout.places {
+        true => (book.peek_process(place, process::PID) as u32, book.process_name(place)),
+        // Nobody's: the copy is damaged there.
+        false => (0, "unknown".to_owned()),
+    };
     let mut processes = Vec::new();
     for place in 0..layout.places {
         if book.peek_process(place, process::STATE) & process::TAKEN != 0 {

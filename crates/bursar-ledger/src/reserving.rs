@@ -49,7 +49,7 @@ impl Reserving {
 
     fn join(&self) -> Result<Entry, Unqueued> {
         let patience = Patience::poll(&self.ledger.inner);
-        let tenant = Tenant::of(&self.ledger, &self.tenant, patience)?.node(patience)?;
+        let tenant = Tenant::of(&self.ledger, &self.tenant, patience)?.key();
         self.ledger.inner.watch();
         self.ledger.inner.listen();
         self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, patience)
@@ -70,7 +70,7 @@ impl Reserving {
         }
         inner.bell.forget(entry);
         let collected = self.ledger.collect(entry, Patience::poll(&self.ledger.inner));
-        if !matches!(collected, Err(LedgerError::Stuck { .. })) {
+        if !collected.as_ref().is_err_and(LedgerError::is_for_want_of_the_lock) {
             self.entry = None;
         }
         Ok(Some(collected?))

@@ -55,13 +55,9 @@ impl Tenant {
         Ok(Self { ledger: ledger.clone(), key, name: name.to_owned() })
     }
 
-    /// Its number in the tree, unless the ledger was cleared.
-    pub(crate) fn node(&self, patience: Patience) -> Result<usize, LedgerError> {
-        let inner = &self.ledger.inner;
-        inner.check()?;
-        let cleared = || LedgerError::Cleared { file: inner.path() };
-        let current = inner.at_desk(patience, |desk| desk.is_current(self.key))?;
-        current.then_some(self.key.node).ok_or_else(cleared)
+    /// Which node of the tree it is. Whoever uses that asks behind the lock whether it still is.
+    pub(crate) const fn key(&self) -> Key {
+        self.key
     }
 
     /// Its name.
@@ -71,38 +67,44 @@ impl Tenant {
 
     /// Says what it may always have, and what it may have at most. All guarantees together fit the limit.
     pub fn configure(&self, guarantee: Bytes, ceiling: Bytes) -> Result<(), LedgerError> {
-        let node = self.node(Patience::Usual)?;
+        let inner = &self.ledger.inner;
+        inner.check()?;
+        let node = self.key.node;
         let wrong = |why| LedgerError::Tenant { tenant: self.name.clone(), guarantee, ceiling, why };
         if guarantee > ceiling {
             return Err(wrong("the guarantee is above the ceiling"));
         }
-        let fits = self.ledger.inner.at_desk(Patience::Usual, |desk| {
+        let fits = inner.at_desk(Patience::Usual, |desk| {
+            if !desk.is_current(self.key) {
+                return None;
+            }
             let all = desk.guaranteed_to_others(node).saturating_add(guarantee.get());
             let fits = all <= desk.of(0, layout::node::CEILING);
             if fits {
                 desk.configure(node, guarantee.get(), ceiling.get());
             }
-            fits
+            Some(fits)
         })?;
+        let fits = fits.ok_or_else(|| LedgerError::Cleared { file: inner.path() })?;
         fits.then_some(()).ok_or_else(|| wrong("all guarantees together would exceed the limit"))
     }
 
     /// This process's account for the tenant: always the same one.
     pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
-        let key = self.ledger.inner.account(self.node(Patience::Usual)?)?;
+        let key = self.ledger.inner.account(self.key)?;
         Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.inner.credit))
     }
 
     /// Sets `bytes` aside, or refuses at once; if the tenant may always have them, after what this process borrows was
     /// asked back.
     pub fn reserve(&self, bytes: Bytes) -> Result<Reservation> {
-        self.ledger.reserve_now(self.node(Patience::Usual)?, bytes)
+        self.ledger.reserve_now(self.key, bytes)
     }
 
     /// Sets `bytes` aside, waiting for its turn until `deadline` has passed. If the tenant may always have them, every
     /// process that borrows is asked to give back, and the refusal names those that did not.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        self.ledger.reserve_waiting(|patience| self.node(patience), (bytes, deadline, priority))
+        self.ledger.reserve_waiting(|_| Ok(self.key), (bytes, deadline, priority))
     }
 
     /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.

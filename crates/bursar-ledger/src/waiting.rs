@@ -1,7 +1,8 @@
 //! Reserving: at once, or when one's turn comes.
 
-use crate::book::{BYTES_MAX, Entry, Key, Lack, Refused, Wanting};
+use crate::book::{BYTES_MAX, Desk, Entry, Key, Lack, Refused, Wanting};
 use crate::file::now_ms;
+use crate::ground::Ground;
 use crate::layout::node;
 use crate::patience::{Patience, Unqueued};
 use crate::words::Words;
@@ -44,7 +45,7 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub(crate) tenant: usize,
+    pub(crate) tenant: Key,
     pub(crate) bytes: Bytes,
     pub(crate) priority: Priority,
 }
@@ -74,15 +75,18 @@ impl Drop for Queued<'_> {
 }
 
 impl Ledger {
-    pub(crate) fn reserve_now(&self, tenant: usize, bytes: Bytes) -> Result<Reservation> {
+    pub(crate) fn reserve_now(&self, tenant: Key, bytes: Bytes) -> Result<Reservation> {
         self.inner.check()?;
         self.measure(Patience::Usual)?;
         let mut reclaimed = false;
         loop {
             let wanted = bytes.get().min(BYTES_MAX + 1);
-            match self.inner.at_desk(Patience::Usual, |desk| desk.reserve(tenant, wanted))? {
+            let reserve = |desk: &mut Desk<'_, Ground>| {
+                if desk.is_current(tenant) { desk.reserve(tenant.node, wanted) } else { Err(Refused::Cleared) }
+            };
+            match self.inner.at_desk(Patience::Usual, reserve)? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
-                Err(Refused::Lack(_)) if !reclaimed && self.reclaim_here(tenant, bytes, Patience::Usual)? => {
+                Err(Refused::Lack(_)) if !reclaimed && self.reclaim_here(tenant.node, bytes, Patience::Usual)? => {
                     reclaimed = true;
                 }
                 Err(refused) => return Err(self.inner.refusal(refused, "reservations", bytes)),
@@ -93,7 +97,7 @@ impl Ledger {
     /// Reserves for the tenant that `find` finds, waiting for its turn. The lock is waited for no longer than for the turn.
     pub(crate) fn reserve_waiting(
         &self,
-        find: impl FnOnce(Patience) -> Result<usize, LedgerError>,
+        find: impl FnOnce(Patience) -> Result<Key, LedgerError>,
         (bytes, deadline, priority): (Bytes, Duration, Priority),
     ) -> Result<Reservation> {
         let ends = Instant::now() + deadline.min(FOREVER);
@@ -129,11 +133,15 @@ impl Ledger {
 
     /// Joins the queue, and asks back what others borrow if it is owed.
     pub(crate) fn join_queue(&self, request: Request, patience: Patience) -> Result<Entry, Unqueued> {
-        let Request { tenant, bytes, priority } = request;
+        let Request { tenant: key, bytes, priority } = request;
+        let tenant = key.node;
         self.inner.check()?;
         self.measure(patience)?;
         let wanting = Wanting { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
         let (entry, owed) = self.inner.at_desk(patience, |desk| {
+            if !desk.is_current(key) {
+                return (Err(Refused::Cleared), false);
+            }
             let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
             if bytes.get() > limit {
                 return (Err(Lack { remaining: desk.room(), limit }.into()), false);
@@ -154,7 +162,7 @@ impl Ledger {
 
     /// Has those who borrow asked to give back what an owner lacks: here at once, elsewhere by their bells.
     fn ask_back_for(&self, entry: Entry, request: Request, patience: Patience) -> Result<(), LedgerError> {
-        self.reclaim_here(request.tenant, request.bytes, patience)?;
+        self.reclaim_here(request.tenant.node, request.bytes, patience)?;
         if !self.inner.book.has_left_the_queue(entry) {
             self.inner.at_desk(patience, |desk| {
                 let lacking = request.bytes.get().saturating_sub(desk.room());
@@ -186,7 +194,7 @@ impl Ledger {
         request: Request,
         patience: Patience,
     ) -> Result<Reservation> {
-        let Request { tenant, bytes, .. } = request;
+        let (tenant, bytes) = (request.tenant.node, request.bytes);
         let left = self.inner.at_desk(patience, |desk| {
             if let Some(key) = desk.collect(entry) {
                 return Ok(key);

@@ -40,6 +40,33 @@ fn l2_a_callback_that_panics_is_told_and_the_others_are_asked() {
     assert_eq!(ledger.available().unwrap(), Bytes(600));
 }
 
+/// Whatever a callback says, and even if it panics after it has given: the account decides.
+#[test]
+fn l9_what_was_given_back_counts_and_not_what_was_said() {
+    for panics in [false, true] {
+        let (ledger, owner, borrower) = borrowed();
+        let giver = borrower.clone();
+        let gives = ledger.on_reclaim(move |_| {
+            giver.release(Bytes(900));
+            assert!(!panics, "after giving");
+            Bytes::ZERO
+        });
+        assert_eq!(owner.reserve(Bytes(600)).map(|reserved| reserved.bytes()), Ok(Bytes(600)));
+        drop(gives);
+    }
+}
+
+#[test]
+fn l1_a_charge_beyond_all_bounds_says_what_is_left() {
+    let ledger = Ledger::private(Bytes(1000));
+    let account = ledger.account().unwrap();
+    account.charge(Bytes(300)).unwrap();
+    for bytes in [Bytes(1 << 48), Bytes(u64::MAX)] {
+        let refused = account.charge(bytes).unwrap_err();
+        assert!(refused.to_string().ends_with("700 B of 1000 B left"), "{refused}");
+    }
+}
+
 /// A probe that panics while the listening thread measures for a future is told, and the thread goes on.
 #[test]
 fn l8_a_probe_that_panics_ends_no_thread_that_listens() {

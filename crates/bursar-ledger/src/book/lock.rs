@@ -30,6 +30,8 @@ pub enum NoLock {
         /// Where that is in the table of processes.
         place: usize,
     },
+    /// Others had it, one after the other, until the time was over.
+    Busy,
     /// The file is damaged there: nobody can know who has the lock, or what its dead owner was doing.
     Damaged {
         /// Which word.
@@ -111,7 +113,7 @@ impl<W: Words> Book<W> {
 
     fn acquire(&self, patience: Patience, newcomer: bool) -> Result<Desk<'_, W>, NoLock> {
         let (mut spins, mut slept) = (0, 0);
-        let mut seen: Option<(u64, Instant)> = None;
+        let (mut seen, mut is_passed_on): (Option<(u64, Instant)>, bool) = (None, false);
         loop {
             let word = self.lock_now()?;
             let owner = word & OWNER;
@@ -142,9 +144,14 @@ impl<W: Words> Book<W> {
             }
             let since = match seen {
                 Some((taking, since)) if taking == word / TAKING => since,
-                _ => seen.insert((word / TAKING, Instant::now())).1,
+                _ => {
+                    is_passed_on = seen.is_some() && matches!(patience, Patience::Until(_));
+                    seen.insert((word / TAKING, Instant::now())).1
+                }
             };
-            let Some(left) = patience.left(since) else { return Err(NoLock::Stuck { place }) };
+            let Some(left) = patience.left(since) else {
+                return Err(if is_passed_on { NoLock::Busy } else { NoLock::Stuck { place } });
+            };
             if word & SLEEPERS != 0 || self.change(word, word | SLEEPERS) {
                 self.words.wait(LOCK, sealed(word | SLEEPERS), Some(NAP.min(left)));
                 // Others may sleep too, and the one who woke us has forgotten them.

@@ -109,6 +109,15 @@ impl<W: Words> Desk<'_, W> {
         false
     }
 
+    /// Returns whether another process that lives has the ledger open.
+    pub fn has_company(&self) -> bool {
+        let places = (self.get(header::PLACES_HIGH) as usize).min(self.book.layout.places);
+        (0..places).any(|place| {
+            let state = self.get(self.book.layout.process_at(place) + process::STATE);
+            place != self.book.place && state & process::TAKEN != 0 && self.book.words.alive(place)
+        })
+    }
+
     /// Forgets everything: every account, reservation, tenant and waiting request. Keys of them mean nothing from here on.
     pub fn clear(&mut self, limit: u64) {
         for entry in 0..self.book.layout.waiters {

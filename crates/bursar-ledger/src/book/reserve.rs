@@ -11,6 +11,9 @@ impl<W: Words> Desk<'_, W> {
 
     /// An account of this process, for a tenant or to draw on a reservation.
     pub fn open_account(&mut self, parent: usize) -> Result<Key, Refused> {
+        if !matches!(self.of(parent, node::KIND), TENANT | RESERVATION) {
+            return Err(Refused::Cleared);
+        }
         let key = self.plant(ACCOUNT, parent, self.me(), 0, 0).ok_or(Refused::Full)?;
         self.finish();
         Ok(key)

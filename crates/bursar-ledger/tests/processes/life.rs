@@ -23,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l6_another_pid_namespace_is_no_matter", l6_another_pid_namespace_is_no_matter)
             .with_ignored_flag(!can_unshare()),
         trial("l7_removal_while_in_use_is_noticed_and_refused", l7_removal_while_in_use_is_noticed_and_refused),
+        trial("l6_clearing_tells_nobody_who_lives_unless_forced", l6_clearing_tells_nobody_who_lives_unless_forced),
+        trial("l7_clearing_while_others_open_damages_nothing", l7_clearing_while_others_open_damages_nothing),
         trial("l3_a_share_returns_when_giver_and_child_are_gone", l3_a_share_returns_when_giver_and_child_are_gone),
         trial("l3_several_children_draw_on_one_token", l3_several_children_draw_on_one_token),
     ]
@@ -148,6 +150,39 @@ fn l7_removal_while_in_use_is_noticed_and_refused() {
     assert_eq!(one.order("release 300"), "ok");
     one.kill();
     assert_eq!(folder.open().available().unwrap(), TOTAL);
+}
+
+fn l6_clearing_tells_nobody_who_lives_unless_forced() {
+    let folder = Folder::new();
+    let (mut one, ledger) = (Puppet::new(&folder), folder.open());
+    assert_eq!(one.order("tenant batch"), "ok");
+    let refused = ledger.clear(false).unwrap_err();
+    let LedgerError::Held { holders, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(holders.len(), 1, "{refused}");
+    assert!(holders[0].contains(&one.child.id().to_string()), "{refused}");
+    assert_eq!(one.order("charge 10"), "ok");
+    assert_eq!(one.order("release 10"), "ok");
+    ledger.clear(true).unwrap();
+    assert!(one.order("charge 10").contains("cleared by force"));
+    one.kill();
+    ledger.clear(false).unwrap();
+    assert_eq!(ledger.reading().unwrap().tenants, []);
+}
+
+/// What is looked up before a clearing is not used after it.
+fn l7_clearing_while_others_open_damages_nothing() {
+    let folder = Folder::new();
+    let (mut one, ledger) = (Puppet::new(&folder), folder.open());
+    for round in 0..20 {
+        one.begin("open-accounts 300");
+        for _ in 0..300 {
+            ledger.clear(true).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        let told = one.answer();
+        assert!(told == "ok" || told.contains("cleared by force"), "round {round}: {told}");
+        ledger.reading().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        drop(Puppet::new(&folder));
+    }
 }
 
 fn l3_a_share_returns_when_giver_and_child_are_gone() {

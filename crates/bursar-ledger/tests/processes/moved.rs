@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l7_what_is_no_file_is_refused_at_once", l7_what_is_no_file_is_refused_at_once),
         trial("l7_a_link_to_a_folder_is_refused_however_it_is_spelt", l7_a_link_to_a_folder_is_refused_however_spelt),
         trial("l7_a_token_makes_no_files", l7_a_token_makes_no_files),
+        trial("l7_what_a_dead_maker_left_is_removed", l7_what_a_dead_maker_left_is_removed),
         trial("l7_too_many_open_files_are_named", l7_too_many_open_files_are_named),
     ]
 }
@@ -125,6 +126,18 @@ fn l7_a_link_to_a_folder_is_refused_however_spelt() {
         let refused = refusal(&spelt);
         assert!(matches!(&refused, LedgerError::Folder { why, .. } if why.contains("link")), "{spelling:?}: {refused}");
     }
+}
+
+/// A process that makes a ledger can die just after the file has its name, and leave its draft as another.
+fn l7_what_a_dead_maker_left_is_removed() {
+    let folder = Folder::new();
+    drop(folder.open());
+    let draft = folder.path().join(format!(".{}.draft", subject().file_name()));
+    fs::hard_link(folder.file(), &draft).unwrap();
+    let mut one = Puppet::new(&folder);
+    assert_eq!(names_in(folder.path()), [folder.file()]);
+    assert_eq!(one.order("reserve 1000"), "ok");
+    assert!(folder.open().reserve(Bytes(1)).unwrap_err().is_capacity());
 }
 
 /// However many descriptors are left, the reason is the true one, and nothing is left behind.

@@ -1,7 +1,9 @@
 //! Another process that does what it is told, line by line.
 
 use bursar_core::{Account, Bytes, DeviceUuid};
-use bursar_ledger::{Delegation, Ledger, LedgerAccount, Priority, Reclaimer, Reservation, Subject, Tenant};
+use bursar_ledger::{
+    Delegation, Ledger, LedgerAccount, LedgerError, Priority, Reclaimer, Reservation, Subject, Tenant,
+};
 use rustix::process::{Pid, Signal};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -176,6 +178,14 @@ fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error:
             let tenant = ledger.tenant(words[1])?;
             props.account = Some(tenant.account()?);
             props.tenant = Some(tenant);
+        }
+        "open-accounts" => {
+            for _ in 0..number(1) {
+                match ledger.account() {
+                    Ok(_) | Err(LedgerError::Cleared { .. }) => (),
+                    Err(error) => return Err(error.into()),
+                }
+            }
         }
         "charge" => account.charge(bytes)?,
         "release" => account.release(bytes),
