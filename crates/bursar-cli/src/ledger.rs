@@ -34,12 +34,12 @@ pub(crate) enum Asked {
         /// The most that may be held.
         size: Bytes,
     },
-    /// Forgets accounts, reservations, tenants and limits. Refused while anyone alive holds something.
+    /// Forgets accounts, reservations, tenants and limits. Refused while another process has the ledger open.
     #[command(after_help = "Example:\n  bursar ledger clear 0 --force")]
     Clear {
         /// The device: its ordinal, its UUID, or host; every ledger where none is named.
         gpu: Option<String>,
-        /// Also while somebody holds something: their programs are told, and what they hold counts as unmanaged.
+        /// Also while others have it open: their programs are told, and what they hold counts as unmanaged.
         #[arg(long)]
         force: bool,
     },

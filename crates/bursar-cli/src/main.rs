@@ -19,8 +19,11 @@ use output::Failure;
 use run::{Part, Role};
 use rustix::process::Pid;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 fn main() -> ExitCode {
+    // A file that may not grow is one that cannot be written, and no reason to be killed.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let words = std::env::args_os();
     let done = match run::part(words.skip(1)) {
         Some(part) => play(part),

@@ -271,7 +271,12 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 
 /// The status of `bursar` with these words, started by a shell that does this with its files, and with ledgers in `folder`.
 fn status_with(folder: &Path, files: &str, words: &str) -> Option<i32> {
-    let script = format!("exec {} {words} {files}", env!("CARGO_BIN_EXE_bursar"));
+    status_within(folder, "", files, words)
+}
+
+/// The same, after the shell has done something `first`.
+fn status_within(folder: &Path, first: &str, files: &str, words: &str) -> Option<i32> {
+    let script = format!("{first} exec {} {words} {files}", env!("CARGO_BIN_EXE_bursar"));
     let mut command = Command::new("sh");
     command.args(["-c", &script]).env("BURSAR_LEDGER_DIR", folder).env("BURSAR_DRIVER", "sim");
     command.env("CUDA_VISIBLE_DEVICES", "").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -316,6 +321,9 @@ fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
             let status = status_with(files, words);
             assert!(unwritten.contains(&status), "{words} {files}: {status:?}");
         }
+        // A file that may not grow is one that cannot be written.
+        let small = status_within(&folder, "ulimit -f 0;", &format!("2>{}", folder.join("errors").display()), words);
+        assert_eq!(small, status, "{words}");
         // Whoever has seen enough is no error.
         assert_eq!(status_with("| true", words), Some(0), "{words}");
     }

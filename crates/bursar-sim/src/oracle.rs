@@ -67,7 +67,9 @@ impl Ground {
     }
 
     fn tag_at(&self, at: u64) -> AllocTag {
-        let tag_in = |lives: &Lives| lives.parts(at..at + 1).pop().and_then(|(_, life)| Some(life?.tag));
+        // Nothing lies at the last of all addresses, whose end cannot be named.
+        let byte = at..at.saturating_add(1);
+        let tag_in = |lives: &Lives| lives.parts(byte.clone()).pop().and_then(|(_, life)| Some(life?.tag));
         tag_in(&self.blocks).or_else(|| tag_in(&self.memory)).unwrap_or(AllocTag::UNTAGGED)
     }
 

@@ -3,7 +3,7 @@
 use super::keeper::exit_code;
 use super::line::Line;
 use super::roles::Role;
-use super::signals::Watch;
+use super::signals::{self, Watch};
 use super::strays;
 use crate::output::{BAD, try_to_say};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, wait};
@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 /// Runs `bursar` with these words in a process that is kept, and ends as that does.
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+    signals::unblock()?;
     let adopts = adopts_orphans();
     let (tell, signals) = channel();
     let watch = Watch::start(move |signal| {
@@ -27,6 +28,10 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
     // The other end is theirs alone, so that the line ends with them.
     drop(command);
     let status = pass_on(&signals, &line, keeper)?;
+    if adopts {
+        // A crew that outlived its keeper has come to us, and one that stands still ends nobody.
+        strays::go_on();
+    }
     line.wait_until_hung_up();
     if adopts {
         strays::end();

@@ -1,5 +1,6 @@
 //! Signals, as values in a queue.
 
+use nix::sys::signal::SigSet;
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::{Handle, Signals};
 use std::io;
@@ -44,4 +45,10 @@ fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}
+
+/// Blocks no signal in this thread, nor in those and the processes it starts: whoever started it may have blocked some, and a
+/// run has to hear of its workers' ends and of those who want it to end.
+pub(crate) fn unblock() -> io::Result<()> {
+    Ok(SigSet::empty().thread_set_mask()?)
 }

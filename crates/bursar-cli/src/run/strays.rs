@@ -28,6 +28,14 @@ pub(crate) fn end() {
     }
 }
 
+/// Continues every child of this process.
+pub(crate) fn go_on() {
+    for child in children() {
+        // One that has ended meanwhile needs nothing.
+        let _ = kill_process(child, Signal::CONT);
+    }
+}
+
 /// Whether this process has children.
 pub(crate) fn are_there() -> bool {
     !children().is_empty()

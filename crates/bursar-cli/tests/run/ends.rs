@@ -21,6 +21,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_want_of_ten_thousand_leaves_nothing", a_want_of_ten_thousand),
     ("a_run_is_stopped_and_goes_on_with_its_workers", a_run_is_stopped_and_goes_on),
     ("signals_that_were_to_be_ignored_stay_ignored", signals_that_were_to_be_ignored),
+    ("f7_signals_that_were_blocked_are_heard", signals_that_were_blocked_are_heard),
     ("output_that_nobody_reads_keeps_no_run_that_is_told_to_end", output_that_nobody_reads),
     ("a_want_of_a_hundred_million_is_refused_before_anything_is_made", a_want_of_a_hundred_million),
 ];
@@ -259,6 +260,32 @@ fn a_run_is_stopped_and_goes_on(rig: &Rig) {
 
 /// As `nohup`, or a script that starts a run in the background, has it: the run and its workers ignore what was to be ignored,
 /// and nothing else.
+/// The same run, started with these signals blocked.
+fn blocking(rig: &Rig, signals: &str, run: &std::process::Command) -> std::process::Command {
+    let mut blocking = std::process::Command::new("env");
+    blocking.arg(format!("--block-signal={signals}")).arg(run.get_program()).args(run.get_args());
+    rig.place(&mut blocking);
+    blocking
+}
+
+/// Whoever starts a run may block signals, as threads of daemons do: its workers' ends are heard all the same, and so is who
+/// wants it to end.
+fn signals_that_were_blocked_are_heard(rig: &Rig) {
+    let quick = rig.shell("--per-worker 1GiB", "grep SigBlk /proc/self/status; echo on");
+    let ended = end(blocking(rig, "CHLD,TERM,INT,HUP,QUIT,USR1", &quick));
+    assert_eq!(ended.code(), 0, "{ended:?}");
+    assert!(ended.has("SigBlk:\t0000000000000000") && ended.has("[worker 0] on"), "{ended:?}");
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let waits = rig.shell("--per-worker 1GiB", &format!("echo ready; {AWAITS_A_SIGNAL}"));
+        let mut run = Running::start(blocking(rig, "CHLD,TERM,INT,HUP,QUIT", &waits));
+        run.line("ready");
+        run.signal(signal);
+        let ended = run.end();
+        assert_eq!(ended.code(), code, "{ended:?}");
+    }
+    rig.assert_nothing_is_left();
+}
+
 fn signals_that_were_to_be_ignored(rig: &Rig) {
     let gate = rig.gate("gate");
     let run =
