@@ -1,12 +1,16 @@
 //! Callbacks and wakers that panic end nothing but themselves (L2, L4).
 
+#[path = "common/wakers.rs"]
+mod wakers;
+
 use bursar_core::{Account, Bytes, MemoryInfo};
 use bursar_ledger::{Ledger, Priority};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
+use wakers::{Count, poll};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -96,19 +100,6 @@ impl Wake for Panics {
     fn wake(self: Arc<Self>) {
         panic!("this waker fails");
     }
-}
-
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
-fn poll<T>(future: Pin<&mut impl Future<Output = T>>, waker: &Waker) -> Poll<T> {
-    future.poll(&mut Context::from_waker(waker))
 }
 
 #[test]

@@ -2,16 +2,19 @@
 
 #[path = "common/answers.rs"]
 mod answers;
+#[path = "common/wakers.rs"]
+mod wakers;
 
 use answers::{LONG, figures, refusal};
 use bursar_core::{Bytes, MemoryInfo};
 use bursar_ledger::{Ledger, Priority};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
+use wakers::{Count, poll};
 
 #[test]
 fn l4_first_come_within_a_priority() {
@@ -72,19 +75,6 @@ fn l4_a_full_table_is_named_where_one_waited_for_it() {
     assert!(poll(turn.as_mut(), Waker::noop()).is_pending());
     drop(kept.pop());
     assert!(poll(turn.as_mut(), Waker::noop()).is_ready());
-}
-
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
-fn poll<T>(future: Pin<&mut impl Future<Output = T>>, waker: &Waker) -> Poll<T> {
-    future.poll(&mut Context::from_waker(waker))
 }
 
 #[test]

@@ -9,20 +9,24 @@
 //!
 //! What a killed process's destructors would still write is taken back: see [`World::bury`].
 
-use super::{Facts, FileKind, Identity, Kernel, Lock, News, Opening, Range, Rounds, Watch};
+mod calls;
+mod state;
+
+use super::{Kernel, Rounds};
 use crate::mmap::Mapping;
+use calls::Simulated;
+use state::{Contents, State};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 /// The number of a process.
 pub(crate) type Pid = u32;
@@ -46,130 +50,6 @@ thread_local! {
     static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
     /// Whether what is left of a dead process is being dropped.
     static BURYING: Cell<bool> = const { Cell::new(false) };
-}
-
-enum Contents {
-    Folder(BTreeMap<OsString, usize>),
-    File(Arc<Mapping>),
-}
-
-struct HeldLock {
-    inode: usize,
-    description: u64,
-    lock: Lock,
-    /// Nothing for a lock of the whole file, which is apart from those of ranges.
-    range: Option<Range>,
-}
-
-struct WatchState {
-    pid: Pid,
-    inode: usize,
-    news: News,
-}
-
-#[derive(Default)]
-struct State {
-    inodes: Vec<(Contents, u32)>,
-    /// What each open file description is of.
-    descriptions: BTreeMap<u64, usize>,
-    next_description: u64,
-    /// The descriptors of everyone who lives.
-    processes: BTreeMap<Pid, BTreeMap<RawFd, u64>>,
-    next_pid: Pid,
-    locks: Vec<HeldLock>,
-    watches: BTreeMap<u64, WatchState>,
-    threads: Vec<(Pid, Rounds)>,
-}
-
-impl State {
-    fn entries(&self, folder: usize) -> io::Result<&BTreeMap<OsString, usize>> {
-        match &self.inodes[folder].0 {
-            Contents::Folder(entries) => Ok(entries),
-            Contents::File(_) => Err(ErrorKind::NotADirectory.into()),
-        }
-    }
-
-    fn entries_mut(&mut self, folder: usize) -> &mut BTreeMap<OsString, usize> {
-        match &mut self.inodes[folder].0 {
-            Contents::Folder(entries) => entries,
-            Contents::File(_) => panic!("a file has no entries"),
-        }
-    }
-
-    fn find(&self, path: &Path) -> io::Result<usize> {
-        let mut inode = 0;
-        for part in path.components() {
-            if let Component::Normal(name) = part {
-                inode = self.find_in(inode, name)?;
-            }
-        }
-        Ok(inode)
-    }
-
-    fn find_in(&self, folder: usize, name: &OsStr) -> io::Result<usize> {
-        self.entries(folder)?.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into())
-    }
-
-    fn facts(&self, inode: usize) -> Facts {
-        let (contents, mode) = &self.inodes[inode];
-        let (kind, size) = match contents {
-            Contents::Folder(_) => (FileKind::Folder, 0),
-            Contents::File(words) => (FileKind::File, words.len() as u64 * 8),
-        };
-        Facts { kind, identity: Identity { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
-    }
-
-    fn description(&self, pid: Pid, file: RawFd) -> io::Result<u64> {
-        let bad = || io::Error::from_raw_os_error(libc::EBADF);
-        self.processes.get(&pid).and_then(|files| files.get(&file)).copied().ok_or_else(bad)
-    }
-
-    fn inode(&self, pid: Pid, file: RawFd) -> io::Result<(u64, usize)> {
-        let description = self.description(pid, file)?;
-        Ok((description, self.descriptions[&description]))
-    }
-
-    fn open(&mut self, pid: Pid, inode: usize) -> io::Result<RawFd> {
-        if self.inodes[inode].1 & 0o400 == 0 {
-            return Err(ErrorKind::PermissionDenied.into());
-        }
-        let description = self.next_description;
-        self.next_description += 1;
-        self.descriptions.insert(description, inode);
-        let files = self.processes.get_mut(&pid).expect("whoever opens lives");
-        let file = (3..).find(|file| !files.contains_key(file)).expect("numbers do not end");
-        files.insert(file, description);
-        Ok(file)
-    }
-
-    /// Ends descriptions that nobody has a descriptor of, and tells who watches their files.
-    fn end_unused(&mut self) {
-        let used = |id: &u64| self.processes.values().any(|files| files.values().any(|description| description == id));
-        let unused: Vec<u64> = self.descriptions.keys().copied().filter(|id| !used(id)).collect();
-        for description in unused {
-            let inode = self.descriptions.remove(&description);
-            self.locks.retain(|lock| lock.description != description);
-            for watch in self.watches.values_mut().filter(|watch| Some(watch.inode) == inode) {
-                watch.news.closed = true;
-            }
-        }
-    }
-
-    fn renamed(&mut self, inode: usize) {
-        for watch in self.watches.values_mut().filter(|watch| watch.inode == inode) {
-            watch.news.renamed = true;
-        }
-    }
-
-    fn conflict(&self, description: u64, inode: usize, lock: Lock, range: Range) -> bool {
-        let meets = |held: Range| held.start < range.start + range.length && range.start < held.start + held.length;
-        self.locks.iter().any(|held| {
-            held.inode == inode
-                && held.description != description
-                && (lock == Lock::Exclusive || held.lock == Lock::Exclusive)
-                && held.range.is_some_and(meets)
-        })
-    }
 }
 
 /// The system all processes share.
@@ -196,6 +76,21 @@ impl World {
     /// Has `meanwhile` asked before every call from here on, in this thread.
     pub(crate) fn ask(meanwhile: Option<Meanwhile>) {
         MEANWHILE.set(meanwhile);
+    }
+
+    /// Lets others act, then returns whether a process still lives. One that was killed meanwhile ends here, unless it is
+    /// being buried already.
+    fn comes_to(&self, pid: Pid, moment: Moment) -> bool {
+        let buried = BURYING.get() || std::thread::panicking();
+        let meanwhile = MEANWHILE.with_borrow(Clone::clone).filter(|_| !buried);
+        if let Some(meanwhile) = meanwhile {
+            meanwhile(pid, moment);
+        }
+        let lives = self.is_alive(pid);
+        if !lives && !buried {
+            panic_any((Killed, self.snapshot()));
+        }
+        lives
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -356,234 +251,4 @@ pub(crate) fn die_quietly() {
             }
         }));
     });
-}
-
-/// One process's end of it.
-#[derive(Debug)]
-struct Simulated {
-    world: Arc<World>,
-    pid: Pid,
-}
-
-impl Simulated {
-    /// Lets others act, then dies or makes the call. The dead make no calls, and are told that they failed.
-    fn call<T>(&self, call: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
-        self.at(Moment::Call, call)
-    }
-
-    fn at<T>(&self, moment: Moment, call: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
-        let buried = BURYING.get() || std::thread::panicking();
-        if !buried {
-            let meanwhile = MEANWHILE.with_borrow(Clone::clone);
-            if let Some(meanwhile) = meanwhile {
-                meanwhile(self.pid, moment);
-            }
-        }
-        if !self.world.is_alive(self.pid) {
-            if !buried {
-                panic_any((Killed, self.world.snapshot()));
-            }
-            return Err(io::Error::other("the dead call nobody"));
-        }
-        call(&mut self.world.state())
-    }
-}
-
-impl Kernel for Simulated {
-    fn user(&self) -> u32 {
-        0
-    }
-    fn pid(&self) -> u32 {
-        self.pid
-    }
-    fn name(&self) -> String {
-        "simulated".to_owned()
-    }
-    fn patience(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn sleep(&self, _: Duration) {
-        let _ = self.call(|_| Ok(()));
-    }
-    fn spawn(&self, rounds: Rounds) -> bool {
-        self.call(|state| {
-            state.threads.push((self.pid, rounds));
-            Ok(())
-        })
-        .is_ok()
-    }
-
-    fn canonical(&self, path: &Path) -> io::Result<PathBuf> {
-        self.call(|state| state.find(path).map(|_| path.to_owned()))
-    }
-    fn make_folder(&self, path: &Path) -> io::Result<()> {
-        self.call(|state| {
-            let (folder, name) = (state.find(path.parent().unwrap())?, path.file_name().unwrap());
-            if state.find_in(folder, name).is_ok() {
-                return Err(ErrorKind::AlreadyExists.into());
-            }
-            let inode = state.inodes.len();
-            state.inodes.push((Contents::Folder(BTreeMap::new()), 0o700));
-            state.entries_mut(folder).insert(name.to_owned(), inode);
-            Ok(())
-        })
-    }
-    fn facts_of(&self, path: &Path) -> io::Result<Facts> {
-        self.call(|state| state.find(path).map(|inode| state.facts(inode)))
-    }
-    fn facts_in(&self, folder: RawFd, name: &OsStr) -> io::Result<Facts> {
-        self.call(|state| {
-            let (_, folder) = state.inode(self.pid, folder)?;
-            state.find_in(folder, name).map(|inode| state.facts(inode))
-        })
-    }
-    fn facts(&self, file: RawFd) -> io::Result<Facts> {
-        self.call(|state| state.inode(self.pid, file).map(|(_, inode)| state.facts(inode)))
-    }
-
-    fn open(&self, path: &Path, _: Opening) -> io::Result<RawFd> {
-        self.call(|state| state.find(path).and_then(|inode| state.open(self.pid, inode)))
-    }
-    fn open_in(&self, folder: RawFd, name: &OsStr, _: Opening) -> io::Result<RawFd> {
-        self.call(|state| {
-            let (_, folder) = state.inode(self.pid, folder)?;
-            state.find_in(folder, name).and_then(|inode| state.open(self.pid, inode))
-        })
-    }
-    fn close(&self, file: RawFd) {
-        let _ = self.call(|state| {
-            let files = state.processes.get_mut(&self.pid).expect("whoever closes lives");
-            assert!(files.remove(&file).is_some(), "descriptor {file} is closed twice");
-            state.end_unused();
-            Ok(())
-        });
-    }
-    fn read_at(&self, file: RawFd, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.call(|state| {
-            let (_, inode) = state.inode(self.pid, file)?;
-            let Contents::File(words) = &state.inodes[inode].0 else { return Err(ErrorKind::IsADirectory.into()) };
-            for (at, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-                chunk.copy_from_slice(&words.load(offset as usize / 8 + at).to_le_bytes());
-            }
-            Ok(())
-        })
-    }
-    fn make_file(&self, folder: RawFd, name: &OsStr, contents: &[u8]) -> io::Result<()> {
-        self.call(|state| {
-            let (_, folder) = state.inode(self.pid, folder)?;
-            if state.find_in(folder, name).is_ok() {
-                return Err(ErrorKind::AlreadyExists.into());
-            }
-            let words = Mapping::private(contents.len() / 8)?;
-            for (at, word) in contents.chunks_exact(8).enumerate() {
-                words.word(at).store(u64::from_le_bytes(word.try_into().unwrap()), Ordering::Relaxed);
-            }
-            let inode = state.inodes.len();
-            state.inodes.push((Contents::File(Arc::new(words)), 0o600));
-            state.entries_mut(folder).insert(name.to_owned(), inode);
-            Ok(())
-        })
-    }
-    fn link(&self, folder: RawFd, name: &OsStr, to: &OsStr) -> io::Result<()> {
-        self.call(|state| {
-            let (_, folder) = state.inode(self.pid, folder)?;
-            let inode = state.find_in(folder, name)?;
-            if state.find_in(folder, to).is_ok() {
-                return Err(ErrorKind::AlreadyExists.into());
-            }
-            state.entries_mut(folder).insert(to.to_owned(), inode);
-            Ok(())
-        })
-    }
-    fn unlink(&self, folder: RawFd, name: &OsStr) -> io::Result<()> {
-        self.call(|state| {
-            let (_, folder) = state.inode(self.pid, folder)?;
-            state.find_in(folder, name)?;
-            state.entries_mut(folder).remove(name);
-            Ok(())
-        })
-    }
-
-    fn try_lock(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
-        self.call(|state| {
-            let (description, inode) = state.inode(self.pid, file)?;
-            let free = !state.conflict(description, inode, lock, range);
-            if free {
-                state.locks.push(HeldLock { inode, description, lock, range: Some(range) });
-            }
-            Ok(free)
-        })
-    }
-    fn is_locked(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
-        self.call(|state| {
-            let (description, inode) = state.inode(self.pid, file)?;
-            Ok(state.conflict(description, inode, lock, range))
-        })
-    }
-    fn try_lock_whole(&self, file: RawFd) -> io::Result<bool> {
-        self.call(|state| {
-            let (description, inode) = state.inode(self.pid, file)?;
-            let other =
-                |held: &HeldLock| held.inode == inode && held.range.is_none() && held.description != description;
-            let free = !state.locks.iter().any(other);
-            if free {
-                state.locks.push(HeldLock { inode, description, lock: Lock::Exclusive, range: None });
-            }
-            Ok(free)
-        })
-    }
-    fn who_locks(&self, _: Range) -> Vec<u32> {
-        Vec::new()
-    }
-
-    fn map(&self, file: RawFd, words: usize) -> io::Result<Mapping> {
-        self.call(|state| {
-            let (_, inode) = state.inode(self.pid, file)?;
-            let Contents::File(mapping) = &state.inodes[inode].0 else { return Err(ErrorKind::IsADirectory.into()) };
-            assert_eq!(mapping.len(), words, "all of a ledger is mapped");
-            Ok(Mapping::again(mapping))
-        })
-    }
-    fn wait(&self, _: &AtomicU64, _: u64, _: Option<Duration>) {
-        let _ = self.call(|_| Ok(()));
-    }
-    fn wake(&self, _: &AtomicU64, _: u32) {
-        let _ = self.call(|_| Ok(()));
-    }
-    fn writes(&self) {
-        let _ = self.at(Moment::Write, |_| Ok(()));
-    }
-    fn watch(&self, path: &Path) -> io::Result<Arc<dyn Watch>> {
-        let number = self.call(|state| {
-            let inode = state.find(path)?;
-            let number = state.next_description;
-            state.next_description += 1;
-            state.watches.insert(number, WatchState { pid: self.pid, inode, news: News::default() });
-            Ok(number)
-        })?;
-        let kernel = Self { world: Arc::clone(&self.world), pid: self.pid };
-        Ok(Arc::new(SimulatedWatch { kernel, number }))
-    }
-}
-
-#[derive(Debug)]
-struct SimulatedWatch {
-    kernel: Simulated,
-    number: u64,
-}
-
-impl Watch for SimulatedWatch {
-    fn read(&self) -> io::Result<News> {
-        self.kernel.call(|state| {
-            let over = News { over: true, ..News::default() };
-            Ok(state.watches.get_mut(&self.number).map_or(over, |watch| std::mem::take(&mut watch.news)))
-        })
-    }
-
-    fn end(&self) {
-        let _ = self.kernel.call(|state| {
-            state.watches.remove(&self.number);
-            Ok(())
-        });
-    }
 }

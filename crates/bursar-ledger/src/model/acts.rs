@@ -1,0 +1,260 @@
+//! What processes of the model do.
+
+use super::actor::{self, Actor, End};
+use super::{AWAY, DEVICES, Given, HOME, LIMIT, Model, allowed, fair, subject};
+use crate::kernel::simulated::Pid;
+use crate::process::Process;
+use crate::{Delegation, Ledger, LedgerError, delegation};
+use bursar_core::{Account, Bytes, Error};
+use std::path::Path;
+use std::sync::Arc;
+
+impl Model {
+    pub(super) fn start(&self) {
+        let (pid, kernel) = self.world.start();
+        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::over(kernel))));
+    }
+
+    pub(super) fn device(&self) -> usize {
+        self.below(DEVICES as u64) as usize
+    }
+
+    pub(super) fn ledger(&self, pid: Pid, device: usize) -> Option<Ledger> {
+        self.end(pid, device, |end| end.ledgers.last().cloned()).flatten()
+    }
+
+    pub(super) fn open(&self, pid: Pid) {
+        let device = self.device();
+        let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
+        if self.end(pid, device, |end| end.ledgers.len()).is_none_or(|ledgers| ledgers > 1) {
+            return;
+        }
+        let open = || Ledger::open_by(&process, Path::new(HOME), &subject(device));
+        self.run(pid, open, |actor, opened| match opened {
+            Ok(ledger) => actor.ends[device].ledgers.push(ledger),
+            Err(error) => allowed(&error),
+        });
+    }
+
+    /// Drops one handle of a process, whichever comes.
+    pub(super) fn drop_something(&self, pid: Pid) {
+        self.drop_handle(pid, self.device(), self.below(16));
+    }
+
+    pub(super) fn drop_handle(&self, pid: Pid, device: usize, which: u64) {
+        let taken = self.end(pid, device, |end| end.take(which)).flatten();
+        let Some((handle, given)) = taken else { return };
+        if let Some(given) = given
+            && let Some(given) = self.given.borrow_mut().get_mut(&given)
+        {
+            given.kept = false;
+        }
+        self.run(pid, || drop(handle), |actor, ()| actor.ends[device].settle());
+    }
+
+    /// Drops everything a process has of one device, but what is still charged to its account.
+    pub(super) fn close(&self, pid: Pid) {
+        let device = self.device();
+        // Each kind twice: reclaimers, turns, what is drawn, delegations, reservations, accounts, ledgers.
+        let which = [14, 13, 11, 10, 6, 5, 0].into_iter().flat_map(|which| [which; 2]);
+        for which in which {
+            self.drop_handle(pid, device, which);
+        }
+    }
+
+    pub(super) fn reserve(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT);
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        self.run(
+            pid,
+            move || ledger.reserve(Bytes(bytes)),
+            |actor, reserved| match reserved {
+                Ok(reservation) => actor.ends[device].reservations.push((reservation, bytes)),
+                Err(error) => fair(&error),
+            },
+        );
+    }
+
+    pub(super) fn charge(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT / 4);
+        let known = self.end(pid, device, |end| end.accounts.last().cloned()).flatten();
+        let ledger = self.ledger(pid, device);
+        let in_the_middle = self.stopped.borrow().contains(&pid);
+        if known.is_none() && (ledger.is_none() || in_the_middle) {
+            return;
+        }
+        let charge = move || {
+            let account = known.map_or_else(|| ledger.unwrap().account(), Ok)?;
+            let charged = account.charge(Bytes(bytes));
+            Ok::<_, LedgerError>((account, charged))
+        };
+        self.run(pid, charge, |actor, done| match done {
+            Ok((account, charged)) => {
+                let end = &mut actor.ends[device];
+                // One handle more would be a clone of one that is kept.
+                if end.accounts.len() < 2 {
+                    end.accounts.push(account);
+                }
+                match charged {
+                    Ok(()) => end.held += bytes,
+                    Err(error) => fair(&error),
+                }
+            }
+            Err(error) => allowed(&error),
+        });
+    }
+
+    pub(super) fn release(&self, pid: Pid) {
+        let device = self.device();
+        let part = self.below(LIMIT);
+        let Some((account, bytes)) = self.end(pid, device, |end| end.give_back(part)).flatten() else { return };
+        self.run(pid, move || account.release(Bytes(bytes)), |_, ()| {});
+    }
+
+    pub(super) fn listen(&self, pid: Pid) {
+        let device = self.device();
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        self.run(
+            pid,
+            move || ledger.on_reclaim(|_| Bytes::ZERO),
+            |actor, reclaimer| {
+                actor.ends[device].reclaimers.push(reclaimer);
+            },
+        );
+    }
+
+    pub(super) fn delegate(&self, pid: Pid) {
+        let device = self.device();
+        let Some((reservation, bytes)) = self.end(pid, device, |end| end.reservations.pop()).flatten() else { return };
+        // What a failed delegation was of is given back with the error.
+        let number = self.random.borrow_mut().next();
+        self.run(
+            pid,
+            move || reservation.delegate(),
+            |actor, delegated: Result<Delegation, Error>| match delegated {
+                Ok(delegation) => {
+                    let given = Given { device, bytes, token: delegation.token(), kept: true };
+                    self.given.borrow_mut().insert(number, given);
+                    actor.ends[device].delegations.push((delegation, number));
+                }
+                Err(error) => fair(&error),
+            },
+        );
+        if !self.given.borrow().contains_key(&number) {
+            self.end(pid, device, End::settle);
+        }
+    }
+
+    pub(super) fn draw(&self, pid: Pid) {
+        let device = self.device();
+        let tokens: Vec<(u64, String)> = {
+            let given = self.given.borrow();
+            let here = given.iter().filter(|(_, given)| given.device == device && given.kept);
+            here.map(|(number, given)| (*number, given.token.clone())).collect()
+        };
+        if tokens.is_empty() {
+            return;
+        }
+        let (number, token) = tokens[self.below(tokens.len() as u64) as usize].clone();
+        let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
+        self.run(
+            pid,
+            move || delegation::drawn_by(&process, &token),
+            |actor, drawn| match drawn {
+                Ok(drawn) => actor.ends[device].drawn.push((drawn, number)),
+                Err(error) => allowed(&error),
+            },
+        );
+    }
+
+    pub(super) fn wait(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT);
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        let turn = Box::pin(ledger.reserve_async(Bytes(bytes), crate::Priority::NORMAL));
+        drop(ledger);
+        self.end(pid, device, |end| end.turns.push((turn, bytes)));
+        self.poll(pid);
+    }
+
+    pub(super) fn poll(&self, pid: Pid) {
+        let device = self.device();
+        let Some((turn, bytes)) = self.end(pid, device, |end| end.turns.pop()).flatten() else { return };
+        self.run(
+            pid,
+            move || actor::polled(turn),
+            |actor, (turn, polled)| {
+                let end = &mut actor.ends[device];
+                match polled {
+                    None => end.turns.push((turn, bytes)),
+                    // Dropped later: others can act then.
+                    Some(polled) => {
+                        end.finished.push(turn);
+                        match polled {
+                            Ok(reservation) => end.reservations.push((reservation, bytes)),
+                            Err(error) => fair(&error),
+                        }
+                    }
+                }
+            },
+        );
+    }
+
+    pub(super) fn fork(&self, pid: Pid) {
+        let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
+        let mut child = None;
+        let forked = process.forked(|| {
+            let (pid, kernel) = self.world.fork(pid);
+            child = Some(pid);
+            kernel
+        });
+        // A child that was killed while it let go of its parent's descriptors has come to nothing.
+        if let (Some(forked), Some(child)) = (forked, child)
+            && self.world.is_alive(child)
+        {
+            self.actors.borrow_mut().push(Actor::new(child, Arc::new(forked)));
+        }
+    }
+
+    pub(super) fn kill(&self, pid: Pid) {
+        let actor = {
+            let mut actors = self.actors.borrow_mut();
+            let at = actors.iter().position(|actor| actor.pid == pid);
+            at.map(|at| actors.remove(at))
+        };
+        let Some(actor) = actor else { return };
+        for (_, number) in actor.ends.iter().flat_map(|end| &end.delegations) {
+            if let Some(given) = self.given.borrow_mut().get_mut(number) {
+                given.kept = false;
+            }
+        }
+        self.remains.borrow_mut().push((actor, self.world.kill(pid)));
+        self.bury_the_dead();
+        self.judge();
+    }
+
+    pub(super) fn bury_the_dead(&self) {
+        if self.stopped.borrow().is_empty() {
+            self.world.bury(self.remains.take());
+        }
+    }
+
+    pub(super) fn move_files(&self) {
+        self.moved.set(true);
+        let file = format!("{HOME}/{}", subject(self.device()).file_name());
+        match self.below(6) {
+            0 => self.world.rename(HOME, AWAY),
+            1..=2 => {
+                let between = "/shm/between";
+                self.world.rename(HOME, between);
+                self.world.rename(AWAY, HOME);
+                self.world.rename(between, AWAY);
+            }
+            3 => self.world.rename(AWAY, HOME),
+            4 => self.world.remove(HOME),
+            _ => self.world.remove(&file),
+        }
+    }
+}
