@@ -44,10 +44,16 @@ impl Bell {
     }
 
     /// Has `waker` woken when the entry was served.
-    pub(crate) fn remember(&self, entry: Entry, waker: &Waker, probe: Option<&Arc<Probe>>) {
+    pub(crate) fn remember(&self, entry: Entry, waker: &Waker, probe: Option<&Arc<Probe>>, book: &Book<Ground>) {
         let mut sleepers = self.sleepers();
+        let is_new = !sleepers.iter().any(|sleeper| sleeper.entry == entry);
         sleepers.retain(|sleeper| sleeper.entry != entry);
         sleepers.push(Sleeper { entry, waker: waker.clone(), probe: probe.cloned() });
+        drop(sleepers);
+        if is_new && probe.is_some() {
+            // The thread may sleep until it is rung for, and is to measure from now on.
+            ring(book);
+        }
     }
 
     pub(crate) fn forget(&self, entry: Entry) {

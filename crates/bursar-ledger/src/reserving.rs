@@ -64,7 +64,7 @@ impl Reserving {
             None => *self.entry.insert(self.join()?),
         };
         // Entered before looking, so that a grant in between wakes it.
-        inner.bell.remember(entry, context.waker(), self.ledger.probe.as_ref());
+        inner.bell.remember(entry, context.waker(), self.ledger.probe.as_ref(), &inner.book);
         if !inner.book.has_left_the_queue(entry) {
             return Ok(None);
         }
