@@ -34,7 +34,7 @@ pub(crate) struct Opened {
     pub(crate) anchors: Anchors,
 }
 
-/// How an attempt to open a file went.
+/// The outcome of an attempt to open a file.
 enum Attempt {
     Opened(Box<Opened>),
     /// There is none of that name in the folder.
@@ -43,7 +43,7 @@ enum Attempt {
     InUse,
 }
 
-/// How long to wait between attempts: others may be making the file, leaving it or moving it, and all that is short.
+/// The pauses between attempts: others may be making the file, leaving it or moving it, and all that is short.
 const PAUSES_MS: [u64; 10] = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500];
 
 /// Opens the ledger of `subject` in the folder at `path`, or makes it.
@@ -184,7 +184,7 @@ fn open_checked(folder: &Folder, name: &OsStr) -> Result<Option<(Tether, Identit
     }
 }
 
-/// What the system would not open, as the case it is.
+/// Returns the error for a file that the system would not open.
 pub(crate) fn refused(kernel: &dyn Kernel, path: &Path, error: io::Error) -> LedgerError {
     let (file, user) = (path.to_owned(), kernel.user());
     match kernel.facts_of(path) {

@@ -80,7 +80,7 @@ impl Inner {
         self.book.words().process()
     }
 
-    /// How long a living process may keep the lock before others say so.
+    /// Returns how long a living process may keep the lock before others say so.
     pub(crate) fn patience(&self) -> Duration {
         self.process().kernel().patience()
     }

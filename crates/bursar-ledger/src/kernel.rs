@@ -21,7 +21,7 @@ use std::time::Duration;
 /// A thread's work, one round at a time: it ends when a round returns false.
 pub(crate) type Rounds = Box<dyn FnMut() -> bool + Send>;
 
-/// How a file is opened. Nothing that is opened follows a link, waits for another end or survives an exec.
+/// The ways to open a file. Nothing that is opened follows a link, waits for another end or survives an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
     /// A folder, to lock it and to find files in it.
@@ -32,7 +32,7 @@ pub(crate) enum Opening {
     Write,
 }
 
-/// How a range of a file is locked.
+/// The kinds of locks on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     /// By many.
@@ -49,7 +49,7 @@ pub(crate) struct Range {
     pub(crate) length: i64,
 }
 
-/// What kind of thing a name leads to.
+/// The kinds of things a name leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     File,
@@ -65,7 +65,7 @@ pub(crate) struct Identity {
     pub(crate) inode: u64,
 }
 
-/// What the system knows of a file.
+/// The facts the system knows of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) kind: FileKind,
@@ -76,7 +76,7 @@ pub(crate) struct Facts {
     pub(crate) size: u64,
 }
 
-/// What happened to a watched file.
+/// News of a watched file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
     /// Somebody who could write it closed it, perhaps by dying.

@@ -7,7 +7,7 @@
 //! Descriptors are numbers, the lowest free one is given out next, and a description with its locks lives as long as any
 //! process has a descriptor of it, forked children included. Sleeping and waiting take no time and wake for no reason.
 //!
-//! What a killed process's destructors would still write is taken back: see [`World::bury`].
+//! Writes that a killed process's destructors would still make are taken back: see [`World::bury`].
 
 mod calls;
 mod state;

@@ -10,7 +10,7 @@ use std::os::fd::RawFd;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-/// What is at an inode.
+/// The contents of an inode.
 pub(super) enum Contents {
     Folder(BTreeMap<OsString, usize>),
     File(Arc<Mapping>),
@@ -33,7 +33,7 @@ pub(super) struct WatchState {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) inodes: Vec<(Contents, u32)>,
-    /// What each open file description is of.
+    /// The inode of each open file description.
     pub(super) descriptions: BTreeMap<u64, usize>,
     pub(super) next_description: u64,
     /// The descriptors of everyone who lives.
