@@ -115,8 +115,13 @@ fn remove_left_draft(process: &Arc<Process>, path: &Path, name: &OsStr, anchors:
     if !kernel.try_lock_whole(folder.open.file()).map_err(failed)? {
         return Ok(());
     }
-    match kernel.unlink(folder.open.file(), &draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+    remove_draft(&folder, &draft).map_err(failed)
+}
+
+/// Removes a draft, if there is one.
+fn remove_draft(folder: &Folder, draft: &OsStr) -> io::Result<()> {
+    match folder.open.kernel().unlink(folder.open.file(), draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
@@ -234,13 +239,9 @@ fn make(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<(), LedgerEr
     let (kernel, inside) = (folder.open.kernel(), folder.open.file());
     let draft = draft_of(name);
     // Only who has the lock makes drafts, so one that is there was left by somebody who died.
-    let remove_draft = || match kernel.unlink(inside, &draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    };
-    let made = remove_draft().and_then(|()| kernel.make_file(inside, &draft, &image(subject)));
+    let made = remove_draft(folder, &draft).and_then(|()| kernel.make_file(inside, &draft, &image(subject)));
     let linked = made.and_then(|()| kernel.link(inside, &draft, name));
-    let removed = remove_draft();
+    let removed = remove_draft(folder, &draft);
     match linked.and(removed) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(LedgerError::io(&folder.path.join(name), "write", error))
