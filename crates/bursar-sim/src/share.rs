@@ -222,12 +222,18 @@ fn is_same(opened: &Metadata, path: &Path) -> bool {
 
 /// Makes a folder that no other user may write to, or finds it there.
 fn own_folder(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
-        Ok(()) => return Ok(()),
-    }
-    let found = std::fs::symlink_metadata(path)?;
+    let found = loop {
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+            Ok(()) => return Ok(()),
+        }
+        match std::fs::symlink_metadata(path) {
+            // The last of the others left between the two calls, and took the folder with it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            other => break other?,
+        }
+    };
     if !found.is_dir() || found.uid() != user()? || found.mode() & 0o022 != 0 {
         let why = "is no folder of this user that nobody else can write to; remove it, or set";
         return Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} {why} {VARIABLE}", path.display())));
@@ -270,5 +276,23 @@ mod tests {
         {
             assert_eq!(folder_name(name), folder);
         }
+    }
+
+    #[test]
+    fn l5_whoever_comes_while_the_last_one_leaves_finds_a_folder() {
+        let root = std::env::temp_dir().join(format!("bursar-share-{}", std::process::id()));
+        let come_and_go = || -> io::Result<()> {
+            for _ in 0..5_000 {
+                assert!(Share::new("busy", Some(&root), 1).charge(0, 1, u64::MAX)?);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others = [0; 3].map(|_| scope.spawn(come_and_go));
+            for other in others {
+                other.join().expect("no panic").expect("a folder at every attempt");
+            }
+        });
+        std::fs::remove_dir(&root).expect("nothing is left in the folder");
     }
 }

@@ -226,8 +226,7 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
 
     /// Runs one seed. Answers how many driver calls that took and what was found, and whether the program panicked.
     fn run(&mut self, seed: u64) -> (u64, Option<(Finding, bool)>) {
-        let machine = self.machine.clone().named("testing");
-        let sim = machine.seed(seed).calls_kept(CALLS_KEPT).build();
+        let sim = self.machine.clone().seed(seed).calls_kept(CALLS_KEPT).build();
         let program = &mut self.program;
         let ended = match (self.open)(sim.clone()) {
             Ok(gpu) => {

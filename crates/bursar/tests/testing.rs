@@ -272,6 +272,24 @@ fn what_is_still_held_is_told_unless_it_is_meant() {
 }
 
 #[test]
+fn a_search_shares_its_devices_with_no_other_that_runs_at_the_same_time() {
+    let fills_most_of_a_device = |rig: &Rig| {
+        let stream = rig.stream()?;
+        let most = rig.allocate(60 << 30, stream, tag!("most"))?;
+        rig.deallocate(most, stream)?;
+        Ok(())
+    };
+    let fills_it_around_another = |rig: &Rig| {
+        let stream = rig.stream()?;
+        let most = rig.allocate(60 << 30, stream, tag!("most"))?;
+        races(fills_most_of_a_device).seeds(1).expect_clean();
+        rig.deallocate(most, stream)?;
+        Ok(())
+    };
+    races(fills_it_around_another).seeds(1).expect_clean();
+}
+
+#[test]
 fn an_error_and_a_panic_are_told_with_their_seeds_and_a_hazard_goes_before_them() {
     let runs = Cell::new(0);
     let fails_late = |_: &Rig| {
