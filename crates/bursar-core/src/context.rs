@@ -288,6 +288,25 @@ impl DeviceContext {
         if self.has_ended(stream) { self.heir_of(stream) } else { Ok(stream) }
     }
 
+    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of). The
+    /// caller holds no adopted stream.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
+    /// context.on_lasting(stream, |stream| context.synchronize(stream))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_lasting<T>(&self, stream: Stream, act: impl Fn(Stream) -> Result<T>) -> Result<T> {
+        match act(stream) {
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) if self.has_ended(stream) => {
+                act(self.heir_of(stream)?)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Whether a stream was adopted and its adoption has ended.
     pub(crate) fn has_ended(&self, stream: Stream) -> bool {
         self.streams.has_ended(stream)

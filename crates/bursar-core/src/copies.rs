@@ -6,10 +6,7 @@
 //! anything, never that work may still touch it.
 #![allow(unsafe_code)]
 
-use crate::{
-    DeviceBlock, DeviceContext, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Status, Stream,
-    StreamMisuse,
-};
+use crate::{DeviceBlock, DeviceContext, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Status, Stream};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -47,12 +44,7 @@ impl DeviceContext {
     /// # }
     /// ```
     pub fn order_after(&self, first: Stream, then: Stream) -> Result<()> {
-        match self.order(first, then) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) if self.has_ended(first) => {
-                self.order(self.heir_of(first)?, then)
-            }
-            ordered => ordered,
-        }
+        self.on_lasting(first, |first| self.order(first, then))
     }
 
     /// Writes `src` into the block, `offset` bytes from its start.

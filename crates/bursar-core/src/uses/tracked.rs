@@ -1,9 +1,7 @@
 //! A block that remembers who uses it.
 
 use super::{Access, BlockUse, Uses};
-use crate::{
-    DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Pattern, Refused, Result, Stream, StreamMisuse,
-};
+use crate::{DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Pattern, Refused, Result, Stream};
 use std::sync::{Arc, OnceLock};
 
 /// A [`DeviceBlock`] together with what is known of its uses on streams, so that nobody uses or frees it too early.
@@ -120,13 +118,7 @@ impl TrackedBlock {
     pub fn into_block(self) -> DeviceBlock {
         if let Some(uses) = self.uses.get() {
             let (context, home) = (&uses.context, self.block.stream());
-            let ordered = match uses.end_all_before(home) {
-                Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
-                    context.heir_of(home).and_then(|heir| uses.end_all_before(heir))
-                }
-                answer => answer,
-            };
-            if ordered.is_err() {
+            if context.on_lasting(home, |home| uses.end_all_before(home)).is_err() {
                 uses.wait_on_host();
             }
         }

@@ -1,6 +1,6 @@
 //! Host memory that the device may still be reading or writing.
 
-use crate::{DeviceContext, Error, HostMemory, Progress, Result, Stream, StreamMisuse};
+use crate::{DeviceContext, Error, HostMemory, Progress, Result, Stream};
 use std::fmt;
 use std::sync::Arc;
 
@@ -76,23 +76,15 @@ impl<H: HostMemory> fmt::Debug for Transfer<H> {
 }
 
 impl DeviceContext {
-    /// Calls `with` with a stream, or with the heir of it if its adoption has ended.
-    fn on_stream_or_heir<T>(&self, stream: Stream, with: impl Fn(Stream) -> Result<T>) -> Result<T> {
-        match with(stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => with(self.heir_of(stream)?),
-            answer => answer,
-        }
-    }
-
     /// Returns once nothing that `stream` was given is in flight; an error means that it may not have run as it should.
     pub(super) fn drain(&self, stream: Stream) -> Result<()> {
         if self.has_ended(stream) {
             self.wait_for_order(stream)?;
         }
-        self.on_stream_or_heir(stream, |stream| self.wait_for_stream(stream))
+        self.on_lasting(stream, |stream| self.wait_for_stream(stream))
     }
 
     fn progress(&self, stream: Stream) -> Result<Progress> {
-        self.on_stream_or_heir(stream, |stream| self.query(stream))
+        self.on_lasting(stream, |stream| self.query(stream))
     }
 }
