@@ -2,11 +2,16 @@
 //!
 //! Each rule reads the whole [`Tree`] and returns its findings; none of them changes a file.
 
+mod clauses;
+mod code_map;
 mod crates;
 mod documents;
+mod imports;
 mod modules;
+mod names;
 mod seams;
 mod unsafety;
+mod unused;
 mod words;
 
 use std::fmt;
@@ -46,17 +51,25 @@ impl fmt::Display for Finding {
 type Rule = fn(&Tree) -> Vec<Finding>;
 
 const RULES: &[Rule] = &[
+    clauses::stand_once,
+    clauses::are_held_by_tests,
+    code_map::agrees_with_the_manifests,
+    code_map::named_files_exist,
     crates::lints_are_inherited,
     crates::roots_are_documented,
     crates::files_are_short,
     documents::the_usual_ones_exist,
     documents::links_lead_somewhere,
+    imports::go_one_way,
     modules::files_are_included,
+    names::public_types_are_unique,
     seams::implementations_are_complete,
     seams::traits_have_no_default_bodies,
     unsafety::stays_in_its_rooms,
     unsafety::is_forbidden_elsewhere,
+    unused::nothing_is_left_over,
     words::comments_say_what_lasts,
+    words::documentation_names_its_subject,
     words::nothing_is_left_from_debugging,
     words::no_path_of_one_machine,
 ];

@@ -47,6 +47,29 @@ fn is_phrase(file: &File, run: &[(usize, &str)], phrase: &[&str]) -> bool {
     adjacent && spelled
 }
 
+/// Words that open a fragment instead of a sentence or a noun: documentation says what a thing is, or what it does.
+const FRAGMENTS: &[&str] = &["What", "How", "Whether", "Who", "Whose", "Answers", "Answer", "Told", "Where"];
+
+pub(super) fn documentation_names_its_subject(tree: &Tree) -> Vec<Finding> {
+    tree.rust_files().filter(|file| file.path_in_src().is_some()).flat_map(fragments).collect()
+}
+
+fn fragments(file: &File) -> impl Iterator<Item = Finding> {
+    let mut offset = 0;
+    let mut was_documentation = false;
+    file.masks.comments.split_inclusive('\n').filter_map(move |line| {
+        let start = offset;
+        offset += line.len();
+        let text = line.trim_start();
+        let is_documentation = text.starts_with("///") || text.starts_with("//!");
+        let opens = !std::mem::replace(&mut was_documentation, is_documentation) && is_documentation;
+        let (at, first) = words(text).next().filter(|_| opens)?;
+        let message = format!("\"{first} …\": begin with what it is, or with a verb (\"Returns …\")");
+        let at = start + line.len() - text.len() + at;
+        FRAGMENTS.contains(&first).then(|| Finding::at(file, at, "fragment", message))
+    })
+}
+
 pub(super) fn nothing_is_left_from_debugging(tree: &Tree) -> Vec<Finding> {
     let macros = tree.rust_files().flat_map(|file| {
         let calls =
@@ -112,6 +135,18 @@ mod tests {
         let text = "// What for. Now it is\n// for nowhere; HACKNEY.\nconst S: &str = \"TODO for now\";\n\
                     // for\n\n// now\n";
         assert!(shown(comments_say_what_lasts, [("a.rs", text)]).is_empty());
+    }
+
+    #[test]
+    fn documentation_that_opens_with_a_fragment_is_found() {
+        let text = "//! How far it is.\n\n/// What it holds.\nfn a() {}\n\n/// Returns what it holds.\n/// What else.\nfn b() {}\n\n\
+                    // What follows\n    /// Answers it.\n    fn c() {}\n";
+        let files = [("crates/a/src/lib.rs", text), ("crates/a/tests/all.rs", text)];
+        let expected = [("1", "How"), ("3", "What"), ("11", "Answers")].map(|(line, word)| {
+            let message = "begin with what it is, or with a verb (\"Returns …\")";
+            format!("crates/a/src/lib.rs:{line}: fragment: \"{word} …\": {message}")
+        });
+        assert_eq!(shown(documentation_names_its_subject, files), expected);
     }
 
     #[test]

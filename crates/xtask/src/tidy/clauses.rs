@@ -1,0 +1,71 @@
+//! That every clause of the contract stands once and is held by a test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Finding;
+use crate::lexer::words;
+use crate::tree::{File, Tree};
+
+const CONTRACT: &str = "docs/contracts.md";
+
+pub(super) fn stand_once(tree: &Tree) -> Vec<Finding> {
+    let mut lines = BTreeMap::new();
+    let mut findings = Vec::new();
+    for (line, number) in tree.get(CONTRACT).into_iter().flat_map(clauses) {
+        if let Some(other) = lines.insert(number, line) {
+            findings.push(at(line, "clause-twice", format!("{number} stands in line {other} too")));
+        }
+    }
+    findings
+}
+
+pub(super) fn are_held_by_tests(tree: &Tree) -> Vec<Finding> {
+    let held: BTreeSet<String> = tree.rust_files().flat_map(test_prefixes).collect();
+    let clauses = tree.get(CONTRACT).into_iter().flat_map(clauses);
+    let missing = clauses.filter(|(_, number)| !held.contains(&number.to_lowercase()));
+    missing.map(|(line, number)| at(line, "clause-test", format!("no test's name begins with {number}'s"))).collect()
+}
+
+fn at(line: usize, rule: &'static str, message: String) -> Finding {
+    Finding { path: CONTRACT.to_owned(), line, rule, message }
+}
+
+/// The numbers of a contract's clauses (`- **R1** …`), each with its line.
+fn clauses(contract: &File) -> impl Iterator<Item = (usize, &str)> {
+    contract.text.lines().enumerate().filter_map(|(index, line)| {
+        let (number, _) = line.strip_prefix("- **")?.split_once("**")?;
+        Some((index + 1, number))
+    })
+}
+
+/// What stands before the first `_` in the names of a file's functions.
+fn test_prefixes(file: &File) -> impl Iterator<Item = String> {
+    let all: Vec<&str> = words(file.code()).map(|(_, word)| word).collect();
+    let names: Vec<String> = all
+        .windows(2)
+        .filter(|pair| pair[0] == "fn")
+        .filter_map(|pair| Some(pair[1].split_once('_')?.0.to_owned()))
+        .collect();
+    names.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::shown;
+
+    const CLAUSES: &str = "# Promises\n\n- **R1** One.\n- **R2** Two, see **R1**.\n- **R10** Ten.\n- **R1** Again.\n";
+
+    #[test]
+    fn a_number_that_stands_twice_is_found() {
+        let found = shown(stand_once, [(CONTRACT, CLAUSES)]);
+        assert_eq!(found, ["docs/contracts.md:6: clause-twice: R1 stands in line 3 too"]);
+    }
+
+    #[test]
+    fn a_clause_without_a_test_is_found() {
+        let tests = "fn r1_holds() {}\n// fn r2_is_planned() {}\nfn r10_holds() {}\n";
+        let found = shown(are_held_by_tests, [(CONTRACT, CLAUSES), ("crates/a/tests/all.rs", tests)]);
+        assert_eq!(found, ["docs/contracts.md:4: clause-test: no test's name begins with R2's"]);
+    }
+}

@@ -1,0 +1,76 @@
+//! Files that are tracked and that nothing uses.
+//!
+//! Source files are looked for by `modules`. Any other file is used where cargo, git or proptest finds it by its place, or
+//! where another file names it. A number in a name may be written by the program that reads the file, so the parts around
+//! it count.
+
+use super::Finding;
+use crate::tree::{File, Tree};
+
+/// Files that are found by their place.
+const FOUND: &[&str] = &[".cargo/config.toml", ".ci/run", ".gitignore", "Cargo.lock", "Cargo.toml", "rustfmt.toml"];
+
+pub(super) fn nothing_is_left_over(tree: &Tree) -> Vec<Finding> {
+    let files = tree.files().filter(|file| !file.path.ends_with(".rs"));
+    files
+        .filter(|file| !is_found(tree, &file.path) && !is_named(tree, file))
+        .map(|file| Finding::about(&file.path, "unused-file", "no other file names it"))
+        .collect()
+}
+
+/// Whether a tool looks for the file at its place.
+fn is_found(tree: &Tree, path: &str) -> bool {
+    let beside = |suffix: &str| path.strip_suffix(suffix).is_some_and(|stem| tree.get(&format!("{stem}.rs")).is_some());
+    let regressions = path.split_once("/proptest-regressions/").is_some_and(|(package, rest)| {
+        let source = rest.strip_suffix(".txt").map(|stem| format!("{package}/src/{stem}.rs"));
+        source.is_some_and(|source| tree.get(&source).is_some())
+    });
+    let is_document = !path.contains('/') && (path.ends_with(".md") || path.starts_with("LICENSE"));
+    let is_manifest = path
+        .strip_prefix("crates/")
+        .and_then(|path| path.split_once('/'))
+        .is_some_and(|(_, file)| file == "Cargo.toml");
+    FOUND.contains(&path)
+        || is_document
+        || is_manifest
+        || regressions
+        || beside(".stderr")
+        || beside(".proptest-regressions")
+}
+
+fn is_named(tree: &Tree, file: &File) -> bool {
+    let name = file.path.rsplit('/').next().unwrap_or(&file.path);
+    let parts: Vec<&str> = name.split(|c: char| c.is_ascii_digit()).filter(|part| part.len() > 1).collect();
+    tree.files().any(|other| other.path != file.path && parts.iter().all(|part| other.text.contains(part)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::shown;
+
+    #[test]
+    fn a_file_that_nothing_names_is_found() {
+        let files = [
+            ("README.md", "See [the guide](docs/guide.md)."),
+            ("docs/guide.md", ""),
+            ("docs/old-plan.md", "guide.md is the newer one; old-plan.md"),
+            ("crates/a/relative.users", ""),
+            ("crates/a/Cargo.toml", ""),
+            ("crates/a/src/lib.rs", "const PAGE: &str = include_str!(\"page.html\"); format!(\"shot-{n}.gz\");"),
+            ("crates/a/src/page.html", ""),
+            ("crates/a/tests/shot-4.gz", ""),
+            ("crates/a/tests/all.rs", ""),
+            ("crates/a/tests/all.proptest-regressions", ""),
+            ("crates/a/tests/gone.proptest-regressions", ""),
+            ("crates/a/proptest-regressions/part/units.txt", ""),
+            ("crates/a/src/part/units.rs", ""),
+        ];
+        let expected = [
+            "crates/a/relative.users:1: unused-file: no other file names it",
+            "crates/a/tests/gone.proptest-regressions:1: unused-file: no other file names it",
+            "docs/old-plan.md:1: unused-file: no other file names it",
+        ];
+        assert_eq!(shown(nothing_is_left_over, files), expected);
+    }
+}
