@@ -8,41 +8,41 @@
 //! (`queue.rs`), what those left to do who could not have the lock (`notes.rs`), and what the dead left behind
 //! (`repair.rs`).
 
+mod balance;
 mod charge;
-mod check;
-mod desk;
+mod consistency;
 mod journal;
-mod left;
+mod limits;
 mod lock;
+mod locked;
+mod nodes;
 mod notes;
+mod processes;
 mod queue;
-mod repair;
 mod reserve;
-mod room;
-mod tree;
 
-pub use charge::Refused;
-pub use desk::Desk;
-pub use left::{BYTES_MAX, Key, Most};
-pub use lock::NoLock;
-pub use queue::{Entry, Wanting};
-pub use room::Lack;
-pub use tree::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
+pub use balance::{BYTES_MAX, CreditLimit, NodeKey};
+pub use charge::BookError;
+pub use limits::Shortfall;
+pub use lock::LockError;
+pub use locked::LockedBook;
+pub use nodes::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
+pub use queue::{QueueEntry, QueueRequest};
 
-use crate::format::{Layout, Words, header, node, process, sealed, unsealed, unspelled};
+use crate::format::{LedgerLayout, Words, header, node, process, sealed, unsealed, unspelled};
 
 /// A ledger as one process sees it: the words, and the place it has among the processes.
 #[derive(Debug)]
 pub struct Book<W> {
     words: W,
-    layout: Layout,
-    place: usize,
+    layout: LedgerLayout,
+    slot: usize,
 }
 
 impl<W: Words> Book<W> {
     /// A book over `words`, for the process at `place`.
-    pub const fn new(words: W, layout: Layout, place: usize) -> Self {
-        Self { words, layout, place }
+    pub const fn new(words: W, layout: LedgerLayout, slot: usize) -> Self {
+        Self { words, layout, slot }
     }
 
     /// The words.
@@ -52,17 +52,17 @@ impl<W: Words> Book<W> {
     }
 
     /// How large the tables are.
-    pub const fn layout(&self) -> Layout {
+    pub const fn layout(&self) -> LedgerLayout {
         self.layout
     }
 
     /// This process's place.
-    pub const fn place(&self) -> usize {
-        self.place
+    pub const fn slot(&self) -> usize {
+        self.slot
     }
 
     /// Writes a new ledger's first figures: the device, with all of `total` to give, and nobody there.
-    pub fn found(&self, total: u64) {
+    pub fn initialize(&self, total: u64) {
         let total = total.min(BYTES_MAX);
         let root = self.layout.node_at(0);
         self.words.store(header::TOTAL, total);
@@ -78,22 +78,26 @@ impl<W: Words> Book<W> {
     }
 
     /// Returns the bytes a node has left, read without the lock.
-    pub fn peek_left(&self, node: usize) -> u64 {
-        left::left_in(self.words.load(self.layout.node_at(node) + node::LEFT), self.peek(node, node::LIFE)).unwrap_or(0)
+    pub fn peek_balance(&self, node: usize) -> u64 {
+        balance::balance_in(
+            self.words.load(self.layout.node_at(node) + node::BALANCE),
+            self.peek(node, node::GENERATION),
+        )
+        .unwrap_or(0)
     }
 
     /// A word of a process's entry, read without the lock.
-    pub fn peek_process(&self, place: usize, field: usize) -> u64 {
-        unsealed(self.words.load(self.layout.process_at(place) + field)).unwrap_or(0)
+    pub fn peek_process(&self, slot: usize, field: usize) -> u64 {
+        unsealed(self.words.load(self.layout.process_at(slot) + field)).unwrap_or(0)
     }
 
     /// Returns the name of the process at a place, read without the lock.
-    pub fn process_name(&self, place: usize) -> String {
-        unspelled((0..process::NAME_WORDS).map(|at| self.peek_process(place, process::NAME + at)))
+    pub fn process_name(&self, slot: usize) -> String {
+        unspelled((0..process::NAME_WORDS).map(|at| self.peek_process(slot, process::NAME + at)))
     }
 
     /// The word this process sleeps on until there is something to look at.
-    pub const fn bell_at(&self) -> usize {
-        self.layout.process_at(self.place) + process::BELL
+    pub const fn events_at(&self) -> usize {
+        self.layout.process_at(self.slot) + process::EVENTS
     }
 }

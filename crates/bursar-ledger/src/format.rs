@@ -5,8 +5,8 @@ mod seal;
 mod text;
 mod words;
 
-pub use layout::{LETTERS, Layout, MAGIC, STEP_MAX, VERSION, header, node, process, waiter};
+pub use layout::{LETTERS, LedgerLayout, MAGIC, STEP_MAX, VERSION, header, node, process, waiter};
 pub(crate) use seal::{digest, product, quotient, residue};
 pub use seal::{sealed, unsealed};
 pub(crate) use text::{packed, spelled, unpacked, unspelled};
-pub use words::{Sheet, Words};
+pub use words::{Words, WordsSnapshot, attempt_with, update_with};

@@ -32,7 +32,7 @@ pub mod header {
     /// How many nodes were ever in use at once: a bound for searches.
     pub const NODES_HIGH: usize = 24;
     /// How many places were ever in use at once.
-    pub const PLACES_HIGH: usize = 25;
+    pub const PROCESSES_HIGH: usize = 25;
     /// How many requests wait.
     pub const WAITING: usize = 26;
     /// The number the next request in the queue gets.
@@ -52,15 +52,15 @@ pub mod process {
     /// Which life of this place it is, and [`TAKEN`] while somebody has it.
     pub const STATE: usize = 0;
     /// The bit of [`STATE`] that says so.
-    pub const TAKEN: u64 = 1 << 55;
+    pub const OCCUPIED: u64 = 1 << 55;
     /// Its number, as it sees itself; for people only.
     pub const PID: usize = 1;
     /// When it came, in milliseconds since 1970.
     pub const SINCE: usize = 2;
     /// Counted up when there is something for it to look at; it sleeps on this word.
-    pub const BELL: usize = 3;
+    pub const EVENTS: usize = 3;
     /// How many bytes it is asked to give back.
-    pub const WANTED: usize = 4;
+    pub const RETURN_REQUESTED: usize = 4;
     /// A note, written without the lock: the life of this place whose handles are all gone. See `book/notes.rs`.
     pub const DEPARTED: usize = 5;
     /// What it is called, [`NAME_WORDS`] words.
@@ -117,7 +117,7 @@ pub mod waiter {
 /// behind the lock does not take the line from the owner.
 pub mod node {
     /// What can be charged at once, with flags and the node's life above: see `book/left.rs`.
-    pub const LEFT: usize = 0;
+    pub const BALANCE: usize = 0;
     /// All that was ever released while the lock was not to be had.
     pub const RETURNED: usize = 1;
     /// A note, written without the lock: one more than the life of this node whose handle is gone. See `book/notes.rs`.
@@ -135,9 +135,9 @@ pub mod node {
     /// The process it belongs to; 0 where it belongs to none.
     pub const OWNER: usize = 10;
     /// How much of `RETURNED` was put back to `LEFT`.
-    pub const FOLDED: usize = 11;
+    pub const SETTLED: usize = 11;
     /// Which life of this node it is.
-    pub const LIFE: usize = 12;
+    pub const GENERATION: usize = 12;
     /// What a tenant is called, [`NAME_WORDS`] words.
     pub const NAME: usize = 13;
     /// How many words a tenant's name has, of [`LETTERS`](super::LETTERS) bytes.
@@ -153,27 +153,27 @@ const LINE: usize = 8;
 
 /// How large the tables are. Kept in the header, and the same for every ledger of a version; models use small ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct LedgerLayout {
     /// How many changes one step may journal.
     pub journal: usize,
     /// How many processes there may be.
-    pub places: usize,
+    pub processes: usize,
     /// How many requests may wait.
     pub waiters: usize,
     /// How many accounts, tenants and reservations there may be.
     pub nodes: usize,
 }
 
-impl Layout {
+impl LedgerLayout {
     /// That of every ledger file: 256 KiB.
-    pub const FILE: Self = Self { journal: STEP_MAX, places: 256, waiters: 256, nodes: 1301 };
+    pub const FILE: Self = Self { journal: STEP_MAX, processes: 256, waiters: 256, nodes: 1301 };
 
     /// One for models: as few words as make sense.
-    pub const SMALL: Self = Self { journal: STEP_MAX, places: 3, waiters: 3, nodes: 12 };
+    pub const SMALL: Self = Self { journal: STEP_MAX, processes: 3, waiters: 3, nodes: 12 };
 
     /// As the header has it.
     pub const fn shape(self) -> u64 {
-        (self.journal as u64) << 48 | (self.places as u64) << 32 | (self.waiters as u64) << 16 | self.nodes as u64
+        (self.journal as u64) << 48 | (self.processes as u64) << 32 | (self.waiters as u64) << 16 | self.nodes as u64
     }
 
     /// How many words a ledger has: a power of two.
@@ -201,13 +201,13 @@ impl Layout {
     }
 
     /// The first word of a process's entry.
-    pub const fn process_at(self, place: usize) -> usize {
-        header::WORDS + 2 * self.journal + place * process::WORDS
+    pub const fn process_at(self, slot: usize) -> usize {
+        header::WORDS + 2 * self.journal + slot * process::WORDS
     }
 
     /// The first word of a waiting request.
     pub const fn waiter_at(self, entry: usize) -> usize {
-        self.process_at(self.places) + entry * waiter::WORDS
+        self.process_at(self.processes) + entry * waiter::WORDS
     }
 
     const fn nodes_at(self) -> usize {
@@ -220,8 +220,8 @@ impl Layout {
     }
 }
 
-const _: () = assert!(Layout::FILE.words() == 1 << 15, "a ledger file has 256 KiB");
-const _: () = assert!(Layout::FILE.node_at(Layout::FILE.nodes) <= 1 << 15, "the tables fit");
+const _: () = assert!(LedgerLayout::FILE.words() == 1 << 15, "a ledger file has 256 KiB");
+const _: () = assert!(LedgerLayout::FILE.node_at(LedgerLayout::FILE.nodes) <= 1 << 15, "the tables fit");
 
 /// How many bytes of text a sealed word has.
 pub const LETTERS: usize = 7;

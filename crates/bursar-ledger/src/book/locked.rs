@@ -9,31 +9,31 @@
 //! more, by anybody: what was begun is undone, and the caller says that the file is damaged.
 
 use super::Book;
-use super::left::{FROZEN, WANTED, with_flags};
-use crate::format::{Layout, STEP_MAX, Words, header, node, sealed, unsealed, waiter};
+use super::balance::{FROZEN, RETURN_CREDIT, with_flags};
+use crate::format::{LedgerLayout, STEP_MAX, Words, header, node, sealed, unsealed, waiter};
 use std::cell::Cell;
 
 /// The lock of a ledger, held. Dropping it undoes the step that was not finished, thaws what was frozen and gives the lock
 /// back.
 #[derive(Debug)]
-pub struct Desk<'a, W: Words> {
+pub struct LockedBook<'a, W: Words> {
     pub(super) book: &'a Book<W>,
     entries: usize,
-    frozen: Frozen,
+    frozen: FrozenNodes,
     /// Words somebody may sleep on who should look again.
-    rings: Vec<usize>,
+    wakes: Vec<usize>,
     /// The first word that was found damaged.
     damage: Cell<Option<usize>>,
 }
 
 /// Nodes that thaw when the desk is left.
 #[derive(Debug, Default)]
-struct Frozen {
+struct FrozenNodes {
     nodes: Vec<usize>,
-    marks: [u64; Layout::FILE.nodes.div_ceil(64)],
+    marks: [u64; LedgerLayout::FILE.nodes.div_ceil(64)],
 }
 
-impl Frozen {
+impl FrozenNodes {
     const fn has(&self, node: usize) -> bool {
         self.marks[node / 64 % self.marks.len()] & 1 << (node % 64) != 0
     }
@@ -47,30 +47,30 @@ impl Frozen {
     }
 }
 
-impl<'a, W: Words> Desk<'a, W> {
-    pub(super) fn sit_down(book: &'a Book<W>) -> Self {
+impl<'a, W: Words> LockedBook<'a, W> {
+    pub(super) fn new(book: &'a Book<W>) -> Self {
         let known = unsealed(book.words.load(header::DAMAGED))
             .map_or(Some(header::DAMAGED), |word| (word as usize).checked_sub(1));
-        Self { book, entries: 0, frozen: Frozen::default(), rings: Vec::new(), damage: Cell::new(known) }
+        Self { book, entries: 0, frozen: FrozenNodes::default(), wakes: Vec::new(), damage: Cell::new(known) }
     }
 
     /// Takes over from a dead owner: undoes its unfinished step, and does what it may not have come to after finishing
     /// one: thawing nodes, and waking those it served.
-    pub(super) fn sit_down_for_the_dead(book: &'a Book<W>) -> Self {
-        let mut desk = Self::sit_down(book);
-        desk.undo();
+    pub(super) fn take_over(book: &'a Book<W>) -> Self {
+        let mut locked = Self::new(book);
+        locked.undo();
         for node in 0..book.layout.nodes {
-            if book.words.load(book.layout.node_at(node) + node::LEFT) & FROZEN != 0 {
-                desk.frozen.enter(node);
+            if book.words.load(book.layout.node_at(node) + node::BALANCE) & FROZEN != 0 {
+                locked.frozen.enter(node);
             }
         }
         for entry in 0..book.layout.waiters {
             let at = book.layout.waiter_at(entry);
-            if desk.get(at + waiter::STATE) & waiter::STATES == waiter::GRANTED {
-                desk.ring_waiter(entry);
+            if locked.get(at + waiter::STATE) & waiter::STATES == waiter::GRANTED {
+                locked.wake_waiter(entry);
             }
         }
-        desk
+        locked
     }
 
     /// The first word that was found damaged, if one was: nothing was changed since.
@@ -83,7 +83,7 @@ impl<'a, W: Words> Desk<'a, W> {
     }
 
     /// Remembers that a word is damaged, for everyone: whoever finds it may have nobody to tell.
-    pub(super) fn damaged(&self, at: usize) {
+    pub(super) fn record_damage(&self, at: usize) {
         if self.damage.get().is_none() {
             self.damage.set(Some(at));
             self.book.words.store(header::DAMAGED, sealed(at as u64 + 1));
@@ -93,7 +93,7 @@ impl<'a, W: Words> Desk<'a, W> {
     /// The value of a sealed word; nothing if it is damaged.
     pub(super) fn get(&self, at: usize) -> u64 {
         unsealed(self.raw(at)).unwrap_or_else(|| {
-            self.damaged(at);
+            self.record_damage(at);
             0
         })
     }
@@ -109,7 +109,7 @@ impl<'a, W: Words> Desk<'a, W> {
 
     pub(super) fn set_raw(&mut self, at: usize, word: u64) {
         assert!(self.entries < STEP_MAX, "no step goes over a table, so none makes more changes than this");
-        self.book.enter(self.entries, at);
+        self.book.record(self.entries, at);
         self.entries += 1;
         self.book.words.store(header::JOURNAL, sealed(self.entries as u64));
         self.book.words.store(at, word);
@@ -135,26 +135,26 @@ impl<'a, W: Words> Desk<'a, W> {
     /// Undoes the step that was not finished.
     pub(super) fn undo(&mut self) {
         if let Err(at) = self.book.undo() {
-            self.damaged(at);
+            self.record_damage(at);
         }
         self.entries = 0;
     }
 
     /// A word of a node.
-    pub fn of(&self, node: usize, field: usize) -> u64 {
+    pub fn field(&self, node: usize, field: usize) -> u64 {
         debug_assert!(
-            !matches!(field, node::LEFT | node::RETURNED | node::FOLDED),
+            !matches!(field, node::BALANCE | node::RETURNED | node::SETTLED),
             "these are sealed in their own way"
         );
         self.get(self.book.layout.node_at(node) + field)
     }
 
-    pub(super) fn put(&mut self, node: usize, field: usize, value: u64) {
+    pub(super) fn set_field(&mut self, node: usize, field: usize, value: u64) {
         self.set(self.book.layout.node_at(node) + field, value);
     }
 
     pub(super) fn freeze(&mut self, node: usize) {
-        let at = self.book.layout.node_at(node) + node::LEFT;
+        let at = self.book.layout.node_at(node) + node::BALANCE;
         let mut word = self.raw(at);
         while word & FROZEN == 0 {
             match self.book.words.compare_exchange(at, word, with_flags(word, word | FROZEN)) {
@@ -169,7 +169,7 @@ impl<'a, W: Words> Desk<'a, W> {
         self.frozen.enter(node);
     }
 
-    pub(super) const fn is_frozen_here(&self, node: usize) -> bool {
+    pub(super) const fn is_frozen(&self, node: usize) -> bool {
         self.frozen.has(node)
     }
 
@@ -177,30 +177,30 @@ impl<'a, W: Words> Desk<'a, W> {
     fn thaw(&mut self) {
         let frozen = std::mem::take(&mut self.frozen);
         for node in frozen.nodes {
-            let at = self.book.layout.node_at(node) + node::LEFT;
-            let flags = if self.is_pressed(node) { WANTED } else { 0 };
+            let at = self.book.layout.node_at(node) + node::BALANCE;
+            let flags = if self.must_return_credit(node) { RETURN_CREDIT } else { 0 };
             self.book.words.store(at, with_flags(self.raw(at), flags));
         }
     }
 
     /// Has whoever sleeps on `at` look again, when the desk is left.
-    pub(super) fn ring(&mut self, at: usize) {
-        if !self.rings.contains(&at) {
-            self.rings.push(at);
+    pub(super) fn wake_on_unlock(&mut self, at: usize) {
+        if !self.wakes.contains(&at) {
+            self.wakes.push(at);
         }
     }
 }
 
-impl<W: Words> Drop for Desk<'_, W> {
+impl<W: Words> Drop for LockedBook<'_, W> {
     fn drop(&mut self) {
         if self.entries > 0 {
             self.undo();
         }
         loop {
-            self.digest_notes();
+            self.apply_pending_notes();
             self.thaw();
             // Before the lock is given back, so that whoever takes it from a dead owner knows that some were not woken.
-            for at in self.rings.drain(..) {
+            for at in self.wakes.drain(..) {
                 self.book.words.wake(at, u32::MAX);
             }
             if self.book.unlock() {
