@@ -1,4 +1,5 @@
-//! The file format: where things are in a ledger and how values are stored.
+//! The file format: where the words of a ledger are ([`layout`]), how a value is stored in a word ([`seal`]), how text is
+//! ([`text`]), and the trait through which words are read and written ([`words`]).
 
 mod layout;
 mod seal;

@@ -1,37 +1,40 @@
-//! What a node's owner does without the lock: one compare-and-swap on one word.
+//! Charging and releasing without the lock: one compare-and-swap on the balance of a node.
 //!
 //! ```text
-//!  63       62       61 … 56               55 … 0
-//!  FROZEN   WANTED   life / 227 mod 64     bytes * 227 + life mod 227 + FROZEN + 2 * WANTED
+//!  63       62              61 … 56                    55 … 0
+//!  FROZEN   RETURN_CREDIT   generation / 227 mod 64    bytes * 227 + generation mod 227 + FROZEN + 2 * RETURN_CREDIT
 //! ```
 //!
-//! The word has the bytes that can be charged at once, [sealed](super::seal), the node's life, and two flags. What the life
-//! and the flags add to the product makes a key of another life, and a flag that changed by itself, as visible as any other
-//! bit. Whoever has the lock *freezes* the word before looking at it: the owner's compare-and-swap then fails, and it comes
-//! to the lock itself. A frozen word is an ordinary one, changed by whoever has the lock and by nobody else.
+//! The word holds the bytes that can be charged at once, [sealed], the node's generation, and two flags. The generation
+//! and the flags are also added to the product, so that a key of another generation and a flag that changed by itself
+//! are as visible as any other bit.
+//!
+//! Whoever has the lock *freezes* the word before deciding about the node: the owner's compare-and-swap then fails, and
+//! the owner has to take the lock itself. A frozen word is an ordinary one that only the holder of the lock changes.
 
 use super::Book;
 use crate::format::{Words, node, product, quotient, residue, sealed};
 
-/// The bit that says that whoever has the lock is deciding about this node.
+/// The flag that is set while the holder of the lock decides about this node.
 pub(super) const FROZEN: u64 = 1 << 63;
-/// The bit that says that somebody waits, or more is charged than may be: what is released here goes back at once.
+/// The flag that is set while somebody waits, or more is charged than may be: what is released here is returned at
+/// once.
 pub(super) const RETURN_CREDIT: u64 = 1 << 62;
 const GENERATION_SHIFT: u32 = 56;
 const GENERATIONS: u64 = 64;
-/// The most a ledger can speak of: 256 TiB.
+/// The largest number of bytes in a ledger: 256 TiB less one.
 pub const BYTES_MAX: u64 = (1 << 48) - 1;
 
-const _: () = assert!(sealed(BYTES_MAX) + 227 + 3 < 1 << GENERATION_SHIFT, "bytes, life and flags lie apart");
+const _: () = assert!(sealed(BYTES_MAX) + 227 + 3 < 1 << GENERATION_SHIFT, "bytes, generation and flags lie apart");
 
-/// Which node, and which life of it.
+/// A node and its generation, which tells it from earlier and later nodes in the same row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeKey {
-    /// Its number.
+    /// The row of the node.
     pub node: usize,
-    /// Which life of that number.
+    /// The generation of the node in that row.
     pub generation: u64,
-    /// Where the word is, and what is in it beside the bytes while nothing is to be decided.
+    /// The index of the balance's word.
     at: usize,
     stamp: u64,
 }
@@ -47,31 +50,31 @@ const fn stamp(generation: u64) -> u64 {
     ((times % GENERATIONS) << GENERATION_SHIFT) + rest
 }
 
-/// Returns the share of the flags in a word.
+/// Returns what the flags contribute to a word.
 const fn flags_in(word: u64) -> u64 {
     let frozen = if word & FROZEN == 0 { 0 } else { FROZEN + 1 };
     let wanted = if word & RETURN_CREDIT == 0 { 0 } else { RETURN_CREDIT + 2 };
     frozen + wanted
 }
 
-/// The word of a node that has so many bytes left, with the flags whose bits are in `flags`.
+/// Returns the word of a node with a balance of `bytes`, with the flags whose bits are in `flags`.
 pub(super) const fn balance_word(generation: u64, bytes: u64, flags: u64) -> u64 {
     let bytes = if bytes < BYTES_MAX { bytes } else { BYTES_MAX };
     stamp(generation) + sealed(bytes) + flags_in(flags)
 }
 
-/// The bytes that a node of that life has left, unless the word is damaged.
+/// Returns the balance of a node of that generation, or `None` if the word is damaged.
 pub(super) const fn balance_in(word: u64, generation: u64) -> Option<u64> {
     let bytes = quotient(word.wrapping_sub(flags_in(word)).wrapping_sub(stamp(generation)));
     if bytes <= BYTES_MAX { Some(bytes) } else { None }
 }
 
-/// The word with other flags. What is damaged in it stays so.
+/// Returns the word with other flags. A damaged word stays damaged.
 pub(super) const fn with_flags(word: u64, flags: u64) -> u64 {
     word.wrapping_sub(flags_in(word)).wrapping_add(flags_in(flags))
 }
 
-/// How much a release leaves at most, ready to be compared with.
+/// The most that a release may leave as balance, ready to be compared with stored words.
 #[derive(Clone, Copy, Debug)]
 pub struct CreditLimit {
     bytes: u64,
@@ -79,28 +82,28 @@ pub struct CreditLimit {
 }
 
 impl CreditLimit {
-    /// So many bytes.
+    /// Makes a limit of so many bytes.
     pub const fn new(bytes: u64) -> Self {
         let bytes = if bytes < BYTES_MAX { bytes } else { BYTES_MAX };
         Self { bytes, sealed: sealed(bytes) }
     }
 
-    /// So many bytes.
+    /// Returns the limit in bytes.
     pub const fn bytes(self) -> u64 {
         self.bytes
     }
 }
 
-/// The word after a charge. Nothing where less is left, the word is damaged, or something has to be decided behind the lock.
+/// Returns the word after a charge, or `None` where the balance is too small, the word is damaged, or a flag is set.
 #[inline(always)]
 const fn word_after_charge(word: u64, key: NodeKey, bytes: u64) -> Option<u64> {
-    // Flags, life and seal agree exactly if the quotient is one of bytes.
+    // The quotient is a number of bytes exactly if flags, generation and seal agree.
     let balance = quotient(word.wrapping_sub(key.stamp));
     if balance <= BYTES_MAX && bytes <= balance { Some(word.wrapping_sub(product(bytes))) } else { None }
 }
 
-/// The word after a release, unless more than `most` would be left or something has to be decided behind the lock. What is
-/// damaged stays so, and is found by the next charge.
+/// Returns the word after a release, or `None` where more than `most` would be left or a flag is set. A damaged word
+/// stays damaged and is found by the next charge.
 #[inline(always)]
 const fn word_after_release(word: u64, key: NodeKey, bytes: u64, most: u64) -> Option<u64> {
     let balance = word.wrapping_sub(key.stamp);
@@ -108,26 +111,28 @@ const fn word_after_release(word: u64, key: NodeKey, bytes: u64, most: u64) -> O
 }
 
 impl<W: Words> Book<W> {
-    /// Charges what is left at once. Fails where less is left, the word is damaged, or something has to be decided behind
-    /// the lock.
+    /// Charges the balance of a node. Returns false where it is too small, the word is damaged, or the charge has to be
+    /// decided behind the lock.
     pub fn charge_balance(&self, key: NodeKey, bytes: u64) -> bool {
         self.words.update(key.at, |word| word_after_charge(word, key, bytes))
     }
 
-    /// Charges what is left at once, if nobody else changes the word meanwhile.
+    /// Charges the balance of a node as [`Self::charge_balance`] does, but also fails if another thread changes the
+    /// word meanwhile.
     #[inline(always)]
     pub fn charge_once(&self, key: NodeKey, bytes: u64) -> bool {
         self.words.attempt(key.at, |word| word_after_charge(word, key, bytes))
     }
 
-    /// Puts back what was charged, unless more than `most` or than the node has would be left, or something has to be
-    /// decided behind the lock.
+    /// Releases to the balance of a node. Returns false where more than `most` or than the node's total would be left,
+    /// or the release has to be decided behind the lock.
     pub fn release_to_balance(&self, key: NodeKey, bytes: u64, most: CreditLimit) -> bool {
         let limit = self.max_balance(key, most);
         bytes <= most.bytes && self.words.update(key.at, |word| word_after_release(word, key, bytes, limit))
     }
 
-    /// Puts back what was charged, if nobody else changes the word meanwhile.
+    /// Releases to the balance of a node as [`Self::release_to_balance`] does, but also fails if another thread changes
+    /// the word meanwhile.
     #[inline(always)]
     pub fn release_once(&self, key: NodeKey, bytes: u64, most: CreditLimit) -> bool {
         if bytes > most.bytes {
@@ -137,7 +142,8 @@ impl<W: Words> Book<W> {
         self.words.attempt(key.at, |word| word_after_release(word, key, bytes, limit))
     }
 
-    /// Who gives back more than was charged comes to the lock, where that is cut off.
+    /// Returns the largest sealed balance that a release may leave. A release of more than was charged has to take the
+    /// lock, where the excess is cut off.
     #[inline(always)]
     fn max_balance(&self, key: NodeKey, most: CreditLimit) -> u64 {
         most.sealed.min(self.words.load(key.at.wrapping_add(node::TOTAL - node::BALANCE)))
@@ -149,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn l7_a_bit_that_changes_and_a_key_of_another_life_are_noticed() {
+    fn l7_a_bit_that_changes_and_a_key_of_another_generation_are_noticed() {
         for (generation, bytes) in [(0, 0), (1, 4096), (226, BYTES_MAX), (1 << 40, 1 << 30)] {
             for flags in [0, FROZEN, RETURN_CREDIT, FROZEN | RETURN_CREDIT] {
                 let word = balance_word(generation, bytes, flags);

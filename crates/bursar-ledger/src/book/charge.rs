@@ -1,17 +1,17 @@
-//! Charging and releasing where one compare-and-swap does not do.
+//! Charging and releasing behind the lock, where the balance of a node does not suffice.
 
 use super::{ACCOUNT, Book, LockError, LockedBook, NodeKey, Shortfall};
 use crate::format::{Words, header, node};
 use std::time::Duration;
 
-/// Why a charge was not made.
+/// The reasons for which a book refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BookError {
-    /// It does not fit.
+    /// The request does not fit.
     Shortfall(Shortfall),
-    /// The ledger was cleared, and the account with it.
+    /// The ledger was cleared, and the node with it.
     Cleared,
-    /// There are no more places in the tables.
+    /// A table has no free row.
     TableFull,
 }
 
@@ -22,8 +22,9 @@ impl From<Shortfall> for BookError {
 }
 
 impl<W: Words> LockedBook<'_, W> {
-    /// Charges an account or a reservation, taking what it lacks from above and up to `credit` more where that is easy.
-    /// Refuses only when all credit was called in and the dead are buried.
+    /// Charges an account or a reservation. An account whose balance is too small takes the rest from its parent, and
+    /// up to `credit` more where that is there for the taking. Refuses only after all credit was recalled and the
+    /// charges of dead processes were reclaimed.
     pub fn charge(&mut self, key: NodeKey, bytes: u64, credit: u64) -> Result<(), BookError> {
         if !self.is_current(key) {
             return Err(BookError::Cleared);
@@ -69,7 +70,7 @@ impl<W: Words> LockedBook<'_, W> {
         false
     }
 
-    /// Puts back what was charged. An account keeps `keep` of it as credit if it may.
+    /// Puts back what was charged. An account keeps up to `keep` of it as credit, if it may keep any.
     pub(super) fn release(&mut self, key: NodeKey, bytes: u64, keep: u64) {
         if !self.is_current(key) {
             return;

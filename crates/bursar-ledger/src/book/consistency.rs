@@ -1,10 +1,10 @@
-//! Whether a ledger's figures agree with each other.
+//! Checking that the figures of a ledger agree with each other.
 
 use super::{ACCOUNT, BYTES_MAX, FREE, LockedBook, RESERVATION, ROOT, TENANT};
 use crate::format::{Words, header, node, process, waiter};
 
 impl<W: Words> LockedBook<'_, W> {
-    /// What does not agree, if something does not.
+    /// Returns a description of the first contradiction between the figures, if there is one.
     pub fn find_inconsistency(&self) -> Option<String> {
         self.check_every_word();
         if let Some(at) = self.damage() {
@@ -23,7 +23,8 @@ impl<W: Words> LockedBook<'_, W> {
         (0..self.book.layout.nodes).find_map(|node| self.inconsistency_at(node, high))
     }
 
-    /// Finds any word in use that is damaged; one of a row that nobody had yet is found by whoever gets the row.
+    /// Reads every word in use, so that a damaged one is recorded. A damaged word of a row that was never used is found
+    /// by whoever gets the row.
     fn check_every_word(&self) {
         let layout = self.book.layout;
         let of_header = [
@@ -75,7 +76,7 @@ impl<W: Words> LockedBook<'_, W> {
         let (balance, total) = (self.peek_balance(node), self.field(node, node::TOTAL));
         let agrees = match kind {
             ROOT | TENANT => total == children,
-            // A process may have given back more than it took: whoever decides about the node next cuts that off.
+            // A process may have released more than it charged: the next decision about the node cuts that off.
             _ => total <= BYTES_MAX && balance <= total && children <= total,
         };
         (!agrees).then(|| format!("account {node} has {total} bytes, {balance} left and {children} in its parts"))

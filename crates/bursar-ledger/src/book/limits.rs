@@ -1,25 +1,29 @@
-//! What fits: the limit, what others use of the device, ceilings, and what those who wait have been waiting for.
+//! The limits of the device and its tenants, and the credit of accounts.
+//!
+//! *Credit* is balance that an account keeps after a release or takes along with a charge, so that its next charges
+//! need no lock. It counts as charged, so it is recalled before anybody is refused.
 
 use super::{ACCOUNT, LockedBook, RESERVATION, TENANT};
 use crate::format::{Words, header, node};
 
-/// Why something does not fit.
+/// The figures of a request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// What would have fitted.
+    /// The bytes that would have fitted.
     pub remaining: u64,
-    /// All there could be.
+    /// The bytes that could fit at most.
     pub limit: u64,
 }
 
 impl<W: Words> LockedBook<'_, W> {
-    /// What all may have together: the limit, or less where others use more of the device than the limit leaves them.
+    /// Returns the bytes that all may have together: the limit, or less where others use more of the device than the
+    /// limit leaves them.
     pub fn effective_limit(&self) -> u64 {
         let all = self.field(0, node::GUARANTEE).saturating_sub(self.get(header::UNMANAGED));
         self.field(0, node::CEILING).min(all)
     }
 
-    /// What the device has left to give.
+    /// Returns the bytes that the device has available.
     pub fn available(&self) -> u64 {
         self.effective_limit().saturating_sub(self.field(0, node::TOTAL))
     }
@@ -28,12 +32,12 @@ impl<W: Words> LockedBook<'_, W> {
         self.field(tenant, node::CEILING).saturating_sub(self.field(tenant, node::TOTAL))
     }
 
-    /// Whether a tenant that grew by so much would still be within what it may always have.
+    /// Returns whether a tenant that grew by `bytes` would still be within its guarantee.
     pub fn is_within_guarantee(&self, tenant: usize, bytes: u64) -> bool {
         self.field(tenant, node::TOTAL).saturating_add(bytes) <= self.field(tenant, node::GUARANTEE)
     }
 
-    /// Lets a tenant, and the device with it, grow; all or nothing. Nothing is finished.
+    /// Adds to the totals of a tenant and of the device, or to neither. The step is not finished.
     pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64) -> Result<(), Shortfall> {
         let mut remaining = self.available().min(self.available_to_tenant(tenant));
         if remaining >= bytes && !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes) {
@@ -55,7 +59,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Takes from what a node is part of. Nothing is finished.
+    /// Takes bytes from a node's parent. The step is not finished.
     pub(super) fn take_from(&mut self, parent: usize, bytes: u64) -> Result<(), Shortfall> {
         match self.field(parent, node::KIND) {
             TENANT => self.grow_tenant(parent, bytes),
@@ -71,7 +75,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Gives back to what a node is part of. Nothing is finished.
+    /// Returns bytes to a node's parent. The step is not finished.
     pub(super) fn return_to(&mut self, parent: usize, bytes: u64) {
         match self.field(parent, node::KIND) {
             TENANT => {
@@ -87,7 +91,8 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Whether a node is an account that may keep no credit: somebody waits, or more is charged than may be.
+    /// Returns whether a node is an account that may keep no credit, because somebody waits or more is charged than may
+    /// be.
     pub(super) fn must_return_credit(&self, node: usize) -> bool {
         let tenant = self.parent(node);
         let of_tenant = self.field(node, node::KIND) == ACCOUNT && self.field(tenant, node::KIND) == TENANT;
@@ -99,7 +104,8 @@ impl<W: Words> LockedBook<'_, W> {
             || self.field(tenant, node::TOTAL) > self.field(tenant, node::CEILING)
     }
 
-    /// After less may be charged than before: calls in credit if that is less than is charged, and serves who can be.
+    /// Finishes a step that changed a limit. Recalls credit if more is charged than may be now, and grants requests
+    /// that fit now.
     pub(super) fn apply_limits(&mut self) {
         self.finish();
         let mut tenants = self.nodes().filter(|&node| self.field(node, node::KIND) == TENANT);
@@ -109,10 +115,11 @@ impl<W: Words> LockedBook<'_, W> {
         self.grant_waiting();
     }
 
-    /// Takes back all credit that others could be refused for: everybody's, or that of those who draw on one reservation.
+    /// Recalls all credit that others could be refused for: everybody's, or, where `parent` is a reservation, that of
+    /// the accounts that draw on it.
     ///
-    /// First all of it is frozen, then it is counted: only so is there one moment at which no more was free than is found
-    /// here. The nodes stay frozen until the desk is left, and with that the decision is made.
+    /// First all of it is frozen, then it is counted: only then is there one moment at which no more was available than
+    /// is found here. The nodes stay frozen until the lock is given back, when the decision has been made.
     pub fn recall_credit(&mut self, parent: usize) {
         let from_tenants = self.field(parent, node::KIND) != RESERVATION;
         let within = |locked: &Self, node: usize| {
@@ -134,7 +141,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Gives credit of an account back to what it is part of; both are settled. Nothing is finished.
+    /// Returns credit of an account to its parent; both must be settled. The step is not finished.
     pub(super) fn return_credit(&mut self, account: usize, bytes: u64) {
         let (balance, total) = (self.balance(account), self.field(account, node::TOTAL));
         let bytes = bytes.min(balance).min(total);
@@ -151,7 +158,7 @@ impl<W: Words> LockedBook<'_, W> {
         self.get(header::UNMANAGED)
     }
 
-    /// Says what is used of the device outside this ledger.
+    /// Sets the bytes used of the device outside this ledger.
     pub fn set_unmanaged(&mut self, bytes: u64) {
         let bytes = bytes.min(super::BYTES_MAX);
         if self.get(header::UNMANAGED) != bytes {
@@ -160,7 +167,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// What is held of a reservation and of what draws on it, and what nobody has drawn.
+    /// Settles a reservation and everything below it. Returns the bytes held there and the bytes that nobody has drawn.
     pub fn settle_and_sum_subtree(&mut self, node: usize) -> (u64, u64) {
         let children: Vec<usize> = self.children(node).collect();
         let mut held = self.settle_held(node);
@@ -173,14 +180,14 @@ impl<W: Words> LockedBook<'_, W> {
         (held, undrawn)
     }
 
-    /// What is charged, and what of that is set aside and not drawn: credit is neither.
+    /// Returns the bytes that are charged, and how many of these are set aside and not drawn. Credit is neither.
     pub fn charged_and_undrawn(&self) -> (u64, u64) {
         let (mut credit, mut undrawn) = (0u64, 0u64);
         for node in self.nodes() {
             let balance = self.peek_balance(node);
             match self.field(node, node::KIND) {
                 RESERVATION => undrawn = undrawn.saturating_add(balance),
-                // What is kept of a reservation to draw on is not drawn either.
+                // Credit of an account that draws on a reservation is not drawn either.
                 ACCOUNT if self.field(self.parent(node), node::KIND) == RESERVATION => {
                     undrawn = undrawn.saturating_add(balance);
                 }

@@ -1,32 +1,32 @@
-//! Whoever has the lock sits at the desk: every change is journaled, and what was not finished is undone.
+//! The lock of a ledger, held: every change is journaled, and an unfinished step is undone.
 //!
-//! A change is entered as (word, old value), then counted, and only then made. Finishing a step sets the count to nothing.
-//! So at any instruction the journal says how to get back to the last finished step, and undoing twice does no harm. A
-//! killed process stops between two instructions and its stores so far all take effect, so that it suffices for the
-//! compiler to keep their order: they are release stores.
+//! A change is recorded as (word, old value), then counted, and only then made. Finishing a step sets the count to
+//! zero. So at any instruction the journal says how to get back to the last finished step, and undoing twice does no
+//! harm. A killed process stops between two instructions and its stores so far all take effect, so it suffices that the
+//! compiler keeps their order: they are release stores.
 //!
-//! Every word that is read behind the lock is [sealed](super::seal). Once one is found damaged, no step is finished any
-//! more, by anybody: what was begun is undone, and the caller says that the file is damaged.
+//! Every word that is read behind the lock is [sealed]. Once one is found damaged, no step is finished any more, by any
+//! process: what was begun is undone, and the caller reports that the file is damaged.
 
 use super::Book;
 use super::balance::{FROZEN, RETURN_CREDIT, with_flags};
 use crate::format::{LedgerLayout, STEP_MAX, Words, header, node, sealed, unsealed, waiter};
 use std::cell::Cell;
 
-/// The lock of a ledger, held. Dropping it undoes the step that was not finished, thaws what was frozen and gives the lock
-/// back.
+/// The lock of a ledger, held, with the operations that need it. Dropping it undoes the unfinished step, applies notes,
+/// thaws what was frozen, wakes those who were granted something and gives the lock back.
 #[derive(Debug)]
 pub struct LockedBook<'a, W: Words> {
     pub(super) book: &'a Book<W>,
     entries: usize,
     frozen: FrozenNodes,
-    /// Words somebody may sleep on who should look again.
+    /// Words to wake sleepers on when the lock is given back.
     wakes: Vec<usize>,
     /// The first word that was found damaged.
     damage: Cell<Option<usize>>,
 }
 
-/// Nodes that thaw when the desk is left.
+/// The set of nodes that thaw when the lock is given back.
 #[derive(Debug, Default)]
 struct FrozenNodes {
     nodes: Vec<usize>,
@@ -34,12 +34,12 @@ struct FrozenNodes {
 }
 
 impl FrozenNodes {
-    const fn has(&self, node: usize) -> bool {
+    const fn contains(&self, node: usize) -> bool {
         self.marks[node / 64 % self.marks.len()] & 1 << (node % 64) != 0
     }
 
-    fn enter(&mut self, node: usize) {
-        if !self.has(node) {
+    fn insert(&mut self, node: usize) {
+        if !self.contains(node) {
             let at = node / 64 % self.marks.len();
             self.marks[at] |= 1 << (node % 64);
             self.nodes.push(node);
@@ -55,13 +55,13 @@ impl<'a, W: Words> LockedBook<'a, W> {
     }
 
     /// Takes over from a dead owner: undoes its unfinished step, and does what it may not have come to after finishing
-    /// one: thawing nodes, and waking those it served.
+    /// one, which is thawing nodes and waking those whose requests it granted.
     pub(super) fn take_over(book: &'a Book<W>) -> Self {
         let mut locked = Self::new(book);
         locked.undo();
         for node in 0..book.layout.nodes {
             if book.words.load(book.layout.node_at(node) + node::BALANCE) & FROZEN != 0 {
-                locked.frozen.enter(node);
+                locked.frozen.insert(node);
             }
         }
         for entry in 0..book.layout.waiters {
@@ -73,7 +73,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         locked
     }
 
-    /// The first word that was found damaged, if one was: nothing was changed since.
+    /// Returns the first word that was found damaged, if one was: nothing has been changed since.
     pub const fn damage(&self) -> Option<usize> {
         self.damage.get()
     }
@@ -82,7 +82,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         self.damage.get().is_some()
     }
 
-    /// Remembers that a word is damaged, for everyone: whoever finds it may have nobody to tell.
+    /// Records in the file that a word is damaged: whoever finds it may have nobody to tell.
     pub(super) fn record_damage(&self, at: usize) {
         if self.damage.get().is_none() {
             self.damage.set(Some(at));
@@ -90,7 +90,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         }
     }
 
-    /// The value of a sealed word; nothing if it is damaged.
+    /// Returns the value of a sealed word; 0 if it is damaged.
     pub(super) fn get(&self, at: usize) -> u64 {
         unsealed(self.raw(at)).unwrap_or_else(|| {
             self.record_damage(at);
@@ -102,7 +102,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         self.set_raw(at, sealed(value));
     }
 
-    /// A word as it stands.
+    /// Returns a word as it is stored.
     pub(super) fn raw(&self, at: usize) -> u64 {
         self.book.words.load(at)
     }
@@ -115,7 +115,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         self.book.words.store(at, word);
     }
 
-    /// Finishes a step: from here on it has happened. If something was found damaged, it has not.
+    /// Finishes a step: from here on it has happened. If a word was found damaged, the step is undone instead.
     pub(super) fn finish(&mut self) {
         if self.entries > 0 {
             if self.is_damaged() {
@@ -127,12 +127,12 @@ impl<'a, W: Words> LockedBook<'a, W> {
         }
     }
 
-    /// Whether nothing was changed since the last step was finished.
+    /// Returns whether nothing was changed since the last step was finished.
     pub(super) const fn is_between_steps(&self) -> bool {
         self.entries == 0
     }
 
-    /// Undoes the step that was not finished.
+    /// Undoes the unfinished step.
     pub(super) fn undo(&mut self) {
         if let Err(at) = self.book.undo() {
             self.record_damage(at);
@@ -140,7 +140,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         self.entries = 0;
     }
 
-    /// A word of a node.
+    /// Returns a field of a node.
     pub fn field(&self, node: usize, field: usize) -> u64 {
         debug_assert!(
             !matches!(field, node::BALANCE | node::RETURNED | node::SETTLED),
@@ -162,18 +162,19 @@ impl<'a, W: Words> LockedBook<'a, W> {
                 Err(seen) => word = seen,
             }
         }
-        self.frozen.enter(node);
+        self.frozen.insert(node);
     }
 
     pub(super) fn will_thaw(&mut self, node: usize) {
-        self.frozen.enter(node);
+        self.frozen.insert(node);
     }
 
     pub(super) const fn is_frozen(&self, node: usize) -> bool {
-        self.frozen.has(node)
+        self.frozen.contains(node)
     }
 
-    /// After its step is finished, so that nothing an owner does from here on can be undone.
+    /// Thaws every frozen node. Called after the step is finished, so that nothing an owner does from here on can be
+    /// undone.
     fn thaw(&mut self) {
         let frozen = std::mem::take(&mut self.frozen);
         for node in frozen.nodes {
@@ -183,7 +184,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
         }
     }
 
-    /// Has whoever sleeps on `at` look again, when the desk is left.
+    /// Wakes those who sleep on `at` when the lock is given back.
     pub(super) fn wake_on_unlock(&mut self, at: usize) {
         if !self.wakes.contains(&at) {
             self.wakes.push(at);
@@ -199,7 +200,8 @@ impl<W: Words> Drop for LockedBook<'_, W> {
         loop {
             self.apply_pending_notes();
             self.thaw();
-            // Before the lock is given back, so that whoever takes it from a dead owner knows that some were not woken.
+            // Before the lock is given back: whoever takes it from a dead owner then knows that some may not have been
+            // woken.
             for at in self.wakes.drain(..) {
                 self.book.words.wake(at, u32::MAX);
             }

@@ -1,49 +1,51 @@
-//! The nodes: what each is, how one is made and taken away.
+//! The tree of nodes: adding, removing and settling them.
 //!
-//! What every node keeps: `total = left + held + the totals of its parts`. Held is not written down; it is what remains.
-//! The device and its tenants have nothing left of their own: they grow as their parts do, up to a ceiling. An account
+//! Every node keeps `total = balance + held + the totals of its children`. Held bytes are not stored; they are what
+//! remains. The device and its tenants have no balance: they grow as their children do, up to a ceiling. An account
 //! grows too, from its tenant or from the reservation it draws on. A reservation does not.
 
 use super::balance::{BYTES_MAX, FROZEN, balance_in, balance_word};
 use super::{LockedBook, NodeKey};
 use crate::format::{Words, header, node, product, spelled, unsealed, unspelled};
 
-/// Nobody's.
+/// The kind of a row that is not in use.
 pub const FREE: u64 = 0;
-/// The device.
+/// The kind of node 0, the device.
 pub const ROOT: u64 = 1;
-/// A tenant of the device.
+/// The kind of a tenant of the device.
 pub const TENANT: u64 = 2;
-/// What a process holds for a tenant, or draws from a reservation.
+/// The kind of an account: what a process holds for a tenant, or draws from a reservation.
 pub const ACCOUNT: u64 = 3;
-/// What was set aside.
+/// The kind of a reservation.
 pub const RESERVATION: u64 = 4;
 
+const _: () = assert!(FREE == 0 && RESERVATION == 4, "as format/layout.rs draws it");
+
 impl<W: Words> LockedBook<'_, W> {
-    /// The nodes that may be in use.
+    /// Returns the nodes that may be in use.
     pub fn nodes(&self) -> std::ops::Range<usize> {
         0..(self.get(header::NODES_HIGH) as usize).min(self.book.layout.nodes)
     }
 
-    /// A node's key.
+    /// Returns the key of a node.
     pub fn key(&self, node: usize) -> NodeKey {
         NodeKey::new(node, self.field(node, node::GENERATION), self.book.layout.node_at(node) + node::BALANCE)
     }
 
-    /// Whether a key still means what it meant.
+    /// Returns whether the node that a key was made for still exists.
     pub fn is_current(&self, key: NodeKey) -> bool {
         self.field(key.node, node::GENERATION) == key.generation && self.field(key.node, node::KIND) != FREE
     }
 
-    /// The node that `node` is part of.
+    /// Returns the parent of a node.
     pub fn parent(&self, node: usize) -> usize {
         self.field(node, node::PARENT) as usize
     }
 
-    /// The tenant a node belongs to, itself included.
+    /// Returns the tenant a node belongs to, which may be the node itself.
     pub fn tenant_of(&self, node: usize) -> usize {
         let mut at = node;
-        // No tree is deeper; a damaged one ends here too.
+        // No tree is deeper; in a damaged one the loop ends here too.
         for _ in 0..self.book.layout.nodes {
             if matches!(self.field(at, node::KIND), TENANT | ROOT | FREE) {
                 break;
@@ -53,20 +55,20 @@ impl<W: Words> LockedBook<'_, W> {
         at
     }
 
-    /// The direct parts of a node.
+    /// Returns the children of a node.
     pub fn children(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
         self.nodes().filter(move |&node| {
             self.field(node, node::KIND) != FREE && node != of && self.field(node, node::PARENT) as usize == of
         })
     }
 
-    /// Freezes a node until the desk is left, and puts back what was returned to it without the lock. That is a step of its
-    /// own, so that any number of nodes can be settled one after the other, and none inside a step.
+    /// Freezes a node until the lock is given back, and adds to its balance what was returned to it without the lock.
+    /// That is a step of its own: any number of nodes can be settled one after the other, but none inside a step.
     pub(super) fn settle(&mut self, node: usize) {
         debug_assert!(self.is_between_steps(), "a node is settled before a step begins");
         self.freeze(node);
         let (returned, was) = (self.returned(node), self.balance(node));
-        // Nobody can give back more than was taken.
+        // Nobody can return more than was taken.
         let balance = was.saturating_add(returned).min(self.not_in_children(node));
         if balance != was {
             self.set_balance(node, balance);
@@ -79,7 +81,7 @@ impl<W: Words> LockedBook<'_, W> {
         self.finish();
     }
 
-    /// Settles a node and the reservation it is part of, if it is: what a step on the node changes.
+    /// Settles a node and, if that is a reservation, its parent: the nodes that a step on the node changes.
     pub(super) fn settle_path(&mut self, node: usize) {
         self.settle(node);
         let parent = self.parent(node);
@@ -88,14 +90,14 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Returns what can be charged at once of a node that is [settled](Self::settle): nobody else changes it meanwhile.
+    /// Returns the balance of a node that is [settled](Self::settle), so that nobody else changes it meanwhile.
     pub(super) fn balance(&self, node: usize) -> u64 {
-        // In a model the dead go on computing, and find what others froze since.
+        // In a loom model the dead go on computing, and find what others have frozen since.
         debug_assert!(cfg!(loom) || self.is_frozen(node), "node {node} is not settled");
         self.peek_balance(node)
     }
 
-    /// Returns the bytes a node has left at this moment, whatever its owner does meanwhile.
+    /// Returns the balance of a node at this moment, whatever its owner does meanwhile.
     pub(super) fn peek_balance(&self, node: usize) -> u64 {
         let at = self.book.layout.node_at(node) + node::BALANCE;
         balance_in(self.raw(at), self.field(node, node::GENERATION)).unwrap_or_else(|| {
@@ -104,7 +106,7 @@ impl<W: Words> LockedBook<'_, W> {
         })
     }
 
-    /// Returns the bytes that were returned to a node without the lock and not put back yet.
+    /// Returns the bytes that were returned to a node without the lock and are not yet in its balance.
     pub(super) fn returned(&self, node: usize) -> u64 {
         let at = self.book.layout.node_at(node);
         unsealed(self.raw(at + node::RETURNED).wrapping_sub(self.raw(at + node::SETTLED))).unwrap_or_else(|| {
@@ -113,7 +115,7 @@ impl<W: Words> LockedBook<'_, W> {
         })
     }
 
-    /// What a node has that its parts do not.
+    /// Returns the bytes of a node that are not in the totals of its children.
     pub(super) fn not_in_children(&self, node: usize) -> u64 {
         let total = self.field(node, node::TOTAL);
         if self.field(node, node::KIND) != RESERVATION {
@@ -133,7 +135,7 @@ impl<W: Words> LockedBook<'_, W> {
         self.set_field(node, node::TOTAL, bytes);
     }
 
-    /// Settles a node and returns what is charged to it, neither left nor given to its parts.
+    /// Settles a node and returns the bytes that are charged to it: neither in its balance nor given to its children.
     pub fn settle_held(&mut self, node: usize) -> u64 {
         self.settle(node);
         let children: u64 =
@@ -145,12 +147,12 @@ impl<W: Words> LockedBook<'_, W> {
         (1..self.book.layout.nodes).find(|&node| self.field(node, node::KIND) == FREE)
     }
 
-    /// Whether the table has a row for one more node.
+    /// Returns whether the table has a row for one more node.
     pub fn has_free_node(&self) -> bool {
         self.find_free_node().is_some()
     }
 
-    /// Makes a node that is frozen until the desk is left, or answers that the table is full.
+    /// Adds a node, frozen until the lock is given back. Returns `None` if the table is full.
     pub(super) fn add_node(
         &mut self,
         kind: u64,
@@ -182,7 +184,7 @@ impl<W: Words> LockedBook<'_, W> {
         Some(self.key(node))
     }
 
-    /// Takes a node away. Keys of it mean nothing from here on.
+    /// Removes a node. Its keys are not current any more.
     pub(super) fn remove_node(&mut self, node: usize) {
         self.freeze(node);
         let generation = self.field(node, node::GENERATION).wrapping_add(1);
@@ -192,7 +194,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// The tenant of that name.
+    /// Returns the tenant of that name, if there is one.
     pub fn find_tenant(&self, name: &str) -> Option<usize> {
         let wanted = spelled::<{ node::NAME_WORDS }>(name);
         self.nodes().find(|&node| {
@@ -201,7 +203,7 @@ impl<W: Words> LockedBook<'_, W> {
         })
     }
 
-    /// The tenant of that name, made if there is none; nothing if the table is full.
+    /// Returns the tenant of that name, added if there is none. Returns `None` if the table is full.
     pub fn find_or_add_tenant(&mut self, name: &str) -> Option<usize> {
         if let Some(tenant) = self.find_tenant(name) {
             return Some(tenant);
@@ -214,19 +216,19 @@ impl<W: Words> LockedBook<'_, W> {
         Some(tenant)
     }
 
-    /// What a tenant is called.
+    /// Returns the name of a tenant.
     pub fn tenant_name(&self, tenant: usize) -> String {
         unspelled((0..node::NAME_WORDS).map(|at| self.field(tenant, node::NAME + at)))
     }
 
-    /// Says what a tenant may always have, and what it may have at most.
+    /// Sets the guarantee and the ceiling of a tenant.
     pub fn configure(&mut self, tenant: usize, guarantee: u64, ceiling: u64) {
         self.set_field(tenant, node::GUARANTEE, guarantee.min(BYTES_MAX));
         self.set_field(tenant, node::CEILING, ceiling.min(BYTES_MAX));
         self.apply_limits();
     }
 
-    /// What all tenants but one may always have.
+    /// Returns the sum of the guarantees of all tenants but one.
     pub fn guaranteed_to_others(&self, tenant: usize) -> u64 {
         self.nodes()
             .filter(|&node| node != tenant && self.field(node, node::KIND) == TENANT)
@@ -234,7 +236,7 @@ impl<W: Words> LockedBook<'_, W> {
             .fold(0, u64::saturating_add)
     }
 
-    /// Changes what all may have together.
+    /// Sets the limit of what all may have together.
     pub fn set_limit(&mut self, limit: u64) {
         self.set_field(0, node::CEILING, limit.min(BYTES_MAX));
         self.apply_limits();

@@ -1,13 +1,15 @@
-//! Giving up without waiting: what a process cannot do because another has the lock, it leaves as a note.
+//! Notes: giving something up without waiting for the lock.
 //!
-//! A note is a word that only its writer's handle means, written without the lock: bytes that were returned to a node, the
-//! life of a node whose handle is gone, of an entry of the queue that nobody waits for, or of a process that closed the
-//! ledger. Then the lock's word says that there are notes, and whoever has the lock digests them before giving it back. An
-//! owner that is stopped does so when it continues; if it dies, whoever takes the lock from it looks for all of them. The
-//! writer's own death needs no note: all it had is given back when it is buried.
+//! What a process cannot do because another has the lock, it leaves as a note. A note is a word that only the handle of
+//! its writer has a reason to write: bytes that were returned to a node, or the generation of a node whose handle is
+//! gone, of a queue entry that nobody waits for, or of a process that closed the ledger. Then the lock's word is
+//! flagged, and its owner applies all notes before giving the lock back. An owner that is stopped does so when it
+//! continues; if it dies, whoever takes the lock from it looks for all of them. The death of the writer needs no note:
+//! all it had is reclaimed.
 //!
-//! A node or entry may be somebody else's by the time a note is written, after the ledger was cleared by force. So a note
-//! names a life, and never replaces a later one. Digesting one twice does no harm: the life has passed, or nothing is left.
+//! After the ledger was cleared by force, a node or entry may belong to somebody else by the time a note is written. So
+//! a note names a generation and never replaces a later one. Applying one twice does no harm: the generation has
+//! passed, or nothing is left to do.
 
 use super::{Book, FREE, LockedBook, NodeKey, QueueEntry};
 use crate::format::{Words, node, process, sealed, unsealed, waiter};
@@ -20,16 +22,16 @@ impl<W: Words> Book<W> {
             locked.release(key, bytes, keep);
             return;
         }
-        // The life is looked at once more, since a forced clearing may have given the node to somebody else.
+        // The generation is checked once more, since a forced clearing may have given the row to somebody else.
         if self.peek(key.node, node::GENERATION) == key.generation {
-            // Nobody can give back more than was taken, and what that is stays far from what the word can hold.
+            // Nobody can return more than was taken, and totals stay far from what the word can hold.
             let bytes = bytes.min(self.peek(key.node, node::TOTAL));
             self.words.fetch_add(self.layout.node_at(key.node) + node::RETURNED, sealed(bytes));
             self.announce_notes();
         }
     }
 
-    /// Gives up a node of this process: see [`LockedBook::close`]. Never waits.
+    /// Closes a node of this process: see [`LockedBook::close`]. Never waits.
     pub fn close(&self, key: NodeKey) {
         if let Some(mut locked) = self.lock_if_free() {
             locked.close(key);
@@ -39,7 +41,8 @@ impl<W: Words> Book<W> {
         self.announce_notes();
     }
 
-    /// Leaves the queue: see [`LockedBook::cancel`]. Never waits. What is granted before the note is read is given back then.
+    /// Leaves the queue: see [`LockedBook::cancel`]. Never waits. What is granted before the note is applied is given
+    /// back then.
     pub fn cancel(&self, entry: QueueEntry) {
         if let Some(mut locked) = self.lock_if_free() {
             locked.cancel(entry);
@@ -49,8 +52,8 @@ impl<W: Words> Book<W> {
         self.announce_notes();
     }
 
-    /// Leaves: see [`LockedBook::depart`]. Waits for `timeout` at most, since the place can be used again only if the lock was
-    /// to be had.
+    /// Removes this process: see [`LockedBook::unregister_process`]. Waits for `timeout` at most, since the slot can be
+    /// used again only if the lock was available.
     pub fn unregister_process(&self, timeout: Duration) -> bool {
         if let Ok(mut locked) = self.lock(timeout) {
             return locked.unregister_process();
@@ -64,7 +67,7 @@ impl<W: Words> Book<W> {
         false
     }
 
-    /// Writes a life where no later one stands.
+    /// Writes a generation unless a later one is there.
     fn write_note(&self, at: usize, generation: u64) {
         self.words.update(at, |noted| unsealed(noted).filter(|noted| *noted < generation).map(|_| sealed(generation)));
     }
@@ -81,14 +84,14 @@ impl<W: Words> Book<W> {
 }
 
 impl<W: Words> LockedBook<'_, W> {
-    /// Does what notes ask for, if some were left.
+    /// Applies all notes, if some were left.
     pub(super) fn apply_pending_notes(&mut self) {
         if self.book.take_notes_flag() {
             self.apply_notes();
         }
     }
 
-    /// Looks for every note there may be, and does what it asks for, each in steps of its own.
+    /// Looks for every note there may be and applies it, each in steps of its own.
     pub fn apply_notes(&mut self) {
         let mut any = false;
         for node in self.nodes() {
@@ -113,7 +116,8 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Puts back what was returned to a node, gives up credit that may not be kept, and closes it if its handle is gone.
+    /// Settles a node to which bytes were returned, returns credit that may not be kept, and closes the node if its
+    /// handle is gone. Returns whether there was a note.
     fn apply_node_notes(&mut self, node: usize) -> bool {
         if self.field(node, node::KIND) == FREE {
             return false;

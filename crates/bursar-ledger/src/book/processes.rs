@@ -1,12 +1,12 @@
-//! What the dead left behind, and who comes and goes.
+//! Processes that come, go and die.
 
 use super::{FREE, LockedBook, RESERVATION};
 use crate::format::{Words, header, node, process, spelled, waiter};
 
 impl<W: Words> LockedBook<'_, W> {
-    /// Gives back what belongs to processes that no longer live. Answers whether there were any.
+    /// Gives back everything that belongs to dead processes. Returns whether there were any.
     pub fn reclaim_dead_processes(&mut self) -> bool {
-        // Whoever is refused after this must not be refused for what somebody has already given up.
+        // Nobody may be refused for what somebody has already given up.
         self.apply_pending_notes();
         let mut any = false;
         for slot in self.slots() {
@@ -22,16 +22,17 @@ impl<W: Words> LockedBook<'_, W> {
         any
     }
 
-    /// The places that may be in use.
+    /// Returns the slots that may be in use.
     pub(super) fn slots(&self) -> std::ops::Range<usize> {
         0..(self.get(header::PROCESSES_HIGH) as usize).min(self.book.layout.processes)
     }
 
-    /// Gives back everything at a place, in small steps: whoever dies at it leaves less for the next.
+    /// Gives back everything that belongs to a slot and frees it, in small steps: a process that dies while doing so
+    /// leaves less to the next.
     pub(super) fn reclaim_process(&mut self, slot: usize) {
         let owner = slot as u64 + 1;
         self.remove_entries_of(owner);
-        // A reservation that is drawn on goes to nobody, so each round leaves fewer nodes of this owner.
+        // A reservation that is drawn on is left without an owner, so each round leaves fewer nodes of this one.
         for node in self.nodes().rev() {
             if self.field(node, node::KIND) != FREE && self.field(node, node::OWNER) == owner {
                 self.remove_or_orphan(node);
@@ -43,7 +44,8 @@ impl<W: Words> LockedBook<'_, W> {
         self.finish();
     }
 
-    /// Before the nodes of an owner are given back: an entry that was granted names one of them.
+    /// Removes the queue entries of an owner. Called before its nodes are removed, since a granted entry names one of
+    /// them.
     fn remove_entries_of(&mut self, owner: u64) {
         for entry in 0..self.book.layout.waiters {
             let at = self.book.layout.waiter_at(entry);
@@ -53,7 +55,8 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Takes the place this process has the lock of, after giving back what a dead predecessor left there.
+    /// Occupies the slot whose liveness byte this process has locked, after giving back what a dead predecessor left
+    /// there.
     pub fn register_process(&mut self, pid: u64, name: &str, since: u64) {
         let slot = self.book.slot;
         let at = self.book.layout.process_at(slot);
@@ -80,15 +83,15 @@ impl<W: Words> LockedBook<'_, W> {
         self.finish();
     }
 
-    /// Leaves: gives back what nothing is held of. Answers whether that was everything, so that the place is free.
+    /// Closes every node of this process. Returns whether nothing was held, so that the slot is free.
     pub fn unregister_process(&mut self) -> bool {
         let everything = self.unregister_slot(self.book.slot);
         self.grant_waiting();
-        // In a damaged ledger nobody knows what is held: the place is kept.
+        // In a damaged ledger nobody knows what is held, so the slot is kept.
         everything && !self.is_damaged()
     }
 
-    /// Gives back what nothing is held of at a place. Returns whether that was everything.
+    /// Closes every node of a slot, and frees the slot if nothing is held. Returns whether it did.
     pub(super) fn unregister_slot(&mut self, slot: usize) -> bool {
         let owner = slot as u64 + 1;
         self.remove_entries_of(owner);
@@ -100,7 +103,7 @@ impl<W: Words> LockedBook<'_, W> {
             return true;
         }
         for node in nodes {
-            // Closing one may have taken others along.
+            // Closing one node may have removed others.
             if mine(self, node) {
                 self.close_node(node);
             }
@@ -108,7 +111,7 @@ impl<W: Words> LockedBook<'_, W> {
         false
     }
 
-    /// Returns whether another process that lives has the ledger open.
+    /// Returns whether another living process has the ledger open.
     pub fn is_open_elsewhere(&self) -> bool {
         let processes = (self.get(header::PROCESSES_HIGH) as usize).min(self.book.layout.processes);
         (0..processes).any(|slot| {
@@ -117,7 +120,8 @@ impl<W: Words> LockedBook<'_, W> {
         })
     }
 
-    /// Forgets everything: every account, reservation, tenant and waiting request. Keys of them mean nothing from here on.
+    /// Removes every account, reservation, tenant and waiting request, and sets the limit. Their keys are not current
+    /// any more.
     pub fn clear(&mut self, limit: u64) {
         for entry in 0..self.book.layout.waiters {
             let state = self.get(self.book.layout.waiter_at(entry) + waiter::STATE) & waiter::STATES;
@@ -126,7 +130,7 @@ impl<W: Words> LockedBook<'_, W> {
                 self.wake_waiter(entry);
             }
         }
-        // Parts first, so that each step leaves a tree whose figures agree.
+        // Children first, so that the figures agree after each step.
         while let Some(leaf) =
             self.nodes().skip(1).find(|&node| self.exists(node) && self.children(node).next().is_none())
         {
@@ -143,7 +147,8 @@ impl<W: Words> LockedBook<'_, W> {
         self.set_limit(limit);
     }
 
-    /// What a process holds and what it has set aside and not drawn.
+    /// Settles the nodes of a slot. Returns the bytes that its process holds and the bytes that it has set aside and
+    /// not drawn.
     pub fn settle_and_sum_process(&mut self, slot: usize) -> (u64, u64) {
         let (mut held, mut undrawn) = (0u64, 0u64);
         let mine = |locked: &Self, node: usize| {

@@ -1,44 +1,44 @@
-//! Waiting: who is served next, and who may not overtake.
+//! The queue of requests that wait.
 //!
-//! Those who ask for what their tenant may always have come first, then the more urgent, then those who came earlier. The
-//! first who does not fit for want of room holds up everyone behind, and everyone who would take without waiting what it
-//! waits for; one that only its own tenant's ceiling holds up, or that is larger than all there could be, holds up its own
-//! tenant or nobody.
+//! Requests within their tenant's guarantee come first, then those of higher priority, then those that came earlier.
+//! The first that does not fit into the device holds up everyone behind it, and everyone who would take without waiting
+//! what it waits for. One that only its own tenant's ceiling holds up blocks its own tenant, and one that is larger
+//! than all there could be blocks nobody.
 
 use super::{Book, BookError, LockedBook, NodeKey, RESERVATION, TENANT};
 use crate::format::{Words, header, node, process, sealed, waiter};
 use std::cmp::Reverse;
 
-/// A place in the queue, and which life of it.
+/// A row in the queue and its generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueEntry {
-    /// Its number.
+    /// The row.
     pub index: usize,
     state: u64,
 }
 
-/// What somebody waits for.
+/// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRequest {
-    /// For which tenant.
+    /// The node of the tenant it is for.
     pub tenant: usize,
-    /// How much.
+    /// The bytes it asks for.
     pub bytes: u64,
-    /// How urgently.
+    /// Its priority; larger is served first.
     pub priority: u64,
-    /// Since when, in milliseconds since 1970.
+    /// When it was made, in milliseconds since 1970.
     pub since: u64,
 }
 
-/// Which life of an entry a state is of.
-const fn lives(state: u64) -> u64 {
+/// Returns the generation in the state of an entry.
+const fn generation_in(state: u64) -> u64 {
     state / (waiter::STATES + 1)
 }
 
 impl QueueEntry {
-    /// Which life of its place it is.
+    /// Returns the generation of the entry.
     pub(super) const fn generation(self) -> u64 {
-        lives(self.state)
+        generation_in(self.state)
     }
 }
 
@@ -52,10 +52,11 @@ impl<W: Words> LockedBook<'_, W> {
     }
 
     fn set_waiter_state(&mut self, entry: usize, state: u64) {
-        let lives = self.waiter_field(entry, waiter::STATE) & !waiter::STATES;
-        // Each life has its own number, so that a late look at an earlier one is recognised.
-        let lives = if state == waiter::WAITING { lives.wrapping_add(waiter::STATES + 1) } else { lives };
-        self.set_waiter_field(entry, waiter::STATE, lives | state);
+        let generation = self.waiter_field(entry, waiter::STATE) & !waiter::STATES;
+        // Each use of a row has a generation of its own, so that a late look at an earlier one is recognised.
+        let generation =
+            if state == waiter::WAITING { generation.wrapping_add(waiter::STATES + 1) } else { generation };
+        self.set_waiter_field(entry, waiter::STATE, generation | state);
     }
 
     pub(super) fn wake_waiter(&mut self, entry: usize) {
@@ -72,7 +73,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Joins the queue, and is served at once if it may be.
+    /// Joins the queue, and grants the request at once if it may be.
     pub fn enqueue(&mut self, request: QueueRequest) -> Result<QueueEntry, BookError> {
         if self.field(request.tenant, node::KIND) != TENANT {
             return Err(BookError::Cleared);
@@ -110,8 +111,8 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Takes an entry out of the queue and gives back what it was granted, in one step: nobody but the entry knows of that
-    /// node, and nobody has a handle to hold something of it.
+    /// Removes an entry and gives back what it was granted, in one step: nobody but the entry knows of that node, and
+    /// nobody has a handle to charge it.
     pub(super) fn remove_entry(&mut self, entry: usize) {
         let granted = self.waiter_field(entry, waiter::STATE) & waiter::STATES == waiter::GRANTED;
         let node = self.waiter_field(entry, waiter::NODE) as usize;
@@ -123,13 +124,13 @@ impl<W: Words> LockedBook<'_, W> {
         self.free_entry(entry);
     }
 
-    /// Whether the entry was left by a note.
+    /// Returns whether a note says that nobody waits for the entry any more.
     pub(super) fn is_abandoned(&self, entry: usize) -> bool {
         let state = self.waiter_field(entry, waiter::STATE);
-        state & waiter::STATES != waiter::FREE && self.waiter_field(entry, waiter::ABANDONED) == lives(state)
+        state & waiter::STATES != waiter::FREE && self.waiter_field(entry, waiter::ABANDONED) == generation_in(state)
     }
 
-    /// Leaves the queue with what was granted, if something was.
+    /// Leaves the queue with the reservation that was granted. Returns `None`, and stays in the queue, if none was.
     pub fn take_grant(&mut self, entry: QueueEntry) -> Option<NodeKey> {
         if self.state_of(entry)? != waiter::GRANTED {
             return None;
@@ -144,7 +145,7 @@ impl<W: Words> LockedBook<'_, W> {
         (state & !waiter::STATES == entry.state & !waiter::STATES).then_some(state & waiter::STATES)
     }
 
-    /// Takes an entry out of the queue.
+    /// Frees the row of an entry and finishes the step.
     pub(super) fn free_entry(&mut self, entry: usize) {
         if self.waiter_field(entry, waiter::STATE) & waiter::STATES == waiter::WAITING {
             self.set(header::WAITING, self.get(header::WAITING).saturating_sub(1));
@@ -168,7 +169,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// The queue in the order of service, with who asks.
+    /// Returns the requests in the order of service, each with the slot of its process.
     pub fn queue(&self) -> Vec<(QueueRequest, usize)> {
         let owner = |entry| (self.waiter_field(entry, waiter::OWNER) as usize).wrapping_sub(1);
         self.in_service_order().into_iter().map(|entry| (self.request(entry), owner(entry))).collect()
@@ -187,7 +188,7 @@ impl<W: Words> LockedBook<'_, W> {
         entries
     }
 
-    /// Serves everyone whose turn it is.
+    /// Grants every request whose turn it is.
     pub fn grant_waiting(&mut self) {
         if self.get(header::WAITING) == 0 {
             return;
@@ -231,7 +232,7 @@ impl<W: Words> LockedBook<'_, W> {
         true
     }
 
-    /// Whether somebody who waits would have to wait longer if `tenant` grew by so much.
+    /// Returns whether some request would have to wait longer if `tenant` grew by `bytes`.
     pub(super) fn would_delay(&self, tenant: usize, bytes: u64) -> bool {
         let room_after = self.available().saturating_sub(bytes);
         self.waiting().any(|entry| {
@@ -240,7 +241,7 @@ impl<W: Words> LockedBook<'_, W> {
         })
     }
 
-    /// Asks every other process that borrows to give so much back. Answers how many were asked.
+    /// Asks every other process that borrows to give `bytes` back. Returns how many were asked.
     pub fn request_return(&mut self, bytes: u64) -> usize {
         let mut borrowers = self.borrowers();
         borrowers.retain(|(slot, _)| *slot != self.book.slot);
@@ -253,7 +254,7 @@ impl<W: Words> LockedBook<'_, W> {
         borrowers.len()
     }
 
-    /// What this process was asked to give back; it is asked once.
+    /// Returns the bytes this process was asked to give back, and clears the request.
     pub fn take_return_request(&mut self) -> u64 {
         let at = self.book.layout.process_at(self.book.slot) + process::RETURN_REQUESTED;
         let wanted = self.get(at);
@@ -264,7 +265,8 @@ impl<W: Words> LockedBook<'_, W> {
         wanted
     }
 
-    /// Who has something for a tenant that has more than it may always have, and how much.
+    /// Returns the slots of the processes that have something for a tenant above its guarantee, with the bytes they
+    /// have.
     pub fn borrowers(&self) -> Vec<(usize, u64)> {
         let mut initialize: Vec<(usize, u64)> = Vec::new();
         for node in self.nodes() {
@@ -286,12 +288,12 @@ impl<W: Words> LockedBook<'_, W> {
 }
 
 impl<W: Words> Book<W> {
-    /// Whether the entry is no longer in the queue, seen without the lock.
+    /// Returns whether an entry no longer waits, read without the lock.
     pub fn has_left_queue(&self, entry: QueueEntry) -> bool {
         self.words.load(self.state_at(entry)) != self.waiting_state(entry)
     }
 
-    /// Wakes everyone of this process who sleeps in the queue, to look around.
+    /// Wakes every thread of this process that sleeps in the queue, to check its state.
     pub fn wake_own_waiters(&self) {
         for entry in 0..self.layout.waiters {
             let at = self.layout.waiter_at(entry);
@@ -301,12 +303,12 @@ impl<W: Words> Book<W> {
         }
     }
 
-    /// The word an entry's owner sleeps on while it reads [`Self::waiting_state`].
+    /// Returns the word that the owner of an entry sleeps on while it reads [`Self::waiting_state`].
     pub const fn state_at(&self, entry: QueueEntry) -> usize {
         self.layout.waiter_at(entry.index) + waiter::STATE
     }
 
-    /// What that word reads while the entry waits.
+    /// Returns the contents of that word while the entry waits.
     pub const fn waiting_state(&self, entry: QueueEntry) -> u64 {
         sealed(entry.state)
     }

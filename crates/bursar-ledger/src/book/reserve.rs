@@ -1,4 +1,4 @@
-//! Reservations: setting aside, splitting, shrinking, drawing on somebody else's, and giving back.
+//! Reservations: making, splitting, shrinking, drawing on and closing them.
 
 use super::{ACCOUNT, BookError, FREE, LockedBook, NodeKey, RESERVATION, Shortfall, TENANT};
 use crate::format::{Words, node};
@@ -8,7 +8,7 @@ impl<W: Words> LockedBook<'_, W> {
         self.book.slot as u64 + 1
     }
 
-    /// An account of this process, for a tenant or to draw on a reservation.
+    /// Opens an account of this process, for a tenant or to draw on a reservation.
     pub fn open_account(&mut self, parent: usize) -> Result<NodeKey, BookError> {
         if !matches!(self.field(parent, node::KIND), TENANT | RESERVATION) {
             return Err(BookError::Cleared);
@@ -18,7 +18,8 @@ impl<W: Words> LockedBook<'_, W> {
         Ok(key)
     }
 
-    /// Sets `bytes` aside for a tenant. Refuses only when all credit was called in and the dead are buried.
+    /// Sets `bytes` aside for a tenant. Refuses only after all credit was recalled and the charges of dead processes
+    /// were reclaimed.
     pub fn reserve(&mut self, tenant: usize, bytes: u64) -> Result<NodeKey, BookError> {
         if self.field(tenant, node::KIND) != TENANT {
             return Err(BookError::Cleared);
@@ -36,7 +37,7 @@ impl<W: Words> LockedBook<'_, W> {
         Ok(key)
     }
 
-    /// Makes a part of what a reservation has not drawn a reservation of its own.
+    /// Makes a reservation of its own out of bytes that a reservation has not drawn.
     pub fn split(&mut self, key: NodeKey, bytes: u64) -> Result<NodeKey, BookError> {
         if !self.is_current(key) {
             return Err(BookError::Cleared);
@@ -81,8 +82,8 @@ impl<W: Words> LockedBook<'_, W> {
         Ok(())
     }
 
-    /// Gives up a node of this process: what is left returns, what is held stays until the process has ended, and a
-    /// reservation that others draw on stays until they are gone too.
+    /// Closes a node of this process. Its balance returns at once, what is held stays charged until the process has
+    /// ended, and a reservation that others draw on stays until they are gone too.
     pub fn close(&mut self, key: NodeKey) {
         if self.is_current(key) {
             self.close_node(key.node);
@@ -105,11 +106,11 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Takes a node away for its owner, or leaves it to those who draw on it.
+    /// Removes a node; a reservation that others draw on is left to them, without an owner.
     pub(super) fn remove_or_orphan(&mut self, node: usize) {
         let children: Vec<u64> = self.children(node).map(|child| self.field(child, node::TOTAL)).collect();
         if !children.is_empty() {
-            // What the giver held itself is theirs to draw on as well.
+            // What the giver itself held can be drawn as well.
             let drawn = children.into_iter().fold(0, u64::saturating_add);
             self.settle(node);
             self.set_balance(node, self.field(node, node::TOTAL).saturating_sub(drawn));
@@ -127,7 +128,7 @@ impl<W: Words> LockedBook<'_, W> {
             if self.is_damaged() {
                 return;
             }
-            // The last who drew on a reservation whose giver is gone takes it along.
+            // A reservation whose giver is gone ends with the last that drew on it.
             let orphan = self.field(parent, node::KIND) == RESERVATION && self.field(parent, node::OWNER) == 0;
             if !orphan || self.children(parent).next().is_some() {
                 return;
@@ -136,7 +137,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Whether a node is in use.
+    /// Returns whether a node is in use.
     pub fn exists(&self, node: usize) -> bool {
         node < self.book.layout.nodes && self.field(node, node::KIND) != FREE
     }
