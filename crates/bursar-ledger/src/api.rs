@@ -14,11 +14,11 @@ mod tenant;
 pub use account::LedgerAccount;
 pub use delegation::Delegation;
 #[cfg(test)]
-pub(crate) use delegation::drawn_by;
+pub(crate) use delegation::from_token;
 pub use ledger::Ledger;
 pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
 pub use reclaim::Reclaimer;
 pub use reservation::Reservation;
 pub use reserve::Priority;
-pub use reserve_future::Reserving;
+pub use reserve_future::ReserveFuture;
 pub use tenant::Tenant;

@@ -55,8 +55,8 @@ mod subject;
 mod system;
 
 pub use api::{
-    Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation, Reserving, Tenant,
-    TenantReading, WaitingReading,
+    Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation, ReserveFuture,
+    Tenant, TenantReading, WaitingReading,
 };
 pub use error::LedgerError;
 pub use subject::Subject;

@@ -7,8 +7,8 @@ mod in_use;
 mod mapped_words;
 mod snapshot;
 
-pub(crate) use file::{Opened, open, open_or_make, take_place};
-pub(crate) use folder::{chosen, ledgers};
+pub(crate) use file::{LedgerFile, claim_slot, open, open_or_make};
+pub(crate) use folder::{default_folder, ledgers};
 pub(crate) use header::write_header;
-pub(crate) use mapped_words::{Ground, Standing};
-pub(crate) use snapshot::look_at;
+pub(crate) use mapped_words::{HandleState, MappedWords};
+pub(crate) use snapshot::inspect;

@@ -7,9 +7,11 @@ mod process;
 #[cfg(test)]
 pub(crate) mod simulated;
 
-pub(crate) use kernel::{Facts, FileKind, Identity, Kernel, Lock, News, Opening, Range, Rounds, Watch};
+pub(crate) use kernel::{
+    FileEvents, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, OpenMode, Rounds, Watch,
+};
 pub(crate) use mapping::Mapping;
-pub(crate) use process::{Process, Tether};
+pub(crate) use process::{Descriptor, Process};
 
 use std::time::SystemTime;
 

@@ -1,9 +1,9 @@
 //! Who holds what: a ledger read as it would be once the dead are buried.
 
 use super::Priority;
-use crate::attachment::Inner;
+use crate::attachment::Attachment;
 use crate::book::{Book, TENANT};
-use crate::format::{Layout, Sheet, Words, node, process};
+use crate::format::{LedgerLayout, Words, WordsSnapshot, node, process};
 use crate::{LedgerError, Subject};
 use bursar_core::{Bytes, DeviceUuid};
 use std::fmt;
@@ -135,16 +135,18 @@ pub struct WaitingReading {
 }
 
 /// A copy of the words of a ledger this process uses, taken behind its lock.
-pub(crate) fn copied(inner: &Inner) -> Result<Sheet, LedgerError> {
-    let desk = inner.desk()?;
-    let words = inner.book.words();
-    let copy: Vec<u64> = (0..inner.book.layout().words()).map(|at| words.load(at)).collect();
-    drop(desk);
-    let me = inner.book.place();
-    let alive = (0..inner.book.layout().places).map(|place| place == me || words.alive(place)).collect();
-    let sheet = Sheet::new(copy, alive);
-    let found = Book::new(&sheet, inner.book.layout(), inner.book.layout().places).lock_copy().contradiction();
-    found.map_or(Ok(sheet), |what| Err(LedgerError::Corrupt { file: inner.path(), what: what.into() }))
+pub(crate) fn snapshot_of(attachment: &Attachment) -> Result<WordsSnapshot, LedgerError> {
+    let locked = attachment.lock()?;
+    let words = attachment.book.words();
+    let copy: Vec<u64> = (0..attachment.book.layout().words()).map(|at| words.load(at)).collect();
+    drop(locked);
+    let me = attachment.book.slot();
+    let alive = (0..attachment.book.layout().processes).map(|slot| slot == me || words.alive(slot)).collect();
+    let snapshot = WordsSnapshot::new(copy, alive);
+    let found = Book::new(&snapshot, attachment.book.layout(), attachment.book.layout().processes)
+        .lock_snapshot()
+        .find_inconsistency();
+    found.map_or(Ok(snapshot), |what| Err(LedgerError::Corrupt { file: attachment.path(), what: what.into() }))
 }
 
 fn time(ms: u64) -> SystemTime {
@@ -152,46 +154,46 @@ fn time(ms: u64) -> SystemTime {
 }
 
 /// Reads a copy, after burying the dead in it.
-pub(crate) fn read(sheet: Sheet, subject: Subject) -> Reading {
-    let layout = Layout::FILE;
-    let book = Book::new(sheet, layout, layout.places);
-    let mut desk = book.lock_copy();
-    desk.digest();
-    desk.bury_the_dead();
-    let name_of = |place: usize| match place < layout.places {
-        true => (book.peek_process(place, process::PID) as u32, book.process_name(place)),
+pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
+    let layout = LedgerLayout::FILE;
+    let book = Book::new(snapshot, layout, layout.processes);
+    let mut locked = book.lock_snapshot();
+    locked.apply_notes();
+    locked.reclaim_dead_processes();
+    let name_of = |slot: usize| match slot < layout.processes {
+        true => (book.peek_process(slot, process::PID) as u32, book.process_name(slot)),
         // Nobody's: the copy is damaged there.
         false => (0, "unknown".to_owned()),
     };
     let mut processes = Vec::new();
-    for place in 0..layout.places {
-        if book.peek_process(place, process::STATE) & process::TAKEN != 0 {
-            let ((pid, name), (held, undrawn)) = (name_of(place), desk.holding_of(place));
-            let since = time(book.peek_process(place, process::SINCE));
+    for slot in 0..layout.processes {
+        if book.peek_process(slot, process::STATE) & process::OCCUPIED != 0 {
+            let ((pid, name), (held, undrawn)) = (name_of(slot), locked.settle_and_sum_process(slot));
+            let since = time(book.peek_process(slot, process::SINCE));
             processes.push(ProcessReading { pid, name, held: Bytes(held), undrawn: Bytes(undrawn), since });
         }
     }
-    let tenants = desk.nodes().filter(|&tenant| desk.of(tenant, node::KIND) == TENANT);
+    let tenants = locked.nodes().filter(|&tenant| locked.field(tenant, node::KIND) == TENANT);
     let tenants = tenants.map(|tenant| TenantReading {
-        name: desk.tenant_name(tenant),
-        guarantee: Bytes(desk.of(tenant, node::GUARANTEE)),
-        ceiling: Bytes(desk.of(tenant, node::CEILING)),
-        charged: Bytes(desk.of(tenant, node::TOTAL)),
+        name: locked.tenant_name(tenant),
+        guarantee: Bytes(locked.field(tenant, node::GUARANTEE)),
+        ceiling: Bytes(locked.field(tenant, node::CEILING)),
+        charged: Bytes(locked.field(tenant, node::TOTAL)),
     });
-    let waiting = desk.queue().into_iter().map(|(wanting, place)| {
-        let (pid, name) = name_of(place);
-        let (tenant, priority) = (desk.tenant_name(wanting.tenant), Priority(wanting.priority as u8));
-        WaitingReading { pid, name, tenant, bytes: Bytes(wanting.bytes), priority, since: time(wanting.since) }
+    let waiting = locked.queue().into_iter().map(|(request, slot)| {
+        let (pid, name) = name_of(slot);
+        let (tenant, priority) = (locked.tenant_name(request.tenant), Priority(request.priority as u8));
+        WaitingReading { pid, name, tenant, bytes: Bytes(request.bytes), priority, since: time(request.since) }
     });
-    let (charged, undrawn) = desk.sums();
+    let (charged, undrawn) = locked.charged_and_undrawn();
     Reading {
         uuid: subject.uuid,
         name: subject.name,
         total: subject.total,
-        limit: Bytes(desk.of(0, node::CEILING)),
+        limit: Bytes(locked.field(0, node::CEILING)),
         held: Bytes(charged.saturating_sub(undrawn)),
         undrawn: Bytes(undrawn),
-        unmanaged: Bytes(desk.unmanaged()),
+        unmanaged: Bytes(locked.unmanaged()),
         processes,
         tenants: tenants.collect(),
         waiting: waiting.collect(),

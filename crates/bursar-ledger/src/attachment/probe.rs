@@ -1,6 +1,6 @@
 //! Measuring what is used of a device outside its ledger.
 
-use super::{Inner, Patience, Unqueued};
+use super::{Attachment, LockWait, TryError};
 use crate::LedgerError;
 use bursar_core::{MemoryInfo, Result};
 use std::fmt;
@@ -26,11 +26,11 @@ impl fmt::Debug for Probe {
     }
 }
 
-impl Inner {
+impl Attachment {
     /// Asks the probe and enters what is used outside the ledger. The driver is asked without the lock.
-    pub(crate) fn measure(&self, probe: &Probe, patience: Patience) -> Result<MemoryInfo, Unqueued> {
+    pub(crate) fn measure(&self, probe: &Probe, wait: LockWait) -> Result<MemoryInfo, TryError> {
         let held = || -> Result<u64, LedgerError> {
-            let (charged, undrawn) = self.at_desk(patience, |desk| desk.sums())?;
+            let (charged, undrawn) = self.with_lock(wait, |locked| locked.charged_and_undrawn())?;
             Ok(charged.saturating_sub(undrawn))
         };
         let before = held()?;
@@ -39,7 +39,7 @@ impl Inner {
         // is counted as ours too long is never taken for somebody else's.
         let ours = before.max(held()?);
         let unmanaged = info.used().get().saturating_sub(ours);
-        self.at_desk(patience, |desk| desk.set_unmanaged(unmanaged))?;
+        self.with_lock(wait, |locked| locked.set_unmanaged(unmanaged))?;
         Ok(info)
     }
 }

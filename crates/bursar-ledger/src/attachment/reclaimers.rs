@@ -38,7 +38,7 @@ impl Reclaimers {
             if given >= wanted {
                 break;
             }
-            let more = self.contained("a reclaim callback", || reclaim(wanted.saturating_sub(given)));
+            let more = self.catch_panic("a reclaim callback", || reclaim(wanted.saturating_sub(given)));
             given = given.saturating_add(more.unwrap_or(Bytes::ZERO));
         }
         RECLAIMING.set(false);
@@ -73,16 +73,16 @@ impl Reclaimers {
     pub(crate) fn cached(&self) -> Bytes {
         let callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let told =
-            callbacks.iter().filter_map(|(_, cached)| self.contained("a callback for what is cached", || cached()));
+            callbacks.iter().filter_map(|(_, cached)| self.catch_panic("a callback for what is cached", || cached()));
         told.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// Runs what a program gave us. A panic ends that alone: it is told, the first is kept, and nothing is returned.
-    pub(crate) fn contained<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         let caught = catch_unwind(AssertUnwindSafe(run));
         let text = match &caught {
             Ok(_) => return caught.ok(),
-            Err(reason) => format!("{what} panicked: {}", words_of(&**reason)),
+            Err(reason) => format!("{what} panicked: {}", panic_message(&**reason)),
         };
         tracing::error!("{text}");
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
@@ -93,7 +93,7 @@ impl Reclaimers {
 }
 
 /// The text of a panic, if it has one.
-fn words_of(reason: &(dyn Any + Send)) -> &str {
+fn panic_message(reason: &(dyn Any + Send)) -> &str {
     let text = reason.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("it said nothing")
 }

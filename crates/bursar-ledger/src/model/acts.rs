@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl Model {
     pub(super) fn start(&self) {
         let (pid, kernel) = self.world.start();
-        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::over(kernel))));
+        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::new(kernel))));
     }
 
     pub(super) fn device(&self) -> usize {
@@ -161,7 +161,7 @@ impl Model {
         let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
         self.run(
             pid,
-            move || api::drawn_by(&process, &token),
+            move || api::from_token(&process, &token),
             |actor, drawn| match drawn {
                 Ok(drawn) => actor.ends[device].drawn.push((drawn, number)),
                 Err(error) => allowed(&error),
@@ -237,7 +237,7 @@ impl Model {
 
     pub(super) fn bury_the_dead(&self) {
         if self.stopped.borrow().is_empty() {
-            self.world.bury(self.remains.take());
+            self.world.discard(self.remains.take());
         }
     }
 

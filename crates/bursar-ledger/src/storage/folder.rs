@@ -1,7 +1,7 @@
 //! Where ledgers are kept: one folder a user, which nobody else can write to.
 
 use crate::LedgerError;
-use crate::system::{Facts, FileKind, Opening, Process, Tether};
+use crate::system::{Descriptor, FileKind, FileMetadata, OpenMode, Process};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const VARIABLE: &str = "BURSAR_LEDGER_DIR";
 
 /// Returns the folder that ledgers of this user are kept in; it need not exist.
-pub(crate) fn chosen() -> PathBuf {
+pub(crate) fn default_folder() -> PathBuf {
     match std::env::var_os(VARIABLE) {
         Some(folder) if !folder.is_empty() => folder.into(),
         _ => PathBuf::from(format!("/dev/shm/bursar-{}", Process::this().kernel().user())),
@@ -23,20 +23,20 @@ pub(crate) fn chosen() -> PathBuf {
 pub(crate) struct Folder {
     /// Without links, so that it means the same wherever the process goes.
     pub(crate) path: PathBuf,
-    pub(crate) open: Tether,
-    facts: Facts,
+    pub(crate) open: Descriptor,
+    metadata: FileMetadata,
 }
 
 impl Folder {
     /// Opens a folder, made if there is none, that is this user's and that no other can write to.
     pub(crate) fn make(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
-        let path = without_end(path);
+        let path = without_trailing_slash(path);
         match process.kernel().make_folder(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             // What is there is looked at below, whether or not one could be made beside it.
             Err(error) => {
-                if process.kernel().facts_of(&path).is_err() {
+                if process.kernel().metadata_of(&path).is_err() {
                     return Err(LedgerError::io(&path, "mkdir", error));
                 }
             }
@@ -46,18 +46,18 @@ impl Folder {
 
     /// Opens a folder that exists.
     pub(crate) fn open(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
-        let path = &*without_end(path);
+        let path = &*without_trailing_slash(path);
         let kernel = process.kernel();
         let wrong = |why: &str| LedgerError::Folder { folder: path.to_owned(), why: why.into() };
         let failed = |call| move |error| LedgerError::io(path, call, error);
-        match kernel.facts_of(path).map_err(failed("stat"))?.kind {
+        match kernel.metadata_of(path).map_err(failed("stat"))?.kind {
             FileKind::Folder => {}
             FileKind::Link => return Err(wrong("it is a symbolic link")),
             FileKind::File | FileKind::Other => return Err(wrong("it is not a folder")),
         }
-        let open = process.open(path, Opening::Folder).map_err(failed("open"))?;
-        let facts = kernel.facts(open.file()).map_err(failed("stat"))?;
-        let (owner, user, mode) = (facts.user, kernel.user(), facts.mode);
+        let open = process.open(path, OpenMode::Folder).map_err(failed("open"))?;
+        let metadata = kernel.metadata(open.file()).map_err(failed("stat"))?;
+        let (owner, user, mode) = (metadata.user, kernel.user(), metadata.mode);
         if owner != user {
             return Err(wrong(&format!("it belongs to user {owner}, and this process runs as {user}")));
         }
@@ -65,18 +65,18 @@ impl Folder {
             return Err(wrong(&format!("other users can write to it (mode {mode:03o})")));
         }
         let path = kernel.canonical(path).map_err(failed("realpath"))?;
-        Ok(Self { path, open, facts })
+        Ok(Self { path, open, metadata })
     }
 
     /// Returns whether its path still leads to it.
-    pub(crate) fn is_in_its_place(&self) -> bool {
-        let there = self.open.kernel().facts_of(&self.path);
-        there.is_ok_and(|there| there.identity == self.facts.identity)
+    pub(crate) fn is_at_its_path(&self) -> bool {
+        let there = self.open.kernel().metadata_of(&self.path);
+        there.is_ok_and(|there| there.identity == self.metadata.identity)
     }
 }
 
 /// A path without a slash at its end, which would have the system follow a link there.
-fn without_end(path: &Path) -> PathBuf {
+fn without_trailing_slash(path: &Path) -> PathBuf {
     path.components().collect()
 }
 

@@ -9,7 +9,7 @@
 //! their own rely on the first lock alone: there, a folder that is moved in use can get a second.
 
 use super::folder::Folder;
-use crate::system::{Facts, Identity, Lock, Opening, Range, Tether};
+use crate::system::{Descriptor, FileId, FileMetadata, LockKind, LockRange, OpenMode};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -23,8 +23,8 @@ const FIRST: i64 = 1 << 61;
 const NAMES: u64 = 1 << 29;
 
 /// The bytes that stand for a name.
-fn bytes_for(name: &[u8]) -> Range {
-    Range { start: FIRST + (hash(name) % NAMES) as i64 * IDENTITIES, length: IDENTITIES }
+fn bytes_for(name: &[u8]) -> LockRange {
+    LockRange { start: FIRST + (hash(name) % NAMES) as i64 * IDENTITIES, length: IDENTITIES }
 }
 
 /// FNV-1a.
@@ -34,18 +34,18 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// A folder and the root, with the bytes in each that stand for a name.
-fn bytes_in<'a>(folder: &'a Folder, root: Option<&'a Tether>, name: &OsStr) -> Vec<(&'a Tether, Range)> {
+fn bytes_in<'a>(folder: &'a Folder, root: Option<&'a Descriptor>, name: &OsStr) -> Vec<(&'a Descriptor, LockRange)> {
     let whole = root.map(|root| (root, bytes_for_path(folder, name)));
     std::iter::once((&folder.open, bytes_for(name.as_bytes()))).chain(whole).collect()
 }
 
-fn bytes_for_path(folder: &Folder, name: &OsStr) -> Range {
+fn bytes_for_path(folder: &Folder, name: &OsStr) -> LockRange {
     bytes_for(folder.path.join(name).as_os_str().as_bytes())
 }
 
 /// Opens the root; nothing where this user may not.
-fn root(folder: &Folder) -> io::Result<Option<Tether>> {
-    match folder.open.process().open(Path::new("/"), Opening::Folder) {
+fn root(folder: &Folder) -> io::Result<Option<Descriptor>> {
+    match folder.open.process().open(Path::new("/"), OpenMode::Folder) {
         Ok(root) => Ok(Some(root)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) => Err(error),
@@ -54,34 +54,34 @@ fn root(folder: &Folder) -> io::Result<Option<Tether>> {
 
 /// The locks of one process on the names of one file, and the folder it is in.
 #[derive(Debug)]
-pub(crate) struct Anchors {
+pub(crate) struct InUseLocks {
     pub(crate) folder: Folder,
-    root: Option<Tether>,
+    root: Option<Descriptor>,
     name: OsString,
     /// Which of a name's bytes is the file's.
     byte: i64,
 }
 
-impl Anchors {
+impl InUseLocks {
     /// Locks the names of a file in a folder.
-    pub(crate) fn drop_at(folder: Folder, name: &OsStr, file: Identity) -> io::Result<Self> {
+    pub(crate) fn acquire(folder: Folder, name: &OsStr, file: FileId) -> io::Result<Self> {
         let number = hash(&[file.device.to_le_bytes(), file.inode.to_le_bytes()].concat());
         let byte = (number % IDENTITIES as u64) as i64;
         let root = root(&folder)?;
-        for (tether, range) in bytes_in(&folder, root.as_ref(), name) {
-            let own = Range { start: range.start + byte, length: 1 };
-            tether.kernel().try_lock(tether.file(), Lock::Shared, own)?;
+        for (descriptor, range) in bytes_in(&folder, root.as_ref(), name) {
+            let own = LockRange { start: range.start + byte, length: 1 };
+            descriptor.kernel().try_lock(descriptor.file(), LockKind::Shared, own)?;
         }
         Ok(Self { folder, root, name: name.to_owned(), byte })
     }
 
     /// Returns whether somebody uses another file under one of the names.
-    pub(crate) fn others(&self) -> io::Result<bool> {
-        for (tether, range) in bytes_in(&self.folder, self.root.as_ref(), &self.name) {
-            let before = Range { start: range.start, length: self.byte };
-            let after = Range { start: range.start + self.byte + 1, length: IDENTITIES - 1 - self.byte };
+    pub(crate) fn is_other_in_use(&self) -> io::Result<bool> {
+        for (descriptor, range) in bytes_in(&self.folder, self.root.as_ref(), &self.name) {
+            let before = LockRange { start: range.start, length: self.byte };
+            let after = LockRange { start: range.start + self.byte + 1, length: IDENTITIES - 1 - self.byte };
             for part in [before, after] {
-                if part.length > 0 && tether.kernel().is_locked(tether.file(), Lock::Exclusive, part)? {
+                if part.length > 0 && descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, part)? {
                     return Ok(true);
                 }
             }
@@ -90,20 +90,20 @@ impl Anchors {
     }
 
     /// Returns the facts of what the name leads to now.
-    pub(crate) fn facts(&self) -> io::Result<Facts> {
-        self.folder.open.kernel().facts_in(self.folder.open.file(), &self.name)
+    pub(crate) fn metadata(&self) -> io::Result<FileMetadata> {
+        self.folder.open.kernel().metadata_in(self.folder.open.file(), &self.name)
     }
 
-    pub(crate) fn tethers(&self) -> impl Iterator<Item = &Tether> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> {
         std::iter::once(&self.folder.open).chain(&self.root)
     }
 }
 
 /// Returns whether anybody uses a file under one of the names of `name` in a folder.
-pub(crate) fn are_dropped(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+pub(crate) fn is_any_in_use(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     let root = root(folder)?;
-    for (tether, range) in bytes_in(folder, root.as_ref(), name) {
-        if tether.kernel().is_locked(tether.file(), Lock::Exclusive, range)? {
+    for (descriptor, range) in bytes_in(folder, root.as_ref(), name) {
+        if descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, range)? {
             return Ok(true);
         }
     }
@@ -112,5 +112,5 @@ pub(crate) fn are_dropped(folder: &Folder, name: &OsStr) -> io::Result<bool> {
 
 /// Returns the processes that use some file under the path of `name` in a folder, where they can be seen.
 pub(crate) fn users(folder: &Folder, name: &OsStr) -> Vec<u32> {
-    folder.open.kernel().who_locks(bytes_for_path(folder, name))
+    folder.open.kernel().lock_holders(bytes_for_path(folder, name))
 }

@@ -19,7 +19,7 @@ pub(crate) type Rounds = Box<dyn FnMut() -> bool + Send>;
 
 /// The ways to open a file. Nothing that is opened follows a link, waits for another end or survives an exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum OpenMode {
     /// A folder, to lock it and to find files in it.
     Folder,
     /// A file, to read it.
@@ -30,7 +30,7 @@ pub(crate) enum Opening {
 
 /// The kinds of locks on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lock {
+pub(crate) enum LockKind {
     /// By many.
     Shared,
     /// By one.
@@ -39,7 +39,7 @@ pub(crate) enum Lock {
 
 /// Bytes of a file that can be locked, whether or not the file is that long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct LockRange {
     pub(crate) start: i64,
     /// At least one.
     pub(crate) length: i64,
@@ -56,25 +56,25 @@ pub(crate) enum FileKind {
 
 /// The file system and the number that a file has there: the same file, whatever it is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Identity {
+pub(crate) struct FileId {
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
 
 /// The facts the system knows of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct FileMetadata {
     pub(crate) kind: FileKind,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FileId,
     pub(crate) user: u32,
     /// The permissions, with the bits above them.
     pub(crate) mode: u32,
     pub(crate) size: u64,
 }
 
-/// News of a watched file.
+/// FileEvents of a watched file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct FileEvents {
     /// Somebody who could write it closed it, perhaps by dying.
     pub(crate) closed: bool,
     /// A name of it was added or removed, or it is gone.
@@ -86,7 +86,7 @@ pub(crate) struct News {
 /// A watch on one file.
 pub(crate) trait Watch: Debug + Send + Sync {
     /// Waits for news. May return none.
-    fn read(&self) -> io::Result<News>;
+    fn read(&self) -> io::Result<FileEvents>;
 
     /// Ends the watch; whoever reads is told.
     fn end(&self);
@@ -101,7 +101,7 @@ pub(crate) trait Kernel: Debug + Send + Sync {
     /// Returns the name of this process.
     fn name(&self) -> String;
     /// Returns how long a living process may keep the lock of a ledger before others say so.
-    fn patience(&self) -> Duration;
+    fn lock_timeout(&self) -> Duration;
     /// Lets time pass.
     fn sleep(&self, time: Duration);
     /// Starts a thread that runs rounds until one returns false. Returns whether it could be started.
@@ -112,16 +112,16 @@ pub(crate) trait Kernel: Debug + Send + Sync {
     /// Makes a folder that only its user may enter.
     fn make_folder(&self, path: &Path) -> io::Result<()>;
     /// Returns the facts of what a path leads to, without following a link at its end.
-    fn facts_of(&self, path: &Path) -> io::Result<Facts>;
+    fn metadata_of(&self, path: &Path) -> io::Result<FileMetadata>;
     /// Returns the facts of what a name in a folder leads to, without following a link.
-    fn facts_in(&self, folder: RawFd, name: &OsStr) -> io::Result<Facts>;
+    fn metadata_in(&self, folder: RawFd, name: &OsStr) -> io::Result<FileMetadata>;
     /// Returns the facts of an open file.
-    fn facts(&self, file: RawFd) -> io::Result<Facts>;
+    fn metadata(&self, file: RawFd) -> io::Result<FileMetadata>;
 
     /// Opens what a path leads to.
-    fn open(&self, path: &Path, how: Opening) -> io::Result<RawFd>;
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<RawFd>;
     /// Opens a name in a folder.
-    fn open_in(&self, folder: RawFd, name: &OsStr, how: Opening) -> io::Result<RawFd>;
+    fn open_in(&self, folder: RawFd, name: &OsStr, how: OpenMode) -> io::Result<RawFd>;
     /// Closes a descriptor of this process.
     fn close(&self, file: RawFd);
     /// Reads a part of a file, all of it.
@@ -134,13 +134,13 @@ pub(crate) trait Kernel: Debug + Send + Sync {
     fn unlink(&self, folder: RawFd, name: &OsStr) -> io::Result<()>;
 
     /// Locks a range, without waiting. Returns whether that succeeded.
-    fn try_lock(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool>;
+    fn try_lock(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool>;
     /// Returns whether another description has a lock in the range that this one would have to wait for.
-    fn is_locked(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool>;
+    fn is_locked(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool>;
     /// Locks all of a file for this description alone, apart from locks of ranges, without waiting.
-    fn try_lock_whole(&self, file: RawFd) -> io::Result<bool>;
+    fn try_lock_file(&self, file: RawFd) -> io::Result<bool>;
     /// Returns the processes other than this one that have a lock in the range of some file, where they can be seen.
-    fn who_locks(&self, range: Range) -> Vec<u32>;
+    fn lock_holders(&self, range: LockRange) -> Vec<u32>;
 
     /// Maps the first words of a file, a power of two, shared with everyone who maps it. The file must be that long and
     /// stay so: the system ends a process that touches what was cut off.
@@ -154,5 +154,5 @@ pub(crate) trait Kernel: Debug + Send + Sync {
 
     /// Told before a word of a ledger is written, so that a simulated process can be stopped or killed there too.
     #[cfg(test)]
-    fn writes(&self) {}
+    fn before_write(&self) {}
 }

@@ -1,7 +1,9 @@
 //! The system this process runs on.
 #![allow(unsafe_code)]
 
-use super::{Facts, FileKind, Identity, Kernel, Lock, Mapping, News, Opening, Process, Range, Rounds, Watch};
+use super::{
+    FileEvents, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, Mapping, OpenMode, Process, Rounds, Watch,
+};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -34,31 +36,31 @@ fn borrowed(file: RawFd) -> ManuallyDrop<File> {
     ManuallyDrop::new(unsafe { File::from_raw_fd(file) })
 }
 
-fn facts_from(stat: &libc::stat) -> Facts {
+fn metadata_from(stat: &libc::stat) -> FileMetadata {
     let kind = match stat.st_mode & libc::S_IFMT {
         libc::S_IFREG => FileKind::File,
         libc::S_IFDIR => FileKind::Folder,
         libc::S_IFLNK => FileKind::Link,
         _ => FileKind::Other,
     };
-    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
-    Facts { kind, identity, user: stat.st_uid, mode: stat.st_mode & 0o7777, size: stat.st_size.unsigned_abs() }
+    let identity = FileId { device: stat.st_dev, inode: stat.st_ino };
+    FileMetadata { kind, identity, user: stat.st_uid, mode: stat.st_mode & 0o7777, size: stat.st_size.unsigned_abs() }
 }
 
-fn facts_at(folder: RawFd, name: &OsStr) -> io::Result<Facts> {
+fn metadata_at(folder: RawFd, name: &OsStr) -> io::Result<FileMetadata> {
     let name = with_zero(name)?;
     // SAFETY: zeros are a `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the name ends with a zero and `stat` may be written; a descriptor that is not open is an error.
     checked(unsafe { libc::fstatat(folder, name.as_ptr(), &raw mut stat, libc::AT_SYMLINK_NOFOLLOW) })?;
-    Ok(facts_from(&stat))
+    Ok(metadata_from(&stat))
 }
 
-fn open_at(folder: RawFd, name: &OsStr, how: Opening) -> io::Result<RawFd> {
+fn open_at(folder: RawFd, name: &OsStr, how: OpenMode) -> io::Result<RawFd> {
     let flags = match how {
-        Opening::Folder => libc::O_RDONLY | libc::O_DIRECTORY,
-        Opening::Read => libc::O_RDONLY,
-        Opening::Write => libc::O_RDWR,
+        OpenMode::Folder => libc::O_RDONLY | libc::O_DIRECTORY,
+        OpenMode::Read => libc::O_RDONLY,
+        OpenMode::Write => libc::O_RDWR,
     };
     // A pipe in place of a file must not be waited for, and a terminal must not become ours.
     let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
@@ -67,10 +69,10 @@ fn open_at(folder: RawFd, name: &OsStr, how: Opening) -> io::Result<RawFd> {
     checked(unsafe { libc::openat(folder, name.as_ptr(), flags) })
 }
 
-fn flock(lock: Lock, range: Range) -> libc::flock {
+fn flock(lock: LockKind, range: LockRange) -> libc::flock {
     let kind = match lock {
-        Lock::Shared => libc::F_RDLCK,
-        Lock::Exclusive => libc::F_WRLCK,
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
     };
     libc::flock {
         l_type: kind as _,
@@ -103,7 +105,7 @@ impl Kernel for Linux {
         if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
     }
 
-    fn patience(&self) -> Duration {
+    fn lock_timeout(&self) -> Duration {
         Duration::from_secs(5)
     }
 
@@ -124,27 +126,27 @@ impl Kernel for Linux {
         DirBuilder::new().mode(0o700).create(path)
     }
 
-    fn facts_of(&self, path: &Path) -> io::Result<Facts> {
-        facts_at(libc::AT_FDCWD, path.as_os_str())
+    fn metadata_of(&self, path: &Path) -> io::Result<FileMetadata> {
+        metadata_at(libc::AT_FDCWD, path.as_os_str())
     }
 
-    fn facts_in(&self, folder: RawFd, name: &OsStr) -> io::Result<Facts> {
-        facts_at(folder, name)
+    fn metadata_in(&self, folder: RawFd, name: &OsStr) -> io::Result<FileMetadata> {
+        metadata_at(folder, name)
     }
 
-    fn facts(&self, file: RawFd) -> io::Result<Facts> {
+    fn metadata(&self, file: RawFd) -> io::Result<FileMetadata> {
         // SAFETY: zeros are a `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` may be written; a descriptor that is not open is an error.
         checked(unsafe { libc::fstat(file, &raw mut stat) })?;
-        Ok(facts_from(&stat))
+        Ok(metadata_from(&stat))
     }
 
-    fn open(&self, path: &Path, how: Opening) -> io::Result<RawFd> {
+    fn open(&self, path: &Path, how: OpenMode) -> io::Result<RawFd> {
         open_at(libc::AT_FDCWD, path.as_os_str(), how)
     }
 
-    fn open_in(&self, folder: RawFd, name: &OsStr, how: Opening) -> io::Result<RawFd> {
+    fn open_in(&self, folder: RawFd, name: &OsStr, how: OpenMode) -> io::Result<RawFd> {
         open_at(folder, name, how)
     }
 
@@ -186,7 +188,7 @@ impl Kernel for Linux {
         checked(unsafe { libc::unlinkat(folder, name.as_ptr(), 0) }).map(drop)
     }
 
-    fn try_lock(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
+    fn try_lock(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool> {
         let lock = flock(lock, range);
         // SAFETY: `lock` is a whole `flock`, which the call only reads; a descriptor that is not open is an error.
         match checked(unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) }) {
@@ -196,14 +198,14 @@ impl Kernel for Linux {
         }
     }
 
-    fn is_locked(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
+    fn is_locked(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool> {
         let mut lock = flock(lock, range);
         // SAFETY: `lock` is a whole `flock` that the call may write; a descriptor that is not open is an error.
         checked(unsafe { libc::fcntl(file, libc::F_OFD_GETLK, &raw mut lock) })?;
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
-    fn try_lock_whole(&self, file: RawFd) -> io::Result<bool> {
+    fn try_lock_file(&self, file: RawFd) -> io::Result<bool> {
         // SAFETY: takes a descriptor and flags; a descriptor that is not open is an error.
         match checked(unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) }) {
             Ok(_) => Ok(true),
@@ -212,7 +214,7 @@ impl Kernel for Linux {
         }
     }
 
-    fn who_locks(&self, range: Range) -> Vec<u32> {
+    fn lock_holders(&self, range: LockRange) -> Vec<u32> {
         let mut found = Vec::new();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -253,7 +255,7 @@ impl Kernel for Linux {
 
 /// Returns whether a line of a descriptor's information in /proc tells of a lock of its description within `range`. Such
 /// a line ends with the first and the last byte.
-fn is_lock_within(line: &str, range: Range) -> bool {
+fn is_lock_within(line: &str, range: LockRange) -> bool {
     let mut words = line.split_ascii_whitespace().rev();
     let (last, first) = (words.next(), words.next());
     let number = |word: Option<&str>| word.and_then(|word| word.parse::<i64>().ok());
@@ -265,7 +267,7 @@ fn is_lock_within(line: &str, range: Range) -> bool {
 }
 
 /// Has forks wait while descriptors of a process are opened and closed, and the child let go of them.
-pub(crate) fn have_forks_told() {
+pub(crate) fn install_fork_handlers() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handlers live as long as the program, and run where a fork may run them: they take a lock before,
@@ -308,7 +310,7 @@ impl Inotify {
 }
 
 impl Watch for Inotify {
-    fn read(&self) -> io::Result<News> {
+    fn read(&self) -> io::Result<FileEvents> {
         const HEAD: usize = size_of::<libc::inotify_event>();
         let mut buffer = [0u8; 4096];
         // SAFETY: the buffer is as long as is said.
@@ -316,9 +318,9 @@ impl Watch for Inotify {
         let Ok(read) = usize::try_from(read) else {
             let error = io::Error::last_os_error();
             let interrupted = error.kind() == io::ErrorKind::Interrupted;
-            return if interrupted { Ok(News::default()) } else { Err(error) };
+            return if interrupted { Ok(FileEvents::default()) } else { Err(error) };
         };
-        let (mut news, mut rest) = (News::default(), &buffer[..read]);
+        let (mut news, mut rest) = (FileEvents::default(), &buffer[..read]);
         while rest.len() >= HEAD {
             let word = |at: usize| u32::from_ne_bytes(rest[at..at + 4].try_into().unwrap_or_default());
             // The watch, what happened, a cookie, the length of a name: four words, as inotify(7) has them.
@@ -343,7 +345,7 @@ mod tests {
 
     #[test]
     fn locks_in_proc_are_recognised_by_their_bytes() {
-        let range = Range { start: 100, length: 10 };
+        let range = LockRange { start: 100, length: 10 };
         let line = |first, last| format!("lock:\t1: OFDLCK ADVISORY  READ -1 00:1b:2 {first} {last}");
         assert!(is_lock_within(&line("100", "109"), range));
         for (first, last) in [("99", "99"), ("110", "110"), ("0", "EOF"), ("105", "EOF")] {

@@ -7,7 +7,7 @@
 //! every fork. The child closes what it finds there before it runs anything else.
 
 use super::linux::{self, Linux};
-use super::{Kernel, Mapping, Opening};
+use super::{Kernel, Mapping, OpenMode};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -19,18 +19,18 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// One descriptor of this process.
 #[derive(Debug)]
-struct Descriptor {
+struct TableEntry {
     /// Never used again.
     number: u64,
     file: RawFd,
     /// A word that a forked child sets to zero.
-    mark: Option<Arc<Mapping>>,
+    flag: Option<Arc<Mapping>>,
 }
 
 /// What a fork must find whole.
 #[derive(Debug, Default)]
 struct Table {
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<TableEntry>,
     next: u64,
     /// The value of [`Process::local`]. Another thread may be changing it while this one forks, so the child starts anew.
     local: Option<Arc<dyn Any + Send + Sync>>,
@@ -52,13 +52,13 @@ impl Process {
     /// Returns the process this code runs in.
     pub(crate) fn this() -> &'static Arc<Self> {
         static THIS: LazyLock<Arc<Process>> = LazyLock::new(|| {
-            linux::have_forks_told();
-            Arc::new(Process::over(Box::new(Linux)))
+            linux::install_fork_handlers();
+            Arc::new(Process::new(Box::new(Linux)))
         });
         &THIS
     }
 
-    pub(crate) fn over(kernel: Box<dyn Kernel>) -> Self {
+    pub(crate) fn new(kernel: Box<dyn Kernel>) -> Self {
         Self { kernel, table: Mutex::default() }
     }
 
@@ -79,22 +79,27 @@ impl Process {
     }
 
     /// Opens what a path leads to.
-    pub(crate) fn open(self: &Arc<Self>, path: &Path, how: Opening) -> io::Result<Tether> {
-        self.tethered(|kernel| kernel.open(path, how))
+    pub(crate) fn open(self: &Arc<Self>, path: &Path, how: OpenMode) -> io::Result<Descriptor> {
+        self.open_with(|kernel| kernel.open(path, how))
     }
 
     /// Opens a name in a folder.
-    pub(crate) fn open_in(self: &Arc<Self>, folder: &Tether, name: &OsStr, how: Opening) -> io::Result<Tether> {
-        self.tethered(|kernel| kernel.open_in(folder.file, name, how))
+    pub(crate) fn open_in(
+        self: &Arc<Self>,
+        folder: &Descriptor,
+        name: &OsStr,
+        how: OpenMode,
+    ) -> io::Result<Descriptor> {
+        self.open_with(|kernel| kernel.open_in(folder.file, name, how))
     }
 
-    fn tethered(self: &Arc<Self>, open: impl FnOnce(&dyn Kernel) -> io::Result<RawFd>) -> io::Result<Tether> {
+    fn open_with(self: &Arc<Self>, open: impl FnOnce(&dyn Kernel) -> io::Result<RawFd>) -> io::Result<Descriptor> {
         let mut table = self.table();
         let file = open(self.kernel())?;
         let number = table.next;
         table.next += 1;
-        table.descriptors.push(Descriptor { number, file, mark: None });
-        Ok(Tether { process: Arc::clone(self), number, file, kept: AtomicBool::new(false) })
+        table.descriptors.push(TableEntry { number, file, flag: None });
+        Ok(Descriptor { process: Arc::clone(self), number, file, kept: AtomicBool::new(false) })
     }
 
     /// Has the table wait for a fork.
@@ -111,7 +116,7 @@ impl Process {
     pub(crate) fn in_forked_child(&self) {
         let _ = FORKING.try_with(|forking| {
             if let Some(mut table) = forking.borrow_mut().take() {
-                table.let_go(self.kernel());
+                table.close_all(self.kernel());
             }
         });
     }
@@ -120,12 +125,12 @@ impl Process {
     #[cfg(test)]
     pub(crate) fn forked(&self, kernel: impl FnOnce() -> Box<dyn Kernel>) -> Option<Self> {
         let table = self.table.try_lock().ok()?;
-        let copy = |descriptor: &Descriptor| Descriptor { mark: None, ..*descriptor };
+        let copy = |descriptor: &TableEntry| TableEntry { flag: None, ..*descriptor };
         let descriptors = table.descriptors.iter().map(copy).collect();
         let mut child = Table { descriptors, next: table.next, local: None };
         let kernel = kernel();
         drop(table);
-        child.let_go(&*kernel);
+        child.close_all(&*kernel);
         Some(Self { kernel, table: Mutex::new(child) })
     }
 
@@ -137,13 +142,13 @@ impl Process {
 }
 
 impl Table {
-    fn let_go(&mut self, kernel: &dyn Kernel) {
+    fn close_all(&mut self, kernel: &dyn Kernel) {
         for descriptor in self.descriptors.drain(..) {
             kernel.close(descriptor.file);
-            if let Some(mark) = descriptor.mark {
-                mark.word(0).store(0, Ordering::SeqCst);
+            if let Some(flag) = descriptor.flag {
+                flag.word(0).store(0, Ordering::SeqCst);
                 // Freeing memory is nothing for a moment like this.
-                std::mem::forget(mark);
+                std::mem::forget(flag);
             }
         }
         std::mem::forget(self.local.take());
@@ -152,14 +157,14 @@ impl Table {
 
 /// A descriptor that ends with this process, is closed once, and does not follow it into a forked child.
 #[derive(Debug)]
-pub(crate) struct Tether {
+pub(crate) struct Descriptor {
     process: Arc<Process>,
     number: u64,
     file: RawFd,
     kept: AtomicBool,
 }
 
-impl Tether {
+impl Descriptor {
     /// The descriptor. In a forked child, and once this is cut, it is closed and may be another file's.
     pub(crate) const fn file(&self) -> RawFd {
         self.file
@@ -174,20 +179,20 @@ impl Tether {
     }
 
     /// Has a forked child find a zero at the first word of `mark`.
-    pub(crate) fn mark(&self, mark: &Arc<Mapping>) {
+    pub(crate) fn clear_on_fork(&self, flag: &Arc<Mapping>) {
         let mut table = self.process.table();
         if let Some(descriptor) = table.descriptors.iter_mut().find(|descriptor| descriptor.number == self.number) {
-            descriptor.mark = Some(Arc::clone(mark));
+            descriptor.flag = Some(Arc::clone(flag));
         }
     }
 
     /// Keeps the descriptor open until the process ends, whatever becomes of this.
-    pub(crate) fn keep_for_good(&self) {
+    pub(crate) fn keep_open(&self) {
         self.kept.store(true, Ordering::SeqCst);
     }
 
     /// Closes the descriptor, once, unless it is kept for good; in a forked child it is closed already.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn close(&self) {
         if self.kept.load(Ordering::SeqCst) {
             return;
         }
@@ -199,8 +204,8 @@ impl Tether {
     }
 }
 
-impl Drop for Tether {
+impl Drop for Descriptor {
     fn drop(&mut self) {
-        self.cut();
+        self.close();
     }
 }

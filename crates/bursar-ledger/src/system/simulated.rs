@@ -43,12 +43,12 @@ pub(crate) enum Moment {
 }
 
 /// Why a process ended here: not a failure.
-struct Killed;
+struct KillMarker;
 
 thread_local! {
     static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
     /// Whether what is left of a dead process is being dropped.
-    static BURYING: Cell<bool> = const { Cell::new(false) };
+    static DISCARDING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The system all processes share.
@@ -79,15 +79,15 @@ impl World {
 
     /// Lets others act, then returns whether a process still lives. One that was killed meanwhile ends here, unless it is
     /// being buried already.
-    fn comes_to(&self, pid: Pid, moment: Moment) -> bool {
-        let buried = BURYING.get() || std::thread::panicking();
+    fn reach(&self, pid: Pid, moment: Moment) -> bool {
+        let buried = DISCARDING.get() || std::thread::panicking();
         let meanwhile = MEANWHILE.with_borrow(Clone::clone).filter(|_| !buried);
         if let Some(meanwhile) = meanwhile {
             meanwhile(pid, moment);
         }
         let lives = self.is_alive(pid);
         if !lives && !buried {
-            panic_any((Killed, self.snapshot()));
+            panic_any((KillMarker, self.snapshot()));
         }
         lives
     }
@@ -131,12 +131,12 @@ impl World {
 
     /// Drops what is left of a dead process, so that nothing it does in doing so is seen. Not while the process is in the
     /// middle of a call: what is dropped might wait for what that call has locked.
-    pub(crate) fn bury<T>(&self, remains: T) {
+    pub(crate) fn discard<T>(&self, remains: T) {
         let before = self.snapshot();
-        let outermost = !BURYING.replace(true);
+        let outermost = !DISCARDING.replace(true);
         drop(remains);
         if outermost {
-            BURYING.set(false);
+            DISCARDING.set(false);
         }
         restore(before);
     }
@@ -157,8 +157,8 @@ impl World {
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(done) => Some(done),
-            Err(reason) if reason.is::<(Killed, Snapshot)>() => {
-                if let Ok(killed) = reason.downcast::<(Killed, Snapshot)>() {
+            Err(reason) if reason.is::<(KillMarker, Snapshot)>() => {
+                if let Ok(killed) = reason.downcast::<(KillMarker, Snapshot)>() {
                     restore(killed.1);
                 }
                 None
@@ -183,7 +183,7 @@ impl World {
             // What a thread still had is dropped when it ends.
             self.run(move || drop(rounds));
         } else {
-            self.bury(rounds);
+            self.discard(rounds);
         }
     }
 
@@ -240,12 +240,12 @@ fn restore(snapshot: Snapshot) {
 }
 
 /// Keeps deaths out of what a failing test prints.
-pub(crate) fn die_quietly() {
+pub(crate) fn silence_kill_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !info.payload().is::<(Killed, Snapshot)>() {
+            if !info.payload().is::<(KillMarker, Snapshot)>() {
                 usual(info);
             }
         }));

@@ -1,7 +1,7 @@
 //! Files, descriptors, locks and watches.
 
 use super::Pid;
-use crate::system::{Facts, FileKind, Identity, Lock, Mapping, News, Range, Rounds};
+use crate::system::{FileEvents, FileId, FileKind, FileMetadata, LockKind, LockRange, Mapping, Rounds};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -18,15 +18,15 @@ pub(super) enum Contents {
 pub(super) struct HeldLock {
     pub(super) inode: usize,
     pub(super) description: u64,
-    pub(super) lock: Lock,
+    pub(super) lock: LockKind,
     /// Nothing for a lock of the whole file, which is apart from those of ranges.
-    pub(super) range: Option<Range>,
+    pub(super) range: Option<LockRange>,
 }
 
 pub(super) struct WatchState {
     pub(super) pid: Pid,
     pub(super) inode: usize,
-    pub(super) news: News,
+    pub(super) news: FileEvents,
 }
 
 #[derive(Default)]
@@ -72,13 +72,13 @@ impl State {
         self.entries(folder)?.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    pub(super) fn facts(&self, inode: usize) -> Facts {
+    pub(super) fn metadata(&self, inode: usize) -> FileMetadata {
         let (contents, mode) = &self.inodes[inode];
         let (kind, size) = match contents {
             Contents::Folder(_) => (FileKind::Folder, 0),
             Contents::File(words) => (FileKind::File, words.len() as u64 * 8),
         };
-        Facts { kind, identity: Identity { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
+        FileMetadata { kind, identity: FileId { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
     }
 
     pub(super) fn description(&self, pid: Pid, file: RawFd) -> io::Result<u64> {
@@ -123,12 +123,12 @@ impl State {
         }
     }
 
-    pub(super) fn conflict(&self, description: u64, inode: usize, lock: Lock, range: Range) -> bool {
-        let meets = |held: Range| held.start < range.start + range.length && range.start < held.start + held.length;
+    pub(super) fn conflict(&self, description: u64, inode: usize, lock: LockKind, range: LockRange) -> bool {
+        let meets = |held: LockRange| held.start < range.start + range.length && range.start < held.start + held.length;
         self.locks.iter().any(|held| {
             held.inode == inode
                 && held.description != description
-                && (lock == Lock::Exclusive || held.lock == Lock::Exclusive)
+                && (lock == LockKind::Exclusive || held.lock == LockKind::Exclusive)
                 && held.range.is_some_and(meets)
         })
     }
