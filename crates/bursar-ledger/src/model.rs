@@ -7,7 +7,6 @@
 
 mod actor;
 mod acts;
-mod random;
 
 use crate::kernel::Rounds;
 use crate::kernel::simulated::{Moment, Pid, World, die_quietly};
@@ -15,7 +14,7 @@ use crate::process::Process;
 use crate::{Ledger, LedgerError, Subject};
 use actor::{Actor, End};
 use bursar_core::{Bytes, DeviceUuid, Error};
-use random::Random;
+use bursar_sim::Random;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;

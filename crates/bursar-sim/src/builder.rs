@@ -3,7 +3,7 @@
 use crate::Sim;
 use crate::heap::Heap;
 use crate::log::{KEPT, Log};
-use crate::rng::mix;
+use crate::random::mix;
 use crate::share::Share;
 use crate::world::{ADDRESSES, World, addresses};
 use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, NumaNode, PciAddress};

@@ -2,7 +2,7 @@
 //! a call; the seeded one gives every address out again as early as it may, because that is when bugs show.
 
 use crate::clock::{Clock, Epoch};
-use crate::rng::Rng;
+use crate::random::Random;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -239,7 +239,7 @@ impl EagerSpace {
         kind: Kind,
         clock: Option<&Clock>,
         fits: bool,
-        rng: &mut Rng,
+        random: &mut Random,
     ) -> Option<Taken> {
         let is_legal = |dead: &Dead| match dead.freed {
             None => fits,
@@ -253,7 +253,7 @@ impl EagerSpace {
                 Taken { ptr: self.next - bytes, is_held: false }
             })?
         } else {
-            self.carve(candidates[rng.below(candidates.len())], bytes, rng.below(4) == 0)?
+            self.carve(candidates[random.index(candidates.len())], bytes, random.below(4) == 0)?
         };
         self.live.insert(taken.ptr, (bytes, kind));
         Some(taken)
@@ -375,28 +375,28 @@ mod tests {
 
     #[test]
     fn an_address_is_given_out_again_to_its_own_stream_at_once_and_to_others_when_the_free_has_run() {
-        let (mut space, mut rng) = (EagerSpace::new(0, 1 << 20), Rng::new(1));
+        let (mut space, mut random) = (EagerSpace::new(0, 1 << 20), Random::new(1));
         let (mut mine, mut theirs) = (Clock::default(), Clock::default());
         theirs.tick(1);
         let kind = Kind::StreamOrdered;
-        let first = space.take(512, kind, Some(&mine), true, &mut rng).expect("room");
+        let first = space.take(512, kind, Some(&mine), true, &mut random).expect("room");
         space.retire(first.ptr, 7, mine.tick(0));
-        let other = space.take(512, kind, Some(&theirs), true, &mut rng).expect("room");
+        let other = space.take(512, kind, Some(&theirs), true, &mut random).expect("room");
         assert_ne!(other.ptr, first.ptr);
-        let same = space.take(512, kind, Some(&mine), false, &mut rng).expect("its own memory");
+        let same = space.take(512, kind, Some(&mine), false, &mut random).expect("its own memory");
         assert_eq!(same, Taken { ptr: first.ptr, is_held: true });
         assert_eq!(space.ran(first.ptr, 512, 7), 0, "the memory went to the next life");
         space.retire(same.ptr, 9, mine.tick(0));
         assert_eq!(space.pending(), 512);
         assert_eq!(space.ran(first.ptr, 512, 9), 512);
-        let reused = space.take(512, kind, None, true, &mut rng);
+        let reused = space.take(512, kind, None, true, &mut random);
         assert_eq!(reused, Some(Taken { ptr: first.ptr, is_held: false }));
     }
 
     #[test]
     fn neighbours_whose_frees_have_run_become_one() {
-        let (mut space, mut rng) = (EagerSpace::new(0, 1024), Rng::new(1));
-        let mut take = |space: &mut EagerSpace, bytes| space.take(bytes, Kind::Direct, None, true, &mut rng);
+        let (mut space, mut random) = (EagerSpace::new(0, 1024), Random::new(1));
+        let mut take = |space: &mut EagerSpace, bytes| space.take(bytes, Kind::Direct, None, true, &mut random);
         let parts: Vec<u64> = (0..4).map(|_| take(&mut space, 256).expect("room").ptr).collect();
         for at in [1, 3, 0, 2] {
             space.retire(parts[at], at as u64, Epoch::HOST);

@@ -3,7 +3,7 @@
 
 use crate::Operation;
 use crate::clock::{Clock, Epoch};
-use crate::rng::checksum;
+use crate::random::checksum;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::Arc;

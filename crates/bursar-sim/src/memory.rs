@@ -69,7 +69,7 @@ impl Turn<'_> {
         let index = self.device();
         let has_room = self.charge(index, bytes)?;
         let world = &mut **self;
-        let taken = world.devices[index].space.take(bytes, kind, clock, has_room, &mut world.rng);
+        let taken = world.devices[index].space.take(bytes, kind, clock, has_room, &mut world.random);
         if has_room && taken.is_none_or(|taken| taken.is_held) {
             world.release_room(index, bytes);
         }

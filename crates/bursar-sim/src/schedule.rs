@@ -185,7 +185,7 @@ impl World {
         match able.len() {
             0 => None,
             1 => Some(able[0]),
-            count => Some(able[self.rng.below(count)]),
+            count => Some(able[self.random.index(count)]),
         }
     }
 

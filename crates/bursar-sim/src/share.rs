@@ -9,14 +9,13 @@
 //! A process that is forked shares its parent's locks: until it ends or executes another program, what the parent held
 //! counts as held.
 
+use bursar_linux::{create_private_folder, shared_folder, user_id};
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The variable that names the folder in which processes share.
-const VARIABLE: &str = "BURSAR_LEDGER_DIR";
 /// The file whose lock is the folder's.
 const LOCK: &str = "lock";
 /// What the name of a simulator's file ends in.
@@ -53,7 +52,7 @@ impl Drop for Locked<'_> {
 impl Share {
     /// The devices called `name`, in `root` or where all processes of this user look.
     pub(crate) fn new(name: &str, root: Option<&Path>, devices: usize) -> Self {
-        let root = root.map_or_else(usual_root, Path::to_owned);
+        let root = root.map_or_else(|| shared_folder(user_id()), Path::to_owned);
         Self { folder: root.join(folder_name(name)), held: vec![0; devices], seat: None }
     }
 
@@ -104,9 +103,9 @@ impl Share {
     fn take_seat(&self) -> io::Result<Seat> {
         loop {
             if let Some(root) = self.folder.parent() {
-                own_folder(root)?;
+                create_private_folder(root)?;
             }
-            own_folder(&self.folder)?;
+            create_private_folder(&self.folder)?;
             let lock_path = self.folder.join(LOCK);
             let opened =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
@@ -218,39 +217,6 @@ fn own_file(folder: &Path) -> io::Result<(PathBuf, File)> {
 
 fn is_same(opened: &Metadata, path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino()))
-}
-
-/// Makes a folder that no other user may write to, or finds it there.
-fn own_folder(path: &Path) -> io::Result<()> {
-    let found = loop {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
-            Ok(()) => return Ok(()),
-        }
-        match std::fs::symlink_metadata(path) {
-            // The last of the others left between the two calls, and took the folder with it.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            other => break other?,
-        }
-    };
-    if !found.is_dir() || found.uid() != user()? || found.mode() & 0o022 != 0 {
-        let why = "is no folder of this user that nobody else can write to; remove it, or set";
-        return Err(io::Error::new(ErrorKind::PermissionDenied, format!("{} {why} {VARIABLE}", path.display())));
-    }
-    Ok(())
-}
-
-/// Where all processes of this user look.
-fn usual_root() -> PathBuf {
-    match std::env::var_os(VARIABLE) {
-        Some(folder) if !folder.is_empty() => folder.into(),
-        _ => Path::new("/dev/shm").join(user().map_or("bursar".to_owned(), |user| format!("bursar-{user}"))),
-    }
-}
-
-fn user() -> io::Result<u32> {
-    std::fs::metadata("/proc/self").map(|process| process.uid())
 }
 
 /// A name as a folder: characters that mean something in paths, and those beyond ASCII, by their numbers.

@@ -92,10 +92,10 @@ impl<'a> Turn<'a> {
         if self.oracle.is_none() {
             return self.settle();
         }
-        let steps = match self.rng.below(8) {
+        let steps = match self.random.below(8) {
             0 => 0,
             7 => 16,
-            _ => self.rng.below(4),
+            _ => self.random.index(4),
         };
         for _ in 0..steps {
             if !self.step() {

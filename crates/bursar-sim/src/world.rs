@@ -5,7 +5,7 @@ use crate::heap::{EagerSpace, Heap};
 use crate::host::PinnedMap;
 use crate::log::{KEPT, Log};
 use crate::oracle::Oracle;
-use crate::rng::{Rng, mix};
+use crate::random::{Random, mix};
 use crate::schedule::{Mark, Op};
 use crate::share::Share;
 use crate::sparse::{Sparse, Word};
@@ -145,7 +145,7 @@ pub(crate) struct Event {
 /// Everything the simulator knows, apart from the heaps of an immediate one.
 #[derive(Debug)]
 pub(crate) struct World {
-    pub(crate) rng: Rng,
+    pub(crate) random: Random,
     fresh: u8,
     pub(crate) devices: Vec<Device>,
     /// The legacy default streams first, by device.
@@ -186,7 +186,7 @@ impl World {
             }
         };
         let mut world = Self {
-            rng: Rng::new(seed.unwrap_or(0)),
+            random: Random::new(seed.unwrap_or(0)),
             fresh,
             devices: heaps.iter().enumerate().map(device).collect(),
             streams: Vec::new(),
