@@ -4,8 +4,8 @@
 mod rig;
 
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, HostFunction, HostMemory, Stack, Stream,
-    TrackedBlock, leaf, tag,
+    Access, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, HostFunction, HostMemory, Stack,
+    Stream, TrackedBlock, leaf, tag,
 };
 use bursar_host::{HostError, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool};
 use bursar_sim::{Random, Sim};
@@ -328,7 +328,7 @@ fn run(seed: u64) {
             0..=3 => {
                 let size = [100, 5000, 5000, 300_000][random.index(4)];
                 let mut buffer = pool.get(size).expect("room");
-                rig.sim.touch_host(buffer.as_ptr(), buffer.len(), bursar_sim::Access::Write);
+                rig.sim.touch_host(buffer.as_ptr(), buffer.len(), Access::Write);
                 buffer.fill(step as u8);
                 out.push(buffer);
             }

@@ -1,4 +1,4 @@
-//! The generator that every random choice is drawn from, and the hash it is made of.
+//! The generator that every random choice is drawn from, and the hash that it uses.
 
 /// A generator of pseudo-random numbers (SplitMix64) for simulations, generated programs and tests.
 ///
@@ -63,14 +63,6 @@ pub(crate) const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Returns a 64-bit checksum of `bytes`, which shows whether they changed.
-pub(crate) fn checksum(bytes: &[u8]) -> u64 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let step = |sum: u64, word: u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let sum = words.iter().fold(0, |sum, word| step(sum, u64::from_le_bytes(*word)));
-    mix(rest.iter().fold(sum, |sum, byte| step(sum, u64::from(*byte))) ^ bytes.len() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,19 +77,5 @@ mod tests {
         assert_ne!(numbers(7), numbers(8));
         assert_eq!((Random::new(1).below(0), Random::new(1).pick::<u8>(&[])), (0, None));
         assert_eq!(Random::new(0).next_u64(), 0xe220_a839_7b1d_cdaf, "the first number of SplitMix64");
-    }
-
-    #[test]
-    fn one_changed_byte_changes_the_checksum() {
-        for len in [1, 7, 8, 9, 100] {
-            let mut bytes = vec![3u8; len];
-            let before = checksum(&bytes);
-            for at in 0..len {
-                bytes[at] ^= 1;
-                assert_ne!(checksum(&bytes), before, "byte {at} of {len}");
-                bytes[at] ^= 1;
-            }
-        }
-        assert_ne!(checksum(&[]), checksum(&[0]));
     }
 }

@@ -4,78 +4,34 @@
 //! points of other streams that it waits for, and its gate if it is host code. Which of the streams that could go on
 //! does is the seed's choice.
 
-use crate::clock::{Clock, Epoch};
-use crate::host::{HostBlock, HostPtr};
-use crate::oracle::Touch;
-use crate::ranges::Access;
-use crate::sparse::Word;
-use crate::world::{Caller, World};
-use crate::{Hazard, HazardKind, KernelMemory, Operation, Place};
-use bursar_core::{DeviceId, HostFunction};
-use std::fmt;
+use super::{MachineState, Work};
+use crate::operation::CallInfo;
+use crate::oracle::{Epoch, RangeAccess, VectorClock};
+use crate::{Executor, Hazard, HazardKind, Operation};
+use bursar_core::{Access, DeviceId, HostFunction};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 /// A point of a stream: after its first `position` submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct StreamPoint {
     pub(crate) stream: usize,
     pub(crate) position: u64,
 }
 
-/// Where a copy to the device reads.
-#[derive(Debug)]
-pub(crate) enum Source {
-    /// What pageable memory held when the copy was submitted.
-    Staged(Vec<u8>),
-    /// Host memory that stays valid until the copy has run.
-    Direct { ptr: HostPtr, bytes: u64, _keep: Option<Arc<HostBlock>> },
-}
-
-/// The code of a simulated kernel.
-pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory<'_>) + Send>;
-
-/// What an operation does when it runs.
-pub(crate) enum Work {
-    /// It only has a place in the order.
-    Nothing,
-    /// The memory of an allocation comes back.
-    Release { at: u64, bytes: u64 },
-    /// Repeats a word.
-    Fill { dst: u64, bytes: u64, word: Word },
-    /// Copies host memory to device memory.
-    Upload { dst: u64, source: Source },
-    /// Copies device memory to host memory, which is kept until then where it is the simulator's own.
-    Download { dst: HostPtr, src: u64, bytes: u64, _keep: Option<Arc<HostBlock>> },
-    /// Copies device memory to device memory.
-    Copy { dst: u64, src: u64, bytes: u64 },
-    /// Runs host code, with the lock released.
-    Host(HostFunction),
-    /// Runs a simulated kernel.
-    Kernel(KernelBody),
-}
-
-impl fmt::Debug for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Work")
-    }
-}
-
 /// One entry of a stream's queue.
 #[derive(Debug)]
-pub(crate) struct Op {
-    caller: Caller,
+pub(crate) struct QueuedWork {
+    call: CallInfo,
     epoch: Epoch,
-    needs: Vec<Mark>,
+    needs: Vec<StreamPoint>,
     work: Work,
     /// What host code is ordered after, which is what whoever hears of it knows to have run.
-    clock: Option<Clock>,
+    clock: Option<VectorClock>,
 }
 
 /// Host code that is about to run.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartedHostFunction {
     pub(crate) stream: usize,
     pub(crate) function: HostFunction,
     pub(crate) epoch: Epoch,
@@ -92,7 +48,7 @@ pub(crate) enum Blocker {
     Gone,
 }
 
-impl World {
+impl MachineState {
     /// The streams whose work is ordered before a submission to `stream` by the rules of the legacy default stream.
     pub(crate) fn implied(&self, stream: usize) -> Vec<usize> {
         let (device, legacies) = (self.streams[stream].device, self.devices.len());
@@ -109,21 +65,21 @@ impl World {
         }
     }
 
-    pub(crate) fn end_of(&self, stream: usize) -> Mark {
-        Mark { stream, position: self.streams[stream].submitted }
+    pub(crate) fn end_of(&self, stream: usize) -> StreamPoint {
+        StreamPoint { stream, position: self.streams[stream].submitted }
     }
 
-    pub(crate) fn is_reached(&self, mark: Mark) -> bool {
+    pub(crate) fn is_reached(&self, mark: StreamPoint) -> bool {
         self.streams[mark.stream].completed >= mark.position
     }
 
     /// Submits `work`, which touches `touches` and waits for `after`. Answers its place in stream order.
     pub(crate) fn submit(
         &mut self,
-        caller: Caller,
+        call: CallInfo,
         stream: usize,
-        after: Option<Mark>,
-        touches: &[Touch],
+        after: Option<StreamPoint>,
+        touches: &[RangeAccess],
         mut work: Work,
     ) -> Epoch {
         let others = self.implied(stream);
@@ -133,7 +89,7 @@ impl World {
             Some(oracle) => oracle.submit(stream, &others),
             None => Epoch::HOST,
         };
-        let op = caller.operation(self.streams[stream].place);
+        let op = call.operation(self.streams[stream].executor);
         // Every range is judged, also behind one that is not there.
         let missing = touches.iter().filter(|touch| !self.judge(touch, op, epoch)).count();
         if missing > 0 {
@@ -141,18 +97,18 @@ impl World {
         }
         let oracle = self.oracle.as_ref().filter(|_| matches!(work, Work::Host(_)));
         let clock = oracle.map(|oracle| oracle.clock(stream).clone());
-        let op = Op { caller, epoch, needs, work, clock };
+        let op = QueuedWork { call, epoch, needs, work, clock };
         self.enqueue(stream, op);
         epoch
     }
 
-    fn judge(&mut self, touch: &Touch, op: Operation, epoch: Epoch) -> bool {
+    fn judge(&mut self, touch: &RangeAccess, op: Operation, epoch: Epoch) -> bool {
         let device = self.device_of(touch.range.start).unwrap_or(op.device.0 as usize);
         let oracle = self.oracle.as_mut();
         oracle.is_none_or(|oracle| oracle.touch(device, touch, op, epoch))
     }
 
-    fn enqueue(&mut self, stream: usize, op: Op) {
+    fn enqueue(&mut self, stream: usize, op: QueuedWork) {
         let is_next = self.streams[stream].is_idle();
         self.streams[stream].submitted += 1;
         let runs_now = self.oracle.is_none() && is_next && op.needs.is_empty() && !matches!(op.work, Work::Host(_));
@@ -165,7 +121,7 @@ impl World {
             self.active.push(stream);
         }
         self.streams[stream].queue.push_back(op);
-        self.disturb();
+        self.block_shortcuts();
     }
 
     fn can_run(&self, stream: usize) -> bool {
@@ -189,23 +145,23 @@ impl World {
         }
     }
 
-    /// Runs the head of a stream, unless it is host code, which the caller runs with the lock released.
-    pub(crate) fn start(&mut self, stream: usize) -> Option<Started> {
+    /// Runs the head of a stream, unless it is host code, which the call runs with the lock released.
+    pub(crate) fn start(&mut self, stream: usize) -> Option<StartedHostFunction> {
         let op = self.streams[stream].queue.pop_front()?;
         if self.streams[stream].queue.is_empty() {
             self.active.retain(|active| *active != stream);
         }
         if self.oracle.is_some() {
-            let device = DeviceId(op.caller.device as u32);
-            self.log.ran(op.caller.number, op.caller.name, device);
+            let device = DeviceId(op.call.device as u32);
+            self.log.ran(op.call.number, op.call.name, device);
         }
         match op.work {
             Work::Host(function) => {
                 self.streams[stream].is_busy = true;
                 if let (Some(oracle), Some(clock)) = (&mut self.oracle, &op.clock) {
-                    oracle.host_saw_clock(clock);
+                    oracle.host_observed(clock);
                 }
-                Some(Started { stream, function, epoch: op.epoch })
+                Some(StartedHostFunction { stream, function, epoch: op.epoch })
             }
             _ => {
                 self.complete_one(stream);
@@ -217,7 +173,7 @@ impl World {
 
     fn complete_one(&mut self, stream: usize) {
         self.streams[stream].completed += 1;
-        self.calm();
+        self.unblock_shortcuts();
     }
 
     /// The host code that `started` held has returned.
@@ -230,7 +186,7 @@ impl World {
     }
 
     /// What keeps `mark` from being reached.
-    pub(crate) fn blocker(&self, mark: Mark) -> Blocker {
+    pub(crate) fn blocker(&self, mark: StreamPoint) -> Blocker {
         let mut stream = mark.stream;
         loop {
             let state = &self.streams[stream];
@@ -255,15 +211,15 @@ impl World {
         }
     }
 
-    /// Takes away everything that a lost device has not run, for the caller to drop with the lock released.
-    pub(crate) fn take_queues(&mut self, device: usize) -> Vec<Op> {
+    /// Takes away everything that a lost device has not run, for the call to drop with the lock released.
+    pub(crate) fn take_queues(&mut self, device: usize) -> Vec<QueuedWork> {
         let mut taken = Vec::new();
         for index in 0..self.streams.len() {
             if self.streams[index].device == device {
                 let queue = std::mem::take(&mut self.streams[index].queue);
                 self.streams[index].completed += queue.len() as u64;
                 self.active.retain(|active| *active != index);
-                queue.iter().for_each(|_| self.calm());
+                queue.iter().for_each(|_| self.unblock_shortcuts());
                 taken.extend(queue);
             }
         }
@@ -273,72 +229,52 @@ impl World {
         taken
     }
 
-    fn execute(&mut self, stream: usize, op: Op) {
-        self.end_watch(op.caller);
+    fn execute(&mut self, stream: usize, op: QueuedWork) {
+        self.end_watch(op.call);
         match op.work {
             Work::Nothing | Work::Host(_) => {}
-            Work::Release { at, bytes } => self.release(op.caller, at, bytes),
+            Work::Release { at, bytes } => self.release(op.call, at, bytes),
             Work::Fill { dst, bytes, word } => self.fill(dst, bytes, word),
             Work::Upload { dst, source } => self.upload(dst, &source),
             Work::Download { dst, src, bytes, _keep } => self.download(dst, src, bytes),
             Work::Copy { dst, src, bytes } => self.copy(dst, src, bytes),
-            Work::Kernel(body) => self.run_kernel(op.caller.operation(self.streams[stream].place), body),
-        }
-    }
-
-    /// Runs the code of a kernel. A panic stays here: whoever is at work is in some other call, which must not unwind.
-    fn run_kernel(&mut self, op: Operation, body: KernelBody) {
-        // What a kernel can do to the world is read and write bytes, each wholly or not at all.
-        let ran = catch_unwind(AssertUnwindSafe(|| body(&mut KernelMemory { world: self })));
-        let Err(payload) = ran else { return };
-        // Dropping what somebody panicked with may panic too.
-        std::mem::forget(payload);
-        if let Some(oracle) = &mut self.oracle {
-            oracle.report(Hazard {
-                kind: HazardKind::KernelPanicked,
-                device: Some(op.device),
-                range: Range { start: 0, end: 0 }.into(),
-                tag: bursar_core::AllocTag::UNTAGGED,
-                first: None,
-                second: op,
-                reused: None,
-            });
+            Work::Kernel(body) => self.run_kernel(op.call.operation(self.streams[stream].executor), body),
         }
     }
 
     /// The memory of an allocation comes back, when its free runs.
-    pub(crate) fn release(&mut self, caller: Caller, at: u64, bytes: u64) {
-        let device = &mut self.devices[caller.device];
+    pub(crate) fn release(&mut self, call: CallInfo, at: u64, bytes: u64) {
+        let device = &mut self.devices[call.device];
         device.store.discard(at, bytes);
         if self.oracle.is_some() {
-            let released = device.space.ran(at, bytes, caller.number);
-            self.release_room(caller.device, released);
+            let released = device.space.ran(at, bytes, call.number);
+            self.release_capacity(call.device, released);
         } else {
-            self.recycle(caller.device, at, bytes);
+            self.recycle(call.device, at, bytes);
         }
     }
 
-    /// The copy that was `caller` is about to touch host memory: reports it if someone else has.
-    pub(crate) fn end_watch(&mut self, caller: Caller) {
+    /// The copy that was `call` is about to touch host memory: reports it if someone else has.
+    pub(crate) fn end_watch(&mut self, call: CallInfo) {
         let Some(oracle) = &mut self.oracle else { return };
-        if let Some((op, ptr, len)) = oracle.watches.end(caller.number) {
-            let (what, place, call) = ("write", Place::Host, self.log.count());
-            let writer = Operation { what, place, call, access: Some(Access::Write), location: None, ..op };
+        if let Some((op, ptr, len)) = oracle.watches.end(call.number) {
+            let (what, executor, call) = ("write", Executor::Host, self.log.count());
+            let writer = Operation { what, executor, call, access: Some(Access::Write), location: None, ..op };
             let range = ptr.address()..ptr.address() + len as u64;
             oracle.host_memory_changed(range, op, writer);
         }
     }
 
     /// Host code must not call the driver.
-    pub(crate) fn report_call_from_host_function(&mut self, caller: Caller) {
+    pub(crate) fn report_call_from_host_function(&mut self, call: CallInfo) {
         if let Some(oracle) = &mut self.oracle {
             oracle.report(Hazard {
                 kind: HazardKind::CallFromHostFunction,
-                device: Some(DeviceId(caller.device as u32)),
+                device: Some(DeviceId(call.device as u32)),
                 range: Range { start: 0, end: 0 }.into(),
                 tag: bursar_core::AllocTag::UNTAGGED,
                 first: None,
-                second: caller.operation(Place::Host),
+                second: call.operation(Executor::Host),
                 reused: None,
             });
         }

@@ -15,9 +15,9 @@ impl Epoch {
 
 /// For each stream, how much of it is known to come before.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Clock(Vec<u64>);
+pub(crate) struct VectorClock(Vec<u64>);
 
-impl Clock {
+impl VectorClock {
     fn at(&self, stream: usize) -> u64 {
         self.0.get(stream).copied().unwrap_or(0)
     }
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_clock_covers_its_own_past_and_what_it_joined() {
-        let (mut a, mut b) = (Clock::default(), Clock::default());
+        let (mut a, mut b) = (VectorClock::default(), VectorClock::default());
         let first = a.tick(0);
         let other = b.tick(3);
         assert!(a.covers(first) && !a.covers(other) && !b.covers(first));
@@ -74,6 +74,6 @@ mod tests {
 
     #[test]
     fn what_the_host_did_is_before_everything() {
-        assert!(Clock::default().covers(Epoch::HOST));
+        assert!(VectorClock::default().covers(Epoch::HOST));
     }
 }

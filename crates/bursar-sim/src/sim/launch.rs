@@ -1,11 +1,10 @@
 //! Simulated kernels: work of a user's own that says which bytes it touches.
 
-use crate::oracle::Touch;
-use crate::ranges::Access;
-use crate::schedule::{KernelBody, Work};
-use crate::turn::Turn;
-use crate::world::{Answer, World};
-use bursar_core::{DevicePtr, RawStream, Status};
+use super::active_call::ActiveCall;
+use crate::machine::{KernelBody, KernelMemory, Work};
+use crate::operation::CallResult;
+use crate::oracle::RangeAccess;
+use bursar_core::{Access, DevicePtr, RawStream, Status};
 use std::fmt;
 
 /// A simulated kernel: its name, the ranges it touches, and optionally what it does with them.
@@ -85,54 +84,25 @@ impl fmt::Debug for Launch {
     }
 }
 
-/// Device memory as a simulated kernel sees it.
-///
-/// ```
-/// use bursar_core::DevicePtr;
-/// use bursar_sim::KernelMemory;
-///
-/// fn clear(memory: &mut KernelMemory<'_>, ptr: DevicePtr) {
-///     memory.write(ptr, &[0; 16]);
-/// }
-/// ```
-#[derive(Debug)]
-pub struct KernelMemory<'a> {
-    pub(crate) world: &'a mut World,
-}
-
-impl KernelMemory<'_> {
-    /// The bytes at an address.
-    pub fn read(&mut self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
-        let mut into = vec![0; bytes];
-        self.world.read(ptr.0, &mut into);
-        into
-    }
-
-    /// Writes bytes at an address.
-    pub fn write(&mut self, ptr: DevicePtr, bytes: &[u8]) {
-        self.world.write(ptr.0, bytes);
-    }
-}
-
-impl Turn<'_> {
-    pub(crate) fn launch(&mut self, stream: RawStream, launch: Launch) -> Answer<()> {
-        let caller = self.caller;
-        let stream = self.open_stream(caller.device, stream)?;
+impl ActiveCall<'_> {
+    pub(crate) fn launch(&mut self, stream: RawStream, launch: Launch) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
         let mut touches = Vec::new();
         for (ptr, bytes, access) in launch.touches {
             let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
             let range = ptr.0..end;
-            touches.push(Touch { range, access });
+            touches.push(RangeAccess { range, access });
         }
         let mut host = Vec::new();
         for (at, bytes, access) in launch.host {
             let end = at.checked_add(bytes).ok_or(Status::InvalidValue)?;
             self.pinned.around(at, bytes).ok_or(Status::InvalidValue)?;
-            host.push(Touch { range: at..end, access });
+            host.push(RangeAccess { range: at..end, access });
         }
         let work = launch.body.map_or(Work::Nothing, Work::Kernel);
-        let epoch = self.submit(caller, stream, None, &touches, work);
-        let op = caller.operation(self.streams[stream].place);
+        let epoch = self.submit(call, stream, None, &touches, work);
+        let op = call.operation(self.streams[stream].executor);
         if let Some(oracle) = &mut self.oracle {
             host.iter().for_each(|touch| oracle.touch_host_memory(touch, touch.by(op), epoch));
         }

@@ -1,6 +1,6 @@
 //! The last driver calls, kept compactly and put into words only when someone asks.
 
-use crate::Place;
+use crate::Executor;
 use bursar_core::{
     Bytes, DeviceId, DevicePtr, MemoryInfo, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
 };
@@ -9,18 +9,18 @@ use std::fmt;
 use std::panic::Location;
 
 /// How many calls the log keeps unless somebody wants more.
-pub(crate) const KEPT: usize = 512;
+pub(crate) const CALLS_KEPT: usize = 512;
 
 /// How a call ended.
 ///
 /// ```
-/// use bursar_sim::Outcome;
+/// use bursar_sim::CallOutcome;
 ///
-/// assert_eq!(Outcome::Value(0x100).to_string(), " -> 0x100");
+/// assert_eq!(CallOutcome::Value(0x100).to_string(), " -> 0x100");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It has not returned.
     Running,
     /// It succeeded.
@@ -33,7 +33,7 @@ pub enum Outcome {
     Failed(Status),
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CallOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running => f.write_str(" …"),
@@ -65,13 +65,13 @@ pub struct CallRecord {
     /// The device it named.
     pub device: DeviceId,
     /// The stream it named, if it takes one.
-    pub place: Option<Place>,
+    pub stream: Option<Executor>,
     /// The address or handle it was given, or zero.
     pub ptr: u64,
     /// The size it was given, or zero.
     pub bytes: u64,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// The call is not new: what it submitted ran at this point.
     pub ran: bool,
     /// Where in the program it was made; `None` where nobody said.
@@ -84,8 +84,8 @@ impl fmt::Display for CallRecord {
             return write!(f, "      {} runs: {}", self.number, self.name);
         }
         write!(f, "{}: {} {}", self.number, self.device, self.name)?;
-        if let Some(place) = self.place {
-            write!(f, " on {place}")?;
+        if let Some(stream) = self.stream {
+            write!(f, " on {stream}")?;
         }
         if self.ptr != 0 {
             write!(f, " at {}", DevicePtr(self.ptr))?;
@@ -99,14 +99,14 @@ impl fmt::Display for CallRecord {
 
 /// What a call was given, as far as the log shows it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Given {
+pub(crate) struct CallArguments {
     pub(crate) stream: Option<RawStream>,
     pub(crate) ptr: u64,
     pub(crate) bytes: u64,
     pub(crate) location: Option<&'static Location<'static>>,
 }
 
-impl Given {
+impl CallArguments {
     pub(crate) fn on(stream: RawStream) -> Self {
         Self { stream: Some(stream), ..Self::default() }
     }
@@ -125,14 +125,14 @@ impl Given {
 }
 
 /// What a call can answer with, as far as the log shows it.
-pub(crate) trait Shown {
-    fn shown(&self) -> Outcome;
+pub(crate) trait LoggedResult {
+    fn shown(&self) -> CallOutcome;
 }
 
 macro_rules! shown {
     ($($type:ty => |$value:ident| $outcome:expr),* $(,)?) => { $(
-        impl Shown for $type {
-            fn shown(&self) -> Outcome {
+        impl LoggedResult for $type {
+            fn shown(&self) -> CallOutcome {
                 let $value = self;
                 $outcome
             }
@@ -141,50 +141,56 @@ macro_rules! shown {
 }
 
 shown! {
-    () => |_value| Outcome::Done,
-    *mut u8 => |_value| Outcome::Done,
-    MemoryInfo => |value| Outcome::Value(value.free.get()),
-    bool => |value| Outcome::Value(u64::from(*value)),
-    Progress => |value| Outcome::Progress(*value),
-    DevicePtr => |value| Outcome::Value(value.0),
-    RawStream => |value| Outcome::Value(value.0),
-    RawEvent => |value| Outcome::Value(value.0),
-    RawPages => |value| Outcome::Value(value.0),
-    RawContext => |value| Outcome::Value(value.0),
+    () => |_value| CallOutcome::Done,
+    *mut u8 => |_value| CallOutcome::Done,
+    MemoryInfo => |value| CallOutcome::Value(value.free.get()),
+    bool => |value| CallOutcome::Value(u64::from(*value)),
+    Progress => |value| CallOutcome::Progress(*value),
+    DevicePtr => |value| CallOutcome::Value(value.0),
+    RawStream => |value| CallOutcome::Value(value.0),
+    RawEvent => |value| CallOutcome::Value(value.0),
+    RawPages => |value| CallOutcome::Value(value.0),
+    RawContext => |value| CallOutcome::Value(value.0),
 }
 
 /// The last calls, oldest first.
 #[derive(Debug)]
-pub(crate) struct Log {
+pub(crate) struct CallLog {
     records: VecDeque<CallRecord>,
     calls: u64,
     kept: usize,
 }
 
-impl Log {
+impl CallLog {
     /// A log that keeps so many lines.
     pub(crate) fn new(kept: usize) -> Self {
         Self { records: VecDeque::new(), calls: 0, kept: kept.max(1) }
     }
 
     /// Counts a call and answers its number.
-    pub(crate) fn begin(&mut self, name: &'static str, device: DeviceId, place: Option<Place>, given: Given) -> u64 {
+    pub(crate) fn begin(
+        &mut self,
+        name: &'static str,
+        device: DeviceId,
+        stream: Option<Executor>,
+        given: CallArguments,
+    ) -> u64 {
         self.calls += 1;
         self.push(CallRecord {
             number: self.calls,
             name,
             device,
-            place,
+            stream,
             ptr: given.ptr,
             bytes: given.bytes,
-            outcome: Outcome::Running,
+            outcome: CallOutcome::Running,
             ran: false,
             location: given.location,
         });
         self.calls
     }
 
-    pub(crate) fn end(&mut self, number: u64, outcome: Outcome) {
+    pub(crate) fn end(&mut self, number: u64, outcome: CallOutcome) {
         let record = self.records.iter_mut().rev().find(|record| record.number == number && !record.ran);
         if let Some(record) = record {
             record.outcome = outcome;
@@ -196,10 +202,10 @@ impl Log {
             number,
             name,
             device,
-            place: None,
+            stream: None,
             ptr: 0,
             bytes: 0,
-            outcome: Outcome::Done,
+            outcome: CallOutcome::Done,
             ran: true,
             location: None,
         });

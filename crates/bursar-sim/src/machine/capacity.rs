@@ -1,7 +1,7 @@
 //! How much of a device is free, and who counts it: the device's own heap and, where it has a name, what all processes hold.
 
-use crate::heap::Kind;
-use crate::world::{Answer, World};
+use super::{AllocationKind, MachineState};
+use crate::operation::CallResult;
 use bursar_core::{Bytes, MemoryInfo, Status};
 use std::io;
 
@@ -11,40 +11,40 @@ fn unshared(error: &io::Error) -> Status {
     Status::Other { code, name: format!("cannot share a named device: {error}").leak(), sticky: false }
 }
 
-impl World {
+impl MachineState {
     /// Counts `bytes` as held, if there is room for them.
-    pub(crate) fn charge(&mut self, device: usize, bytes: u64) -> Answer<bool> {
-        let charged = self.claim(device, bytes)?;
+    pub(crate) fn charge(&mut self, device: usize, bytes: u64) -> CallResult<bool> {
+        let charged = self.charge_shared(device, bytes)?;
         if charged && !self.devices[device].heap().charge(bytes) {
-            self.waive(device, bytes);
+            self.release_shared(device, bytes);
             return Ok(false);
         }
         Ok(charged)
     }
 
     /// Counts `bytes` as held no more.
-    pub(crate) fn release_room(&mut self, device: usize, bytes: u64) {
+    pub(crate) fn release_capacity(&mut self, device: usize, bytes: u64) {
         self.devices[device].heap().release(bytes);
-        self.waive(device, bytes);
+        self.release_shared(device, bytes);
     }
 
     /// Takes an allocation of an immediate simulator.
-    pub(crate) fn take(&mut self, device: usize, bytes: u64, kind: Kind) -> Answer<u64> {
-        if !self.claim(device, bytes)? {
+    pub(crate) fn take(&mut self, device: usize, bytes: u64, kind: AllocationKind) -> CallResult<u64> {
+        if !self.charge_shared(device, bytes)? {
             return Err(Status::OutOfMemory);
         }
         let taken = self.devices[device].heap().take(bytes, kind);
-        taken.ok_or(Status::OutOfMemory).inspect_err(|_| self.waive(device, bytes))
+        taken.ok_or(Status::OutOfMemory).inspect_err(|_| self.release_shared(device, bytes))
     }
 
     /// Takes the memory of an allocation of an immediate simulator back.
     pub(crate) fn recycle(&mut self, device: usize, at: u64, bytes: u64) {
         self.devices[device].heap().recycle(at, bytes);
-        self.waive(device, bytes);
+        self.release_shared(device, bytes);
     }
 
     /// How much is free, whoever holds the rest.
-    pub(crate) fn room(&self, device: usize) -> Answer<MemoryInfo> {
+    pub(crate) fn memory_info(&self, device: usize) -> CallResult<MemoryInfo> {
         let heap = self.devices[device].heap();
         let held = match &self.share {
             Some(share) => share.held(device).map_err(|error| unshared(&error))?.max(heap.held),
@@ -54,14 +54,14 @@ impl World {
     }
 
     /// Has the other processes count `bytes` as held here, if they leave so much.
-    pub(crate) fn claim(&mut self, device: usize, bytes: u64) -> Answer<bool> {
+    pub(crate) fn charge_shared(&mut self, device: usize, bytes: u64) -> CallResult<bool> {
         let Some(share) = &mut self.share else { return Ok(true) };
         let total = self.devices[device].heap().total;
         share.charge(device, bytes, total).map_err(|error| unshared(&error))
     }
 
     /// Has the other processes count `bytes` as held here no more. What cannot be written goes with this simulator.
-    pub(crate) fn waive(&mut self, device: usize, bytes: u64) {
+    pub(crate) fn release_shared(&mut self, device: usize, bytes: u64) {
         if let Some(share) = &mut self.share {
             let _ = share.release(device, bytes);
         }

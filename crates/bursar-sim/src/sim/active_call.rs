@@ -1,8 +1,8 @@
-//! One driver call at work: it holds the lock of the world, and lets go of it while host code runs.
+//! One driver call at work: it holds the lock of the state, and lets go of it while host code runs.
 
-use crate::Sim;
-use crate::schedule::{Blocker, Mark, Started};
-use crate::world::{Answer, Caller, World};
+use super::Sim;
+use crate::machine::{Blocker, MachineState, StartedHostFunction, StreamPoint};
+use crate::operation::{CallInfo, CallResult};
 use bursar_core::{Progress, Status};
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often a thread that waits behind a gate looks whether it is open.
-const LOOK_AGAIN: Duration = Duration::from_micros(500);
+const GATE_POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
@@ -22,40 +22,40 @@ pub(crate) fn is_in_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }
 
-pub(crate) struct Turn<'a> {
+pub(crate) struct ActiveCall<'a> {
     sim: &'a Sim,
     /// Taken only inside [`unlocked`](Self::unlocked).
-    world: Option<MutexGuard<'a, World>>,
-    pub(crate) caller: Caller,
+    state: Option<MutexGuard<'a, MachineState>>,
+    pub(crate) call: CallInfo,
 }
 
-impl Deref for Turn<'_> {
-    type Target = World;
+impl Deref for ActiveCall<'_> {
+    type Target = MachineState;
 
-    fn deref(&self) -> &World {
-        self.world.as_ref().expect("the lock is held outside `unlocked`")
+    fn deref(&self) -> &MachineState {
+        self.state.as_ref().expect("the lock is held outside `unlocked`")
     }
 }
 
-impl DerefMut for Turn<'_> {
-    fn deref_mut(&mut self) -> &mut World {
-        self.world.as_mut().expect("the lock is held outside `unlocked`")
+impl DerefMut for ActiveCall<'_> {
+    fn deref_mut(&mut self) -> &mut MachineState {
+        self.state.as_mut().expect("the lock is held outside `unlocked`")
     }
 }
 
-impl<'a> Turn<'a> {
-    pub(crate) fn new(sim: &'a Sim, world: MutexGuard<'a, World>, caller: Caller) -> Self {
-        Self { sim, world: Some(world), caller }
+impl<'a> ActiveCall<'a> {
+    pub(crate) fn new(sim: &'a Sim, state: MutexGuard<'a, MachineState>, call: CallInfo) -> Self {
+        Self { sim, state: Some(state), call }
     }
 
     pub(crate) fn device(&self) -> usize {
-        self.caller.device
+        self.call.device
     }
 
     fn unlocked(&mut self, run: impl FnOnce()) {
-        self.world = None;
+        self.state = None;
         run();
-        self.world = Some(self.sim.lock());
+        self.state = Some(self.sim.lock());
     }
 
     /// Runs one operation that can run; `false` if none can.
@@ -67,8 +67,8 @@ impl<'a> Turn<'a> {
         true
     }
 
-    fn run_host_function(&mut self, started: Started) {
-        let Started { stream, function, epoch } = started;
+    fn run_host_function(&mut self, started: StartedHostFunction) {
+        let StartedHostFunction { stream, function, epoch } = started;
         self.unlocked(|| {
             IN_HOST_FUNCTION.set(true);
             // A panic would unwind into the device; the driver's contract is that it is dropped.
@@ -105,7 +105,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Runs streams, chosen by the seed, until every mark is reached.
-    pub(crate) fn wait_for(&mut self, marks: &[Mark]) -> Answer<()> {
+    pub(crate) fn wait_for(&mut self, marks: &[StreamPoint]) -> CallResult<()> {
         while let Some(mark) = marks.iter().copied().find(|mark| !self.is_reached(*mark)) {
             if !self.step() {
                 self.wait_for_others(mark);
@@ -118,19 +118,19 @@ impl<'a> Turn<'a> {
     }
 
     /// Nothing can run: waits for the gate, or for the other thread, that keeps `mark` from being reached.
-    fn wait_for_others(&mut self, mark: Mark) {
+    fn wait_for_others(&mut self, mark: StreamPoint) {
         match self.blocker(mark) {
             Blocker::Gate => {
-                if let Some(world) = self.world.take() {
+                if let Some(state) = self.state.take() {
                     // Opening a gate notifies nobody here, and losing the device does not open it.
-                    let waited = self.sim.changed.wait_timeout(world, LOOK_AGAIN);
-                    self.world = Some(waited.unwrap_or_else(PoisonError::into_inner).0);
+                    let waited = self.sim.changed.wait_timeout(state, GATE_POLL_INTERVAL);
+                    self.state = Some(waited.unwrap_or_else(PoisonError::into_inner).0);
                 }
             }
             Blocker::Busy => {
-                if let Some(world) = self.world.take() {
-                    let world = self.sim.changed.wait(world);
-                    self.world = Some(world.unwrap_or_else(PoisonError::into_inner));
+                if let Some(state) = self.state.take() {
+                    let state = self.sim.changed.wait(state);
+                    self.state = Some(state.unwrap_or_else(PoisonError::into_inner));
                 }
             }
             Blocker::Gone => {}
@@ -138,18 +138,18 @@ impl<'a> Turn<'a> {
     }
 
     /// Waits for everything on a stream, which the host then knows to have run.
-    pub(crate) fn wait_for_stream(&mut self, stream: usize) -> Answer<()> {
+    pub(crate) fn wait_for_stream(&mut self, stream: usize) -> CallResult<()> {
         let clock = self.oracle.as_ref().map(|oracle| oracle.clock(stream).clone());
         let mark = self.end_of(stream);
         self.wait_for(&[mark])?;
         if let (Some(oracle), Some(clock)) = (&mut self.oracle, clock) {
-            oracle.host_saw_clock(&clock);
+            oracle.host_observed(&clock);
         }
         Ok(())
     }
 
     /// Waits for everything on the device.
-    pub(crate) fn wait_for_device(&mut self, device: usize) -> Answer<()> {
+    pub(crate) fn wait_for_device(&mut self, device: usize) -> CallResult<()> {
         let of_device = |stream: &usize| self.streams[*stream].device == device;
         let streams: Vec<usize> = (0..self.streams.len()).filter(of_device).collect();
         if streams.iter().any(|stream| self.streams[*stream].is_capturing) {
@@ -159,10 +159,10 @@ impl<'a> Turn<'a> {
             Some(oracle) => streams.iter().map(|stream| oracle.clock(*stream).clone()).collect(),
             None => Vec::new(),
         };
-        let marks: Vec<Mark> = streams.iter().map(|stream| self.end_of(*stream)).collect();
+        let marks: Vec<StreamPoint> = streams.iter().map(|stream| self.end_of(*stream)).collect();
         self.wait_for(&marks)?;
         if let Some(oracle) = &mut self.oracle {
-            clocks.iter().for_each(|clock| oracle.host_saw_clock(clock));
+            clocks.iter().for_each(|clock| oracle.host_observed(clock));
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl<'a> Turn<'a> {
             return Progress::Pending;
         }
         if let Some(oracle) = &mut self.oracle {
-            oracle.host_saw(stream);
+            oracle.host_observed_stream(stream);
         }
         Progress::Complete
     }

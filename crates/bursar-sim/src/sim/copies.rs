@@ -1,25 +1,22 @@
 //! Copies, fills and pinned host memory.
 #![allow(unsafe_code)]
 
-use crate::Place;
-use crate::clock::Epoch;
-use crate::host::{HostBlock, HostPtr, Pinned};
-use crate::oracle::Touch;
-use crate::ranges::Access;
-use crate::schedule::{Source, Work};
-use crate::sparse::Word;
-use crate::turn::Turn;
-use crate::world::{Answer, World};
-use bursar_core::{DevicePtr, Pattern, RawStream, Status};
+use super::active_call::ActiveCall;
+use crate::Executor;
+use crate::host_memory::{HostBlock, HostPtr, Pinned};
+use crate::machine::{Source, Word, Work};
+use crate::operation::CallResult;
+use crate::oracle::{Epoch, RangeAccess};
+use bursar_core::{Access, DevicePtr, Pattern, RawStream, Status};
 use std::ops::Range;
 
 /// The addresses `at .. at + bytes`.
-fn range(at: u64, bytes: u64) -> Answer<Range<u64>> {
+fn range(at: u64, bytes: u64) -> CallResult<Range<u64>> {
     Ok(at..at.checked_add(bytes).ok_or(Status::InvalidValue)?)
 }
 
-fn touch(at: u64, bytes: u64, access: Access) -> Answer<Touch> {
-    range(at, bytes).map(|range| Touch { range, access })
+fn touch(at: u64, bytes: u64, access: Access) -> CallResult<RangeAccess> {
+    range(at, bytes).map(|range| RangeAccess { range, access })
 }
 
 /// The four bytes that a pattern repeats, at an address that its width divides.
@@ -29,41 +26,17 @@ fn word(pattern: Pattern) -> Word {
     std::array::from_fn(|at| bytes[at % bytes.len()])
 }
 
-impl World {
-    pub(crate) fn upload(&mut self, dst: u64, source: &Source) {
-        match source {
-            Source::Staged(bytes) => self.write(dst, bytes),
-            Source::Direct { ptr, bytes, .. } => {
-                // SAFETY: the source is valid and not written until the copy has run: the promise made at submission,
-                // kept for it where the memory is the simulator's own.
-                let bytes = unsafe { ptr.bytes(*bytes as usize) };
-                self.write(dst, bytes);
-            }
-        }
-    }
-
-    pub(crate) fn download(&mut self, dst: HostPtr, src: u64, bytes: u64) {
-        // SAFETY: the target is valid and nobody else touches it until the copy has run: the promise made at
-        // submission, kept for it where the memory is the simulator's own.
-        let target = unsafe { dst.bytes_mut(bytes as usize) };
-        self.read(src, target);
-        if let Some(oracle) = &mut self.oracle {
-            oracle.watches.written(dst.address(), bytes);
-        }
-    }
-}
-
-impl Turn<'_> {
+impl ActiveCall<'_> {
     /// Refuses what reaches beyond memory, as CUDA does. What was memory until it was freed or unmapped is left to the judge
     /// of a seeded simulator: whether the free comes before this is a question of order, which a status does not answer.
-    fn check(&mut self, stream: usize, touches: &[Touch]) -> Answer<()> {
-        let outside: Vec<&Touch> = touches.iter().filter(|touch| !self.is_within_reach(touch)).collect();
+    fn check(&mut self, stream: usize, touches: &[RangeAccess]) -> CallResult<()> {
+        let outside: Vec<&RangeAccess> = touches.iter().filter(|touch| !self.is_within_reach(touch)).collect();
         if outside.is_empty() {
             return Ok(());
         }
-        let op = self.caller.operation(self.streams[stream].place);
+        let op = self.call.operation(self.streams[stream].executor);
         for touch in outside {
-            let device = self.device_of(touch.range.start).unwrap_or(self.caller.device);
+            let device = self.device_of(touch.range.start).unwrap_or(self.call.device);
             if let Some(oracle) = &mut self.oracle {
                 oracle.refused(device, touch, op, stream);
             }
@@ -71,7 +44,7 @@ impl Turn<'_> {
         Err(Status::InvalidValue)
     }
 
-    fn is_within_reach(&self, touch: &Touch) -> bool {
+    fn is_within_reach(&self, touch: &RangeAccess) -> bool {
         let at = touch.range.start;
         let was_memory = || {
             let judged = self.oracle.as_ref().zip(self.device_of(at));
@@ -80,9 +53,15 @@ impl Turn<'_> {
         touch.range.is_empty() || self.is_memory(&touch.range) || was_memory()
     }
 
-    pub(crate) fn fill_on(&mut self, stream: RawStream, dst: DevicePtr, pattern: Pattern, count: u64) -> Answer<()> {
-        let caller = self.caller;
-        let stream = self.open_stream(caller.device, stream)?;
+    pub(crate) fn fill_on(
+        &mut self,
+        stream: RawStream,
+        dst: DevicePtr,
+        pattern: Pattern,
+        count: u64,
+    ) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
         let bytes = count.checked_mul(pattern.width()).ok_or(Status::InvalidValue)?;
         if !dst.0.is_multiple_of(pattern.width()) {
             return Err(Status::InvalidValue);
@@ -90,17 +69,17 @@ impl Turn<'_> {
         let touches = [touch(dst.0, bytes, Access::Write)?];
         self.check(stream, &touches)?;
         let (dst, word) = (dst.0, word(pattern));
-        self.submit(caller, stream, None, &touches, Work::Fill { dst, bytes, word });
+        self.submit(call, stream, None, &touches, Work::Fill { dst, bytes, word });
         Ok(())
     }
 
-    pub(crate) fn copy_on(&mut self, stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Answer<()> {
-        let caller = self.caller;
-        let stream = self.open_stream(caller.device, stream)?;
+    pub(crate) fn copy_on(&mut self, stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
         let touches = [touch(src.0, bytes, Access::Read)?, touch(dst.0, bytes, Access::Write)?];
         self.check(stream, &touches)?;
         let (dst, src) = (dst.0, src.0);
-        self.submit(caller, stream, None, &touches, Work::Copy { dst, src, bytes });
+        self.submit(call, stream, None, &touches, Work::Copy { dst, src, bytes });
         Ok(())
     }
 
@@ -114,9 +93,9 @@ impl Turn<'_> {
         dst: DevicePtr,
         src: HostPtr,
         bytes: u64,
-    ) -> Answer<()> {
-        let caller = self.caller;
-        let stream = self.open_stream(caller.device, stream)?;
+    ) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
         let touches = [touch(dst.0, bytes, Access::Write)?];
         let host = touch(src.address(), bytes, Access::Read)?;
         if src.0.is_null() {
@@ -132,7 +111,7 @@ impl Turn<'_> {
             // SAFETY: the source is valid until the copy has run, so it is now.
             Source::Staged(unsafe { src.bytes(bytes as usize) }.to_vec())
         };
-        let epoch = self.submit(caller, stream, None, &touches, Work::Upload { dst: dst.0, source });
+        let epoch = self.submit(call, stream, None, &touches, Work::Upload { dst: dst.0, source });
         self.watch(epoch, src, &host, pinned.as_ref());
         Ok(())
     }
@@ -147,9 +126,9 @@ impl Turn<'_> {
         dst: HostPtr,
         src: DevicePtr,
         bytes: u64,
-    ) -> Answer<()> {
-        let caller = self.caller;
-        let stream = self.open_stream(caller.device, stream)?;
+    ) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
         let touches = [touch(src.0, bytes, Access::Read)?];
         let host = touch(dst.address(), bytes, Access::Write)?;
         if dst.0.is_null() {
@@ -159,7 +138,7 @@ impl Turn<'_> {
         let pinned = self.pinned.around(dst.address(), bytes).cloned();
         let work =
             Work::Download { dst, src: src.0, bytes, _keep: pinned.as_ref().and_then(|pinned| pinned.block.clone()) };
-        let epoch = self.submit(caller, stream, None, &touches, work);
+        let epoch = self.submit(call, stream, None, &touches, work);
         self.watch(epoch, dst, &host, pinned.as_ref());
         match pinned {
             None if bytes > 0 => self.wait_for_stream(stream),
@@ -168,15 +147,15 @@ impl Turn<'_> {
     }
 
     /// Judges what the copy just submitted does with pinned memory, and watches that memory until the copy has run.
-    fn watch(&mut self, epoch: Epoch, ptr: HostPtr, host: &Touch, pinned: Option<&Pinned>) {
-        let op = host.by(self.caller.operation(self.streams[epoch.stream].place));
+    fn watch(&mut self, epoch: Epoch, ptr: HostPtr, host: &RangeAccess, pinned: Option<&Pinned>) {
+        let op = host.by(self.call.operation(self.streams[epoch.stream].executor));
         if let (Some(oracle), Some(pinned)) = (&mut self.oracle, pinned) {
             oracle.touch_host_memory(host, op, epoch);
             oracle.watch(op, epoch, ptr, pinned, host);
         }
     }
 
-    pub(crate) fn host_allocate(&mut self, bytes: usize) -> Answer<*mut u8> {
+    pub(crate) fn host_allocate(&mut self, bytes: usize) -> CallResult<*mut u8> {
         if bytes == 0 {
             return Err(Status::InvalidValue);
         }
@@ -188,7 +167,7 @@ impl Turn<'_> {
     }
 
     /// Frees pinned memory. A copy that has not run keeps it valid until then.
-    pub(crate) fn host_free(&mut self, ptr: HostPtr) -> Answer<()> {
+    pub(crate) fn host_free(&mut self, ptr: HostPtr) -> CallResult<()> {
         let at = ptr.address();
         let pinned = self.pinned.get(at).filter(|pinned| pinned.block.is_some());
         let bytes = pinned.ok_or(Status::InvalidValue)?.len as u64;
@@ -200,8 +179,8 @@ impl Turn<'_> {
 
     /// Reports the copies that reach a range of host memory and that the host does not know to have run.
     fn report_pending_copies(&mut self, at: u64, bytes: u64) {
-        let touch = Touch { range: at..at + bytes, access: Access::Write };
-        let op = touch.by(self.caller.operation(Place::Host));
+        let touch = RangeAccess { range: at..at + bytes, access: Access::Write };
+        let op = touch.by(self.call.operation(Executor::Host));
         if let Some(oracle) = &mut self.oracle {
             oracle.host_touches(&touch, op);
         }
@@ -213,7 +192,7 @@ impl Turn<'_> {
         }
     }
 
-    pub(crate) fn host_register(&mut self, ptr: HostPtr, bytes: usize) -> Answer<()> {
+    pub(crate) fn host_register(&mut self, ptr: HostPtr, bytes: usize) -> CallResult<()> {
         let at = ptr.address();
         if ptr.0.is_null() || bytes == 0 || at.checked_add(bytes as u64).is_none() {
             return Err(Status::InvalidValue);
@@ -228,7 +207,7 @@ impl Turn<'_> {
 
     /// Unpins registered memory after waiting for the device, and for whoever else still copies from or to it: the
     /// memory is its owner's, who may free it next.
-    pub(crate) fn host_unregister(&mut self, ptr: HostPtr) -> Answer<()> {
+    pub(crate) fn host_unregister(&mut self, ptr: HostPtr) -> CallResult<()> {
         let (at, device) = (ptr.address(), self.device());
         let pinned = self.pinned.get(at).filter(|pinned| pinned.block.is_none());
         let bytes = pinned.ok_or(Status::NotRegistered)?.len as u64;
@@ -243,9 +222,9 @@ impl Turn<'_> {
     }
 
     /// Judges an access to pinned memory that the host declares.
-    pub(crate) fn touch_host(&mut self, at: u64, bytes: u64, access: Access) -> Answer<()> {
+    pub(crate) fn touch_host(&mut self, at: u64, bytes: u64, access: Access) -> CallResult<()> {
         let touch = touch(at, bytes, access)?;
-        let op = touch.by(self.caller.operation(Place::Host));
+        let op = touch.by(self.call.operation(Executor::Host));
         if let Some(oracle) = &mut self.oracle {
             oracle.host_touches(&touch, op);
         }

@@ -1,17 +1,18 @@
 //! Physical memory, reserved addresses, and mapping the one into the other.
 
-use crate::turn::Turn;
-use crate::world::{Answer, Mapping, addresses};
-use crate::{Operation, Place};
+use super::active_call::ActiveCall;
+use crate::machine::{Mapping, addresses};
+use crate::operation::CallResult;
+use crate::{Executor, Operation};
 use bursar_core::{DevicePtr, RawPages, Status};
 
-impl Turn<'_> {
+impl ActiveCall<'_> {
     fn op(&self) -> Operation {
-        self.caller.operation(Place::Host)
+        self.call.operation(Executor::Host)
     }
 
     /// Reserves addresses; those given back before are the first to be given out again.
-    pub(crate) fn address_reserve(&mut self, bytes: u64, align: u64, granularity: u64) -> Answer<DevicePtr> {
+    pub(crate) fn address_reserve(&mut self, bytes: u64, align: u64, granularity: u64) -> CallResult<DevicePtr> {
         let is_sound = bytes > 0 && bytes.is_multiple_of(granularity) && align.is_multiple_of(granularity);
         if !is_sound || !(align == 0 || align.is_power_of_two()) {
             return Err(Status::InvalidValue);
@@ -36,7 +37,7 @@ impl Turn<'_> {
         Ok(DevicePtr(at))
     }
 
-    pub(crate) fn address_release(&mut self, ptr: DevicePtr, bytes: u64) -> Answer<()> {
+    pub(crate) fn address_release(&mut self, ptr: DevicePtr, bytes: u64) -> CallResult<()> {
         let (index, at) = (self.device(), ptr.0);
         let device = &mut self.devices[index];
         let is_empty = device.mappings.range(at..at.saturating_add(bytes)).next().is_none();
@@ -52,7 +53,7 @@ impl Turn<'_> {
     }
 
     /// Creates physical memory, after letting pending frees run where they would make room.
-    pub(crate) fn pages_create(&mut self, bytes: u64, granularity: u64) -> Answer<RawPages> {
+    pub(crate) fn pages_create(&mut self, bytes: u64, granularity: u64) -> CallResult<RawPages> {
         if bytes == 0 || !bytes.is_multiple_of(granularity) {
             return Err(Status::InvalidValue);
         }
@@ -62,13 +63,13 @@ impl Turn<'_> {
                 return Ok(self.create_pages(device, bytes));
             }
             let later = self.devices[device].space.pending();
-            if bytes > self.room(device)?.free.get().saturating_add(later) || !self.step() {
+            if bytes > self.memory_info(device)?.free.get().saturating_add(later) || !self.step() {
                 return Err(Status::OutOfMemory);
             }
         }
     }
 
-    pub(crate) fn pages_release(&mut self, raw: RawPages) -> Answer<()> {
+    pub(crate) fn pages_release(&mut self, raw: RawPages) -> CallResult<()> {
         let device = self.device();
         let pages = self.pages.get_mut(&raw.0).filter(|pages| pages.device == device && !pages.is_released);
         pages.ok_or(Status::InvalidValue)?.is_released = true;
@@ -76,7 +77,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    pub(crate) fn pages_map(&mut self, ptr: DevicePtr, bytes: u64, raw: RawPages, granularity: u64) -> Answer<()> {
+    pub(crate) fn pages_map(&mut self, ptr: DevicePtr, bytes: u64, raw: RawPages, granularity: u64) -> CallResult<()> {
         let (index, at) = (self.device(), ptr.0);
         let end = at.checked_add(bytes).ok_or(Status::InvalidValue)?;
         let pages = self.pages.get(&raw.0);
@@ -97,7 +98,7 @@ impl Turn<'_> {
     }
 
     /// The mappings that make up exactly `at .. at + bytes`.
-    fn mappings_in(&self, at: u64, bytes: u64) -> Answer<Vec<(u64, u64)>> {
+    fn mappings_in(&self, at: u64, bytes: u64) -> CallResult<Vec<(u64, u64)>> {
         let end = at.checked_add(bytes).ok_or(Status::InvalidValue)?;
         let inside = self.devices[self.device()].mappings.range(at..end);
         let found: Vec<(u64, u64)> = inside.map(|(start, mapping)| (*start, mapping.bytes)).collect();
@@ -114,7 +115,7 @@ impl Turn<'_> {
         }
     }
 
-    pub(crate) fn pages_allow(&mut self, ptr: DevicePtr, bytes: u64) -> Answer<()> {
+    pub(crate) fn pages_allow(&mut self, ptr: DevicePtr, bytes: u64) -> CallResult<()> {
         let (index, op) = (self.device(), self.op());
         for (start, len) in self.mappings_in(ptr.0, bytes)? {
             let mapping = self.devices[index].mappings.get_mut(&start);
@@ -126,7 +127,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    pub(crate) fn pages_unmap(&mut self, ptr: DevicePtr, bytes: u64) -> Answer<()> {
+    pub(crate) fn pages_unmap(&mut self, ptr: DevicePtr, bytes: u64) -> CallResult<()> {
         let (index, op) = (self.device(), self.op());
         for (start, len) in self.mappings_in(ptr.0, bytes)? {
             if let Some(oracle) = &mut self.oracle {

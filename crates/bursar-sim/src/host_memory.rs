@@ -1,9 +1,6 @@
 //! Pinned host memory, and the watch over what asynchronous copies have not done yet.
 #![allow(unsafe_code)]
 
-use crate::Operation;
-use crate::clock::{Clock, Epoch};
-use crate::random::checksum;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +26,7 @@ impl HostPtr {
     /// # Safety
     /// The memory is valid for reads of `len` bytes and nobody writes it meanwhile.
     pub(crate) unsafe fn bytes<'a>(self, len: usize) -> &'a [u8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the call's promise.
         unsafe { std::slice::from_raw_parts(self.0, len) }
     }
 
@@ -38,7 +35,7 @@ impl HostPtr {
     /// # Safety
     /// The memory is valid for reads and writes of `len` bytes and nobody else touches it meanwhile.
     pub(crate) unsafe fn bytes_mut<'a>(self, len: usize) -> &'a mut [u8] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the call's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0, len) }
     }
 }
@@ -115,69 +112,5 @@ impl PinnedMap {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Pinned> {
         self.ranges.values()
-    }
-}
-
-/// What a copy that has not run expects to find in host memory.
-#[derive(Debug)]
-struct Watch {
-    op: Operation,
-    clock: Clock,
-    ptr: HostPtr,
-    len: usize,
-    sum: u64,
-    /// Keeps the memory valid until the copy has run, whatever its owner does.
-    _keep: Option<Arc<HostBlock>>,
-}
-
-impl Watch {
-    fn overlaps(&self, start: u64, len: u64) -> bool {
-        let mine = self.ptr.address();
-        mine < start + len && start < mine + self.len as u64
-    }
-
-    fn sum_now(&self) -> u64 {
-        // SAFETY: the memory is pinned, and either kept or valid until unregistered, which waits for the copy; that
-        // nobody writes it before the copy has run is the promise which this sum checks.
-        checksum(unsafe { self.ptr.bytes(self.len) })
-    }
-}
-
-/// The host memory of every asynchronous copy that has not run.
-#[derive(Debug, Default)]
-pub(crate) struct Watches {
-    pending: Vec<Watch>,
-}
-
-impl Watches {
-    pub(crate) fn begin(&mut self, op: Operation, clock: &Clock, ptr: HostPtr, len: usize, pinned: &Pinned) {
-        let mut watch = Watch { op, clock: clock.clone(), ptr, len, sum: 0, _keep: pinned.block.clone() };
-        watch.sum = watch.sum_now();
-        self.pending.push(watch);
-    }
-
-    /// The copy that was `call` is about to run: answers it if its host memory changed under it.
-    pub(crate) fn end(&mut self, call: u64) -> Option<(Operation, HostPtr, usize)> {
-        let at = self.pending.iter().position(|watch| watch.op.call == call)?;
-        let watch = self.pending.swap_remove(at);
-        (watch.sum_now() != watch.sum).then_some((watch.op, watch.ptr, watch.len))
-    }
-
-    /// A copy has written host memory: the others that reach it expect that now.
-    pub(crate) fn written(&mut self, start: u64, len: u64) {
-        for watch in self.pending.iter_mut().filter(|watch| watch.overlaps(start, len)) {
-            watch.sum = watch.sum_now();
-        }
-    }
-
-    /// Host code has run in stream order, and may have written what the copies ordered after it reach.
-    pub(crate) fn host_function_ran(&mut self, epoch: Epoch) {
-        for watch in self.pending.iter_mut().filter(|watch| watch.clock.covers(epoch)) {
-            watch.sum = watch.sum_now();
-        }
-    }
-
-    pub(crate) fn forget_device(&mut self, device: bursar_core::DeviceId) {
-        self.pending.retain(|watch| watch.op.device != device);
     }
 }

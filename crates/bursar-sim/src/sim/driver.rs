@@ -4,18 +4,14 @@
 //! which is real.
 #![allow(unsafe_code)]
 
-use crate::Sim;
-use crate::heap::{Heap, Kind};
-use crate::host::HostPtr;
-use crate::log::Given;
-use crate::memory::rounded;
-use crate::schedule::Work;
+use super::Sim;
+use crate::call_log::CallArguments;
+use crate::host_memory::HostPtr;
+use crate::machine::{AllocationKind, Work};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
     MemoryInfo, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
 };
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// This file, as locations in it name it.
 pub(crate) const FILE: &str = file!();
@@ -23,24 +19,7 @@ pub(crate) const FILE: &str = file!();
 /// What CUDA answers where a device is not open.
 const NOT_OPEN: Status = Status::Other { code: 201, name: "CUDA_ERROR_INVALID_CONTEXT", sticky: false };
 
-fn locked(heap: &Mutex<Heap>) -> MutexGuard<'_, Heap> {
-    heap.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Sim {
-    /// Whether every stream has run dry, none is captured, no device is lost and none has a name, so that an immediate
-    /// simulator can answer without looking.
-    #[inline]
-    fn is_calm(&self) -> bool {
-        self.seed.is_none() && self.disturbances.load(Ordering::Acquire) == 0
-    }
-
-    /// The heap of a device that an immediate simulator can use directly.
-    #[inline]
-    fn calm_heap(&self, device: DeviceId) -> Option<&Mutex<Heap>> {
-        self.is_calm().then(|| self.heaps.get(device.0 as usize)).flatten().map(|heap| &**heap)
-    }
-
     fn facts_of(&self, device: DeviceId, call: &'static str) -> DriverResult<&DeviceFacts> {
         let facts = self.facts.get(device.0 as usize);
         facts.ok_or(DriverError::new(call, device, Status::InvalidDevice))
@@ -58,45 +37,6 @@ impl Sim {
     fn needs_pages(&self, device: DeviceId, call: &'static str) -> DriverResult<u64> {
         let granularity = self.facts_of(device, call)?.capabilities.page_granularity;
         granularity.map(Bytes::get).ok_or(DriverError::new(call, device, Status::NotSupported))
-    }
-
-    /// Takes an allocation of an immediate simulator without the lock of the world.
-    #[inline]
-    fn take_calmly(
-        &self,
-        heap: &Mutex<Heap>,
-        call: &'static str,
-        device: DeviceId,
-        bytes: u64,
-        kind: Kind,
-    ) -> DriverResult<DevicePtr> {
-        let taken = rounded(bytes).and_then(|bytes| locked(heap).take(bytes, kind).ok_or(Status::OutOfMemory));
-        taken.map(DevicePtr).map_err(|status| DriverError::new(call, device, status))
-    }
-
-    /// Gives an allocation of an immediate simulator back without the lock of the world, unless there are bytes in it.
-    #[inline]
-    fn give_back_calmly(
-        &self,
-        heap: &Mutex<Heap>,
-        call: &'static str,
-        device: DeviceId,
-        ptr: DevicePtr,
-        kind: Kind,
-    ) -> DriverResult<()> {
-        let mut heap = locked(heap);
-        let retired = heap.retire(ptr.0, kind);
-        let bytes = retired.ok_or(DriverError::new(call, device, Status::InvalidValue))?;
-        if heap.is_touched {
-            drop(heap);
-            let mut world = self.lock();
-            let device = &mut world.devices[device.0 as usize];
-            device.store.discard(ptr.0, bytes);
-            device.heap().recycle(ptr.0, bytes);
-        } else {
-            heap.recycle(ptr.0, bytes);
-        }
-        Ok(())
     }
 }
 
@@ -121,9 +61,9 @@ unsafe impl Driver for Sim {
 
     #[track_caller]
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
-        self.call("memory", device, Given::default(), |turn| {
-            let device = turn.device();
-            turn.room(device)
+        self.call("memory", device, CallArguments::default(), |active| {
+            let device = active.device();
+            active.memory_info(device)
         })
     }
 
@@ -134,26 +74,26 @@ unsafe impl Driver for Sim {
 
     #[track_caller]
     fn open(&self, device: DeviceId) -> DriverResult<RawContext> {
-        self.call("open", device, Given::default(), |turn| {
-            let index = turn.device();
-            turn.devices[index].opened += 1;
+        self.call("open", device, CallArguments::default(), |active| {
+            let index = active.device();
+            active.devices[index].opened += 1;
             Ok(RawContext(0x1000 + u64::from(device.0)))
         })
     }
 
     #[track_caller]
     unsafe fn close(&self, device: DeviceId) -> DriverResult<()> {
-        self.call("close", device, Given::default(), |turn| {
-            let index = turn.device();
-            let opened = &mut turn.devices[index].opened;
+        self.call("close", device, CallArguments::default(), |active| {
+            let index = active.device();
+            let opened = &mut active.devices[index].opened;
             *opened = opened.checked_sub(1).ok_or(NOT_OPEN)?;
             Ok(())
         })
     }
 
     fn last_error(&self, device: DeviceId) -> Option<DriverError> {
-        let world = self.lock();
-        let is_lost = world.devices.get(device.0 as usize).is_some_and(|device| device.is_lost);
+        let state = self.lock();
+        let is_lost = state.devices.get(device.0 as usize).is_some_and(|device| device.is_lost);
         is_lost.then(|| DriverError::new("last_error", device, Status::DeviceLost))
     }
 
@@ -170,11 +110,11 @@ unsafe impl Driver for Sim {
         // A note cannot fail: one that names no stream of the device is logged as having failed.
         let _ = match note {
             Note::Granted { ptr, bytes, stream, .. } => {
-                let given = Given::on(stream).at(ptr.0).of(bytes);
-                self.call("granted", device, given, |turn| turn.note(note))
+                let given = CallArguments::on(stream).at(ptr.0).of(bytes);
+                self.call("granted", device, given, |active| active.note(note))
             }
             Note::Freed { ptr, stream } => {
-                self.call("freed", device, Given::on(stream).at(ptr.0), |turn| turn.note(note))
+                self.call("freed", device, CallArguments::on(stream).at(ptr.0), |active| active.note(note))
             }
             _ => Ok(()),
         };
@@ -183,18 +123,18 @@ unsafe impl Driver for Sim {
     #[inline]
     #[track_caller]
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
-        match self.calm_heap(device) {
-            Some(heap) => self.take_calmly(heap, "allocate", device, bytes, Kind::Direct),
-            None => self.call("allocate", device, Given::default().of(bytes), |turn| turn.allocate(bytes)),
+        match self.shortcut_heap(device) {
+            Some(heap) => self.allocate_directly(heap, "allocate", device, bytes, AllocationKind::Direct),
+            None => self.call("allocate", device, CallArguments::default().of(bytes), |active| active.allocate(bytes)),
         }
     }
 
     #[inline]
     #[track_caller]
     unsafe fn free(&self, device: DeviceId, ptr: DevicePtr) -> DriverResult<()> {
-        match self.calm_heap(device) {
-            Some(heap) => self.give_back_calmly(heap, "free", device, ptr, Kind::Direct),
-            None => self.call("free", device, Given::default().at(ptr.0), |turn| turn.free(ptr)),
+        match self.shortcut_heap(device) {
+            Some(heap) => self.free_directly(heap, "free", device, ptr, AllocationKind::Direct),
+            None => self.call("free", device, CallArguments::default().at(ptr.0), |active| active.free(ptr)),
         }
     }
 
@@ -203,9 +143,10 @@ unsafe impl Driver for Sim {
     unsafe fn allocate_async(&self, device: DeviceId, stream: RawStream, bytes: u64) -> DriverResult<DevicePtr> {
         const CALL: &str = "allocate_async";
         self.needs_stream_order(device, CALL)?;
-        match self.calm_heap(device) {
-            Some(heap) => self.take_calmly(heap, CALL, device, bytes, Kind::StreamOrdered),
-            None => self.call(CALL, device, Given::on(stream).of(bytes), |turn| turn.allocate_async(stream, bytes)),
+        match self.shortcut_heap(device) {
+            Some(heap) => self.allocate_directly(heap, CALL, device, bytes, AllocationKind::StreamOrdered),
+            None => self
+                .call(CALL, device, CallArguments::on(stream).of(bytes), |active| active.allocate_async(stream, bytes)),
         }
     }
 
@@ -214,86 +155,88 @@ unsafe impl Driver for Sim {
     unsafe fn free_async(&self, device: DeviceId, stream: RawStream, ptr: DevicePtr) -> DriverResult<()> {
         const CALL: &str = "free_async";
         self.needs_stream_order(device, CALL)?;
-        match self.calm_heap(device) {
-            Some(heap) => self.give_back_calmly(heap, CALL, device, ptr, Kind::StreamOrdered),
-            None => self.call(CALL, device, Given::on(stream).at(ptr.0), |turn| turn.free_async(stream, ptr)),
+        match self.shortcut_heap(device) {
+            Some(heap) => self.free_directly(heap, CALL, device, ptr, AllocationKind::StreamOrdered),
+            None => {
+                self.call(CALL, device, CallArguments::on(stream).at(ptr.0), |active| active.free_async(stream, ptr))
+            }
         }
     }
 
     #[track_caller]
     fn stream_create(&self, device: DeviceId, priority: i32) -> DriverResult<RawStream> {
         let priorities = &self.facts_of(device, "stream_create")?.stream_priorities;
-        self.call("stream_create", device, Given::default(), |turn| {
+        self.call("stream_create", device, CallArguments::default(), |active| {
             if !priorities.contains(&priority) {
                 return Err(Status::InvalidValue);
             }
-            let device = turn.device();
-            Ok(turn.create_stream(device, false))
+            let device = active.device();
+            Ok(active.create_stream(device, false))
         })
     }
 
     #[track_caller]
     unsafe fn stream_destroy(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("stream_destroy", device, Given::on(stream), |turn| turn.destroy_stream(stream))
+        self.call("stream_destroy", device, CallArguments::on(stream), |active| active.destroy_stream(stream))
     }
 
     #[inline]
     #[track_caller]
     unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             return Ok(Progress::Complete);
         }
-        self.call("stream_query", device, Given::on(stream), |turn| {
-            let stream = turn.open_stream(turn.device(), stream)?;
-            Ok(turn.query_stream(stream))
+        self.call("stream_query", device, CallArguments::on(stream), |active| {
+            let stream = active.open_stream(active.device(), stream)?;
+            Ok(active.query_stream(stream))
         })
     }
 
     #[track_caller]
     unsafe fn stream_synchronize(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             return Ok(());
         }
-        self.call("stream_synchronize", device, Given::on(stream), |turn| {
-            let stream = turn.open_stream(turn.device(), stream)?;
-            turn.wait_for_stream(stream)
+        self.call("stream_synchronize", device, CallArguments::on(stream), |active| {
+            let stream = active.open_stream(active.device(), stream)?;
+            active.wait_for_stream(stream)
         })
     }
 
     #[track_caller]
     unsafe fn stream_wait(&self, device: DeviceId, stream: RawStream, event: RawEvent) -> DriverResult<()> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             return Ok(());
         }
-        let given = Given::on(stream).at(event.0);
-        self.call("stream_wait", device, given, |turn| turn.stream_wait(stream, event))
+        let given = CallArguments::on(stream).at(event.0);
+        self.call("stream_wait", device, given, |active| active.stream_wait(stream, event))
     }
 
     #[inline]
     #[track_caller]
     unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             return Ok(false);
         }
-        self.call("stream_is_capturing", device, Given::on(stream), |turn| {
-            let stream = turn.stream(turn.device(), stream)?;
-            Ok(turn.streams[stream].is_capturing)
+        self.call("stream_is_capturing", device, CallArguments::on(stream), |active| {
+            let stream = active.stream(active.device(), stream)?;
+            Ok(active.streams[stream].is_capturing)
         })
     }
 
     #[track_caller]
     fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent> {
-        self.call("event_create", device, Given::default(), |turn| {
-            let device = turn.device();
-            Ok(turn.create_event(device))
+        self.call("event_create", device, CallArguments::default(), |active| {
+            let device = active.device();
+            Ok(active.create_event(device))
         })
     }
 
     #[track_caller]
     unsafe fn event_destroy(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
-        self.call("event_destroy", device, Given::default().at(event.0), |turn| {
-            turn.event(turn.device(), event)?;
-            turn.events.remove(&event.0);
+        self.call("event_destroy", device, CallArguments::default().at(event.0), |active| {
+            active.event(active.device(), event)?;
+            active.events.remove(&event.0);
             Ok(())
         })
     }
@@ -301,102 +244,108 @@ unsafe impl Driver for Sim {
     #[inline]
     #[track_caller]
     unsafe fn event_record(&self, device: DeviceId, event: RawEvent, stream: RawStream) -> DriverResult<()> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             // Everything is complete, and so is whatever the event recorded before.
             return Ok(());
         }
-        let given = Given::on(stream).at(event.0);
-        self.call("event_record", device, given, |turn| turn.event_record(event, stream))
+        let given = CallArguments::on(stream).at(event.0);
+        self.call("event_record", device, given, |active| active.event_record(event, stream))
     }
 
     #[inline]
     #[track_caller]
     unsafe fn event_query(&self, device: DeviceId, event: RawEvent) -> DriverResult<Progress> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             return Ok(Progress::Complete);
         }
-        self.call("event_query", device, Given::default().at(event.0), |turn| turn.event_query(event))
+        self.call("event_query", device, CallArguments::default().at(event.0), |active| active.event_query(event))
     }
 
     #[track_caller]
     unsafe fn event_synchronize(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
-        if self.calm_heap(device).is_some() {
+        if self.shortcut_heap(device).is_some() {
             return Ok(());
         }
-        self.call("event_synchronize", device, Given::default().at(event.0), |turn| turn.event_synchronize(event))
+        self.call("event_synchronize", device, CallArguments::default().at(event.0), |active| {
+            active.event_synchronize(event)
+        })
     }
 
     #[track_caller]
     fn address_reserve(&self, device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr> {
         let granularity = self.needs_pages(device, "address_reserve")?;
-        self.call("address_reserve", device, Given::default().of(bytes), |turn| {
-            turn.address_reserve(bytes, align, granularity)
+        self.call("address_reserve", device, CallArguments::default().of(bytes), |active| {
+            active.address_reserve(bytes, align, granularity)
         })
     }
 
     #[track_caller]
     unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "address_release")?;
-        let given = Given::default().at(ptr.0).of(bytes);
-        self.call("address_release", device, given, |turn| turn.address_release(ptr, bytes))
+        let given = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("address_release", device, given, |active| active.address_release(ptr, bytes))
     }
 
     #[track_caller]
     fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages> {
         let granularity = self.needs_pages(device, "pages_create")?;
-        self.call("pages_create", device, Given::default().of(bytes), |turn| turn.pages_create(bytes, granularity))
+        self.call("pages_create", device, CallArguments::default().of(bytes), |active| {
+            active.pages_create(bytes, granularity)
+        })
     }
 
     #[track_caller]
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()> {
         self.needs_pages(device, "pages_release")?;
-        self.call("pages_release", device, Given::default().at(pages.0), |turn| turn.pages_release(pages))
+        self.call("pages_release", device, CallArguments::default().at(pages.0), |active| active.pages_release(pages))
     }
 
     #[track_caller]
     unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()> {
         let granularity = self.needs_pages(device, "pages_map")?;
-        let given = Given::default().at(ptr.0).of(bytes);
-        self.call("pages_map", device, given, |turn| turn.pages_map(ptr, bytes, pages, granularity))
+        let given = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("pages_map", device, given, |active| active.pages_map(ptr, bytes, pages, granularity))
     }
 
     #[track_caller]
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "pages_allow")?;
-        let given = Given::default().at(ptr.0).of(bytes);
-        self.call("pages_allow", device, given, |turn| turn.pages_allow(ptr, bytes))
+        let given = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("pages_allow", device, given, |active| active.pages_allow(ptr, bytes))
     }
 
     #[track_caller]
     unsafe fn pages_unmap(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "pages_unmap")?;
-        let given = Given::default().at(ptr.0).of(bytes);
-        self.call("pages_unmap", device, given, |turn| turn.pages_unmap(ptr, bytes))
+        let given = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("pages_unmap", device, given, |active| active.pages_unmap(ptr, bytes))
     }
 
     #[track_caller]
     fn host_allocate(&self, device: DeviceId, bytes: usize, _: HostFlags) -> DriverResult<*mut u8> {
-        self.call("host_allocate", device, Given::default().of(bytes as u64), |turn| turn.host_allocate(bytes))
+        self.call("host_allocate", device, CallArguments::default().of(bytes as u64), |active| {
+            active.host_allocate(bytes)
+        })
     }
 
     #[track_caller]
     unsafe fn host_free(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
-        self.call("host_free", device, Given::default(), |turn| turn.host_free(HostPtr(ptr)))
+        self.call("host_free", device, CallArguments::default(), |active| active.host_free(HostPtr(ptr)))
     }
 
     #[track_caller]
     unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, flags: HostFlags) -> DriverResult<()> {
-        let given = Given::default().of(bytes as u64);
-        self.call("host_register", device, given, |turn| match flags.write_combined {
+        let given = CallArguments::default().of(bytes as u64);
+        self.call("host_register", device, given, |active| match flags.write_combined {
             // Existing memory cannot become that.
             true => Err(Status::NotSupported),
-            false => turn.host_register(HostPtr(ptr), bytes),
+            false => active.host_register(HostPtr(ptr), bytes),
         })
     }
 
     #[track_caller]
     unsafe fn host_unregister(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
-        self.call("host_unregister", device, Given::default(), |turn| turn.host_unregister(HostPtr(ptr)))
+        self.call("host_unregister", device, CallArguments::default(), |active| active.host_unregister(HostPtr(ptr)))
     }
 
     #[track_caller]
@@ -408,10 +357,10 @@ unsafe impl Driver for Sim {
         src: *const u8,
         bytes: u64,
     ) -> DriverResult<()> {
-        let given = Given::on(stream).at(dst.0).of(bytes);
-        self.call("copy_to_device", device, given, |turn| {
-            // SAFETY: the caller's own promise; the source is only read.
-            unsafe { turn.copy_to_device_on(stream, dst, HostPtr(src.cast_mut()), bytes) }
+        let given = CallArguments::on(stream).at(dst.0).of(bytes);
+        self.call("copy_to_device", device, given, |active| {
+            // SAFETY: the call's own promise; the source is only read.
+            unsafe { active.copy_to_device_on(stream, dst, HostPtr(src.cast_mut()), bytes) }
         })
     }
 
@@ -424,10 +373,10 @@ unsafe impl Driver for Sim {
         src: DevicePtr,
         bytes: u64,
     ) -> DriverResult<()> {
-        let given = Given::on(stream).at(src.0).of(bytes);
-        self.call("copy_to_host", device, given, |turn| {
-            // SAFETY: the caller's own promise.
-            unsafe { turn.copy_to_host_on(stream, HostPtr(dst), src, bytes) }
+        let given = CallArguments::on(stream).at(src.0).of(bytes);
+        self.call("copy_to_host", device, given, |active| {
+            // SAFETY: the call's own promise.
+            unsafe { active.copy_to_host_on(stream, HostPtr(dst), src, bytes) }
         })
     }
 
@@ -440,8 +389,8 @@ unsafe impl Driver for Sim {
         src: DevicePtr,
         bytes: u64,
     ) -> DriverResult<()> {
-        let given = Given::on(stream).at(dst.0).of(bytes);
-        self.call("copy_on_device", device, given, |turn| turn.copy_on(stream, dst, src, bytes))
+        let given = CallArguments::on(stream).at(dst.0).of(bytes);
+        self.call("copy_on_device", device, given, |active| active.copy_on(stream, dst, src, bytes))
     }
 
     #[track_caller]
@@ -453,16 +402,16 @@ unsafe impl Driver for Sim {
         pattern: Pattern,
         count: u64,
     ) -> DriverResult<()> {
-        let given = Given::on(stream).at(dst.0).of(count.saturating_mul(pattern.width()));
-        self.call("fill", device, given, |turn| turn.fill_on(stream, dst, pattern, count))
+        let given = CallArguments::on(stream).at(dst.0).of(count.saturating_mul(pattern.width()));
+        self.call("fill", device, given, |active| active.fill_on(stream, dst, pattern, count))
     }
 
     #[track_caller]
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()> {
-        self.call("host_function", device, Given::on(stream), |turn| {
-            let caller = turn.caller;
-            let stream = turn.open_stream(caller.device, stream)?;
-            turn.submit(caller, stream, None, &[], Work::Host(function));
+        self.call("host_function", device, CallArguments::on(stream), |active| {
+            let call = active.call;
+            let stream = active.open_stream(call.device, stream)?;
+            active.submit(call, stream, None, &[], Work::Host(function));
             Ok(())
         })
     }

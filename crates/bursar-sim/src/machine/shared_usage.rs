@@ -23,50 +23,50 @@ const HELD: &str = ".held";
 
 /// What this simulator and others hold of the devices of one name.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct SharedUsage {
     folder: PathBuf,
     /// Bytes held here, by device.
     held: Vec<u64>,
     /// Taken with the first allocation: who only looks leaves no trace.
-    seat: Option<Seat>,
+    own: Option<OwnFile>,
 }
 
 /// A simulator's own file, locked, and the file whose lock is the folder's.
 #[derive(Debug)]
-struct Seat {
+struct OwnFile {
     path: PathBuf,
     file: File,
     lock: File,
 }
 
 /// The lock of a folder, held.
-struct Locked<'a>(&'a File);
+struct FolderLock<'a>(&'a File);
 
-impl Drop for Locked<'_> {
+impl Drop for FolderLock<'_> {
     fn drop(&mut self) {
         // The lock goes with its file in any case.
         let _ = self.0.unlock();
     }
 }
 
-impl Share {
+impl SharedUsage {
     /// The devices called `name`, in `root` or where all processes of this user look.
     pub(crate) fn new(name: &str, root: Option<&Path>, devices: usize) -> Self {
         let root = root.map_or_else(|| shared_folder(user_id()), Path::to_owned);
-        Self { folder: root.join(folder_name(name)), held: vec![0; devices], seat: None }
+        Self { folder: root.join(folder_name(name)), held: vec![0; devices], own: None }
     }
 
     /// Counts `bytes` as held here if all that is held then is at most `total`.
     pub(crate) fn charge(&mut self, device: usize, bytes: u64, total: u64) -> io::Result<bool> {
-        if self.seat.is_none() {
-            self.seat = Some(self.take_seat()?);
+        if self.own.is_none() {
+            self.own = Some(self.create_own_file()?);
         }
-        let Some(seat) = &self.seat else { return Ok(false) };
-        let _locked = seat.enter()?;
+        let Some(own) = &self.own else { return Ok(false) };
+        let _locked = own.lock_folder()?;
         let mine = self.held[device].saturating_add(bytes);
-        let fits = others(&self.folder, Some(&seat.path), device)?.saturating_add(mine) <= total;
+        let fits = others(&self.folder, Some(&own.path), device)?.saturating_add(mine) <= total;
         if fits {
-            seat.write(device, mine)?;
+            own.write(device, mine)?;
             self.held[device] = mine;
         }
         Ok(fits)
@@ -74,17 +74,17 @@ impl Share {
 
     /// Counts `bytes` as held no more.
     pub(crate) fn release(&mut self, device: usize, bytes: u64) -> io::Result<()> {
-        let Some(seat) = &self.seat else { return Ok(()) };
-        let _locked = locked(&seat.lock)?;
+        let Some(own) = &self.own else { return Ok(()) };
+        let _locked = locked(&own.lock)?;
         self.held[device] = self.held[device].saturating_sub(bytes);
-        seat.write(device, self.held[device])
+        own.write(device, self.held[device])
     }
 
     /// What all processes hold of a device.
     pub(crate) fn held(&self, device: usize) -> io::Result<u64> {
-        if let Some(seat) = &self.seat {
-            let _locked = seat.enter()?;
-            return Ok(others(&self.folder, Some(&seat.path), device)?.saturating_add(self.held[device]));
+        if let Some(own) = &self.own {
+            let _locked = own.lock_folder()?;
+            return Ok(others(&self.folder, Some(&own.path), device)?.saturating_add(self.held[device]));
         }
         loop {
             let path = self.folder.join(LOCK);
@@ -100,7 +100,7 @@ impl Share {
     }
 
     /// Makes the folder and a file of our own in it.
-    fn take_seat(&self) -> io::Result<Seat> {
+    fn create_own_file(&self) -> io::Result<OwnFile> {
         loop {
             if let Some(root) = self.folder.parent() {
                 create_private_folder(root)?;
@@ -122,17 +122,17 @@ impl Share {
             file.lock()?;
             file.write_all_at(&vec![0; 8 * self.held.len()], 0)?;
             drop(locked);
-            return Ok(Seat { path, file, lock });
+            return Ok(OwnFile { path, file, lock });
         }
     }
 }
 
-impl Drop for Share {
+impl Drop for SharedUsage {
     /// Leaves; the last to leave takes the folder along. What cannot be removed is found dead by the next one.
     fn drop(&mut self) {
-        let Some(seat) = &self.seat else { return };
-        let Ok(_locked) = locked(&seat.lock) else { return };
-        let _ = std::fs::remove_file(&seat.path);
+        let Some(own) = &self.own else { return };
+        let Ok(_locked) = locked(&own.lock) else { return };
+        let _ = std::fs::remove_file(&own.path);
         if others(&self.folder, None, 0).is_ok() && files(&self.folder).is_ok_and(|files| files.is_empty()) {
             let _ = std::fs::remove_file(self.folder.join(LOCK));
             let _ = std::fs::remove_dir(&self.folder);
@@ -140,9 +140,9 @@ impl Drop for Share {
     }
 }
 
-impl Seat {
+impl OwnFile {
     /// Locks the folder, unless somebody removed it: others then use another, and nobody knows of everybody.
-    fn enter(&self) -> io::Result<Locked<'_>> {
+    fn lock_folder(&self) -> io::Result<FolderLock<'_>> {
         let locked = locked(&self.lock)?;
         if self.file.metadata()?.nlink() == 0 {
             let why = format!("{} was removed while its device was in use", self.path.display());
@@ -156,11 +156,11 @@ impl Seat {
     }
 }
 
-fn locked(lock: &File) -> io::Result<Locked<'_>> {
+fn locked(lock: &File) -> io::Result<FolderLock<'_>> {
     loop {
         match lock.lock() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            other => return other.map(|()| Locked(lock)),
+            other => return other.map(|()| FolderLock(lock)),
         }
     }
 }
@@ -249,7 +249,7 @@ mod tests {
         let root = std::env::temp_dir().join(format!("bursar-share-{}", std::process::id()));
         let come_and_go = || -> io::Result<()> {
             for _ in 0..5_000 {
-                assert!(Share::new("busy", Some(&root), 1).charge(0, 1, u64::MAX)?);
+                assert!(SharedUsage::new("busy", Some(&root), 1).charge(0, 1, u64::MAX)?);
             }
             Ok(())
         };

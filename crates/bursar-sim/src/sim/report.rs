@@ -1,7 +1,8 @@
 //! What is said at the end: what went wrong, and what is still held.
 
-use crate::lives::Life;
-use crate::{CallRecord, Hazard, Operation, Sim};
+use super::Sim;
+use crate::oracle::Lifetime;
+use crate::{CallRecord, Hazard, Operation};
 use bursar_core::{AllocTag, Bytes, DeviceId};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,20 +21,20 @@ use std::panic::Location;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Report {
+pub struct HazardReport {
     /// The seed of the simulator; an immediate one has none.
     pub seed: Option<u64>,
     /// What was found, in the order in which it was.
     pub hazards: Vec<Hazard>,
     /// How many more there were than could be kept.
-    pub unkept: u64,
+    pub omitted: u64,
     /// The last driver calls.
     pub calls: Vec<CallRecord>,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for HazardReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.hazards.len() as u64 + self.unkept;
+        let count = self.hazards.len() as u64 + self.omitted;
         write!(f, "{count} hazard{}", if count == 1 { "" } else { "s" })?;
         if let Some(seed) = self.seed {
             write!(f, " with seed {seed}")?;
@@ -41,8 +42,8 @@ impl fmt::Display for Report {
         for hazard in &self.hazards {
             write!(f, "\n- {hazard}")?;
         }
-        if self.unkept > 0 {
-            write!(f, "\n- and {} more", self.unkept)?;
+        if self.omitted > 0 {
+            write!(f, "\n- and {} more", self.omitted)?;
         }
         write!(f, "\nthe last driver calls:")?;
         for call in &self.calls {
@@ -52,7 +53,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for HazardReport {}
 
 /// The kinds of things that can be held.
 ///
@@ -108,7 +109,7 @@ impl fmt::Display for LeakKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Leak {
+pub struct DriverLeak {
     /// What it is.
     pub kind: LeakKind,
     /// What it is for, where a layer above said so.
@@ -138,19 +139,19 @@ pub struct Leak {
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct LeakReport {
+pub struct DriverLeakReport {
     /// What is held, by device, kind and tag.
-    pub leaks: Vec<Leak>,
+    pub leaks: Vec<DriverLeak>,
 }
 
-impl LeakReport {
+impl DriverLeakReport {
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.leaks.is_empty()
     }
 }
 
-impl fmt::Display for LeakReport {
+impl fmt::Display for DriverLeakReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
             return f.write_str("nothing is held");
@@ -177,45 +178,45 @@ impl fmt::Display for LeakReport {
 
 /// Counts what is held.
 #[derive(Default)]
-struct Tally {
-    held: BTreeMap<(Option<DeviceId>, LeakKind, AllocTag), Held>,
+struct LeakCounts {
+    held: BTreeMap<(Option<DeviceId>, LeakKind, AllocTag), LeakCount>,
 }
 
 #[derive(Default)]
-struct Held {
+struct LeakCount {
     count: u64,
     bytes: u64,
     first: Option<Operation>,
 }
 
-impl Held {
+impl LeakCount {
     fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes += bytes;
     }
 }
 
-impl Tally {
+impl LeakCounts {
     fn add(&mut self, device: Option<DeviceId>, kind: LeakKind, tag: AllocTag, bytes: u64) {
         self.held(device, kind, tag).add(bytes);
     }
 
     /// Counts memory that is live.
-    fn add_life(&mut self, device: Option<DeviceId>, kind: LeakKind, start: u64, life: &Life) {
-        let held = self.held(device, kind, life.tag);
-        held.add(life.end - start);
-        let is_first = held.first.is_none_or(|first| life.born.op.call < first.call);
+    fn add_life(&mut self, device: Option<DeviceId>, kind: LeakKind, start: u64, lifetime: &Lifetime) {
+        let held = self.held(device, kind, lifetime.tag);
+        held.add(lifetime.end - start);
+        let is_first = held.first.is_none_or(|first| lifetime.began.op.call < first.call);
         if is_first {
-            held.first = Some(life.born.op);
+            held.first = Some(lifetime.began.op);
         }
     }
 
-    fn held(&mut self, device: Option<DeviceId>, kind: LeakKind, tag: AllocTag) -> &mut Held {
+    fn held(&mut self, device: Option<DeviceId>, kind: LeakKind, tag: AllocTag) -> &mut LeakCount {
         self.held.entry((device, kind, tag)).or_default()
     }
 
-    fn report(self) -> LeakReport {
-        let leak = |((device, kind, tag), held): (_, Held)| Leak {
+    fn report(self) -> DriverLeakReport {
+        let leak = |((device, kind, tag), held): (_, LeakCount)| DriverLeak {
             kind,
             tag,
             device,
@@ -223,17 +224,17 @@ impl Tally {
             bytes: Bytes(held.bytes),
             location: held.first.and_then(|first| first.location),
         };
-        LeakReport { leaks: self.held.into_iter().map(leak).collect() }
+        DriverLeakReport { leaks: self.held.into_iter().map(leak).collect() }
     }
 }
 
 impl Sim {
     /// What is still held, by kind and tag. An immediate simulator knows no tags.
-    pub fn leaks(&self) -> LeakReport {
-        let world = self.lock();
-        let mut tally = Tally::default();
+    pub fn leaks(&self) -> DriverLeakReport {
+        let state = self.lock();
+        let mut tally = LeakCounts::default();
         let untagged = AllocTag::UNTAGGED;
-        for (index, device) in world.devices.iter().enumerate() {
+        for (index, device) in state.devices.iter().enumerate() {
             let of = Some(DeviceId(index as u32));
             for bytes in device.heap().live() {
                 tally.add(of, LeakKind::Allocation, untagged, bytes);
@@ -244,26 +245,26 @@ impl Sim {
             for _ in 0..device.opened {
                 tally.add(of, LeakKind::Context, untagged, 0);
             }
-            if let Some(oracle) = &world.oracle {
-                let ground = &oracle.grounds[index];
-                for (start, life) in ground.allocations() {
-                    tally.add_life(of, LeakKind::Allocation, start, life);
+            if let Some(oracle) = &state.oracle {
+                let device_memory = &oracle.devices[index];
+                for (start, lifetime) in device_memory.allocations() {
+                    tally.add_life(of, LeakKind::Allocation, start, lifetime);
                 }
-                for (start, block) in ground.blocks_in_pages() {
+                for (start, block) in device_memory.blocks_in_pages() {
                     tally.add_life(of, LeakKind::Block, start, block);
                 }
             }
         }
-        for pages in world.pages.values() {
+        for pages in state.pages.values() {
             tally.add(Some(DeviceId(pages.device as u32)), LeakKind::Pages, untagged, pages.bytes);
         }
-        for stream in world.streams.iter().skip(world.devices.len()).filter(|stream| stream.is_alive) {
+        for stream in state.streams.iter().skip(state.devices.len()).filter(|stream| stream.is_alive) {
             tally.add(Some(DeviceId(stream.device as u32)), LeakKind::Stream, untagged, 0);
         }
-        for event in world.events.values() {
+        for event in state.events.values() {
             tally.add(Some(DeviceId(event.device as u32)), LeakKind::Event, untagged, 0);
         }
-        for pinned in world.pinned.iter() {
+        for pinned in state.pinned.iter() {
             tally.add(None, LeakKind::PinnedMemory, untagged, pinned.len as u64);
         }
         tally.report()

@@ -3,47 +3,35 @@
 //! For every byte it keeps the last write and, for each stream, the last read since. An access that is ordered after
 //! another of its own kind replaces it: whoever is ordered after the later one is ordered after both.
 
+use super::clock::{Epoch, VectorClock};
 use crate::Operation;
-use crate::clock::{Clock, Epoch};
+use bursar_core::Access;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Something that was done, and the point of its stream at which it was.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Moment {
+pub(crate) struct OrderedOp {
     pub(crate) op: Operation,
     pub(crate) epoch: Epoch,
 }
 
-impl Moment {
+impl OrderedOp {
     /// The same, of an operation that reaches `range`.
     pub(crate) fn of(self, range: &Range<u64>) -> Self {
         Self { op: Operation { bytes: Some(range.clone().into()), ..self.op }, ..self }
     }
 }
 
-/// What an access does.
-///
-/// ```
-/// assert_ne!(bursar_sim::Access::Read, bursar_sim::Access::Write);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// It only reads.
-    Read,
-    /// It writes, and may read.
-    Write,
-}
-
 #[derive(Clone, Debug, Default)]
 struct Segment {
     end: u64,
-    write: Option<Moment>,
-    reads: Vec<Moment>,
+    write: Option<OrderedOp>,
+    reads: Vec<OrderedOp>,
 }
 
 impl Segment {
-    fn moments(&self) -> impl Iterator<Item = &Moment> {
+    fn moments(&self) -> impl Iterator<Item = &OrderedOp> {
         self.write.iter().chain(&self.reads)
     }
 }
@@ -60,9 +48,9 @@ impl Accesses {
         &mut self,
         range: Range<u64>,
         access: Access,
-        moment: Moment,
-        clock: &Clock,
-    ) -> Vec<(Range<u64>, Moment)> {
+        moment: OrderedOp,
+        clock: &VectorClock,
+    ) -> Vec<(Range<u64>, OrderedOp)> {
         if range.is_empty() {
             return Vec::new();
         }
@@ -84,13 +72,13 @@ impl Accesses {
         conflicts
     }
 
-    fn replace(&mut self, range: Range<u64>, write: Moment) {
+    fn replace(&mut self, range: Range<u64>, write: OrderedOp) {
         self.forget(range.clone());
         let segment = Segment { end: range.end, write: Some(write), reads: Vec::new() };
         self.segments.insert(range.start, segment);
     }
 
-    fn add_read(&mut self, range: Range<u64>, read: Moment, clock: &Clock) {
+    fn add_read(&mut self, range: Range<u64>, read: OrderedOp, clock: &VectorClock) {
         let mut next = range.start;
         let mut gaps = Vec::new();
         for (start, segment) in self.segments.range_mut(range.clone()) {
@@ -111,7 +99,7 @@ impl Accesses {
     }
 
     /// The accesses to a range that `clock` is not ordered after.
-    pub(crate) fn unordered(&self, range: Range<u64>, clock: &Clock) -> Vec<(Range<u64>, Moment)> {
+    pub(crate) fn unordered(&self, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
         let before = self.segments.range(..range.start).next_back();
         let inside = self.segments.range(range.clone());
         let touching = before.into_iter().chain(inside).filter(|(_, segment)| segment.end > range.start);
@@ -138,7 +126,7 @@ impl Accesses {
     }
 
     /// Forgets the accesses to a range, apart from those that stay.
-    pub(crate) fn forget_unless(&mut self, range: Range<u64>, stays: impl Fn(&Moment) -> bool) {
+    pub(crate) fn forget_unless(&mut self, range: Range<u64>, stays: impl Fn(&OrderedOp) -> bool) {
         if range.is_empty() {
             return;
         }
@@ -173,21 +161,21 @@ impl Accesses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Place;
-    use crate::world::Caller;
+    use crate::Executor;
+    use crate::operation::CallInfo;
 
-    fn moment(call: u64, epoch: Epoch) -> Moment {
-        let op = Caller { name: "fill", number: call, device: 0, location: None }.operation(Place::Host);
-        Moment { op, epoch }
+    fn moment(call: u64, epoch: Epoch) -> OrderedOp {
+        let op = CallInfo { name: "fill", number: call, device: 0, location: None }.operation(Executor::Host);
+        OrderedOp { op, epoch }
     }
 
-    fn calls(found: &[(Range<u64>, Moment)]) -> Vec<(Range<u64>, u64)> {
+    fn calls(found: &[(Range<u64>, OrderedOp)]) -> Vec<(Range<u64>, u64)> {
         found.iter().map(|(range, moment)| (range.clone(), moment.op.call)).collect()
     }
 
     #[test]
     fn a_write_conflicts_with_what_it_overlaps_and_only_there() {
-        let (mut accesses, mut a, mut b) = (Accesses::default(), Clock::default(), Clock::default());
+        let (mut accesses, mut a, mut b) = (Accesses::default(), VectorClock::default(), VectorClock::default());
         let first = moment(1, a.tick(0));
         assert!(accesses.record(100..200, Access::Write, first, &a).is_empty());
         let second = moment(2, b.tick(1));
@@ -199,7 +187,7 @@ mod tests {
     #[test]
     fn reads_do_not_conflict_and_each_is_remembered() {
         let mut accesses = Accesses::default();
-        let mut clocks = [Clock::default(), Clock::default(), Clock::default()];
+        let mut clocks = [VectorClock::default(), VectorClock::default(), VectorClock::default()];
         for (stream, clock) in clocks.iter_mut().enumerate().take(2) {
             let read = moment(stream as u64, clock.tick(stream));
             assert!(accesses.record(0..10, Access::Read, read, clock).is_empty());
@@ -211,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_ordered_access_conflicts_with_nothing() {
-        let (mut accesses, mut a, mut b) = (Accesses::default(), Clock::default(), Clock::default());
+        let (mut accesses, mut a, mut b) = (Accesses::default(), VectorClock::default(), VectorClock::default());
         accesses.record(0..10, Access::Read, moment(1, a.tick(0)), &a);
         b.join(&a);
         let write = moment(2, b.tick(1));
@@ -222,20 +210,20 @@ mod tests {
 
     #[test]
     fn forgetting_a_range_leaves_its_neighbours() {
-        let (mut accesses, mut a) = (Accesses::default(), Clock::default());
+        let (mut accesses, mut a) = (Accesses::default(), VectorClock::default());
         accesses.record(0..30, Access::Write, moment(1, a.tick(0)), &a);
         accesses.forget(10..20);
-        let nobody = Clock::default();
+        let nobody = VectorClock::default();
         assert_eq!(calls(&accesses.unordered(0..30, &nobody)), [(0..10, 1), (20..30, 1)]);
         assert_eq!(calls(&accesses.unordered(5..25, &nobody)), [(5..10, 1), (20..25, 1)]);
     }
 
     #[test]
     fn a_later_read_of_the_same_stream_replaces_the_earlier() {
-        let (mut accesses, mut a) = (Accesses::default(), Clock::default());
+        let (mut accesses, mut a) = (Accesses::default(), VectorClock::default());
         for call in 0..100 {
             accesses.record(0..8, Access::Read, moment(call, a.tick(0)), &a);
         }
-        assert_eq!(calls(&accesses.unordered(0..8, &Clock::default())), [(0..8, 99)]);
+        assert_eq!(calls(&accesses.unordered(0..8, &VectorClock::default())), [(0..8, 99)]);
     }
 }

@@ -46,12 +46,12 @@ fn repeat(bytes: &mut [u8], phase: usize, word: Word) {
 
 /// Memory that reads as `fresh` wherever nothing was written.
 #[derive(Debug)]
-pub(crate) struct Sparse {
+pub(crate) struct SparseBytes {
     chunks: BTreeMap<u64, Chunk>,
     fresh: Word,
 }
 
-impl Sparse {
+impl SparseBytes {
     pub(crate) fn new(fresh: u8) -> Self {
         Self { chunks: BTreeMap::new(), fresh: [fresh; 4] }
     }
@@ -151,11 +151,11 @@ mod tests {
     const SPACE: u64 = 4 * CHUNK;
 
     fn edits() -> impl Strategy<Value = Edit> {
-        let place = (0..SPACE, 0..2 * CHUNK).prop_map(|(at, len)| (at, len.min(SPACE - at)));
+        let executor = (0..SPACE, 0..2 * CHUNK).prop_map(|(at, len)| (at, len.min(SPACE - at)));
         prop_oneof![
             (0..SPACE - 300, prop::collection::vec(any::<u8>(), 0..300)).prop_map(|(at, bytes)| Edit::Write(at, bytes)),
-            (place.clone(), any::<Word>()).prop_map(|((at, len), word)| Edit::Fill(at, len, word)),
-            place.prop_map(|(at, len)| Edit::Discard(at, len)),
+            (executor.clone(), any::<Word>()).prop_map(|((at, len), word)| Edit::Fill(at, len, word)),
+            executor.prop_map(|(at, len)| Edit::Discard(at, len)),
             Just(Edit::Fill(CHUNK, CHUNK, [1, 2, 3, 4])),
         ]
     }
@@ -164,7 +164,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
         #[test]
         fn it_holds_what_a_plain_array_would(edits in prop::collection::vec(edits(), 1..12)) {
-            let mut sparse = Sparse::new(0xa5);
+            let mut sparse = SparseBytes::new(0xa5);
             let mut plain = vec![0xa5u8; SPACE as usize];
             for edit in edits {
                 match edit {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_large_fill_costs_next_to_nothing() {
-        let mut sparse = Sparse::new(0);
+        let mut sparse = SparseBytes::new(0);
         sparse.fill(CHUNK, 1 << 30, [1, 0, 0, 0]);
         assert_eq!(sparse.resident(), 0);
         assert_eq!(sparse.uniform(CHUNK, 1 << 30), Some([1, 0, 0, 0]));

@@ -1,11 +1,9 @@
 //! What the simulated machine is made of.
 
-use crate::Sim;
-use crate::heap::Heap;
-use crate::log::{KEPT, Log};
+use super::Sim;
+use crate::call_log::{CALLS_KEPT, CallLog};
+use crate::machine::{ADDRESSES, Heap, MachineState, SharedUsage, addresses};
 use crate::random::mix;
-use crate::share::Share;
-use crate::world::{ADDRESSES, World, addresses};
 use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, NumaNode, PciAddress};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -52,7 +50,7 @@ impl Default for SimBuilder {
             page_granularity: Some(Bytes::mib(2)),
             numa_node: NumaNode::UNKNOWN,
             is_linked: false,
-            calls_kept: KEPT,
+            calls_kept: CALLS_KEPT,
         }
     }
 }
@@ -162,21 +160,21 @@ impl SimBuilder {
             Arc::new(Mutex::new(Heap::new(size.get(), allocations.start, allocations.end)))
         };
         let heaps: Vec<_> = sizes.iter().enumerate().map(heap).collect();
-        let disturbances = Arc::new(AtomicUsize::new(0));
-        let mut world = World::new(self.seed, &heaps, disturbances.clone());
-        world.log = Log::new(self.calls_kept);
+        let shortcut_blockers = Arc::new(AtomicUsize::new(0));
+        let mut state = MachineState::new(self.seed, &heaps, shortcut_blockers.clone());
+        state.log = CallLog::new(self.calls_kept);
         if let Some(name) = &self.name {
-            world.share = Some(Share::new(name, self.folder.as_deref(), sizes.len()));
-            world.disturb();
+            state.share = Some(SharedUsage::new(name, self.folder.as_deref(), sizes.len()));
+            state.block_shortcuts();
         }
         let facts = sizes.iter().enumerate();
         Arc::new(Sim {
             seed: self.seed,
             facts: facts.map(|(index, size)| self.facts(index, *size, identity)).collect(),
             links: (0..sizes.len()).map(|from| self.links(from, sizes.len())).collect(),
-            world: Mutex::new(world),
+            state: Mutex::new(state),
             heaps,
-            disturbances,
+            shortcut_blockers,
             changed: Condvar::new(),
         })
     }
