@@ -129,7 +129,7 @@ impl Model {
         let device = self.device();
         let Some((reservation, bytes)) = self.end(pid, device, |end| end.reservations.pop()).flatten() else { return };
         // What a failed delegation was of is given back with the error.
-        let number = self.random.borrow_mut().next();
+        let number = self.random.borrow_mut().next_u64();
         self.run(
             pid,
             move || reservation.delegate(),

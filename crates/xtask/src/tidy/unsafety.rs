@@ -24,7 +24,7 @@ const ROOMS: &[&str] = &[
 ];
 
 /// Packages that may hold none, and have the compiler say so.
-const FORBIDDING: &[&str] = &["bursar", "bursar-cli", "bursar-fit", "bursar-trace", "xtask"];
+const FORBIDDING: &[&str] = &["bursar", "bursar-cli", "bursar-fit", "bursar-linux", "bursar-trace", "xtask"];
 
 pub(super) fn stays_in_its_rooms(tree: &Tree) -> Vec<Finding> {
     tree.rust_files().filter_map(misplaced).collect()
