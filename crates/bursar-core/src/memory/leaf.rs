@@ -1,10 +1,14 @@
-//! The leaves: where a stack meets the driver.
+//! The leaves: the resources at the bottom of a stack, which call the driver.
+//!
+//! Leaves are types and not values of one enum: a stack over [`Frames`] without a pool makes no blocks, and with types that
+//! is a compile error instead of one at run time.
 
 mod direct;
+mod failed_frees;
 mod frames;
 mod pending;
 mod stream_ordered;
-mod stuck;
+mod totals;
 
 pub use direct::DirectMemory;
 pub use frames::DeviceFrames;
@@ -14,7 +18,7 @@ use crate::{DeviceContext, Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
-/// The bottom of a [`Stack`](crate::Stack).
+/// A recipe for the bottom of a [`Stack`](crate::Stack).
 ///
 /// ```
 /// use bursar_core::leaf::{self, Leaf};
@@ -25,14 +29,14 @@ use std::sync::Arc;
 /// any(leaf::Frames);
 /// ```
 pub trait Leaf: fmt::Debug {
-    /// What it makes: a resource, or a frame source for a pool.
+    /// The resource that it makes, or the frame source for a pool.
     type Source;
 
-    /// Opens it on a device.
+    /// Makes the resource for a device.
     fn open(&self, context: &Arc<DeviceContext>) -> Result<Self::Source>;
 }
 
-/// One driver allocation a block, freed at once: slow, and what memory checkers understand best.
+/// One driver allocation for each block, freed at once: slow, and what memory checkers understand best.
 ///
 /// ```
 /// # use bursar_core::*;

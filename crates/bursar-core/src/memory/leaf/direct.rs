@@ -1,18 +1,18 @@
-//! One driver allocation a block.
+//! The leaf that makes one driver allocation for each block.
 #![allow(unsafe_code)]
 
-use super::stuck::Stuck;
+use super::failed_frees::FailedFrees;
+use super::totals::Totals;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError, Error,
     Holder, Note, OwnerId, Refused, Result, Stream, grant,
 };
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Memory straight from the driver, one allocation a block, each visible to memory checkers as one. Freeing waits for
-/// all work of the device, so what is freed is released at once.
+/// Memory straight from the driver, one allocation for each block, which memory checkers see as one. Freeing waits for all
+/// work of the device, so what is freed is released at once.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -29,31 +29,24 @@ use std::time::Duration;
 pub struct DirectMemory {
     context: Arc<DeviceContext>,
     owner: OwnerId,
-    granted: AtomicU64,
-    released: AtomicU64,
-    stuck: Stuck<(DevicePtr, u64)>,
+    totals: Totals,
+    failed: FailedFrees<(DevicePtr, u64)>,
 }
 
 impl DirectMemory {
-    /// Memory of the context's device.
+    /// Makes memory of the context's device.
     pub fn new(context: Arc<DeviceContext>) -> Self {
-        Self {
-            context,
-            owner: OwnerId::unique(),
-            granted: AtomicU64::new(0),
-            released: AtomicU64::new(0),
-            stuck: Stuck::default(),
-        }
+        Self { context, owner: OwnerId::unique(), totals: Totals::default(), failed: FailedFrees::default() }
     }
 
-    fn give_back(&self, base: DevicePtr, granted: u64) -> Result<Bytes, DriverError> {
-        free(&self.context, &mut (base, granted))?;
-        self.released.fetch_add(granted, Ordering::Release);
-        Ok(Bytes(granted))
+    fn give_back(&self, allocation: &mut (DevicePtr, u64)) -> Result<Bytes, DriverError> {
+        let bytes = free(&self.context, allocation)?;
+        self.totals.release(bytes);
+        Ok(bytes)
     }
 }
 
-/// Frees an allocation of a leaf.
+/// Frees an allocation of a leaf and returns its size.
 fn free(context: &DeviceContext, &mut (base, granted): &mut (DevicePtr, u64)) -> Result<Bytes, DriverError> {
     // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed.
     unsafe { context.driver().free(context.device(), base) }?;
@@ -67,17 +60,16 @@ impl Holder for DirectMemory {
     }
 
     fn bytes_outstanding(&self) -> Bytes {
-        let released = self.released.load(Ordering::Acquire);
-        Bytes(self.granted.load(Ordering::Acquire).wrapping_sub(released))
+        self.totals.outstanding()
     }
 
     fn released_total(&self) -> u64 {
-        self.released.load(Ordering::Acquire)
+        self.totals.released()
     }
 
     fn reap(&self) -> Result<Bytes> {
         self.context.fault().check()?;
-        self.stuck.retry(&self.context, |&mut (base, granted)| self.give_back(base, granted))
+        self.failed.retry(&self.context, |allocation| self.give_back(allocation))
     }
 
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
@@ -99,7 +91,7 @@ impl DeviceMemoryResource for DirectMemory {
         let base = context
             .ask_for_memory(|| context.driver().allocate(context.device(), granted.get()))
             .map_err(|error| context.allocation_failed(error, granted))?;
-        self.granted.fetch_add(granted.get(), Ordering::Release);
+        self.totals.grant(granted);
         let parts = BlockParts::aligned(base, bytes, granted, align, tag, self.owner);
         // SAFETY: the range lies in the allocation just made, which nobody else has.
         unsafe { context.note(Note::Granted { ptr: parts.ptr, bytes, stream: held.raw(), tag }) };
@@ -119,9 +111,9 @@ impl DeviceMemoryResource for DirectMemory {
         };
         // SAFETY: the block is this leaf's and is consumed here.
         unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
-        let (base, granted) = (block.base(), block.granted().get());
-        if let Err(error) = self.give_back(base, granted) {
-            self.stuck.keep(context, (base, granted), error);
+        let mut allocation = (block.base(), block.granted().get());
+        if let Err(error) = self.give_back(&mut allocation) {
+            self.failed.keep(context, allocation, error);
         }
         Ok(())
     }
@@ -133,7 +125,7 @@ impl DeviceMemoryResource for DirectMemory {
 
 impl Drop for DirectMemory {
     fn drop(&mut self) {
-        self.stuck.leave(&self.context, free, |&(_, granted)| granted);
+        self.failed.leave(&self.context, free, |&(_, granted)| granted);
     }
 }
 

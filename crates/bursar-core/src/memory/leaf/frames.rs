@@ -1,20 +1,20 @@
-//! Physical memory for a pool to map.
+//! The leaf that makes physical memory for a pool to map.
 #![allow(unsafe_code)]
 
-use super::stuck::Stuck;
+use super::failed_frees::FailedFrees;
+use super::totals::Totals;
 use crate::{
     Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, Holder, OwnerId,
     RefusedFrame, Result,
 };
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The size slabs are rounded up to where a device cannot map pages.
 const SLAB_GRANULARITY: Bytes = Bytes::mib(2);
 
-/// Frames of one device: one physical handle each, or one slab where the device cannot map pages.
+/// A source of frames of one device: one physical handle each, or one slab where the device cannot map pages.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceContext, FrameSource, Holder, leaf::DeviceFrames};
@@ -30,20 +30,19 @@ const SLAB_GRANULARITY: Bytes = Bytes::mib(2);
 /// ```
 pub struct DeviceFrames {
     context: Arc<DeviceContext>,
-    books: Arc<Books>,
-    stuck: Stuck<(FrameKind, u64)>,
+    issued: Arc<IssuedFrames>,
+    failed: FailedFrees<(FrameKind, u64)>,
 }
 
-/// What a source has given out and got back, for as long as any of its frames is out.
+/// The totals of one source's frames, kept for as long as somebody may release one of them.
 #[derive(Debug)]
-struct Books {
+struct IssuedFrames {
     owner: OwnerId,
-    granted: AtomicU64,
-    released: AtomicU64,
+    totals: Totals,
 }
 
-impl Books {
-    /// The frame, unless it is of another source.
+impl IssuedFrames {
+    /// Returns the frame, unless it is of another source.
     fn check(&self, frame: Frame) -> Result<Frame, RefusedFrame> {
         if frame.owner() == self.owner {
             return Ok(frame);
@@ -54,12 +53,12 @@ impl Books {
 
     fn give_back(&self, context: &DeviceContext, frame: &mut (FrameKind, u64)) -> Result<Bytes, DriverError> {
         let bytes = free(context, frame)?;
-        self.released.fetch_add(bytes.get(), Ordering::Release);
+        self.totals.release(bytes);
         Ok(bytes)
     }
 }
 
-impl FrameRelease for Books {
+impl FrameRelease for IssuedFrames {
     fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame> {
         let frame = self.check(frame)?;
         match self.give_back(context, &mut (frame.kind(), frame.bytes().get())) {
@@ -69,7 +68,7 @@ impl FrameRelease for Books {
     }
 }
 
-/// Gives the driver back what a frame was made of.
+/// Gives the memory of a frame back to the driver and returns its size.
 fn free(context: &DeviceContext, &mut (kind, bytes): &mut (FrameKind, u64)) -> Result<Bytes, DriverError> {
     let (driver, device) = (context.driver(), context.device());
     match kind {
@@ -82,10 +81,10 @@ fn free(context: &DeviceContext, &mut (kind, bytes): &mut (FrameKind, u64)) -> R
 }
 
 impl DeviceFrames {
-    /// Frames of the context's device.
+    /// Makes a source of frames of the context's device.
     pub fn new(context: Arc<DeviceContext>) -> Self {
-        let books = Books { owner: OwnerId::unique(), granted: AtomicU64::new(0), released: AtomicU64::new(0) };
-        Self { context, books: Arc::new(books), stuck: Stuck::default() }
+        let issued = Arc::new(IssuedFrames { owner: OwnerId::unique(), totals: Totals::default() });
+        Self { context, issued, failed: FailedFrees::default() }
     }
 
     fn make(&self, bytes: Bytes) -> Result<FrameKind, DriverError> {
@@ -104,17 +103,16 @@ impl Holder for DeviceFrames {
     }
 
     fn bytes_outstanding(&self) -> Bytes {
-        let released = self.released_total();
-        Bytes(self.books.granted.load(Ordering::Acquire).wrapping_sub(released))
+        self.issued.totals.outstanding()
     }
 
     fn released_total(&self) -> u64 {
-        self.books.released.load(Ordering::Acquire)
+        self.issued.totals.released()
     }
 
     fn reap(&self) -> Result<Bytes> {
         self.context.fault().check()?;
-        self.stuck.retry(&self.context, |frame| self.books.give_back(&self.context, frame))
+        self.failed.retry(&self.context, |frame| self.issued.give_back(&self.context, frame))
     }
 
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
@@ -142,28 +140,28 @@ impl FrameSource for DeviceFrames {
         self.context.fault().check()?;
         let made = self.context.ask_for_memory(|| self.make(granted));
         let kind = made.map_err(|error| self.context.allocation_failed(error, granted))?;
-        self.books.granted.fetch_add(granted.get(), Ordering::Release);
+        self.issued.totals.grant(granted);
         // SAFETY: a fresh physical handle or slab, given out with this token alone.
-        Ok(unsafe { Frame::from_parts(kind, granted, self.context.device(), self.books.owner) })
+        Ok(unsafe { Frame::from_parts(kind, granted, self.context.device(), self.issued.owner) })
     }
 
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
-        let frame = self.books.check(frame)?;
+        let frame = self.issued.check(frame)?;
         let mut frame = (frame.kind(), frame.bytes().get());
-        if let Err(error) = self.books.give_back(&self.context, &mut frame) {
-            self.stuck.keep(&self.context, frame, error);
+        if let Err(error) = self.issued.give_back(&self.context, &mut frame) {
+            self.failed.keep(&self.context, frame, error);
         }
         Ok(())
     }
 
     fn release(&self) -> Arc<dyn FrameRelease> {
-        self.books.clone()
+        self.issued.clone()
     }
 }
 
 impl Drop for DeviceFrames {
     fn drop(&mut self) {
-        self.stuck.leave(&self.context, free, |&(_, bytes)| bytes);
+        self.failed.leave(&self.context, free, |&(_, bytes)| bytes);
     }
 }
 

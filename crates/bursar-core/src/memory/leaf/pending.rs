@@ -1,4 +1,4 @@
-//! How a stream-ordered leaf learns which frees have completed.
+//! Frees of a stream-ordered leaf that may not have run yet, and how the leaf learns that they have.
 //!
 //! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has run).
 //! Whoever wants to know takes the retired total, asks the driver whether the stream has run dry, and if so moves the
@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How many frees a stream sees before its progress is looked at: at most one event for so many, half of what is promised,
-/// since drivers serialise threads.
+/// The number of frees on a stream before its progress is looked at: at most one event for so many, half of what is
+/// promised, since drivers serialise threads.
 pub(super) const FREES_PER_MARK: u32 = 64;
 
-/// A counter that every thread writes, on lines of its own: what is only read beside it stays in every core's cache.
+/// A counter that every thread writes, on cache lines of its own: what is only read beside it stays in every core's cache.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Contended(pub(super) AtomicU64);
@@ -39,7 +39,7 @@ struct Lane {
     completing: Mutex<()>,
 }
 
-/// What was pending on a stream when it was forgotten, and what tells when it is done.
+/// The bytes that were pending on a stream when it ended, and the sign that they have completed.
 #[derive(Clone, Copy, Debug)]
 struct Orphan {
     bytes: u64,
@@ -50,7 +50,7 @@ struct Orphan {
 enum Sign {
     /// An event that was recorded on the stream.
     Event(RawEvent),
-    /// None could be: one will be recorded on the heir of the stream, once there is an order between them.
+    /// No event could be recorded: one will be recorded on the heir of the stream, once there is an order between them.
     Heir(Stream),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Pending {
     lanes: Box<[Lane]>,
     lanes_used: AtomicUsize,
     orphans: Mutex<Vec<Orphan>>,
-    /// How many there are, those being asked about included.
+    /// The number of orphans, those being asked about included.
     orphan_count: AtomicUsize,
     released: Contended,
 }
@@ -80,12 +80,12 @@ impl Pending {
         }
     }
 
-    /// Everything that ever completed, in bytes.
+    /// Returns everything that ever completed, in bytes.
     pub(super) fn released(&self) -> u64 {
         self.released.0.load(Ordering::Acquire)
     }
 
-    /// What was freed and is not known to have completed.
+    /// Returns what was freed and is not known to have completed.
     pub(super) fn bytes(&self) -> Bytes {
         let on_streams = self.lanes[..self.lanes_used.load(Ordering::Relaxed)].iter().map(|lane| {
             let completed = lane.completed.load(Ordering::Acquire);
@@ -146,8 +146,8 @@ impl Pending {
         }
     }
 
-    /// Looks how far every stream has come; answers how many bytes were found complete, by anyone. A stream that cannot be
-    /// asked does not keep the others from being asked.
+    /// Looks how far every stream has come and returns how many bytes were found complete meanwhile, by any thread. A
+    /// stream that cannot be asked does not keep the others from being asked.
     pub(super) fn reap(&self, context: &DeviceContext) -> Result<Bytes, DriverError> {
         let before = self.released();
         let mut outcome = Ok(());
@@ -202,7 +202,7 @@ impl Pending {
         outcome
     }
 
-    /// The places of streams with frees that are not known to have run.
+    /// Returns the slots of streams with frees that are not known to have run.
     pub(super) fn busy(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.lanes_used.load(Ordering::Relaxed)).filter(|&slot| {
             let lane = &self.lanes[slot];
@@ -210,12 +210,12 @@ impl Pending {
         })
     }
 
-    /// Whether anything waits for the event of a stream that was forgotten.
+    /// Returns whether anything is pending on a stream that has ended.
     pub(super) fn has_orphans(&self) -> bool {
         self.orphan_count.load(Ordering::Acquire) > 0
     }
 
-    /// Waits for everything that was freed before, on streams and on those that were forgotten.
+    /// Waits for everything that was freed before, on live streams and on those that have ended.
     pub(super) fn wait(&self, context: &DeviceContext) -> Result<(), DriverError> {
         for slot in self.busy() {
             if let Some(held) = context.hold_slot(slot) {
@@ -230,7 +230,7 @@ impl Pending {
         waited
     }
 
-    /// Puts what is pending on a stream that nobody uses any more behind an event of its own, so that the stream may go.
+    /// Puts what is pending on a stream that ends behind an event of its own, so that the stream may be destroyed.
     pub(super) fn stream_ends(&self, context: &DeviceContext, stream: Stream, raw: RawStream) {
         let lane = &self.lanes[stream.slot()];
         let upto = lane.retired.load(Ordering::Acquire);
@@ -253,7 +253,7 @@ impl Pending {
         locked(&self.orphans).push(Orphan { bytes, sign });
     }
 
-    /// Gives every event back; for the leaf's own end.
+    /// Gives every event back, when the leaf is dropped.
     pub(super) fn give_events_back(&self, context: &DeviceContext) {
         for lane in &self.lanes {
             locked(&lane.marks).drain(..).for_each(|mark| give_event(context, mark.event));
@@ -263,7 +263,8 @@ impl Pending {
 }
 
 impl Orphan {
-    /// The event that tells, made where there is none yet; `None` while nothing is ordered after the stream.
+    /// Returns the event that shows completion, recorded now where there was none; `None` while nothing is ordered after the
+    /// stream.
     fn event(&mut self, context: &DeviceContext) -> Result<Option<RawEvent>, DriverError> {
         let stream = match self.sign {
             Sign::Event(event) => return Ok(Some(event)),
@@ -303,7 +304,7 @@ fn give_event(context: &DeviceContext, event: RawEvent) {
     unsafe { context.give_event(event) };
 }
 
-/// Whether running total `a` is further than `b`; both only grow, modulo 2⁶⁴.
+/// Returns whether running total `a` is further than `b`; both only grow, modulo 2⁶⁴.
 fn is_after(a: u64, b: u64) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }

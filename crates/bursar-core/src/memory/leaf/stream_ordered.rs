@@ -1,8 +1,8 @@
-//! The driver's own stream-ordered pool.
+//! The leaf over the driver's own stream-ordered pool.
 #![allow(unsafe_code)]
 
+use super::failed_frees::FailedFrees;
 use super::pending::{Contended, Pending};
-use super::stuck::Stuck;
 use crate::stream::Held;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
@@ -34,23 +34,23 @@ pub struct AsyncMemory {
     owner: OwnerId,
     granted: Contended,
     pending: Pending,
-    stuck: Stuck<StuckFree>,
+    failed: FailedFrees<FailedFree>,
 }
 
 /// A free that was not submitted.
 #[derive(Clone, Copy, Debug)]
-struct StuckFree {
+struct FailedFree {
     base: DevicePtr,
     granted: u64,
     /// The stream it is to follow, and the block's own, which that is to come after.
     stream: Stream,
     home: Stream,
-    /// The block, where a driver that listens has not been told of the free.
+    /// The address of the block, where a driver that listens has not been told of the free.
     untold: Option<DevicePtr>,
 }
 
-impl StuckFree {
-    /// Submits the free to a stream that comes after both; returns which.
+impl FailedFree {
+    /// Submits the free to a stream that comes after both and returns that stream.
     fn submit<'a>(&mut self, context: &'a DeviceContext) -> Result<(Stream, Held<'a>), DriverError> {
         let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold(stream)?)));
         let invalid = DriverError::new("free_async", context.device(), Status::InvalidHandle);
@@ -74,21 +74,21 @@ impl StuckFree {
 }
 
 impl AsyncMemory {
-    /// Memory of the context's device.
+    /// Makes memory of the context's device.
     pub fn new(context: Arc<DeviceContext>) -> Arc<Self> {
         let memory = Arc::new(Self {
             context,
             owner: OwnerId::unique(),
             granted: Contended::default(),
             pending: Pending::new(),
-            stuck: Stuck::default(),
+            failed: FailedFrees::default(),
         });
         let member: Weak<Self> = Arc::downgrade(&memory);
         memory.context.join(member);
         memory
     }
 
-    fn give_back(&self, free: &mut StuckFree) -> Result<(), DriverError> {
+    fn give_back(&self, free: &mut FailedFree) -> Result<(), DriverError> {
         let (stream, held) = free.submit(&self.context)?;
         self.pending.retire(&self.context, stream, held.raw(), free.granted);
         Ok(())
@@ -98,10 +98,10 @@ impl AsyncMemory {
     #[cold]
     fn keep(&self, block: &DeviceBlock, stream: Stream, untold: Option<DevicePtr>, error: DriverError) {
         let (base, granted, home) = (block.base(), block.granted().get(), block.stream());
-        self.stuck.keep(&self.context, StuckFree { base, granted, stream, home, untold }, error);
+        self.failed.keep(&self.context, FailedFree { base, granted, stream, home, untold }, error);
     }
 
-    /// Keeps a free that the driver could not order. Whatever else is wrong with one is its caller's business.
+    /// Keeps a free that the driver could not order. A free that is wrong in any other way goes back to its caller.
     #[cold]
     fn keep_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
         match self.context.failed_order(&error, stream) {
@@ -113,7 +113,7 @@ impl AsyncMemory {
         }
     }
 
-    /// Holds the stream of a free, which comes after the block's own, where it was allocated.
+    /// Holds the stream of a free, ordered after the stream that the block was allocated on.
     #[inline]
     fn hold_ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
         if block.stream() != stream {
@@ -129,8 +129,8 @@ impl AsyncMemory {
         Ok(())
     }
 
-    fn retry_stuck(&self) -> Result<Bytes> {
-        self.stuck.retry(&self.context, |free| self.give_back(free).map(|()| Bytes::ZERO))
+    fn retry_failed(&self) -> Result<Bytes> {
+        self.failed.retry(&self.context, |free| self.give_back(free).map(|()| Bytes::ZERO))
     }
 
     fn is_quiet(&self) -> bool {
@@ -156,7 +156,7 @@ impl Holder for AsyncMemory {
     fn reap(&self) -> Result<Bytes> {
         let context = &self.context;
         context.fault().check()?;
-        let retried = self.retry_stuck();
+        let retried = self.retry_failed();
         let found = self.pending.reap(context).map_err(|error| context.failed(error))?;
         if found > Bytes::ZERO {
             context.sink().emit(&Record { granted: found, ..Record::new(Action::Reap, context.device()) });
@@ -185,7 +185,7 @@ impl Holder for AsyncMemory {
     }
 }
 
-/// How long a bounded wait sleeps between two looks.
+/// The pause between two looks of a bounded wait.
 const POLL: Duration = Duration::from_micros(50);
 
 #[deny(clippy::missing_trait_methods)]
@@ -236,9 +236,9 @@ impl DeviceMemoryResource for AsyncMemory {
 }
 
 impl Member for AsyncMemory {
-    /// Submits the frees that failed. What they give back is the driver's when their streams have passed them.
+    /// Submits the frees that failed. Their memory is the driver's once their streams have passed them.
     fn trim(&self) -> Bytes {
-        if let Err(Error::Driver(error)) = self.retry_stuck() {
+        if let Err(Error::Driver(error)) = self.retry_failed() {
             self.context.fault().record(error);
         }
         Bytes::ZERO
@@ -255,8 +255,8 @@ impl Member for AsyncMemory {
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
-        let submit = |context: &DeviceContext, free: &mut StuckFree| free.submit(context).map(|_| Bytes(free.granted));
-        self.stuck.leave(&self.context, submit, |free| free.granted);
+        let submit = |context: &DeviceContext, free: &mut FailedFree| free.submit(context).map(|_| Bytes(free.granted));
+        self.failed.leave(&self.context, submit, |free| free.granted);
         self.pending.give_events_back(&self.context);
     }
 }

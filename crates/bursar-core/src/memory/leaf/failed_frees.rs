@@ -1,4 +1,7 @@
 //! Frees that the driver failed: kept, counted, and tried again.
+//!
+//! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes back.
+//! A failure of the driver is recorded in the context's fault, so that the device's next fallible call reports it.
 
 use crate::{Bytes, DeviceContext, DriverError, Remains, Result};
 use std::collections::VecDeque;
@@ -7,31 +10,31 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What could not be given back yet.
+/// A list of frees that the driver failed.
 #[derive(Debug)]
-pub(super) struct Stuck<T> {
-    /// How many there are, those being tried included.
+pub(super) struct FailedFrees<T> {
+    /// The number of them, those being tried included.
     count: AtomicUsize,
     items: Mutex<VecDeque<T>>,
 }
 
-impl<T> Default for Stuck<T> {
+impl<T> Default for FailedFrees<T> {
     fn default() -> Self {
         Self { count: AtomicUsize::new(0), items: Mutex::default() }
     }
 }
 
-/// Tries a free once more; returns how many bytes of the device's memory that gives back.
+/// A function that tries a free once more and returns how many bytes of the device's memory that gives back.
 pub(super) type Free<T> = fn(&DeviceContext, &mut T) -> Result<Bytes, DriverError>;
 
-/// What was still stuck when its leaf was dropped.
-struct Left<T> {
+/// The frees that were still failing when their leaf was dropped.
+struct LeftFrees<T> {
     items: Vec<T>,
     free: Free<T>,
     bytes: fn(&T) -> u64,
 }
 
-impl<T: Send> Remains for Left<T> {
+impl<T: Send> Remains for LeftFrees<T> {
     fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
         let mut given = Bytes::ZERO;
         self.items.retain_mut(|item| match (self.free)(context, item) {
@@ -56,23 +59,23 @@ impl<T: Send> Remains for Left<T> {
     }
 }
 
-impl<T> fmt::Debug for Left<T> {
+impl<T> fmt::Debug for LeftFrees<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Left").field("frees", &self.items.len()).finish_non_exhaustive()
+        f.debug_struct("LeftFrees").field("frees", &self.items.len()).finish_non_exhaustive()
     }
 }
 
-impl<T: Send + 'static> Stuck<T> {
-    /// Tries everything once more and leaves the rest to the context, at the leaf's own end.
+impl<T: Send + 'static> FailedFrees<T> {
+    /// Tries every free once more and leaves the rest to the context, when the leaf is dropped.
     pub(super) fn leave(&mut self, context: &DeviceContext, free: Free<T>, bytes: fn(&T) -> u64) {
         let items = std::mem::take(self.items.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let mut left = Left { items: items.into(), free, bytes };
+        let mut left = LeftFrees { items: items.into(), free, bytes };
         left.give_back(context, Duration::ZERO);
         context.leave(left);
     }
 }
 
-impl<T> Stuck<T> {
+impl<T> FailedFrees<T> {
     /// Keeps `item`, whose free failed with `error`, and has the device report that.
     #[cold]
     pub(super) fn keep(&self, context: &DeviceContext, item: T, error: DriverError) {
@@ -90,8 +93,8 @@ impl<T> Stuck<T> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries each free that is stuck once more; those that fail again stay, and the first failure is the answer.
-    /// `free` answers how many bytes are released.
+    /// Tries each of them once more and returns how many bytes were released, as `free` counts them. Those that fail again
+    /// stay, and the first failure is the error.
     #[inline]
     pub(super) fn retry(
         &self,
