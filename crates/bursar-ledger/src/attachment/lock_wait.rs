@@ -1,4 +1,4 @@
-//! How long a call waits for the lock of a ledger, and the errors of those who do not get it or find the file damaged.
+//! Waiting for the lock of a ledger, and the errors of calls that do not get it or find the file damaged.
 
 use super::{Attachment, name_of, path_of};
 use crate::LedgerError;
@@ -15,7 +15,7 @@ const POLL_PART: u32 = 1000;
 /// The time a call waits for the lock. A lock that is free is taken in any case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LockWait {
-    /// The caller set no deadline: the wait ends when a living owner keeps the lock for so long that it must be
+    /// The caller set no deadline: the wait ends when a living owner keeps the lock for so long that it is most likely
     /// stopped.
     Usual,
     /// The wait ends at this moment, whoever has the lock.
@@ -95,8 +95,8 @@ impl From<Error> for TryError {
 }
 
 impl From<TryError> for Error {
-    fn from(unqueued: TryError) -> Self {
-        match unqueued {
+    fn from(error: TryError) -> Self {
+        match error {
             TryError::LockUnavailable(error) => error.into(),
             TryError::Failed(error) => error,
         }

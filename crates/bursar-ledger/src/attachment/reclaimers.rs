@@ -73,9 +73,9 @@ impl Reclaimers {
     /// Returns the bytes that pools of this process hold without using them, according to their callbacks.
     pub(crate) fn cached(&self) -> Bytes {
         let callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let told =
+        let sizes =
             callbacks.iter().filter_map(|(_, cached)| self.catch_panic("a callback for what is cached", || cached()));
-        told.fold(Bytes::ZERO, Bytes::saturating_add)
+        sizes.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     /// Runs a function of the program. If it panics, the panic is logged, the first one is remembered, and `None` is

@@ -145,13 +145,13 @@ impl Words for MappedWords {
     }
     #[inline(always)]
     fn update(&self, at: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
-        let slot = self.map.word(at);
-        let mut word = slot.load(Ordering::Acquire);
+        let cell = self.map.word(at);
+        let mut word = cell.load(Ordering::Acquire);
         loop {
             #[cfg(test)]
             self.process.kernel().before_write();
             let Some(new) = change(word) else { return false };
-            match slot.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
+            match cell.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return true,
                 Err(seen) => word = seen,
             }
@@ -159,12 +159,12 @@ impl Words for MappedWords {
     }
     #[inline(always)]
     fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
-        let slot = self.map.word(at);
-        let word = slot.load(Ordering::Acquire);
+        let cell = self.map.word(at);
+        let word = cell.load(Ordering::Acquire);
         #[cfg(test)]
         self.process.kernel().before_write();
         let new = change(word);
-        new.is_some_and(|new| slot.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+        new.is_some_and(|new| cell.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
     }
     fn fetch_add(&self, at: usize, value: u64) -> u64 {
         #[cfg(test)]

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) type Pid = u32;
 
 /// A hook that runs before everything a process does that others can see.
-pub(crate) type Meanwhile = Rc<dyn Fn(Pid, Moment)>;
+pub(crate) type Hook = Rc<dyn Fn(Pid, Moment)>;
 
 /// A moment at which something else can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) enum Moment {
 struct KillMarker;
 
 thread_local! {
-    static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
     /// True while the remains of a dead process are being dropped.
     static DISCARDING: Cell<bool> = const { Cell::new(false) };
 }
@@ -73,20 +73,20 @@ impl World {
     }
 
     /// Sets the hook that runs before every call from here on, in this thread.
-    pub(crate) fn ask(meanwhile: Option<Meanwhile>) {
-        MEANWHILE.set(meanwhile);
+    pub(crate) fn set_hook(hook: Option<Hook>) {
+        HOOK.set(hook);
     }
 
     /// Runs the hook, then returns whether the process is still alive. One that was killed meanwhile ends here by a
     /// panic, unless it is being discarded already.
     fn reach(&self, pid: Pid, moment: Moment) -> bool {
-        let buried = DISCARDING.get() || std::thread::panicking();
-        let meanwhile = MEANWHILE.with_borrow(Clone::clone).filter(|_| !buried);
-        if let Some(meanwhile) = meanwhile {
-            meanwhile(pid, moment);
+        let discarding = DISCARDING.get() || std::thread::panicking();
+        let hook = HOOK.with_borrow(Clone::clone).filter(|_| !discarding);
+        if let Some(hook) = hook {
+            hook(pid, moment);
         }
         let lives = self.is_alive(pid);
-        if !lives && !buried {
+        if !lives && !discarding {
             panic_any((KillMarker, self.snapshot()));
         }
         lives
