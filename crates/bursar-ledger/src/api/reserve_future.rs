@@ -1,4 +1,4 @@
-//! Waiting for one's turn without a thread of one's own.
+//! The future that waits for a reservation.
 
 use super::reserve::Request;
 use super::{Ledger, Priority, Reservation, Tenant};
@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// A reservation whose turn will come. It joins the queue when it is first polled, needs no runtime, and leaves the queue
-/// when it is dropped.
+/// A future that resolves to a reservation when its turn comes. It joins the queue when it is first polled, needs no
+/// runtime, and leaves the queue when it is dropped.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -39,7 +39,7 @@ pub struct ReserveFuture {
     bytes: Bytes,
     priority: Priority,
     entry: Option<QueueEntry>,
-    /// Which taking of the lock was in the way, and since when.
+    /// The acquisition of the lock that was in the way, and since when.
     stuck: Option<(u64, Instant)>,
 }
 
@@ -56,7 +56,7 @@ impl ReserveFuture {
         self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, wait)
     }
 
-    /// Goes on as far as it can without waiting for anybody.
+    /// Goes on as far as it can without blocking.
     fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, TryError> {
         let attachment = &self.ledger.attachment;
         attachment.check_usable()?;
@@ -64,7 +64,7 @@ impl ReserveFuture {
             Some(entry) => entry,
             None => *self.entry.insert(self.join()?),
         };
-        // Entered before looking, so that a grant in between wakes it.
+        // Registered before the state is read, so that a grant in between wakes it.
         attachment.wakeups.register(entry, context.waker(), self.ledger.probe.as_ref(), &attachment.book);
         if !attachment.book.has_left_queue(entry) {
             return Ok(None);

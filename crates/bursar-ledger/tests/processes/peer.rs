@@ -1,4 +1,4 @@
-//! Another process that does what it is told, line by line.
+//! Another process, which executes commands that it reads line by line.
 
 use bursar_core::{Account, Bytes, DeviceUuid};
 use bursar_ledger::{
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The variable that makes this program one of the others.
+/// The variable that makes this program one of the other processes.
 pub(crate) const ROLE: &str = "BURSAR_LEDGER_TEST_ROLE";
 pub(crate) const TOTAL: Bytes = Bytes(1000);
 
@@ -55,22 +55,22 @@ pub(crate) fn myself() -> Command {
     Command::new(std::env::current_exe().unwrap())
 }
 
-/// The other end of a puppet's strings. It is killed when dropped.
-pub(crate) struct Puppet {
+/// Another process. It is killed when this is dropped.
+pub(crate) struct Peer {
     pub(crate) child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    commands: ChildStdin,
+    replies: BufReader<ChildStdout>,
 }
 
-impl Puppet {
-    /// One that has opened the ledger in `folder`.
+impl Peer {
+    /// Starts a process and has it open the ledger in `folder`.
     pub(crate) fn new(folder: &Folder) -> Self {
-        let mut puppet = Self::idle();
-        assert_eq!(puppet.order(&format!("open {}", folder.path().display())), "ok");
-        puppet
+        let mut peer = Self::idle();
+        assert_eq!(peer.command(&format!("open {}", folder.path().display())), "ok");
+        peer
     }
 
-    /// One that has opened nothing.
+    /// Starts a process that has opened nothing.
     pub(crate) fn idle() -> Self {
         Self::started(myself())
     }
@@ -80,28 +80,28 @@ impl Puppet {
         Self::commanded(command)
     }
 
-    /// One whose role is set already.
+    /// Starts a process by a command whose role is set already.
     pub(crate) fn commanded(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (orders, answers) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, orders, answers }
+        let (commands, replies) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, commands, replies }
     }
 
-    /// Gives an order without waiting for the answer.
-    pub(crate) fn begin(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").unwrap();
+    /// Sends a command without waiting for the reply.
+    pub(crate) fn send(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
     }
 
-    pub(crate) fn answer(&mut self) -> String {
+    pub(crate) fn reply(&mut self) -> String {
         let mut line = String::new();
-        self.answers.read_line(&mut line).unwrap();
+        self.replies.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
-    pub(crate) fn order(&mut self, order: &str) -> String {
-        self.begin(order);
-        self.answer()
+    pub(crate) fn command(&mut self, command: &str) -> String {
+        self.send(command);
+        self.reply()
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -118,7 +118,7 @@ impl Puppet {
     }
 }
 
-impl Drop for Puppet {
+impl Drop for Peer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -126,7 +126,7 @@ impl Drop for Puppet {
 }
 
 #[derive(Default)]
-struct Props {
+struct Handles {
     ledger: Option<Ledger>,
     tenant: Option<Tenant>,
     account: Option<LedgerAccount>,
@@ -136,28 +136,28 @@ struct Props {
     panics: Option<Reclaimer>,
 }
 
-/// What the other process does until its orders end.
+/// The main function of the other process: executes commands until there are no more.
 pub(crate) fn play() {
-    let mut props = Props::default();
+    let mut handles = Handles::default();
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = obey(&mut props, &words).unwrap_or_else(|error| format!("error {error}"));
-        #[allow(clippy::print_stdout, reason = "this is how it answers")]
+        let reply = execute(&mut handles, &words).unwrap_or_else(|error| format!("error {error}"));
+        #[allow(clippy::print_stdout, reason = "this is how it replies")]
         {
-            println!("{answer}");
+            println!("{reply}");
         }
     }
 }
 
-fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
+fn execute(handles: &mut Handles, words: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
     let bytes = Bytes(number(1));
     if words[0] == "open" {
         let ledger = Ledger::open_in(Path::new(words[1]), &subject())?;
-        props.tenant = Some(ledger.tenant("")?);
-        props.account = Some(ledger.account()?);
-        props.ledger = Some(ledger);
+        handles.tenant = Some(ledger.tenant("")?);
+        handles.account = Some(ledger.account()?);
+        handles.ledger = Some(ledger);
         return Ok("ok".into());
     }
     if words[0] == "files" {
@@ -168,16 +168,16 @@ fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error:
         return Ok("ok".into());
     }
     if words[0] == "draw" {
-        props.reservations.push(Reservation::from_token(words[1])?);
+        handles.reservations.push(Reservation::from_token(words[1])?);
         return Ok("ok".into());
     }
-    let (ledger, account) = (props.ledger.as_ref().unwrap(), props.account.as_ref().unwrap());
-    let tenant = props.tenant.as_ref().unwrap();
+    let (ledger, account) = (handles.ledger.as_ref().unwrap(), handles.account.as_ref().unwrap());
+    let tenant = handles.tenant.as_ref().unwrap();
     match words[0] {
         "tenant" => {
             let tenant = ledger.tenant(words[1])?;
-            props.account = Some(tenant.account()?);
-            props.tenant = Some(tenant);
+            handles.account = Some(tenant.account()?);
+            handles.tenant = Some(tenant);
         }
         "open-accounts" => {
             for _ in 0..number(1) {
@@ -189,23 +189,23 @@ fn obey(props: &mut Props, words: &[&str]) -> Result<String, Box<dyn std::error:
         }
         "charge" => account.charge(bytes)?,
         "release" => account.release(bytes),
-        "reserve" => props.reservations.push(tenant.reserve(bytes)?),
+        "reserve" => handles.reservations.push(tenant.reserve(bytes)?),
         "within" => {
             let (deadline, priority) = (Duration::from_millis(number(2)), Priority(number(3) as u8));
-            props.reservations.push(tenant.reserve_within(bytes, deadline, priority)?);
+            handles.reservations.push(tenant.reserve_within(bytes, deadline, priority)?);
         }
-        "drop" => drop(props.reservations.pop()),
-        "draw-charge" => props.reservations.last().ok_or("nothing is reserved")?.charge(bytes)?,
+        "drop" => drop(handles.reservations.pop()),
+        "draw-charge" => handles.reservations.last().ok_or("nothing is reserved")?.charge(bytes)?,
         "delegate" => {
-            let delegation = props.reservations.pop().ok_or("nothing is reserved")?.delegate()?;
+            let delegation = handles.reservations.pop().ok_or("nothing is reserved")?.delegate()?;
             let token = delegation.token();
-            props.delegations.push(delegation);
+            handles.delegations.push(delegation);
             return Ok(token);
         }
-        "panic-when-asked" => props.panics = Some(ledger.on_reclaim(|_| panic!("as it was told"))),
+        "panic-when-asked" => handles.panics = Some(ledger.on_reclaim(|_| panic!("as it was told"))),
         "give-back-when-asked" => {
             let held = Arc::new(Mutex::new((account.clone(), bytes)));
-            props.reclaimer = Some(ledger.on_reclaim(move |wanted| {
+            handles.reclaimer = Some(ledger.on_reclaim(move |wanted| {
                 let mut held = held.lock().unwrap();
                 let given = wanted.min(held.1);
                 held.1 = held.1.saturating_sub(given);
