@@ -4,7 +4,7 @@
 
 mod rig;
 
-use bursar_host::{HostError, PinnedKind, Pinning};
+use bursar_host::{HostError, PinRequest, PinnedKind};
 use bursar_sim::Random;
 use rig::{Call, Latch, Rig};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ fn rounds() -> u32 {
 /// A request that gives itself up at the nth moment: one before and one after each call of kernel, driver and account.
 #[derive(Clone, Default)]
 struct Moments {
-    request: Arc<Mutex<Option<Pinning>>>,
+    request: Arc<Mutex<Option<PinRequest>>>,
     /// The moment at which the next request gives itself up.
     next: Arc<AtomicU32>,
     /// That of the request in hand, and how many it has had.

@@ -1,7 +1,9 @@
 //! A buffer of a pool, to be waited for.
 
-use super::{Shelf, class};
-use crate::workers::Making;
+use super::class;
+use crate::cache::PieceCache;
+use crate::memory::Slab;
+use crate::workers::PendingSlab;
 use crate::{HostError, PinnedBuffer};
 use std::fmt;
 use std::future::Future;
@@ -24,24 +26,24 @@ use std::task::{Context, Poll};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a request is given up when this is dropped"]
-pub struct Getting {
+pub struct GetRequest {
     state: State,
 }
 
 enum State {
     Hit(PinnedBuffer),
-    Growing { making: Making, shelf: Arc<Shelf>, len: usize },
+    Growing { pending: PendingSlab, cache: Arc<PieceCache>, len: usize },
     Refused(HostError),
-    Over,
+    Taken,
 }
 
-impl Getting {
+impl GetRequest {
     pub(super) fn hit(buffer: PinnedBuffer) -> Self {
         Self { state: State::Hit(buffer) }
     }
 
-    pub(super) fn growing(making: Making, shelf: &Arc<Shelf>, len: usize) -> Self {
-        Self { state: State::Growing { making, shelf: shelf.clone(), len } }
+    pub(super) fn growing(pending: PendingSlab, cache: &Arc<PieceCache>, len: usize) -> Self {
+        Self { state: State::Growing { pending, cache: cache.clone(), len } }
     }
 
     pub(super) fn refused(error: HostError) -> Self {
@@ -52,39 +54,39 @@ impl Getting {
     pub fn wait(self) -> Result<PinnedBuffer, HostError> {
         match self.state {
             State::Hit(buffer) => Ok(buffer),
-            State::Growing { making, shelf, len } => stocked(&shelf, len, making.wait()?),
+            State::Growing { pending, cache, len } => insert_and_take(&cache, len, pending.wait()?),
             State::Refused(error) => Err(error),
-            State::Over => Err(HostError::GivenUp),
+            State::Taken => Err(HostError::GivenUp),
         }
     }
 }
 
 /// The first piece of a slab whose others are kept.
-fn stocked(shelf: &Arc<Shelf>, len: usize, slab: crate::sys::Slab) -> Result<PinnedBuffer, HostError> {
-    Shelf::stock(shelf, slab, class(len), Some(len)).ok_or(HostError::TooLarge { requested: len as u64 })
+fn insert_and_take(cache: &Arc<PieceCache>, len: usize, slab: Slab) -> Result<PinnedBuffer, HostError> {
+    PieceCache::insert_slab(cache, slab, class(len), Some(len)).ok_or(HostError::TooLarge { requested: len as u64 })
 }
 
-impl Future for Getting {
+impl Future for GetRequest {
     type Output = Result<PinnedBuffer, HostError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Growing { making, shelf, len } = &mut self.state {
-            let Poll::Ready(made) = making.poll(context) else { return Poll::Pending };
-            let answer = made.and_then(|slab| stocked(shelf, *len, slab));
-            self.state = State::Over;
+        if let State::Growing { pending, cache, len } = &mut self.state {
+            let Poll::Ready(made) = pending.poll(context) else { return Poll::Pending };
+            let answer = made.and_then(|slab| insert_and_take(cache, *len, slab));
+            self.state = State::Taken;
             return Poll::Ready(answer);
         }
-        Poll::Ready(Self { state: std::mem::replace(&mut self.state, State::Over) }.wait())
+        Poll::Ready(Self { state: std::mem::replace(&mut self.state, State::Taken) }.wait())
     }
 }
 
-impl fmt::Debug for Getting {
+impl fmt::Debug for GetRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Hit(_) => "Getting(Hit)",
-            State::Growing { .. } => "Getting(Growing)",
-            State::Refused(_) => "Getting(Refused)",
-            State::Over => "Getting(Over)",
+            State::Hit(_) => "GetRequest(Hit)",
+            State::Growing { .. } => "GetRequest(Growing)",
+            State::Refused(_) => "GetRequest(Refused)",
+            State::Taken => "GetRequest(Taken)",
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Giving pinned memory back takes as long as the device works, so a thread of its own does it.
 
-use crate::sys::Piece;
-use crate::worker::join;
+use crate::memory::Piece;
+use crate::thread::join;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -24,20 +24,20 @@ struct Shared {
 struct State {
     pieces: Vec<Piece>,
     /// How many batches were given, and how many of them are gone.
-    given: u64,
-    gone: u64,
+    submitted: u64,
+    released: u64,
     closed: bool,
 }
 
 impl Releaser {
     /// Takes pieces to be given back. Where no thread can be started, they are given back here.
-    pub(crate) fn give(&self, pieces: Vec<Piece>) {
+    pub(crate) fn submit(&self, pieces: Vec<Piece>) {
         if pieces.is_empty() || !self.has_thread() {
             return drop(pieces);
         }
         let mut state = self.shared.state();
         state.pieces.extend(pieces);
-        state.given += 1;
+        state.submitted += 1;
         drop(state);
         self.shared.changed.notify_all();
     }
@@ -54,8 +54,8 @@ impl Releaser {
     /// Waits until everything that was given before is gone.
     pub(crate) fn flush(&self) {
         let mut state = self.shared.state();
-        let upto = state.given;
-        while state.gone < upto {
+        let upto = state.submitted;
+        while state.released < upto {
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -70,13 +70,13 @@ impl Shared {
         let mut state = self.state();
         loop {
             if !state.pieces.is_empty() {
-                let (pieces, upto) = (std::mem::take(&mut state.pieces), state.given);
+                let (pieces, upto) = (std::mem::take(&mut state.pieces), state.submitted);
                 drop(state);
                 if catch_unwind(AssertUnwindSafe(|| drop(pieces))).is_err() {
                     tracing::error!("a driver panicked over memory that was given back");
                 }
                 state = self.state();
-                state.gone = upto;
+                state.released = upto;
                 self.changed.notify_all();
             } else if state.closed {
                 return;

@@ -51,7 +51,7 @@ impl Device {
             stream_priorities: OnceLock::new(),
             page_kind: OnceLock::new(),
         };
-        device.handle = device.outcome(api, api.device(id.0.cast_signed()));
+        device.handle = device.checked(api, api.device(id.0.cast_signed()));
         device
     }
 
@@ -70,8 +70,8 @@ impl Device {
 
     /// Turns what a call answered into what its caller sees, and remembers the first sticky error.
     #[inline]
-    pub(crate) fn outcome<T>(&self, api: &Api, answer: Result<T, Failure>) -> DriverResult<T> {
-        answer.map_err(|failure| self.failed(api, failure))
+    pub(crate) fn checked<T>(&self, api: &Api, result: Result<T, Failure>) -> DriverResult<T> {
+        result.map_err(|failure| self.failed(api, failure))
     }
 
     #[cold]
@@ -88,7 +88,7 @@ impl Device {
         let handle = self.handle()?;
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         if *opens == 0 {
-            let context = self.outcome(api, api.primary_retain(handle))?;
+            let context = self.checked(api, api.primary_retain(handle))?;
             self.primary.store(context, Ordering::Release);
         }
         *opens += 1;
@@ -108,7 +108,7 @@ impl Device {
         }
         self.primary.store(ptr::null_mut(), Ordering::Release);
         // SAFETY: retained by `open`; for the rest, the caller's own promise.
-        self.outcome(api, unsafe { api.primary_release(handle) })
+        self.checked(api, unsafe { api.primary_release(handle) })
     }
 
     #[cold]
@@ -128,13 +128,13 @@ impl Device {
     #[inline]
     pub(crate) fn submit<T>(&self, api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
         let context = self.opened()?;
-        self.outcome(api, within(api, context, call))
+        self.checked(api, within(api, context, call))
     }
 
     /// As [`submit`](Self::submit), for a call that finds its context by `stream`: where that is possible and the driver
     /// does not object, nothing is made current. A call to which it objects has done nothing.
     #[inline]
-    pub(crate) fn submit_to<T>(
+    pub(crate) fn submit_on_stream<T>(
         &self,
         api: &Api,
         stream: RawStream,
@@ -142,13 +142,13 @@ impl Device {
     ) -> DriverResult<T> {
         let context = self.opened()?;
         if conv::is_default_stream(stream) {
-            return self.outcome(api, within(api, context, call));
+            return self.checked(api, within(api, context, call));
         }
-        let answer = match call(api) {
+        let result = match call(api) {
             Err(failure) if failure.code == conv::INVALID_CONTEXT => within(api, context, call),
-            answer => answer,
+            result => result,
         };
-        self.outcome(api, answer)
+        self.checked(api, result)
     }
 
     /// Runs `call` with the primary context current and without regard to captures elsewhere. For everything that is not
@@ -158,33 +158,33 @@ impl Device {
     /// asking an event) fail on every thread and spoil the capture, unless their thread has said that it knows better.
     /// These calls concern no captured stream, so it does.
     #[inline]
-    pub(crate) fn ask<T>(&self, api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
+    pub(crate) fn call<T>(&self, api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
         self.submit(api, |api| relaxed(api, call))
     }
 
     /// As [`ask`](Self::ask), for a call that finds its context by `stream`.
     #[inline]
-    pub(crate) fn ask_of<T>(
+    pub(crate) fn call_on_stream<T>(
         &self,
         api: &Api,
         stream: RawStream,
         call: impl Fn(&Api) -> Result<T, Failure>,
     ) -> DriverResult<T> {
-        self.submit_to(api, stream, |api| relaxed(api, &call))
+        self.submit_on_stream(api, stream, |api| relaxed(api, &call))
     }
 
     /// As [`ask`](Self::ask), on a device that need not be open: the primary context is retained meanwhile, and made if
     /// nobody has made it yet.
-    pub(crate) fn ask_even_closed<T>(
+    pub(crate) fn call_even_closed<T>(
         &self,
         api: &Api,
         call: impl FnOnce(&Api) -> Result<T, Failure>,
     ) -> DriverResult<T> {
         self.open(api)?;
-        let answer = self.ask(api, call);
+        let result = self.call(api, call);
         // SAFETY: this undoes the open above: where it is the last, what `call` was answered holds nothing of the context.
         let closed = unsafe { self.close(api) };
-        answer.and_then(|value| closed.map(|()| value))
+        result.and_then(|value| closed.map(|()| value))
     }
 
     /// The least and the most urgent priority of a stream, asked for once.
@@ -192,7 +192,7 @@ impl Device {
         if let Some(&range) = self.stream_priorities.get() {
             return Ok(range);
         }
-        let range = self.ask_even_closed(api, Api::stream_priorities)?;
+        let range = self.call_even_closed(api, Api::stream_priorities)?;
         Ok(*self.stream_priorities.get_or_init(|| range))
     }
 
@@ -204,7 +204,7 @@ impl Device {
             return Ok(kind);
         }
         let handle = self.handle()?;
-        let rdma = self.outcome(api, api.device_attribute(RDMA, handle))? != 0;
+        let rdma = self.checked(api, api.device_attribute(RDMA, handle))? != 0;
         Ok(*self.page_kind.get_or_init(|| PageKind::of(handle, rdma)))
     }
 
@@ -223,7 +223,7 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
     }
     // SAFETY: the primary context of an open device.
     unsafe { api.set_current(context) }?;
-    let answer = call(api);
+    let result = call(api);
     // SAFETY: it was current on this thread until now.
     if unsafe { api.set_current(previous) }.is_err() {
         // Another thread has destroyed that context meanwhile. There is nothing to put back and nobody to tell, the call
@@ -231,7 +231,7 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
         // SAFETY: null is no context.
         let _ = unsafe { api.set_current(ptr::null_mut()) };
     }
-    answer
+    result
 }
 
 /// Runs `call` in the relaxed capture mode, and puts back the thread's own.
@@ -239,10 +239,10 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
 fn relaxed<T>(api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> Result<T, Failure> {
     const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
     let own = api.exchange_capture_mode(RELAXED)?;
-    let answer = call(api);
+    let result = call(api);
     if own != RELAXED {
         // A mode that the driver itself has given cannot be refused.
         let _ = api.exchange_capture_mode(own);
     }
-    answer
+    result
 }

@@ -1,9 +1,8 @@
 //! Pinned memory, and the pieces it is cut into.
 #![allow(unsafe_code)]
 
-use super::Region;
-use crate::charge::Charge;
-use crate::{PinnedKind, Placement};
+use super::{Charge, Placement};
+use crate::{PinnedKind, Region};
 use bursar_core::{Bytes, DeviceContext, DriverError, HostFlags};
 use std::fmt;
 use std::ptr::NonNull;
@@ -13,15 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// the device if the memory was registered, then to the kernel, then to the account.
 pub(crate) struct Slab {
     /// Nothing once it has gone.
-    remains: Option<Remains>,
+    backing: Option<Backing>,
     start: NonNull<u8>,
     bytes: usize,
     placement: Placement,
-    stranded: Arc<Stranded>,
+    stranded: Arc<StrandedSlabs>,
 }
 
 /// What is left to give back, in the order in which it is given back.
-struct Remains {
+struct Backing {
     context: Arc<DeviceContext>,
     start: NonNull<u8>,
     /// What was registered; what the driver allocated itself has none.
@@ -34,7 +33,7 @@ unsafe impl Send for Slab {}
 // SAFETY: nothing is read or written through a shared slab.
 unsafe impl Sync for Slab {}
 // SAFETY: as for a slab.
-unsafe impl Send for Remains {}
+unsafe impl Send for Backing {}
 
 impl Slab {
     /// Pins a region. On failure the region and the charge are given back.
@@ -42,7 +41,7 @@ impl Slab {
         context: &Arc<DeviceContext>,
         region: Region,
         charge: Charge,
-        stranded: &Arc<Stranded>,
+        stranded: &Arc<StrandedSlabs>,
     ) -> Result<Self, DriverError> {
         let (start, bytes, device) = (region.start(), region.len(), context.device());
         // SAFETY: the region is mapped, and stays so in `Remains` until it has been unregistered.
@@ -56,7 +55,7 @@ impl Slab {
         bytes: usize,
         kind: PinnedKind,
         charge: Charge,
-        stranded: &Arc<Stranded>,
+        stranded: &Arc<StrandedSlabs>,
     ) -> Result<Self, DriverError> {
         let flags = HostFlags { write_combined: kind == PinnedKind::WriteCombined };
         let start = context.driver().host_allocate(context.device(), bytes, flags)?;
@@ -71,10 +70,10 @@ impl Slab {
         bytes: usize,
         region: Option<Region>,
         charge: Charge,
-        stranded: &Arc<Stranded>,
+        stranded: &Arc<StrandedSlabs>,
     ) -> Self {
-        let remains = Some(Remains { context: context.clone(), start, region, charge });
-        Self { remains, start, bytes, placement: Placement::unknown(), stranded: stranded.clone() }
+        let backing = Some(Backing { context: context.clone(), start, region, charge });
+        Self { backing, start, bytes, placement: Placement::unknown(), stranded: stranded.clone() }
     }
 
     /// Says how it was placed.
@@ -107,7 +106,7 @@ impl Slab {
     }
 }
 
-impl Remains {
+impl Backing {
     /// Gives it back to the driver.
     fn unpin(&self) -> Result<(), DriverError> {
         let (driver, device, start) = (self.context.driver(), self.context.device(), self.start.as_ptr());
@@ -123,11 +122,11 @@ impl Remains {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        if let Some(remains) = self.remains.take()
-            && let Err(error) = remains.unpin()
+        if let Some(backing) = self.backing.take()
+            && let Err(error) = backing.unpin()
         {
-            remains.context.fault().record(error);
-            self.stranded.remains().push(remains);
+            backing.context.fault().record(error);
+            self.stranded.backing().push(backing);
         }
     }
 }
@@ -140,28 +139,28 @@ impl fmt::Debug for Slab {
 
 /// Memory that a driver did not take back: mapped and charged until it does.
 #[derive(Default)]
-pub(crate) struct Stranded {
-    remains: Mutex<Vec<Remains>>,
+pub(crate) struct StrandedSlabs {
+    backing: Mutex<Vec<Backing>>,
 }
 
-impl Stranded {
-    fn remains(&self) -> MutexGuard<'_, Vec<Remains>> {
-        self.remains.lock().unwrap_or_else(PoisonError::into_inner)
+impl StrandedSlabs {
+    fn backing(&self) -> MutexGuard<'_, Vec<Backing>> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tries each once more; answers how much is left.
     pub(crate) fn retry(&self) -> Bytes {
-        let all = std::mem::take(&mut *self.remains());
-        let left: Vec<_> = all.into_iter().filter_map(|remains| remains.unpin().err().map(|_| remains)).collect();
-        let mut remains = self.remains();
-        remains.extend(left);
-        remains.iter().fold(Bytes::ZERO, |sum, remains| sum.saturating_add(remains.charge.bytes()))
+        let all = std::mem::take(&mut *self.backing());
+        let left: Vec<_> = all.into_iter().filter_map(|backing| backing.unpin().err().map(|_| backing)).collect();
+        let mut backing = self.backing();
+        backing.extend(left);
+        backing.iter().fold(Bytes::ZERO, |sum, backing| sum.saturating_add(backing.charge.bytes()))
     }
 }
 
-impl fmt::Debug for Stranded {
+impl fmt::Debug for StrandedSlabs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stranded").field("slabs", &self.remains().len()).finish()
+        f.debug_struct("Stranded").field("slabs", &self.backing().len()).finish()
     }
 }
 
@@ -188,7 +187,7 @@ impl Piece {
     }
 
     #[inline]
-    pub(super) const fn start(&self) -> *mut u8 {
+    pub(crate) const fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 

@@ -3,11 +3,11 @@
 //! What a step takes is a value that the next one moves on, and that gives itself back when it is dropped. So a request
 //! can end anywhere, by an error, a panic, or because nobody wants it any more, and nothing is lost.
 
-use crate::charge::Charge;
-use crate::slabs::Shelf;
-use crate::sys::{Slab, Stranded};
-use crate::topology::Topology;
-use crate::{Errno, HostError, Machine, Outcome, PinnedKind, PinnedOptions, Placement, Region, Step, System};
+use crate::cache::PieceCache;
+use crate::memory::{Charge, Slab, StrandedSlabs};
+use crate::{
+    Errno, HostError, Machine, PinStep, PinnedKind, PinnedOptions, Placement, Region, StepOutcome, System, Topology,
+};
 use bursar_core::{Bytes, DeviceContext, DriverError, NumaNode, Status};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,34 +23,34 @@ const THREADS_MAX: usize = 64;
 
 /// What is wanted: how much, a multiple of pages, by whom, and how.
 #[derive(Debug)]
-pub(crate) struct Want {
+pub(crate) struct SlabSpec {
     pub(crate) context: Arc<DeviceContext>,
     pub(crate) bytes: usize,
     pub(crate) options: PinnedOptions,
     /// Whose free memory may go where there is none left.
-    pub(crate) spare: Option<Arc<Shelf>>,
+    pub(crate) evictable: Option<Arc<PieceCache>>,
 }
 
 /// Asked between steps; an error ends the request.
-pub(crate) type GoOn<'a> = dyn Fn(Step) -> Result<(), HostError> + Sync + 'a;
+pub(crate) type Checkpoint<'a> = dyn Fn(PinStep) -> Result<(), HostError> + Sync + 'a;
 
 /// Where a worker stands: which node it serves, and how well.
 #[derive(Clone, Debug)]
-pub(crate) struct Stand {
+pub(crate) struct NodeBinding {
     node: NumaNode,
     memory_node: NumaNode,
-    worker_pinned: Outcome,
+    worker_pinned: StepOutcome,
     cpus: usize,
 }
 
-impl Stand {
+impl NodeBinding {
     /// Pins the calling thread to the CPUs of a node, or the nearest ones, has the kernel confirm it, and says how that
     /// went.
     pub(crate) fn take(system: &dyn System, topology: &Topology, node: NumaNode) -> Self {
         let wanted = node.index().and_then(|index| topology.cpus_near(index)).map(|near| &near.cpus);
         let worker_pinned = match (node.index(), wanted) {
-            (None, _) => Outcome::NotAsked,
-            (Some(_), None) => Outcome::Absent,
+            (None, _) => StepOutcome::NotAsked,
+            (Some(_), None) => StepOutcome::Absent,
             (Some(_), Some(cpus)) => {
                 let confirmed = system.run_on(cpus).and_then(|()| system.runs_on());
                 confirmed.and_then(|on| if on.is_within(cpus) { Ok(()) } else { Err(Errno(libc::ESRCH)) }).into()
@@ -73,18 +73,18 @@ impl Stand {
 /// Makes what is wanted. Where there is no memory for it, what a pool keeps and nobody uses goes first, and it is tried once
 /// more.
 pub(crate) fn pin(
-    want: &Want,
-    stand: &Stand,
+    spec: &SlabSpec,
+    binding: &NodeBinding,
     system: &dyn System,
-    stranded: &Arc<Stranded>,
-    go_on: &GoOn<'_>,
+    stranded: &Arc<StrandedSlabs>,
+    checkpoint: &Checkpoint<'_>,
 ) -> Result<Slab, HostError> {
-    let pin = || pin_once(want, stand, system, stranded, go_on);
-    match (pin(), &want.spare) {
-        (Err(refused), Some(shelf)) if refused.is_capacity() => {
-            let (spare, bytes) = shelf.take_spare(Bytes::ZERO);
+    let pin = || pin_once(spec, binding, system, stranded, checkpoint);
+    match (pin(), &spec.evictable) {
+        (Err(refused), Some(cache)) if refused.is_capacity() => {
+            let (evictable, bytes) = cache.take_whole_slabs(Bytes::ZERO);
             // Before it is tried again.
-            drop(spare);
+            drop(evictable);
             if bytes > Bytes::ZERO { pin() } else { Err(refused) }
         }
         (answer, _) => answer,
@@ -92,33 +92,37 @@ pub(crate) fn pin(
 }
 
 fn pin_once(
-    want: &Want,
-    stand: &Stand,
+    spec: &SlabSpec,
+    binding: &NodeBinding,
     system: &dyn System,
-    stranded: &Arc<Stranded>,
-    go_on: &GoOn<'_>,
+    stranded: &Arc<StrandedSlabs>,
+    checkpoint: &Checkpoint<'_>,
 ) -> Result<Slab, HostError> {
-    let Want { context, bytes, options, .. } = want;
-    go_on(Step::Charge)?;
+    let SlabSpec { context, bytes, options, .. } = spec;
+    checkpoint(PinStep::Charge)?;
     context.fault().check()?;
     stranded.retry();
     let requested = Bytes(*bytes as u64);
     check_limits(system, requested)?;
     let charge = Charge::take(options.account.as_ref(), requested)?;
-    let mut placement =
-        Placement { node: stand.node, memory_node: stand.memory_node, worker_pinned: stand.worker_pinned, ..UNKNOWN };
+    let mut placement = Placement {
+        node: binding.node,
+        memory_node: binding.memory_node,
+        worker_pinned: binding.worker_pinned,
+        ..UNKNOWN
+    };
     let slab = if options.kind == PinnedKind::Registered {
-        let region = place(want, stand, system, &mut placement, go_on)?;
-        go_on(Step::Register)?;
+        let region = place(spec, binding, system, &mut placement, checkpoint)?;
+        checkpoint(PinStep::Register)?;
         Slab::register(context, region, charge, stranded)
     } else {
-        go_on(Step::Register)?;
+        checkpoint(PinStep::Register)?;
         Slab::allocate(context, *bytes, options.kind, charge, stranded)
     };
-    let slab = slab.map_err(|error| not_pinned(want, system, error))?;
-    go_on(Step::Verify)?;
+    let slab = slab.map_err(|error| not_pinned(spec, system, error))?;
+    checkpoint(PinStep::Verify)?;
     placement.verify(system, slab.address(), slab.len(), Machine::page());
-    go_on(Step::Deliver)?;
+    checkpoint(PinStep::Deliver)?;
     Ok(slab.placed(placement))
 }
 
@@ -126,28 +130,28 @@ const UNKNOWN: Placement = Placement::unknown();
 
 /// A region with memory behind all of it, from the node if that can be.
 fn place(
-    want: &Want,
-    stand: &Stand,
+    spec: &SlabSpec,
+    binding: &NodeBinding,
     system: &dyn System,
     placement: &mut Placement,
-    go_on: &GoOn<'_>,
+    checkpoint: &Checkpoint<'_>,
 ) -> Result<Region, HostError> {
-    let requested = Bytes(want.bytes as u64);
+    let requested = Bytes(spec.bytes as u64);
     let refused = |step| move |why| HostError::System { step, requested, why };
-    go_on(Step::Reserve)?;
-    let region = system.reserve(want.bytes).map_err(refused(Step::Reserve))?;
-    go_on(Step::Bind)?;
-    placement.bound = match (stand.node.index(), stand.memory_node.index()) {
-        (None, _) => Outcome::NotAsked,
-        (Some(_), None) => Outcome::Absent,
+    checkpoint(PinStep::Reserve)?;
+    let region = system.reserve(spec.bytes).map_err(refused(PinStep::Reserve))?;
+    checkpoint(PinStep::Bind)?;
+    placement.bound = match (binding.node.index(), binding.memory_node.index()) {
+        (None, _) => StepOutcome::NotAsked,
+        (Some(_), None) => StepOutcome::Absent,
         (Some(_), Some(node)) => system.bind(&region, node).into(),
     };
-    go_on(Step::Advise)?;
-    if !want.options.small_pages {
+    checkpoint(PinStep::Advise)?;
+    if !spec.options.small_pages {
         placement.huge_pages = system.advise_huge(&region).into();
     }
-    go_on(Step::Touch)?;
-    placement.threads = touch(&region, system, stand.cpus, go_on, &refused(Step::Touch))?;
+    checkpoint(PinStep::Touch)?;
+    placement.threads = touch(&region, system, binding.cpus, checkpoint, &refused(PinStep::Touch))?;
     Ok(region)
 }
 
@@ -156,7 +160,7 @@ fn touch(
     region: &Region,
     system: &dyn System,
     cpus: usize,
-    go_on: &GoOn<'_>,
+    checkpoint: &Checkpoint<'_>,
     refused: &(dyn Fn(Errno) -> HostError + Sync),
 ) -> Result<usize, HostError> {
     let bytes = region.len();
@@ -171,7 +175,9 @@ fn touch(
                 return;
             }
             let part = at * chunk..bytes.min((at + 1) * chunk);
-            if let Err(error) = go_on(Step::Touch).and_then(|()| populate(region, system, part).map_err(refused)) {
+            if let Err(error) =
+                checkpoint(PinStep::Touch).and_then(|()| populate(region, system, part).map_err(refused))
+            {
                 failed().get_or_insert(error);
             }
         }
@@ -215,12 +221,12 @@ pub(crate) fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), 
 
 /// Why the driver did not pin it. CUDA on Linux pins without asking for the limit on locked memory; where a driver refuses
 /// and the limit does not cover the request, that is the reason.
-fn not_pinned(want: &Want, system: &dyn System, why: DriverError) -> HostError {
-    let requested = Bytes(want.bytes as u64);
+fn not_pinned(spec: &SlabSpec, system: &dyn System, why: DriverError) -> HostError {
+    let requested = Bytes(spec.bytes as u64);
     let locked = system.locked_memory();
     let is_about_memory = matches!(why.status, Status::OutOfMemory | Status::Other { sticky: false, .. });
     if is_about_memory && !locked.covers(requested) {
         return HostError::LockedMemory { requested, locked: locked.locked, limit: locked.limit, why };
     }
-    HostError::Device(want.context.failed(why))
+    HostError::Device(spec.context.failed(why))
 }

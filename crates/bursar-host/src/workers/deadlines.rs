@@ -1,6 +1,7 @@
 //! Wakes those who poll for an answer when their deadline has passed. Those who block need none.
 
-use crate::ticket::Ticket;
+use super::request::SlabRequest;
+use crate::thread::join;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 /// One thread, started when it is first needed.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub(crate) struct DeadlineTimer {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -28,7 +29,7 @@ struct Clock {
 
 /// A ticket by its deadline.
 #[derive(Debug)]
-struct Due(Instant, Weak<Ticket>);
+struct Due(Instant, Weak<SlabRequest>);
 
 impl PartialEq for Due {
     fn eq(&self, other: &Self) -> bool {
@@ -50,9 +51,9 @@ impl Ord for Due {
     }
 }
 
-impl Alarm {
+impl DeadlineTimer {
     /// Has `ticket` woken at its deadline.
-    pub(crate) fn set(&self, ticket: &Arc<Ticket>) {
+    pub(crate) fn set(&self, request: &Arc<SlabRequest>) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = self.shared.clone();
@@ -60,7 +61,7 @@ impl Alarm {
             *thread = std::thread::Builder::new().name("numa-deadlines".to_owned()).spawn(move || shared.run()).ok();
         }
         drop(thread);
-        self.shared.clock().due.push(Reverse(Due(ticket.deadline(), Arc::downgrade(ticket))));
+        self.shared.clock().due.push(Reverse(Due(request.deadline(), Arc::downgrade(request))));
         self.shared.changed.notify_all();
     }
 }
@@ -83,8 +84,8 @@ impl Shared {
                 Some(_) => {
                     let due = clock.due.pop();
                     drop(clock);
-                    if let Some(ticket) = due.and_then(|Reverse(Due(_, ticket))| ticket.upgrade()) {
-                        ticket.wake();
+                    if let Some(request) = due.and_then(|Reverse(Due(_, request))| request.upgrade()) {
+                        request.wake();
                     }
                     self.clock()
                 }
@@ -93,11 +94,11 @@ impl Shared {
     }
 }
 
-impl Drop for Alarm {
+impl Drop for DeadlineTimer {
     fn drop(&mut self) {
         self.shared.clock().closed = true;
         self.shared.changed.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        crate::worker::join(thread);
+        join(thread);
     }
 }

@@ -1,8 +1,8 @@
 //! Pinned memory that frees itself.
 
+use super::PieceCache;
 use crate::Placement;
-use crate::slabs::Shelf;
-use crate::sys::{Piece, Slab};
+use crate::memory::{Piece, Slab};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -34,20 +34,20 @@ pub struct PinnedBuffer {
     piece: Option<Piece>,
     len: usize,
     /// The pool it goes back to, and where it lies there.
-    home: Option<(Arc<Shelf>, u32)>,
+    origin: Option<(Arc<PieceCache>, u32)>,
 }
 
 impl PinnedBuffer {
     /// The first `len` bytes of a slab of its own.
     pub(crate) fn alone(slab: Slab, len: usize) -> Self {
         let bytes = slab.len();
-        Self { piece: slab.cut(bytes).next(), len, home: None }
+        Self { piece: slab.cut(bytes).next(), len, origin: None }
     }
 
     /// The first `len` bytes of a piece that goes back to `shelf`.
     #[inline]
-    pub(crate) fn of_pool(piece: Piece, len: usize, shelf: Arc<Shelf>, bin: u32) -> Self {
-        Self { piece: Some(piece), len, home: Some((shelf, bin)) }
+    pub(crate) fn of_pool(piece: Piece, len: usize, cache: Arc<PieceCache>, bin: u32) -> Self {
+        Self { piece: Some(piece), len, origin: Some((cache, bin)) }
     }
 
     /// How many bytes it has.
@@ -73,9 +73,9 @@ impl PinnedBuffer {
     }
 
     /// Takes it apart: the piece, and which bin of `shelf` it belongs to. A buffer from elsewhere comes back.
-    pub(crate) fn into_piece_of(mut self, shelf: &Arc<Shelf>) -> Result<(Piece, u32), Self> {
-        match (&self.home, self.piece.take()) {
-            (Some((home, bin)), Some(piece)) if Arc::ptr_eq(home, shelf) => Ok((piece, *bin)),
+    pub(crate) fn into_piece_of(mut self, cache: &Arc<PieceCache>) -> Result<(Piece, u32), Self> {
+        match (&self.origin, self.piece.take()) {
+            (Some((origin, bin)), Some(piece)) if Arc::ptr_eq(origin, cache) => Ok((piece, *bin)),
             (_, piece) => {
                 self.piece = piece;
                 Err(self)
@@ -87,8 +87,8 @@ impl PinnedBuffer {
 impl Drop for PinnedBuffer {
     #[inline]
     fn drop(&mut self) {
-        if let (Some(piece), Some((shelf, bin))) = (self.piece.take(), self.home.take()) {
-            shelf.put(piece, bin);
+        if let (Some(piece), Some((cache, bin))) = (self.piece.take(), self.origin.take()) {
+            cache.put(piece, bin);
         }
     }
 }

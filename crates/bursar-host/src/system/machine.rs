@@ -1,8 +1,8 @@
 //! The operating system as it is.
 #![allow(unsafe_code)]
 
-use super::{Region, calls};
-use crate::{Errno, IndexSet, Limit, LockedMemory, System, limits};
+use super::{LockedMemory, MemoryLimit, Region, System, calls, limits};
+use crate::{Errno, IndexSet};
 use bursar_core::Bytes;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ impl Machine {
 const IPC_LOCK: u32 = 14;
 
 impl System for Machine {
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<MemoryLimit> {
         limits::read(&self.root)
     }
 

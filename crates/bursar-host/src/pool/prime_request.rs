@@ -1,8 +1,8 @@
 //! Growth in the background: slabs that put themselves on the shelf when they are made.
 
-use super::Shelf;
 use crate::HostError;
-use crate::workers::Making;
+use crate::cache::PieceCache;
+use crate::workers::PendingSlab;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -21,24 +21,24 @@ use std::task::{Context, Poll, Wake, Waker};
 /// assert_eq!(pool.counts().free, Bytes::mib(8));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Priming {
-    line: Arc<Line>,
+pub struct PrimeRequest {
+    task: Arc<PrimeTask>,
 }
 
 /// Slabs that are made one after another: one worker makes them, so more at a time would only wait. The worker that has made
 /// one wakes this, which puts the slab on the shelf and asks for the next, in the worker's thread.
-struct Line {
+struct PrimeTask {
     state: Mutex<State>,
     done: Condvar,
-    shelf: Arc<Shelf>,
+    cache: Arc<PieceCache>,
     class: usize,
     /// Asks for one more; `None` where nobody is left to make it, or to have it.
-    next: Box<dyn Fn() -> Option<Making> + Send + Sync>,
+    next: Box<dyn Fn() -> Option<PendingSlab> + Send + Sync>,
 }
 
 enum State {
-    Making {
-        making: Making,
+    PendingSlab {
+        pending: PendingSlab,
         /// How many are to be made after it.
         left: usize,
     },
@@ -49,43 +49,43 @@ enum State {
     Done(Result<(), HostError>),
 }
 
-impl Priming {
+impl PrimeRequest {
     /// Makes `slabs` slabs, each cut into pieces of `class`.
     pub(super) fn start(
         slabs: usize,
-        next: impl Fn() -> Option<Making> + Send + Sync + 'static,
-        shelf: &Arc<Shelf>,
+        next: impl Fn() -> Option<PendingSlab> + Send + Sync + 'static,
+        cache: &Arc<PieceCache>,
         class: usize,
     ) -> Self {
-        let line = Self::with(State::Done(Ok(())), next, shelf, class);
-        *line.state() = line.make(slabs);
-        line.look();
-        Self { line }
+        let task = Self::with(State::Done(Ok(())), next, cache, class);
+        *task.state() = task.make(slabs);
+        task.advance();
+        Self { task }
     }
 
     /// Nothing is made.
-    pub(super) fn refused(error: HostError, shelf: &Arc<Shelf>) -> Self {
-        Self { line: Self::with(State::Done(Err(error)), || None, shelf, 0) }
+    pub(super) fn refused(error: HostError, cache: &Arc<PieceCache>) -> Self {
+        Self { task: Self::with(State::Done(Err(error)), || None, cache, 0) }
     }
 
     fn with(
         state: State,
-        next: impl Fn() -> Option<Making> + Send + Sync + 'static,
-        shelf: &Arc<Shelf>,
+        next: impl Fn() -> Option<PendingSlab> + Send + Sync + 'static,
+        cache: &Arc<PieceCache>,
         class: usize,
-    ) -> Arc<Line> {
+    ) -> Arc<PrimeTask> {
         let (state, done, next) = (Mutex::new(state), Condvar::new(), Box::new(next));
-        Arc::new(Line { state, done, shelf: shelf.clone(), class, next })
+        Arc::new(PrimeTask { state, done, cache: cache.clone(), class, next })
     }
 
     /// Waits until all of it is there. The first failure is the answer; nothing is made after it, and what there is by then is
     /// kept.
     pub fn wait(self) -> Result<(), HostError> {
-        self.line.wait()
+        self.task.wait()
     }
 }
 
-impl Line {
+impl PrimeTask {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,28 +94,27 @@ impl Line {
     fn make(&self, slabs: usize) -> State {
         match slabs.checked_sub(1) {
             None => State::Done(Ok(())),
-            Some(left) => {
-                (self.next)().map_or(State::Done(Err(HostError::Closed)), |making| State::Making { making, left })
-            }
+            Some(left) => (self.next)()
+                .map_or(State::Done(Err(HostError::Closed)), |pending| State::PendingSlab { pending, left }),
         }
     }
 
     /// Polls the request; puts the slab on the shelf if it is made, and goes on with the next.
-    fn look(self: &Arc<Self>) {
+    fn advance(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
         let mut state = self.state();
         loop {
-            let (mut making, left) = match std::mem::replace(&mut *state, State::Polled { again: false }) {
-                State::Making { making, left } => (making, left),
+            let (mut pending, left) = match std::mem::replace(&mut *state, State::Polled { again: false }) {
+                State::PendingSlab { pending, left } => (pending, left),
                 State::Polled { .. } => return *state = State::Polled { again: true },
                 done => return *state = done,
             };
             drop(state);
-            let (next, is_new) = match making.poll(&Context::from_waker(&waker)) {
-                Poll::Pending => (State::Making { making, left }, false),
+            let (next, is_new) = match pending.poll(&Context::from_waker(&waker)) {
+                Poll::Pending => (State::PendingSlab { pending, left }, false),
                 Poll::Ready(Err(error)) => (State::Done(Err(error)), false),
                 Poll::Ready(Ok(slab)) => {
-                    drop(Shelf::stock(&self.shelf, slab, self.class, None));
+                    drop(PieceCache::insert_slab(&self.cache, slab, self.class, None));
                     (self.make(left), true)
                 }
             };
@@ -143,14 +142,14 @@ impl Line {
     }
 }
 
-impl Wake for Line {
+impl Wake for PrimeTask {
     fn wake(self: Arc<Self>) {
-        self.look();
+        self.advance();
     }
 }
 
-impl fmt::Debug for Priming {
+impl fmt::Debug for PrimeRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Priming").field("class", &self.line.class).finish_non_exhaustive()
+        f.debug_struct("Priming").field("class", &self.task.class).finish_non_exhaustive()
     }
 }

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 ///
 /// ```
 /// use bursar_core::Bytes;
-/// use bursar_host::Limit;
+/// use bursar_host::MemoryLimit;
 ///
-/// let machine = Limit { group: None, available: Bytes::gib(2), limit: Bytes::gib(4) };
+/// let machine = MemoryLimit { group: None, available: Bytes::gib(2), limit: Bytes::gib(4) };
 /// assert!(machine.available < machine.limit);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct MemoryLimit {
     /// The folder of the control group that sets it; without one it is the machine's own.
     pub group: Option<PathBuf>,
     /// What is left.
@@ -26,15 +26,15 @@ pub struct Limit {
 }
 
 /// Returns the limits that hold for this process, as the files below `root` say.
-pub(crate) fn read(root: &Path) -> Vec<Limit> {
-    let machine = MemoryInfo::read(root).ok().map(|memory| Limit {
+pub(crate) fn read(root: &Path) -> Vec<MemoryLimit> {
+    let machine = MemoryInfo::read(root).ok().map(|memory| MemoryLimit {
         group: None,
         available: Bytes(memory.available),
         limit: Bytes(memory.total),
     });
     let groups = control_groups(root).unwrap_or_default().into_iter().filter_map(|group| {
         let memory = group.memory().ok()??;
-        Some(Limit {
+        Some(MemoryLimit {
             group: Some(group.folder().to_owned()),
             available: Bytes(memory.available()),
             limit: Bytes(memory.limit),

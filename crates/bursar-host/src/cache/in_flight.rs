@@ -4,26 +4,27 @@
 //! is asked whether it has run dry, which settles everything given back on it before; one that has not is given an event
 //! to be asked about later, one at a time, for all that had been given back by then.
 
-use crate::sys::{Passing, Piece, is_idle};
+use super::stream_marker::{StreamMarker, is_idle};
+use crate::memory::Piece;
 use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A piece, and the bin it belongs to.
-type Placed = (Piece, u32);
+type BinnedPiece = (Piece, u32);
 
 /// All streams that pieces were given back on.
 #[derive(Debug, Default)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     lanes: Mutex<Lanes>,
     /// Notified when lanes that somebody was asking about are back.
-    back: Condvar,
+    collected: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     lanes: Vec<Lane>,
     /// Somebody asks about lanes, and has them.
-    in_hand: bool,
+    is_collecting: bool,
 }
 
 /// What was given back on one stream.
@@ -32,13 +33,13 @@ pub(super) struct Lane {
     context: Arc<DeviceContext>,
     stream: Stream,
     /// What the event covers.
-    marked: Vec<Placed>,
-    passing: Option<Passing>,
+    marked: Vec<BinnedPiece>,
+    marker: Option<StreamMarker>,
     /// What it does not.
-    loose: Vec<Placed>,
+    loose: Vec<BinnedPiece>,
 }
 
-impl Flight {
+impl InFlight {
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,32 +50,32 @@ impl Flight {
     }
 
     /// Asks every stream how far it has come. Answers what has landed, and the first failure.
-    pub(super) fn collect(&self) -> (Vec<Placed>, Result<()>) {
+    pub(super) fn collect(&self) -> (Vec<BinnedPiece>, Result<()>) {
         let mut lanes = self.lanes();
-        if lanes.in_hand {
+        if lanes.is_collecting {
             // Whoever asks already asks for all.
-            while lanes.in_hand {
-                lanes = self.back.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            while lanes.is_collecting {
+                lanes = self.collected.wait(lanes).unwrap_or_else(PoisonError::into_inner);
             }
             return (Vec::new(), Ok(()));
         }
         if lanes.lanes.is_empty() {
             return (Vec::new(), Ok(()));
         }
-        lanes.in_hand = true;
+        lanes.is_collecting = true;
         let mut asked = std::mem::take(&mut lanes.lanes);
         drop(lanes);
-        let (mut landed, mut answer) = (Vec::new(), Ok(()));
+        let (mut reusable, mut answer) = (Vec::new(), Ok(()));
         for lane in &mut asked {
-            answer = answer.and(lane.ask(&mut landed));
+            answer = answer.and(lane.ask(&mut reusable));
         }
         let mut lanes = self.lanes();
         asked.retain(|lane| !lane.is_empty());
         asked.into_iter().for_each(|lane| lanes.merge(lane));
-        lanes.in_hand = false;
+        lanes.is_collecting = false;
         drop(lanes);
-        self.back.notify_all();
-        (landed, answer)
+        self.collected.notify_all();
+        (reusable, answer)
     }
 
     /// How much is in flight, apart from what somebody is asking about.
@@ -94,18 +95,18 @@ impl Lanes {
     fn lane(&mut self, context: &Arc<DeviceContext>, stream: Stream) -> &mut Lane {
         let at = self.lanes.iter().position(|lane| lane.stream == stream).unwrap_or_else(|| {
             let context = context.clone();
-            self.lanes.push(Lane { context, stream, marked: Vec::new(), passing: None, loose: Vec::new() });
+            self.lanes.push(Lane { context, stream, marked: Vec::new(), marker: None, loose: Vec::new() });
             self.lanes.len() - 1
         });
         &mut self.lanes[at]
     }
 
     /// Puts a lane back; others may have given pieces back on its stream meanwhile.
-    fn merge(&mut self, back: Lane) {
-        let lane = self.lane(&back.context, back.stream);
-        lane.marked = back.marked;
-        lane.passing = back.passing;
-        lane.loose.extend(back.loose);
+    fn merge(&mut self, collected: Lane) {
+        let lane = self.lane(&collected.context, collected.stream);
+        lane.marked = collected.marked;
+        lane.marker = collected.marker;
+        lane.loose.extend(collected.loose);
     }
 }
 
@@ -115,29 +116,29 @@ impl Lane {
     }
 
     /// Finds out how far the stream has come, and marks where it is if nothing marks it yet.
-    fn ask(&mut self, landed: &mut Vec<Placed>) -> Result<()> {
-        match self.ask_stream(landed) {
+    fn ask(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
+        match self.ask_stream(reusable) {
             // One that is being captured cannot be asked; it will be when that is over.
             Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => Ok(()),
             answer => answer,
         }
     }
 
-    fn ask_stream(&mut self, landed: &mut Vec<Placed>) -> Result<()> {
+    fn ask_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         if is_idle(&self.context, self.stream)? {
-            self.passing = None;
-            landed.append(&mut self.marked);
-            landed.append(&mut self.loose);
+            self.marker = None;
+            reusable.append(&mut self.marked);
+            reusable.append(&mut self.loose);
             return Ok(());
         }
-        if let Some(passing) = &self.passing
-            && passing.is_passed()?
+        if let Some(marker) = &self.marker
+            && marker.is_passed()?
         {
-            self.passing = None;
-            landed.append(&mut self.marked);
+            self.marker = None;
+            reusable.append(&mut self.marked);
         }
-        if self.passing.is_none() && !self.loose.is_empty() {
-            self.passing = Some(Passing::record(&self.context, self.stream)?);
+        if self.marker.is_none() && !self.loose.is_empty() {
+            self.marker = Some(StreamMarker::record(&self.context, self.stream)?);
             self.marked.append(&mut self.loose);
         }
         Ok(())

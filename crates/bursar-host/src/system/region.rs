@@ -79,7 +79,7 @@ impl Region {
         }
     }
 
-    pub(super) const fn start(&self) -> NonNull<u8> {
+    pub(crate) const fn start(&self) -> NonNull<u8> {
         self.start
     }
 

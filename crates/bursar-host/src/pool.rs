@@ -3,19 +3,16 @@
 //! Slabs are kept, because making one takes long and giving one back waits for the device. A slab is cut into pieces of one
 //! size: a large piece is a slab of its own, small ones share a slab of about 2 MiB. Sizes are exact up to a cache line.
 
-mod flight;
-mod getting;
-mod priming;
-mod shelf;
+mod get_request;
+mod prime_request;
 
-use crate::place::Want;
-use crate::workers::Making;
-use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions};
+pub use get_request::GetRequest;
+pub use prime_request::PrimeRequest;
+
+use crate::cache::PieceCache;
+use crate::workers::{PendingSlab, SlabSpec};
+use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPoolCounts};
 use bursar_core::{Bytes, DeviceContext, Error, Stream};
-pub use getting::Getting;
-pub use priming::Priming;
-pub use shelf::PinnedPoolCounts;
-pub(crate) use shelf::Shelf;
 use std::sync::Arc;
 
 /// Pieces begin and end at cache lines, so that no two threads write to one.
@@ -49,7 +46,7 @@ const SHARED: usize = 2 << 20;
 /// ```
 #[derive(Debug)]
 pub struct PinnedPool {
-    shelf: Arc<Shelf>,
+    cache: Arc<PieceCache>,
     workers: Arc<NumaWorkerPool>,
     context: Arc<DeviceContext>,
     options: PinnedOptions,
@@ -82,14 +79,14 @@ pub struct RefusedBuffer {
 impl PinnedPool {
     /// A pool with nothing in it. Its memory is made by `workers`, near the device of `context`, as the options say.
     pub fn new(workers: &Arc<NumaWorkerPool>, context: &Arc<DeviceContext>, options: PinnedOptions) -> Self {
-        let shelf = Arc::new(Shelf::new(workers.releaser().clone()));
-        Self { shelf, workers: workers.clone(), context: context.clone(), options }
+        let cache = Arc::new(PieceCache::new(workers.releaser().clone()));
+        Self { cache, workers: workers.clone(), context: context.clone(), options }
     }
 
     /// A buffer of `bytes`: one that nobody uses, or a new one, which is waited for.
     #[inline]
     pub fn get(&self, bytes: usize) -> Result<PinnedBuffer, HostError> {
-        match Shelf::take(&self.shelf, class(bytes), bytes) {
+        match PieceCache::take(&self.cache, class(bytes), bytes) {
             Some(buffer) => Ok(buffer),
             None => self.get_async(bytes).wait(),
         }
@@ -98,15 +95,15 @@ impl PinnedPool {
     /// A buffer of `bytes` that nobody uses, if there is one at hand.
     #[inline]
     pub fn try_get(&self, bytes: usize) -> Option<PinnedBuffer> {
-        Shelf::take(&self.shelf, class(bytes), bytes)
+        PieceCache::take(&self.cache, class(bytes), bytes)
     }
 
     /// As [`get`](Self::get), as a future.
-    pub fn get_async(&self, bytes: usize) -> Getting {
+    pub fn get_async(&self, bytes: usize) -> GetRequest {
         match self.find(bytes) {
-            Ok(Some(buffer)) => Getting::hit(buffer),
-            Ok(None) => Getting::growing(self.make(bytes), &self.shelf, bytes),
-            Err(error) => Getting::refused(error),
+            Ok(Some(buffer)) => GetRequest::hit(buffer),
+            Ok(None) => GetRequest::growing(self.make(bytes), &self.cache, bytes),
+            Err(error) => GetRequest::refused(error),
         }
     }
 
@@ -118,12 +115,12 @@ impl PinnedPool {
         if let Some(hit) = self.try_get(bytes) {
             return Ok(Some(hit));
         }
-        self.shelf.collect()?;
+        self.cache.collect()?;
         Ok(self.try_get(bytes))
     }
 
-    fn make(&self, bytes: usize) -> Making {
-        make(&self.workers, &self.context, &self.options, bytes, Some(self.shelf.clone()))
+    fn make(&self, bytes: usize) -> PendingSlab {
+        make(&self.workers, &self.context, &self.options, bytes, Some(self.cache.clone()))
     }
 
     /// Takes a buffer back that work on a stream may still be using: it is handed out again when the stream has passed
@@ -140,9 +137,9 @@ impl PinnedPool {
         if let Err(error) = context.hold(stream).map(drop) {
             return refuse(buffer, error);
         }
-        match buffer.into_piece_of(&self.shelf) {
+        match buffer.into_piece_of(&self.cache) {
             Ok((piece, bin)) => {
-                self.shelf.take_off(context, stream, piece, bin);
+                self.cache.put_after(context, stream, piece, bin);
                 Ok(())
             }
             Err(buffer) => refuse(buffer, Error::InvalidValue { what: "the buffer is of another pool, or of none" }),
@@ -151,19 +148,19 @@ impl PinnedPool {
 
     /// Makes `count` buffers of `bytes` in the background and keeps them. Dropping the answer leaves it at that. What the
     /// machine or a control group has no room for as a whole is refused, and nothing is made.
-    pub fn prime(&self, bytes: usize, count: usize) -> Priming {
+    pub fn prime(&self, bytes: usize, count: usize) -> PrimeRequest {
         let slabs = match self.slabs_for(bytes, count) {
             Ok(slabs) => slabs,
-            Err(error) => return Priming::refused(error, &self.shelf),
+            Err(error) => return PrimeRequest::refused(error, &self.cache),
         };
-        let (workers, shelf) = (Arc::downgrade(&self.workers), self.shelf.clone());
+        let (workers, cache) = (Arc::downgrade(&self.workers), self.cache.clone());
         let (context, options) = (self.context.clone(), self.options.clone());
         let next = move || {
-            let workers = workers.upgrade().filter(|_| !shelf.is_closed())?;
+            let workers = workers.upgrade().filter(|_| !cache.is_closed())?;
             // What is free was asked for, perhaps just now, and does not go to make room for more of it.
             Some(make(&workers, &context, &options, bytes, None))
         };
-        Priming::start(slabs, next, &self.shelf, class(bytes))
+        PrimeRequest::start(slabs, next, &self.cache, class(bytes))
     }
 
     /// How many slabs hold `count` pieces for `bytes`, if there is room for them.
@@ -186,9 +183,9 @@ impl PinnedPool {
     /// waits for the work of the device, so another thread does it; answers how much is on its way.
     pub fn trim(&self, keep: Bytes) -> Bytes {
         // What cannot be asked about stays.
-        let _ = self.shelf.collect();
-        let (spare, bytes) = self.shelf.take_spare(keep);
-        self.workers.releaser().give(spare);
+        let _ = self.cache.collect();
+        let (evictable, bytes) = self.cache.take_whole_slabs(keep);
+        self.workers.releaser().submit(evictable);
         bytes
     }
 
@@ -199,7 +196,7 @@ impl PinnedPool {
 
     /// How much it holds.
     pub fn counts(&self) -> PinnedPoolCounts {
-        self.shelf.counts()
+        self.cache.counts()
     }
 }
 
@@ -209,17 +206,17 @@ fn make(
     context: &Arc<DeviceContext>,
     options: &PinnedOptions,
     bytes: usize,
-    spare: Option<Arc<Shelf>>,
-) -> Making {
+    evictable: Option<Arc<PieceCache>>,
+) -> PendingSlab {
     let (context, options) = (context.clone(), options.clone());
-    workers.make(slab_size(class(bytes)), |bytes| Want { context, bytes, options, spare })
+    workers.make(slab_size(class(bytes)), |bytes| SlabSpec { context, bytes, options, evictable })
 }
 
 impl Drop for PinnedPool {
     /// What nobody uses is given back by another thread. What streams may be using is waited for, and buffers that are out
     /// are given back when they come.
     fn drop(&mut self) {
-        self.shelf.close();
+        self.cache.close();
     }
 }
 

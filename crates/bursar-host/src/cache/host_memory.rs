@@ -1,7 +1,7 @@
 //! Pinned buffers as the source and target of asynchronous copies.
 #![allow(unsafe_code)]
 
-use crate::PinnedBuffer;
+use super::PinnedBuffer;
 use bursar_core::HostMemory;
 
 // SAFETY: a buffer's piece is mapped for as long as the buffer lives, is its alone, and stays where it is when the buffer

@@ -1,6 +1,6 @@
 //! How memory was placed, and where the kernel says it is.
 
-use crate::{Errno, Outcome, System};
+use crate::{Errno, Machine, StepOutcome, System};
 use bursar_core::NumaNode;
 use std::fmt;
 
@@ -31,13 +31,13 @@ pub struct Placement {
     /// The node that its memory was asked of: another where that one has no memory to give.
     pub memory_node: NumaNode,
     /// Whether the worker runs on CPUs of the node, or of the nearest one that has any, as the kernel confirmed.
-    pub worker_pinned: Outcome,
+    pub worker_pinned: StepOutcome,
     /// Whether the policy of the range names the node.
-    pub bound: Outcome,
+    pub bound: StepOutcome,
     /// Whether huge pages were asked for and the kernel took the advice.
-    pub huge_pages: Outcome,
+    pub huge_pages: StepOutcome,
     /// Whether the kernel said where the pages are.
-    pub verified: Outcome,
+    pub verified: StepOutcome,
     /// How many pages it was asked about: all of them, or evenly spread ones of a large buffer.
     pub pages_asked: usize,
     /// How many of those are on the node that memory was asked of; where that is unknown, on whichever node holds most.
@@ -51,10 +51,10 @@ impl Placement {
         Self {
             node: NumaNode::UNKNOWN,
             memory_node: NumaNode::UNKNOWN,
-            worker_pinned: Outcome::NotAsked,
-            bound: Outcome::NotAsked,
-            huge_pages: Outcome::NotAsked,
-            verified: Outcome::NotAsked,
+            worker_pinned: StepOutcome::NotAsked,
+            bound: StepOutcome::NotAsked,
+            huge_pages: StepOutcome::NotAsked,
+            verified: StepOutcome::NotAsked,
             pages_asked: 0,
             pages_on_node: 0,
             threads: 0,
@@ -70,11 +70,11 @@ impl Placement {
     pub(crate) fn verify(&mut self, system: &dyn System, address: usize, bytes: usize, page: usize) {
         match locate(system, address, bytes, page) {
             Ok(nodes) => {
-                self.verified = Outcome::Done;
+                self.verified = StepOutcome::Done;
                 self.pages_asked = nodes.len();
                 self.pages_on_node = count_on(&nodes, self.memory_node);
             }
-            Err(why) => self.verified = Outcome::Refused(why),
+            Err(why) => self.verified = StepOutcome::Refused(why),
         }
     }
 }
@@ -111,7 +111,7 @@ impl fmt::Display for Placement {
             write!(f, " (memory of node {})", self.memory_node)?;
         }
         match self.verified {
-            Outcome::Done => write!(f, ": {} of {} pages there", self.pages_on_node, self.pages_asked)?,
+            StepOutcome::Done => write!(f, ": {} of {} pages there", self.pages_on_node, self.pages_asked)?,
             other => write!(f, ": where the pages are was {other}")?,
         }
         let steps =
@@ -133,7 +133,7 @@ impl fmt::Display for Placement {
 /// }
 /// ```
 pub fn pages_on_node(system: &dyn System, memory: &[u8], node: NumaNode) -> Result<(usize, usize), Errno> {
-    let nodes = locate(system, memory.as_ptr().addr(), memory.len(), crate::Machine::page())?;
+    let nodes = locate(system, memory.as_ptr().addr(), memory.len(), Machine::page())?;
     Ok((nodes.len(), count_on(&nodes, node)))
 }
 

@@ -6,21 +6,21 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A point of a stream that it may not have passed yet.
-pub(crate) struct Passing {
+pub(crate) struct StreamMarker {
     context: Arc<DeviceContext>,
     event: RawEvent,
 }
 
-impl Passing {
+impl StreamMarker {
     /// Marks where the stream is now: after everything it was given so far.
     pub(crate) fn record(context: &Arc<DeviceContext>, stream: Stream) -> Result<Self> {
-        or_heir(context, stream, |stream| {
+        with_heir(context, stream, |stream| {
             let held = context.hold_for_memory(stream)?;
             let event = context.take_event().map_err(|error| context.failed(error))?;
-            let passing = Self { context: context.clone(), event };
+            let marker = Self { context: context.clone(), event };
             // SAFETY: the stream is held, and the event is ours; both are of this device.
             let recorded = unsafe { context.driver().event_record(context.device(), event, held.raw()) };
-            recorded.map_err(|error| context.failed(error)).map(|()| passing)
+            recorded.map_err(|error| context.failed(error)).map(|()| marker)
         })
     }
 
@@ -32,14 +32,14 @@ impl Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for StreamMarker {
     fn drop(&mut self) {
         // SAFETY: taken from this context in `record`, and given back once.
         unsafe { self.context.give_event(self.event) };
     }
 }
 
-impl fmt::Debug for Passing {
+impl fmt::Debug for StreamMarker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passing").field("event", &self.event).finish_non_exhaustive()
     }
@@ -47,7 +47,7 @@ impl fmt::Debug for Passing {
 
 /// Whether the stream has run everything it was given.
 pub(crate) fn is_idle(context: &DeviceContext, stream: Stream) -> Result<bool> {
-    or_heir(context, stream, |stream| {
+    with_heir(context, stream, |stream| {
         let held = context.hold_for_memory(stream)?;
         // SAFETY: the stream is live while it is held.
         let progress = unsafe { context.driver().stream_query(context.device(), held.raw()) };
@@ -56,7 +56,7 @@ pub(crate) fn is_idle(context: &DeviceContext, stream: Stream) -> Result<bool> {
 }
 
 /// Asks about a stream, or, if its adoption has ended, about the one that comes after everything it was given.
-fn or_heir<T>(context: &DeviceContext, stream: Stream, ask: impl Fn(Stream) -> Result<T>) -> Result<T> {
+fn with_heir<T>(context: &DeviceContext, stream: Stream, ask: impl Fn(Stream) -> Result<T>) -> Result<T> {
     match ask(stream) {
         Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => ask(context.heir_of(stream)?),
         answer => answer,

@@ -1,9 +1,9 @@
 //! What a pool keeps: pieces that nobody uses, by size, and pieces that a stream may be using.
 
-use super::flight::{Flight, Lane};
-use crate::release::Releaser;
-use crate::sys::{Piece, Slab};
-use crate::{HostError, PinnedBuffer};
+use super::in_flight::{InFlight, Lane};
+use super::{PinnedBuffer, Releaser};
+use crate::HostError;
+use crate::memory::{Piece, Slab};
 use bursar_core::{Bytes, DeviceContext, Stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,9 +29,9 @@ pub struct PinnedPoolCounts {
 
 /// What pool and buffers share.
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct PieceCache {
     bins: Mutex<Bins>,
-    flight: Flight,
+    flight: InFlight,
     releaser: Arc<Releaser>,
 }
 
@@ -52,9 +52,9 @@ struct Bin {
     total: usize,
 }
 
-impl Shelf {
-    pub(super) fn new(releaser: Arc<Releaser>) -> Self {
-        Self { bins: Mutex::default(), flight: Flight::default(), releaser }
+impl PieceCache {
+    pub(crate) fn new(releaser: Arc<Releaser>) -> Self {
+        Self { bins: Mutex::default(), flight: InFlight::default(), releaser }
     }
 
     #[inline]
@@ -64,13 +64,13 @@ impl Shelf {
 
     /// A buffer of `len` bytes in a piece of `class`, if one is free.
     #[inline]
-    pub(super) fn take(shelf: &Arc<Self>, class: usize, len: usize) -> Option<PinnedBuffer> {
-        let mut bins = shelf.bins();
+    pub(crate) fn take(cache: &Arc<Self>, class: usize, len: usize) -> Option<PinnedBuffer> {
+        let mut bins = cache.bins();
         let at = bins.sizes.binary_search_by_key(&class, |(size, _)| *size).ok()?;
         let bin = bins.sizes[at].1;
         let piece = bins.bins[bin as usize].free.pop()?;
         drop(bins);
-        Some(PinnedBuffer::of_pool(piece, len, shelf.clone(), bin))
+        Some(PinnedBuffer::of_pool(piece, len, cache.clone(), bin))
     }
 
     /// Takes a piece back.
@@ -79,24 +79,24 @@ impl Shelf {
         let mut bins = self.bins();
         if bins.closed {
             drop(bins);
-            return self.releaser.give(vec![piece]);
+            return self.releaser.submit(vec![piece]);
         }
         bins.bins[bin as usize].free.push(piece);
     }
 
     /// Cuts a slab into pieces of `class` and keeps them; answers the first as a buffer if `len` is given.
-    pub(super) fn stock(shelf: &Arc<Self>, slab: Slab, class: usize, len: Option<usize>) -> Option<PinnedBuffer> {
+    pub(crate) fn insert_slab(cache: &Arc<Self>, slab: Slab, class: usize, len: Option<usize>) -> Option<PinnedBuffer> {
         let bytes = slab.len() as u64;
         let mut pieces: Vec<Piece> = slab.cut(class).collect();
         let wanted = len.and_then(|len| Some((pieces.pop()?, len)));
-        let mut bins = shelf.bins();
+        let mut bins = cache.bins();
         if bins.closed {
             drop(bins);
-            shelf.releaser.give(pieces);
+            cache.releaser.submit(pieces);
             // The buffer goes the same way when it comes back.
-            return wanted.map(|(piece, len)| PinnedBuffer::of_pool(piece, len, shelf.clone(), 0));
+            return wanted.map(|(piece, len)| PinnedBuffer::of_pool(piece, len, cache.clone(), 0));
         }
-        let place = bins.place_of(class);
+        let place = bins.bin_index(class);
         bins.held += bytes;
         let bin = &mut bins.bins[place as usize];
         bin.total += pieces.len() + usize::from(wanted.is_some());
@@ -104,18 +104,18 @@ impl Shelf {
         bin.free.reserve(room);
         bin.free.extend(pieces);
         drop(bins);
-        wanted.map(|(piece, len)| PinnedBuffer::of_pool(piece, len, shelf.clone(), place))
+        wanted.map(|(piece, len)| PinnedBuffer::of_pool(piece, len, cache.clone(), place))
     }
 
     /// Takes pieces out that make up whole slabs, the largest first, until at most `keep` bytes of such are left; answers
     /// them, and how many bytes their slabs have.
-    pub(crate) fn take_spare(&self, keep: Bytes) -> (Vec<Piece>, Bytes) {
+    pub(crate) fn take_whole_slabs(&self, keep: Bytes) -> (Vec<Piece>, Bytes) {
         let mut bins = self.bins();
         let places: Vec<(usize, usize)> = bins.sizes.iter().rev().map(|(size, at)| (*size, *at as usize)).collect();
         let whole: Vec<_> = places.iter().map(|(size, at)| bins.bins[*at].whole_slabs(*size)).collect();
         let mut left: u64 = whole.iter().flat_map(HashMap::values).sum();
         let before = bins.held;
-        let mut spare = Vec::new();
+        let mut evictable = Vec::new();
         for ((_, at), mut goes) in places.into_iter().zip(whole) {
             goes.retain(|_, bytes| {
                 let goes = left > keep.get();
@@ -125,26 +125,26 @@ impl Shelf {
             bins.held -= goes.values().sum::<u64>();
             let bin = &mut bins.bins[at];
             let is_spare = |piece: &mut Piece| goes.contains_key(&Arc::as_ptr(piece.slab()));
-            let taken = spare.len();
-            spare.extend(bin.free.extract_if(.., is_spare));
-            bin.total -= spare.len() - taken;
+            let taken = evictable.len();
+            evictable.extend(bin.free.extract_if(.., is_spare));
+            bin.total -= evictable.len() - taken;
         }
-        (spare, Bytes(before - bins.held))
+        (evictable, Bytes(before - bins.held))
     }
 
     /// Keeps a piece until a stream has passed everything it was given by now.
-    pub(super) fn take_off(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
+    pub(crate) fn put_after(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
         self.flight.add(context, stream, piece, bin);
     }
 
     /// Finds out, without waiting, which streams have passed what.
-    pub(super) fn collect(&self) -> Result<(), HostError> {
-        let (landed, answer) = self.flight.collect();
-        landed.into_iter().for_each(|(piece, bin)| self.put(piece, bin));
+    pub(crate) fn collect(&self) -> Result<(), HostError> {
+        let (reusable, answer) = self.flight.collect();
+        reusable.into_iter().for_each(|(piece, bin)| self.put(piece, bin));
         Ok(answer?)
     }
 
-    pub(super) fn counts(&self) -> PinnedPoolCounts {
+    pub(crate) fn counts(&self) -> PinnedPoolCounts {
         let in_flight = self.flight.bytes();
         let bins = self.bins();
         let free = bins.bins.iter().flat_map(|bin| &bin.free).map(|piece| piece.len() as u64).sum();
@@ -152,25 +152,25 @@ impl Shelf {
     }
 
     /// Whether pieces are kept no longer.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.bins().closed
     }
 
     /// From now on pieces that come back are given back.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut bins = self.bins();
         bins.closed = true;
         let free: Vec<Piece> = bins.bins.iter_mut().flat_map(|bin| bin.free.drain(..)).collect();
         drop(bins);
-        self.releaser.give(free);
-        let landed: Vec<Piece> = self.flight.take().into_iter().flat_map(Lane::settle).collect();
-        self.releaser.give(landed);
+        self.releaser.submit(free);
+        let reusable: Vec<Piece> = self.flight.take().into_iter().flat_map(Lane::settle).collect();
+        self.releaser.submit(reusable);
     }
 }
 
 impl Bins {
     /// The place of the bin of a size, made if there is none.
-    fn place_of(&mut self, class: usize) -> u32 {
+    fn bin_index(&mut self, class: usize) -> u32 {
         match self.sizes.binary_search_by_key(&class, |(size, _)| *size) {
             Ok(at) => self.sizes[at].1,
             Err(at) => {
