@@ -11,7 +11,6 @@
 
 mod marks;
 mod submission;
-mod submit;
 mod tracked;
 mod transfer;
 
@@ -86,12 +85,18 @@ impl DeviceContext {
         Ok(())
     }
 
-    /// The number of a submission to a stream that may be used.
+    /// Begins a submission to a stream that may be used and returns its number.
     #[inline]
     fn begin_submission(&self, stream: Stream) -> Result<u64> {
-        self.fault().check()?;
-        self.check_use(stream)?;
+        self.check_submission(stream)?;
         Ok(self.clocks().begin(stream))
+    }
+
+    /// Reports the device's fault, and refuses a stream that may not be used.
+    #[inline]
+    fn check_submission(&self, stream: Stream) -> Result<()> {
+        self.fault().check()?;
+        self.check_use(stream)
     }
 }
 

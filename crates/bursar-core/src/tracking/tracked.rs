@@ -1,7 +1,9 @@
 //! A block that remembers who uses it.
 
-use super::{Access, BlockUse, Uses};
-use crate::{DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Pattern, Refused, Result, Stream};
+use super::{Access, BlockUse, Submission, Transfer, Uses};
+use crate::{
+    DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result, Stream,
+};
 use std::sync::{Arc, OnceLock};
 
 /// A [`DeviceBlock`] together with what is known of its uses on streams, so that nobody uses or frees it too early.
@@ -16,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 /// # fn show(memory: &dyn DeviceMemoryResource, home: Stream, other: Stream) -> Result<()> {
 /// let context = memory.context();
 /// let mut block = TrackedBlock::new(memory, memory.allocate(4096, 256, home, tag!("batch"))?);
-/// block.fill_async(context, 0, Pattern::U32(7), 1024, home)?;
+/// Submission::new(context, home).fill(&mut block, 0, Pattern::U32(7), 1024)?;
 /// let copy = block.copy_to_host_async(context, 0, vec![0u32; 1024], other)?;
 /// block.free(memory, home)?;
 /// assert_eq!(copy.wait()?, [7; 1024]);
@@ -173,6 +175,28 @@ impl TrackedBlock {
     /// As [`DeviceContext::fill_with`], on the block's own stream and after its uses on others.
     pub fn fill_with(&mut self, context: &DeviceContext, offset: u64, unit: &[u8], count: u64) -> Result<()> {
         self.waited(Access::Write, |block, home| context.fill_with(block, offset, unit, count, home))
+    }
+
+    /// Submits [`Submission::copy_from_host`] by itself.
+    pub fn copy_from_host_async<H: HostMemory>(
+        &mut self,
+        context: &Arc<DeviceContext>,
+        offset: u64,
+        memory: H,
+        stream: Stream,
+    ) -> Result<Transfer<H>> {
+        Submission::new(context, stream).copy_from_host(self, offset, memory)
+    }
+
+    /// Submits [`Submission::copy_to_host`] by itself.
+    pub fn copy_to_host_async<H: HostMemory>(
+        &self,
+        context: &Arc<DeviceContext>,
+        offset: u64,
+        memory: H,
+        stream: Stream,
+    ) -> Result<Transfer<H>> {
+        Submission::new(context, stream).copy_to_host(self, offset, memory)
     }
 }
 

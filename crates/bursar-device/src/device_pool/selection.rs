@@ -1,12 +1,13 @@
-//! Which device to use.
+//! The choice of a device.
 
-use crate::{DevicePool, Gpu};
+use super::DevicePool;
+use crate::Gpu;
 use bursar_core::{Admission, Bytes, Error, NumaNode, Result};
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl DevicePool {
-    /// Each device in turn, in the order of the pool, whichever threads ask.
+    /// Returns each device in turn, in the order of the pool, whichever threads ask.
     ///
     /// ```
     /// # use bursar_core::{Stack, leaf};
@@ -17,8 +18,8 @@ impl DevicePool {
     /// # Ok::<(), bursar_core::Error>(())
     /// ```
     pub fn round_robin(&self) -> &Gpu {
-        // What is counted is places and not calls: a count of calls, taken modulo the length, would skip or repeat a
-        // device where it wraps.
+        // The counter is an index and not a number of calls, which, taken modulo the length, would skip or repeat a device
+        // where it wraps.
         let mut turn = self.turn.load(Relaxed);
         loop {
             let next = if turn + 1 < self.gpus.len() { turn + 1 } else { 0 };
@@ -29,22 +30,22 @@ impl DevicePool {
         }
     }
 
-    /// The device that has the most memory free right now, whoever holds the rest; the first of several. One that cannot
-    /// be asked is passed over; if none can, it is the first, whose next call says why.
+    /// Returns the device that has the most memory free right now, whoever holds the rest; the first of several. One that
+    /// cannot be asked is passed over; if none can, it is the first, whose next call reports why.
     pub fn most_free(&self) -> &Gpu {
         best(self.iter(), free).unwrap_or(&self.gpus[0])
     }
 
-    /// The device that has the most left for a newcomer, less what others have set aside; the first of several. One that
-    /// cannot be asked is passed over; if none can, it is the first. It is only a number, and old when it is read: to have
-    /// the memory, [reserve it](Self::reserve_on_best).
+    /// Returns the device that has the most left for a newcomer, less what others have set aside; the first of several. One
+    /// that cannot be asked is passed over; if none can, it is the first. The figure behind it may have changed by the time
+    /// this returns: to have the memory, [reserve it](Self::reserve_on_best).
     pub fn most_available(&self, admission: &impl Admission) -> &Gpu {
         best(self.iter(), |gpu| admission.available(gpu.context()).ok()).unwrap_or(&self.gpus[0])
     }
 
     /// Chooses the device that has the most left and sets `bytes` aside there, in one step: of several that choose at once,
     /// none gets what another has. A device that turns out to be taken is passed over for the next best; ties go to the
-    /// first. If none has room, the answer is the best one's.
+    /// first. If none has room, the error is the best one's.
     ///
     /// ```
     /// use bursar_core::{Admission, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
@@ -90,18 +91,18 @@ impl DevicePool {
         for (_, gpu) in order {
             match admission.reserve(gpu.context(), bytes) {
                 Ok(reservation) => return Ok((gpu, reservation)),
-                Err(error) => refused = Some(telling(refused, error)),
+                Err(error) => refused = Some(more_useful(refused, error)),
             }
         }
         Err(refused.or(unasked).unwrap_or(Error::NoDevice))
     }
 
-    /// The device that has the most memory; the first of several.
+    /// Returns the device that has the most memory; the first of several.
     pub fn most_total(&self) -> &Gpu {
         best(self.iter(), |gpu| Some(gpu.facts().total)).unwrap_or(&self.gpus[0])
     }
 
-    /// Of the devices on a NUMA node the one that has the most memory free; none if no device is known to be there.
+    /// Returns the device on a NUMA node that has the most memory free; `None` if no device is known to be there.
     pub fn near(&self, node: NumaNode) -> Option<&Gpu> {
         node.index()?;
         let there = || self.iter().filter(|gpu| gpu.facts().numa_node == node);
@@ -109,8 +110,8 @@ impl DevicePool {
     }
 }
 
-/// Of two refusals, what the caller should hear: that there is no room before that a device is sick, and the earlier one.
-fn telling(first: Option<Error>, second: Error) -> Error {
+/// Returns the more useful of two refusals: that there is no room before that a device is sick, and the earlier one.
+fn more_useful(first: Option<Error>, second: Error) -> Error {
     match first {
         Some(first) if first.is_capacity() || !second.is_capacity() => first,
         _ => second,
@@ -121,7 +122,7 @@ fn free(gpu: &Gpu) -> Option<Bytes> {
     gpu.memory_info().ok().map(|info| info.free)
 }
 
-/// The first of the largest, among those that can be measured.
+/// Returns the first of the largest, among those that can be measured.
 fn best<'a>(gpus: impl Iterator<Item = &'a Gpu>, measure: impl Fn(&Gpu) -> Option<Bytes>) -> Option<&'a Gpu> {
     let measured = gpus.filter_map(|gpu| Some((measure(gpu)?, gpu)));
     let largest = measured.reduce(|best, next| if next.0 > best.0 { next } else { best });

@@ -1,9 +1,10 @@
-//! A stream for a while.
+//! Streams on lease.
 
-use crate::{StreamPool, Work};
-use bursar_core::Stream;
+use super::StreamPool;
+use bursar_core::{DeviceContext, Stream};
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// A stream of a [`StreamPool`] that goes back when this is dropped. Whatever takes a [`Stream`] takes a borrowed lease.
 ///
@@ -34,40 +35,21 @@ pub struct StreamLease {
 }
 
 impl StreamLease {
-    pub(crate) fn new(pool: StreamPool, id: u32, stream: Stream) -> Self {
+    pub(super) fn new(pool: StreamPool, id: u32, stream: Stream) -> Self {
         Self { pool, id, stream }
     }
 
-    /// Its number in the pool.
+    /// Returns the stream's number in the pool.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Submits work: whatever buffers it uses, it says so through the [`Work`] it is given, which orders it after their
-    /// uses on other streams. The uses count when this returns, also by an error or a panic, because something may have
-    /// been launched by then. The answer is that of `submit`.
-    ///
-    /// ```
-    /// use bursar_core::{DeviceId, Stack, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_sim::Sim;
-    ///
-    /// let gpu = Gpu::open(Sim::seeded(3), DeviceId(0), &Stack::new().over(leaf::Async))?;
-    /// let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
-    ///
-    /// let mut weights = gpu.buffer::<f32>(1024, &a, tag!("weights"))?;
-    /// a.submit(|work| work.fill(&mut weights, 1.0))?;
-    /// let ones = b.submit(|work| work.read_back(&weights))?;
-    /// drop(weights);
-    /// assert_eq!(ones.wait()?, [1.0; 1024]);
-    /// # Ok::<(), bursar_core::Error>(())
-    /// ```
-    #[inline]
-    pub fn submit<R>(&self, submit: impl FnOnce(&mut Work<'_>) -> R) -> R {
-        submit(&mut Work::new(self.pool.context(), self.stream))
+    /// Returns the context of the stream's device.
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
+        self.pool.context()
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub fn stream(&self) -> Stream {
         self.stream
     }

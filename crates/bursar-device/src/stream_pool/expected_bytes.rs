@@ -1,4 +1,4 @@
-//! How much memory a stream is expected to need.
+//! The memory that a stream is expected to need.
 
 use bursar_core::Bytes;
 use std::ffi::OsStr;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 const VARIABLE: &str = "BURSAR_POOL_MB_PER_STREAM";
 const DEFAULT: Bytes = Bytes::mib(256);
 
-/// What the environment says, or the default.
-pub(crate) fn bytes_per_stream() -> Bytes {
+/// Returns the size that the environment gives, or the default.
+pub(super) fn per_stream() -> Bytes {
     match std::env::var_os(VARIABLE) {
         Some(text) => parse(&text).unwrap_or_else(|| {
             warn_once(&text);
