@@ -328,8 +328,8 @@ impl Member for PoolState {
             // It was waited for.
             (None, Err(_)) => StreamEnd::Complete,
         };
-        let event = self.lists().end_lane(stream.slot(), end);
-        event.into_iter().for_each(|event| driver_calls::return_event(&context, event));
+        let events = self.lists().end_lane(stream.slot(), end);
+        events.into_iter().for_each(|mut events| events.forget(&context));
     }
 }
 
