@@ -1,6 +1,6 @@
 //! The future that waits for a reservation.
 
-use super::reserve::Request;
+use super::reserve::ReserveRequest;
 use super::{Ledger, Priority, Reservation, Tenant};
 use crate::LedgerError;
 use crate::attachment::{LockWait, TryError};
@@ -53,7 +53,7 @@ impl ReserveFuture {
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
         self.ledger.attachment.start_watcher();
         self.ledger.attachment.start_listener();
-        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, wait)
+        self.ledger.join_queue(ReserveRequest { tenant, bytes: self.bytes, priority: self.priority }, wait)
     }
 
     /// Goes on as far as it can without blocking.
