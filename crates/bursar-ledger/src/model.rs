@@ -8,14 +8,13 @@
 
 mod actor;
 mod acts;
-mod random;
 
 use crate::system::simulated::{Moment, Pid, World, silence_kill_panics};
 use crate::system::{Process, Rounds};
 use crate::{Ledger, LedgerError, Subject};
 use actor::{Actor, DeviceHandles};
 use bursar_core::{Bytes, DeviceUuid, Error};
-use random::Random;
+use bursar_sim::Random;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -131,7 +131,7 @@ impl Model {
             return;
         };
         // A delegation that fails drops its reservation.
-        let number = self.random.borrow_mut().next();
+        let number = self.random.borrow_mut().next_u64();
         self.run(
             pid,
             move || reservation.delegate(),

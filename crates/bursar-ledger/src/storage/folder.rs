@@ -2,20 +2,15 @@
 
 use crate::LedgerError;
 use crate::system::{Descriptor, FileKind, FileMetadata, OpenMode, Process};
+use bursar_linux::{NotPrivate, check_owner};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The environment variable that names the folder.
-const VARIABLE: &str = "BURSAR_LEDGER_DIR";
-
 /// Returns the folder for ledgers of this user; it need not exist.
 pub(crate) fn default_folder() -> PathBuf {
-    match std::env::var_os(VARIABLE) {
-        Some(folder) if !folder.is_empty() => folder.into(),
-        _ => PathBuf::from(format!("/dev/shm/bursar-{}", Process::this().kernel().user())),
-    }
+    bursar_linux::shared_folder(Process::this().kernel().user())
 }
 
 /// A folder of ledgers, open: files are found in it whatever becomes of its name.
@@ -48,22 +43,16 @@ impl Folder {
     pub(crate) fn open(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
         let path = &*without_trailing_slash(path);
         let kernel = process.kernel();
-        let wrong = |why: &str| LedgerError::Folder { folder: path.to_owned(), why: why.into() };
+        let wrong = |why: NotPrivate| LedgerError::Folder { folder: path.to_owned(), why: why.to_string().into() };
         let failed = |call| move |error| LedgerError::io(path, call, error);
         match kernel.metadata_of(path).map_err(failed("stat"))?.kind {
             FileKind::Folder => {}
-            FileKind::Link => return Err(wrong("it is a symbolic link")),
-            FileKind::File | FileKind::Other => return Err(wrong("it is not a folder")),
+            FileKind::Link => return Err(wrong(NotPrivate::Link)),
+            FileKind::File | FileKind::Other => return Err(wrong(NotPrivate::NotAFolder)),
         }
         let open = process.open(path, OpenMode::Folder).map_err(failed("open"))?;
         let metadata = kernel.metadata(open.file()).map_err(failed("stat"))?;
-        let (owner, user, mode) = (metadata.user, kernel.user(), metadata.mode);
-        if owner != user {
-            return Err(wrong(&format!("it belongs to user {owner}, and this process runs as {user}")));
-        }
-        if mode & 0o022 != 0 {
-            return Err(wrong(&format!("other users can write to it (mode {mode:03o})")));
-        }
+        check_owner(metadata.user, metadata.mode, kernel.user()).map_err(wrong)?;
         let path = kernel.canonical(path).map_err(failed("realpath"))?;
         Ok(Self { path, open, metadata })
     }

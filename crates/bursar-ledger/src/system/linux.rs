@@ -92,8 +92,7 @@ fn lower_half(word: &AtomicU64) -> *const u32 {
 
 impl Kernel for Linux {
     fn user(&self) -> u32 {
-        // SAFETY: takes nothing and cannot fail.
-        unsafe { libc::geteuid() }
+        bursar_linux::user_id()
     }
 
     fn pid(&self) -> u32 {
