@@ -97,7 +97,7 @@ impl Reclaimers {
 /// Returns the message of a panic.
 fn panic_message(reason: &(dyn Any + Send)) -> &str {
     let text = reason.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("it said nothing")
+    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
 }
 
 impl fmt::Debug for Reclaimers {
