@@ -1,11 +1,11 @@
-//! The stacks that can be asked for by name.
+//! The stacks that have a name on the command line.
 
 use bursar::prelude::*;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What hands out the memory.
+/// The name of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StackName {

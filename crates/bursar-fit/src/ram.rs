@@ -1,4 +1,8 @@
-//! How much of the machine's memory is available: what the kernel says, and what control groups leave of it.
+//! The machine's memory that is available: what the kernel reports, and what control groups leave of it.
+//!
+//! The limit is looked for on the whole path: every control group from this program's to the outermost that can be seen is
+//! read, version 2 and version 1, and the one that leaves the least counts. A missing file means no limit only where the
+//! kernel would not write it.
 
 mod cgroup;
 mod text;
@@ -10,7 +14,7 @@ use text::File;
 
 pub use cgroup::Level;
 
-/// Where the machine's memory is read from.
+/// The folder that the machine's memory is read from.
 ///
 /// ```no_run
 /// let reading = bursar_fit::Ram::of_this_machine().read()?;
@@ -23,13 +27,13 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// The machine this program runs on, and the control groups it is in.
+    /// Returns the machine this program runs on, with the control groups it is in.
     pub fn of_this_machine() -> Self {
         Self::below("/")
     }
 
-    /// The machine whose files lie below `root`: `proc/meminfo`, `proc/self/cgroup`, `proc/self/mountinfo`, and the
-    /// control groups where that says they are mounted.
+    /// Returns the machine whose files lie below `root`: `proc/meminfo`, `proc/self/cgroup`, `proc/self/mountinfo`, and the
+    /// control groups where `mountinfo` says they are mounted.
     pub fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -46,7 +50,7 @@ impl Ram {
     }
 }
 
-/// What bounds the memory that is available.
+/// The limits of the memory that is available.
 ///
 /// ```no_run
 /// let reading = bursar_fit::Ram::of_this_machine().read()?;
@@ -58,19 +62,19 @@ impl Ram {
 pub struct RamReading {
     /// All the memory of the machine.
     pub total: Bytes,
-    /// What the kernel says can be had without swapping.
+    /// The bytes that can be used without swapping, by the kernel's estimate.
     pub mem_available: Bytes,
     /// The limits of the control groups this program is in, each from the innermost outwards.
     pub levels: Vec<Level>,
 }
 
 impl RamReading {
-    /// The least of what the machine and each control group leave.
+    /// Returns the least of what the machine and each control group leave.
     pub fn available(&self) -> Bytes {
         self.tightest().map_or(self.mem_available, |level| level.available().min(self.mem_available))
     }
 
-    /// What leaves the least, in words.
+    /// Returns, in words, whether the machine or which control group leaves the least.
     pub fn bound(&self) -> String {
         match self.tightest().filter(|level| level.available() < self.mem_available) {
             Some(level) => format!("the control group {}", level.folder.display()),
@@ -83,7 +87,7 @@ impl RamReading {
     }
 }
 
-/// The size of a file; none where there is no such file.
+/// Returns the size of a file, or none if there is no such file.
 ///
 /// ```
 /// assert_eq!(bursar_fit::file_size("no/such/file"), None);

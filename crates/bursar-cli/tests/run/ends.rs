@@ -116,11 +116,12 @@ fn workers_are_started_again(rig: &Rig) {
 /// Nothing is left to wait for, and nothing happens any more that could wake the run.
 fn a_worker_that_cannot_be_started_again(rig: &Rig) {
     let gate = rig.gate("gate");
-    let mut run = Running::start(rig.shell("--per-worker 1GiB --restart 1", "echo crew $PPID; cat gate; exit 1"));
-    let crew = run.line("crew ").rsplit(' ').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    let mut run = Running::start(rig.shell("--per-worker 1GiB --restart 1", "echo supervisor $PPID; cat gate; exit 1"));
+    let supervisor =
+        run.line("supervisor ").rsplit(' ').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
     // Those of standard input, output and error, which it has.
     let no_more_files = Rlimit { current: Some(3), maximum: Some(3) };
-    prlimit(crew, Resource::Nofile, no_more_files).expect("it is ours");
+    prlimit(supervisor, Resource::Nofile, no_more_files).expect("it is ours");
     drop(gate);
     let ended = run.end();
     assert_eq!(ended.code(), 3, "{ended:?}");

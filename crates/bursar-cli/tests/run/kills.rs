@@ -12,7 +12,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("f7_whichever_processes_of_a_run_are_killed_it_leaves_nothing", whichever_processes_are_killed),
     ("f7_whichever_two_are_killed_at_any_moment_nothing_is_left", whichever_two_at_any_moment),
     ("f7_a_run_that_is_killed_while_it_is_stopped_leaves_nothing", killed_while_it_is_stopped),
-    ("a_crew_that_is_stopped_goes_on_and_ends_when_told_to", a_crew_that_is_stopped_goes_on),
+    ("a_supervisor_that_is_stopped_goes_on_and_ends_when_told_to", a_supervisor_that_is_stopped_goes_on),
     ("a_run_that_is_told_to_end_at_any_moment_ends", told_to_end_at_any_moment),
     ("whoever_signals_all_processes_of_a_run_has_asked_once", signalling_all_asks_once),
     ("f7_what_was_there_before_a_run_is_left_alone", what_was_there_before_is_left_alone),
@@ -92,8 +92,8 @@ fn whichever_two_at_any_moment(rig: &Rig) {
         let mut run = run.spawn().expect("the command was built");
         let (after, gap) = (Duration::from_micros(draws.below(100_000)), Duration::from_micros(draws.below(500)));
         std::thread::sleep(after);
-        let front = Some(Pid::from_child(&run));
-        let mut three = [front, find_role(rig, "run:keeper"), find_role(rig, "run:crew")];
+        let foreground = Some(Pid::from_child(&run));
+        let mut three = [foreground, find_role(rig, "run:watchdog"), find_role(rig, "run:supervisor")];
         three.rotate_left(draws.below(3) as usize);
         if draws.below(2) == 0 {
             three.swap(0, 1);
@@ -102,7 +102,7 @@ fn whichever_two_at_any_moment(rig: &Rig) {
             let _ = kill_process(*victim, Signal::KILL);
             std::thread::sleep(gap);
         }
-        if three[2] == front && three[..2].contains(&None) {
+        if three[2] == foreground && three[..2].contains(&None) {
             run.kill().expect("it was not waited for");
         }
         super::rig::ends(&mut run);
@@ -113,14 +113,14 @@ fn whichever_two_at_any_moment(rig: &Rig) {
 
 fn whichever_processes_are_killed(rig: &Rig) {
     let sets: [&[&str]; 8] = [
-        &["run:keeper"],
-        &["run:crew"],
-        &["bursar run", "run:keeper"],
-        &["run:keeper", "bursar run"],
-        &["bursar run", "run:crew"],
-        &["run:crew", "bursar run"],
-        &["run:keeper", "run:crew"],
-        &["run:crew", "run:keeper"],
+        &["run:watchdog"],
+        &["run:supervisor"],
+        &["bursar run", "run:watchdog"],
+        &["run:watchdog", "bursar run"],
+        &["bursar run", "run:supervisor"],
+        &["run:supervisor", "bursar run"],
+        &["run:watchdog", "run:supervisor"],
+        &["run:supervisor", "run:watchdog"],
     ];
     for set in sets {
         let mut run = Running::start(rig.shell("--want 2 --per-worker 10GiB", SCATTERS));
@@ -150,8 +150,8 @@ fn whichever_processes_are_killed(rig: &Rig) {
 }
 
 fn killed_while_it_is_stopped(rig: &Rig) {
-    for stopped in ["bursar run", "run:keeper", "run:crew"] {
-        for killed in ["bursar run", "run:keeper", "run:crew"] {
+    for stopped in ["bursar run", "run:watchdog", "run:supervisor"] {
+        for killed in ["bursar run", "run:watchdog", "run:supervisor"] {
             let mut run = Running::start(rig.shell("--want 2 --per-worker 10GiB", SCATTERS));
             run.lines("scattered", 2);
             kill_process(role(rig, stopped), Signal::STOP).expect("it runs");
@@ -165,10 +165,10 @@ fn killed_while_it_is_stopped(rig: &Rig) {
     }
 }
 
-fn a_crew_that_is_stopped_goes_on(rig: &Rig) {
+fn a_supervisor_that_is_stopped_goes_on(rig: &Rig) {
     let mut run = Running::start(rig.shell("--per-worker 1GiB", "kill -STOP $PPID; echo stopped; exec sleep 8888"));
     run.line("stopped");
-    kill_process(role(rig, "run:keeper"), Signal::STOP).expect("it runs");
+    kill_process(role(rig, "run:watchdog"), Signal::STOP).expect("it runs");
     run.signal(Signal::TERM);
     assert_eq!(run.end().code(), 143);
 }
@@ -197,7 +197,7 @@ fn signalling_all_asks_once(rig: &Rig) {
     let script = format!("trap '{saves}' TERM; echo ready; {AWAITS_A_SIGNAL}");
     let mut run = Running::start(rig.shell("--per-worker 1GiB --grace 1000", &script));
     run.line("ready");
-    for name in ["run:crew", "run:keeper", "bursar run"] {
+    for name in ["run:supervisor", "run:watchdog", "bursar run"] {
         kill_process(role(rig, name), Signal::TERM).expect("it runs");
     }
     run.line("saving");

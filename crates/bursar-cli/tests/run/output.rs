@@ -143,9 +143,9 @@ fn with_files(rig: &Rig, command: &Command, files: &str) -> Command {
     shell
 }
 
-/// A worker that has its run end: the parent of the crew is the keeper, and the keeper's is `bursar run`.
-const HANGS_UP: &str = "keeper=$(cut -d ' ' -f 4 /proc/$PPID/stat); echo err >&2; \
-                        kill -HUP $(cut -d ' ' -f 4 /proc/$keeper/stat); exec sleep 8888";
+/// A worker that has its run end: the parent of the supervisor is the watchdog, and that one's is `bursar run`.
+const HANGS_UP: &str = "watchdog=$(cut -d ' ' -f 4 /proc/$PPID/stat); echo err >&2; \
+                        kill -HUP $(cut -d ' ' -f 4 /proc/$watchdog/stat); exec sleep 8888";
 
 fn what_cannot_be_said_changes_no_status(rig: &Rig) {
     let cases = [

@@ -18,27 +18,27 @@ use std::path::{Component, Path, PathBuf};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Where its files are.
+    /// The folder of its files.
     pub folder: PathBuf,
-    /// The most that all its programs may use.
+    /// The most that all its processes may use.
     pub limit: Bytes,
-    /// What they use, less what the kernel keeps of files and would give back.
+    /// The bytes that they use, less the page cache, which the kernel would reclaim.
     pub used: Bytes,
 }
 
 impl Level {
-    /// What it leaves.
+    /// Returns the bytes that it leaves.
     pub fn available(&self) -> Bytes {
         self.limit.saturating_sub(self.used)
     }
 }
 
-/// How the files of one version are called.
+/// The names of the files of one version.
 struct Version {
     filesystem: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// What the kernel keeps of files; of each pair, the first name that is there counts.
+    /// The fields of the page cache; of each pair, the first name that exists counts.
     files: [[&'static str; 2]; 2],
 }
 
@@ -53,15 +53,16 @@ const VERSIONS: [Version; 2] = [
         filesystem: "cgroup",
         limit: "memory.limit_in_bytes",
         used: "memory.usage_in_bytes",
-        // Usage counts the groups below, and so do the totals; the plain names do not.
+        // Usage includes the groups below, and so do the totals; the plain names do not.
         files: [["total_active_file", "active_file"], ["total_inactive_file", "inactive_file"]],
     },
 ];
 
-/// Version 1 has no word for "no limit", but the largest multiple of a page; pages have at most 64 KiB.
+/// The least value that means "no limit" in version 1, which writes the largest multiple of a page; pages have at most
+/// 64 KiB.
 const UNLIMITED: u64 = i64::MAX as u64 - 0xffff;
 
-/// Every control group on the way from this program's outwards that has a limit, as far as can be seen from here.
+/// Returns every control group with a limit, from this program's outwards, as far as can be seen from here.
 pub(super) fn levels(root: &Path) -> Result<Vec<Level>, ProbeError> {
     let Some(groups) = find_bytes(&root.join("proc/self/cgroup"))? else { return Ok(Vec::new()) };
     let Some(mounts) = find_bytes(&root.join("proc/self/mountinfo"))? else { return Ok(Vec::new()) };
@@ -69,7 +70,7 @@ pub(super) fn levels(root: &Path) -> Result<Vec<Level>, ProbeError> {
     let mut levels = Vec::new();
     for version in &VERSIONS {
         let Some(own) = own_group(&groups, version) else { continue };
-        for (mount_point, below) in places(&mounts, version, &own) {
+        for (mount_point, below) in visible_at(&mounts, version, &own) {
             for group in below.ancestors() {
                 let folder = under(root, &mount_point.join(group));
                 levels.extend(level(folder, version)?);
@@ -79,12 +80,13 @@ pub(super) fn levels(root: &Path) -> Result<Vec<Level>, ProbeError> {
     Ok(levels)
 }
 
-/// Names are any bytes but this one: the kernel makes no group with it, and escapes it in `mountinfo`.
+/// Returns whether a byte ends a line. Names may hold any other byte: the kernel creates no group with this one, and
+/// escapes it in `mountinfo`.
 fn is_line_end(byte: &u8) -> bool {
     *byte == b'\n'
 }
 
-/// The path of this program's group in the hierarchy that limits memory.
+/// Returns the path of this program's group in the hierarchy that limits memory.
 fn own_group(groups: &[u8], version: &Version) -> Option<PathBuf> {
     groups.split(is_line_end).find_map(|line| {
         let mut parts = line.splitn(3, |&byte| byte == b':');
@@ -104,7 +106,7 @@ fn is_in_list(list: &[u8], wanted: &[u8]) -> bool {
 /// A line of `mountinfo` about control groups.
 #[derive(Debug)]
 struct Mount {
-    /// The group that is seen at the mount point.
+    /// The group that is visible at the mount point.
     root: PathBuf,
     point: PathBuf,
     filesystem: Vec<u8>,
@@ -115,7 +117,7 @@ impl Mount {
     fn parse(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|&byte| byte == b' ').skip(3);
         let (root, point) = (words.next()?, words.next()?);
-        // Between the mount point and a dash there are options, and as many fields as the kernel likes.
+        // Between the mount point and a dash are options, and any number of optional fields.
         words.find(|word| *word == b"-")?;
         let (kind, _source, options) = (words.next()?, words.next()?, words.next()?);
         let [root, point] = [root, point].map(|path| PathBuf::from(OsString::from_vec(unescaped(path))));
@@ -128,20 +130,20 @@ impl Mount {
     }
 }
 
-/// Where this program's group can be seen: mount points, each with the path from there.
-fn places<'a>(mounts: &'a [Mount], version: &Version, own: &Path) -> Vec<(&'a Path, PathBuf)> {
+/// Returns where this program's group is visible: mount points, each with the path from there.
+fn visible_at<'a>(mounts: &'a [Mount], version: &Version, own: &Path) -> Vec<(&'a Path, PathBuf)> {
     let mounts: Vec<&Mount> = mounts.iter().filter(|mount| mount.limits_memory(version)).collect();
     let seen = |mount: &&&Mount| !leads_outside(own) && own.starts_with(&mount.root);
     let below = |mount: &&'a Mount| {
         let below = own.strip_prefix(&mount.root).unwrap_or(Path::new(""));
         (mount.point.as_path(), below.to_owned())
     };
-    let places: Vec<_> = mounts.iter().filter(seen).map(below).collect();
-    if !places.is_empty() {
-        return places;
+    let found: Vec<_> = mounts.iter().filter(seen).map(below).collect();
+    if !found.is_empty() {
+        return found;
     }
-    // Seen from inside a namespace, a group outside it begins with `..`: what is mounted then is a group around ours, or
-    // the nearest to it that can be seen.
+    // From inside a namespace, the path of a group outside it begins with `..`: what is mounted then is a group around ours,
+    // or the nearest to it that is visible.
     let around = mounts.iter().filter(|mount| leads_outside(&mount.root) || leads_outside(own));
     around.map(|mount| (mount.point.as_path(), PathBuf::new())).collect()
 }
@@ -150,14 +152,14 @@ fn leads_outside(path: &Path) -> bool {
     path.components().any(|part| part == Component::ParentDir)
 }
 
-/// `path`, which is absolute, below `root`.
+/// Returns `path`, which is absolute, below `root`.
 fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// The limit of the group whose files are in `folder`, if it has one.
+/// Reads the limit of the group whose files are in `folder`, if it has one.
 fn level(folder: PathBuf, version: &Version) -> Result<Option<Level>, ProbeError> {
-    // The outermost group, and one that does not control memory, have no such file.
+    // The outermost group, and a group that does not control memory, have no such file.
     let Some(limit) = File::find(folder.join(version.limit))? else { return Ok(None) };
     if limit.word() == "max" {
         return Ok(None);
@@ -177,7 +179,7 @@ fn level(folder: PathBuf, version: &Version) -> Result<Option<Level>, ProbeError
     Ok(Some(Level { folder, limit, used }))
 }
 
-/// A path of `mountinfo`, where blanks and the like are three octal digits after a backslash.
+/// Decodes a path of `mountinfo`, where blanks and the like are three octal digits after a backslash.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
     while let [first, tail @ ..] = rest {
