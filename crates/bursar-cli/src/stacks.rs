@@ -26,8 +26,8 @@ impl StackName {
         }
     }
 
-    /// Builds it for a device, under a limit if there is one, and on the share of the device that this process was given, if
-    /// it was given one.
+    /// Builds the stack for a device: under a limit if there is one, and on this process's share of the device if it was given
+    /// one.
     pub(crate) fn build(
         self,
         context: &Arc<DeviceContext>,

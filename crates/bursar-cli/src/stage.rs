@@ -43,7 +43,7 @@ pub(crate) struct Stage {
     /// The devices that may be used, by number or UUID; all of them by default.
     #[arg(long, value_name = "GPU,…", value_delimiter = ',')]
     devices: Vec<String>,
-    /// What the stage is called where the decision is told.
+    /// The name of the stage in messages and in the log.
     #[arg(long, value_name = "NAME", default_value = "stage")]
     pub(crate) label: String,
     /// Go on with one worker where not even one fits into VRAM.

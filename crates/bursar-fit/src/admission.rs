@@ -41,7 +41,7 @@ pub struct ReservedPlan {
     /// The plan.
     pub plan: Plan,
     /// The memory reserved, for each assignment that has workers.
-    pub shares: Vec<Share>,
+    pub shares: Vec<DeviceShare>,
 }
 
 /// The memory reserved for the workers of one device, or in the machine's memory.
@@ -58,7 +58,7 @@ pub struct ReservedPlan {
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Share {
+pub struct DeviceShare {
     /// The device; none for the machine's memory.
     pub device: Option<DeviceId>,
     /// The number of workers that it is for.
@@ -89,7 +89,7 @@ pub fn fit_workers(spec: &Spec) -> Result<ReservedPlan, FitError> {
             plan.log(&spec.label);
             return Err(FitError::Overflow(Box::new(plan)));
         }
-        match shares(&plan, &targets) {
+        match reserve_shares(&plan, &targets) {
             Ok(shares) => {
                 plan.log(&spec.label);
                 return Ok(ReservedPlan { plan, shares });
@@ -107,14 +107,14 @@ fn plan(spec: &Spec, targets: &[Target]) -> Result<Plan, FitError> {
 }
 
 /// Reserves what `plan` needs, all or nothing.
-fn shares(plan: &Plan, targets: &[Target]) -> Result<Vec<Share>, FitError> {
+fn reserve_shares(plan: &Plan, targets: &[Target]) -> Result<Vec<DeviceShare>, FitError> {
     let used = plan.assignments.iter().zip(targets).filter(|(assignment, _)| assignment.workers > 0);
     let share = |(assignment, target): (&Assignment, &Target)| {
         let reservation = match (plan.overflow, assignment.bytes(&plan.need)) {
             (None, Some(bytes)) => reserve(target, bytes)?,
             _ => reserve_what_is_left(target, &plan.need)?,
         };
-        Ok(Share { device: assignment.candidate.device, workers: assignment.workers, reservation })
+        Ok(DeviceShare { device: assignment.candidate.device, workers: assignment.workers, reservation })
     };
     used.map(share).collect()
 }

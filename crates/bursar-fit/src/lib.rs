@@ -13,7 +13,7 @@ mod error;
 mod plan;
 mod ram;
 
-pub use admission::{ReservedPlan, Share, Spec, fit_workers};
+pub use admission::{DeviceShare, ReservedPlan, Spec, fit_workers};
 pub use error::{FitError, ProbeError};
 pub use plan::{
     Assignment, Candidate, Fit, Headroom, HeadroomError, MemoryKind, Need, OneMore, Overflow, Plan, UnknownMemoryKind,

@@ -32,7 +32,7 @@ fn f4_what_is_available_is_what_the_driver_has_less_what_others_set_aside() {
     let ledger = Ledger::for_device(&contexts[1]).expect("a ledger");
     let aside = ledger.reserve(Bytes::gib(4)).expect("room");
     assert_eq!(available().expect("devices"), [7, 6]);
-    // Drawn memory is the driver's to count.
+    // Memory that was drawn is counted by the driver.
     aside.charge(Bytes::gib(4)).expect("set aside");
     sim.allocate(DeviceId(1), 4 << 30).expect("room");
     assert_eq!(available().expect("devices"), [7, 6]);
@@ -162,7 +162,7 @@ fn f5_the_machine_s_memory_is_set_aside_among_processes() {
     assert_eq!(before.workers, 2);
     let reading = Ledger::inspect(&folder.join("HOST.ledger")).expect("a ledger");
     assert_eq!((reading.undrawn, reading.processes.len()), (Bytes::mib(128), 1));
-    // What others set aside is not available, whoever asks.
+    // Memory that another reservation holds is not available.
     let rest = Ram::of_this_machine().read().expect("Linux").total;
     let large = Spec::ram("large").headroom(Headroom::ALL).per_worker(rest).want(1);
     let overflowing = fit_workers(&large).expect("RAM goes on");

@@ -107,7 +107,7 @@ proptest! {
         if plan.overflow.is_none() {
             for (assignment, &(available, _)) in plan.assignments.iter().zip(&given) {
                 prop_assert!(fits(&need, available, assignment.workers));
-                // Nobody has two more than somebody who could take one.
+                // No candidate has two workers more than one that has room for another.
                 for other in &plan.assignments {
                     prop_assert!(other.workers <= assignment.workers.saturating_add(1) || assignment.workers == assignment.room);
                 }
@@ -128,7 +128,7 @@ proptest! {
             prop_assert_eq!(plan.fitting(), need.wanted());
             return Ok(());
         };
-        // Where a worker needs nothing, as many as are wanted fit as soon as one does.
+        // If a worker needs nothing, as many as are wanted fit as soon as one does.
         let reached = |workers: u64| workers == target || (need.per_worker == Bytes(0) && workers == need.wanted());
         let with = |change: &dyn Fn(&mut Need)| {
             let mut changed = need;
@@ -143,7 +143,7 @@ proptest! {
         };
         prop_assert!(reached(grown(least)) && grown(least - 1) < target);
         for (device, &(available, _)) in given.iter().enumerate() {
-            // No device would have needed fewer bytes more.
+            // No device lacks fewer bytes.
             let mut given = given.clone();
             given[device].0 = available + (least - plan.assignments[more.candidate].candidate.available.0) - 1;
             prop_assert!(fitting(need, &given) < target);

@@ -1,4 +1,4 @@
-//! What is available, of machines that are written down here.
+//! The available memory of machines whose files are written here.
 
 mod machine;
 
@@ -208,7 +208,7 @@ fn f6_the_size_of_a_missing_file_is_none() {
     assert_eq!(file_size(machine.path("/")), None, "a folder is no file");
 }
 
-/// A path of `mountinfo`, as the kernel escapes it.
+/// Escapes a path as the kernel does in `mountinfo`.
 fn escaped(path: &[u8]) -> Vec<u8> {
     let escape = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
@@ -221,7 +221,7 @@ fn path(bytes: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(bytes))
 }
 
-/// A name of a group, which is any bytes but a slash, a line break and a zero; with a taste for what is hard to read back.
+/// Generates names of groups: any bytes but slashes, line breaks and zeros, with many that are hard to parse.
 fn name() -> impl Strategy<Value = Vec<u8>> {
     let odd: [&[u8]; 16] = [
         b"\xff",
@@ -248,7 +248,7 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![odd, any].prop_filter("no name of a folder", is_name)
 }
 
-/// Which version limits memory.
+/// The version that limits memory.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     V1,

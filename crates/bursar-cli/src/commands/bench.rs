@@ -15,7 +15,7 @@ use std::time::Instant;
 /// The options of `bursar bench pairs`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PairsArgs {
-    /// What hands out the memory.
+    /// The stack that memory is allocated from.
     #[arg(long, value_enum, default_value = "pool")]
     stack: StackName,
     /// The size of the block.

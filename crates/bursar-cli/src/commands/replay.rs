@@ -24,7 +24,7 @@ pub(crate) struct ReplayArgs {
     /// The traces, each replayed on its own.
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
-    /// What hands out the memory; several for one row each.
+    /// The stacks that memory is allocated from, a row for each.
     #[arg(long = "stack", value_name = "STACK,…", value_enum, value_delimiter = ',', default_value = "pool")]
     stacks: Vec<StackName>,
     /// The most that may be held.

@@ -3,10 +3,10 @@
 //! A run is three processes, each of which ends the others' work:
 //!
 //! ```text
-//! bursar run         foreground.rs   started by the user; forwards signals
-//!   └─ watchdog      watchdog.rs     a session of its own; only waits
-//!        └─ supervisor  ../supervisor.rs  starts, watches and ends the workers; holds their shares
-//!             └─ launch  launch.rs   prepares itself and becomes the command of a worker
+//! bursar run              foreground.rs      started by the user; forwards signals
+//! └─ watchdog             watchdog.rs        in a session of its own; only waits
+//!    └─ supervisor        ../supervisor.rs   starts, watches and ends the workers; holds their shares
+//!       └─ launch         launch.rs          prepares itself and becomes the command of a worker
 //! ```
 //!
 //! Watchdog and supervisor are subreapers: a process that a worker leaves behind is reparented to the supervisor, and if
@@ -74,8 +74,7 @@ impl Role {
 }
 
 impl Invocation {
-    /// Parses the arguments of this program, without its name. Returns none if a user started it: users' options come first
-    /// and are not looked at.
+    /// Parses the arguments of this program, without its name. Returns none if they name no role: then a user started it.
     pub(crate) fn parse(mut words: impl Iterator<Item = OsString>) -> Option<Self> {
         let first = words.next()?;
         let role = Role::ALL.into_iter().find(|role| first == role.word())?;

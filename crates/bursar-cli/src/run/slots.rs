@@ -15,7 +15,7 @@ use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::fmt;
 
-/// What one worker is given. Its share of memory goes back when the slot is dropped.
+/// A worker's device, processors, environment and share of memory. The share goes back when the slot is dropped.
 pub(crate) struct Slot {
     /// The device; none if the workers use the machine's memory.
     pub(crate) device: Option<DeviceId>,
@@ -26,8 +26,8 @@ pub(crate) struct Slot {
     pub(crate) limit: Option<Bytes>,
     /// The variables that its programs get besides its number.
     pub(crate) environment: Vec<(&'static str, OsString)>,
-    /// The owner of its share.
-    pub(crate) _share: Box<dyn Send>,
+    /// The owner of its memory.
+    pub(crate) _memory: Box<dyn Send>,
 }
 
 impl fmt::Debug for Slot {

@@ -35,7 +35,8 @@ impl Rig {
         Self { sim, gpu }
     }
 
-    /// Returns the simulated driver, for raw calls, [kernels](Sim::launch), and [declared touches](Sim::touch_host) of host memory.
+    /// Returns the simulated driver, for raw calls, [kernels](Sim::launch), and [declared touches](Sim::touch_host) of host
+    /// memory.
     pub fn driver(&self) -> &Arc<Sim> {
         &self.sim
     }

@@ -52,7 +52,7 @@ fn adopts_orphans() -> bool {
     !pid.is_init() && !children::exist() && set_child_subreaper(Some(pid)).is_ok()
 }
 
-/// Forwards signals until the watchdog has ended, and stops this process when told to.
+/// Forwards signals until the watchdog has ended, and stops this process on SIGTSTP.
 fn forward_signals(signals: &Receiver<i32>, socket: &SignalSender, watchdog: Pid) -> io::Result<WaitStatus> {
     loop {
         let mut received = vec![signals.recv().unwrap_or(SIGCHLD)];
@@ -60,7 +60,7 @@ fn forward_signals(signals: &Receiver<i32>, socket: &SignalSender, watchdog: Pid
         if let Some(status) = exit_status(watchdog)? {
             return Ok(status);
         }
-        // However often it was told to, it stops once, and not if it was continued since: one SIGCONT continues it.
+        // It stops once for any number of SIGTSTP, and not if a SIGCONT came later: one SIGCONT continues it.
         let last = received.iter().rfind(|signal| matches!(**signal, SIGTSTP | SIGCONT));
         if last == Some(&SIGTSTP) {
             socket.send(SIGTSTP);

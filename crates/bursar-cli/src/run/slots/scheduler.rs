@@ -4,7 +4,7 @@
 //! shrunk when granted: so the ledger's queue decides who is next, and the plan's rule holds for late workers too.
 
 use super::notify::Notify;
-use super::target::{Share, Target};
+use super::target::{ReservedMemory, Target};
 use super::{Slot, SlotSource};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{FitError, Headroom, Need, Plan, ReservedPlan, Spec, fit_workers};
@@ -175,7 +175,7 @@ fn room_for_one_more(headroom: Headroom, available: Option<Bytes>, ours: Bytes, 
 struct Request {
     target: Arc<Target>,
     /// Keeps the memory that the workers there share, because less is requested on account of it.
-    shared: Option<Arc<Share>>,
+    shared: Option<Arc<ReservedMemory>>,
     needed: Bytes,
     reservation: Pin<Box<Reserving>>,
 }
@@ -329,7 +329,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is asked for is exactly what has to be free for the plan to place one more.
+        /// The bytes requested are exactly those that have to be free for the plan to place one more.
         #[test]
         fn f1_one_more_needs_what_the_headroom_says(
             millionths in 1u32..=1_000_000,

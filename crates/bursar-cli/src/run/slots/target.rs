@@ -34,7 +34,7 @@ struct Usage {
     workers: u64,
     bytes: Bytes,
     /// The memory that they share, while there are any.
-    shared: Weak<Share>,
+    shared: Weak<ReservedMemory>,
 }
 
 impl Target {
@@ -92,7 +92,7 @@ impl Target {
     }
 
     /// Returns the memory that the workers here share, while there are any.
-    pub(super) fn shared(&self) -> Option<Arc<Share>> {
+    pub(super) fn shared(&self) -> Option<Arc<ReservedMemory>> {
         self.lock().shared.upgrade()
     }
 
@@ -104,7 +104,7 @@ impl Target {
         need: &Need,
         workers: u64,
         reservation: Option<Reservation>,
-        shared: Option<Arc<Share>>,
+        shared: Option<Arc<ReservedMemory>>,
     ) -> bursar::Result<Vec<Slot>> {
         let Some(reservation) = reservation else {
             return (0..workers).map(|_| self.slot(None, None)).collect();
@@ -112,48 +112,57 @@ impl Target {
         let fixed = if shared.is_some() { Bytes::ZERO } else { need.fixed };
         let needed = need.per_worker.get().checked_mul(workers).and_then(|bytes| bytes.checked_add(fixed.get()));
         if workers == 1 && needed.is_none_or(|needed| reservation.bytes().get() < needed) {
-            return Ok(vec![self.slot(Some(self.share(reservation)?), None)?]);
+            return Ok(vec![self.slot(Some(self.adopt(reservation)?), None)?]);
         }
         let own = match need.per_worker {
             Bytes::ZERO => (0..workers).map(|_| Ok(None)).collect::<bursar::Result<Vec<_>>>()?,
             bytes => (0..workers)
-                .map(|_| reservation.split(bytes).and_then(|own| self.share(own)).map(Some))
+                .map(|_| reservation.split(bytes).and_then(|own| self.adopt(own)).map(Some))
                 .collect::<bursar::Result<Vec<_>>>()?,
         };
         let shared = match shared {
-            None if fixed > Bytes::ZERO => Some(Arc::new(self.share(reservation)?)),
+            None if fixed > Bytes::ZERO => Some(Arc::new(self.adopt(reservation)?)),
             shared => shared,
         };
         self.lock().shared = shared.as_ref().map(Arc::downgrade).unwrap_or_default();
         own.into_iter().map(|own| self.slot(own, shared.clone())).collect()
     }
 
-    fn slot(self: &Arc<Self>, own: Option<Share>, shared: Option<Arc<Share>>) -> bursar::Result<Slot> {
+    /// Makes the slot of one worker, with memory of its own and what it shares.
+    fn slot(
+        self: &Arc<Self>,
+        own: Option<ReservedMemory>,
+        shared: Option<Arc<ReservedMemory>>,
+    ) -> bursar::Result<Slot> {
         let mut environment = self.environment.clone();
-        let token = |share: &Share| share.token().map(OsString::from);
+        let token = |memory: &ReservedMemory| memory.token().map(OsString::from);
         let (own_token, shared_token) = (own.as_ref().and_then(token), shared.as_deref().and_then(token));
         // If it is not known what each worker needs, all draw on what they share.
         environment.extend(own_token.or(shared_token.clone()).map(|token| (Reservation::VARIABLE, token)));
         environment.extend(shared_token.map(|token| (SHARED_VARIABLE, token)));
         let limit = own.as_ref().map(|own| own.bytes);
         self.lock().workers += 1;
-        let share = SlotShare { own, shared, target: self.clone() };
+        let memory = SlotMemory { own, shared, target: self.clone() };
         Ok(Slot {
             device: self.device,
             numa_node: self.numa_node,
             cpus: self.cpus,
             limit,
             environment,
-            _share: Box::new(share),
+            _memory: Box::new(memory),
         })
     }
 
-    fn share(self: &Arc<Self>, reservation: Reservation) -> bursar::Result<Share> {
+    /// Counts a reservation as used on this target, and delegates it if workers can draw on it.
+    fn adopt(self: &Arc<Self>, reservation: Reservation) -> bursar::Result<ReservedMemory> {
         let bytes = reservation.bytes();
-        let memory =
-            if self.is_shared { Memory::Delegated(reservation.delegate()?) } else { Memory::Private(reservation) };
+        let kind = if self.is_shared {
+            ReservationKind::Delegated(reservation.delegate()?)
+        } else {
+            ReservationKind::Private(reservation)
+        };
         self.lock().bytes.0 += bytes.get();
-        Ok(Share { memory: Some(memory), bytes, target: self.clone() })
+        Ok(ReservedMemory { reservation: Some(kind), bytes, target: self.clone() })
     }
 }
 
@@ -166,47 +175,47 @@ fn cpu_set(cpus: impl Iterator<Item = u32>) -> CpuSet {
 
 /// Memory reserved for one worker, or shared by the workers of a target. It goes back when dropped.
 #[derive(Debug)]
-pub(super) struct Share {
-    memory: Option<Memory>,
+pub(super) struct ReservedMemory {
+    reservation: Option<ReservationKind>,
     bytes: Bytes,
     target: Arc<Target>,
 }
 
-/// The memory of a share.
+/// The reservation of [`ReservedMemory`].
 #[derive(Debug)]
-enum Memory {
+enum ReservationKind {
     /// A worker draws on it by its token.
     Delegated(Delegation),
     /// No worker can draw on it; it is reserved nevertheless.
     Private(#[expect(dead_code, reason = "it is owned until it is dropped")] Reservation),
 }
 
-impl Share {
+impl ReservedMemory {
     fn token(&self) -> Option<String> {
-        match &self.memory {
-            Some(Memory::Delegated(delegation)) => Some(delegation.token()),
+        match &self.reservation {
+            Some(ReservationKind::Delegated(delegation)) => Some(delegation.token()),
             _ => None,
         }
     }
 }
 
-impl Drop for Share {
+impl Drop for ReservedMemory {
     fn drop(&mut self) {
-        drop(self.memory.take());
+        drop(self.reservation.take());
         self.target.lock().bytes.0 -= self.bytes.get();
         self.target.freed.notify();
     }
 }
 
-/// The shares of a slot.
+/// The memory of a slot.
 #[derive(Debug)]
-struct SlotShare {
-    own: Option<Share>,
-    shared: Option<Arc<Share>>,
+struct SlotMemory {
+    own: Option<ReservedMemory>,
+    shared: Option<Arc<ReservedMemory>>,
     target: Arc<Target>,
 }
 
-impl Drop for SlotShare {
+impl Drop for SlotMemory {
     fn drop(&mut self) {
         drop((self.own.take(), self.shared.take()));
         self.target.lock().workers -= 1;

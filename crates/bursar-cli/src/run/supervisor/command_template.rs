@@ -75,7 +75,7 @@ mod tests {
             cpus: None,
             limit: Some(Bytes::gib(1)),
             environment: vec![("COLOUR", "blue".into())],
-            _share: Box::new(()),
+            _memory: Box::new(()),
         }
     }
 
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn a_worker_is_told_its_number_their_count_and_what_its_slot_says() {
         let command = CommandTemplate::new(&["x".into()], 8).command(3, &slot(None));
-        let told: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
+        let set: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
         let expected = [("BURSAR_WORKER", "3"), ("BURSAR_WORKERS", "8"), ("COLOUR", "blue")];
-        assert_eq!(told, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
-        let forgotten: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
-        assert_eq!(forgotten, ["BURSAR_RESERVATION", "BURSAR_RESERVATION_SHARED"], "a share of whoever runs us");
+        assert_eq!(set, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
+        let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert_eq!(removed, ["BURSAR_RESERVATION", "BURSAR_RESERVATION_SHARED"], "a share of whoever runs us");
     }
 }
