@@ -1,4 +1,4 @@
-//! Support for tests: a race detector for programs that use streams, and [`with_budget`], by which tests share a device.
+//! Support for tests: a race detector for programs that use streams, and [`with_budget`](fn@with_budget), by which tests share a device.
 //!
 //! [`races`] runs a closure with many seeds of the [simulated driver](bursar_sim); no GPU is needed. If memory is used
 //! without the order that it needs, the result is the shortest schedule found that shows it: both operations with their
