@@ -19,4 +19,4 @@ pub use plan::{
     Assignment, Candidate, Fit, Headroom, HeadroomError, MemoryKind, Need, OneMore, Overflow, Plan, UnknownMemoryKind,
     compute_fit,
 };
-pub use ram::{Level, Ram, RamReading, file_size};
+pub use ram::{GroupLimit, Ram, RamReading, file_size};

@@ -4,15 +4,10 @@
 //! read, version 2 and version 1, and the one that leaves the least counts. A missing file means no limit only where the
 //! kernel would not write it.
 
-mod cgroup;
-mod text;
-
 use crate::ProbeError;
 use bursar_core::Bytes;
+use bursar_linux::{MemoryInfo, control_groups};
 use std::path::{Path, PathBuf};
-use text::File;
-
-pub use cgroup::Level;
 
 /// The folder that the machine's memory is read from.
 ///
@@ -38,15 +33,45 @@ impl Ram {
         Self { root: root.into() }
     }
 
-    /// Reads everything that bounds what is available.
+    /// Reads everything that limits what is available.
     pub fn read(&self) -> Result<RamReading, ProbeError> {
-        let meminfo = File::read(self.root.join("proc/meminfo"))?;
-        let field = |name: &str| meminfo.field(name).and_then(|kib| meminfo.kib(name, kib));
-        Ok(RamReading {
-            total: field("MemTotal:")?,
-            mem_available: field("MemAvailable:")?,
-            levels: cgroup::levels(&self.root)?,
-        })
+        let memory = MemoryInfo::read(&self.root)?;
+        let mut group_limits = Vec::new();
+        for group in control_groups(&self.root)? {
+            let limit = |memory: bursar_linux::GroupMemory| GroupLimit {
+                folder: group.folder().to_owned(),
+                limit: Bytes(memory.limit),
+                used: Bytes(memory.used),
+            };
+            group_limits.extend(group.memory()?.map(limit));
+        }
+        Ok(RamReading { total: Bytes(memory.total), mem_available: Bytes(memory.available), group_limits })
+    }
+}
+
+/// The limit of a control group on the memory of this program.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_fit::GroupLimit;
+///
+/// let limit = GroupLimit { folder: "/sys/fs/cgroup/job".into(), limit: Bytes::gib(8), used: Bytes::gib(5) };
+/// assert_eq!(limit.available(), Bytes::gib(3));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupLimit {
+    /// The folder of its files.
+    pub folder: PathBuf,
+    /// The most that all its programs may use together.
+    pub limit: Bytes,
+    /// The bytes they use, without cached files, which the kernel drops before it refuses memory.
+    pub used: Bytes,
+}
+
+impl GroupLimit {
+    /// Returns the bytes that are left under the limit.
+    pub fn available(&self) -> Bytes {
+        self.limit.saturating_sub(self.used)
     }
 }
 
@@ -64,26 +89,26 @@ pub struct RamReading {
     pub total: Bytes,
     /// The bytes that can be used without swapping, by the kernel's estimate.
     pub mem_available: Bytes,
-    /// The limits of the control groups this program is in, each from the innermost outwards.
-    pub levels: Vec<Level>,
+    /// The limits of the control groups that this program is in, each from the innermost outwards.
+    pub group_limits: Vec<GroupLimit>,
 }
 
 impl RamReading {
     /// Returns the least of what the machine and each control group leave.
     pub fn available(&self) -> Bytes {
-        self.tightest().map_or(self.mem_available, |level| level.available().min(self.mem_available))
+        self.tightest().map_or(self.mem_available, |limit| limit.available().min(self.mem_available))
     }
 
     /// Returns, in words, whether the machine or which control group leaves the least.
     pub fn bound(&self) -> String {
-        match self.tightest().filter(|level| level.available() < self.mem_available) {
-            Some(level) => format!("the control group {}", level.folder.display()),
+        match self.tightest().filter(|limit| limit.available() < self.mem_available) {
+            Some(limit) => format!("the control group {}", limit.folder.display()),
             None => "the machine".to_owned(),
         }
     }
 
-    fn tightest(&self) -> Option<&Level> {
-        self.levels.iter().min_by_key(|level| level.available())
+    fn tightest(&self) -> Option<&GroupLimit> {
+        self.group_limits.iter().min_by_key(|limit| limit.available())
     }
 }
 

@@ -5,6 +5,7 @@
 mod rig;
 
 use bursar_host::{HostError, PinnedKind, Pinning};
+use bursar_sim::Random;
 use rig::{Call, Latch, Rig};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -113,11 +114,10 @@ fn n2_giving_up_at_any_moment_loses_nothing() {
 #[test]
 fn n2_giving_up_from_another_thread_at_a_random_moment_loses_nothing() {
     let rig = Rig::new();
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
     for round in 0..rounds() {
         let request = rig.workers.pin_with(&rig.context, BYTES, &rig.charged());
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        for _ in 0..random >> 52 {
+        for _ in 0..random.below(4096) {
             std::hint::spin_loop();
         }
         // One in eight is waited for.

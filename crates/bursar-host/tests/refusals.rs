@@ -73,6 +73,7 @@ fn n3_limits_are_read_at_every_level_of_the_control_groups() {
     let folder = Folder::new();
     folder.write("proc/meminfo", "MemTotal:  8192 kB\nMemFree:  10 kB\nMemAvailable:  4096 kB\n");
     folder.write("proc/self/cgroup", "0::/jobs/7\n");
+    folder.write("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n");
     folder.write("sys/fs/cgroup/jobs/7/memory.max", "max\n");
     folder.write("sys/fs/cgroup/jobs/7/memory.current", "1000\n");
     folder.write("sys/fs/cgroup/jobs/memory.max", "3000000\n");
@@ -93,10 +94,11 @@ fn n3_a_control_group_limits_whatever_it_is_called() {
     let names: [&[u8]; 6] = [b"\xff\xfe", b"caf\xe9", b"a b", b"a:b", b"\\040", b"end\r"];
     for (name, kind) in names.iter().flat_map(|name| [(name, "0::/"), (name, "5:memory:/")]) {
         let folder = Folder::new();
-        let (mount, limit, used) = match kind {
-            "0::/" => ("sys/fs/cgroup", "memory.max", "memory.current"),
-            _ => ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        let (mount, filesystem, limit, used) = match kind {
+            "0::/" => ("sys/fs/cgroup", "cgroup2 cgroup2 rw", "memory.max", "memory.current"),
+            _ => ("sys/fs/cgroup/memory", "cgroup cgroup rw,memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
         };
+        folder.write("proc/self/mountinfo", format!("41 31 0:38 / /{mount} rw shared:9 - {filesystem}\n"));
         folder.write("proc/self/cgroup", [kind.as_bytes(), name, b"\n"].concat());
         let group = Path::new(mount).join(OsStr::from_bytes(name));
         folder.write(group.join(limit), "3000000\n");
@@ -113,6 +115,7 @@ fn n3_a_control_group_limits_whatever_it_is_called() {
 fn n3_limits_of_the_first_kind_of_control_groups_are_read_too() {
     let folder = Folder::new();
     folder.write("proc/self/cgroup", "11:cpu,cpuacct:/x\n5:memory:/docker/abc\n1:name=systemd:/x\nnonsense\n");
+    folder.write("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
     let group = "sys/fs/cgroup/memory/docker/abc";
     folder.write(format!("{group}/memory.limit_in_bytes"), "4194304\n");
     folder.write(format!("{group}/memory.usage_in_bytes"), "3145728\n");

@@ -220,7 +220,7 @@ impl LedgerError {
 
 impl LedgerError {
     /// Returns whether the lock could not be had, so that another try may succeed.
-    pub(crate) const fn is_for_want_of_the_lock(&self) -> bool {
+    pub(crate) const fn is_lock_unavailable(&self) -> bool {
         matches!(self, Self::Stuck { .. } | Self::Busy { .. })
     }
 

@@ -7,15 +7,13 @@
 
 mod actor;
 mod acts;
-mod random;
 
-use crate::kernel::Rounds;
-use crate::kernel::simulated::{Moment, Pid, World, die_quietly};
-use crate::process::Process;
+use crate::system::simulated::{Moment, Pid, World, silence_kill_panics};
+use crate::system::{Process, Rounds};
 use crate::{Ledger, LedgerError, Subject};
 use actor::{Actor, End};
 use bursar_core::{Bytes, DeviceUuid, Error};
-use random::Random;
+use bursar_sim::Random;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -149,7 +147,7 @@ impl Model {
             if self.world.is_alive(pid) {
                 self.with(pid, |actor| keep(actor, done));
             } else {
-                self.world.bury(done);
+                self.world.discard(done);
             }
         }
         self.judge();
@@ -187,7 +185,7 @@ impl Model {
 
     fn judge_newcomer(&self, folder: &str, device: usize, free: u64) {
         let (pid, kernel) = self.world.start();
-        let process = Arc::new(Process::over(kernel));
+        let process = Arc::new(Process::new(kernel));
         let ledger = Ledger::open_by(&process, Path::new(folder), &subject(device)).unwrap();
         let refused = ledger.reserve(Bytes(free + 1)).map(|reservation| reservation.bytes());
         assert!(
@@ -199,7 +197,7 @@ impl Model {
             assert!(reserved.is_ok(), "{free} bytes are free of device {device}: {reserved:?}\n{:?}", ledger.reading());
         }
         drop(ledger);
-        self.world.bury(self.world.kill(pid));
+        self.world.discard(self.world.kill(pid));
     }
 
     /// Everyone goes, in any order and any way, and then everything is back.
@@ -277,7 +275,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 #[allow(clippy::print_stderr, reason = "a failing seed is told")]
 fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back() {
-    die_quietly();
+    silence_kill_panics();
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| run(seed));
         World::ask(None);
@@ -292,7 +290,7 @@ fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back(
 fn l7_a_file_its_user_may_not_read_says_so() {
     let world = World::new();
     let (_, kernel) = world.start();
-    let process = Arc::new(Process::over(kernel));
+    let process = Arc::new(Process::new(kernel));
     drop(Ledger::open_by(&process, Path::new(HOME), &subject(0)).unwrap());
     world.set_mode(&format!("{HOME}/{}", subject(0).file_name()), 0o000);
     let refused = Ledger::open_by(&process, Path::new(HOME), &subject(0)).unwrap_err();

@@ -4,9 +4,9 @@
 mod common;
 
 use bursar_core::{Account, Bytes, DeviceUuid};
-use bursar_ledger::book::Most;
+use bursar_ledger::book::CreditLimit;
 use bursar_ledger::{Ledger, Subject};
-use common::{Memory, PATIENCE, View, arrive};
+use common::{LOCK_TIMEOUT, Memory, View, arrive};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -44,17 +44,17 @@ fn one_compare_and_swap() {
     let book = memory.process(1);
     arrive(&book);
     let key = {
-        let mut desk = book.lock(PATIENCE).unwrap();
-        let tenant = desk.tenant("").unwrap();
-        let key = desk.open_account(tenant).unwrap();
-        desk.charge(key, 1, 1 << 20).unwrap();
+        let mut locked = book.lock(LOCK_TIMEOUT).unwrap();
+        let tenant = locked.find_or_add_tenant("").unwrap();
+        let key = locked.open_account(tenant).unwrap();
+        locked.charge(key, 1, 1 << 20).unwrap();
         key
     };
     let count = |view: &View| (view.reads.load(SeqCst), view.writes.load(SeqCst));
     let before = count(book.words());
     assert!(book.charge_once(key, 4096));
     let charged = count(book.words());
-    assert!(book.release_once(key, 4096, Most::new(1 << 20)));
+    assert!(book.release_once(key, 4096, CreditLimit::new(1 << 20)));
     let released = count(book.words());
     assert_eq!((charged.0 - before.0, charged.1 - before.1), (1, 1), "one read and one compare-and-swap");
     assert_eq!((released.0 - charged.0, released.1 - charged.1), (2, 1), "two reads and one compare-and-swap");

@@ -67,7 +67,7 @@ use std::time::Duration;
 /// memory.deallocate(again, stream)?;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-pub struct Pool<F: FrameSource> {
+pub struct PagePoolResource<F: FrameSource> {
     source: F,
     context: Arc<DeviceContext>,
     owner: OwnerId,
@@ -100,7 +100,7 @@ struct Want {
     place: usize,
 }
 
-impl<F: FrameSource> Pool<F> {
+impl<F: FrameSource> PagePoolResource<F> {
     #[inline(always)]
     fn middle(&self) -> LatchGuard<'_, Middle> {
         self.shelf.middle()
@@ -406,7 +406,7 @@ impl Settings {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<F: FrameSource> Holder for Pool<F> {
+impl<F: FrameSource> Holder for PagePoolResource<F> {
     #[inline]
     fn context(&self) -> &Arc<DeviceContext> {
         &self.context
@@ -438,7 +438,7 @@ impl<F: FrameSource> Holder for Pool<F> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
+impl<F: FrameSource> DeviceMemoryResource for PagePoolResource<F> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.settings.units(bytes, align).map(|(len, _)| Bytes(len * UNIT))
     }
@@ -483,9 +483,9 @@ impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
     }
 }
 
-impl<F: FrameSource> Member for Pool<F> {
+impl<F: FrameSource> Member for PagePoolResource<F> {
     fn trim(&self) -> Bytes {
-        Pool::trim(self, Bytes::ZERO)
+        PagePoolResource::trim(self, Bytes::ZERO)
     }
 
     /// The shelf is a member too, and says how both stand.
@@ -497,9 +497,9 @@ impl<F: FrameSource> Member for Pool<F> {
     fn stream_ends(&self, _: Stream, _: RawStream) {}
 }
 
-impl<F: FrameSource> fmt::Debug for Pool<F> {
+impl<F: FrameSource> fmt::Debug for PagePoolResource<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
+        f.debug_struct("PagePoolResource")
             .field("device", &self.context.device())
             .field("held", &self.held())
             .field("cached", &self.cached())

@@ -3,23 +3,23 @@
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "the models use part of the core")]
-#[path = "../src/charge.rs"]
+#[path = "../src/budget/account_charge.rs"]
+mod account_charge;
+#[path = "../src/budget/backoff.rs"]
+mod backoff;
+#[allow(dead_code, reason = "the models use part of the core")]
+#[path = "../src/budget/charge.rs"]
 mod charge;
-#[path = "../src/courtesy.rs"]
-mod courtesy;
 #[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/pool/magazine.rs"]
 mod magazine;
-#[allow(dead_code, reason = "the models use part of the core")]
-#[path = "../src/tab.rs"]
-mod tab;
 
+use account_charge::{AccountCharge, AccountError};
 use charge::Charge;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use magazine::{Kept, Magazine};
-use tab::{No, Tab};
 
 /// Every interleaving with at most three preemptions: enough for every known kind of lost update.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -48,7 +48,7 @@ impl Below {
     fn try_take(&self, bytes: u64) -> bool {
         let charged = self.charge.try_charge(bytes, || self.released.load(Ordering::Acquire)).is_ok();
         if charged {
-            self.charge.settle(bytes);
+            self.charge.confirm(bytes);
             let held = self.held.fetch_add(bytes, Ordering::AcqRel) + bytes;
             assert!(held <= self.charge.limit(), "more is held than the limit allows");
         }
@@ -154,7 +154,7 @@ fn b3_an_undecided_charge_that_is_rolled_back_refuses_nobody() {
             })
         };
         assert!(below.admit(1), "refused for a charge that was rolled back");
-        below.charge.settle(1);
+        below.charge.confirm(1);
         failing.join().unwrap();
         assert_eq!(below.used(), 1);
         assert!(!below.admit(2), "one of two is held");
@@ -182,24 +182,24 @@ fn b3_a_request_that_does_not_fit_beside_what_is_settled_is_refused() {
 }
 
 /// Memory that frees at once below a budget that pays from an account of `limit`: the account is a word.
-struct OnAccount {
-    tab: Tab,
+struct BelowAccount {
+    totals: AccountCharge,
     limit: u64,
     charged: AtomicU64,
     released: AtomicU64,
 }
 
-impl OnAccount {
+impl BelowAccount {
     fn new(limit: u64) -> Arc<Self> {
         let [charged, released] = [0, 0].map(AtomicU64::new);
-        Arc::new(Self { tab: Tab::new(0, 0), limit, charged, released })
+        Arc::new(Self { totals: AccountCharge::new(0, 0), limit, charged, released })
     }
 
-    fn charge(&self, bytes: u64) -> Result<(), No<()>> {
+    fn charge(&self, bytes: u64) -> Result<(), AccountError<()>> {
         let mut charged = self.charged.load(Ordering::Acquire);
         loop {
             if charged + bytes > self.limit {
-                return Err(No::Full { remaining: self.limit - charged, limit: self.limit, error: () });
+                return Err(AccountError::Full { remaining: self.limit - charged, limit: self.limit, error: () });
             }
             match self.charged.compare_exchange(charged, charged + bytes, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
@@ -208,45 +208,45 @@ impl OnAccount {
         }
     }
 
-    fn pay(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         assert!(self.charged.fetch_sub(bytes, Ordering::AcqRel) >= bytes, "more is paid back than was charged");
     }
 
     fn admit(&self, bytes: u64) -> bool {
-        let look = || {
-            self.settle();
+        let reap = || {
+            self.pay_back();
             Ok(())
         };
-        self.tab.admit(bytes, || self.charge(bytes), || self.released.load(Ordering::Acquire), look).is_ok()
+        self.totals.admit(bytes, || self.charge(bytes), || self.released.load(Ordering::Acquire), reap).is_ok()
     }
 
-    fn settle(&self) {
-        self.tab.settle(|| self.released.load(Ordering::Acquire), |bytes| self.pay(bytes));
+    fn pay_back(&self) {
+        self.totals.pay_back(|| self.released.load(Ordering::Acquire), |bytes| self.release(bytes));
     }
 
     fn roll_back(&self, bytes: u64) {
-        self.tab.roll_back(bytes, |bytes| self.pay(bytes));
+        self.totals.roll_back(bytes, |bytes| self.release(bytes));
     }
 
     fn give(&self, bytes: u64) {
         self.released.fetch_add(bytes, Ordering::Release);
-        self.settle();
+        self.pay_back();
     }
 }
 
 #[test]
 fn b9_what_two_threads_find_released_is_paid_back_once() {
     model(|| {
-        let below = OnAccount::new(3);
+        let below = BelowAccount::new(3);
         assert!(below.admit(3));
-        below.tab.confirm(3);
+        below.totals.confirm(3);
         let other = {
             let below = below.clone();
             thread::spawn(move || below.give(1))
         };
         below.give(2);
         other.join().unwrap();
-        below.settle();
+        below.pay_back();
         assert_eq!(below.charged.load(Ordering::Acquire), 0);
     });
 }
@@ -254,7 +254,7 @@ fn b9_what_two_threads_find_released_is_paid_back_once() {
 #[test]
 fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
     model(|| {
-        let below = OnAccount::new(2);
+        let below = BelowAccount::new(2);
         let failing = {
             let below = below.clone();
             thread::spawn(move || {
@@ -264,7 +264,7 @@ fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
             })
         };
         assert!(below.admit(1), "refused for a charge that was rolled back");
-        below.tab.confirm(1);
+        below.totals.confirm(1);
         failing.join().unwrap();
         assert_eq!(below.charged.load(Ordering::Acquire), 1);
         assert!(!below.admit(2), "one of two is held");
@@ -274,11 +274,11 @@ fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
 #[test]
 fn b3_threads_on_one_account_that_stay_within_their_share_are_never_refused() {
     model(|| {
-        let below = OnAccount::new(2);
-        let churn = |below: &OnAccount| {
+        let below = BelowAccount::new(2);
+        let churn = |below: &BelowAccount| {
             for _ in 0..2 {
                 assert!(below.admit(1), "refused although there was room");
-                below.tab.confirm(1);
+                below.totals.confirm(1);
                 below.give(1);
             }
         };
@@ -405,7 +405,7 @@ fn p8_a_full_magazine_counts_again_and_loses_nothing() {
 }
 
 #[allow(dead_code, reason = "the models use part of the core")]
-#[path = "../src/credit.rs"]
+#[path = "../src/quota/credit.rs"]
 mod credit;
 
 #[test]

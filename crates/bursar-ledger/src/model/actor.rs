@@ -1,9 +1,9 @@
 //! One process of the model: the handles it has, and what they hold.
 
 use super::DEVICES;
-use crate::kernel::simulated::Pid;
-use crate::process::Process;
-use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, Reserving};
+use crate::system::Process;
+use crate::system::simulated::Pid;
+use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, ReserveFuture};
 use bursar_core::Result;
 use std::any::Any;
 use std::future::Future;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A request that waits for its turn.
-pub(super) type Turn = Pin<Box<Reserving>>;
+pub(super) type Turn = Pin<Box<ReserveFuture>>;
 
 /// Polls a turn once. It comes back, with what it was given if it was.
 pub(super) fn polled(mut turn: Turn) -> (Turn, Option<Result<Reservation>>) {

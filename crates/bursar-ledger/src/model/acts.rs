@@ -2,9 +2,9 @@
 
 use super::actor::{self, Actor, End};
 use super::{AWAY, DEVICES, Given, HOME, LIMIT, Model, allowed, fair, subject};
-use crate::kernel::simulated::Pid;
-use crate::process::Process;
-use crate::{Delegation, Ledger, LedgerError, delegation};
+use crate::system::Process;
+use crate::system::simulated::Pid;
+use crate::{Delegation, Ledger, LedgerError, api};
 use bursar_core::{Account, Bytes, Error};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl Model {
     pub(super) fn start(&self) {
         let (pid, kernel) = self.world.start();
-        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::over(kernel))));
+        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::new(kernel))));
     }
 
     pub(super) fn device(&self) -> usize {
@@ -129,7 +129,7 @@ impl Model {
         let device = self.device();
         let Some((reservation, bytes)) = self.end(pid, device, |end| end.reservations.pop()).flatten() else { return };
         // What a failed delegation was of is given back with the error.
-        let number = self.random.borrow_mut().next();
+        let number = self.random.borrow_mut().next_u64();
         self.run(
             pid,
             move || reservation.delegate(),
@@ -161,7 +161,7 @@ impl Model {
         let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
         self.run(
             pid,
-            move || delegation::drawn_by(&process, &token),
+            move || api::from_token(&process, &token),
             |actor, drawn| match drawn {
                 Ok(drawn) => actor.ends[device].drawn.push((drawn, number)),
                 Err(error) => allowed(&error),
@@ -237,7 +237,7 @@ impl Model {
 
     pub(super) fn bury_the_dead(&self) {
         if self.stopped.borrow().is_empty() {
-            self.world.bury(self.remains.take());
+            self.world.discard(self.remains.take());
         }
     }
 

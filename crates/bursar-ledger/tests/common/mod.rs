@@ -5,9 +5,8 @@
 
 pub(crate) mod scene;
 
-use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION, unsealed};
-use bursar_ledger::layout::{Layout, STEP_MAX, header, node, waiter};
-use bursar_ledger::words::Words;
+use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION};
+use bursar_ledger::format::{LedgerLayout, STEP_MAX, Words, attempt_with, header, node, unsealed, update_with, waiter};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -17,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// How large the tables of these ledgers are.
-pub(crate) const LAYOUT: Layout = Layout { journal: STEP_MAX, places: 8, waiters: 8, nodes: 48 };
+pub(crate) const LAYOUT: LedgerLayout = LedgerLayout { journal: STEP_MAX, processes: 8, waiters: 8, nodes: 48 };
 
 /// The words that several processes share.
 pub(crate) struct Memory {
@@ -62,12 +61,12 @@ impl Memory {
     pub(crate) fn new(total: u64) -> Arc<Self> {
         let words = (0..LAYOUT.words()).map(|_| AtomicU64::new(0)).collect();
         let memory = Self::over(Backing::Heap(words));
-        memory.process(0).found(total);
+        memory.process(0).initialize(total);
         memory
     }
 
     fn over(words: Backing) -> Arc<Self> {
-        Arc::new(Self { words, dead: (0..LAYOUT.places).map(|_| AtomicBool::new(false)).collect() })
+        Arc::new(Self { words, dead: (0..LAYOUT.processes).map(|_| AtomicBool::new(false)).collect() })
     }
 
     /// The words in a file that [`Self::write_to`] wrote.
@@ -95,13 +94,13 @@ impl Memory {
     }
 
     /// The ledger as the process at `place` sees it.
-    pub(crate) fn process(self: &Arc<Self>, place: usize) -> Book<View> {
-        self.dead[place].store(false, SeqCst);
-        Book::new(View::new(self, place), LAYOUT, place)
+    pub(crate) fn process(self: &Arc<Self>, slot: usize) -> Book<View> {
+        self.dead[slot].store(false, SeqCst);
+        Book::new(View::new(self, slot), LAYOUT, slot)
     }
 
-    pub(crate) fn kill(&self, place: usize) {
-        self.dead[place].store(true, SeqCst);
+    pub(crate) fn kill(&self, slot: usize) {
+        self.dead[slot].store(true, SeqCst);
     }
 
     pub(crate) fn load(&self, at: usize) -> u64 {
@@ -120,10 +119,17 @@ impl Memory {
             let word = |field| self.value(LAYOUT.node_at(at) + field);
             if word(node::KIND) != FREE {
                 let raw = |field| self.load(LAYOUT.node_at(at) + field);
-                let returned = unsealed(raw(node::RETURNED).wrapping_sub(raw(node::FOLDED))).expect("whole");
-                let left = Book::new(Peeking(self), LAYOUT, 0).peek_left(at) + returned;
-                let fields =
-                    [node::KIND, node::PARENT, node::OWNER, node::TOTAL, node::GUARANTEE, node::CEILING, node::LIFE];
+                let returned = unsealed(raw(node::RETURNED).wrapping_sub(raw(node::SETTLED))).expect("whole");
+                let left = Book::new(Peeking(self), LAYOUT, 0).peek_balance(at) + returned;
+                let fields = [
+                    node::KIND,
+                    node::PARENT,
+                    node::OWNER,
+                    node::TOTAL,
+                    node::GUARANTEE,
+                    node::CEILING,
+                    node::GENERATION,
+                ];
                 state.extend([at as u64, left].into_iter().chain(fields.map(word)));
             }
         }
@@ -138,14 +144,14 @@ impl Memory {
 
     /// How many nodes are frozen.
     pub(crate) fn frozen(&self) -> usize {
-        (0..LAYOUT.nodes).filter(|&at| self.load(LAYOUT.node_at(at) + node::LEFT) >> 63 != 0).count()
+        (0..LAYOUT.nodes).filter(|&at| self.load(LAYOUT.node_at(at) + node::BALANCE) >> 63 != 0).count()
     }
 
     /// What all the nodes of a place have together, reservations' parts not counted twice.
-    pub(crate) fn of_place(&self, place: usize) -> u64 {
+    pub(crate) fn of_place(&self, slot: usize) -> u64 {
         let word = |at, field| self.value(LAYOUT.node_at(at) + field);
         let mine = (0..LAYOUT.nodes).filter(|&at| {
-            matches!(word(at, node::KIND), ACCOUNT | RESERVATION) && word(at, node::OWNER) == place as u64 + 1
+            matches!(word(at, node::KIND), ACCOUNT | RESERVATION) && word(at, node::OWNER) == slot as u64 + 1
         });
         mine.map(|at| word(at, node::TOTAL)).sum()
     }
@@ -162,6 +168,12 @@ impl Words for Peeking<'_> {
         unreachable!("nothing is written");
     }
     fn compare_exchange(&self, _: usize, _: u64, _: u64) -> Result<u64, u64> {
+        unreachable!("nothing is written");
+    }
+    fn update(&self, _: usize, _: impl Fn(u64) -> Option<u64>) -> bool {
+        unreachable!("nothing is written");
+    }
+    fn attempt(&self, _: usize, _: impl FnOnce(u64) -> Option<u64>) -> bool {
         unreachable!("nothing is written");
     }
     fn fetch_add(&self, _: usize, _: u64) -> u64 {
@@ -186,7 +198,7 @@ pub(crate) struct Killed;
 /// One process's way to the words. It can be told to die before its nth write.
 pub(crate) struct View {
     memory: Arc<Memory>,
-    place: usize,
+    slot: usize,
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) dies_at: AtomicU64,
@@ -200,10 +212,10 @@ pub(crate) struct View {
 }
 
 impl View {
-    fn new(memory: &Arc<Memory>, place: usize) -> Self {
+    fn new(memory: &Arc<Memory>, slot: usize) -> Self {
         Self {
             memory: Arc::clone(memory),
-            place,
+            slot,
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             dies_at: AtomicU64::new(u64::MAX),
@@ -228,7 +240,7 @@ impl View {
                 std::process::abort();
             }
             self.died.store(true, SeqCst);
-            self.memory.kill(self.place);
+            self.memory.kill(self.slot);
             panic_any(Killed);
         }
         true
@@ -264,6 +276,12 @@ impl Words for View {
         }
         self.memory.words.update(at, |word| (word == current).then_some(new))
     }
+    fn update(&self, at: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
+        update_with(self, at, change)
+    }
+    fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
+        attempt_with(self, at, change)
+    }
     fn fetch_add(&self, at: usize, value: u64) -> u64 {
         if !self.may_write() {
             return 0;
@@ -276,8 +294,8 @@ impl Words for View {
         std::thread::yield_now();
     }
     fn wake(&self, _: usize, _: u32) {}
-    fn alive(&self, place: usize) -> bool {
-        self.memory.dead.get(place).is_some_and(|dead| !dead.load(SeqCst))
+    fn alive(&self, slot: usize) -> bool {
+        self.memory.dead.get(slot).is_some_and(|dead| !dead.load(SeqCst))
     }
 }
 
@@ -303,10 +321,10 @@ pub(crate) fn die_quietly() {
     });
 }
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes the place of this book's process.
 pub(crate) fn arrive(book: &Book<View>) {
-    let mut desk = book.lock_as_newcomer(PATIENCE).unwrap();
-    desk.arrive(100 + book.place() as u64, "test", 0);
+    let mut locked = book.lock_as_newcomer(LOCK_TIMEOUT).unwrap();
+    locked.register_process(100 + book.slot() as u64, "test", 0);
 }

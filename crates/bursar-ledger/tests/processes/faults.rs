@@ -2,8 +2,7 @@
 
 use crate::puppet::{Folder, Puppet, ROLE, myself, subject};
 use crate::trial;
-use bursar_ledger::book::sealed;
-use bursar_ledger::layout::{Layout, header};
+use bursar_ledger::format::{LedgerLayout, header, sealed};
 use bursar_ledger::{Ledger, LedgerError};
 use libtest_mimic::Trial;
 use std::fs;
@@ -89,8 +88,8 @@ fn l7_noise_is_refused() {
 }
 
 fn l7_figures_that_do_not_agree_are_refused() {
-    let layout = Layout::FILE;
-    let total_of_the_device = layout.node_at(0) + bursar_ledger::layout::node::TOTAL;
+    let layout = LedgerLayout::FILE;
+    let total_of_the_device = layout.node_at(0) + bursar_ledger::format::node::TOTAL;
     let refused = refused_after(|folder| write(folder, total_of_the_device, sealed(999)));
     assert!(matches!(&refused, LedgerError::Corrupt { what, .. } if what.contains("999")), "{refused}");
 }
@@ -98,7 +97,7 @@ fn l7_figures_that_do_not_agree_are_refused() {
 /// Bits of the device, its tenant and an account change under a process that has them mapped: no request that does not fit
 /// is granted, and what is not the answer of a whole ledger names the file and the remedy.
 fn l7_a_bit_that_changes_in_a_live_file_grants_nothing() {
-    let layout = Layout::FILE;
+    let layout = LedgerLayout::FILE;
     let words = layout.node_at(0)..layout.node_at(3);
     for (word, bit) in words.flat_map(|word| (0..64).map(move |bit| (word, bit))).step_by(17) {
         let folder = Folder::new();

@@ -4,8 +4,7 @@ use crate::puppet::{Folder, Puppet, TOTAL, myself, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes, Error};
 use bursar_ledger::book::Book;
-use bursar_ledger::layout::header;
-use bursar_ledger::words::Sheet;
+use bursar_ledger::format::{WordsSnapshot, header};
 use bursar_ledger::{Ledger, LedgerError, Reservation};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -82,9 +81,9 @@ fn l6_a_stopped_process_keeps_its_charge() {
 }
 
 /// Has the lock of the ledger look as if the process at `place` had it.
-fn forge_lock(folder: &Folder, place: u64) {
+fn forge_lock(folder: &Folder, slot: u64) {
     let file = std::fs::OpenOptions::new().write(true).open(folder.file()).unwrap();
-    let taken = Book::<Sheet>::lock_word(1 << 12, place as usize);
+    let taken = Book::<WordsSnapshot>::lock_word(1 << 12, slot as usize);
     file.write_all_at(&taken.to_le_bytes(), header::LOCK as u64 * 8).unwrap();
 }
 

@@ -5,8 +5,7 @@ use crate::puppet::{Folder, Puppet, ROLE, TOTAL, myself, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes};
 use bursar_ledger::book::Book;
-use bursar_ledger::layout::header;
-use bursar_ledger::words::Sheet;
+use bursar_ledger::format::{WordsSnapshot, header};
 use bursar_ledger::{Ledger, LedgerError, Priority, Reservation};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -52,7 +51,7 @@ impl Stopped {
     fn stop(&self) {
         self.puppet.signal(Signal::STOP);
         let file = std::fs::OpenOptions::new().write(true).open(self.folder.file()).unwrap();
-        let taken = Book::<Sheet>::lock_word(1 << 20, 0);
+        let taken = Book::<WordsSnapshot>::lock_word(1 << 20, 0);
         file.write_all_at(&taken.to_le_bytes(), header::LOCK as u64 * 8).unwrap();
     }
 
@@ -124,7 +123,7 @@ fn futures() {
     let all = ledger.reserve(TOTAL).unwrap();
     let woken = Arc::new(Flag::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let poll = |future: Pin<&mut bursar_ledger::Reserving>| future.poll(&mut Context::from_waker(&waker));
+    let poll = |future: Pin<&mut bursar_ledger::ReserveFuture>| future.poll(&mut Context::from_waker(&waker));
     let mut joined = Box::pin(ledger.reserve_async(Bytes(700), Priority::HIGH));
     assert!(poll(joined.as_mut()).is_pending());
     stopped.stop();

@@ -1,6 +1,6 @@
 //! The end of a pool, and what is left of one that could not give everything back.
 
-use super::Pool;
+use super::PagePoolResource;
 use super::giving::Release;
 use super::hands;
 use super::runs::UNIT;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-impl<F: FrameSource> Drop for Pool<F> {
+impl<F: FrameSource> Drop for PagePoolResource<F> {
     fn drop(&mut self) {
         let (shelf, addresses) = (self.shelf.clone(), self.addresses.clone());
         let mut estate = Estate { shelf, addresses, release: self.source.release() };

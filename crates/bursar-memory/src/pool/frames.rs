@@ -3,10 +3,10 @@
 use super::giving::tell;
 use super::plan::{Growth, Move, Undone, units};
 use super::runs::UNIT;
-use super::{Pool, hands};
+use super::{PagePoolResource, hands};
 use bursar_core::{Action, Bytes, DriverError, Error, Frame, FrameSource, Holder, Result};
 
-impl<F: FrameSource> Pool<F> {
+impl<F: FrameSource> PagePoolResource<F> {
     /// Makes, moves and maps the frames of a growth. What is more memory is made first, so that nothing has moved where
     /// there is none.
     pub(super) fn carry_out(&self, mut growth: Growth) -> Result<(Growth, Vec<Frame>), (Box<Undone>, Error)> {

@@ -2,7 +2,7 @@
 
 use super::plan::Placed;
 use super::runs::UNIT;
-use super::{Pool, Want};
+use super::{PagePoolResource, Want};
 use bursar_core::{Action, Bytes, DevicePtr, DriverError, Error, FrameKind, FrameSource, Holder, Result, Status};
 
 /// How often a request that is about to be refused looks again while others move frames about.
@@ -11,7 +11,7 @@ const ROUNDS: u32 = 1 << 16;
 /// In how many of those it asks all streams again how far they are.
 const LOOKS: u32 = 16;
 
-impl<F: FrameSource> Pool<F> {
+impl<F: FrameSource> PagePoolResource<F> {
     /// Grows for a request; where there is no memory for it, does what can be done about that and tries again.
     pub(super) fn grow_or_explain(&self, want: Want) -> Result<u64> {
         let (context, bytes) = (self.context(), Bytes(want.len * UNIT));

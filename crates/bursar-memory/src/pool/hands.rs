@@ -5,7 +5,7 @@
 //! no work touches any more; and a frame is mapped nowhere or in one place.
 #![allow(unsafe_code)]
 
-use super::Pool;
+use super::PagePoolResource;
 use super::hand;
 use super::magazine::Magazine;
 use super::runs::UNIT;
@@ -20,8 +20,8 @@ fn ptr(at: u64) -> DevicePtr {
 
 /// What the thread remembers of a pool's magazine for a stream.
 #[inline(always)]
-pub(super) fn remembered<F: FrameSource>(pool: &Pool<F>, alarms: u32, stream: Stream) -> Option<&Magazine> {
-    // SAFETY: only `Pool::reach` remembers magazines, with its own number, and they stay where they are for the life of the
+pub(super) fn remembered<F: FrameSource>(pool: &PagePoolResource<F>, alarms: u32, stream: Stream) -> Option<&Magazine> {
+    // SAFETY: only `PagePoolResource::reach` remembers magazines, with its own number, and they stay where they are for the life of the
     // pool, which is borrowed for the life of the answer.
     unsafe { hand::remembered(hand::key(pool.number, alarms), stream) }
 }

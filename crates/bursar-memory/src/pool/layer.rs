@@ -5,7 +5,7 @@ use super::hand::Number;
 use super::magazine::LONGEST;
 use super::runs::UNIT;
 use super::shelf::Shelf;
-use super::{Pool, Settings};
+use super::{PagePoolResource, Settings};
 use bursar_core::{Bytes, DeviceId, Error, FrameSource, Layer, MAX_ALIGN, Member, OwnerId, Result};
 use std::fmt;
 use std::ops::Range;
@@ -145,7 +145,7 @@ trait Read: fmt::Debug + Send + Sync {
     fn give_up(&self, keep: Bytes) -> Bytes;
 }
 
-impl<F: FrameSource> Read for Pool<F> {
+impl<F: FrameSource> Read for PagePoolResource<F> {
     fn read(&self) -> PoolReading {
         self.reading()
     }
@@ -159,9 +159,9 @@ impl<F: FrameSource> Read for Pool<F> {
 const ADDRESSES: u64 = 16;
 
 impl<F: FrameSource> Layer<F> for PagePool {
-    type Output = Arc<Pool<F>>;
+    type Output = Arc<PagePoolResource<F>>;
 
-    fn layer(&self, source: F) -> Result<Arc<Pool<F>>> {
+    fn layer(&self, source: F) -> Result<Arc<PagePoolResource<F>>> {
         let fixed = self.fixed.map_or(Ok(0), fixed_units)?;
         let granule = source.frame_granularity().get() / UNIT;
         let most = (self.most.get() / UNIT / granule * granule).max(granule);
@@ -173,7 +173,15 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let ground = Ground::new(addresses.clone(), FrameSizes { granule, most });
         let context = source.context().clone();
         let (owner, shelf) = (OwnerId::unique(), Shelf::new(ground, magazine, &context));
-        let pool = Arc::new(Pool { source, context, owner, number: Number::of(owner), settings, addresses, shelf });
+        let pool = Arc::new(PagePoolResource {
+            source,
+            context,
+            owner,
+            number: Number::of(owner),
+            settings,
+            addresses,
+            shelf,
+        });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         bursar_core::Holder::context(&*pool).join(member);
         let reader: Weak<dyn Read> = Arc::downgrade(&pool) as Weak<dyn Read>;

@@ -1,11 +1,11 @@
 //! Memory that goes from one stream to another: what is asked, and who waits for whom.
 
 use super::lane::Mark;
-use super::{Pool, Want, hands};
+use super::{PagePoolResource, Want, hands};
 use bursar_core::{DriverError, FrameSource, Holder, Result};
 use std::time::Duration;
 
-impl<F: FrameSource> Pool<F> {
+impl<F: FrameSource> PagePoolResource<F> {
     /// Asks the streams that have freed much how far they are, for a large request that is met next.
     #[cold]
     fn look(&self) -> Result<()> {

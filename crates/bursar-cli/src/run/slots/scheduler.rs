@@ -9,7 +9,7 @@ use super::{Slot, SlotSource};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{FitError, Headroom, Need, Plan, ReservedPlan, Spec, fit_workers};
 use bursar::host::Topology;
-use bursar::ledger::{Priority, Reserving};
+use bursar::ledger::{Priority, ReserveFuture};
 use bursar::{Bytes, DeviceContext, DeviceId};
 use std::ffi::OsString;
 use std::pin::Pin;
@@ -177,7 +177,7 @@ struct Request {
     /// Keeps the memory that the workers there share, because less is requested on account of it.
     shared: Option<Arc<ReservedMemory>>,
     needed: Bytes,
-    reservation: Pin<Box<Reserving>>,
+    reservation: Pin<Box<ReserveFuture>>,
 }
 
 impl SlotSource for Scheduler {
