@@ -131,12 +131,12 @@ impl BlockUse {
         Ok(begun)
     }
 
-    /// The stream that uses the block.
+    /// Returns the stream that uses the block.
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// The strongest access so far.
+    /// Returns the strongest access so far.
     pub const fn access(&self) -> Access {
         self.access
     }

@@ -60,14 +60,14 @@ pub struct Leak {
 }
 
 impl Leak {
-    /// What is held on a device, by whom and from where, in any order.
+    /// Returns what is held on a device, by whom and from where, in any order.
     pub fn new(device: DeviceId, held: Bytes, mut holders: Vec<Holding>, mut sites: Vec<Site>) -> Self {
         holders.sort_by_key(|holding| Reverse(holding.bytes));
         sites.sort_by_key(|site| (Reverse(site.bytes), site.location));
         Self { device, held, holders, sites }
     }
 
-    /// What of it nobody accounts for: blocks from before somebody counted, and frees that have not run.
+    /// Returns what of it nobody accounts for: blocks from before somebody counted, and frees that have not run.
     pub fn uncounted(&self) -> Bytes {
         let by_tag = self.holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
         self.held.saturating_sub(by_tag)

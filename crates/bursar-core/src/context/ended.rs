@@ -150,8 +150,9 @@ impl DeviceContext {
         self.unordered.error(ended)
     }
 
-    /// The driver's failure behind a free on `stream` that was refused with `error`: one to order it, or to have anything
-    /// come after the stream if that has ended. `None` where the stream does not belong there: then the block goes back.
+    /// Returns the driver's failure behind a free on `stream` that was refused with `error`: one to order it, or to
+    /// have anything come after the stream if that has ended. `None` where the stream does not belong there: then the
+    /// block goes back.
     pub fn failed_order(&self, error: &Error, stream: Stream) -> Option<DriverError> {
         match (self.is_own(stream), self.has_ended(stream)) {
             (true, true) => self.heir_of(stream).err()?.driver_error(),
@@ -178,7 +179,7 @@ impl DeviceContext {
         }
     }
 
-    /// Whether the heir comes after what a stream was given by now, or it has run.
+    /// Returns whether the heir comes after what a stream was given by now, or it has run.
     fn is_in_order(&self, ended: &Ended) -> bool {
         let Some(event) = ended.event else { return false };
         self.have_heir_wait(event).is_ok() || {

@@ -40,7 +40,7 @@ impl Fault {
         self.alarms.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often there was a reason to look twice.
+    /// Returns how often there was a reason to look twice.
     #[inline]
     pub(super) fn alarms(&self) -> u32 {
         self.alarms.load(Ordering::Acquire)

@@ -37,10 +37,10 @@ pub trait Remains: fmt::Debug + Send {
     /// recorded in the context's fault.
     fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes;
 
-    /// How much device memory is left.
+    /// Returns how much device memory is left.
     fn bytes(&self) -> Bytes;
 
-    /// Whether nothing is left, memory or other.
+    /// Returns whether nothing is left, memory or other.
     fn is_empty(&self) -> bool;
 }
 
@@ -67,8 +67,8 @@ impl DeviceContext {
         }
     }
 
-    /// How much device memory is held by nobody but the context: those who held it are gone, and the driver has not taken
-    /// it back yet. [`trim`](Self::trim) tries again.
+    /// Returns how much device memory is held by nobody but the context: those who held it are gone, and the driver has
+    /// not taken it back yet. [`trim`](Self::trim) tries again.
     pub fn left_behind(&self) -> Bytes {
         self.left.all().iter().fold(Bytes::ZERO, |sum, remains| sum.saturating_add(remains.bytes()))
     }

@@ -1,4 +1,4 @@
-//! A driver that counts what it is asked.
+//! A driver that counts the calls made to it.
 #![allow(unsafe_code)]
 
 use crate::{DeviceId, Driver, Note, ThreadIndex, driver_methods};
@@ -12,10 +12,10 @@ thread_local! {
     static FIRST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// How many places there are to count in, so that threads seldom meet in one.
+/// The number of counters, so that threads seldom share one.
 const PLACES: usize = 32;
 
-/// A place of its own cache lines: 128 bytes, because processors fetch lines in pairs.
+/// A counter on cache lines of its own: 128 bytes, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Place(AtomicU64);
@@ -48,20 +48,20 @@ impl Counted {
         Arc::new(Self { inner: driver, places: Default::default() })
     }
 
-    /// How many calls this driver was asked for, by all threads.
+    /// Returns the number of calls made to this driver, by all threads.
     pub fn calls(&self) -> u64 {
         self.places.iter().map(|place| place.0.load(Relaxed)).sum()
     }
 
-    /// How many calls the current thread made to counted drivers, whichever they were. Two readings around an operation
-    /// say how many driver calls it made.
+    /// Returns the number of calls that the current thread made to counting drivers, whichever they were. The
+    /// difference of two readings around an operation is the number of driver calls it made.
     #[inline]
     pub fn calls_of_this_thread() -> u64 {
         OF_THIS_THREAD.get()
     }
 
-    /// When the current thread made its first call to a counted driver since this was last asked. Asked after each
-    /// operation, it says whether the operation reached the driver and from when on, and the clock is read only then.
+    /// Takes the time of the current thread's first call to a counting driver since this was last called. Called after
+    /// each operation, it tells whether the operation reached the driver and when, and the clock is read only then.
     #[inline]
     pub fn take_first_call() -> Option<Instant> {
         if FIRST.get().is_none() { None } else { FIRST.take() }

@@ -62,7 +62,7 @@ impl Fenced {
         DevicePtr(self.whole.ptr().0 + self.front)
     }
 
-    /// What the user asked for.
+    /// Returns what the user asked for.
     pub const fn requested(&self) -> Bytes {
         Bytes(self.bytes)
     }
@@ -72,17 +72,18 @@ impl Fenced {
         self.generation
     }
 
-    /// What it is for.
+    /// Returns what it is for.
     pub const fn tag(&self) -> AllocTag {
         self.whole.tag()
     }
 
-    /// The stream it was allocated on.
+    /// Returns the stream it was allocated on.
     pub const fn stream(&self) -> Stream {
         self.whole.stream()
     }
 
-    /// The margins before and after the user's block, each at most `width` wide, nearest to it: from where and how long.
+    /// Returns the margins before and after the user's block, each at most `width` wide, nearest to it: from where and
+    /// how long.
     pub(crate) fn margins(&self, width: u64) -> [(DevicePtr, u64); 2] {
         let before = self.front.min(width);
         let after = (self.whole.requested().get() - self.front - self.bytes).min(width);

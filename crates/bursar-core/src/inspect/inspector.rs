@@ -50,7 +50,7 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// An inspector of one device's memory.
+    /// Returns an inspector of one device's memory.
     pub fn new(context: Arc<DeviceContext>) -> Self {
         Self { context, spare: Mutex::default() }
     }
@@ -150,7 +150,7 @@ impl Inspector {
         unsafe { driver.host_function(device, raw, tell) }
     }
 
-    /// A piece for a look on `stream`: one that was used there, one whose stream has ended, or a new one.
+    /// Returns a piece for a look on `stream`: one that was used there, one whose stream has ended, or a new one.
     fn take(&self, stream: Stream) -> Result<Piece> {
         if let Some((_, piece)) = self.take_if(|last| last == stream) {
             return Ok(piece);
@@ -175,7 +175,7 @@ impl Inspector {
 }
 
 impl Piece {
-    /// `offset` bytes into it, for the driver to write to.
+    /// Returns `offset` bytes into it, for the driver to write to.
     const fn at(self, offset: u64) -> *mut u8 {
         self.0.wrapping_add(offset as usize)
     }

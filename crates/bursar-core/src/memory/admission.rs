@@ -33,7 +33,7 @@ pub trait Admission {
     /// What was set aside, until it is dropped.
     type Reservation;
 
-    /// What a newcomer could have of the device now, less what others have set aside.
+    /// Returns what a newcomer could have of the device now, less what others have set aside.
     fn available(&self, context: &Arc<DeviceContext>) -> Result<Bytes>;
 
     /// Sets `bytes` aside, all or nothing. A refusal for want of memory [is one](crate::Error::is_capacity).

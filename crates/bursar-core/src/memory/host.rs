@@ -17,10 +17,10 @@ use bytemuck::Pod;
 /// `host_ptr()` is valid for reads and writes of `host_len()` bytes, both answer the same for the life of the value, and
 /// moving the value does not move the memory.
 pub unsafe trait HostMemory: Send + 'static {
-    /// Where it begins.
+    /// Returns the address of its first byte.
     fn host_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes it has.
+    /// Returns how many bytes it has.
     fn host_len(&self) -> usize;
 }
 

@@ -61,7 +61,7 @@ pub struct Compose<Outer, Inner> {
 }
 
 impl<Outer, Inner> Compose<Outer, Inner> {
-    /// `outer` over `inner`.
+    /// Returns `outer` over `inner`.
     pub const fn new(outer: Outer, inner: Inner) -> Self {
         Self { outer, inner }
     }

@@ -37,12 +37,12 @@ impl<R: DeviceMemoryResource> Observed<R> {
         Self { inner, counter }
     }
 
-    /// What is observed.
+    /// Returns what is observed.
     pub const fn inner(&self) -> &R {
         &self.inner
     }
 
-    /// Whether a block and the stream it is freed on are of this context; either stream may have ended.
+    /// Returns whether a block and the stream it is freed on are of this context; either stream may have ended.
     #[inline]
     fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
         self.context().is_own(stream) && block.stream().is_beside(stream)

@@ -17,13 +17,13 @@ use std::time::Duration;
 /// }
 /// ```
 pub trait Holder: fmt::Debug + Send + Sync + 'static {
-    /// The device's context.
+    /// Returns the device's context.
     fn context(&self) -> &Arc<DeviceContext>;
 
-    /// What is live, and what was freed but may still be in use by work that has not run.
+    /// Returns what is live, and what was freed but may still be in use by work that has not run.
     fn bytes_outstanding(&self) -> Bytes;
 
-    /// Everything ever granted and really free again, in bytes, modulo 2⁶⁴: it only grows.
+    /// Returns everything ever granted and really free again, in bytes, modulo 2⁶⁴: it only grows.
     fn released_total(&self) -> u64;
 
     /// Finds out, without waiting, which frees have completed; answers how many bytes that was.
@@ -46,7 +46,7 @@ pub trait Holder: fmt::Debug + Send + Sync + 'static {
 /// }
 /// ```
 pub trait DeviceMemoryResource: Holder {
-    /// What a request will be granted, known beforehand: a pure function of the request.
+    /// Returns what a request will be granted, known beforehand: a pure function of the request.
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes>;
 
     /// Allocates memory that work ordered after this point of `stream` may use, aligned to `align` or 256, whichever is
@@ -58,7 +58,7 @@ pub trait DeviceMemoryResource: Holder {
     /// free that the driver fails is kept, counted and tried again, and the device's next fallible call reports it.
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused>;
 
-    /// Whether uses of its blocks on several streams can be tracked.
+    /// Returns whether uses of its blocks on several streams can be tracked.
     fn tracks_use(&self) -> bool;
 }
 
@@ -71,10 +71,10 @@ pub trait DeviceMemoryResource: Holder {
 /// }
 /// ```
 pub trait FrameSource: Holder {
-    /// The size frames are rounded up to.
+    /// Returns the size frames are rounded up to.
     fn frame_granularity(&self) -> Bytes;
 
-    /// How large a frame of at least `bytes` will be, known beforehand.
+    /// Returns how large a frame of at least `bytes` will be, known beforehand.
     fn granted_frame(&self, bytes: u64) -> Result<Bytes>;
 
     /// Creates a frame of at least `bytes`.
@@ -83,7 +83,7 @@ pub trait FrameSource: Holder {
     /// Gives a frame back to the driver; it must be mapped nowhere. A frame of another source comes back with the reason.
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame>;
 
-    /// The way to give frames back that its user could not unmap while the source was there.
+    /// Returns the way to give frames back that its user could not unmap while the source was there.
     fn release(&self) -> Arc<dyn FrameRelease>;
 }
 

@@ -25,7 +25,7 @@ impl QueryId {
     /// No piece of work in particular.
     pub const NONE: Self = Self(0);
 
-    /// What the current thread works on.
+    /// Returns what the current thread works on.
     #[inline]
     pub fn current() -> Self {
         Self(CURRENT.get())
@@ -62,7 +62,7 @@ pub struct QueryScope {
 }
 
 impl QueryScope {
-    /// The current thread works on `query` from here on.
+    /// Returns the current thread works on `query` from here on.
     pub fn enter(query: QueryId) -> Self {
         Self { previous: CURRENT.replace(query.0), _thread: PhantomData }
     }

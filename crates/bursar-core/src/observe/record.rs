@@ -71,7 +71,7 @@ impl Actions {
     /// All of them.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// The actions listed.
+    /// Returns the actions listed.
     pub const fn of(actions: &[Action]) -> Self {
         let (mut set, mut at) = (0, 0);
         while at < actions.len() {
@@ -81,12 +81,12 @@ impl Actions {
         Self(set)
     }
 
-    /// Those that are not among `others`.
+    /// Returns those that are not among `others`.
     pub(super) const fn except(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Whether `action` is among them.
+    /// Returns whether `action` is among them.
     #[inline]
     pub const fn contains(self, action: Action) -> bool {
         self.0 & (1 << action as u8) != 0
@@ -125,7 +125,7 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// A record with nothing but what happened and where.
+    /// Returns a record with nothing but what happened and where.
     #[inline]
     pub const fn new(action: Action, device: DeviceId) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Record<'_> {
         }
     }
 
-    /// What happened to a block on a stream.
+    /// Returns what happened to a block on a stream.
     #[inline]
     pub(super) const fn of(block: &DeviceBlock, action: Action, stream: Stream) -> Self {
         Self {

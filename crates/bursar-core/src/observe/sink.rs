@@ -33,7 +33,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// }
 /// ```
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// What it wants to hear of; asked once.
+    /// Returns what it wants to hear of; asked once.
     fn interest(&self) -> Actions;
 
     /// Which observer it is, so that none hears of anything twice: the address of what it keeps, which for a handle that
@@ -43,7 +43,8 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// Hears of one thing.
     fn record(&self, record: &Record<'_>);
 
-    /// What is held on a device for each tag, in any order, from one that counts it. Asked when a request was refused.
+    /// Returns what is held on a device for each tag, in any order, from one that counts it. Asked when a request was
+    /// refused.
     fn holders(&self, device: DeviceId) -> Option<Vec<Holding>>;
 
     /// Where blocks are to be counted, for one that does nothing else with grants and frees: [`Observed`](crate::Observed)
@@ -102,7 +103,7 @@ impl EventSink {
         Ok(())
     }
 
-    /// Whether anybody wants a record of `action`: whoever would have to put a record together asks first.
+    /// Returns whether anybody wants a record of `action`: whoever would have to put a record together asks first.
     #[inline]
     pub fn wants(&self, action: Action) -> bool {
         Actions(self.wanted.load(Ordering::Acquire)).contains(action)
@@ -116,7 +117,7 @@ impl EventSink {
         }
     }
 
-    /// What counts the device's blocks, once somebody has offered to.
+    /// Returns what counts the device's blocks, once somebody has offered to.
     pub(crate) fn tally(&self) -> Option<&Arc<Tally>> {
         self.tally.get()
     }
@@ -138,8 +139,8 @@ impl EventSink {
         self.emit(&Record { error: Some(error), ..Record::of(block, Action::Allocate, stream) });
     }
 
-    /// What is held on a device for each tag, in any order, as the first observer counts it that does; empty where none
-    /// does.
+    /// Returns what is held on a device for each tag, in any order, as the first observer counts it that does; empty
+    /// where none does.
     pub fn holders(&self, device: DeviceId) -> Vec<Holding> {
         let mut known = self.observers.iter().map_while(OnceLock::get);
         known.find_map(|(_, observer)| observer.holders(device)).unwrap_or_default()

@@ -177,13 +177,13 @@ impl Tally {
         self.with(Place::of(device, tag), |here| here.restore(bytes));
     }
 
-    /// Everything, whatever its tag.
+    /// Returns everything, whatever its tag.
     pub fn counts(&self) -> Counts {
         let (current, total) = self.shards.sum(None, None);
         Counts { current, peak: self.levels.whole.peak(current), total }
     }
 
-    /// What was counted for one tag.
+    /// Returns what was counted for one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
         let Place { tag, .. } = Place::of(DeviceId(0), tag).bounded();
         let (current, total) = self.shards.sum(None, Some(tag));
@@ -191,7 +191,7 @@ impl Tally {
         Counts { current, peak, total }
     }
 
-    /// Every tag that was ever counted, the largest holder first.
+    /// Returns every tag that was ever counted, the largest holder first.
     pub fn tags(&self) -> Vec<(AllocTag, Counts)> {
         let mut tags: Vec<_> = AllocTag::all().take(TAGS).map(|tag| (tag, self.counts_of(tag))).collect();
         tags.retain(|(_, counts)| counts.total.count > 0);
@@ -199,7 +199,7 @@ impl Tally {
         tags
     }
 
-    /// Every tag that holds anything on a device. One too far up to be told apart from others has no answer.
+    /// Returns every tag that holds anything on a device. One too far up to be told apart from others has no answer.
     pub fn holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
         let place = device.0 as usize;
         let held = |tag: AllocTag| {
@@ -215,7 +215,8 @@ impl Tally {
         self.shards.with(|shard| shard.scopes(Scopes::push))
     }
 
-    /// What was counted in the current thread's scope at a depth, what inner ones that are closed counted included.
+    /// Returns what was counted in the current thread's scope at a depth, what inner ones that are closed counted
+    /// included.
     pub fn counts_in_scope(&self, depth: usize) -> Counts {
         self.shards.with(|shard| shard.scopes(|scopes| scopes.read(depth)))
     }

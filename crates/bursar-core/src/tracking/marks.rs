@@ -20,7 +20,7 @@ impl Mark {
         if self.write > self.read { self.write } else { self.read }
     }
 
-    /// What an access on another stream has to wait for here.
+    /// Returns what an access on another stream has to wait for here.
     fn need(&self, access: Access) -> Option<Need> {
         let number = match access {
             Access::Read => self.write,
@@ -55,12 +55,12 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Whether `waiter` comes after it already.
+    /// Returns whether `waiter` comes after it already.
     pub(super) fn is_met(&self, waiter: Stream, clocks: &Clocks) -> bool {
         self.stream == waiter || clocks.has_seen(waiter, self.stream, self.number)
     }
 
-    /// The one to wait for next: one that no other has seen, so that waiting for it may meet the others.
+    /// Returns the one to wait for next: one that no other has seen, so that waiting for it may meet the others.
     pub(super) fn take_latest(needs: &mut Vec<Self>, clocks: &Clocks) -> Option<Self> {
         let is_latest = |at: &usize| {
             let others = needs.iter().enumerate().filter(|(other, _)| other != at);
@@ -84,12 +84,12 @@ impl Marks {
         Self { one: Some(Mark { stream, write: number, read: 0 }), others: Vec::new() }
     }
 
-    /// Whether no other stream has anything to do with the block.
+    /// Returns whether no other stream has anything to do with the block.
     pub(super) fn stay_on(&self, stream: Stream) -> bool {
         self.others.is_empty() && self.one.as_ref().is_none_or(|mark| mark.stream == stream)
     }
 
-    /// The streams that have.
+    /// Returns the streams that have.
     pub(super) fn streams(&self) -> Vec<Stream> {
         self.iter().map(|mark| mark.stream).collect()
     }
@@ -142,7 +142,7 @@ impl Marks {
         }
     }
 
-    /// What an access on `stream` may have to wait for, less what is known to be over.
+    /// Returns what an access on `stream` may have to wait for, less what is known to be over.
     pub(super) fn needs(
         &mut self,
         stream: Stream,
@@ -163,7 +163,7 @@ impl Marks {
         });
     }
 
-    /// What was done on a stream that has ended counts as done by the heir, as of `number`.
+    /// Returns what was done on a stream that has ended counts as done by the heir, as of `number`.
     pub(super) fn inherit(&mut self, ended: Stream, heir: Stream, number: u64) {
         let Some(&Mark { write, read, .. }) = self.find(ended).as_deref() else { return };
         self.retain(|mark| mark.stream != ended);

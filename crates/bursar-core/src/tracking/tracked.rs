@@ -71,19 +71,19 @@ impl TrackedBlock {
         Self { block, born, can_track: memory.tracks_use(), uses: OnceLock::new() }
     }
 
-    /// The token.
+    /// Returns the token.
     #[inline]
     pub const fn block(&self) -> &DeviceBlock {
         &self.block
     }
 
-    /// Where it begins.
+    /// Returns the address of its first byte.
     #[inline]
     pub const fn ptr(&self) -> DevicePtr {
         self.block.ptr()
     }
 
-    /// Its uses, to declare another one; refused where the block is of another context or cannot be tracked.
+    /// Returns its uses, to declare another one; refused where the block is of another context or cannot be tracked.
     #[inline]
     pub(super) fn uses(&self, context: &Arc<DeviceContext>) -> Result<&Arc<Uses>> {
         match self.uses.get() {
@@ -116,8 +116,8 @@ impl TrackedBlock {
         Err(RefusedTracked { block: Box::new(Self { block, born, can_track, uses }), error })
     }
 
-    /// The token alone, once the stream that it was allocated on, or the heir of that if its adoption has ended, comes
-    /// after every use. Where the driver does not let that be said, the uses are waited for.
+    /// Returns the token alone, once the stream that it was allocated on, or the heir of that if its adoption has
+    /// ended, comes after every use. Where the driver does not let that be said, the uses are waited for.
     pub fn into_block(self) -> DeviceBlock {
         if let Some(uses) = self.uses.get() {
             let (context, home) = (&uses.context, self.block.stream());

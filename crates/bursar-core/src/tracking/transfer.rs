@@ -38,12 +38,12 @@ impl<H: HostMemory> Transfer<H> {
         self.memory.as_mut().map_or(std::ptr::null_mut(), H::host_ptr)
     }
 
-    /// The stream of the copy.
+    /// Returns the stream of the copy.
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// Whether everything that the stream has been given has run, the copy included.
+    /// Returns whether everything that the stream has been given has run, the copy included.
     pub fn is_complete(&self) -> Result<bool> {
         self.context.progress(self.stream).map(Progress::is_complete)
     }

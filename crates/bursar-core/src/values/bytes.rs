@@ -22,37 +22,37 @@ impl Bytes {
     /// The largest size there is.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `n` × 2¹⁰ bytes.
+    /// Returns `n` × 2¹⁰ bytes.
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
-    /// `n` × 2²⁰ bytes.
+    /// Returns `n` × 2²⁰ bytes.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// `n` × 2³⁰ bytes.
+    /// Returns `n` × 2³⁰ bytes.
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The sum, or the largest size if it does not fit.
+    /// Returns the sum, or the largest size if it does not fit.
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or zero if `other` is larger.
+    /// Returns the difference, or zero if `other` is larger.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The product, or the largest size if it does not fit.
+    /// Returns the product, or the largest size if it does not fit.
     pub const fn saturating_mul(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
@@ -146,7 +146,7 @@ fn unit_size(unit: &str) -> Option<u64> {
     })
 }
 
-/// `whole.fraction × unit`, exactly and rounded down; `None` where it does not fit.
+/// Returns `whole.fraction × unit`, exactly and rounded down; `None` where it does not fit.
 fn scaled(whole: &str, fraction: &str, unit: u64) -> Option<u64> {
     let whole: u64 = whole.parse().ok()?;
     // Eighteen digits are finer than any unit needs; more would overflow the exact arithmetic below.

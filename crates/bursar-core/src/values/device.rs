@@ -109,12 +109,12 @@ impl NumaNode {
     /// No node was reported.
     pub const UNKNOWN: Self = Self(None);
 
-    /// The node the kernel calls `index`.
+    /// Returns the node the kernel calls `index`.
     pub const fn new(index: u32) -> Self {
         Self(Some(index))
     }
 
-    /// The kernel's number, if one was reported.
+    /// Returns the kernel's number, if one was reported.
     pub const fn index(self) -> Option<u32> {
         self.0
     }
@@ -199,7 +199,7 @@ pub struct MemoryInfo {
 }
 
 impl MemoryInfo {
-    /// What is held, by anyone.
+    /// Returns what is held, by anyone.
     pub const fn used(self) -> Bytes {
         self.total.saturating_sub(self.free)
     }

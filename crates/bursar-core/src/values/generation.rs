@@ -26,7 +26,7 @@ thread_local! {
 }
 
 impl Generation {
-    /// A number nobody has had.
+    /// Returns a number nobody has had.
     #[inline]
     pub fn next() -> Self {
         NEXT.with(|next| {
@@ -39,7 +39,7 @@ impl Generation {
         })
     }
 
-    /// The generation with a number that was given out.
+    /// Returns the generation with a number that was given out.
     #[inline]
     pub(crate) const fn numbered(number: u64) -> Self {
         match NonZeroU64::new(number) {
@@ -48,13 +48,13 @@ impl Generation {
         }
     }
 
-    /// The number itself, for raw boundaries.
+    /// Returns the number itself, for raw boundaries.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// The generation a raw boundary got from [`get`](Self::get); `None` for zero, which is nobody's.
+    /// Returns the generation a raw boundary got from [`get`](Self::get); `None` for zero, which is nobody's.
     pub const fn from_raw(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
             Some(number) => Some(Self(number)),

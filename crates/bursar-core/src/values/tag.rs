@@ -33,8 +33,8 @@ impl AllocTag {
     /// For an allocation nobody named.
     pub const UNTAGGED: Self = Self(0);
 
-    /// The tag called `name`: the same for the same name, for the life of the process. Each new name costs its length
-    /// for good, so a name is a kind of allocation and not one allocation.
+    /// Returns the tag called `name`: the same for the same name, for the life of the process. Each new name costs its
+    /// length for good, so a name is a kind of allocation and not one allocation.
     pub fn intern(name: &str) -> Self {
         with_names(|names| {
             if let Some(&id) = names.index.get(name) {
@@ -48,18 +48,18 @@ impl AllocTag {
         })
     }
 
-    /// The name it was made with.
+    /// Returns the name it was made with.
     pub fn name(self) -> &'static str {
         with_names(|names| names.names[self.0 as usize])
     }
 
-    /// Every tag there is, oldest first.
+    /// Returns every tag there is, oldest first.
     pub fn all() -> impl Iterator<Item = Self> {
         let count = with_names(|names| names.names.len());
         (0..count as u32).map(Self)
     }
 
-    /// A small dense integer, to index tables by.
+    /// Returns a small dense integer, to index tables by.
     pub const fn index(self) -> usize {
         self.0 as usize
     }

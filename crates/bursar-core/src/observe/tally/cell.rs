@@ -48,12 +48,12 @@ impl Cell {
         }
     }
 
-    /// What was ever granted in some cells.
+    /// Returns what was ever granted in some cells.
     pub(super) fn granted<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
         Sum::total(cells.map(|cell| &cell.granted))
     }
 
-    /// What was ever freed in some cells.
+    /// Returns what was ever freed in some cells.
     pub(super) fn freed<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
         Sum::total(cells.map(|cell| &cell.freed))
     }
@@ -92,13 +92,13 @@ impl Cells {
         Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_DEVICES]) }
     }
 
-    /// The cell of a place that is near.
+    /// Returns the cell of a place that is near.
     #[inline]
     pub(super) fn near(&self, place: Place) -> Option<&Cell> {
         place.near().map(|place| self.nearest(place.index()))
     }
 
-    /// The cell of a place that is near, by its [index](Place::index).
+    /// Returns the cell of a place that is near, by its [index](Place::index).
     #[inline]
     pub(super) fn nearest(&self, index: usize) -> &Cell {
         &self.near[index % (NEAR_DEVICES * NEAR_TAGS)]
@@ -109,13 +109,13 @@ impl Cells {
         self.of(None, None).for_each(Cell::clear);
     }
 
-    /// The cell of any place.
+    /// Returns the cell of any place.
     pub(super) fn get_or_make(&self, place: Place) -> &Cell {
         self.near(place)
             .unwrap_or_else(|| self.far.get_or_make(place.device).get_or_init(Chunks::default).get_or_make(place.tag))
     }
 
-    /// The cells there are, of one device or all and of one tag or all.
+    /// Returns the cells there are, of one device or all and of one tag or all.
     pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &Cell> {
         let devices = self.near.chunks_exact(NEAR_TAGS).enumerate();
         let devices = devices.filter(move |(at, _)| device.is_none_or(|device| device == *at));

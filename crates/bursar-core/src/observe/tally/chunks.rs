@@ -27,19 +27,19 @@ impl<T, const N: usize> Chunks<T, N> {
 }
 
 impl<T: Default, const N: usize> Chunks<T, N> {
-    /// One of the first.
+    /// Returns one of the first.
     #[inline]
     pub(super) fn near(&self, at: usize) -> Option<&T> {
         self.near.get(at)
     }
 
-    /// One of the first; others have one of those.
+    /// Returns one of the first; others have one of those.
     #[inline]
     pub(super) fn nearest(&self, at: usize) -> &T {
         &self.near[at % N]
     }
 
-    /// One that there is.
+    /// Returns one that there is.
     pub(super) fn get(&self, at: usize) -> Option<&T> {
         self.near.get(at).or_else(|| Some(&self.far.get()?[at / N - 1].get()?[at % N]))
     }
@@ -52,7 +52,7 @@ impl<T: Default, const N: usize> Chunks<T, N> {
         })
     }
 
-    /// One, if it is named and there; all there are, if none is.
+    /// Returns one, if it is named and there; all there are, if none is.
     pub(super) fn one_or_all(&self, one: Option<usize>) -> impl Iterator<Item = &T> {
         let all = one.is_none().then(|| {
             let far = self.far.get().into_iter().flat_map(|far| far.iter().filter_map(OnceLock::get));

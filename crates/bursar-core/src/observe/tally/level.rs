@@ -38,7 +38,7 @@ struct Mark {
 }
 
 impl Level {
-    /// The highest it ever stood, given where it stands.
+    /// Returns the highest it ever stood, given where it stands.
     pub(super) fn peak(&self, current: Amount) -> Amount {
         let [bytes, count] = [&self.bytes, &self.count].map(|mark| above_zero(mark.peak.load(Relaxed)));
         Amount { bytes: Bytes(bytes.max(current.bytes.get())), count: count.max(current.count) }
@@ -109,7 +109,7 @@ pub(super) struct Shares<'a> {
 }
 
 impl Shares<'_> {
-    /// One more block of `bytes`.
+    /// Returns one more block of `bytes`.
     #[inline(always)]
     pub(super) fn rise(&self, bytes: u64) {
         let _turn = self.turn.lock();
@@ -117,7 +117,7 @@ impl Shares<'_> {
         self.tag.rise(bytes);
     }
 
-    /// One block of `bytes` less.
+    /// Returns one block of `bytes` less.
     #[inline(always)]
     pub(super) fn fall(&self, bytes: u64) {
         let _turn = self.turn.lock();
@@ -126,7 +126,7 @@ impl Shares<'_> {
     }
 }
 
-/// What a balance comes to where nothing can be negative.
+/// Returns what a balance comes to where nothing can be negative.
 #[inline]
 pub(super) fn above_zero(balance: i64) -> u64 {
     balance.max(0).cast_unsigned()

@@ -36,7 +36,7 @@ impl Place {
         self.device * NEAR_TAGS + self.tag
     }
 
-    /// The one that what is not told apart shares.
+    /// Returns the one that what is not told apart shares.
     pub(super) fn bounded(self) -> Self {
         Self { device: self.device.min(DEVICES - 1), tag: self.tag.min(TAGS - 1) }
     }

@@ -46,7 +46,7 @@ impl Open {
         self.count.absorb(inner.count);
     }
 
-    /// What frees of blocks from before the scope took away does not make a count negative.
+    /// Returns what frees of blocks from before the scope took away does not make a count negative.
     fn counts(self) -> Counts {
         let amount = |bytes: i128, count: i128| Amount {
             bytes: Bytes(u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)),

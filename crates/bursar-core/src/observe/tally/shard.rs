@@ -70,7 +70,7 @@ impl Shard {
         self.whole.halt(self.scopes.any_open());
     }
 
-    /// The shares of everything and of a tag that is near, unless they are halted.
+    /// Returns the shares of everything and of a tag that is near, unless they are halted.
     #[inline]
     pub(super) fn shares_near<'a>(&'a self, levels: &'a Levels, tag: usize) -> Option<Shares<'a>> {
         if self.whole.is_halted() {
@@ -99,7 +99,7 @@ impl Shard {
         Slack::shift(&self.whole, self.tags.nearest(tag), step)
     }
 
-    /// The cell of a place that is near, by its [index](Place::index).
+    /// Returns the cell of a place that is near, by its [index](Place::index).
     #[inline]
     pub(super) fn cell_near(&self, index: usize) -> &Cell {
         self.cells.nearest(index)
@@ -211,9 +211,9 @@ impl Shards {
         }
     }
 
-    /// What is live and what was ever granted, on one device or all and for one tag or all. Frees are read before grants,
-    /// and a free is counted after its grant; so only frees of what was never counted can take more than there was, and
-    /// then nothing is live.
+    /// Returns what is live and what was ever granted, on one device or all and for one tag or all. Frees are read
+    /// before grants, and a free is counted after its grant; so only frees of what was never counted can take more than
+    /// there was, and then nothing is live.
     pub(super) fn sum(&self, device: Option<usize>, tag: Option<usize>) -> (Amount, Amount) {
         let cells = || {
             let shards = self.shards.iter().filter_map(OnceLock::get);

@@ -27,13 +27,13 @@ const HALT: u64 = 1 << 63;
 const GUARD: u64 = (!0 << (BYTES_AT + 20)) | BOUND_COUNT;
 
 impl Step {
-    /// A block was freed, and its thread may have as much again.
+    /// Returns a block was freed, and its thread may have as much again.
     #[inline]
     pub(super) const fn up(bytes: u64) -> Self {
         Self((bytes << BYTES_AT) | 1)
     }
 
-    /// A block was granted.
+    /// Returns a block was granted.
     #[inline]
     pub(super) const fn down(bytes: u64) -> Self {
         Self(Self::up(bytes).0.wrapping_neg())
@@ -82,7 +82,7 @@ impl Slack {
         self.0.store((bytes << BYTES_AT) | count, Relaxed);
     }
 
-    /// Whether every step fails.
+    /// Returns whether every step fails.
     #[inline]
     pub(super) fn is_halted(&self) -> bool {
         self.0.load(Relaxed) & HALT != 0

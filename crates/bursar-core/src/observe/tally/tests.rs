@@ -142,7 +142,7 @@ impl Program {
         [tag, 3].into_iter().for_each(|at| change(&mut self.truth[at]));
     }
 
-    /// What the tally says, in the order of the truth.
+    /// Returns what the tally says, in the order of the truth.
     fn said(&self, tally: &Tally) -> [Counts; 4] {
         let [one, two, three] = self.tags.map(|tag| tally.counts_of(tag));
         [one, two, three, tally.counts()]
