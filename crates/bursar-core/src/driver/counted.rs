@@ -13,12 +13,12 @@ thread_local! {
 }
 
 /// The number of counters, so that threads seldom share one.
-const PLACES: usize = 32;
+const COUNTERS: usize = 32;
 
 /// A counter on cache lines of its own: 128 bytes, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Place(AtomicU64);
+struct PaddedCounter(AtomicU64);
 
 /// A driver that forwards to another and counts the calls, so that a measurement can tell an operation that reached the
 /// driver from one that did not, for the price of reading a thread-local variable.
@@ -39,18 +39,18 @@ struct Place(AtomicU64);
 #[derive(Debug)]
 pub struct Counted {
     inner: Arc<dyn Driver>,
-    places: [Place; PLACES],
+    counters: [PaddedCounter; COUNTERS],
 }
 
 impl Counted {
     /// Counts the calls that go through to `driver` from here on.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
-        Arc::new(Self { inner: driver, places: Default::default() })
+        Arc::new(Self { inner: driver, counters: Default::default() })
     }
 
     /// Returns the number of calls made to this driver, by all threads.
     pub fn calls(&self) -> u64 {
-        self.places.iter().map(|place| place.0.load(Relaxed)).sum()
+        self.counters.iter().map(|counter| counter.0.load(Relaxed)).sum()
     }
 
     /// Returns the number of calls that the current thread made to counting drivers, whichever they were. The
@@ -73,8 +73,8 @@ impl Counted {
         if FIRST.get().is_none() {
             FIRST.set(Some(Instant::now()));
         }
-        let place = ThreadIndex::current().map_or(0, ThreadIndex::get) % PLACES;
-        self.places[place].0.fetch_add(1, Relaxed);
+        let index = ThreadIndex::current().map_or(0, ThreadIndex::get) % COUNTERS;
+        self.counters[index].0.fetch_add(1, Relaxed);
     }
 }
 

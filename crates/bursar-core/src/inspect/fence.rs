@@ -1,10 +1,10 @@
-//! A block inside a block: what a user has, with a margin either side.
+//! Blocks inside a larger block, with a margin on either side.
 #![allow(unsafe_code)]
 
 use crate::{AllocTag, BlockParts, Bytes, DeviceBlock, DevicePtr, Generation, OwnerId, Stream};
 
-/// A block out of which another was cut and given to a user. Whoever cut it has the margins on both sides; the rest is the
-/// user's until the user's block comes back.
+/// A block out of which another was cut for a user. Whoever cut it owns the margins on both sides; the rest belongs to
+/// the user until the user's block comes back.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -62,7 +62,7 @@ impl Fenced {
         DevicePtr(self.whole.ptr().0 + self.front)
     }
 
-    /// Returns what the user asked for.
+    /// Returns the bytes that the user requested.
     pub const fn requested(&self) -> Bytes {
         Bytes(self.bytes)
     }
@@ -72,7 +72,7 @@ impl Fenced {
         self.generation
     }
 
-    /// Returns what it is for.
+    /// Returns the tag of the allocation.
     pub const fn tag(&self) -> AllocTag {
         self.whole.tag()
     }

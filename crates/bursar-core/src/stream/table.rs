@@ -26,15 +26,15 @@ struct Slot {
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct Occupancy {
     next: u32,
     vacant: Vec<u32>,
     owned: Vec<RawStream>,
-    known: HashMap<RawStream, Known>,
+    known: HashMap<RawStream, KnownStream>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownStream {
     slot: u32,
     adoptions: u32,
     owned: bool,
@@ -46,7 +46,7 @@ pub(crate) struct StreamTable {
     context: u32,
     device: DeviceId,
     slots: Box<[Slot]>,
-    places: Mutex<Places>,
+    occupancy: Mutex<Occupancy>,
 }
 
 /// A stream that stays alive while this is held.
@@ -89,15 +89,15 @@ impl StreamTable {
             context,
             device,
             slots: (0..STREAM_SLOTS).map(|_| Slot::default()).collect(),
-            places: Mutex::default(),
+            occupancy: Mutex::default(),
         };
         let placed = table.own(RawStream::LEGACY);
         debug_assert!(placed.is_ok_and(Stream::is_default));
         table
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn occupancy(&self) -> MutexGuard<'_, Occupancy> {
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn token(&self, slot: u32) -> Stream {
@@ -111,12 +111,12 @@ impl StreamTable {
 
     /// Enters a stream that this context created.
     pub(crate) fn own(&self, raw: RawStream) -> Result<Stream> {
-        let mut places = self.places();
-        let slot = places.fresh()?;
+        let mut occupancy = self.occupancy();
+        let slot = occupancy.fresh()?;
         if raw != RawStream::LEGACY {
-            places.owned.push(raw);
+            occupancy.owned.push(raw);
         }
-        places.known.insert(raw, Known { slot, adoptions: 0, owned: true });
+        occupancy.known.insert(raw, KnownStream { slot, adoptions: 0, owned: true });
         Ok(self.occupy(slot, raw, 1))
     }
 
@@ -130,13 +130,13 @@ impl StreamTable {
             });
         }
         let raw = if raw.0 == 0 { RawStream::LEGACY } else { raw };
-        let mut places = self.places();
-        if let Some(known) = places.known.get_mut(&raw) {
+        let mut occupancy = self.occupancy();
+        if let Some(known) = occupancy.known.get_mut(&raw) {
             known.adoptions += 1;
             return Ok(self.token(known.slot));
         }
-        let slot = places.vacant.pop().map_or_else(|| places.fresh(), Ok)?;
-        places.known.insert(raw, Known { slot, adoptions: 1, owned: false });
+        let slot = occupancy.vacant.pop().map_or_else(|| occupancy.fresh(), Ok)?;
+        occupancy.known.insert(raw, KnownStream { slot, adoptions: 1, owned: false });
         let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
         Ok(self.occupy(slot, raw, (epoch + 1) | ADOPTED))
     }
@@ -154,15 +154,15 @@ impl StreamTable {
     pub(crate) fn release(&self, stream: Stream) -> Option<RawStream> {
         let entry = &self.slots[stream.slot()];
         let raw = RawStream(entry.raw.load(Ordering::Relaxed));
-        let mut places = self.places();
-        let known = places.known.get_mut(&raw)?;
+        let mut occupancy = self.occupancy();
+        let known = occupancy.known.get_mut(&raw)?;
         known.adoptions = known.adoptions.saturating_sub(1);
         if known.adoptions > 0 || known.owned {
             return None;
         }
-        places.known.remove(&raw);
+        occupancy.known.remove(&raw);
         entry.epoch.store(stream.epoch() + 1, Ordering::SeqCst);
-        drop(places);
+        drop(occupancy);
         while entry.users.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
@@ -172,7 +172,7 @@ impl StreamTable {
     /// Frees the slot of a stream whose adoption has ended and whose work has been put in order.
     pub(crate) fn vacate(&self, stream: Stream) {
         self.slots[stream.slot()].parted.fetch_max(stream.epoch(), Ordering::SeqCst);
-        self.places().vacant.push(stream.slot() as u32);
+        self.occupancy().vacant.push(stream.slot() as u32);
     }
 
     /// Keeps a stream that may be used here alive.
@@ -269,7 +269,7 @@ impl StreamTable {
 
     /// Returns the streams that must be destroyed with the context.
     pub(crate) fn take_owned(&self) -> Vec<RawStream> {
-        std::mem::take(&mut self.places().owned)
+        std::mem::take(&mut self.occupancy().owned)
     }
 }
 
@@ -282,7 +282,7 @@ impl Slot {
     }
 }
 
-impl Places {
+impl Occupancy {
     /// Returns a slot that was never used.
     fn fresh(&mut self) -> Result<u32> {
         if self.next as usize == STREAM_SLOTS {
@@ -332,8 +332,8 @@ mod tests {
         assert_eq!(table.release(second), Some(RawStream(100)));
         table.vacate(second);
         table.vacate(first);
-        let places = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
-        assert_ne!(places[0], places[1]);
+        let slots = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
+        assert_ne!(slots[0], slots[1]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Sizes: one type, parsed and printed one way everywhere.
+//! Sizes in bytes: one type, parsed and printed one way everywhere.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,9 +17,9 @@ use std::str::FromStr;
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// No bytes at all.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
-    /// The largest size there is.
+    /// The largest size that can be represented.
     pub const MAX: Self = Self(u64::MAX);
 
     /// Returns `n` × 2¹⁰ bytes.
@@ -98,13 +98,13 @@ pub enum ParseBytesError {
     /// Not a number followed by an optional unit.
     #[error("{text:?} is not a size: write 512, 4KiB, 10GB or 1.5GiB")]
     Malformed {
-        /// What was given.
+        /// The text.
         text: String,
     },
     /// A number larger than 2⁶⁴ − 1 bytes.
     #[error("{text:?} is more than {} bytes", u64::MAX)]
     TooLarge {
-        /// What was given.
+        /// The text.
         text: String,
     },
 }
