@@ -6,6 +6,21 @@
 //! the writes of other streams, a write after their reads too, and a free after everything. Work on the same stream
 //! waits for nothing.
 //!
+//! # Invariants
+//! **A use counts from its beginning on.** It is marked before its waits are submitted, so of two uses that meet, the later
+//! sees the earlier, and nothing launched can be lost.
+//!
+//! **Events only between streams.** A block has one mark for each stream: the numbers of its last writing and last reading
+//! submission. An event is recorded on the other stream when somebody must wait, and not if an earlier wait, or what the
+//! host has seen, covers the number. So a block that stays on one stream costs no event.
+//!
+//! **Submissions are numbered when they begin and counted when they end.** While both agree, an event covers all of them;
+//! while one is open, those known to be over before. So a use takes one lock and no list, and an open use is never taken for
+//! a finished one.
+//!
+//! Tracking lives in this crate because a copy that is only submitted is sound because its use is declared: that argument
+//! stands beside the unsafe call in `submission.rs`.
+//!
 //! [`prepare_block_use`]: DeviceContext::prepare_block_use
 #![allow(unsafe_code)]
 

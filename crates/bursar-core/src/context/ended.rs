@@ -1,9 +1,13 @@
-//! Adopted streams that have ended while the driver let nothing be ordered after them.
+//! Adopted streams that have ended: their heir, and those that nothing could be ordered after yet.
 //!
-//! What such a stream was given may still run, and its handle is not ours any more. So until there is an order, nothing
-//! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps memory
-//! that was freed on it goes on keeping it. Order comes from an event that was recorded on the stream before it ended, or
-//! from a wait for the whole device.
+//! When an adoption ends, a stream of the context's own, the *heir*, is made to wait for the stream's last point, so that
+//! what was freed on the stream can be reused in the heir's order. Where the driver fails to make that order, the stream is
+//! *unordered*.
+//!
+//! Work of an unordered stream may still run, and its handle is not ours any more. So until there is an order, nothing
+//! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps
+//! memory that was freed on it goes on keeping it. Order comes from an event that was recorded on the stream before it
+//! ended, or from a wait for the whole device.
 #![allow(unsafe_code)]
 
 use super::{DeviceContext, Remains};
@@ -12,7 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A stream that ended, the event that was recorded on it if that went well, and why nothing comes after it.
+/// A stream that ended unordered, the event that was recorded on it if that succeeded, and the error that kept it
+/// unordered.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     stream: Stream,
@@ -42,7 +47,7 @@ impl Unordered {
         self.count.store(all.len(), SeqCst);
     }
 
-    /// Takes a stream out that is in order now; `None` where somebody else has.
+    /// Takes out a stream that is in order now; `None` where another thread has.
     fn remove(&self, stream: Stream) -> Option<Ended> {
         let mut all = self.ended();
         let at = all.iter().position(|ended| ended.stream == stream)?;
@@ -51,7 +56,7 @@ impl Unordered {
         Some(removed)
     }
 
-    /// Why nothing comes after a stream that has ended; `None` where its heir does.
+    /// Returns the error that keeps a stream unordered; `None` where its heir comes after it.
     fn error(&self, stream: Stream) -> Option<DriverError> {
         if self.is_empty() {
             return None;
@@ -98,8 +103,8 @@ impl DeviceContext {
         self.streams.has_ended(stream)
     }
 
-    /// Has the heir come after what a stream was given whose adoption ends. If that fails, the stream is waited for; and
-    /// if that fails too, it is remembered that nothing comes after it yet.
+    /// Orders the heir after a stream whose adoption ends. If that fails, the stream is waited for; and if that fails
+    /// too, it is remembered as unordered.
     pub(super) fn inherit(&self, stream: Stream, raw: RawStream) {
         let recorded = self.record_last(raw);
         let event = recorded.as_ref().ok().copied();
@@ -117,8 +122,8 @@ impl DeviceContext {
         }
     }
 
-    /// Marks the last point of a stream that ends. One that is being captured is left alone: an event would become part
-    /// of the graph.
+    /// Records an event at the last point of a stream that ends. One that is being captured is left alone: the event
+    /// would become part of the graph.
     fn record_last(&self, raw: RawStream) -> Result<RawEvent, DriverError> {
         // SAFETY: the adoption's stream is live until its goodbye is over.
         if matches!(unsafe { self.driver().stream_is_capturing(self.device(), raw) }, Ok(true)) {
@@ -144,15 +149,15 @@ impl DeviceContext {
         unsafe { self.give_event(event) };
     }
 
-    /// Why nothing comes after a stream whose adoption has ended yet; `None` where its [heir](Self::heir_of) does. To be
-    /// asked by members when they hear that a stream ends, and before what was freed on one is used again.
+    /// Returns the error that keeps a stream whose adoption has ended unordered; `None` where its [heir](Self::heir_of)
+    /// comes after it. For members to check when a stream ends, and before they reuse what was freed on one.
     pub fn unordered(&self, ended: Stream) -> Option<DriverError> {
         self.unordered.error(ended)
     }
 
-    /// Returns the driver's failure behind a free on `stream` that was refused with `error`: one to order it, or to
-    /// have anything come after the stream if that has ended. `None` where the stream does not belong there: then the
-    /// block goes back.
+    /// Returns the driver's failure behind a free on `stream` that was refused with `error`: a failure to order the
+    /// free, or to order anything after the stream if that has ended. `None` where the stream is not of this context:
+    /// then the block goes back to the caller.
     pub fn failed_order(&self, error: &Error, stream: Stream) -> Option<DriverError> {
         match (self.is_own(stream), self.has_ended(stream)) {
             (true, true) => self.heir_of(stream).err()?.driver_error(),
@@ -161,13 +166,13 @@ impl DeviceContext {
         }
     }
 
-    /// Puts streams in order that ended without: by their events where they have one. Where `patience` is
-    /// [`Duration::MAX`] all work of the device is waited for if that is what it takes; otherwise nothing is.
+    /// Puts unordered streams in order, by their events where they have one. Where `patience` is [`Duration::MAX`],
+    /// waits for all work of the device if that is what it takes; otherwise waits for nothing.
     pub fn order_ended(&self, patience: Duration) {
         if self.unordered.is_empty() {
             return;
         }
-        // They stay where they are meanwhile, so that nobody takes them for ordered.
+        // They stay in the list meanwhile, so that nobody takes them for ordered.
         let all = self.unordered.ended().clone();
         let (ordered, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|ended| self.is_in_order(ended));
         ordered.iter().for_each(|ended| self.put_in_order(ended));
@@ -179,7 +184,7 @@ impl DeviceContext {
         }
     }
 
-    /// Returns whether the heir comes after what a stream was given by now, or it has run.
+    /// Returns whether the heir comes after a stream's work by now, or that work has run.
     fn is_in_order(&self, ended: &Ended) -> bool {
         let Some(event) = ended.event else { return false };
         self.have_heir_wait(event).is_ok() || {
@@ -195,8 +200,8 @@ impl DeviceContext {
         }
     }
 
-    /// Waits for all work of the device, as the freeing of memory does. Not while a stream is being captured, which would
-    /// spoil that.
+    /// Waits for all work of the device, by freeing a small allocation. Fails while a stream is being captured, since
+    /// it would invalidate the capture.
     fn wait_for_device(&self) -> Result<(), DriverError> {
         if self.is_capturing_any()? {
             return Err(DriverError::new("free", self.device(), Status::Capturing));
@@ -208,7 +213,7 @@ impl DeviceContext {
     }
 }
 
-/// The little memory that a wait for the device was made with, where freeing it failed.
+/// The small allocation that a wait for the device was made with, where freeing it failed.
 #[derive(Debug)]
 struct Crumb(Option<DevicePtr>);
 

@@ -1,4 +1,8 @@
-//! Where in the program a call was made, for drivers that listen.
+//! The place in the program that a call was made from, for drivers that listen.
+//!
+//! `#[track_caller]` does not pass through a `dyn` seam. So entry points that programs call directly announce their caller,
+//! and a driver asks for it where its own caller is inside Bursar. A call that no entry point announced has an unknown
+//! place, never a guess.
 
 use super::DeviceContext;
 use std::cell::Cell;
@@ -9,11 +13,11 @@ thread_local! {
     static HERE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }
 
-/// A call of the program's own, from one place in its source until this is dropped.
+/// The time during which a thread's driver calls are attributed to one place in the program, until this is dropped.
 ///
 /// Entry points that programs call directly are `#[track_caller]` and begin with [`DeviceContext::here`]; a driver that
-/// [listens](crate::Driver::listens) asks [`Here::current`] what the call it gets is part of. The outermost place counts,
-/// since that is the program's. With a driver that does not listen nothing is written anywhere.
+/// [listens](crate::Driver::listens) asks [`Here::current`] which of them the call it gets is part of. The outermost
+/// place counts, since that is the program's. With a driver that does not listen nothing is recorded.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -29,12 +33,12 @@ thread_local! {
 #[must_use = "the place is forgotten when this is dropped"]
 pub struct Here {
     has_entered: bool,
-    /// It is about the thread that made it.
+    /// It belongs to the thread that made it.
     thread: PhantomData<*const ()>,
 }
 
 impl Here {
-    /// Where the program is, as far as an entry point said so.
+    /// Returns the program's place, if an entry point announced it.
     pub fn current() -> Option<&'static Location<'static>> {
         HERE.try_with(Cell::get).ok().flatten()
     }
@@ -53,7 +57,7 @@ impl Here {
 
     #[cold]
     fn leave() {
-        // A thread whose last destructors run has no place any more.
+        // The thread-local variable is gone while the thread's last destructors run.
         let _ = HERE.try_with(|here| here.set(None));
     }
 }
@@ -68,8 +72,8 @@ impl Drop for Here {
 }
 
 impl DeviceContext {
-    /// From here until the answer is dropped, what this thread asks of a driver that listens is asked by the caller of
-    /// this, unless an outer call was there first.
+    /// Attributes what this thread asks of a driver that listens to the caller of this, until the result is dropped,
+    /// unless an outer call did so before.
     #[inline]
     #[track_caller]
     pub fn here(&self) -> Here {

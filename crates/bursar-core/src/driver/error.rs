@@ -21,7 +21,7 @@ pub struct DriverError {
     pub device: DeviceId,
     /// The status that the driver returned.
     pub status: Status,
-    /// Whether the failure is an earlier call's, reported by a later one.
+    /// True if the failure is an earlier call's, reported by a later one.
     pub(crate) is_remembered: bool,
 }
 
@@ -90,7 +90,7 @@ pub enum Status {
         code: i32,
         /// The driver's own name for it.
         name: &'static str,
-        /// Whether every later call fails too.
+        /// True if every later call fails too.
         sticky: bool,
     },
 }

@@ -158,7 +158,7 @@ pub struct DeviceFacts {
     pub numa_node: NumaNode,
     /// The size of its memory.
     pub total: Bytes,
-    /// Whether other processes can open the same device, as is the case with every physical one.
+    /// True if other processes can open the same device, as they can every physical one.
     pub shared: bool,
     /// Priorities a stream may have, the most urgent first: lower numbers are more urgent.
     pub stream_priorities: std::ops::RangeInclusive<i32>,
@@ -176,7 +176,7 @@ pub struct DeviceFacts {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether memory can be allocated and freed in stream order.
+    /// True if memory can be allocated and freed in stream order.
     pub stream_ordered: bool,
     /// The size pages come in, where physical memory can be mapped into an address range.
     pub page_granularity: Option<Bytes>,

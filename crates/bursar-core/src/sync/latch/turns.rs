@@ -33,9 +33,9 @@ pub(super) enum Turn {
 #[derive(Debug)]
 pub(super) struct Turns {
     favourite: AtomicUsize,
-    /// Whether the favourite is inside by right.
+    /// True while the favourite is inside by right.
     is_in: AtomicBool,
-    /// Whether a thread has the turn.
+    /// True while a thread has the turn.
     taken: AtomicBool,
 }
 
