@@ -9,6 +9,7 @@
 //! | `adoption.rs` | streams that others made, and the end of their adoption |
 //! | `ended.rs` | the heir of streams that have ended, and those that nothing is ordered after yet |
 //! | `order.rs` | order between streams, waiting for a stream, events |
+//! | `progress.rs` | how far a stream has come with what it was given |
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `remains.rs` | what a dropped holder could not give back |
@@ -41,6 +42,7 @@ mod fault;
 mod here;
 mod members;
 mod order;
+mod progress;
 mod remains;
 mod streams;
 
@@ -48,6 +50,8 @@ pub use adoption::AdoptedStream;
 pub use fault::Fault;
 pub use here::Here;
 pub use members::Member;
+pub use progress::StreamProgress;
+pub(crate) use progress::is_after;
 pub use remains::Remains;
 
 use crate::stream::{Clocks, StreamTable};

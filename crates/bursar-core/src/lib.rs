@@ -43,7 +43,7 @@ mod values;
 pub use block::{
     BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
-pub use context::{AdoptedStream, DeviceContext, Fault, Here, Member, Remains};
+pub use context::{AdoptedStream, DeviceContext, Fault, Here, Member, Remains, StreamProgress};
 pub use driver::{
     Counted, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress, RawContext,
     RawEvent, RawPages, RawStream, Status,

@@ -11,7 +11,9 @@
 #![allow(unsafe_code)]
 
 use super::{DeviceContext, Remains};
-use crate::{Bytes, DevicePtr, DriverError, Error, MIN_ALIGN, RawEvent, RawStream, Result, Status, Stream};
+use crate::{
+    Bytes, DevicePtr, DriverError, Error, MIN_ALIGN, RawEvent, RawStream, Result, Status, Stream, StreamMisuse,
+};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -96,6 +98,25 @@ impl DeviceContext {
     pub fn lasting(&self, stream: Stream) -> Result<Stream> {
         self.check_own(stream)?;
         if self.has_ended(stream) { self.heir_of(stream) } else { Ok(stream) }
+    }
+
+    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of). The
+    /// caller holds no adopted stream.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
+    /// context.on_lasting(stream, |stream| context.synchronize(stream))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_lasting<T>(&self, stream: Stream, act: impl Fn(Stream) -> Result<T>) -> Result<T> {
+        match act(stream) {
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) if self.has_ended(stream) => {
+                act(self.heir_of(stream)?)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Returns whether a stream was adopted and its adoption has ended.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{DriverError, DriverResult, Error, Progress, RawEvent, RawStream, Result, Status, Stream, StreamMisuse};
+use crate::{DriverError, DriverResult, Error, Progress, RawEvent, RawStream, Result, Status, Stream};
 use std::io::Write as _;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -59,12 +59,7 @@ impl DeviceContext {
     /// # }
     /// ```
     pub fn order_after(&self, first: Stream, then: Stream) -> Result<()> {
-        match self.order(first, then) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) if self.has_ended(first) => {
-                self.order(self.heir_of(first)?, then)
-            }
-            ordered => ordered,
-        }
+        self.on_lasting(first, |first| self.order(first, then))
     }
 
     /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before.
@@ -124,20 +119,12 @@ impl DeviceContext {
         if self.has_ended(stream) {
             self.wait_for_order(stream)?;
         }
-        self.on_stream_or_heir(stream, |stream| self.wait_for_stream(stream))
+        self.on_lasting(stream, |stream| self.wait_for_stream(stream))
     }
 
     /// Returns whether everything submitted so far to `stream` or, if its adoption has ended, to its heir has run.
     pub(crate) fn progress(&self, stream: Stream) -> Result<Progress> {
-        self.on_stream_or_heir(stream, |stream| self.query(stream))
-    }
-
-    /// Calls `with` with a stream, or with its heir if its adoption has ended.
-    fn on_stream_or_heir<T>(&self, stream: Stream, with: impl Fn(Stream) -> Result<T>) -> Result<T> {
-        match with(stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => with(self.heir_of(stream)?),
-            result => result,
-        }
+        self.on_lasting(stream, |stream| self.query(stream))
     }
 
     /// Returns once nothing that the stream was given is in flight.

@@ -3,7 +3,6 @@
 use super::{Access, BlockUse, Submission, Transfer, Uses};
 use crate::{
     DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result, Stream,
-    StreamMisuse,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -121,13 +120,7 @@ impl TrackedBlock {
     pub fn into_block(self) -> DeviceBlock {
         if let Some(uses) = self.uses.get() {
             let (context, home) = (&uses.context, self.block.stream());
-            let ordered = match uses.end_all_before(home) {
-                Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
-                    context.heir_of(home).and_then(|heir| uses.end_all_before(heir))
-                }
-                answer => answer,
-            };
-            if ordered.is_err() {
+            if context.on_lasting(home, |home| uses.end_all_before(home)).is_err() {
                 uses.wait_on_host();
             }
         }

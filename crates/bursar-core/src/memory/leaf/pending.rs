@@ -1,14 +1,14 @@
-//! Frees of a stream-ordered leaf that may not have run yet, and how the leaf learns that they have.
+//! The frees of a stream-ordered leaf that may not have run yet.
 //!
 //! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has run).
-//! Whoever wants to know takes the retired total, asks the driver whether the stream has run dry, and if so moves the
-//! completed total up to it: everything counted in the total was submitted before the question. For streams that never
-//! run dry there are marks: a total together with an event recorded after it, at most one for every
-//! [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
+//! Whoever wants to know reads the retired total, asks the stream how far it has come, and moves the completed total up to
+//! what it has passed: everything counted in the total was submitted before the question. At most one event is recorded for
+//! every [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
 #![allow(unsafe_code)]
 
-use crate::{Bytes, DeviceContext, DriverError, Progress, RawEvent, RawStream, STREAM_SLOTS, Stream};
-use std::collections::VecDeque;
+use crate::context::{StreamProgress, is_after};
+use crate::stream::Held;
+use crate::{Bytes, DeviceContext, DriverError, RawStream, STREAM_SLOTS, Stream};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,36 +22,25 @@ pub(super) const FREES_PER_MARK: u32 = 64;
 #[repr(align(128))]
 pub(super) struct Contended(pub(super) AtomicU64);
 
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    upto: u64,
-    event: RawEvent,
-}
-
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Lane {
     retired: AtomicU64,
     completed: AtomicU64,
     unmarked: AtomicU32,
-    marks: Mutex<VecDeque<Mark>>,
+    progress: Mutex<StreamProgress>,
     /// Held while the completed total moves.
     completing: Mutex<()>,
 }
 
-/// The bytes that were pending on a stream when it ended, and the sign that they have completed.
-#[derive(Clone, Copy, Debug)]
+/// The bytes that were pending on a stream when its adoption ended.
+#[derive(Debug)]
 struct Orphan {
     bytes: u64,
-    sign: Sign,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Sign {
-    /// An event that was recorded on the stream.
-    Event(RawEvent),
-    /// No event could be recorded: one will be recorded on the heir of the stream, once there is an order between them.
-    Heir(Stream),
+    stream: Stream,
+    /// With the event that was recorded on the stream; if none could be, one is recorded on the heir of the stream once there
+    /// is an order between them.
+    progress: StreamProgress,
 }
 
 /// The frees of one leaf that may not have run yet.
@@ -96,43 +85,30 @@ impl Pending {
     }
 
     /// Counts a free that was submitted to `stream`, and now and then looks how far the stream has come.
-    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, raw: RawStream, bytes: u64) {
+    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, held: &Held<'_>, bytes: u64) {
         let lane = &self.lanes[stream.slot()];
         lane.retired.fetch_add(bytes, Ordering::AcqRel);
         if self.lanes_used.load(Ordering::Relaxed) <= stream.slot() {
             self.lanes_used.fetch_max(stream.slot() + 1, Ordering::Relaxed);
         }
         if lane.unmarked.fetch_add(1, Ordering::Relaxed) + 1 == FREES_PER_MARK
-            && let Err(error) = self.look_or_mark(context, lane, raw)
+            && let Err(error) = self.look_or_mark(context, lane, held)
         {
             context.fault().record(error);
         }
     }
 
-    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<(), DriverError> {
+    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, held: &Held<'_>) -> Result<(), DriverError> {
         lane.unmarked.store(0, Ordering::Relaxed);
-        self.reap_lane(context, lane, raw)?;
+        self.reap_lane(context, lane, held)?;
         let upto = lane.retired.load(Ordering::Acquire);
-        if lane.completed.load(Ordering::Acquire) != upto {
-            let event = recorded_event(context, raw)?;
-            locked(&lane.marks).push_back(Mark { upto, event });
+        if lane.completed.load(Ordering::Acquire) == upto {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Asks whether the stream has run dry and, if so, completes everything that was retired before the question.
-    fn complete_if_dry(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<bool, DriverError> {
-        let upto = lane.retired.load(Ordering::Acquire);
-        // SAFETY: lanes are asked about with a live stream of this device.
-        let dry = unsafe { context.driver().stream_query(context.device(), raw) }?.is_complete();
-        if dry {
-            self.complete(lane, upto);
-            let (passed, ahead): (Vec<_>, Vec<_>) =
-                locked(&lane.marks).drain(..).partition(|mark| !is_after(mark.upto, upto));
-            passed.iter().for_each(|mark| give_event(context, mark.event));
-            locked(&lane.marks).extend(ahead);
-        }
-        Ok(dry)
+        let mut progress = locked(&lane.progress).take();
+        let marked = progress.mark(context, held, upto);
+        locked(&lane.progress).put_back(progress);
+        marked
     }
 
     /// Moves the lane's completed total up to `upto` and counts the difference as released. Released comes first: whoever
@@ -153,33 +129,21 @@ impl Pending {
         let mut outcome = Ok(());
         for slot in self.busy() {
             if let Some(held) = context.hold_slot(slot) {
-                outcome = outcome.and(self.reap_lane(context, &self.lanes[slot], held.raw()));
+                outcome = outcome.and(self.reap_lane(context, &self.lanes[slot], &held));
             }
         }
         outcome.and(self.reap_orphans(context))?;
         Ok(Bytes(self.released().wrapping_sub(before)))
     }
 
-    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, raw: RawStream) -> Result<(), DriverError> {
-        if self.complete_if_dry(context, lane, raw)? {
-            return Ok(());
-        }
-        loop {
-            let Some(mark) = locked(&lane.marks).pop_front() else {
-                return Ok(());
-            };
-            // SAFETY: marks hold live events of this device.
-            match unsafe { context.driver().event_query(context.device(), mark.event) } {
-                Ok(progress) if progress.is_complete() => {
-                    self.complete(lane, mark.upto);
-                    give_event(context, mark.event);
-                }
-                other => {
-                    locked(&lane.marks).push_front(mark);
-                    return other.map(drop);
-                }
-            }
-        }
+    /// Asks the stream how far it has come, and completes everything that was retired before.
+    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, held: &Held<'_>) -> Result<(), DriverError> {
+        let upto = lane.retired.load(Ordering::Acquire);
+        let mut progress = locked(&lane.progress).take();
+        let passed = progress.ask(context, Some(held), upto);
+        locked(&lane.progress).put_back(progress);
+        passed?.into_iter().for_each(|passed| self.complete(lane, passed));
+        Ok(())
     }
 
     fn reap_orphans(&self, context: &DeviceContext) -> Result<(), DriverError> {
@@ -190,7 +154,7 @@ impl Pending {
                 Ok(true) => {
                     self.released.0.fetch_add(orphan.bytes, Ordering::Release);
                     self.orphan_count.fetch_sub(1, Ordering::Release);
-                    orphan.give_event_back(context);
+                    orphan.progress.forget(context);
                 }
                 other => {
                     left.push(orphan);
@@ -236,87 +200,53 @@ impl Pending {
         let upto = lane.retired.load(Ordering::Acquire);
         let before = lane.completed.swap(upto, Ordering::AcqRel);
         lane.unmarked.store(0, Ordering::Relaxed);
-        let marks = std::mem::take(&mut *locked(&lane.marks));
-        marks.iter().for_each(|mark| give_event(context, mark.event));
+        locked(&lane.progress).take().forget(context);
         let bytes = upto.wrapping_sub(before);
         if bytes == 0 {
             return;
         }
-        let sign = recorded_event(context, raw).map_or_else(
-            |error| {
-                context.fault().record(error);
-                Sign::Heir(stream)
-            },
-            Sign::Event,
-        );
+        let mut progress = StreamProgress::default();
+        // SAFETY: the stream is live until everyone has heard that it ends.
+        if let Err(error) = unsafe { progress.mark_raw(context, raw, bytes) } {
+            context.fault().record(error);
+        }
         self.orphan_count.fetch_add(1, Ordering::Release);
-        locked(&self.orphans).push(Orphan { bytes, sign });
+        locked(&self.orphans).push(Orphan { bytes, stream, progress });
     }
 
     /// Gives every event back, when the leaf is dropped.
     pub(super) fn give_events_back(&self, context: &DeviceContext) {
         for lane in &self.lanes {
-            locked(&lane.marks).drain(..).for_each(|mark| give_event(context, mark.event));
+            locked(&lane.progress).forget(context);
         }
-        locked(&self.orphans).drain(..).for_each(|orphan| orphan.give_event_back(context));
+        locked(&self.orphans).drain(..).for_each(|mut orphan| orphan.progress.forget(context));
     }
 }
 
 impl Orphan {
-    /// Returns the event that shows completion, recorded now where there was none; `None` while nothing is ordered after the
-    /// stream.
-    fn event(&mut self, context: &DeviceContext) -> Result<Option<RawEvent>, DriverError> {
-        let stream = match self.sign {
-            Sign::Event(event) => return Ok(Some(event)),
-            Sign::Heir(stream) => stream,
-        };
-        let Ok(held) = context.heir_of(stream).and_then(|heir| context.hold(heir)) else { return Ok(None) };
-        let event = recorded_event(context, held.raw())?;
-        self.sign = Sign::Event(event);
-        Ok(Some(event))
+    /// Records an event on the heir of the stream, where there is none yet and the heir comes after the stream.
+    fn mark(&mut self, context: &DeviceContext) -> Result<(), DriverError> {
+        if self.progress.is_marked() {
+            return Ok(());
+        }
+        match context.heir_of(self.stream).and_then(|heir| context.hold(heir)) {
+            Ok(held) => self.progress.mark(context, &held, self.bytes),
+            // Nothing is ordered after the stream yet.
+            Err(_) => Ok(()),
+        }
     }
 
     fn is_done(&mut self, context: &DeviceContext) -> Result<bool, DriverError> {
-        let Some(event) = self.event(context)? else { return Ok(false) };
-        // SAFETY: orphans hold live events of this device.
-        unsafe { context.driver().event_query(context.device(), event) }.map(Progress::is_complete)
+        self.mark(context)?;
+        Ok(self.progress.ask(context, None, self.bytes)?.is_some())
     }
 
     fn wait(&mut self, context: &DeviceContext) -> Result<(), DriverError> {
-        if let Sign::Heir(stream) = self.sign {
+        if !self.progress.is_marked() {
             context.order_ended(Duration::MAX);
-            context.unordered(stream).map_or(Ok(()), Err)?;
+            context.unordered(self.stream).map_or(Ok(()), Err)?;
         }
-        let Some(event) = self.event(context)? else { return Ok(()) };
-        // SAFETY: orphans hold live events of this device.
-        unsafe { context.driver().event_synchronize(context.device(), event) }
-    }
-
-    fn give_event_back(self, context: &DeviceContext) {
-        if let Sign::Event(event) = self.sign {
-            give_event(context, event);
-        }
-    }
-}
-
-fn give_event(context: &DeviceContext, event: RawEvent) {
-    // SAFETY: marks and orphans take their events from the context, and each is given back once, when it is forgotten.
-    unsafe { context.give_event(event) };
-}
-
-/// Returns whether running total `a` is further than `b`; both only grow, modulo 2⁶⁴.
-fn is_after(a: u64, b: u64) -> bool {
-    a.wrapping_sub(b).cast_signed() > 0
-}
-
-fn recorded_event(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, DriverError> {
-    let event = context.take_event()?;
-    // SAFETY: the event is spare and the stream live, both of this device.
-    match unsafe { context.driver().event_record(context.device(), event, raw) } {
-        Ok(()) => Ok(event),
-        Err(error) => {
-            give_event(context, event);
-            Err(error)
-        }
+        self.mark(context)?;
+        self.progress.wait(context)
     }
 }

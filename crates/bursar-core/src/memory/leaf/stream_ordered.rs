@@ -90,7 +90,7 @@ impl AsyncMemory {
 
     fn give_back(&self, free: &mut FailedFree) -> Result<(), DriverError> {
         let (stream, held) = free.submit(&self.context)?;
-        self.pending.retire(&self.context, stream, held.raw(), free.granted);
+        self.pending.retire(&self.context, stream, &held, free.granted);
         Ok(())
     }
 
@@ -122,10 +122,10 @@ impl AsyncMemory {
         self.context.hold_for_free(stream)
     }
 
-    fn submit_free(&self, base: DevicePtr, granted: u64, stream: Stream, raw: RawStream) -> Result<(), DriverError> {
-        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and `raw` is live.
-        unsafe { self.context.driver().free_async(self.context.device(), raw, base) }?;
-        self.pending.retire(&self.context, stream, raw, granted);
+    fn submit_free(&self, base: DevicePtr, granted: u64, stream: Stream, held: &Held<'_>) -> Result<(), DriverError> {
+        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is held.
+        unsafe { self.context.driver().free_async(self.context.device(), held.raw(), base) }?;
+        self.pending.retire(&self.context, stream, held, granted);
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl DeviceMemoryResource for AsyncMemory {
         };
         // SAFETY: the block is this leaf's and is consumed here.
         unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
-        if let Err(error) = self.submit_free(block.base(), block.granted().get(), stream, held.raw()) {
+        if let Err(error) = self.submit_free(block.base(), block.granted().get(), stream, &held) {
             self.keep(&block, stream, None, error);
         }
         Ok(())
