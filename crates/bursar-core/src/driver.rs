@@ -11,13 +11,13 @@
 //! that others made.
 #![allow(unsafe_code)]
 
-mod counted;
+mod counting;
 mod error;
 mod host_function;
 mod methods;
 mod values;
 
-pub use counted::Counted;
+pub use counting::CountingDriver;
 pub use error::{DriverError, Status};
 pub use host_function::{Gate, HostFunction};
 pub use values::{HostFlags, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream};

@@ -4,7 +4,7 @@ mod advice;
 mod shortage;
 
 pub use advice::Advice;
-pub use shortage::{Holding, Shortage, Standing};
+pub use shortage::{Holding, MemoryUsage, Shortage};
 
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
 use std::fmt;

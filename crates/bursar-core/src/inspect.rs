@@ -7,5 +7,5 @@
 mod fence;
 mod inspector;
 
-pub use fence::Fenced;
+pub use fence::FencedBlock;
 pub use inspector::Inspector;

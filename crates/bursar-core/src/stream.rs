@@ -1,10 +1,11 @@
 //! Streams, the one table that makes them, and the clocks of what is submitted to them.
 
 mod clocks;
+mod hold;
 mod table;
 
 pub(crate) use clocks::Clocks;
-pub use table::Held;
+pub use hold::StreamHold;
 pub(crate) use table::StreamTable;
 
 use crate::{DeviceId, StreamNumber};

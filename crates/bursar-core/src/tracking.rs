@@ -29,7 +29,7 @@ mod submission;
 mod tracked;
 mod transfer;
 
-use crate::stream::Held;
+use crate::stream::StreamHold;
 use crate::{Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
 use marks::{Marks, Need};
 use std::fmt;
@@ -282,7 +282,12 @@ impl Uses {
         }
     }
 
-    fn wait_for_all<'a>(&'a self, mut needs: Vec<Need>, stream: Stream, mut held: Held<'a>) -> Result<Held<'a>> {
+    fn wait_for_all<'a>(
+        &'a self,
+        mut needs: Vec<Need>,
+        stream: Stream,
+        mut held: StreamHold<'a>,
+    ) -> Result<StreamHold<'a>> {
         let clocks = self.context.clocks();
         while let Some(need) = Need::take_latest(&mut needs, clocks) {
             if self.context.has_ended(need.stream) || !need.is_met(stream, clocks) {
@@ -293,7 +298,7 @@ impl Uses {
     }
 
     /// Makes `stream` wait for what `first` was given so far, or, if that has ended, for its heir.
-    fn wait_for<'a>(&'a self, first: Stream, stream: Stream, held: Held<'a>) -> Result<Held<'a>> {
+    fn wait_for<'a>(&'a self, first: Stream, stream: Stream, held: StreamHold<'a>) -> Result<StreamHold<'a>> {
         let context = &*self.context;
         let (first, first_held, held) = match context.hold_for_memory(first) {
             Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {

@@ -151,5 +151,5 @@ impl Admission for Ledgers {
 
 /// What pools on a device hold and nobody uses.
 fn cached(context: &DeviceContext) -> Bytes {
-    context.standing().unwrap_or_default().cached
+    context.usage().unwrap_or_default().cached
 }

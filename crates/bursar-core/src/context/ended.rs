@@ -21,7 +21,7 @@ use std::time::Duration;
 /// A stream that ended unordered, the event that was recorded on it if that succeeded, and the error that kept it
 /// unordered.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct UnorderedStream {
     stream: Stream,
     event: Option<RawEvent>,
     error: DriverError,
@@ -31,11 +31,11 @@ struct Ended {
 #[derive(Debug, Default)]
 pub(super) struct Unordered {
     count: AtomicUsize,
-    ended: Mutex<Vec<Ended>>,
+    ended: Mutex<Vec<UnorderedStream>>,
 }
 
 impl Unordered {
-    fn ended(&self) -> MutexGuard<'_, Vec<Ended>> {
+    fn ended(&self) -> MutexGuard<'_, Vec<UnorderedStream>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -43,14 +43,14 @@ impl Unordered {
         self.count.load(SeqCst) == 0
     }
 
-    fn add(&self, ended: Ended) {
+    fn add(&self, ended: UnorderedStream) {
         let mut all = self.ended();
         all.push(ended);
         self.count.store(all.len(), SeqCst);
     }
 
     /// Takes out a stream that is in order now; `None` where another thread has.
-    fn remove(&self, stream: Stream) -> Option<Ended> {
+    fn remove(&self, stream: Stream) -> Option<UnorderedStream> {
         let mut all = self.ended();
         let at = all.iter().position(|ended| ended.stream == stream)?;
         let removed = all.swap_remove(at);
@@ -138,7 +138,7 @@ impl DeviceContext {
             Ok(()) => event.into_iter().for_each(|event| self.take_back_event(event)),
             Err(error) => {
                 self.fault().record(error);
-                self.unordered.add(Ended { stream, event, error });
+                self.unordered.add(UnorderedStream { stream, event, error });
             }
         }
     }
@@ -206,7 +206,7 @@ impl DeviceContext {
     }
 
     /// Returns whether the heir comes after a stream's work by now, or that work has run.
-    fn is_in_order(&self, ended: &Ended) -> bool {
+    fn is_in_order(&self, ended: &UnorderedStream) -> bool {
         let Some(event) = ended.event else { return false };
         self.have_heir_wait(event).is_ok() || {
             // SAFETY: the event is this context's; it is at most asked about twice where another thread was faster.
@@ -215,8 +215,8 @@ impl DeviceContext {
         }
     }
 
-    fn put_in_order(&self, ended: &Ended) {
-        if let Some(Ended { event: Some(event), .. }) = self.unordered.remove(ended.stream) {
+    fn put_in_order(&self, ended: &UnorderedStream) {
+        if let Some(UnorderedStream { event: Some(event), .. }) = self.unordered.remove(ended.stream) {
             self.take_back_event(event);
         }
     }
@@ -230,15 +230,15 @@ impl DeviceContext {
         let ptr = self.driver().allocate(self.device(), MIN_ALIGN)?;
         // SAFETY: allocated just above, and used by nobody.
         let freed = unsafe { self.driver().free(self.device(), ptr) };
-        freed.inspect_err(|_| self.leave(Crumb(Some(ptr))))
+        freed.inspect_err(|_| self.leave(LeftAllocation(Some(ptr))))
     }
 }
 
 /// The small allocation that a wait for the device was made with, where freeing it failed.
 #[derive(Debug)]
-struct Crumb(Option<DevicePtr>);
+struct LeftAllocation(Option<DevicePtr>);
 
-impl Remains for Crumb {
+impl Remains for LeftAllocation {
     fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
         let Some(ptr) = self.0 else { return Bytes::ZERO };
         // SAFETY: the pointer is from `wait_for_device`, and is forgotten once it is freed.

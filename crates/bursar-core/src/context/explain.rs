@@ -32,11 +32,11 @@ impl DeviceContext {
         if let (None, Ok(MemoryInfo { free, total })) = (shortage.free, self.driver().memory(self.device())) {
             (shortage.free, shortage.total) = (Some(free), Some(total));
         }
-        if let Some(standing) = self.standing() {
-            shortage.held = Some(standing.held);
-            shortage.cached = Some(standing.cached);
-            shortage.pending = Some(standing.pending);
-            shortage.largest_free_run = standing.largest_free_run;
+        if let Some(usage) = self.usage() {
+            shortage.held = Some(usage.held);
+            shortage.cached = Some(usage.cached);
+            shortage.pending = Some(usage.pending);
+            shortage.largest_free_run = usage.largest_free_run;
         }
         shortage.holders = self.sink().holders(self.device());
         shortage.holders.sort_by_key(|holding| Reverse(holding.bytes));

@@ -50,11 +50,11 @@ const LAST_TRIES: u32 = 3;
 
 /// The remains that one context keeps.
 #[derive(Debug, Default)]
-pub(super) struct LeftBehind {
+pub(super) struct RemainsList {
     all: Mutex<Vec<Box<dyn Remains>>>,
 }
 
-impl LeftBehind {
+impl RemainsList {
     fn all(&self) -> MutexGuard<'_, Vec<Box<dyn Remains>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,15 +31,15 @@ impl fmt::Display for Holding {
 /// The memory that one [`Member`](crate::Member) of a device holds, and how.
 ///
 /// ```
-/// use bursar_core::{Bytes, Standing};
+/// use bursar_core::{Bytes, MemoryUsage};
 ///
-/// let one = Standing { held: Bytes::mib(4), cached: Bytes::mib(2), largest_free_run: Some(Bytes::mib(1)), ..Standing::default() };
-/// let both = one.and(Standing { held: Bytes::mib(1), pending: Bytes::mib(1), ..Standing::default() });
+/// let one = MemoryUsage { held: Bytes::mib(4), cached: Bytes::mib(2), largest_free_run: Some(Bytes::mib(1)), ..MemoryUsage::default() };
+/// let both = one.and(MemoryUsage { held: Bytes::mib(1), pending: Bytes::mib(1), ..MemoryUsage::default() });
 /// assert_eq!((both.held, both.cached, both.pending), (Bytes::mib(5), Bytes::mib(2), Bytes::mib(1)));
 /// assert_eq!(both.largest_free_run, Some(Bytes::mib(1)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct MemoryUsage {
     /// The bytes that it holds of the device: live, cached and pending ones.
     pub held: Bytes,
     /// The bytes that it holds and nobody uses.
@@ -50,7 +50,7 @@ pub struct Standing {
     pub largest_free_run: Option<Bytes>,
 }
 
-impl Standing {
+impl MemoryUsage {
     /// Returns the sum of what two members hold.
     #[must_use]
     pub fn and(self, other: Self) -> Self {

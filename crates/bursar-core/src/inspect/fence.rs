@@ -10,21 +10,21 @@ use crate::{AllocTag, BlockParts, Bytes, DeviceBlock, DevicePtr, Generation, Own
 /// # use bursar_core::*;
 /// # fn show(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
 /// let whole = memory.allocate(256 + 1000 + 256, 256, stream, tag!("fenced"))?;
-/// let (fenced, block) = Fenced::cut(whole, 256, 1000, OwnerId::unique());
+/// let (fenced, block) = FencedBlock::cut(whole, 256, 1000, OwnerId::unique());
 /// assert_eq!((block.requested(), block.generation()), (Bytes(1000), fenced.generation()));
 /// memory.deallocate(fenced.open(block), stream)?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Fenced {
+pub struct FencedBlock {
     whole: DeviceBlock,
     front: u64,
     bytes: u64,
     generation: Generation,
 }
 
-impl Fenced {
+impl FencedBlock {
     /// Cuts `bytes` out of `whole`, `front` bytes from its start, for `owner` to give out. The block is charged and
     /// described as the whole is, with a generation of its own.
     ///
@@ -42,7 +42,7 @@ impl Fenced {
             owner,
             offset: u32::try_from(ptr.0 - whole.base().0).expect("a margin is no larger than an alignment"),
         };
-        // SAFETY: the range lies in a block that nobody else has, and whose own token stays inside `Fenced` for as long as
+        // SAFETY: the range lies in a block that nobody else has, and whose own token stays inside `FencedBlock` for as long as
         // this one is out.
         let block = unsafe { DeviceBlock::from_parts(parts, whole.stream()) };
         (Self { front, bytes, generation: block.generation(), whole }, block)

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::{
-    Bytes, DeviceBlock, DeviceContext, DevicePtr, DriverError, Error, Fenced, HostFlags, HostFunction, Pattern,
+    Bytes, DeviceBlock, DeviceContext, DevicePtr, DriverError, Error, FencedBlock, HostFlags, HostFunction, Pattern,
     RawStream, Remains, Result, Stream, StreamMisuse,
 };
 use std::fmt;
@@ -85,7 +85,7 @@ impl Inspector {
     /// `verdict` is called with the offset of the first that is not, from the start of the user's block.
     pub fn inspect_margins(
         &self,
-        fenced: &Fenced,
+        fenced: &FencedBlock,
         width: u64,
         expected: u8,
         stream: Stream,

@@ -1,7 +1,7 @@
 //! Composition: a [`Layer`] wraps one holder of memory in another, and a [`Stack`] is a recipe of layers over a leaf.
 
 use super::leaf::Leaf;
-use crate::{DeviceContext, DeviceMemoryResource, Observed, Observer, Result};
+use crate::{DeviceContext, DeviceMemoryResource, ObservedResource, Observer, Result};
 use std::sync::Arc;
 
 /// A layer, which wraps a resource or, below a pool, a frame source.
@@ -165,12 +165,12 @@ where
     L: Layer<F::Source>,
     L::Output: DeviceMemoryResource,
 {
-    type Memory = Observed<L::Output>;
+    type Memory = ObservedResource<L::Output>;
 
     fn build(&self, context: &Arc<DeviceContext>) -> Result<Self::Memory> {
         for observer in &self.observers {
             context.sink().subscribe(observer)?;
         }
-        Ok(Observed::new(self.layers.layer(self.leaf.open(context)?)?))
+        Ok(ObservedResource::new(self.layers.layer(self.leaf.open(context)?)?))
     }
 }

@@ -17,19 +17,19 @@ use crate::{
 /// ```
 /// # use bursar_core::*;
 /// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
-/// let memory: Observed<_> = Stack::new().over(leaf::Direct).build(context)?;
+/// let memory: ObservedResource<_> = Stack::new().over(leaf::Direct).build(context)?;
 /// assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Observed<R> {
+pub struct ObservedResource<R> {
     inner: R,
     /// The short way to the device's tally, if it had one when this was made.
     counter: Counter,
 }
 
-impl<R: DeviceMemoryResource> Observed<R> {
+impl<R: DeviceMemoryResource> ObservedResource<R> {
     /// Wraps `inner`.
     pub fn new(inner: R) -> Self {
         let context = inner.context();
@@ -130,12 +130,12 @@ impl<R: DeviceMemoryResource> Observed<R> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> Holder for Observed<R> {
+impl<R: DeviceMemoryResource> Holder for ObservedResource<R> {
     forward_holder!(self.inner);
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
+impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
     forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     #[inline]

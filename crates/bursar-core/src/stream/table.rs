@@ -4,6 +4,7 @@
 //! when its slot is taken again. Whoever uses an adopted stream holds it, and its adoption does not end before they are done;
 //! streams of the context's own never end while it lives and cost no counting.
 
+use super::hold::StreamHold;
 use super::{ADOPTED, STREAM_SLOTS, Stream};
 use crate::{DeviceId, Error, RawStream, Result, StreamMisuse, StreamNumber};
 use std::collections::HashMap;
@@ -51,40 +52,6 @@ pub(crate) struct StreamTable {
     device: DeviceId,
     slots: Box<[Slot]>,
     occupancy: Mutex<Occupancy>,
-}
-
-/// A stream that stays alive while this is held.
-///
-/// ```
-/// # use bursar_core::*;
-/// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
-/// let held = context.hold_for_memory(stream)?;
-/// assert_ne!(held.raw(), RawStream::PER_THREAD);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Held<'a> {
-    raw: RawStream,
-    users: Option<&'a AtomicU32>,
-}
-
-impl Held<'_> {
-    /// Returns the driver's handle, for calls made while it is held. Others get it from
-    /// [`DeviceContext::resolve`](crate::DeviceContext::resolve), after which the stream may be captured.
-    #[inline]
-    pub const fn raw(&self) -> RawStream {
-        self.raw
-    }
-}
-
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(users) = self.users {
-            users.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
 }
 
 impl StreamTable {
@@ -181,13 +148,13 @@ impl StreamTable {
 
     /// Keeps a stream that may be used here alive.
     #[inline]
-    pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+    pub(crate) fn hold(&self, stream: Stream) -> Result<StreamHold<'_>> {
         if stream.context() != self.context {
             return Err(self.misuse(stream));
         }
         let slot = &self.slots[stream.slot()];
         if !stream.is_adopted() {
-            return Ok(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
+            return Ok(StreamHold { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
         }
         let held = slot.enter();
         if slot.epoch.load(Ordering::SeqCst) == stream.epoch() { Ok(held) } else { Err(self.misuse(stream)) }
@@ -224,11 +191,11 @@ impl StreamTable {
     }
 
     /// Keeps whichever stream is in a slot now alive.
-    pub(crate) fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+    pub(crate) fn hold_slot(&self, slot: usize) -> Option<StreamHold<'_>> {
         let slot = &self.slots[slot];
         match slot.epoch.load(Ordering::Acquire) {
             0 => None,
-            1 => Some(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None }),
+            1 => Some(StreamHold { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None }),
             _ => {
                 let held = slot.enter();
                 let taken = slot.epoch.load(Ordering::SeqCst) % 2 == 1;
@@ -280,9 +247,9 @@ impl StreamTable {
 impl Slot {
     /// Counts one more user, until the result is dropped. Whoever ends the stream moves the epoch first and then looks
     /// at the users, and users are counted before they look at the epoch: one of the two sees the other.
-    fn enter(&self) -> Held<'_> {
+    fn enter(&self) -> StreamHold<'_> {
         self.users.fetch_add(1, Ordering::SeqCst);
-        Held { raw: RawStream(self.raw.load(Ordering::Relaxed)), users: Some(&self.users) }
+        StreamHold { raw: RawStream(self.raw.load(Ordering::Relaxed)), users: Some(&self.users) }
     }
 }
 

@@ -15,29 +15,29 @@ thread_local! {
 
 /// The time during which a thread's driver calls are attributed to one place in the program, until this is dropped.
 ///
-/// Entry points that programs call directly are `#[track_caller]` and begin with [`DeviceContext::here`]; a driver that
-/// [listens](crate::Driver::listens) asks [`Here::current`] which of them the call it gets is part of. The outermost
+/// Entry points that programs call directly are `#[track_caller]` and begin with [`DeviceContext::enter_call_site`]; a driver that
+/// [listens](crate::Driver::listens) asks [`CallSite::current`] which of them the call it gets is part of. The outermost
 /// place counts, since that is the program's. With a driver that does not listen nothing is recorded.
 ///
 /// ```
 /// # use bursar_core::*;
 /// # fn show(context: &DeviceContext) {
 /// {
-///     let _here = context.here();
-///     assert_eq!(Here::current().is_some(), context.listens());
+///     let _here = context.enter_call_site();
+///     assert_eq!(CallSite::current().is_some(), context.listens());
 /// }
-/// assert!(Here::current().is_none());
+/// assert!(CallSite::current().is_none());
 /// # }
 /// ```
 #[derive(Debug)]
 #[must_use = "the place is forgotten when this is dropped"]
-pub struct Here {
+pub struct CallSite {
     has_entered: bool,
     /// It belongs to the thread that made it.
     thread: PhantomData<*const ()>,
 }
 
-impl Here {
+impl CallSite {
     /// Returns the program's place, if an entry point announced it.
     pub fn current() -> Option<&'static Location<'static>> {
         HERE.try_with(Cell::get).ok().flatten()
@@ -62,7 +62,7 @@ impl Here {
     }
 }
 
-impl Drop for Here {
+impl Drop for CallSite {
     #[inline]
     fn drop(&mut self) {
         if self.has_entered {
@@ -76,8 +76,8 @@ impl DeviceContext {
     /// unless an outer call did so before.
     #[inline]
     #[track_caller]
-    pub fn here(&self) -> Here {
-        let has_entered = self.listens() && Here::enter(Location::caller());
-        Here { has_entered, thread: PhantomData }
+    pub fn enter_call_site(&self) -> CallSite {
+        let has_entered = self.listens() && CallSite::enter(Location::caller());
+        CallSite { has_entered, thread: PhantomData }
     }
 }

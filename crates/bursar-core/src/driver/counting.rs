@@ -29,20 +29,20 @@ struct PaddedCounter(AtomicU64);
 /// # use bursar_core::*;
 /// # use std::sync::Arc;
 /// # fn show(driver: Arc<dyn Driver>) {
-/// let counted = Counted::new(driver);
-/// let before = Counted::calls_of_this_thread();
+/// let counted = CountingDriver::new(driver);
+/// let before = CountingDriver::calls_of_this_thread();
 /// counted.device_count();
-/// assert_eq!(Counted::calls_of_this_thread() - before, 1);
+/// assert_eq!(CountingDriver::calls_of_this_thread() - before, 1);
 /// assert_eq!(counted.calls(), 1);
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Counted {
+pub struct CountingDriver {
     inner: Arc<dyn Driver>,
     counters: [PaddedCounter; COUNTERS],
 }
 
-impl Counted {
+impl CountingDriver {
     /// Counts the calls that go through to `driver` from here on.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
         Arc::new(Self { inner: driver, counters: Default::default() })
@@ -99,7 +99,7 @@ macro_rules! counted {
 
 // SAFETY: what is given out is what a driver that upholds the contract gave out.
 #[deny(clippy::missing_trait_methods)]
-unsafe impl Driver for Counted {
+unsafe impl Driver for CountingDriver {
     fn listens(&self) -> bool {
         self.inner.listens()
     }
