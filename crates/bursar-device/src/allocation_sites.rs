@@ -101,7 +101,7 @@ impl Observer for AllocationSites {
         self.blocks().insert(generation, LiveBlock { location, tag: record.tag, bytes: record.granted });
     }
 
-    /// Each observer is of one device.
+    /// Returns the holders of the one device that this observer is subscribed to.
     fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
         let holding = |(tag, (bytes, blocks))| Holding { tag, bytes, blocks };
         Some(self.sums(|block| block.tag).into_iter().map(holding).collect())

@@ -170,7 +170,7 @@ impl Gpu {
     /// says who has it.
     #[track_caller]
     pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
-        let _call = self.context().here();
+        let _call = self.context().enter_call_site();
         self.retry_frees();
         let _site = self.enter_site(Location::caller());
         DeviceBuffer::allocate(self.clone(), len, stream.into(), tag).map_err(|error| {

@@ -45,7 +45,7 @@ struct Shared {
     frees: Arc<DeferredFrees>,
     /// Where blocks were allocated, once somebody has asked for that.
     sites: OnceLock<AllocationSites>,
-    /// Whether memory that is still held was logged already.
+    /// True once memory that is still held was logged.
     has_reported: AtomicBool,
 }
 

@@ -38,7 +38,7 @@
 //!
 //! # Source locations
 //! `#[track_caller]` does not pass through a `dyn` seam. So entry points that programs call directly begin with
-//! [`DeviceContext::here`](bursar_core::DeviceContext::here), which does nothing unless the driver listens. The outermost
+//! [`DeviceContext::enter_call_site`](bursar_core::DeviceContext::enter_call_site), which does nothing unless the driver listens. The outermost
 //! location counts, since that is the program's; a call that no entry point announced has no location, never a guess.
 #![forbid(unsafe_code)]
 

@@ -124,7 +124,7 @@ impl<'a> Work<'a> {
     #[inline]
     #[track_caller]
     fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
-        let _here = self.submission.context().here();
+        let _call = self.submission.context().enter_call_site();
         match block {
             Some(block) => self.submission.declare(block, access),
             None => self.submission.context().check_stream(self.stream()),

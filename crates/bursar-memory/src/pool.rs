@@ -63,7 +63,7 @@ pub use layer::{PagePool, PoolReading};
 use address_space::AddressSpace;
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
-    MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
+    MIN_ALIGN, Member, MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use free_lists::{FreeLists, StreamEnd};
 use magazine::Extent;
@@ -234,8 +234,8 @@ impl<F: FrameSource> Member for PagePoolResource<F> {
     }
 
     /// Returns nothing: the pool's state is a member too, and tells how both stand.
-    fn standing(&self) -> Standing {
-        Standing::default()
+    fn usage(&self) -> MemoryUsage {
+        MemoryUsage::default()
     }
 
     /// Does nothing: the pool's state hears of it.
@@ -307,11 +307,11 @@ impl Member for PoolState {
         Bytes::ZERO
     }
 
-    fn standing(&self) -> Standing {
+    fn usage(&self) -> MemoryUsage {
         let lists = self.lists();
         let in_caches = self.caches.units();
         let bytes = |units: u64| Bytes(units * UNIT);
-        Standing {
+        MemoryUsage {
             held: bytes(lists.space.held()),
             cached: bytes(lists.free_units() + in_caches),
             pending: bytes(lists.pending_units() + in_caches),
@@ -335,7 +335,7 @@ impl Member for PoolState {
 
 impl fmt::Debug for PoolState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Standing { held, cached, .. } = self.standing();
+        let MemoryUsage { held, cached, .. } = self.usage();
         f.debug_struct("PoolState").field("held", &held).field("cached", &cached).finish_non_exhaustive()
     }
 }

@@ -20,7 +20,9 @@ use crate::machine::{Heap, MachineState};
 use crate::operation::{CallInfo, CallResult};
 use crate::{CallOutcome, CallRecord, Hazard};
 use active_call::{ActiveCall, is_in_host_function};
-use bursar_core::{Access, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Here, Link, RawStream, Status};
+use bursar_core::{
+    Access, CallSite, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status,
+};
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::AtomicUsize;
@@ -274,7 +276,7 @@ impl Sim {
 /// Where in the program a call was made. A call that has the simulator itself is known exactly. One that has only a
 /// `dyn Driver` is not: there the call is the method itself, and what an entry point of a layer above said counts.
 fn located(call: &'static Location<'static>) -> Option<&'static Location<'static>> {
-    if call.file() == driver::FILE { Here::current() } else { Some(call) }
+    if call.file() == driver::FILE { CallSite::current() } else { Some(call) }
 }
 
 /// What CUDA answers to a call from a host function.

@@ -1,4 +1,4 @@
-//! A driver that counts what it is asked.
+//! A driver that counts the calls made to it.
 #![allow(unsafe_code)]
 
 use crate::{DeviceId, Driver, Note, ThreadIndex, driver_methods};
@@ -12,13 +12,13 @@ thread_local! {
     static FIRST: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// How many places there are to count in, so that threads seldom meet in one.
-const PLACES: usize = 32;
+/// The number of counters, so that threads seldom share one.
+const COUNTERS: usize = 32;
 
-/// A place of its own cache lines: 128 bytes, because processors fetch lines in pairs.
+/// A counter on cache lines of its own: 128 bytes, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Place(AtomicU64);
+struct PaddedCounter(AtomicU64);
 
 /// A driver that forwards to another and counts the calls, so that a measurement can tell an operation that reached the
 /// driver from one that did not, for the price of reading a thread-local variable.
@@ -29,39 +29,39 @@ struct Place(AtomicU64);
 /// # use bursar_core::*;
 /// # use std::sync::Arc;
 /// # fn show(driver: Arc<dyn Driver>) {
-/// let counted = Counted::new(driver);
-/// let before = Counted::calls_of_this_thread();
+/// let counted = CountingDriver::new(driver);
+/// let before = CountingDriver::calls_of_this_thread();
 /// counted.device_count();
-/// assert_eq!(Counted::calls_of_this_thread() - before, 1);
+/// assert_eq!(CountingDriver::calls_of_this_thread() - before, 1);
 /// assert_eq!(counted.calls(), 1);
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Counted {
+pub struct CountingDriver {
     inner: Arc<dyn Driver>,
-    places: [Place; PLACES],
+    counters: [PaddedCounter; COUNTERS],
 }
 
-impl Counted {
+impl CountingDriver {
     /// Counts the calls that go through to `driver` from here on.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
-        Arc::new(Self { inner: driver, places: Default::default() })
+        Arc::new(Self { inner: driver, counters: Default::default() })
     }
 
-    /// How many calls this driver was asked for, by all threads.
+    /// Returns the number of calls made to this driver, by all threads.
     pub fn calls(&self) -> u64 {
-        self.places.iter().map(|place| place.0.load(Relaxed)).sum()
+        self.counters.iter().map(|counter| counter.0.load(Relaxed)).sum()
     }
 
-    /// How many calls the current thread made to counted drivers, whichever they were. Two readings around an operation
-    /// say how many driver calls it made.
+    /// Returns the number of calls that the current thread made to counting drivers, whichever they were. The
+    /// difference of two readings around an operation is the number of driver calls it made.
     #[inline]
     pub fn calls_of_this_thread() -> u64 {
         OF_THIS_THREAD.get()
     }
 
-    /// When the current thread made its first call to a counted driver since this was last asked. Asked after each
-    /// operation, it says whether the operation reached the driver and from when on, and the clock is read only then.
+    /// Takes the time of the current thread's first call to a counting driver since this was last called. Called after
+    /// each operation, it tells whether the operation reached the driver and when, and the clock is read only then.
     #[inline]
     pub fn take_first_call() -> Option<Instant> {
         if FIRST.get().is_none() { None } else { FIRST.take() }
@@ -73,8 +73,8 @@ impl Counted {
         if FIRST.get().is_none() {
             FIRST.set(Some(Instant::now()));
         }
-        let place = ThreadIndex::current().map_or(0, ThreadIndex::get) % PLACES;
-        self.places[place].0.fetch_add(1, Relaxed);
+        let index = ThreadIndex::current().map_or(0, ThreadIndex::get) % COUNTERS;
+        self.counters[index].0.fetch_add(1, Relaxed);
     }
 }
 
@@ -99,7 +99,7 @@ macro_rules! counted {
 
 // SAFETY: what is given out is what a driver that upholds the contract gave out.
 #[deny(clippy::missing_trait_methods)]
-unsafe impl Driver for Counted {
+unsafe impl Driver for CountingDriver {
     fn listens(&self) -> bool {
         self.inner.listens()
     }
