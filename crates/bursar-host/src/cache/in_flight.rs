@@ -1,41 +1,41 @@
 //! Pieces that a stream may still be using.
 //!
-//! Giving one back on a stream costs no driver call: it is noted with its stream. When somebody needs memory, each stream
-//! is asked whether it has run dry, which settles everything given back on it before; one that has not is given an event
-//! to be asked about later, one at a time, for all that had been given back by then.
+//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, each
+//! stream is queried. An idle one has finished with every piece returned on it; a busy one gets one event, to be queried
+//! later, which covers all pieces returned until then.
 
 use super::stream_marker::{StreamMarker, is_idle};
 use crate::memory::Piece;
 use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A piece, and the bin it belongs to.
+/// A piece and its bin.
 type BinnedPiece = (Piece, u32);
 
-/// All streams that pieces were given back on.
+/// The pieces returned on all streams.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     lanes: Mutex<Lanes>,
-    /// Notified when lanes that somebody was asking about are back.
+    /// Notified when another thread has finished collecting.
     collected: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Somebody asks about lanes, and has them.
+    /// True while a thread has taken the lanes out to query their streams.
     is_collecting: bool,
 }
 
-/// What was given back on one stream.
+/// The pieces returned on one stream.
 #[derive(Debug)]
 pub(super) struct Lane {
     context: Arc<DeviceContext>,
     stream: Stream,
-    /// What the event covers.
+    /// The pieces that the marker covers.
     marked: Vec<BinnedPiece>,
     marker: Option<StreamMarker>,
-    /// What it does not.
+    /// The pieces that it does not.
     loose: Vec<BinnedPiece>,
 }
 
@@ -44,16 +44,16 @@ impl InFlight {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a piece that was given back on a stream.
+    /// Adds a piece that was returned on a stream.
     pub(super) fn add(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
         self.lanes().lane(context, stream).loose.push((piece, bin));
     }
 
-    /// Asks every stream how far it has come. Answers what has landed, and the first failure.
+    /// Queries every stream. Returns the pieces that are reusable, and the first failure.
     pub(super) fn collect(&self) -> (Vec<BinnedPiece>, Result<()>) {
         let mut lanes = self.lanes();
         if lanes.is_collecting {
-            // Whoever asks already asks for all.
+            // The other thread collects for everybody.
             while lanes.is_collecting {
                 lanes = self.collected.wait(lanes).unwrap_or_else(PoisonError::into_inner);
             }
@@ -63,29 +63,29 @@ impl InFlight {
             return (Vec::new(), Ok(()));
         }
         lanes.is_collecting = true;
-        let mut asked = std::mem::take(&mut lanes.lanes);
+        let mut taken = std::mem::take(&mut lanes.lanes);
         drop(lanes);
-        let (mut reusable, mut answer) = (Vec::new(), Ok(()));
-        for lane in &mut asked {
-            answer = answer.and(lane.ask(&mut reusable));
+        let (mut reusable, mut result) = (Vec::new(), Ok(()));
+        for lane in &mut taken {
+            result = result.and(lane.query(&mut reusable));
         }
         let mut lanes = self.lanes();
-        asked.retain(|lane| !lane.is_empty());
-        asked.into_iter().for_each(|lane| lanes.merge(lane));
+        taken.retain(|lane| !lane.is_empty());
+        taken.into_iter().for_each(|lane| lanes.merge(lane));
         lanes.is_collecting = false;
         drop(lanes);
         self.collected.notify_all();
-        (reusable, answer)
+        (reusable, result)
     }
 
-    /// How much is in flight, apart from what somebody is asking about.
+    /// Returns the bytes in flight, except those that another thread is collecting.
     pub(super) fn bytes(&self) -> Bytes {
         let lanes = self.lanes();
         let pieces = lanes.lanes.iter().flat_map(|lane| lane.marked.iter().chain(&lane.loose));
         Bytes(pieces.map(|(piece, _)| piece.len() as u64).sum())
     }
 
-    /// Takes everything out.
+    /// Takes all lanes out.
     pub(super) fn take(&self) -> Vec<Lane> {
         std::mem::take(&mut self.lanes().lanes)
     }
@@ -101,7 +101,7 @@ impl Lanes {
         &mut self.lanes[at]
     }
 
-    /// Puts a lane back; others may have given pieces back on its stream meanwhile.
+    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile.
     fn merge(&mut self, collected: Lane) {
         let lane = self.lane(&collected.context, collected.stream);
         lane.marked = collected.marked;
@@ -115,16 +115,17 @@ impl Lane {
         self.marked.is_empty() && self.loose.is_empty()
     }
 
-    /// Finds out how far the stream has come, and marks where it is if nothing marks it yet.
-    fn ask(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
-        match self.ask_stream(reusable) {
-            // One that is being captured cannot be asked; it will be when that is over.
+    /// Moves the pieces that the stream has finished with to `reusable`, and marks its current point if it has no marker
+    /// yet.
+    fn query(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
+        match self.query_stream(reusable) {
+            // A stream that is being captured cannot be queried until the capture has ended.
             Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => Ok(()),
-            answer => answer,
+            result => result,
         }
     }
 
-    fn ask_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
+    fn query_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         if is_idle(&self.context, self.stream)? {
             self.marker = None;
             reusable.append(&mut self.marked);
@@ -144,7 +145,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Waits for the stream. Where that cannot be waited for, the device may still use the memory, and it stays.
+    /// Waits for the stream. Where that fails the device may still be using the memory, so it is leaked.
     pub(super) fn settle(mut self) -> Vec<Piece> {
         let waited = match self.context.synchronize(self.stream) {
             Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {

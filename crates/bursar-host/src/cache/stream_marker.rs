@@ -1,4 +1,4 @@
-//! How far a stream has come.
+//! The progress of a stream.
 #![allow(unsafe_code)]
 
 use bursar_core::{DeviceContext, Error, RawEvent, Result, Stream, StreamMisuse};
@@ -12,7 +12,7 @@ pub(crate) struct StreamMarker {
 }
 
 impl StreamMarker {
-    /// Marks where the stream is now: after everything it was given so far.
+    /// Marks the current point of the stream: after everything submitted so far.
     pub(crate) fn record(context: &Arc<DeviceContext>, stream: Stream) -> Result<Self> {
         with_heir(context, stream, |stream| {
             let held = context.hold_for_memory(stream)?;
@@ -24,9 +24,9 @@ impl StreamMarker {
         })
     }
 
-    /// Whether the stream has passed it.
+    /// Returns whether the stream has passed the point.
     pub(crate) fn is_passed(&self) -> Result<bool> {
-        // SAFETY: the event is ours until it is given back.
+        // SAFETY: the event is ours until it is returned.
         let progress = unsafe { self.context.driver().event_query(self.context.device(), self.event) };
         progress.map(|progress| progress.is_complete()).map_err(|error| self.context.failed(error))
     }
@@ -34,7 +34,7 @@ impl StreamMarker {
 
 impl Drop for StreamMarker {
     fn drop(&mut self) {
-        // SAFETY: taken from this context in `record`, and given back once.
+        // SAFETY: taken from this context in `record`, and returned once.
         unsafe { self.context.give_event(self.event) };
     }
 }
@@ -45,7 +45,7 @@ impl fmt::Debug for StreamMarker {
     }
 }
 
-/// Whether the stream has run everything it was given.
+/// Returns whether the stream has run everything submitted to it.
 pub(crate) fn is_idle(context: &DeviceContext, stream: Stream) -> Result<bool> {
     with_heir(context, stream, |stream| {
         let held = context.hold_for_memory(stream)?;
@@ -55,10 +55,10 @@ pub(crate) fn is_idle(context: &DeviceContext, stream: Stream) -> Result<bool> {
     })
 }
 
-/// Asks about a stream, or, if its adoption has ended, about the one that comes after everything it was given.
+/// Calls `ask` with a stream or, if its adoption has ended, with the stream that comes after everything submitted to it.
 fn with_heir<T>(context: &DeviceContext, stream: Stream, ask: impl Fn(Stream) -> Result<T>) -> Result<T> {
     match ask(stream) {
         Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => ask(context.heir_of(stream)?),
-        answer => answer,
+        result => result,
     }
 }
