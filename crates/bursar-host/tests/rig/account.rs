@@ -1,4 +1,4 @@
-//! An account with a limit, which can be interrupted.
+//! An account with a limit and a hook.
 
 use bursar_core::{Account, Bytes, Error, Result};
 use std::fmt;
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 
 type Hook = Box<dyn Fn() + Send + Sync>;
 
-pub(crate) struct Purse {
+pub(crate) struct TestAccount {
     limit: u64,
     charged: Mutex<u64>,
     pub(crate) hook: Mutex<Option<Hook>>,
 }
 
-impl Purse {
+impl TestAccount {
     pub(crate) fn of(limit: Bytes) -> Arc<Self> {
         Arc::new(Self { limit: limit.get(), charged: Mutex::new(0), hook: Mutex::new(None) })
     }
@@ -29,7 +29,7 @@ impl Purse {
     }
 }
 
-impl Account for Purse {
+impl Account for TestAccount {
     fn charge(&self, bytes: Bytes) -> Result<()> {
         let refused = {
             let mut charged = self.charged.lock().unwrap();
@@ -52,8 +52,8 @@ impl Account for Purse {
     }
 }
 
-impl fmt::Debug for Purse {
+impl fmt::Debug for TestAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Purse({} of {})", self.charged(), self.limit)
+        write!(f, "TestAccount({} of {})", self.charged(), self.limit)
     }
 }
