@@ -1,14 +1,10 @@
-//! What is available, of machines that are written down here.
+//! The available memory of machines whose files are written here.
 
 mod machine;
 
 use bursar_core::Bytes;
 use bursar_fit::{ProbeError, Ram, file_size};
 use machine::{Group, Machine};
-use proptest::prelude::*;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 const GIB: u64 = 1 << 30;
 
@@ -20,7 +16,7 @@ fn gib(bytes: Bytes) -> f64 {
 fn f3_without_control_groups_the_kernel_s_word_counts() {
     let machine = Machine::new(64 * GIB, 48 * GIB);
     let reading = machine.ram().read().expect("a machine");
-    assert_eq!((reading.total, reading.available(), reading.levels.len()), (Bytes::gib(64), Bytes::gib(48), 0));
+    assert_eq!((reading.total, reading.available(), reading.group_limits.len()), (Bytes::gib(64), Bytes::gib(48), 0));
     assert_eq!(reading.bound(), "the machine");
 }
 
@@ -48,7 +44,7 @@ fn f3_a_systemd_slice_is_bound_by_the_tightest_wherever_it_is() {
             machine.v2(&folder, Group::of(limit, 2 * GIB));
         }
         let reading = machine.ram().read().expect("a slice");
-        assert_eq!((gib(reading.available()), reading.levels.len()), (8.0, 5), "{tightest}");
+        assert_eq!((gib(reading.available()), reading.group_limits.len()), (8.0, 5), "{tightest}");
         let part = path.split('/').nth(tightest + 1).expect("a level");
         assert!(reading.bound().ends_with(part), "{}", reading.bound());
     }
@@ -72,7 +68,7 @@ fn f3_max_is_no_limit_and_a_level_without_the_controller_has_none() {
     machine.v2("/sys/fs/cgroup/a/b/c", Group::of(64 * GIB, 4 * GIB));
     let reading = machine.ram().read().expect("levels");
     assert_eq!(
-        (gib(reading.available()), reading.levels.len()),
+        (gib(reading.available()), reading.group_limits.len()),
         (48.0, 1),
         "sixty are left, but the machine has fewer"
     );
@@ -109,7 +105,7 @@ fn f3_version_1_counts_the_totals_of_the_groups_below_and_knows_its_number_for_u
         machine.write("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", &format!("{unlimited}\n"));
         machine.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", &format!("{unlimited}\n"));
         let reading = machine.ram().read().expect("unlimited levels need say nothing else");
-        assert_eq!((gib(reading.available()), reading.levels.len()), (5.0, 1));
+        assert_eq!((gib(reading.available()), reading.group_limits.len()), (5.0, 1));
     }
     let machine = Machine::new(64 * GIB, 48 * GIB);
     machine.in_group(7, "memory", "/a").mounts_v1("/", "/sys/fs/cgroup/memory", "rw,memory");
@@ -206,93 +202,4 @@ fn f6_the_size_of_a_missing_file_is_none() {
     assert_eq!(file_size(machine.path("/weights")), Some(Bytes(1234)));
     assert_eq!(file_size(machine.path("/missing")), None);
     assert_eq!(file_size(machine.path("/")), None, "a folder is no file");
-}
-
-/// A path of `mountinfo`, as the kernel escapes it.
-fn escaped(path: &[u8]) -> Vec<u8> {
-    let escape = |byte: &u8| match byte {
-        b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
-        byte => vec![*byte],
-    };
-    path.iter().flat_map(escape).collect()
-}
-
-fn path(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
-}
-
-/// A name of a group, which is any bytes but a slash, a line break and a zero; with a taste for what is hard to read back.
-fn name() -> impl Strategy<Value = Vec<u8>> {
-    let odd: [&[u8]; 16] = [
-        b"\xff",
-        b"\xe9t\xe9",
-        b" ",
-        b"a b",
-        b"\\040",
-        b"\\",
-        b"\\\\134",
-        b"\t",
-        b"\r",
-        b"a:b",
-        b",memory",
-        b" - ",
-        b"#",
-        b"..a",
-        "\u{e9}\u{1f600}".as_bytes(),
-        b"max",
-    ];
-    let odd = prop::collection::vec(prop::sample::select(odd.to_vec()), 1..4).prop_map(|parts| parts.concat());
-    let any = prop::collection::vec(any::<u8>(), 1..20);
-    let is_name =
-        |name: &Vec<u8>| !name.iter().any(|byte| b"/\n\0".contains(byte)) && !matches!(&name[..], b"." | b"..");
-    prop_oneof![odd, any].prop_filter("no name of a folder", is_name)
-}
-
-/// Which version limits memory.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    V1,
-    V2,
-    /// Version 1 limits memory, and version 2 is mounted beside it.
-    Hybrid,
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
-    /// The group `names[0]/names[1]/…`, of which the first `hidden` are above what is mounted at a folder of any name.
-    #[test]
-    fn f3_a_limit_is_found_whatever_its_group_is_called(
-        kind in prop::sample::select(vec![Kind::V1, Kind::V2, Kind::Hybrid]),
-        names in prop::collection::vec(name(), 1..4),
-        point in name(),
-        hidden in 0usize..4,
-        limited in any::<prop::sample::Index>(),
-    ) {
-        let hidden = hidden.min(names.len());
-        let slashed = |names: &[Vec<u8>]| [b"/", &names.join(&b'/')[..]].concat();
-        let (own, root, point) = (slashed(&names), slashed(&names[..hidden]), [b"/mnt/", &point[..]].concat());
-        let machine = Machine::new(64 * GIB, 48 * GIB);
-        let (mounted, filesystem) = match kind {
-            Kind::V2 => ([b"0::", &own[..]].concat(), &b" rw - cgroup2 cgroup2 rw"[..]),
-            Kind::V1 | Kind::Hybrid => ([b"7:cpu,memory:", &own[..]].concat(), &b" rw - cgroup cgroup rw,memory"[..]),
-        };
-        machine.append("/proc/self/cgroup", mounted);
-        if let Kind::Hybrid = kind {
-            machine.append("/proc/self/cgroup", b"0::/user");
-            machine.mounts_v2("/", "/mnt");
-        }
-        machine.append(
-            "/proc/self/mountinfo",
-            [b"41 31 0:38 ", &escaped(&root)[..], b" ", &escaped(&point), filesystem].concat(),
-        );
-        let depth = hidden + limited.index(names.len() - hidden + 1);
-        let folder = names[hidden..depth].iter().fold(path(&point).to_owned(), |folder, name| folder.join(path(name)));
-        match kind {
-            Kind::V2 => machine.v2(&folder, Group::of(5 * GIB, GIB)),
-            Kind::V1 | Kind::Hybrid => machine.v1(&folder, Group::of(5 * GIB, GIB)),
-        }
-        let reading = machine.ram().read().expect("a machine");
-        prop_assert_eq!(reading.available(), Bytes::gib(4), "{:?}", reading);
-        prop_assert_eq!(&reading.levels[0].folder, &machine.path(&folder));
-    }
 }

@@ -1,90 +1,10 @@
-//! What the oracle finds, and the words it says it in.
+//! The mistakes that the oracle reports, and the sentences that explain them.
 
-use crate::Access;
+use crate::{ByteRange, Operation};
 use bursar_core::{AllocTag, DeviceId};
 use std::fmt;
-use std::ops::Range;
-use std::panic::Location;
 
-/// Who did something: the host, or a stream.
-///
-/// ```
-/// use bursar_sim::Place;
-///
-/// assert_eq!(Place::Stream(2).to_string(), "stream 2");
-/// assert_eq!(Place::DefaultStream.to_string(), "the default stream");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Place {
-    /// A call that takes effect at once.
-    Host,
-    /// The legacy default stream of the device.
-    DefaultStream,
-    /// A stream, numbered in the order in which the simulator made them.
-    Stream(u32),
-    /// A handle that is no stream.
-    Unknown(u64),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host => f.pad("the host"),
-            Self::DefaultStream => f.pad("the default stream"),
-            Self::Stream(number) => f.pad(&format!("stream {number}")),
-            Self::Unknown(handle) => f.pad(&format!("unknown stream {handle:#x}")),
-        }
-    }
-}
-
-/// One side of a hazard: what was done, by whom, and with which driver call.
-///
-/// ```
-/// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern};
-/// use bursar_sim::Sim;
-///
-/// let sim = Sim::seeded(1);
-/// let (device, stream) = (DeviceId(0), sim.stream_create(DeviceId(0), 0)?);
-/// // SAFETY: breaking the driver's contract is what the simulator is for.
-/// unsafe { sim.fill(device, stream, DevicePtr(0x10_0000), Pattern::U8(1), 16).unwrap_err() };
-/// assert_eq!(sim.hazards()[0].second.to_string(), "fill on stream 1 (call 2)");
-/// # Ok::<(), bursar_core::DriverError>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Operation {
-    /// The driver call or, for a simulated kernel, its name.
-    pub what: &'static str,
-    /// The device it was submitted to.
-    pub device: DeviceId,
-    /// Where it ran.
-    pub place: Place,
-    /// What the memory was for, as far as the layers above said.
-    pub tag: AllocTag,
-    /// The number of the call, as the log counts them.
-    pub call: u64,
-    /// What it does with the bytes; `None` for what gives memory out or takes it away.
-    pub access: Option<Access>,
-    /// The bytes it reaches, of which those of the hazard are a part; `None` where it has none of its own.
-    pub bytes: Option<ByteRange>,
-    /// Where in the program it was called; `None` where nobody said.
-    pub location: Option<&'static Location<'static>>,
-}
-
-impl fmt::Display for Operation {
-    /// The alternate form also says where in the program it was called.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {} (call {})", self.what, self.place, self.call)?;
-        match self.location {
-            _ if !f.alternate() => Ok(()),
-            Some(location) => write!(f, " at {location}"),
-            None => f.write_str(" at an unknown place"),
-        }
-    }
-}
-
-/// What kind of mistake a hazard is.
+/// The kinds of mistakes that the simulator reports.
 ///
 /// ```
 /// use bursar_sim::HazardKind;
@@ -96,20 +16,20 @@ impl fmt::Display for Operation {
 pub enum HazardKind {
     /// Memory was touched by work that is not ordered after its allocation.
     UseBeforeAllocation,
-    /// Memory was touched after it was freed, whether or not its address has been given out again.
+    /// Memory was touched after it was freed, whether or not its address has been allocated again.
     UseAfterFree,
     /// Memory was freed while a use of it was not ordered before the free.
     FreeUnordered,
-    /// A block was given out by work that is not ordered after the free of the last life of its bytes, or after what
-    /// touched them when they were no block.
+    /// A block was allocated by work that is not ordered after the last free of its bytes, or after an access to them while
+    /// they were not a block.
     ReusedUnordered,
-    /// A block was given out while another that overlaps it was live.
+    /// A block was allocated while another that overlaps it was live.
     Overlap,
-    /// Two accesses, one of them a write, that nothing orders.
+    /// Two accesses to the same bytes, at least one of them a write, are not ordered.
     Conflict,
     /// Memory was unmapped while a use of it may not have run, or while a block lay in it.
     UnmapUnderUse,
-    /// Memory was touched that nobody has: never allocated, not mapped, or not allowed yet.
+    /// Memory was touched that was never allocated, is not mapped, or has no access granted yet.
     NotMapped,
     /// Memory of an allocation was touched outside the blocks in it.
     OutOfBounds,
@@ -140,7 +60,7 @@ impl fmt::Display for HazardKind {
     }
 }
 
-/// Two operations that nothing keeps apart, or one that should not have been.
+/// A mistake in a program: two operations that nothing orders, or one that must not happen at all.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver, Pattern};
@@ -161,55 +81,20 @@ impl fmt::Display for HazardKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hazard {
-    /// What kind of mistake it is.
+    /// The kind of mistake.
     pub kind: HazardKind,
-    /// The device whose memory it is about; `None` for host memory.
+    /// The device of the memory; `None` for host memory.
     pub device: Option<DeviceId>,
-    /// The bytes both operations are about.
+    /// The bytes that both operations reach.
     pub range: ByteRange,
-    /// What the memory was for, as far as the layers above said.
+    /// The tag of the memory, where the layers above gave one.
     pub tag: AllocTag,
     /// The earlier operation, where there was one.
     pub first: Option<Operation>,
-    /// The operation that showed the mistake.
+    /// The operation that revealed the mistake.
     pub second: Operation,
-    /// What gave the memory out again between the two, where something did.
+    /// The operation that allocated the memory again between the two, where there was one.
     pub reused: Option<Operation>,
-}
-
-/// A range of addresses that can be copied and compared with a [`Range`].
-///
-/// ```
-/// use bursar_sim::ByteRange;
-///
-/// let range = ByteRange { start: 0x100, end: 0x200 };
-/// assert_eq!(range, 0x100..0x200);
-/// assert_eq!(range.to_string(), "0x100..0x200");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByteRange {
-    /// The first address.
-    pub start: u64,
-    /// The address after the last.
-    pub end: u64,
-}
-
-impl From<Range<u64>> for ByteRange {
-    fn from(range: Range<u64>) -> Self {
-        Self { start: range.start, end: range.end }
-    }
-}
-
-impl PartialEq<Range<u64>> for ByteRange {
-    fn eq(&self, other: &Range<u64>) -> bool {
-        (self.start, self.end) == (other.start, other.end)
-    }
-}
-
-impl fmt::Display for ByteRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}..{:#x}", self.start, self.end)
-    }
 }
 
 impl fmt::Display for Hazard {
@@ -229,7 +114,7 @@ impl fmt::Display for Hazard {
 }
 
 impl Hazard {
-    /// The tags of the memory, of the earlier life first; the second only where it is another.
+    /// Returns the known tags of the memory, that of its earlier lifetime first; the second only where it differs.
     fn tags(&self) -> (Option<AllocTag>, Option<AllocTag>) {
         let known = |tag: &AllocTag| *tag != AllocTag::UNTAGGED;
         let first = self.first.map(|first| first.tag).filter(known).or(Some(self.tag)).filter(known);

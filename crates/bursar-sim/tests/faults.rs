@@ -1,4 +1,4 @@
-//! Clause G5: each fault happens exactly as it was asked for, and nothing else does.
+//! Clause G5: each fault happens exactly as requested, and nothing else does.
 #![allow(unsafe_code)]
 
 use bursar_core::leaf::{Direct, Leaf};
@@ -15,7 +15,7 @@ const GPU0: DeviceId = DeviceId(0);
 const GPU1: DeviceId = DeviceId(1);
 const BYTES: u64 = 512;
 
-/// Two open devices that nothing was asked of yet.
+/// Returns two open devices without calls so far.
 fn faults() -> Arc<Faults> {
     let faults = Faults::new(Sim::seeded(7));
     for device in [GPU0, GPU1] {
@@ -33,12 +33,12 @@ fn error(call: Call, device: DeviceId, status: Status) -> DriverError {
     DriverError::new(call.name(), device, status)
 }
 
-/// Whether each of the next `count` calls failed; an event is what a test can create any number of.
+/// Returns whether each of the next `count` calls failed. Events are used because a test can create any number of them.
 fn failures(faults: &Faults, count: usize) -> Vec<bool> {
     (0..count).map(|_| faults.event_create(GPU0).is_err()).collect()
 }
 
-/// One of everything on the first device, and one more of everything that a call destroys.
+/// One object of each kind on the first device, and one more of each kind that a call destroys.
 struct Rig {
     page: u64,
     streams: [RawStream; 2],
@@ -375,7 +375,7 @@ fn g5_work_whose_answer_is_lost_runs() -> DriverResult<()> {
     let rig = Rig::new(&*faults)?;
     let ran = Arc::new(AtomicBool::new(false));
     let function = |ran: Arc<AtomicBool>| HostFunction::new(move || ran.store(true, Ordering::SeqCst));
-    faults.lose_nth_answer(Call::HostFunction, 1, Status::Unavailable);
+    faults.lose_nth_result(Call::HostFunction, 1, Status::Unavailable);
     // SAFETY: the stream is live.
     let answer = unsafe { faults.host_function(GPU0, rig.streams[0], function(ran.clone())) };
     assert_eq!(answer, Err(error(Call::HostFunction, GPU0, Status::Unavailable)));
@@ -427,7 +427,7 @@ fn g5_a_rule_that_could_never_fire_is_refused() {
     assert!(refused(|faults| faults.fail_next(Call::Note, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_always(Call::Describe, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_nth(Call::Fill, 0, Status::InvalidValue)));
-    assert!(refused(|faults| faults.lose_nth_answer(Call::Allocate, 1, Status::InvalidValue)));
+    assert!(refused(|faults| faults.lose_nth_result(Call::Allocate, 1, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_with_probability(&[], 0.5, Status::InvalidValue, 0)));
     assert!(refused(|faults| faults.fail_with_probability(Call::ALL, 1.5, Status::InvalidValue, 0)));
 }

@@ -2,23 +2,23 @@
 
 use super::op::{Op, Ordering, Part, Place, Refusal};
 use super::order::{Epoch, Order};
-use super::rng::Rng;
-use super::{Giver, Host, Program, Shape};
+use super::{Giver, Host, Program, Shape, random};
 use bursar_core::Pattern;
+use bursar_sim::Random;
 
 const EVENTS: usize = 5;
 const LIVE_BLOCKS_MAX: usize = 8;
 
 pub(super) fn program(seed: u64, shape: Shape) -> Program {
-    let mut rng = Rng::new(seed);
+    let mut random = random(seed);
     // Most programs are about order, for which small blocks do; a few are about size.
-    let bytes_max = match rng.below(16) {
+    let bytes_max = match random.below(16) {
         0 => 1 << 20,
         1..=3 => 64 << 10,
         _ => 4 << 10,
     };
     let mut generator = Generator {
-        rng,
+        random,
         shape,
         bytes_max,
         order: Order::new(shape.streams, EVENTS),
@@ -56,7 +56,7 @@ struct Block {
 }
 
 struct Generator {
-    rng: Rng,
+    random: Random,
     shape: Shape,
     bytes_max: u64,
     order: Order,
@@ -79,7 +79,7 @@ impl Generator {
             self.held_ops -= 1;
         }
         let stream = self.stream();
-        match self.rng.below(100) {
+        match self.random.below(100) {
             0..17 => self.allocate(stream),
             17..29 => self.free(stream),
             29..44 => self.fill(stream),
@@ -99,11 +99,11 @@ impl Generator {
     }
 
     fn stream(&mut self) -> usize {
-        self.rng.index(self.shape.streams)
+        self.random.index(self.shape.streams)
     }
 
     fn event(&mut self) -> usize {
-        self.rng.index(EVENTS)
+        self.random.index(EVENTS)
     }
 
     fn live(&self, has: impl Fn(&Block) -> bool) -> Vec<usize> {
@@ -119,10 +119,10 @@ impl Generator {
         }
         self.resource_called();
         let ordering = match self.shape.memory {
-            Giver::Driver if self.rng.chance(4) => Ordering::Device,
+            Giver::Driver if self.random.chance(4) => Ordering::Device,
             _ => Ordering::Stream,
         };
-        let (block, bytes) = (self.blocks.len(), 1 + self.rng.below(self.bytes_max));
+        let (block, bytes) = (self.blocks.len(), 1 + self.random.below(self.bytes_max));
         self.blocks.push(Block {
             bytes,
             is_live: true,
@@ -135,7 +135,7 @@ impl Generator {
 
     fn free(&mut self, stream: usize) {
         let live = self.live(|_| true);
-        let Some(block) = self.rng.pick(&live).filter(|_| !self.order.is_held()) else {
+        let Some(block) = self.random.pick(&live).filter(|_| !self.order.is_held()) else {
             return;
         };
         self.order_after_all(block, stream);
@@ -155,7 +155,7 @@ impl Generator {
     /// A part of a block to write: all of it, if it was never written.
     fn target(&mut self) -> Option<Part> {
         let live = self.live(|_| true);
-        let block = self.rng.pick(&live)?;
+        let block = self.random.pick(&live)?;
         Some(match self.blocks[block].is_written {
             true => self.part(block),
             false => self.whole(block),
@@ -165,7 +165,7 @@ impl Generator {
     /// A part of a block to read.
     fn source(&mut self) -> Option<Part> {
         let written = self.live(|block| block.is_written);
-        let block = self.rng.pick(&written)?;
+        let block = self.random.pick(&written)?;
         Some(self.part(block))
     }
 
@@ -177,19 +177,19 @@ impl Generator {
     /// Any part of a block, now and then all of it or nothing.
     fn part(&mut self, block: usize) -> Part {
         let whole = self.whole(block);
-        let at = self.rng.below(whole.bytes);
-        match self.rng.below(16) {
+        let at = self.random.below(whole.bytes);
+        match self.random.below(16) {
             0 => whole,
             1 => Part { block, at, bytes: 0 },
-            _ => Part { block, at, bytes: 1 + self.rng.below(whole.bytes - at) },
+            _ => Part { block, at, bytes: 1 + self.random.below(whole.bytes - at) },
         }
     }
 
     fn fill(&mut self, stream: usize) {
         let Some(part) = self.target() else { return };
         let is_divided = |width| part.at.is_multiple_of(width) && part.bytes.is_multiple_of(width);
-        let value = self.rng.next();
-        let pattern = match self.rng.below(3) {
+        let value = self.random.next_u64();
+        let pattern = match self.random.below(3) {
             0 if is_divided(4) => Pattern::U32(value as u32),
             0 | 1 if is_divided(2) => Pattern::U16(value as u16),
             _ => Pattern::U8(value as u8),
@@ -215,7 +215,7 @@ impl Generator {
 
     /// Host memory for one copy. Copies of pageable memory may wait, so that none is made while a gate is shut.
     fn place(&mut self, bytes: u64) -> Place {
-        let (host, used) = match self.order.is_held() || self.rng.chance(2) {
+        let (host, used) = match self.order.is_held() || self.random.chance(2) {
             true => (Host::Pinned, &mut self.pinned_bytes),
             false => (Host::Pageable, &mut self.pageable_bytes),
         };
@@ -282,7 +282,7 @@ impl Generator {
         }
         let recorded = self.order.events_after(epoch);
         let event = self.event();
-        match self.rng.below(8) {
+        match self.random.below(8) {
             0 if !self.order.is_held() => self.synchronize_stream(epoch.stream()),
             1 if !self.order.is_held() => {
                 self.record(event, epoch.stream());
@@ -319,7 +319,7 @@ impl Generator {
     /// Order that nobody needs, which must do no harm; also by events that were never recorded.
     fn record_or_wait(&mut self, stream: usize) {
         let event = self.event();
-        match self.rng.chance(2) {
+        match self.random.chance(2) {
             true => self.record(event, stream),
             false => self.wait(event, stream),
         }
@@ -329,7 +329,7 @@ impl Generator {
         if self.order.is_held() {
             return;
         }
-        match self.rng.below(4) {
+        match self.random.below(4) {
             0 => {
                 let event = self.event();
                 self.synchronize_event(event);
@@ -344,7 +344,7 @@ impl Generator {
 
     fn query(&mut self, stream: usize) {
         let event = self.event();
-        self.ops.push(match self.rng.chance(2) {
+        self.ops.push(match self.random.chance(2) {
             true => Op::Query { stream, answer: self.order.stream_progress(stream) },
             false => Op::QueryEvent { event, answer: self.order.event_progress(event) },
         });
@@ -370,11 +370,11 @@ impl Generator {
             return;
         }
         self.order.hold(stream);
-        self.held_ops = 2 + self.rng.below(6) as u32;
+        self.held_ops = 2 + self.random.below(6) as u32;
         let (number, event) = (self.next_host_function(), self.event());
         self.ops.push(Op::Hold { number, stream });
         self.ops.push(Op::Query { stream, answer: self.order.stream_progress(stream) });
-        if self.rng.chance(2) {
+        if self.random.chance(2) {
             self.record(event, stream);
             self.ops.push(Op::QueryEvent { event, answer: self.order.event_progress(event) });
         }
@@ -390,7 +390,7 @@ impl Generator {
     /// Asking for too much may make a driver wait for what it could free, so that nobody does while a gate is shut.
     fn refused(&mut self, stream: usize) {
         if !self.order.is_held() {
-            let refusal = Refusal::pick(&mut self.rng, stream);
+            let refusal = Refusal::pick(&mut self.random, stream);
             self.ops.push(Op::Refused(refusal));
         }
     }

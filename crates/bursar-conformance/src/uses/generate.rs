@@ -2,17 +2,17 @@
 
 use super::Shape;
 use super::step::{Act, Fault, How, Step};
-use crate::program::rng::Rng;
-use bursar_sim::Call;
+use crate::program::random;
+use bursar_sim::{Call, Random};
 
 pub(super) fn steps(seed: u64, shape: Shape) -> Vec<Step> {
-    let mut rng = Rng::new(seed);
-    (0..shape.steps).map(|_| step(&mut rng, shape)).collect()
+    let mut random = random(seed);
+    (0..shape.steps).map(|_| step(&mut random, shape)).collect()
 }
 
-fn step(rng: &mut Rng, shape: Shape) -> Step {
-    let act = act(rng, shape);
-    let fault = (shape.faults && rng.chance(8)).then(|| {
+fn step(random: &mut Random, shape: Shape) -> Step {
+    let act = act(random, shape);
+    let fault = (shape.faults && random.chance(8)).then(|| {
         let calls = [
             Call::Fill,
             Call::CopyOnDevice,
@@ -23,39 +23,39 @@ fn step(rng: &mut Rng, shape: Shape) -> Step {
             Call::AllocateAsync,
             Call::StreamSynchronize,
         ];
-        let call = calls[rng.index(calls.len())];
-        Fault { call, is_lost_answer: call.is_submission() && rng.chance(2) }
+        let call = calls[random.index(calls.len())];
+        Fault { call, is_lost_answer: call.is_submission() && random.chance(2) }
     });
     Step { act, fault }
 }
 
-fn act(rng: &mut Rng, shape: Shape) -> Act {
-    let (slot, stream) = (rng.index(shape.slots), rng.index(shape.streams));
-    let value = rng.next() as u32;
-    match rng.below(100) {
-        0..25 => Act::Write { slot, stream, value, how: how(rng, shape) },
-        25..35 if shape.mixed => Act::Update { slot, stream, value, second: rng.chance(2) },
+fn act(random: &mut Random, shape: Shape) -> Act {
+    let (slot, stream) = (random.index(shape.slots), random.index(shape.streams));
+    let value = random.next_u64() as u32;
+    match random.below(100) {
+        0..25 => Act::Write { slot, stream, value, how: how(random, shape) },
+        25..35 if shape.mixed => Act::Update { slot, stream, value, second: random.chance(2) },
         35..48 if shape.copies => {
-            let to = (slot + 1 + rng.index(shape.slots - 1)) % shape.slots;
-            Act::Copy { from: slot, to, stream, how: how(rng, shape) }
+            let to = (slot + 1 + random.index(shape.slots - 1)) % shape.slots;
+            Act::Copy { from: slot, to, stream, how: how(random, shape) }
         }
         48..70 => {
-            let how = how(rng, shape);
+            let how = how(random, shape);
             Act::Read { slot, stream, how: if shape.mixed { how } else { How::Launched } }
         }
         70..74 if shape.mixed => {
-            let reader = (stream + 1 + rng.index(shape.streams - 1)) % shape.streams;
-            Act::Overlap { slot, writer: stream, reader, value, reader_first: rng.chance(2) }
+            let reader = (stream + 1 + random.index(shape.streams - 1)) % shape.streams;
+            Act::Overlap { slot, writer: stream, reader, value, reader_first: random.chance(2) }
         }
-        74..96 => Act::Drop { slot, on: (shape.mixed && rng.chance(4)).then_some(stream) },
+        74..96 => Act::Drop { slot, on: (shape.mixed && random.chance(4)).then_some(stream) },
         96..98 if shape.mixed => Act::Synchronize { stream },
         98..100 if shape.adopts => Act::End,
         _ => Act::Read { slot, stream, how: How::Launched },
     }
 }
 
-fn how(rng: &mut Rng, shape: Shape) -> How {
-    match rng.below(10) {
+fn how(random: &mut Random, shape: Shape) -> How {
+    match random.below(10) {
         0 if shape.mixed => How::Waited,
         1..4 => How::Submitted,
         _ => How::Launched,

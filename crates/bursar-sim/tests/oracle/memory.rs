@@ -1,9 +1,9 @@
-//! Memory is touched while it is there, by those who know that it is.
+//! Memory is touched only while it is allocated, by work that is ordered after the allocation.
 
 use super::judge;
 use super::rig::{PAGE, Rig, SEEDS};
 use bursar_core::{Gate, HostFunction, tag};
-use bursar_sim::{HazardKind, Launch, Place};
+use bursar_sim::{Executor, HazardKind, Launch};
 
 #[test]
 fn memory_is_not_touched_before_it_is_allocated() {
@@ -19,8 +19,8 @@ fn memory_is_not_touched_before_it_is_allocated() {
     };
     let hazard = judge(HazardKind::UseBeforeAllocation, |rig| program(rig, false), |rig| program(rig, true));
     let first = hazard.first.expect("the allocation");
-    assert_eq!((first.what, first.place), ("allocate_async", Place::Stream(1)));
-    assert_eq!((hazard.second.what, hazard.second.place), ("fill", Place::Stream(2)));
+    assert_eq!((first.what, first.executor), ("allocate_async", Executor::Stream(1)));
+    assert_eq!((hazard.second.what, hazard.second.executor), ("fill", Executor::Stream(2)));
     assert_eq!(hazard.range.end - hazard.range.start, 64);
 }
 
@@ -60,7 +60,7 @@ fn a_stale_address_is_recognised_when_it_has_been_given_out_again() {
         assert_eq!(old, new, "addresses are given out again eagerly");
         rig.fill(a, new, 2, 4096);
         if stale {
-            // Stream b knows the first life of the address only.
+            // Stream b knows only the first lifetime of the address.
             rig.sim.launch(rig.device, b, Launch::new("stale").reads(old, 16)).unwrap();
         }
     };

@@ -1,0 +1,124 @@
+//! The work that streams run: copies, fills, host functions and simulated kernels.
+#![allow(unsafe_code)]
+
+use super::{MachineState, Word};
+use crate::host_memory::{HostBlock, HostPtr};
+use crate::{Hazard, HazardKind, Operation};
+use bursar_core::{DevicePtr, HostFunction};
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// The source of a copy to the device.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// The contents of pageable memory when the copy was submitted.
+    Staged(Vec<u8>),
+    /// Host memory that stays valid until the copy has run.
+    Direct { ptr: HostPtr, bytes: u64, _keep: Option<Arc<HostBlock>> },
+}
+
+/// The code of a simulated kernel.
+pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory<'_>) + Send>;
+
+/// The effect of an operation when it runs.
+pub(crate) enum Work {
+    /// Nothing: the operation only has a position in its stream.
+    Nothing,
+    /// Returns the memory of an allocation.
+    Release { at: u64, bytes: u64 },
+    /// Repeats a word.
+    Fill { dst: u64, bytes: u64, word: Word },
+    /// Copies host memory to device memory.
+    Upload { dst: u64, source: Source },
+    /// Copies device memory to host memory, which is kept until then where the simulator allocated it.
+    Download { dst: HostPtr, src: u64, bytes: u64, _keep: Option<Arc<HostBlock>> },
+    /// Copies device memory to device memory.
+    Copy { dst: u64, src: u64, bytes: u64 },
+    /// Runs host code, with the lock released.
+    Host(HostFunction),
+    /// Runs a simulated kernel.
+    Kernel(KernelBody),
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Work")
+    }
+}
+
+/// The device memory as a simulated kernel sees it.
+///
+/// ```
+/// use bursar_core::DevicePtr;
+/// use bursar_sim::KernelMemory;
+///
+/// fn clear(memory: &mut KernelMemory<'_>, ptr: DevicePtr) {
+///     memory.write(ptr, &[0; 16]);
+/// }
+/// ```
+#[derive(Debug)]
+pub struct KernelMemory<'a> {
+    pub(crate) state: &'a mut MachineState,
+}
+
+impl KernelMemory<'_> {
+    /// Returns the bytes at an address.
+    pub fn read(&mut self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
+        let mut into = vec![0; bytes];
+        self.state.read(ptr.0, &mut into);
+        into
+    }
+
+    /// Writes bytes at an address.
+    pub fn write(&mut self, ptr: DevicePtr, bytes: &[u8]) {
+        self.state.write(ptr.0, bytes);
+    }
+}
+
+impl MachineState {
+    pub(crate) fn upload(&mut self, dst: u64, source: &Source) {
+        match source {
+            Source::Staged(bytes) => self.write(dst, bytes),
+            Source::Direct { ptr, bytes, .. } => {
+                // SAFETY: the source is valid and not written until the copy has run: the promise made at submission, which
+                // the simulator keeps itself where it allocated the memory.
+                let bytes = unsafe { ptr.bytes(*bytes as usize) };
+                self.write(dst, bytes);
+            }
+        }
+    }
+
+    pub(crate) fn download(&mut self, dst: HostPtr, src: u64, bytes: u64) {
+        // SAFETY: the target is valid and nobody else touches it until the copy has run: the promise made at submission,
+        // which the simulator keeps itself where it allocated the memory.
+        let target = unsafe { dst.bytes_mut(bytes as usize) };
+        self.read(src, target);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.watches.written(dst.address(), bytes);
+        }
+    }
+}
+
+impl MachineState {
+    /// Runs the code of a kernel. A panic stays here: it would unwind into an unrelated call that lets streams advance.
+    pub(super) fn run_kernel(&mut self, op: Operation, body: KernelBody) {
+        // A kernel can only read and write bytes, each completely or not at all, so the state is consistent.
+        let ran = catch_unwind(AssertUnwindSafe(|| body(&mut KernelMemory { state: self })));
+        let Err(payload) = ran else { return };
+        // Dropping the payload may panic too.
+        std::mem::forget(payload);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.report(Hazard {
+                kind: HazardKind::KernelPanicked,
+                device: Some(op.device),
+                range: Range { start: 0, end: 0 }.into(),
+                tag: bursar_core::AllocTag::UNTAGGED,
+                first: None,
+                second: op,
+                reused: None,
+            });
+        }
+    }
+}

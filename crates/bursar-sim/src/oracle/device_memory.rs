@@ -1,0 +1,61 @@
+//! The allocations, mapped pages and blocks of one device, and the accesses to them.
+
+use super::accesses::Accesses;
+use super::lifetimes::{Lifetime, Lifetimes};
+use bursar_core::AllocTag;
+use std::collections::BTreeMap;
+
+/// The names of the calls that make pages usable and take them away.
+const MAPPED: &str = "pages_allow";
+pub(super) const UNMAPPED: &str = "pages_unmap";
+
+/// A range in which blocks may be noted: an allocation, or reserved addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Space {
+    pub(super) end: u64,
+    /// True once a block was noted in it. Accesses must then lie in blocks.
+    pub(super) has_blocks: bool,
+}
+
+/// The oracle's knowledge of the memory of one device.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceMemory {
+    pub(super) accesses: Accesses,
+    /// The memory that the driver itself provides: allocations and mapped pages.
+    pub(crate) memory: Lifetimes,
+    /// The blocks that the layers above have noted.
+    pub(crate) blocks: Lifetimes,
+    pub(super) spaces: BTreeMap<u64, Space>,
+}
+
+impl DeviceMemory {
+    pub(super) fn space_of(&self, at: u64) -> Option<(u64, Space)> {
+        let (start, space) = self.spaces.range(..=at).next_back()?;
+        (at < space.end).then_some((*start, *space))
+    }
+
+    pub(super) fn has_blocks(&self, at: u64) -> bool {
+        self.space_of(at).is_some_and(|(_, space)| space.has_blocks)
+    }
+
+    pub(super) fn tag_at(&self, at: u64) -> AllocTag {
+        // There is no memory at the last of all addresses, so the range may be empty there.
+        let byte = at..at.saturating_add(1);
+        let tag_in =
+            |lifetimes: &Lifetimes| lifetimes.parts(byte.clone()).pop().and_then(|(_, lifetime)| Some(lifetime?.tag));
+        tag_in(&self.blocks).or_else(|| tag_in(&self.memory)).unwrap_or(AllocTag::UNTAGGED)
+    }
+
+    /// Returns the live allocations of the driver's allocators.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, &Lifetime)> {
+        self.memory.live().filter(|(_, lifetime)| lifetime.began.op.what != MAPPED)
+    }
+
+    /// Returns the live blocks that lie in mapped pages rather than in allocations.
+    pub(crate) fn blocks_in_pages(&self) -> impl Iterator<Item = (u64, &Lifetime)> {
+        self.blocks.live().filter(|(start, _)| {
+            let part = self.memory.parts(*start..*start + 1).pop();
+            part.and_then(|(_, lifetime)| lifetime).is_none_or(|lifetime| lifetime.began.op.what == MAPPED)
+        })
+    }
+}
