@@ -32,7 +32,7 @@ pub use own_limit::{BudgetReading, OwnLimit};
 
 use bursar_core::{
     Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameRelease,
-    FrameSource, Holder, Layer, Record, Refused, RefusedFrame, Result, Stream,
+    FrameSource, Holder, Layer, Record, Refused, RefusedFrame, Result, Stream, forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -258,15 +258,8 @@ impl<R: Holder, P: ChargePolicy> fmt::Debug for GlobalDeviceBudgetResource<R, P>
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
+    forward_holder!(self.inner; context, bytes_outstanding, released_total);
+
     fn reap(&self) -> Result<Bytes> {
         let outcome = self.inner.reap();
         self.pay_back();
@@ -281,9 +274,7 @@ impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDeviceBudgetResource<R, P> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
@@ -296,10 +287,6 @@ impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDe
         let outcome = self.inner.deallocate(block, stream);
         self.pay_back();
         outcome
-    }
-
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }
 

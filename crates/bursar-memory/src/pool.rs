@@ -119,7 +119,7 @@ struct Settings {
     fixed: u64,
     /// The longest block that goes into a magazine, in units.
     longest_cached: u64,
-    /// The same length, in bytes.
+    /// That length in bytes.
     longest_cached_bytes: u64,
     /// The time that a request waits for frees that have not run before it fails.
     patience: Duration,

@@ -1,6 +1,6 @@
 //! The arithmetic of a budget with a limit of its own: one compare-and-swap a request, and nothing to release.
 //!
-//! What is used is the difference of two running totals: what the budget has granted, which it counts itself, and what the
+//! The bytes in use are the difference of two running totals: what the budget has granted, which it counts itself, and what the
 //! memory below has released, which only the memory below can know. Both are taken modulo 2⁶⁴. A grant is counted before the
 //! memory is asked for, so the difference never falls short of what is held. A third total counts the grants that the memory
 //! below has confirmed; what is granted and not confirmed is undecided, and may yet be rolled back.

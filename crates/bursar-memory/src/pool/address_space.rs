@@ -66,7 +66,7 @@ pub(super) struct AddressSpace {
     held: u64,
     /// The most that was in use when a pool of several streams grew.
     peak: u64,
-    /// Whether slack was refused, since when no more is asked for until something is given back.
+    /// Set where slack was refused: no more is asked for until something is given back.
     is_slack_refused: bool,
 }
 

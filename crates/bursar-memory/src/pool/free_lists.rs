@@ -279,7 +279,7 @@ impl FreeLists {
         }
     }
 
-    /// Where only one stream has anything free, lets it have what is common as its own: what it frees next then coalesces
+    /// Lets a stream have what is common as its own, if no other stream has anything free: what it frees next then coalesces
     /// with that, and any other stream that comes asks.
     #[cold]
     pub(super) fn claim_common(&mut self, slot: usize) {

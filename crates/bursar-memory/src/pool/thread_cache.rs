@@ -34,7 +34,8 @@ const THREADS: usize = 1024;
 pub(super) struct ThreadCache {
     granted: AtomicU64,
     released: AtomicU64,
-    /// Whether the thread with this index has registered for its end; threads come and go, and caches stay.
+    /// Set while the thread with this index is registered to give its cache back at its end; threads come and go, and caches
+    /// stay.
     registered: AtomicBool,
     magazines: Box<[OnceLock<Box<Magazine>>]>,
     /// No stream at this slot or after it has a magazine.
