@@ -10,11 +10,11 @@
 //! | [`Guard`] | [`GuardResource`] | finds writes outside blocks and after their end |
 //! | [`OnFailure`] | [`OnFailureResource`] | lets the program free memory before a request fails |
 //!
-//! [`Statistics`] and [`Logging`] are no layers: they subscribe to the event sink of a device and count and write down what
-//! happens.
+//! [`Statistics`] and [`Logging`] are no layers: they subscribe to the event sink of a device and count and write down
+//! what happens.
 //!
-//! Every implementation of a forwarding trait denies `clippy::missing_trait_methods`, because a defaulted method would silently
-//! bypass what lies below.
+//! Every implementation of a forwarding trait denies `clippy::missing_trait_methods`, because a defaulted method would
+//! silently bypass what lies below.
 #![deny(unsafe_code)]
 
 mod budget;

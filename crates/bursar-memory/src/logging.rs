@@ -28,14 +28,14 @@ use std::time::Duration;
 use target::Target;
 use writer::Writer;
 
-/// A log of what happens to the memory of the devices it observes: the observer that is given to a stack, and the handle of the
-/// log. Clones share it.
+/// A log of what happens to the memory of the devices it observes: the observer that is given to a stack, and the
+/// handle of the log. Clones share it.
 ///
 /// # What it promises
 /// - It changes no result. A log that cannot keep up, that fails or that blocks drops records and counts them
 ///   ([`dropped`](Self::dropped)); [`last_error`](Self::last_error) says what went wrong. A log that fails goes on
-///   trying, so one on a disk that was full for a while has a gap. If the allocation of a block was dropped and its free
-///   was not, readers see a free of something unknown.
+///   trying, so one on a disk that was full for a while has a gap. If the allocation of a block was dropped and its
+///   free was not, readers see a free of something unknown.
 /// - Recording takes no lock and allocates nothing. It costs a clock, a copy and a compare-and-swap.
 /// - Records of one address are in order, whichever threads made them: an allocation, its free, the next allocation.
 ///   Times are read before that order is made, so those of two threads can be out of order by as much as a thread was
@@ -131,8 +131,8 @@ impl Logging {
         self.log.queue.written()
     }
 
-    /// Returns how many records were lost: because too many were waiting already, because they could not be written, or because
-    /// the log had been closed.
+    /// Returns how many records were lost: because too many were waiting already, because they could not be written, or
+    /// because the log had been closed.
     pub fn dropped(&self) -> u64 {
         self.log.queue.dropped()
     }
@@ -142,13 +142,14 @@ impl Logging {
         self.log.queue.last_error()
     }
 
-    /// Waits until everything recorded so far is written or dropped; returns `false` where that takes longer than `patience`.
+    /// Waits until everything recorded so far is written or dropped; returns `false` where that takes longer than
+    /// `patience`.
     pub fn flush(&self, patience: Duration) -> bool {
         self.log.queue.flush(patience)
     }
 
-    /// Writes what is waiting and ends the log, for every handle; what is recorded later is dropped. Closing a closed log
-    /// returns the same summary again.
+    /// Writes what is waiting and ends the log, for every handle; what is recorded later is dropped. Closing a closed
+    /// log returns the same summary again.
     ///
     /// # Errors
     /// [`TimedOut`](ErrorKind::TimedOut) where the writer is not done within `patience`. It is left to itself, and ends

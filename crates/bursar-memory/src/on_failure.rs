@@ -51,12 +51,12 @@ pub enum FailureAction {
 
 type Callback = dyn Fn(&Failure<'_>) -> FailureAction + Send + Sync;
 
-/// A layer that calls the program when a request finds no memory, so that it can free some and have the request tried again,
-/// a bounded number of times.
+/// A layer that calls the program when a request finds no memory, so that it can free some and have the request tried
+/// again, a bounded number of times.
 ///
-/// The callback runs on the thread of the request, with no lock held. It may free and allocate through any stack, this one
-/// too; a request of its own that fails does not call it again. It is called for want of memory alone, never for another error.
-/// If it panics, the request ends there and nothing else has changed.
+/// The callback runs on the thread of the request, with no lock held. It may free and allocate through any stack, this
+/// one too; a request of its own that fails does not call it again. It is called for want of memory alone, never for
+/// another error. If it panics, the request ends there and nothing else has changed.
 ///
 /// Memory that it frees in stream order is free when the stream has passed that point: it waits for that, with
 /// `failure.memory.reap_blocking`, where the memory below does not. Put it above whatever refuses:

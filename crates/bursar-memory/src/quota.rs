@@ -1,7 +1,8 @@
 //! Limits for tenants that share one pool.
 //!
-//! Tenants are limited by granted bytes, and one shared counter would be the cache line that all threads meet on. So each
-//! thread pays from a small credit of its own, and before anyone is refused every credit is called in; see [`credit`].
+//! Tenants are limited by granted bytes, and one shared counter would be the cache line that all threads meet on. So
+//! each thread pays from a small credit of its own, and before anyone is refused every credit is called in; see
+//! [`credit`].
 
 mod credit;
 
@@ -17,8 +18,8 @@ use std::sync::Arc;
 /// that reads and changes the limit.
 ///
 /// It counts granted bytes, exactly, and threads do not meet on it: each pays from a small credit of its own, which is
-/// called in before anyone is refused. Several layers made from one quota share it. A tenant frees its blocks through its
-/// own layer.
+/// called in before anyone is refused. Several layers made from one quota share it. A tenant frees its blocks through
+/// its own layer.
 ///
 /// ```
 /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Layer, Stack, leaf, tag};

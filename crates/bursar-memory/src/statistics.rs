@@ -1,9 +1,9 @@
 //! Counts of what happens to a device's memory.
 //!
-//! The counting itself is the core's [`Tally`], which a stack counts into directly: no record is made for an observer that only
-//! counts. **A thread claims exactly what its slack does not cover.** It keeps what it frees, up to 1 MiB, as slack and allocates
-//! from it first; only the rest touches the shared total. In a steady state of small blocks no shared line is written, a large one
-//! writes two, and a program with one thread gets an exact peak.
+//! The counting itself is the core's [`Tally`], which a stack counts into directly: no record is made for an observer
+//! that only counts. **A thread claims exactly what its slack does not cover.** It keeps what it frees, up to 1 MiB, as
+//! slack and allocates from it first; only the rest touches the shared total. In a steady state of small blocks no
+//! shared line is written, a large one writes two, and a program with one thread gets an exact peak.
 
 mod scope;
 
@@ -15,8 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts of blocks and bytes, whole and by tag: the observer that is given to a stack, and the handle that reads the counts.
-/// Clones share them.
+/// Counts of blocks and bytes, whole and by tag: the observer that is given to a stack, and the handle that reads the
+/// counts. Clones share them.
 ///
 /// Each thread counts in memory of its own, so threads do not meet on the way.
 ///

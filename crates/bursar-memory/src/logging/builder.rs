@@ -43,7 +43,8 @@ impl LoggingBuilder {
     /// The most records that may wait: all room for them is taken when the log is opened.
     pub const MAX_CAPACITY: usize = 1 << 24;
 
-    /// Sets the form of the log, whatever the file is called. A writer without a name gets JSON lines unless this is set.
+    /// Sets the form of the log, whatever the file is called. A writer without a name gets JSON lines unless this is
+    /// set.
     pub fn format(mut self, format: LogFormat) -> Self {
         self.format = Some(format);
         self
@@ -55,8 +56,8 @@ impl LoggingBuilder {
         self
     }
 
-    /// Sets how many records may wait to be written, from one to [`MAX_CAPACITY`](Self::MAX_CAPACITY). What does not fit is
-    /// dropped and counted.
+    /// Sets how many records may wait to be written, from one to [`MAX_CAPACITY`](Self::MAX_CAPACITY). What does not
+    /// fit is dropped and counted.
     pub fn capacity(mut self, records: usize) -> Self {
         self.capacity = records;
         self
@@ -87,8 +88,8 @@ impl LoggingBuilder {
     }
 
     /// Begins a log in anything that can be written to. It is written to and flushed by the log's own thread, and
-    /// dropped there when the log is closed; it may block, fail and panic. One that fails in the middle of a batch is not
-    /// written to again, since what follows could not be told from the rest of that batch.
+    /// dropped there when the log is closed; it may block, fail and panic. One that fails in the middle of a batch is
+    /// not written to again, since what follows could not be told from the rest of that batch.
     pub fn to_writer(self, writer: impl Write + Send + 'static) -> io::Result<Logging> {
         self.check()?;
         if self.rotate_at.is_some() {

@@ -11,8 +11,8 @@ use std::path::Path;
 /// The form of a log.
 ///
 /// # CSV
-/// Allocations, frees and failed allocations, the way RMM logs them: its six columns first and in its order, so that its
-/// own tools read them, then ours.
+/// Allocations, frees and failed allocations, the way RMM logs them: its six columns first and in its order, so that
+/// its own tools read them, then ours.
 ///
 /// ```text
 /// Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation
@@ -35,7 +35,7 @@ use std::path::Path;
 /// {"time":"2026-11-15T03:10:00.000001Z","thread":1,"action":"allocate","pointer":"0x7f0000000000","bytes":512,"asked":500,"stream":0,"device":0,"tag":"weights","query":0,"generation":65537,"result":"ok"}
 /// ```
 ///
-/// `action` is what [`Action`](bursar_core::Action) shows as, `bytes` what was granted, `stream` null where none was
+/// `action` is what [`Action`] shows as, `bytes` what was granted, `stream` null where none was
 /// named, `query` the [`QueryId`](bursar_core::QueryId) of the thread, and `result` either `ok` or what went wrong.
 ///
 /// In both, tags and results are cut at 256 bytes, between characters.
@@ -57,7 +57,8 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// Returns the form that the name of a file stands for: `.csv`, or `.jsonl` and `.json`, each with or without `.gz` after it.
+    /// Returns the form that the name of a file stands for: `.csv`, or `.jsonl` and `.json`, each with or without `.gz`
+    /// after it.
     pub fn of(path: &Path) -> Option<Self> {
         match FileName::of(path)?.extension?.to_str()? {
             "csv" => Some(Self::Csv),

@@ -16,8 +16,8 @@ const ASLEEP: u8 = 1;
 /// The writer has exited: whoever pushes a record takes it out again.
 const EXITED: u8 = 2;
 
-/// The longest that the writer sleeps without being woken. Wake-ups are not lost unless the processor reorders an unsynchronised
-/// store and load, and then this is how late the writer is.
+/// The longest that the writer sleeps without being woken. Wake-ups are not lost unless the processor reorders an
+/// unsynchronised store and load, and then this is how late the writer is.
 const SLEEP: Duration = Duration::from_millis(100);
 
 /// A bounded queue of records, one for all threads, so that it is in the order in which records were pushed:
@@ -123,7 +123,8 @@ impl Queue {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until everything pushed so far is written or dropped; returns `false` where that takes longer than `patience`.
+    /// Waits until everything pushed so far is written or dropped; returns `false` where that takes longer than
+    /// `patience`.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let mut requests = self.lock();
         requests.flushes_requested += 1;
@@ -131,8 +132,8 @@ impl Queue {
         self.wait(requests, patience, |requests| requests.exited || requests.flushes_done >= mine)
     }
 
-    /// Has the writer exit once everything pushed so far is written or dropped, and waits until it has; returns `false` where
-    /// that takes longer than `patience`.
+    /// Has the writer exit once everything pushed so far is written or dropped, and waits until it has; returns `false`
+    /// where that takes longer than `patience`.
     pub(super) fn close(&self, patience: Duration) -> bool {
         let mut requests = self.lock();
         requests.close = true;

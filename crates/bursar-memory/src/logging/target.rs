@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 /// A batch is there whole or not at all. What was written of a batch before a failure is taken back from a file;
 /// where that cannot be done, nothing is written again, so that everything up to there can be read.
 ///
-/// Compressed, each batch is a gzip member of its own. Members after each other are a gzip file, and one that is cut off
-/// between two of them (by a crash, by a full disk) is whole.
+/// Compressed, each batch is a gzip member of its own. Members after each other are a gzip file, and one that is cut
+/// off between two of them (by a crash, by a full disk) is whole.
 #[derive(Debug)]
 pub(super) struct Target {
     output: Output,
@@ -40,7 +40,8 @@ impl fmt::Debug for Output {
 }
 
 impl Target {
-    /// Opens a file, which is emptied. Where the log may be continued in other files, those an earlier log left are removed.
+    /// Opens a file, which is emptied. Where the log may be continued in other files, those an earlier log left are
+    /// removed.
     pub(super) fn file(path: &Path, compressed: bool, continued: bool) -> io::Result<Self> {
         let file = Some(File::create(path)?);
         if continued {

@@ -39,8 +39,8 @@ pub(super) fn hexadecimal(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Appends a text as a field of a CSV line, in quotes where it would be read as something else without them, as RFC 4180 has
-/// it. An empty one is in quotes too, since an empty field is that of an allocation nobody named.
+/// Appends a text as a field of a CSV line, in quotes where it would be read as something else without them, as RFC
+/// 4180 has it. An empty one is in quotes too, since an empty field is that of an allocation nobody named.
 pub(super) fn csv_field(out: &mut Vec<u8>, text: &str) {
     if !text.is_empty() && !text.contains([',', '"', '\n', '\r']) && text.trim() == text {
         out.extend_from_slice(text.as_bytes());

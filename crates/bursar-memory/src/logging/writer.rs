@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// The bytes of text that are written at a time.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// The time that the writer leaves a queue alone which it found nearly empty: long enough to find many records at a time,
-/// short enough that it does not fill up.
+/// The time that the writer leaves a queue alone which it found nearly empty: long enough to find many records at a
+/// time, short enough that it does not fill up.
 const POLL: Duration = Duration::from_millis(1);
 
 /// The longest that a record waits in a batch for others, where records keep coming or are compressed.
@@ -85,8 +85,8 @@ impl Writer {
         found
     }
 
-    /// Moves the line that starts at `start` of the batch to the next file where it does not fit into the current one. A file
-    /// has one record at least.
+    /// Moves the line that starts at `start` of the batch to the next file where it does not fit into the current one.
+    /// A file has one record at least.
     fn keep_within_file(&mut self, start: usize) {
         let full = self.rotate_at.is_some_and(|limit| self.file_bytes + self.batch.len() as u64 > limit);
         if full && (self.file_bytes > 0 || self.records > 0) {
@@ -124,8 +124,8 @@ impl Writer {
         }
     }
 
-    /// Leaves the queue alone for a while. Lines that can be read at once are written as soon as no more come; compressed
-    /// ones wait for others, since each batch is compressed by itself.
+    /// Leaves the queue alone for a while. Lines that can be read at once are written as soon as no more come;
+    /// compressed ones wait for others, since each batch is compressed by itself.
     fn rest(&mut self, idle: bool) {
         let ripe = self.since.elapsed() >= BATCH_WAIT || idle && !self.target.is_compressed();
         if self.records > 0 && ripe {

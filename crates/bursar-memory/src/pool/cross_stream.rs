@@ -1,9 +1,9 @@
-//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits for whom.
+//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits
+//! for whom.
 //!
-//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no other stream
-//! from being asked.
+//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no
+//! other stream from being asked.
 
-use super::allocate::Request;
 use super::driver_calls;
 use super::free_lists::{Question, UnorderedFree};
 use super::lane::Mark;
@@ -61,8 +61,8 @@ impl PoolState {
         }
     }
 
-    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A stream that
-    /// cannot be asked does not keep the others from being asked.
+    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A
+    /// stream that cannot be asked does not keep the others from being asked.
     pub(super) fn ask_all(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let has_unordered = !self.lists().unordered.is_empty();
         if has_unordered {
@@ -106,8 +106,8 @@ impl PoolState {
         Ok(())
     }
 
-    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams can
-    /// be asked.
+    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams
+    /// can be asked.
     pub(super) fn wait_for_pending(&self, context: &DeviceContext, patience: Duration) -> Result<()> {
         let start = Instant::now();
         self.drain(None, None);
@@ -158,11 +158,11 @@ impl<F: FrameSource> PagePoolResource<F> {
             .map_err(|error| self.context.failed(error))
     }
 
-    /// Has the stream of a request come after everything that was freed on another.
-    pub(super) fn wait_for_lane(&self, lane: usize, request: Request) -> Result<(), DriverError> {
+    /// Has the stream at a slot come after everything that was freed on another.
+    pub(super) fn wait_for_lane(&self, lane: usize, slot: usize) -> Result<(), DriverError> {
         let (context, state) = (&self.context, &self.state);
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
-        let Some(waiting) = context.hold_slot(request.slot) else { return Ok(()) };
+        let Some(waiting) = context.hold_slot(slot) else { return Ok(()) };
         let question = state.lists().question(lane);
         let spare = question.event.map(|mark| mark.event);
         let recorded = driver_calls::record_event(context, held.raw());
@@ -170,7 +170,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         let (mut lists, before) = (state.lists(), question.before);
         let unneeded = match waited {
             Ok(event) => {
-                lists.enter_wait(request.slot, &question, before);
+                lists.enter_wait(slot, &question, before);
                 [spare, lists.keep_event(&question, Mark { event, before })]
             }
             Err(_) => [recorded.ok(), question.event.and_then(|mark| lists.keep_event(&question, mark))],

@@ -5,10 +5,11 @@ use bursar_core::RawEvent;
 
 /// The free runs of one stream.
 ///
-/// A free is stamped with the lane's time, which moves on with each question that is put to the driver about the stream: a run
-/// stamped `t` is common once an event that ended `t`, or a later one, has been passed; until then it is free for its own stream
-/// only, and for streams that wait for such an event. So a free costs no event, and one event tells about everything freed before
-/// it. A stream that is idle is asked directly, and one that is not is given an event to be asked about later.
+/// A free is stamped with the lane's time, which moves on with each question that is put to the driver about the
+/// stream: a run stamped `t` is common once an event that ended `t`, or a later one, has been passed; until then it is
+/// free for its own stream only, and for streams that wait for such an event. So a free costs no event, and one event
+/// tells about everything freed before it. A stream that is idle is asked directly, and one that is not is given an
+/// event to be asked about later.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) runs: Runs,
