@@ -69,7 +69,7 @@ pub use layer::{PagePool, PoolReading};
 use address_space::AddressSpace;
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
-    MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
+    MIN_ALIGN, Member, MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use free_lists::{FreeLists, StreamEnd};
 use magazine::Extent;
@@ -241,8 +241,8 @@ impl<F: FrameSource> Member for PagePoolResource<F> {
     }
 
     /// Returns nothing: the pool's state is a member too, and reports for both.
-    fn standing(&self) -> Standing {
-        Standing::default()
+    fn usage(&self) -> MemoryUsage {
+        MemoryUsage::default()
     }
 
     /// Does nothing: the pool's state is told.
@@ -314,11 +314,11 @@ impl Member for PoolState {
         Bytes::ZERO
     }
 
-    fn standing(&self) -> Standing {
+    fn usage(&self) -> MemoryUsage {
         let lists = self.lists();
         let in_caches = self.caches.units();
         let bytes = |units: u64| Bytes(units * UNIT);
-        Standing {
+        MemoryUsage {
             held: bytes(lists.space.held()),
             cached: bytes(lists.free_units() + in_caches),
             pending: bytes(lists.pending_units() + in_caches),
@@ -335,14 +335,14 @@ impl Member for PoolState {
             // It was waited for.
             (None, Err(_)) => StreamEnd::Complete,
         };
-        let event = self.lists().end_lane(stream.slot(), end);
-        event.into_iter().for_each(|event| driver_calls::return_event(&context, event));
+        let events = self.lists().end_lane(stream.slot(), end);
+        events.into_iter().for_each(|mut events| events.forget(&context));
     }
 }
 
 impl fmt::Debug for PoolState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Standing { held, cached, .. } = self.standing();
+        let MemoryUsage { held, cached, .. } = self.usage();
         f.debug_struct("PoolState").field("held", &held).field("cached", &cached).finish_non_exhaustive()
     }
 }

@@ -6,8 +6,8 @@ use super::live_blocks::LiveBlock;
 use super::quarantine::FreedBlock;
 use super::watcher::{PaddedSize, Watcher};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Fenced, Holder, Refused, Result, Stream, forward_holder,
-    forward_memory_resource,
+    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, FencedBlock, Holder, Refused, Result, Stream,
+    forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -101,7 +101,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
         watcher.findings.report(self.context())?;
         let whole = watcher.allocate(size, align, stream, tag)?;
         let whole = watcher.fill_fresh(whole, size, stream)?;
-        let (fenced, block) = Fenced::cut(whole, size.front, bytes, watcher.owner);
+        let (fenced, block) = FencedBlock::cut(whole, size.front, bytes, watcher.owner);
         watcher.live.put(LiveBlock::new(fenced));
         Ok(block)
     }

@@ -5,8 +5,7 @@
 //! other stream from being asked.
 
 use super::driver_calls;
-use super::free_lists::{Question, UnorderedFree};
-use super::lane::Mark;
+use super::free_lists::UnorderedFree;
 use super::runs::UNIT;
 use super::{PagePoolResource, PoolState};
 use bursar_core::{Action, Bytes, DeviceContext, DriverError, FrameSource, Record, Result};
@@ -16,49 +15,22 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_micros(50);
 
 impl PoolState {
-    /// Asks how far a stream has come with what was freed on it. One that is idle has passed everything; one that is
-    /// not is asked about an event that was recorded earlier, and is given one to be asked about later.
+    /// Asks how far a stream has come with what was freed on it, and lets everyone have what it has passed. One that is
+    /// busy is given an event to be asked about later, if it has none.
     pub(super) fn ask(&self, context: &DeviceContext, lane: usize) -> Result<(), DriverError> {
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
         let mut question = self.lists().question(lane);
-        let idle = driver_calls::is_idle(context, held.raw());
-        let mut unneeded = None;
-        let outcome = match (idle, question.event.take()) {
-            (Ok(true), mark) => {
-                self.enter_passed(context, &question, question.before);
-                unneeded = mark.map(|mark| mark.event);
-                Ok(())
-            }
-            (Ok(false), Some(mark)) => match driver_calls::query_event(context, mark.event) {
-                Ok(progress) if progress.is_complete() => {
-                    self.enter_passed(context, &question, mark.before);
-                    unneeded = Some(mark.event);
-                    Ok(())
-                }
-                other => {
-                    unneeded = self.lists().keep_event(&question, mark);
-                    other.map(drop)
-                }
-            },
-            (Ok(false), None) => driver_calls::record_event(context, held.raw()).map(|event| {
-                unneeded = self.lists().keep_event(&question, Mark { event, before: question.before });
-            }),
-            (Err(error), mark) => {
-                unneeded = mark.and_then(|mark| self.lists().keep_event(&question, mark));
-                Err(error)
-            }
-        };
-        unneeded.into_iter().for_each(|event| driver_calls::return_event(context, event));
-        outcome
-    }
-
-    /// Enters that a stream has passed everything stamped before a time, and tells the sink.
-    fn enter_passed(&self, context: &DeviceContext, question: &Question, before: u64) {
-        let found = self.lists().passed(question, before);
+        let mut passed = question.progress.ask(context, Some(&held), question.before);
+        if matches!(passed, Ok(None)) && !question.progress.is_marked() {
+            passed = question.progress.mark(context, &held, question.before).map(|()| None);
+        }
+        let (found, mut unneeded) = self.lists().end_question(question, passed.ok().flatten());
+        unneeded.forget(context);
         if found > 0 {
             let granted = Bytes(found * UNIT);
             context.sink().emit(&Record { granted, ..Record::new(Action::Reap, context.device()) });
         }
+        passed.map(drop)
     }
 
     /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A
@@ -163,20 +135,15 @@ impl<F: FrameSource> PagePoolResource<F> {
         let (context, state) = (&self.context, &self.state);
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
         let Some(waiting) = context.hold_slot(slot) else { return Ok(()) };
-        let question = state.lists().question(lane);
-        let spare = question.event.map(|mark| mark.event);
-        let recorded = driver_calls::record_event(context, held.raw());
-        let waited = recorded.and_then(|event| driver_calls::wait_event(context, waiting.raw(), event).map(|()| event));
-        let (mut lists, before) = (state.lists(), question.before);
-        let unneeded = match waited {
-            Ok(event) => {
-                lists.enter_wait(slot, &question, before);
-                [spare, lists.keep_event(&question, Mark { event, before })]
-            }
-            Err(_) => [recorded.ok(), question.event.and_then(|mark| lists.keep_event(&question, mark))],
-        };
+        let mut question = state.lists().question(lane);
+        let waited = question.progress.have_wait(context, &held, &waiting, question.before);
+        let mut lists = state.lists();
+        if waited.is_ok() {
+            lists.enter_wait(slot, &question);
+        }
+        let (_, mut unneeded) = lists.end_question(question, None);
         drop(lists);
-        unneeded.into_iter().flatten().for_each(|event| driver_calls::return_event(context, event));
-        waited.map(drop)
+        unneeded.forget(context);
+        waited
     }
 }

@@ -8,7 +8,7 @@
 use super::runs::UNIT;
 use bursar_core::{
     AllocTag, BlockParts, DeviceBlock, DeviceContext, DevicePtr, DriverError, Frame, FrameKind, Note, OwnerId,
-    Progress, RawEvent, RawStream, Stream,
+    RawStream, Stream,
 };
 
 fn ptr(at: u64) -> DevicePtr {
@@ -75,39 +75,6 @@ fn send_free_note(context: &DeviceContext, block: &DeviceBlock, stream: Stream) 
 pub(super) fn note_free_on(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
     // SAFETY: the range was a block of the pool, which took it back.
     unsafe { context.note(Note::Freed { ptr, stream: raw }) };
-}
-
-/// Records an event on a stream that is held, and returns it.
-pub(super) fn record_event(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, DriverError> {
-    let event = context.take_event()?;
-    // SAFETY: the event is spare and the stream held, both of this device.
-    unsafe { context.driver().event_record(context.device(), event, raw) }
-        .inspect_err(|_| return_event(context, event))?;
-    Ok(event)
-}
-
-/// Returns whether a stream that is held has run everything it was given.
-pub(super) fn is_idle(context: &DeviceContext, raw: RawStream) -> Result<bool, DriverError> {
-    // SAFETY: the stream is held.
-    unsafe { context.driver().stream_query(context.device(), raw) }.map(Progress::is_complete)
-}
-
-/// Returns whether an event has been passed; the caller took it from this context and has not returned it.
-pub(super) fn query_event(context: &DeviceContext, event: RawEvent) -> Result<Progress, DriverError> {
-    // SAFETY: the event was taken from this context and not returned.
-    unsafe { context.driver().event_query(context.device(), event) }
-}
-
-/// Has a stream that is held wait for an event, which was taken from this context and not returned.
-pub(super) fn wait_event(context: &DeviceContext, raw: RawStream, event: RawEvent) -> Result<(), DriverError> {
-    // SAFETY: the stream is held and the event taken and not returned, both of this device.
-    unsafe { context.driver().stream_wait(context.device(), raw, event) }
-}
-
-/// Returns an event to the context it was taken from.
-pub(super) fn return_event(context: &DeviceContext, event: RawEvent) {
-    // SAFETY: it was taken from this context, and whoever has it returns it once.
-    unsafe { context.give_event(event) };
 }
 
 /// Waits for a stream that is held.

@@ -8,7 +8,7 @@ use super::free_lists::UnorderedFree;
 use super::magazine::{Extent, Magazine};
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
-use bursar_core::{DeviceBlock, Error, FrameSource, Held, Refused, Result, Stream};
+use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream, StreamHold};
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of one of those
@@ -112,7 +112,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     /// Checks a free, orders it after the block's own stream and holds the stream it is on.
-    fn order_and_hold(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
+    fn order_and_hold(&self, block: &DeviceBlock, stream: Stream) -> Result<StreamHold<'_>> {
         let context = &self.context;
         if !self.is_own(block) {
             return Err(self.foreign(block));

@@ -5,9 +5,9 @@
 //! it is back (`in_flight`).
 
 use super::address_space::AddressSpace;
-use super::lane::{Lane, Mark};
+use super::lane::Lane;
 use super::runs::{Run, RunPosition, Runs, UNIT};
-use bursar_core::{DevicePtr, RawEvent, Stream};
+use bursar_core::{DevicePtr, Stream, StreamProgress};
 
 /// The free lists of a pool, which are behind its one lock; addresses and lengths are in units.
 #[derive(Debug)]
@@ -72,8 +72,8 @@ pub(super) enum StreamEnd {
 pub(super) struct Question {
     pub(super) slot: usize,
     life: u64,
-    /// An event that was recorded earlier, taken out while it is asked about.
-    pub(super) event: Option<Mark>,
+    /// With the event that was recorded earlier, taken out while it is asked about.
+    pub(super) progress: StreamProgress,
     /// The time before which the stream has passed everything once it has passed all it was given until now.
     pub(super) before: u64,
 }
@@ -254,34 +254,29 @@ impl FreeLists {
     pub(super) fn question(&mut self, slot: usize) -> Question {
         let lane = self.lane(slot);
         let unasked = std::mem::take(&mut lane.unasked);
-        let question = Question { slot, life: lane.life, event: lane.event.take(), before: lane.tick() };
+        let question = Question { slot, life: lane.life, progress: lane.progress.take(), before: lane.tick() };
         self.unasked -= unasked;
         question
     }
 
-    /// Enters that a stream has passed everything stamped before a time, which is common from now on; returns how much.
-    pub(super) fn passed(&mut self, question: &Question, before: u64) -> u64 {
+    /// Ends a question whose answer is that the stream has passed everything stamped before a time, if any. Returns the
+    /// units that are common from now on, and the events that are not needed any more: of those recorded by several
+    /// threads the last covers the most, and those of a stream that has ended cover nothing.
+    pub(super) fn end_question(&mut self, question: Question, passed: Option<u64>) -> (u64, StreamProgress) {
         let Self { lanes, common, .. } = self;
         match lanes[question.slot].as_mut() {
-            Some(lane) if lane.life == question.life => lane.pass(before, common),
-            _ => 0,
+            Some(lane) if lane.life == question.life => {
+                lane.progress.put_back(question.progress);
+                (passed.map_or(0, |before| lane.pass(before, common)), lane.progress.take_all_but_last())
+            }
+            _ => (0, question.progress),
         }
     }
 
-    /// Keeps the event of a lane that has not been passed; returns one that is not needed any more.
-    pub(super) fn keep_event(&mut self, question: &Question, mark: Mark) -> Option<RawEvent> {
-        let lane = self.lane(question.slot);
-        match lane.event {
-            _ if lane.life != question.life => Some(mark.event),
-            Some(other) if other.before >= mark.before => Some(mark.event),
-            _ => lane.event.replace(mark).map(|older| older.event),
-        }
-    }
-
-    /// Enters that a stream waits for everything another stamped before a time.
-    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question, before: u64) {
+    /// Enters that a stream waits for everything that the stream of a question was given before.
+    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question) {
         if self.lane(question.slot).life == question.life {
-            self.lane(slot).set_ordered(question.slot, before);
+            self.lane(slot).set_ordered(question.slot, question.before);
         }
     }
 
@@ -304,8 +299,8 @@ impl FreeLists {
         }
     }
 
-    /// Ends a lane with its stream. Returns an event that is not needed any more.
-    pub(super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<RawEvent> {
+    /// Ends a lane with its stream. Returns its events, which are not needed any more.
+    pub(super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<StreamProgress> {
         self.lanes.iter_mut().flatten().for_each(|lane| lane.forget(slot));
         let lane = self.lanes.get_mut(slot)?.as_mut()?;
         let fresh = Lane::following(lane);
@@ -320,6 +315,6 @@ impl FreeLists {
                 }
             }
         }
-        ended.event.map(|mark| mark.event)
+        Some(ended.progress)
     }
 }

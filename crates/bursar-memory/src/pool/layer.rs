@@ -5,7 +5,9 @@ use super::magazine::LONGEST;
 use super::runs::UNIT;
 use super::thread_cache::PoolNumber;
 use super::{PagePoolResource, PoolState, Settings};
-use bursar_core::{Bytes, DeviceId, Error, FrameSource, Holder, Layer, MAX_ALIGN, Member, OwnerId, Result, Standing};
+use bursar_core::{
+    Bytes, DeviceId, Error, FrameSource, Holder, Layer, MAX_ALIGN, Member, MemoryUsage, OwnerId, Result,
+};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -148,7 +150,7 @@ trait BuiltPool: fmt::Debug + Send + Sync {
 impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
     fn read(&self) -> PoolReading {
         let (device, live) = (self.context.device(), self.bytes_outstanding());
-        let Standing { held, cached, pending, largest_free_run } = self.state.standing();
+        let MemoryUsage { held, cached, pending, largest_free_run } = self.state.usage();
         PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
 

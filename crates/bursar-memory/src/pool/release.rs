@@ -10,8 +10,8 @@ use super::growth_plan::{FrameMove, StuckFrames, units};
 use super::runs::UNIT;
 use super::{PagePoolResource, PoolState, driver_calls};
 use bursar_core::{
-    Action, Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, RawEvent,
-    RefusedFrame, Remains, Result,
+    Action, Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, RefusedFrame,
+    Remains, Result, StreamProgress,
 };
 use std::fmt;
 use std::ops::Range;
@@ -118,9 +118,9 @@ impl FreeLists {
         self.pending_units() > 0 || self.space.unmapped() > 0 || !self.space.whole_frames(&self.common).is_empty()
     }
 
-    /// Takes every lane's event, at the pool's end.
-    fn take_events(&mut self) -> Vec<RawEvent> {
-        self.open_lanes().filter_map(|lane| lane.event.take()).map(|mark| mark.event).collect()
+    /// Takes every lane's events, at the pool's end.
+    fn take_events(&mut self) -> Vec<StreamProgress> {
+        self.open_lanes().map(|lane| lane.progress.take()).collect()
     }
 }
 
@@ -153,7 +153,7 @@ impl PoolRemains {
             let mut lists = self.state.lists();
             (lists.take_events(), lists.space.held() == 0)
         };
-        events.into_iter().for_each(|event| driver_calls::return_event(context, event));
+        events.into_iter().for_each(|mut events| events.forget(context));
         let Range { start, end } = self.addresses;
         if is_empty && start < end {
             match driver_calls::release_addresses(context, start, end - start) {
