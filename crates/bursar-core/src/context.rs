@@ -15,7 +15,7 @@
 //! | `remains.rs` | what a dropped holder could not give back |
 //! | `explain.rs` | the explanation of a refusal |
 //! | `fault.rs` | the failure that the next fallible call reports |
-//! | `here.rs` | the place in the program that a call was made from |
+//! | `call_site.rs` | the place in the program that a call was made from |
 //!
 //! # Invariants
 //! **No lock is held across a driver call** once a device is open. State is read or taken out under a lock, the driver is
@@ -35,11 +35,11 @@
 #![allow(unsafe_code)]
 
 mod adoption;
+mod call_site;
 mod copies;
 mod ended;
 mod explain;
 mod fault;
-mod here;
 mod members;
 mod order;
 mod progress;
@@ -47,8 +47,8 @@ mod remains;
 mod streams;
 
 pub use adoption::AdoptedStream;
+pub use call_site::CallSite;
 pub use fault::Fault;
-pub use here::Here;
 pub use members::Member;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
@@ -60,7 +60,7 @@ use crate::{
     RawStream, Result, Status, Stream,
 };
 use ended::Unordered;
-use remains::LeftBehind;
+use remains::RemainsList;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -95,7 +95,7 @@ pub struct DeviceContext {
     members: Mutex<Vec<Weak<dyn Member>>>,
     heir: OnceLock<Stream>,
     unordered: Unordered,
-    left: LeftBehind,
+    left: RemainsList,
 }
 
 impl DeviceContext {
@@ -127,7 +127,7 @@ impl DeviceContext {
             members: Mutex::default(),
             heir: OnceLock::new(),
             unordered: Unordered::default(),
-            left: LeftBehind::default(),
+            left: RemainsList::default(),
         }))
     }
 

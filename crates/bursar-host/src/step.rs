@@ -1,37 +1,38 @@
-//! The steps of a request, in their order.
+//! The steps of a request, and their outcomes.
 
+use crate::Errno;
 use std::fmt;
 
-/// A step of a request. Between each two it is asked whether anybody still wants the memory.
+/// A step of a request. The request can be given up between any two.
 ///
 /// ```
-/// use bursar_host::Step;
+/// use bursar_host::PinStep;
 ///
-/// assert!(Step::Charge < Step::Register);
-/// assert_eq!(Step::Reserve.to_string(), "reserving");
+/// assert!(PinStep::Charge < PinStep::Register);
+/// assert_eq!(PinStep::Reserve.to_string(), "reserving");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Step {
-    /// Asks whether there is memory, and charges the account.
+pub enum PinStep {
+    /// Checks the limits on memory, and charges the account.
     Charge,
     /// Reserves addresses.
     Reserve,
-    /// Names the node.
+    /// Binds the addresses to the node.
     Bind,
     /// Asks for huge pages.
     Advise,
     /// Puts memory behind the addresses.
     Touch,
-    /// Has the driver pin it.
+    /// Lets the driver pin the memory.
     Register,
     /// Asks the kernel where the pages are.
     Verify,
-    /// Hands it over.
+    /// Delivers the memory to the caller.
     Deliver,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for PinStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Charge => "charging",
@@ -43,5 +44,55 @@ impl fmt::Display for Step {
             Self::Verify => "verifying",
             Self::Deliver => "delivering",
         })
+    }
+}
+
+/// The outcome of an optional step.
+///
+/// ```
+/// use bursar_host::{Errno, StepOutcome};
+///
+/// assert!(StepOutcome::Done.is_done());
+/// assert!(StepOutcome::Refused(Errno(libc::EPERM)).to_string().starts_with("refused"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StepOutcome {
+    /// It was done, and has the intended effect.
+    Done,
+    /// It was not requested.
+    NotAsked,
+    /// The machine lacks the means: there is no such node, or no usable CPU on it.
+    Absent,
+    /// The kernel refused it.
+    Refused(Errno),
+}
+
+impl StepOutcome {
+    /// Returns whether it was done.
+    pub const fn is_done(self) -> bool {
+        matches!(self, Self::Done)
+    }
+
+    /// Returns whether it was requested and not done.
+    pub const fn has_failed(self) -> bool {
+        matches!(self, Self::Absent | Self::Refused(_))
+    }
+}
+
+impl From<Result<(), Errno>> for StepOutcome {
+    fn from(result: Result<(), Errno>) -> Self {
+        result.map_or_else(Self::Refused, |()| Self::Done)
+    }
+}
+
+impl fmt::Display for StepOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("done"),
+            Self::NotAsked => f.write_str("not asked for"),
+            Self::Absent => f.write_str("not to be had here"),
+            Self::Refused(errno) => write!(f, "refused: {errno}"),
+        }
     }
 }

@@ -4,7 +4,7 @@ use bursar_core::{
     Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, NumaNode, Stack, TrackedBlock, leaf, tag,
 };
 use bursar_cuda::Cuda;
-use bursar_host::{Machine, NumaWorkerPool, Outcome, PinnedKind, PinnedOptions, PinnedPool, System, pages_on_node};
+use bursar_host::{Machine, NumaWorkerPool, PinnedKind, PinnedOptions, PinnedPool, StepOutcome, System, pages_on_node};
 use bursar_sim::Sim;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn main() {
         });
         trials.push(trial.with_ignored_flag(is_absent));
     }
-    // A kernel without NUMA, or a container that may not ask, cannot say where pages are.
+    // A kernel without NUMA, or a container without permission, does not report where pages are.
     let can_say = pages_on_node(&Machine::default(), &[1; 64], NumaNode::UNKNOWN).is_ok();
     let verified = Trial::test("n4_this_machines_node_is_where_its_pages_are", || Ok(on_this_node()?));
     trials.push(verified.with_ignored_flag(!can_say));
@@ -122,7 +122,7 @@ fn on_this_node() -> Result<(), String> {
     let options = PinnedOptions::default().node(NumaNode::new(node));
     let buffer = workers.pin_with(&context, 6 << 20, &options).wait().map_err(|error| error.to_string())?;
     let placement = buffer.placement();
-    assert_eq!((placement.worker_pinned, placement.bound), (Outcome::Done, Outcome::Done), "{placement}");
+    assert_eq!((placement.worker_pinned, placement.bound), (StepOutcome::Done, StepOutcome::Done), "{placement}");
     assert!(placement.is_verified() && placement.pages_asked == 1536, "{placement}");
     let _: &dyn System = &Machine::default();
     Ok(())

@@ -1,10 +1,11 @@
-//! N3: what cannot be met is refused, typed, and says why; and nothing is lost by it.
+//! N3: a request that cannot be met is refused with a typed reason, and leaks nothing.
 
 mod rig;
 
 use bursar_core::{Bytes, DeviceId, DriverError, Error, Status};
 use bursar_host::{
-    Errno, HostError, Limit, LockedMemory, Machine, NumaWorkerPool, Outcome, PinnedKind, Step, System, Topology,
+    Errno, HostError, LockedMemory, Machine, MemoryLimit, NumaWorkerPool, PinStep, PinnedKind, StepOutcome, System,
+    Topology,
 };
 use bursar_sim::Sim;
 use rig::{Call, Folder, Rig, Tree};
@@ -49,7 +50,7 @@ fn n3_the_account_refuses_with_its_own_reason() {
 #[test]
 fn n3_the_machine_and_control_groups_refuse_before_anything_is_touched() {
     let rig = Rig::new();
-    let limits = |group: Option<&str>| Limit {
+    let limits = |group: Option<&str>| MemoryLimit {
         group: group.map(PathBuf::from),
         available: Bytes::mib(1),
         limit: Bytes::mib(64),
@@ -80,8 +81,8 @@ fn n3_limits_are_read_at_every_level_of_the_control_groups() {
     folder.write("sys/fs/cgroup/jobs/memory.current", "2000000\n");
     folder.write("sys/fs/cgroup/jobs/memory.stat", "anon 5\nactive_file 300000\ninactive_file 200000\n");
     let limits = Machine::with_root(folder.path()).limits();
-    let machine = Limit { group: None, available: Bytes::mib(4), limit: Bytes::mib(8) };
-    let jobs = Limit {
+    let machine = MemoryLimit { group: None, available: Bytes::mib(4), limit: Bytes::mib(8) };
+    let jobs = MemoryLimit {
         group: Some(folder.path().join("sys/fs/cgroup/jobs")),
         available: Bytes(1_500_000),
         limit: Bytes(3_000_000),
@@ -156,10 +157,10 @@ fn n3_what_a_request_can_do_without_is_told_and_what_it_cannot_is_refused() {
         let placement = buffer.placement();
         let went = [placement.bound, placement.huge_pages, placement.verified];
         let refused = [Call::Bind, Call::AdviseHuge, Call::Locate].map(|other| other == call);
-        assert_eq!(went.map(|outcome| outcome == Outcome::Refused(DENIED)), refused, "{call:?}: {placement}");
+        assert_eq!(went.map(|outcome| outcome == StepOutcome::Refused(DENIED)), refused, "{call:?}: {placement}");
         assert!(placement.to_string().contains("refused"), "{placement}");
     }
-    for (call, step) in [(Call::Reserve, Step::Reserve), (Call::Populate, Step::Touch)] {
+    for (call, step) in [(Call::Reserve, PinStep::Reserve), (Call::Populate, PinStep::Touch)] {
         let why = Errno(libc::ENOMEM);
         rig.system.refuse(call, why);
         let refused = pin().unwrap_err();
@@ -175,7 +176,7 @@ fn n4_a_kernel_that_cannot_populate_has_its_pages_touched() {
     rig.system.refuse(Call::Populate, Errno(libc::EINVAL));
     let buffer = rig.workers.pin_with(&rig.context, 3 << 12, &rig.charged()).wait().expect("room");
     let asked: Vec<usize> = (0..3).map(|page| buffer.as_ptr().addr() + (page << 12)).collect();
-    // A page that nobody has touched is nowhere.
+    // A page that was never touched is on no node.
     let nodes = Machine::default().locate(&asked);
     assert!(nodes.is_err() || nodes.is_ok_and(|nodes| nodes.iter().all(|node| *node >= 0)));
     drop(buffer);
@@ -196,13 +197,13 @@ fn n3_one_cpu_and_small_pages_are_enough() {
         None => options,
     };
     let buffer = workers.pin_with(&rig.context, 20 << 20, &options).wait().expect("room");
-    assert_eq!(buffer.placement().huge_pages, Outcome::NotAsked);
+    assert_eq!(buffer.placement().huge_pages, StepOutcome::NotAsked);
     assert!(node.is_none() || buffer.placement().threads == 1, "{}", buffer.placement());
     drop(buffer);
-    assert_eq!((machine.mapped(), rig.purse.charged()), (0, 0));
+    assert_eq!((machine.mapped(), rig.account.charged()), (0, 0));
 }
 
-/// A process of its own, since the limit is a process's: this test runs itself again under `ulimit`.
+/// Runs this test again under `ulimit`, in a process of its own, since the limit is one of the process.
 #[test]
 fn n3_a_limit_of_64_kib_on_locked_memory_does_not_keep_a_driver_from_pinning() {
     const INSIDE: &str = "BURSAR_HOST_TEST_INSIDE_LIMIT";
@@ -223,5 +224,5 @@ fn n3_a_limit_of_64_kib_on_locked_memory_does_not_keep_a_driver_from_pinning() {
     let buffer = workers.pin_with(&rig.context, 8 << 20, &rig.charged()).wait().expect("nothing here is locked");
     assert_eq!(rig.pinned(), 8 << 20);
     drop(buffer);
-    assert_eq!((rig.pinned(), machine.mapped(), rig.purse.charged()), (0, 0, 0));
+    assert_eq!((rig.pinned(), machine.mapped(), rig.account.charged()), (0, 0, 0));
 }

@@ -1,4 +1,5 @@
-//! The handles that programs use.
+//! The handles that programs use: ledgers, tenants, accounts, reservations and delegations, and the readings of a
+//! ledger.
 
 mod account;
 mod available;

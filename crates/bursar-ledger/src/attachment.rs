@@ -1,4 +1,9 @@
-//! One process's end of a ledger: what all handles of it share.
+//! A process's attachment to a ledger: everything its handles share.
+//!
+//! [`Attachment`] owns the book over the words of the file. The registry (`registry.rs`) makes one of it for each
+//! process and ledger, however often the ledger is opened. `lock_wait.rs` decides how long a call waits for the lock,
+//! `wakeups.rs` has the threads that wake futures and reclaim what dead processes held, `reclaimers.rs` the callbacks
+//! that give memory back, and `probe.rs` measures what is used outside the ledger.
 
 mod lock_wait;
 mod probe;
@@ -8,7 +13,7 @@ mod wakeups;
 
 pub(crate) use lock_wait::{LockWait, TryError};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
-pub(crate) use reclaimers::Reclaim;
+pub(crate) use reclaimers::ReclaimCallback;
 pub(crate) use registry::{open_existing, open_private, open_shared};
 
 use crate::book::{Book, BookError, LockedBook, NodeKey};
@@ -25,15 +30,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use wakeups::Wakeups;
 
-/// The most an account keeps in hand.
+/// The most credit that an account keeps.
 const CREDIT_MAX: u64 = 64 << 20;
 
-/// One process's end of a ledger.
+/// A process's attachment to a ledger. It ends with the last handle.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     pub(crate) book: Arc<Book<MappedWords>>,
     pub(crate) subject: Subject,
-    /// The most an account keeps in hand.
+    /// The most credit that an account keeps.
     pub(crate) credit: u64,
     accounts: Mutex<HashMap<usize, NodeKey>>,
     pub(crate) reclaimers: Reclaimers,
@@ -41,7 +46,7 @@ pub(crate) struct Attachment {
 }
 
 impl Attachment {
-    /// A ledger of this process alone.
+    /// Makes a ledger that is private to this process.
     pub(crate) fn new_private(subject: Subject) -> io::Result<Self> {
         let words = MappedWords::private(Process::this(), LedgerLayout::FILE)?;
         let book = Book::new(words, LedgerLayout::FILE, 0);
@@ -53,7 +58,7 @@ impl Attachment {
         Ok(Self::new(book, subject))
     }
 
-    /// Joins those who share the file.
+    /// Attaches this process to the ledger in a file.
     pub(crate) fn attach(opened: LedgerFile, subject: Subject) -> Result<Self, LedgerError> {
         let slot = storage::claim_slot(&opened)?;
         let path = opened.path.clone();
@@ -61,7 +66,7 @@ impl Attachment {
         let words = words.map_err(|error| LedgerError::io(&path, "mmap", error))?;
         let book = Book::new(words, LedgerLayout::FILE, slot);
         let process = Arc::clone(book.words().process());
-        // Whoever fails here has taken nothing, and its place is given up with the book.
+        // If this fails, nothing was taken, and the slot is given up with the book.
         let newcomer = book.lock_as_newcomer(process.kernel().lock_timeout());
         let mut locked = newcomer.map_err(|why| lock_wait::lock_error(&book, why))?;
         register(&mut locked, &process);
@@ -89,7 +94,7 @@ impl Attachment {
         self.book.words().process()
     }
 
-    /// Returns how long a living process may keep the lock before others say so.
+    /// Returns how long a living process may keep the lock before others report it.
     pub(crate) fn lock_timeout(&self) -> Duration {
         self.process().kernel().lock_timeout()
     }
@@ -98,7 +103,7 @@ impl Attachment {
         self.file().is_some()
     }
 
-    /// Where the file is; words for a ledger that has none.
+    /// Returns the path of the file, or words for people where the ledger has none.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.book)
     }
@@ -107,7 +112,7 @@ impl Attachment {
         self.book.words().path()
     }
 
-    /// Whether this process may still use it for anything new.
+    /// Checks that this process may still use the ledger for anything new.
     pub(crate) fn check_usable(&self) -> Result<(), LedgerError> {
         self.book.words().refresh_state();
         match self.book.words().state() {
@@ -121,7 +126,7 @@ impl Attachment {
         self.book.words().state() == HandleState::Forked
     }
 
-    /// Takes the lock, to change something.
+    /// Takes the lock, waiting as long as a call without a deadline does.
     pub(crate) fn lock(&self) -> Result<LockedBook<'_, MappedWords>, LedgerError> {
         if self.is_forked() {
             return Err(LedgerError::Forked);
@@ -133,12 +138,12 @@ impl Attachment {
         self.with_lock(LockWait::Usual, |locked| locked.charge(key, bytes, self.credit / 2))
     }
 
-    /// The number and name of the process at a place, as it sees itself.
+    /// Returns the process id, as the process sees it, and the name of the process in a slot.
     pub(crate) fn name_of(&self, slot: usize) -> (u32, String) {
         name_of(&self.book, slot)
     }
 
-    /// A refusal that is no lack of room, as the error it is.
+    /// Returns the error for a request that the book refused; `what` names the rows of a table that is full.
     pub(crate) fn error_for(&self, refused: BookError, what: &'static str, bytes: Bytes) -> bursar_core::Error {
         match refused {
             BookError::Shortfall(shortfall) => bursar_core::Error::OutOfBudget {
@@ -157,7 +162,7 @@ impl Attachment {
         LedgerError::TableFull { file: self.path(), what, max }
     }
 
-    /// This process's account for a tenant: always the same one.
+    /// Returns this process's account for a tenant: always the same one.
     pub(crate) fn account(&self, tenant: NodeKey) -> Result<NodeKey, LedgerError> {
         self.check_usable()?;
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -183,18 +188,18 @@ impl Drop for Attachment {
         }
         self.wakeups.stop(&self.book);
         if self.has_file() {
-            // A moment, so that its place can be used again.
+            // The lock is waited for a little, so that the slot can be used again.
             if self.book.unregister_process(self.lock_timeout() / 100) {
                 self.book.words().close_files();
             } else {
-                // What is still held is charged until the process ends; so is what a note could not yet give back.
+                // What is still held stays charged until the process ends; so does what a note could not give back yet.
                 self.book.words().leak_files();
             }
         }
     }
 }
 
-/// Enters this process at its place.
+/// Enters this process into its slot.
 fn register(locked: &mut LockedBook<'_, MappedWords>, process: &Process) {
     let kernel = process.kernel();
     locked.register_process(kernel.pid().into(), &kernel.name(), now_ms());

@@ -5,11 +5,11 @@ mod common;
 
 use bursar_ledger::book::{Book, BookError, CreditLimit, LockError, LockedBook, NodeKey, QueueEntry, QueueRequest};
 use bursar_ledger::format::{header, node};
-use common::{LAYOUT, Memory, View, arrive};
+use common::{LAYOUT, Memory, View, register};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Every how manyth bit changes; a person who wants all of them says 1.
+/// The variable for how many bits are flipped: every nth, 1 for all of them.
 const EVERY: &str = "BURSAR_LEDGER_FLIPS_EVERY";
 const LIMIT: u64 = 1000;
 
@@ -25,7 +25,7 @@ impl From<LockError> for Corrupt {
 }
 
 /// The outcome of an act, in numbers.
-type Answer = Result<Vec<u64>, Corrupt>;
+type Outcomes = Result<Vec<u64>, Corrupt>;
 
 /// Three processes with a ledger in the middle of its life, one of which is dead, and what they have handles of.
 struct World {
@@ -40,16 +40,16 @@ struct World {
     lent: Option<NodeKey>,
 }
 
-fn wanting(tenant: usize, bytes: u64) -> QueueRequest {
+fn request(tenant: usize, bytes: u64) -> QueueRequest {
     QueueRequest { tenant, bytes, priority: 1, since: 0 }
 }
 
 fn world() -> World {
     let memory = Memory::new(LIMIT);
     let (one, other, dead) = (memory.process(0), memory.process(1), memory.process(2));
-    [&one, &other, &dead].into_iter().for_each(arrive);
-    let patience = Duration::from_secs(5);
-    let mut locked = one.lock(patience).unwrap();
+    [&one, &other, &dead].into_iter().for_each(register);
+    let timeout = Duration::from_secs(5);
+    let mut locked = one.lock(timeout).unwrap();
     let (tenant, narrow) = (locked.find_or_add_tenant("").unwrap(), locked.find_or_add_tenant("narrow").unwrap());
     locked.configure(narrow, 50, 100);
     let mine = locked.open_account(tenant).unwrap();
@@ -57,23 +57,23 @@ fn world() -> World {
     let aside = locked.reserve(narrow, 60).unwrap();
     locked.charge(aside, 30, 0).unwrap();
     drop(locked);
-    let mut locked = dead.lock(patience).unwrap();
+    let mut locked = dead.lock(timeout).unwrap();
     let left_behind = locked.open_account(tenant).unwrap();
     locked.charge(left_behind, 90, 0).unwrap();
     drop(locked);
-    let mut locked = other.lock(patience).unwrap();
+    let mut locked = other.lock(timeout).unwrap();
     let others = locked.open_account(tenant).unwrap();
     locked.charge(others, 300, 10).unwrap();
     let drawn = locked.open_account(aside.node).unwrap();
     locked.charge(drawn, 5, 5).unwrap();
     drop(locked);
-    let waiting = one.lock(patience).unwrap().enqueue(wanting(narrow, 90)).unwrap();
+    let waiting = one.lock(timeout).unwrap().enqueue(request(narrow, 90)).unwrap();
     memory.kill(2);
     World { memory, one, other, mine, others, aside, drawn, waiting, lent: None }
 }
 
 impl World {
-    /// The same, over words of its own.
+    /// Copies the world, over words of its own.
     fn copied(&self) -> Self {
         let memory = self.memory.copied();
         let (one, other) = (memory.process(0), memory.process(1));
@@ -82,7 +82,7 @@ impl World {
     }
 }
 
-/// Does something behind the lock, as a program would.
+/// Runs `act` behind the lock, as a program would.
 fn at<T>(book: &Book<View>, act: impl FnOnce(&mut LockedBook<'_, View>) -> T) -> Result<T, Corrupt> {
     let mut locked = book.lock(Duration::ZERO)?;
     let done = act(&mut locked);
@@ -97,7 +97,7 @@ fn told<T>(done: Result<T, BookError>) -> Vec<u64> {
     }
 }
 
-fn charge(book: &Book<View>, key: NodeKey, bytes: u64) -> Answer {
+fn charge(book: &Book<View>, key: NodeKey, bytes: u64) -> Outcomes {
     if book.charge_balance(key, bytes) {
         return Ok(vec![1]);
     }
@@ -111,7 +111,7 @@ fn release(book: &Book<View>, key: NodeKey, bytes: u64) {
 }
 
 /// The acts of a program: each is granted or refused, and each reads what it depends on.
-const ACTS: &[fn(&mut World) -> Answer] = &[
+const ACTS: &[fn(&mut World) -> Outcomes] = &[
     |w| charge(&w.one, w.mine, 15),
     |w| charge(&w.one, w.mine, 2000),
     |w| {
@@ -144,7 +144,7 @@ const ACTS: &[fn(&mut World) -> Answer] = &[
     },
     |w| {
         let tenant = at(&w.one, |locked| locked.find_tenant("").unwrap_or(0))?;
-        let entry = at(&w.one, |locked| locked.enqueue(wanting(tenant, 700)))?;
+        let entry = at(&w.one, |locked| locked.enqueue(request(tenant, 700)))?;
         let Ok(entry) = entry else { return Ok(vec![9]) };
         let waits = !w.one.has_left_queue(entry);
         release(&w.other, w.others, 340);
@@ -182,15 +182,16 @@ const ACTS: &[fn(&mut World) -> Answer] = &[
     },
 ];
 
-/// Does every act, with a bit changed before the `nth`. Returns what each said, up to the first that found the damage.
-fn answers(mut world: World, change: Option<(usize, usize, u32)>) -> (Vec<Vec<u64>>, bool) {
+/// Does every act, with a bit flipped before the `nth`. Returns the outcome of each, up to the first that found the
+/// damage.
+fn outcomes(mut world: World, change: Option<(usize, usize, u32)>) -> (Vec<Vec<u64>>, bool) {
     let mut said = Vec::new();
     for (number, act) in ACTS.iter().enumerate() {
         if let Some((_, word, bit)) = change.filter(|(nth, ..)| *nth == number) {
             world.memory.flip(word, bit);
         }
         match act(&mut world) {
-            Ok(answer) => said.push(answer),
+            Ok(outcome) => said.push(outcome),
             Err(Corrupt) => return (said, true),
         }
     }
@@ -214,13 +215,13 @@ fn all_bits() -> impl Iterator<Item = (usize, u32)> {
 #[test]
 fn l7_a_bit_that_changes_while_in_use_is_noticed_or_changes_nothing() {
     let world = world();
-    let (expected, damaged) = answers(world.copied(), None);
+    let (expected, damaged) = outcomes(world.copied(), None);
     assert!(!damaged && expected.len() == ACTS.len());
-    assert!(expected.iter().filter(|answer| answer[0] == 1).count() > 4, "{expected:?}");
+    assert!(expected.iter().filter(|outcome| outcome[0] == 1).count() > 4, "{expected:?}");
     let (mut noticed, mut harmless) = (0, 0);
     for (number, (word, bit)) in all_bits().enumerate() {
         for nth in [0, 1 + number % (ACTS.len() - 1)] {
-            let (said, damaged) = answers(world.copied(), Some((nth, word, bit)));
+            let (said, damaged) = outcomes(world.copied(), Some((nth, word, bit)));
             let what = LAYOUT.name_of(word);
             assert_eq!(said, expected[..said.len()], "bit {bit} of {what} changed before act {nth}");
             if damaged { noticed += 1 } else { harmless += 1 }
@@ -232,14 +233,14 @@ fn l7_a_bit_that_changes_while_in_use_is_noticed_or_changes_nothing() {
 #[test]
 fn l7_a_bit_that_changed_is_noticed_by_whoever_opens_the_ledger_or_changes_nothing() {
     let world = world();
-    let (expected, _) = answers(world.copied(), None);
+    let (expected, _) = outcomes(world.copied(), None);
     for (word, bit) in all_bits() {
         let world = world.copied();
         world.memory.flip(word, bit);
         let newcomer = world.memory.process(4);
         let found = newcomer.lock_as_newcomer(Duration::ZERO).map(|locked| locked.find_inconsistency());
         if matches!(found, Ok(None)) {
-            let (said, _) = answers(world, None);
+            let (said, _) = outcomes(world, None);
             let what = LAYOUT.name_of(word);
             assert_eq!(said, expected[..said.len()], "bit {bit} of {what} was believed");
         }
@@ -249,7 +250,7 @@ fn l7_a_bit_that_changed_is_noticed_by_whoever_opens_the_ledger_or_changes_nothi
 /// A bit of the journal that changes before the next process undoes a dead one's step.
 #[test]
 fn l7_a_damaged_journal_is_not_undone() {
-    common::die_quietly();
+    common::silence_kill_panics();
     let world = world();
     let words = world.one.words();
     let began = words.writes.load(std::sync::atomic::Ordering::SeqCst);
@@ -281,7 +282,7 @@ fn l7_a_damaged_journal_is_not_undone() {
     assert!(noticed >= 64 * 5, "{noticed} changes of the count and of two entries were noticed");
 }
 
-/// The word of a stale key is as good as damaged to it: the long way says that the ledger was cleared.
+/// To a stale key the balance looks damaged: the slow path reports that the ledger was cleared.
 #[test]
 fn l7_a_key_of_another_life_finds_no_word_of_its_own() {
     let world = world();

@@ -13,8 +13,8 @@ use std::time::Duration;
 const LAYOUT: LedgerLayout = LedgerLayout::SMALL;
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Words that are changed without the lock are loom's. The others are not: that nobody else changes them meanwhile is
-/// what the lock is for, and each is checked against that.
+/// The words that are changed without the lock are loom's. The others are plain: the lock keeps others from changing
+/// them meanwhile.
 struct Memory {
     shared: Vec<(usize, AtomicU64)>,
     guarded: Vec<Plain>,
@@ -53,7 +53,7 @@ impl View {
         self.0.shared.iter().find(|(shared, _)| *shared == at).map(|(_, word)| word)
     }
 
-    /// Whether it lives. A dead process writes nothing; what it still computes matters to nobody.
+    /// Returns whether the process is alive. A dead process writes nothing; what it still computes matters to nobody.
     fn lives(&self) -> bool {
         let Some((slot, left)) = &self.1 else { return true };
         let lives = left.load(SeqCst) > 0;
@@ -70,7 +70,7 @@ impl Words for View {
     fn load(&self, at: usize) -> u64 {
         let dead = self.1.as_ref().is_some_and(|(_, left)| left.load(SeqCst) == 0);
         match self.shared(at) {
-            // Otherwise the dead could wait for each other's notes for ever.
+            // Otherwise dead processes could wait for each other's notes for ever.
             _ if dead && at == header::LOCK => 0,
             Some(word) => word.load(Acquire),
             None => self.0.guarded[at].load(SeqCst),
@@ -148,7 +148,7 @@ fn release(book: &Book<View>, key: NodeKey, bytes: u64, keep: u64) {
     }
 }
 
-/// A word that only the lock's owner changes.
+/// Returns the value of a word that only the holder of the lock changes.
 fn value(memory: &Arc<Memory>, at: usize) -> u64 {
     unsealed(memory.guarded[at].load(SeqCst)).unwrap()
 }
@@ -157,8 +157,8 @@ fn charged(memory: &Arc<Memory>) -> u64 {
     value(memory, LAYOUT.node_at(0) + node::TOTAL)
 }
 
-/// Credit against its revocation: each takes half of what there is and gives it back. Neither is ever refused, whatever
-/// the other has in hand.
+/// Credit against its recall: each takes half of what there is and gives it back. Neither is ever refused, whatever
+/// credit the other has.
 #[test]
 fn l9_credit_in_anothers_hand_refuses_nobody() {
     model(2, || {
@@ -181,8 +181,7 @@ fn l9_credit_in_anothers_hand_refuses_nobody() {
     });
 }
 
-/// The one that has memory gives it back while another decides whether there is enough: the decision is right at some
-/// moment between.
+/// One process releases while another decides whether there is enough: the decision is right at some moment between.
 #[test]
 fn l9_a_release_meets_a_revocation() {
     model(3, || {
@@ -229,7 +228,7 @@ fn l6_a_lock_and_its_journal_are_taken_over() {
     }
 }
 
-/// One waits while the other gives back, and leaves the queue or takes what it was granted: nothing is lost either way.
+/// One waits while the other releases, and leaves the queue or takes what it was granted: nothing is lost either way.
 #[test]
 fn l4_a_grant_meets_a_release_and_a_cancellation() {
     for cancels in [false, true] {

@@ -3,7 +3,7 @@
 mod common;
 
 use bursar_ledger::book::{Book, NodeKey, QueueEntry, QueueRequest};
-use common::{LOCK_TIMEOUT, Memory, View, arrive, die_quietly, survives};
+use common::{LOCK_TIMEOUT, Memory, View, register, silence_kill_panics, survives};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const LIMIT: u64 = 1000;
 
-/// The first process gives something up, the second is busy at the desk, the third takes over and looks.
+/// The first process gives something up, the second has the lock, the third takes over and looks.
 struct Stage {
     memory: Arc<Memory>,
     busy: Book<View>,
@@ -31,7 +31,7 @@ fn wanting(tenant: usize, bytes: u64, priority: u64) -> QueueRequest {
 fn stage() -> Stage {
     let memory = Memory::new(LIMIT);
     let (actor, busy, heir) = (memory.process(1), memory.process(2), memory.process(3));
-    [&actor, &busy, &heir].into_iter().for_each(arrive);
+    [&actor, &busy, &heir].into_iter().for_each(register);
     let mut locked = actor.lock(LOCK_TIMEOUT).unwrap();
     let tenant = locked.find_or_add_tenant("").unwrap();
     let account = locked.open_account(tenant).unwrap();
@@ -58,7 +58,7 @@ const WAYS: &[(&str, GiveUp, u64)] = &[
     ("depart with something held", |book, _| assert!(!book.unregister_process(Duration::ZERO)), LIMIT - 100),
 ];
 
-/// The work of the busy process: it gives back, serves who waits, and calls in credit.
+/// The work of the busy process: it releases, grants requests, and recalls credit.
 fn work(stage: &Stage) {
     let mut locked = stage.busy.lock(LOCK_TIMEOUT).unwrap();
     locked.close(stage.blocker);
@@ -73,17 +73,17 @@ fn run(what: &str, way: GiveUp, free: u64, at: u64, dies: u64) -> u64 {
     stage.busy.words().dies_at.store(began.saturating_add(dies), SeqCst);
     let (actor, seen, given_up) = (stage.memory.process(1), Arc::downgrade(&stage), Arc::new(AtomicBool::new(false)));
     let gives = Arc::clone(&given_up);
-    *stage.busy.words().meanwhile.lock().unwrap() = Some(Box::new(move |write| {
+    *stage.busy.words().hook.lock().unwrap() = Some(Box::new(move |write| {
         if write == began + at && !gives.swap(true, SeqCst) {
             way(&actor, &seen.upgrade().unwrap());
         }
     }));
     survives(|| work(&stage));
-    // The other was done before: the lock is free.
+    // The other process was done before, so the lock is free.
     if !given_up.load(SeqCst) {
         way(&stage.memory.process(1), &stage);
     }
-    *stage.busy.words().meanwhile.lock().unwrap() = None;
+    *stage.busy.words().hook.lock().unwrap() = None;
     let writes = stage.busy.words().writes.load(SeqCst) - began;
     let mut locked = stage.heir.lock(LOCK_TIMEOUT).unwrap();
     locked.reclaim_dead_processes();
@@ -108,7 +108,7 @@ fn l4_what_is_given_up_at_any_moment_of_another_is_given_back() {
 
 #[test]
 fn l6_what_is_given_up_survives_the_death_of_whoever_would_have_done_it() {
-    die_quietly();
+    silence_kill_panics();
     for &(what, way, free) in WAYS {
         // The note is written early, in the middle, and when nearly all is done; the death comes at any write after it.
         let writes = run(what, way, free, 1, u64::MAX);
@@ -120,7 +120,7 @@ fn l6_what_is_given_up_survives_the_death_of_whoever_would_have_done_it() {
     }
 }
 
-/// A note of an earlier life, written late, does nothing to whoever has the node or the entry now, nor to its note.
+/// A late note of an earlier generation affects neither the present owner of the node or entry nor its note.
 #[test]
 fn l7_notes_of_what_was_cleared_by_force_mean_nothing() {
     let stage = stage();
@@ -143,7 +143,7 @@ fn l7_notes_of_what_was_cleared_by_force_mean_nothing() {
     drop(locked);
     let mut locked = stage.heir.lock(LOCK_TIMEOUT).unwrap();
     assert_eq!(locked.find_inconsistency(), None);
-    // What the owner's own note gave back went to those who wait, all of whom are still there.
+    // What the owner's own note gave back went to the requests that wait.
     assert!(again.iter().all(|entry| locked.take_grant(*entry).is_some()));
     assert_eq!(locked.available(), 7);
     locked.close(all);
@@ -171,12 +171,12 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..60)
 }
 
-/// One process's history, where `noted` says whether another has the lock whenever something is given up. Returns, after
-/// each act, whether it was done and what is charged.
+/// Runs a history of one process; `noted` says whether another has the lock whenever something is given up. Returns,
+/// after each act, whether it was done and what is charged.
 fn history(acts: &[Act], noted: bool) -> Vec<(bool, u64, usize)> {
     let memory = Memory::new(LIMIT);
     let (book, other) = (memory.process(1), memory.process(2));
-    [&book, &other].into_iter().for_each(arrive);
+    [&book, &other].into_iter().for_each(register);
     let tenant = book.lock(LOCK_TIMEOUT).unwrap().find_or_add_tenant("").unwrap();
     let account = book.lock(LOCK_TIMEOUT).unwrap().open_account(tenant).unwrap();
     let (mut held, mut keys, mut entries) = (0, Vec::new(), Vec::new());

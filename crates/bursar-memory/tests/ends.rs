@@ -79,7 +79,7 @@ fn r6_one_failed_question_while_a_pool_is_dropped_leaves_nothing_for_good() {
     drop(memory);
     assert_eq!((rig.held(), rig.context.left_behind()), (Bytes::mib(500), Bytes::mib(500)), "kept and counted");
     rig.faults.heal();
-    assert_eq!(rig.context.standing().expect("it is still a member").held, Bytes::mib(500));
+    assert_eq!(rig.context.usage().expect("it is still a member").held, Bytes::mib(500));
     assert_eq!(rig.context.trim(), Bytes::mib(500));
     assert_eq!((rig.held(), rig.context.left_behind()), (Bytes::ZERO, Bytes::ZERO));
     rig.finish();

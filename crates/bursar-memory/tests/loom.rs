@@ -19,7 +19,7 @@ use charge::Charge;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use magazine::{Kept, Magazine};
+use magazine::{Extent, Magazine};
 
 /// Every interleaving with at most three preemptions: enough for every known kind of lost update.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -293,23 +293,24 @@ fn b3_threads_on_one_account_that_stay_within_their_share_are_never_refused() {
 }
 
 /// What a thread that is not the magazine's own takes out.
-fn drain(magazine: &Magazine) -> Vec<Kept> {
+fn drain(magazine: &Magazine) -> Vec<Extent> {
     let mut out = Vec::new();
     magazine.drain(&mut out);
     out
 }
 
 /// Every block of `blocks` is in one of `got` or still in the magazine, once.
-fn each_is_got_once(magazine: &Magazine, got: [Vec<Kept>; 3], blocks: &[Kept]) {
-    let mut all: Vec<_> = got.into_iter().flatten().chain(drain(magazine)).map(|kept| (kept.at, kept.len)).collect();
+fn each_is_got_once(magazine: &Magazine, got: [Vec<Extent>; 3], blocks: &[Extent]) {
+    let mut all: Vec<_> =
+        got.into_iter().flatten().chain(drain(magazine)).map(|extent| (extent.at, extent.len)).collect();
     all.sort_unstable();
-    let expected: Vec<_> = blocks.iter().map(|kept| (kept.at, kept.len)).collect();
+    let expected: Vec<_> = blocks.iter().map(|extent| (extent.at, extent.len)).collect();
     assert_eq!(all, expected, "each block is got exactly once");
-    assert_eq!(magazine.kept(), 0);
+    assert_eq!(magazine.units(), 0);
 }
 
 const MOST: u64 = 100;
-const BLOCKS: [Kept; 3] = [Kept { at: 2, len: 1 }, Kept { at: 3, len: 5 }, Kept { at: 4, len: 1 }];
+const BLOCKS: [Extent; 3] = [Extent { at: 2, len: 1 }, Extent { at: 3, len: 5 }, Extent { at: 4, len: 1 }];
 
 #[test]
 fn p8_a_kept_block_is_got_once_by_its_thread_or_by_one_of_two_others() {
@@ -321,16 +322,16 @@ fn p8_a_kept_block_is_got_once_by_its_thread_or_by_one_of_two_others() {
             thread::spawn(move || drain(&magazine))
         });
         let mut own = Vec::new();
-        assert!(magazine.put(BLOCKS[1]), "there is a place for two");
-        own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
+        assert!(magazine.put(BLOCKS[1]), "there is an entry for two");
+        own.extend(magazine.take(1).map(|at| Extent { at, len: 1 }));
         let [first, second] = others.map(|other| other.join().unwrap());
         each_is_got_once(&magazine, [own, first, second], &BLOCKS[..2]);
     });
 }
 
-/// Others empty a place, and its thread fills it again while one of them is still there.
+/// Others empty an entry, and its thread fills it again while one of them is still there.
 #[test]
-fn p8_a_place_that_others_emptied_is_filled_again_and_loses_nothing() {
+fn p8_an_entry_that_others_emptied_is_filled_again_and_loses_nothing() {
     model(|| {
         let magazine = Arc::new(Magazine::new(MOST));
         assert!(magazine.put(BLOCKS[0]) && magazine.put(BLOCKS[1]));
@@ -351,7 +352,7 @@ fn p8_a_place_that_others_emptied_is_filled_again_and_loses_nothing() {
 /// swap follows at once what it read, so a store that is after the first swap is after the second too, or is what the second
 /// swap got. Loom only puts the store after what its thread has read, lets it and the second swap stand side by side, and then
 /// has the last swap follow either: what was stored is lost. A swap in the place of the store is ordered as the store is in
-/// truth, and shows besides that the place was free. Once loom knows better this test fails, and the store can be modelled as
+/// truth, and shows besides that the entry was empty. Once loom knows better this test fails, and the store can be modelled as
 /// it is.
 #[test]
 #[should_panic(expected = "the store is lost")]
@@ -382,7 +383,7 @@ fn p8_a_block_that_takes_the_place_of_another_loses_neither() {
             thread::spawn(move || drain(&magazine))
         };
         let mut own: Vec<_> = magazine.exchange(BLOCKS[2]).into_iter().collect();
-        own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
+        own.extend(magazine.take(1).map(|at| Extent { at, len: 1 }));
         let got = other.join().unwrap();
         each_is_got_once(&magazine, [own, got, Vec::new()], &BLOCKS);
     });

@@ -151,5 +151,5 @@ impl Admission for Ledgers {
 
 /// Returns the bytes that the pools of a device hold and nobody uses.
 fn cached(context: &DeviceContext) -> Bytes {
-    context.standing().unwrap_or_default().cached
+    context.usage().unwrap_or_default().cached
 }

@@ -3,7 +3,7 @@
 use bursar::ledger::Reservation;
 use bursar::prelude::*;
 use bursar::sim::Sim;
-use bursar::{Admission, Observed};
+use bursar::{Admission, ObservedResource};
 use std::sync::Arc;
 
 const GPU: Bytes = Bytes::gib(8);
@@ -19,7 +19,7 @@ fn open(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
 /// Creates a pool of a tenant, on the device of a context.
 fn pool(ledgers: &Ledgers, context: &Arc<DeviceContext>) -> impl DeviceMemoryResource + use<> {
     let stack = Stack::new().layer(PagePool::default()).layer(ledgers.budget()).over(leaf::Frames);
-    let memory: Observed<_> = stack.build(context).expect("a stack");
+    let memory: ObservedResource<_> = stack.build(context).expect("a stack");
     memory
 }
 

@@ -12,7 +12,7 @@ use bursar::prelude::*;
 use bursar::trace::{
     Cost, Ground, Placed, Recording, Replay, Report, Run, Summary, Trace, TraceFile, write_torch_snapshot_at,
 };
-use bursar::{Counted, Observer};
+use bursar::{CountingDriver, Observer};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -173,7 +173,7 @@ impl Files {
 /// The context and the stack of one row, so that no trace finds another's memory warm.
 #[derive(Debug)]
 struct Rig {
-    driver: Arc<Counted>,
+    driver: Arc<CountingDriver>,
     ground: Arc<Ground>,
     memory: Arc<dyn DeviceMemoryResource>,
     replay: Replay,
@@ -188,7 +188,7 @@ impl Rig {
         stack: StackName,
         limit: Option<Bytes>,
     ) -> Result<Self, Failure> {
-        let driver = Counted::new(opened.driver.clone());
+        let driver = CountingDriver::new(opened.driver.clone());
         let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
         let ground = Arc::new(Ground::default());
         context.sink().subscribe(&(ground.clone() as Arc<dyn Observer>))?;

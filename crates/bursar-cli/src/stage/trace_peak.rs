@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::Progress;
 use crate::stacks::StackName;
-use bursar::Counted;
+use bursar::CountingDriver;
 use bursar::prelude::*;
 use bursar::sim::Sim;
 use bursar::trace::Replay;
@@ -32,7 +32,7 @@ impl TracePeak {
         }
         progress.step(&format!("replaying {}", path.display()));
         let room = trace.summary().peak_live.saturating_mul(4).max(Bytes::gib(80));
-        let driver = Counted::new(Sim::builder().immediate().devices(1, room).build());
+        let driver = CountingDriver::new(Sim::builder().immediate().devices(1, room).build());
         let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
         if trace.summary().peak_live > context.facts().total {
             return Err(Failure::Usage("--from-trace: the recording needs more than a device can have"));

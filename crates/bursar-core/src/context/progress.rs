@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{DriverError, Held, Progress, RawEvent, RawStream};
+use crate::{DriverError, Progress, RawEvent, RawStream, StreamHold};
 use std::collections::VecDeque;
 
 /// The events that were recorded on one stream and are not known to have been passed, oldest first.
@@ -56,6 +56,13 @@ impl StreamProgress {
         std::mem::take(self)
     }
 
+    /// Takes out all events but the last, which covers what they cover.
+    #[must_use = "events that are dropped are lost"]
+    pub fn take_all_but_last(&mut self) -> Self {
+        let last = self.marks.split_off(self.marks.len().saturating_sub(1));
+        Self { marks: std::mem::replace(&mut self.marks, last) }
+    }
+
     /// Puts events back that were taken out, in the order of their positions with those recorded meanwhile.
     pub fn put_back(&mut self, mut taken: Self) {
         if self.is_marked() {
@@ -74,7 +81,7 @@ impl StreamProgress {
     pub fn ask(
         &mut self,
         context: &DeviceContext,
-        stream: Option<&Held<'_>>,
+        stream: Option<&StreamHold<'_>>,
         now: u64,
     ) -> Result<Option<u64>, DriverError> {
         if let Some(stream) = stream
@@ -112,7 +119,7 @@ impl StreamProgress {
     }
 
     /// Records an event on the stream, or on one that comes after it: once the event is passed, so is `now`.
-    pub fn mark(&mut self, context: &DeviceContext, stream: &Held<'_>, now: u64) -> Result<(), DriverError> {
+    pub fn mark(&mut self, context: &DeviceContext, stream: &StreamHold<'_>, now: u64) -> Result<(), DriverError> {
         // SAFETY: the stream is live while it is held.
         unsafe { self.mark_raw(context, stream.raw(), now) }
     }
@@ -138,8 +145,8 @@ impl StreamProgress {
     pub fn have_wait(
         &mut self,
         context: &DeviceContext,
-        stream: &Held<'_>,
-        waiting: &Held<'_>,
+        stream: &StreamHold<'_>,
+        waiting: &StreamHold<'_>,
         now: u64,
     ) -> Result<(), DriverError> {
         // SAFETY: the stream is live while it is held.
@@ -171,7 +178,7 @@ pub(crate) const fn is_after(a: u64, b: u64) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }
 
-fn is_idle(context: &DeviceContext, stream: &Held<'_>) -> Result<bool, DriverError> {
+fn is_idle(context: &DeviceContext, stream: &StreamHold<'_>) -> Result<bool, DriverError> {
     // SAFETY: the stream is live while it is held.
     unsafe { context.driver().stream_query(context.device(), stream.raw()) }.map(Progress::is_complete)
 }

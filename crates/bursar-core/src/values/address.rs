@@ -14,7 +14,7 @@ use std::fmt;
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` further on.
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }

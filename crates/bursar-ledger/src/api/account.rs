@@ -1,4 +1,4 @@
-//! What a process holds for a tenant.
+//! The account of a process for a tenant.
 
 use super::Ledger;
 use crate::attachment::LockWait;
@@ -7,10 +7,10 @@ use crate::storage::MappedWords;
 use bursar_core::{Account, Bytes, Result};
 use std::sync::Arc;
 
-/// What a process holds for a tenant, in a ledger. A clone is the same account, and so is one that is opened again.
+/// The account of a process for a tenant of a ledger. A clone is the same account, and so is one that is opened again.
 ///
-/// What is still held when the last handle is gone stays charged until the process ends: nobody is left to say that it was
-/// given back.
+/// Bytes that are still held when the last handle is dropped stay charged until the process ends: nobody is left to
+/// release them.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes};
@@ -26,10 +26,10 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LedgerAccount {
-    /// Its ledger's book, within reach.
+    /// The book of the ledger, without the indirection through `ledger`.
     book: Arc<Book<MappedWords>>,
     pub(crate) key: NodeKey,
-    /// The most that may stay in hand after a release.
+    /// The most credit that stays after a release.
     keep: CreditLimit,
     pub(crate) ledger: Ledger,
 }
@@ -39,12 +39,13 @@ impl LedgerAccount {
         Self { book: Arc::clone(&ledger.attachment.book), key, keep: CreditLimit::new(keep), ledger }
     }
 
-    /// The ledger it is in.
+    /// Returns the ledger of the account.
     pub const fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Returns what is charged to it; nothing where somebody keeps the ledger locked or it is damaged.
+    /// Returns the bytes that are charged to the account; zero where the ledger's lock is not available or the ledger
+    /// is damaged.
     pub fn held(&self) -> Bytes {
         let held = |locked: &mut LockedBook<'_, MappedWords>| {
             if locked.is_current(self.key) { locked.settle_held(self.key.node) } else { 0 }
@@ -52,7 +53,7 @@ impl LedgerAccount {
         Bytes(self.ledger.attachment.with_lock(LockWait::Usual, held).unwrap_or(0))
     }
 
-    /// What it has of what it is part of: held, and in hand.
+    /// Reads a field of the account's node without the lock.
     pub(crate) fn field(&self, field: usize) -> u64 {
         self.ledger.attachment.book.peek(self.key.node, field)
     }
@@ -60,14 +61,14 @@ impl LedgerAccount {
     #[cold]
     fn charge_slow(&self, bytes: Bytes) -> Result<()> {
         let attachment = &self.ledger.attachment;
-        // Threads that share the account may only have met on its word.
+        // The first try may have failed only because another thread changed the account at the same time.
         if attachment.book.words().is_live() && attachment.book.charge_balance(self.key, bytes.get()) {
             return Ok(());
         }
         attachment.check_usable()?;
         let (mut measured, mut reclaimed) = (false, false);
         loop {
-            // Nobody has more than a ledger can speak of, so that a request for more is refused like one for all of it.
+            // No ledger has more than this, so a request for more is refused like one for all of it.
             let refused = match attachment.charge(self.key, bytes.get().min(BYTES_MAX))? {
                 Ok(()) if bytes.get() <= BYTES_MAX => return Ok(()),
                 Ok(()) => {

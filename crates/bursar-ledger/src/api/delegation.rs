@@ -9,11 +9,11 @@ use bursar_core::{Bytes, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a token begins with.
+/// The prefix of every token.
 const SCHEME: &str = "bursar1";
 
-/// A reservation that child processes draw on. It stays as it is while the giver keeps this or a child draws on it; what
-/// is left returns when both are gone.
+/// A reservation that child processes draw on. It lasts while the giver keeps this or a child draws on it; what is
+/// undrawn returns when both are gone.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes, DeviceUuid};
@@ -52,22 +52,22 @@ impl Delegation {
         Ok(Self { reservation, token })
     }
 
-    /// What a child needs to draw on it.
+    /// Returns the token by which a child draws on the reservation.
     pub fn token(&self) -> String {
         self.token.clone()
     }
 
-    /// Its size.
+    /// Returns the size of the reservation.
     pub fn bytes(&self) -> Bytes {
         self.reservation.bytes()
     }
 
-    /// What nobody has drawn.
+    /// Returns the bytes that nobody has drawn.
     pub fn undrawn(&self) -> Bytes {
         self.sums().1
     }
 
-    /// What is drawn and held, by the children and by the giver.
+    /// Returns the bytes that are drawn and held, by the children and by the giver.
     pub fn held(&self) -> Bytes {
         self.sums().0
     }
@@ -80,13 +80,13 @@ impl Delegation {
         (Bytes(held), Bytes(undrawn))
     }
 
-    /// Takes the reservation back; children that draw on it go on.
+    /// Ends the delegation and returns the reservation; children that draw on it go on.
     pub fn end(self) -> Reservation {
         self.reservation
     }
 }
 
-/// The reservation that `token` means, to draw on.
+/// Returns a reservation that draws on the one that `token` names.
 pub(crate) fn from_token(process: &Arc<Process>, token: &str) -> Result<Reservation, LedgerError> {
     let wrong = |why: &str| LedgerError::Token { token: token.to_owned(), why: why.into() };
     let mut parts = token.splitn(4, ':');

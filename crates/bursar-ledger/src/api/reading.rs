@@ -1,4 +1,4 @@
-//! Who holds what: a ledger read as it would be once the dead are buried.
+//! Reading who holds what: a ledger as it is once the charges of dead processes are reclaimed.
 
 use super::Priority;
 use crate::attachment::Attachment;
@@ -9,7 +9,7 @@ use bursar_core::{Bytes, DeviceUuid};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// A ledger at one moment.
+/// The state of a ledger at one moment.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -28,29 +28,29 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reading {
-    /// The identity of the device.
+    /// The UUID of the device.
     pub uuid: DeviceUuid,
-    /// What it is called.
+    /// The name of the device.
     pub name: String,
-    /// All of its memory.
+    /// All of the device's memory.
     pub total: Bytes,
-    /// What all may hold together.
+    /// The limit of what all may hold together.
     pub limit: Bytes,
-    /// What is held.
+    /// The bytes that are held.
     pub held: Bytes,
-    /// What was set aside and is not held.
+    /// The bytes that were set aside and are not held.
     pub undrawn: Bytes,
-    /// What is used outside the ledger, as last measured.
+    /// The bytes used outside the ledger, as last measured.
     pub unmanaged: Bytes,
-    /// Who has the ledger open.
+    /// The processes that have the ledger open.
     pub processes: Vec<ProcessReading>,
-    /// Who it is held for.
+    /// The tenants.
     pub tenants: Vec<TenantReading>,
-    /// Who waits, in the order of service.
+    /// The requests that wait, in the order of service.
     pub waiting: Vec<WaitingReading>,
 }
 
-/// What one process has.
+/// The share of one process.
 ///
 /// ```
 /// # use bursar_core::Bytes;
@@ -62,13 +62,13 @@ pub struct Reading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessReading {
-    /// Its number, as it sees itself.
+    /// The process id in its own namespace.
     pub pid: u32,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
-    /// What it holds.
+    /// The bytes it holds.
     pub held: Bytes,
-    /// What it set aside and does not hold.
+    /// The bytes it has set aside and does not hold.
     pub undrawn: Bytes,
     /// When it opened the ledger.
     pub since: SystemTime,
@@ -87,7 +87,7 @@ impl fmt::Display for ProcessReading {
     }
 }
 
-/// What one tenant has.
+/// The share of one tenant.
 ///
 /// ```
 /// # use bursar_core::Bytes;
@@ -99,17 +99,17 @@ impl fmt::Display for ProcessReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantReading {
-    /// What it is called; nothing for those who named none.
+    /// The name of the tenant; empty for those who named none.
     pub name: String,
-    /// What it may always have.
+    /// The bytes it may always have.
     pub guarantee: Bytes,
-    /// What it may have at most.
+    /// The bytes it may have at most.
     pub ceiling: Bytes,
-    /// What it has: held, set aside, and in the hands of its accounts.
+    /// The bytes it has: held, set aside, and kept as credit by its accounts.
     pub charged: Bytes,
 }
 
-/// One request that waits.
+/// A request that waits.
 ///
 /// ```
 /// # use bursar_core::Bytes;
@@ -120,21 +120,21 @@ pub struct TenantReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitingReading {
-    /// The process, as it sees itself.
+    /// The id of the process that asks, in its own namespace.
     pub pid: u32,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
-    /// For which tenant.
+    /// The name of the tenant it asks for.
     pub tenant: String,
-    /// How much it waits for.
+    /// The bytes it waits for.
     pub bytes: Bytes,
-    /// How urgently.
+    /// The priority of the request.
     pub priority: Priority,
-    /// Since when.
+    /// When the request was made.
     pub since: SystemTime,
 }
 
-/// A copy of the words of a ledger this process uses, taken behind its lock.
+/// Copies the words of an open ledger behind its lock, and checks them.
 pub(crate) fn snapshot_of(attachment: &Attachment) -> Result<WordsSnapshot, LedgerError> {
     let locked = attachment.lock()?;
     let words = attachment.book.words();
@@ -153,7 +153,7 @@ fn time(ms: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Reads a copy, after burying the dead in it.
+/// Reads a snapshot, after reclaiming in it what dead processes held.
 pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
     let layout = LedgerLayout::FILE;
     let book = Book::new(snapshot, layout, layout.processes);
@@ -162,7 +162,7 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
     locked.reclaim_dead_processes();
     let name_of = |slot: usize| match slot < layout.processes {
         true => (book.peek_process(slot, process::PID) as u32, book.process_name(slot)),
-        // Nobody's: the copy is damaged there.
+        // No process has such a slot: the snapshot is damaged there.
         false => (0, "unknown".to_owned()),
     };
     let mut processes = Vec::new();

@@ -2,12 +2,12 @@
 
 use super::Ledger;
 use crate::LedgerError;
-use crate::attachment::{Attachment, LockWait, Reclaim};
+use crate::attachment::{Attachment, LockWait, ReclaimCallback};
 use crate::book::NodeKey;
 use bursar_core::Bytes;
 use std::sync::{Arc, Weak};
 
-/// Keeps a callback registered until it is dropped.
+/// A registered reclaim callback. Dropping this removes it.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -28,13 +28,14 @@ pub struct Reclaimer {
 }
 
 impl Reclaimer {
-    pub(crate) fn register(ledger: &Ledger, reclaim: Arc<Reclaim>) -> Self {
+    pub(crate) fn register(ledger: &Ledger, reclaim: Arc<ReclaimCallback>) -> Self {
         let number = ledger.attachment.reclaimers.register(reclaim);
         ledger.attachment.start_listener();
         Self { attachment: Arc::downgrade(&ledger.attachment), number }
     }
 
-    /// Also says what the pool holds without using it: that is [available](Ledger::available) to a newcomer.
+    /// Adds a callback that returns the bytes a pool holds without using them: these are [available](Ledger::available)
+    /// to a newcomer.
     pub fn with_cached(self, cached: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
         if let Some(attachment) = self.attachment.upgrade() {
             attachment.reclaimers.register_cached(self.number, Arc::new(cached));
@@ -52,8 +53,8 @@ impl Drop for Reclaimer {
 }
 
 impl Ledger {
-    /// The first panic of a reclaim callback, a callback that says what is cached, or a waker, in this process. Each is
-    /// also told to `tracing`; it ends nothing but the call it came from.
+    /// Returns the message of the first panic of a callback, a probe or a waker in this process. Each is also logged by
+    /// `tracing`, and ends nothing but the call it came from.
     ///
     /// ```
     /// # use bursar_core::Bytes;
@@ -63,8 +64,8 @@ impl Ledger {
         self.attachment.reclaimers.first_panic()
     }
 
-    /// Asks this process to give back what it borrows, as much as `bytes` more for `tenant` lack, if it may always have
-    /// them. Answers whether something was given.
+    /// Asks the callbacks of this process, if it borrows, for what `tenant` lacks to have `bytes` more within its
+    /// guarantee. Returns whether they were asked.
     pub(crate) fn reclaim_in_process(&self, tenant: usize, bytes: Bytes, wait: LockWait) -> Result<bool, LedgerError> {
         let slot = self.attachment.book.slot();
         let (asked, lacking) = self.attachment.with_lock(wait, |locked| {
@@ -75,7 +76,7 @@ impl Ledger {
             )
         })?;
         if asked {
-            // Whatever they say that they gave, the account decides.
+            // Their return values are not relied on: the next try finds out.
             self.attachment.reclaimers.run(lacking);
         }
         Ok(asked)

@@ -7,9 +7,9 @@ use crate::format::node;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Result};
 
-/// Memory that was set aside: an account whose charges cannot be refused up to its size, by anybody.
+/// Memory that was set aside: an account whose charges are never refused up to its size.
 ///
-/// What is left of it returns when it is dropped. What is still held then stays charged until the process ends.
+/// Dropping it returns what is undrawn. Bytes that are still held then stay charged until the process ends.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes};
@@ -33,14 +33,14 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The variable that hands a token to a child process.
+    /// The environment variable that hands a token to a child process.
     pub const VARIABLE: &str = "BURSAR_RESERVATION";
 
     pub(crate) fn new(ledger: Ledger, key: NodeKey) -> Self {
         Self { account: LedgerAccount::new(ledger, key, BYTES_MAX) }
     }
 
-    /// One that draws on what another process set aside.
+    /// Makes a reservation that draws on what another process set aside.
     pub(crate) fn drawing(ledger: Ledger, key: NodeKey) -> Self {
         let keep = ledger.attachment.credit;
         Self { account: LedgerAccount::new(ledger, key, keep) }
@@ -50,7 +50,7 @@ impl Reservation {
         self.account.key
     }
 
-    /// The ledger it is in.
+    /// Returns the ledger of the reservation.
     pub const fn ledger(&self) -> &Ledger {
         self.account.ledger()
     }
@@ -60,24 +60,25 @@ impl Reservation {
         (self.account.field(node::KIND) == crate::book::ACCOUNT).then_some(parent)
     }
 
-    /// Its size. Of one that draws on another: the size of that one.
+    /// Returns the size of the reservation, or of the one it draws on.
     pub fn bytes(&self) -> Bytes {
         let book = &self.ledger().attachment.book;
         Bytes(book.peek(self.draws_on().unwrap_or(self.key().node), node::TOTAL))
     }
 
-    /// What can still be charged. Of one that draws on another: what that one has left, and what this one has in hand.
+    /// Returns the bytes that can still be charged. For a reservation that draws on another: what that one has left and
+    /// the credit of this one.
     pub fn undrawn(&self) -> Bytes {
         let left = |node| self.ledger().attachment.book.peek_balance(node);
         Bytes(left(self.key().node) + self.draws_on().map_or(0, left))
     }
 
-    /// What is charged to it, by this process.
+    /// Returns the bytes that are charged to the reservation by this process.
     pub fn held(&self) -> Bytes {
         self.account.held()
     }
 
-    /// Makes a part of what is undrawn a reservation of its own.
+    /// Makes a reservation of its own out of bytes that are undrawn.
     pub fn split(&self, bytes: Bytes) -> Result<Self> {
         let attachment = &self.ledger().attachment;
         attachment.check_usable()?;
@@ -86,8 +87,8 @@ impl Reservation {
         Ok(Self::new(self.ledger().clone(), key))
     }
 
-    /// Makes it smaller, and gives back what it had beyond `to`. Refused below what is drawn, and for one that draws on
-    /// another.
+    /// Shrinks the reservation and gives back what it had beyond `to`. Refused below what is drawn, and for a
+    /// reservation that draws on another.
     pub fn shrink(&self, to: Bytes) -> Result<()> {
         let attachment = &self.ledger().attachment;
         attachment.check_usable()?;
@@ -96,12 +97,12 @@ impl Reservation {
         shrunk.map_err(|refused| attachment.error_for(refused, "reservations", excess))
     }
 
-    /// Sets it aside for child processes, which draw on it by its token.
+    /// Hands the reservation to child processes, which draw on it by its token.
     pub fn delegate(self) -> Result<Delegation> {
         Delegation::of(self)
     }
 
-    /// Draws on what another process set aside: the token is that of a [`Delegation`].
+    /// Draws on what another process set aside, by the token of its [`Delegation`].
     pub fn from_token(token: &str) -> Result<Self> {
         Ok(delegation::from_token(Process::this(), token)?)
     }

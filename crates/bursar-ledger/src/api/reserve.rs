@@ -1,4 +1,4 @@
-//! ReserveFuture: at once, or when one's turn comes.
+//! Reserving at once, or when a request's turn comes.
 
 use super::{Ledger, Reservation};
 use crate::LedgerError;
@@ -10,7 +10,7 @@ use crate::system::now_ms;
 use bursar_core::{Bytes, Error, Result};
 use std::time::{Duration, Instant};
 
-/// How urgent a request is: the more urgent is served first, and among equals whoever came first.
+/// The priority of a request: a higher one is served first, and among equals the one that came first.
 ///
 /// ```
 /// use bursar_ledger::Priority;
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 pub struct Priority(pub u8);
 
 impl Priority {
-    /// After everyone else.
+    /// Served after requests of normal priority.
     pub const LOW: Self = Self(64);
-    /// As most.
+    /// The priority of most requests.
     pub const NORMAL: Self = Self(128);
-    /// Before everyone else.
+    /// Served before requests of normal priority.
     pub const HIGH: Self = Self(192);
 }
 
@@ -35,29 +35,29 @@ impl Default for Priority {
     }
 }
 
-/// How often to look for the dead where the kernel does not tell.
+/// The interval at which dead processes are looked for where the kernel does not report deaths.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Deadlines beyond this are none.
+/// The longest deadline; one beyond it is never reached anyway.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ReserveRequest {
     pub(crate) tenant: NodeKey,
     pub(crate) bytes: Bytes,
     pub(crate) priority: Priority,
 }
 
-/// Why a request was not served by its deadline.
+/// The reasons why a request was not granted by its deadline.
 struct TimeoutReason {
     shortfall: Shortfall,
-    /// There was room for the bytes, and none in the table.
+    /// There was room for the bytes, but no free row in a table.
     full: bool,
-    /// Who has what its tenant may always have.
+    /// The slots of the processes that borrow what the tenant is guaranteed, with the bytes they have.
     borrowers: Vec<(usize, u64)>,
 }
 
-/// A place in the queue, which is left when this is dropped.
+/// An entry in the queue, which is left when this is dropped.
 #[derive(Debug)]
 struct QueueGuard<'a> {
     ledger: &'a Ledger,
@@ -94,7 +94,8 @@ impl Ledger {
         }
     }
 
-    /// Reserves for the tenant that `find` finds, waiting for its turn. The lock is waited for no longer than for the turn.
+    /// Reserves for the tenant that `find` returns, waiting for its turn until the deadline has passed. The lock is not
+    /// waited for any longer.
     pub(crate) fn reserve_with_deadline(
         &self,
         find: impl FnOnce(LockWait) -> Result<NodeKey, LedgerError>,
@@ -102,7 +103,7 @@ impl Ledger {
     ) -> Result<Reservation> {
         let ends = Instant::now() + deadline.min(FOREVER);
         let wait = LockWait::deadline(ends);
-        let request = Request { tenant: find(wait)?, bytes, priority };
+        let request = ReserveRequest { tenant: find(wait)?, bytes, priority };
         let sees_deaths = self.attachment.start_watcher();
         let entry = self.join_queue(request, wait)?;
         let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
@@ -117,8 +118,9 @@ impl Ledger {
             if left.is_zero() {
                 return self.give_up(&mut guard, entry, request, wait);
             }
-            let nap = [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
-            book.words().wait(book.state_at(entry), book.waiting_state(entry), nap.into_iter().flatten().min());
+            let timeouts =
+                [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
+            book.words().wait(book.state_at(entry), book.waiting_state(entry), timeouts.into_iter().flatten().min());
             if book.has_left_queue(entry) {
                 continue;
             }
@@ -130,14 +132,14 @@ impl Ledger {
         }
     }
 
-    /// Joins the queue, and asks back what others borrow if it is owed.
-    pub(crate) fn join_queue(&self, request: Request, wait: LockWait) -> Result<QueueEntry, TryError> {
-        let Request { tenant: key, bytes, priority } = request;
+    /// Joins the queue. A request within its tenant's guarantee asks back what others borrow.
+    pub(crate) fn join_queue(&self, request: ReserveRequest, wait: LockWait) -> Result<QueueEntry, TryError> {
+        let ReserveRequest { tenant: key, bytes, priority } = request;
         let tenant = key.node;
         self.attachment.check_usable()?;
         self.measure(wait)?;
         let queued = QueueRequest { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
-        let (entry, owed) = self.attachment.with_lock(wait, |locked| {
+        let (entry, within_guarantee) = self.attachment.with_lock(wait, |locked| {
             if !locked.is_current(key) {
                 return (Err(BookError::Cleared), false);
             }
@@ -151,7 +153,7 @@ impl Ledger {
             let what = if matches!(refused, BookError::TableFull) { "waiting requests" } else { "reservations" };
             self.attachment.error_for(refused, what, bytes)
         })?;
-        if owed && !self.attachment.book.has_left_queue(entry) {
+        if within_guarantee && !self.attachment.book.has_left_queue(entry) {
             let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
             self.request_returns(entry, request, wait)?;
             guard.entry = None;
@@ -159,8 +161,9 @@ impl Ledger {
         Ok(entry)
     }
 
-    /// Has those who borrow asked to give back what an owner lacks: here at once, elsewhere by their bells.
-    fn request_returns(&self, entry: QueueEntry, request: Request, wait: LockWait) -> Result<(), LedgerError> {
+    /// Asks for what an owner lacks: first the callbacks of this process, then other processes that borrow, by their
+    /// event words.
+    fn request_returns(&self, entry: QueueEntry, request: ReserveRequest, wait: LockWait) -> Result<(), LedgerError> {
         self.reclaim_in_process(request.tenant.node, request.bytes, wait)?;
         if !self.attachment.book.has_left_queue(entry) {
             self.attachment.with_lock(wait, |locked| {
@@ -171,26 +174,27 @@ impl Ledger {
         Ok(())
     }
 
-    /// Leaves the queue with what was granted.
+    /// Leaves the queue with the reservation that was granted.
     pub(crate) fn take_grant(&self, entry: QueueEntry, wait: LockWait) -> Result<Reservation, LedgerError> {
         let key: Option<NodeKey> = self.attachment.with_lock(wait, |locked| locked.take_grant(entry))?;
         let cleared = || LedgerError::Cleared { file: self.attachment.path() };
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
 
-    /// Leaves the queue without waiting for anybody, giving back what was granted.
+    /// Leaves the queue without waiting for the lock, giving back what was granted.
     pub(crate) fn cancel(&self, entry: QueueEntry) {
         if !self.attachment.is_forked() {
             self.attachment.book.cancel(entry);
         }
     }
 
-    /// Leaves the queue without, unless something was granted at the last moment.
+    /// Leaves the queue at the deadline: with a reservation if it was granted at the last moment, otherwise with an
+    /// error.
     fn give_up(
         &self,
         guard: &mut QueueGuard<'_>,
         entry: QueueEntry,
-        request: Request,
+        request: ReserveRequest,
         wait: LockWait,
     ) -> Result<Reservation> {
         let (tenant, bytes) = (request.tenant.node, request.bytes);

@@ -1,6 +1,6 @@
-//! Waiting for one's turn without a thread of one's own.
+//! The future that waits for a reservation.
 
-use super::reserve::Request;
+use super::reserve::ReserveRequest;
 use super::{Ledger, Priority, Reservation, Tenant};
 use crate::LedgerError;
 use crate::attachment::{LockWait, TryError};
@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// A reservation whose turn will come. It joins the queue when it is first polled, needs no runtime, and leaves the queue
-/// when it is dropped.
+/// A future that resolves to a reservation when its turn comes. It joins the queue when it is first polled, needs no
+/// runtime, and leaves the queue when it is dropped.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -23,11 +23,11 @@ use std::time::Instant;
 /// # fn main() -> bursar_core::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(1));
 /// let all = ledger.reserve(Bytes::gib(1))?;
-/// let mut turn = pin!(ledger.reserve_async(Bytes::mib(1), Priority::NORMAL));
+/// let mut future = pin!(ledger.reserve_async(Bytes::mib(1), Priority::NORMAL));
 /// let mut context = Context::from_waker(Waker::noop());
-/// assert!(turn.as_mut().poll(&mut context).is_pending());
+/// assert!(future.as_mut().poll(&mut context).is_pending());
 /// drop(all);
-/// assert!(turn.as_mut().poll(&mut context).is_ready());
+/// assert!(future.as_mut().poll(&mut context).is_ready());
 /// # Ok(())
 /// # }
 /// ```
@@ -39,7 +39,7 @@ pub struct ReserveFuture {
     bytes: Bytes,
     priority: Priority,
     entry: Option<QueueEntry>,
-    /// Which taking of the lock was in the way, and since when.
+    /// The acquisition of the lock that was in the way, and since when.
     stuck: Option<(u64, Instant)>,
 }
 
@@ -53,10 +53,10 @@ impl ReserveFuture {
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
         self.ledger.attachment.start_watcher();
         self.ledger.attachment.start_listener();
-        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, wait)
+        self.ledger.join_queue(ReserveRequest { tenant, bytes: self.bytes, priority: self.priority }, wait)
     }
 
-    /// Goes on as far as it can without waiting for anybody.
+    /// Goes on as far as it can without blocking.
     fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, TryError> {
         let attachment = &self.ledger.attachment;
         attachment.check_usable()?;
@@ -64,7 +64,7 @@ impl ReserveFuture {
             Some(entry) => entry,
             None => *self.entry.insert(self.join()?),
         };
-        // Entered before looking, so that a grant in between wakes it.
+        // Registered before the state is read, so that a grant in between wakes it.
         attachment.wakeups.register(entry, context.waker(), self.ledger.probe.as_ref(), &attachment.book);
         if !attachment.book.has_left_queue(entry) {
             return Ok(None);
@@ -99,10 +99,10 @@ impl Future for ReserveFuture {
             Err(TryError::LockUnavailable(stuck)) => stuck,
             Err(TryError::Failed(error)) => return Poll::Ready(Err(error)),
         };
-        let taking = self.ledger.attachment.book.acquisitions();
+        let acquisition = self.ledger.attachment.book.acquisitions();
         let since = match self.stuck {
-            Some((seen, since)) if seen == taking => since,
-            _ => self.stuck.insert((taking, Instant::now())).1,
+            Some((seen, since)) if seen == acquisition => since,
+            _ => self.stuck.insert((acquisition, Instant::now())).1,
         };
         if since.elapsed() >= self.ledger.attachment.lock_timeout() {
             self.leave();

@@ -1,4 +1,4 @@
-//! Tenants: who may always have how much, and how much at most.
+//! Tenants: names under which processes share a guarantee and a ceiling.
 
 use super::{Ledger, LedgerAccount, Priority, Reservation, ReserveFuture};
 use crate::attachment::LockWait;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A tenant of a device: a name under which processes hold memory together.
 ///
-/// What a tenant is guaranteed and does not use, others may borrow, each up to its ceiling; when the owner asks for it,
+/// Others may borrow what a tenant is guaranteed and does not use, each up to its ceiling; when the owner asks for it,
 /// they are asked to give it back before anyone is refused.
 ///
 /// ```
@@ -36,7 +36,7 @@ pub struct Tenant {
 const _: () = assert!(Tenant::NAME_MAX <= format::node::NAME_WORDS * format::LETTERS, "a name fits its words");
 
 impl Tenant {
-    /// Bytes a name may have.
+    /// The number of bytes a name may have.
     const NAME_MAX: usize = 48;
 
     pub(crate) fn find_or_make(ledger: &Ledger, name: &str, wait: LockWait) -> Result<Self, LedgerError> {
@@ -56,17 +56,17 @@ impl Tenant {
         Ok(Self { ledger: ledger.clone(), key, name: name.to_owned() })
     }
 
-    /// Which node of the tree it is. Whoever uses that asks behind the lock whether it still is.
+    /// Returns the tenant's node. Whoever uses it checks behind the lock that it is current.
     pub(crate) const fn key(&self) -> NodeKey {
         self.key
     }
 
-    /// Its name.
+    /// Returns the name of the tenant.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Says what it may always have, and what it may have at most. All guarantees together fit the limit.
+    /// Sets the bytes that the tenant may always have and may have at most. All guarantees together must fit the limit.
     pub fn configure(&self, guarantee: Bytes, ceiling: Bytes) -> Result<(), LedgerError> {
         let attachment = &self.ledger.attachment;
         attachment.check_usable()?;
@@ -90,25 +90,25 @@ impl Tenant {
         fits.then_some(()).ok_or_else(|| wrong("all guarantees together would exceed the limit"))
     }
 
-    /// This process's account for the tenant: always the same one.
+    /// Returns this process's account for the tenant: always the same one.
     pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
         let key = self.ledger.attachment.account(self.key)?;
         Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.attachment.credit))
     }
 
-    /// Sets `bytes` aside, or refuses at once; if the tenant may always have them, after what this process borrows was
-    /// asked back.
+    /// Reserves `bytes`, or refuses at once. Within the tenant's guarantee, what this process borrows is asked back
+    /// before a refusal.
     pub fn reserve(&self, bytes: Bytes) -> Result<Reservation> {
         self.ledger.reserve_now(self.key, bytes)
     }
 
-    /// Sets `bytes` aside, waiting for its turn until `deadline` has passed. If the tenant may always have them, every
-    /// process that borrows is asked to give back, and the refusal names those that did not.
+    /// Reserves `bytes`, waiting for its turn until `deadline` has passed. Within the tenant's guarantee, every process
+    /// that borrows is asked to give back, and the refusal names those that did not.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
         self.ledger.reserve_with_deadline(|_| Ok(self.key), (bytes, deadline, priority))
     }
 
-    /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.
+    /// Reserves `bytes` when its turn comes. Dropping the future leaves the queue.
     pub fn reserve_async(&self, bytes: Bytes, priority: Priority) -> ReserveFuture {
         ReserveFuture::new(self.ledger.clone(), self.name.clone(), bytes, priority)
     }

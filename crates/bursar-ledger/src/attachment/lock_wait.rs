@@ -1,5 +1,4 @@
-//! How long a call waits for the lock of a ledger: as long as its caller said, and else a few seconds. And what it says if
-//! it cannot have it, or finds the file damaged.
+//! Waiting for the lock of a ledger, and the errors of calls that do not get it or find the file damaged.
 
 use super::{Attachment, name_of, path_of};
 use crate::LedgerError;
@@ -8,34 +7,35 @@ use crate::storage::MappedWords;
 use bursar_core::Error;
 use std::time::{Duration, Instant};
 
-/// How much later than its deadline a call may return that has to wait for the lock.
+/// The time by which a call that waits for the lock may exceed its deadline.
 const SLACK: Duration = Duration::from_millis(100);
-/// Which part of the usual patience a poll of a future has: a few milliseconds.
+/// The fraction of the usual timeout that a poll of a future waits: a few milliseconds.
 const POLL_PART: u32 = 1000;
 
-/// How long a call waits for the lock. A lock that is free is taken in any case.
+/// The time a call waits for the lock. A lock that is free is taken in any case.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LockWait {
-    /// The caller set no deadline: a living owner may keep the lock for so long that it must be stopped.
+    /// The caller set no deadline: the wait ends when a living owner keeps the lock for so long that it is most likely
+    /// stopped.
     Usual,
-    /// Not beyond this moment, whoever has it.
+    /// The wait ends at this moment, whoever has the lock.
     Until(Instant),
 }
 
 impl LockWait {
-    /// That of a call which ends at a deadline.
+    /// Returns the wait of a call that ends at a deadline.
     pub(crate) fn deadline(ends: Instant) -> Self {
         Self::Until(ends + SLACK)
     }
 
-    /// That of a call which must not wait.
+    /// Returns the wait of a call that must not block.
     pub(crate) fn poll(attachment: &Attachment) -> Self {
         Self::Until(Instant::now() + attachment.lock_timeout() / POLL_PART)
     }
 }
 
 impl Attachment {
-    /// Takes the lock, to change something.
+    /// Takes the lock.
     pub(crate) fn lock_within(&self, wait: LockWait) -> Result<LockedBook<'_, MappedWords>, LedgerError> {
         match wait {
             LockWait::Usual => self.lock(),
@@ -44,7 +44,7 @@ impl Attachment {
         }
     }
 
-    /// Does something behind the lock. If a damaged word was met, nothing was done that depends on it.
+    /// Runs `act` behind the lock. Fails if a damaged word was met; then nothing was done that depends on it.
     pub(crate) fn with_lock<T>(
         &self,
         wait: LockWait,
@@ -56,7 +56,7 @@ impl Attachment {
     }
 }
 
-/// Returns the error that says why the lock was not to be had.
+/// Returns the error for a lock that could not be taken.
 pub(crate) fn lock_error(book: &Book<MappedWords>, why: LockError) -> LedgerError {
     match why {
         LockError::Stuck { slot } => {
@@ -69,16 +69,16 @@ pub(crate) fn lock_error(book: &Book<MappedWords>, why: LockError) -> LedgerErro
 }
 
 fn damaged(book: &Book<MappedWords>, word: usize) -> LedgerError {
-    let what = format!("{} is no value", book.layout().name_of(word));
+    let what = format!("{} holds no valid value", book.layout().name_of(word));
     LedgerError::Corrupt { file: path_of(book), what: what.into() }
 }
 
-/// Why a request did not come to wait.
+/// The error of a call that may be tried again.
 #[derive(Debug)]
 pub(crate) enum TryError {
-    /// The lock could not be had: it may be tried again.
+    /// The lock was not available: the call may be tried again.
     LockUnavailable(LedgerError),
-    /// Anything else.
+    /// Any other error.
     Failed(Error),
 }
 
@@ -95,8 +95,8 @@ impl From<Error> for TryError {
 }
 
 impl From<TryError> for Error {
-    fn from(unqueued: TryError) -> Self {
-        match unqueued {
+    fn from(error: TryError) -> Self {
+        match error {
             TryError::LockUnavailable(error) => error.into(),
             TryError::Failed(error) => error,
         }

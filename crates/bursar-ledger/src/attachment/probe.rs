@@ -6,10 +6,11 @@ use bursar_core::{MemoryInfo, Result};
 use std::fmt;
 use std::time::Duration;
 
-/// How often those who wait ask the driver what others gave back: nobody says so.
+/// The interval at which the driver is asked on behalf of those who wait: nobody notifies us when a program outside
+/// Bursar frees memory.
 pub(crate) const MEASURE_EVERY: Duration = Duration::from_millis(250);
 
-/// Asks a driver how much of its device is free.
+/// A function that asks a driver how much memory of its device is free.
 pub(crate) struct Probe(Box<Ask>);
 
 type Ask = dyn Fn() -> Result<MemoryInfo> + Send + Sync;
@@ -27,7 +28,7 @@ impl fmt::Debug for Probe {
 }
 
 impl Attachment {
-    /// Asks the probe and enters what is used outside the ledger. The driver is asked without the lock.
+    /// Asks the probe and records what is used outside the ledger. The driver is asked without the lock.
     pub(crate) fn measure(&self, probe: &Probe, wait: LockWait) -> Result<MemoryInfo, TryError> {
         let held = || -> Result<u64, LedgerError> {
             let (charged, undrawn) = self.with_lock(wait, |locked| locked.charged_and_undrawn())?;
@@ -35,8 +36,8 @@ impl Attachment {
         };
         let before = held()?;
         let info = (probe.0)()?;
-        // Memory is charged before it is allocated and released after it is freed, so the larger is nearer the truth: what
-        // is counted as ours too long is never taken for somebody else's.
+        // Memory is charged before it is allocated and released after it is freed, so the larger figure is nearer the
+        // truth: what counts as ours too long is never taken for somebody else's.
         let ours = before.max(held()?);
         let unmanaged = info.used().get().saturating_sub(ours);
         self.with_lock(wait, |locked| locked.set_unmanaged(unmanaged))?;

@@ -1,4 +1,4 @@
-//! Callbacks that give back what is borrowed.
+//! The callbacks by which a process gives back what it borrows.
 
 use bursar_core::Bytes;
 use std::any::Any;
@@ -8,26 +8,27 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) type Reclaim = dyn Fn(Bytes) -> Bytes + Send + Sync;
-type Cached = dyn Fn() -> Bytes + Send + Sync;
+pub(crate) type ReclaimCallback = dyn Fn(Bytes) -> Bytes + Send + Sync;
+type CachedCallback = dyn Fn() -> Bytes + Send + Sync;
 
-/// Who in this process can give something back, and who knows what that might be.
+/// The callbacks of this process: those that give memory back, and those that say how much they could.
 #[derive(Default)]
 pub(crate) struct Reclaimers {
     next: AtomicU64,
-    reclaim: Mutex<Vec<(u64, Arc<Reclaim>)>>,
-    cached: Mutex<Vec<(u64, Arc<Cached>)>>,
-    /// The first panic of a callback or a waker.
+    reclaim: Mutex<Vec<(u64, Arc<ReclaimCallback>)>>,
+    cached: Mutex<Vec<(u64, Arc<CachedCallback>)>>,
+    /// The message of the first panic of a callback, a probe or a waker.
     panic: Mutex<Option<String>>,
 }
 
 thread_local! {
-    /// A callback that charges something must not be asked again for the same.
+    /// True while callbacks run: one that charges something must not be called again for the same.
     static RECLAIMING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Reclaimers {
-    /// Asks one after the other until `wanted` is given back; answers what was. Called with nothing locked.
+    /// Calls one callback after the other until `wanted` bytes are given back. Returns what was given back. Must be
+    /// called with nothing locked.
     pub(crate) fn run(&self, wanted: Bytes) -> Bytes {
         if RECLAIMING.replace(true) {
             return Bytes::ZERO;
@@ -46,14 +47,14 @@ impl Reclaimers {
     }
 
     /// Registers a callback and returns its number.
-    pub(crate) fn register(&self, reclaim: Arc<Reclaim>) -> u64 {
+    pub(crate) fn register(&self, reclaim: Arc<ReclaimCallback>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.reclaim.lock().unwrap_or_else(PoisonError::into_inner).push((number, reclaim));
         number
     }
 
-    /// Adds the callback that says what is cached to that of a number.
-    pub(crate) fn register_cached(&self, number: u64, cached: Arc<Cached>) {
+    /// Adds a callback that says what is cached, under the number of another callback.
+    pub(crate) fn register_cached(&self, number: u64, cached: Arc<CachedCallback>) {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).push((number, cached));
     }
 
@@ -64,20 +65,21 @@ impl Reclaimers {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| is_other(*other));
     }
 
-    /// Returns the first panic of a callback or a waker.
+    /// Returns the message of the first panic of a callback, a probe or a waker.
     pub(crate) fn first_panic(&self) -> Option<String> {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What this process's pools hold without using it, as far as they say.
+    /// Returns the bytes that pools of this process hold without using them, according to their callbacks.
     pub(crate) fn cached(&self) -> Bytes {
         let callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let told =
+        let sizes =
             callbacks.iter().filter_map(|(_, cached)| self.catch_panic("a callback for what is cached", || cached()));
-        told.fold(Bytes::ZERO, Bytes::saturating_add)
+        sizes.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
-    /// Runs what a program gave us. A panic ends that alone: it is told, the first is kept, and nothing is returned.
+    /// Runs a function of the program. If it panics, the panic is logged, the first one is remembered, and `None` is
+    /// returned.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         let caught = catch_unwind(AssertUnwindSafe(run));
         let text = match &caught {
@@ -86,16 +88,16 @@ impl Reclaimers {
         };
         tracing::error!("{text}");
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
-        // What was thrown may itself panic when dropped.
+        // The payload of the panic may itself panic when dropped.
         std::mem::forget(caught);
         None
     }
 }
 
-/// The text of a panic, if it has one.
+/// Returns the message of a panic.
 fn panic_message(reason: &(dyn Any + Send)) -> &str {
     let text = reason.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("it said nothing")
+    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
 }
 
 impl fmt::Debug for Reclaimers {

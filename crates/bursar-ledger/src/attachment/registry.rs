@@ -1,4 +1,4 @@
-//! One end a process and ledger, however often it is opened.
+//! The attachments of a process: one for each ledger, however often the ledger is opened.
 
 use super::Attachment;
 use crate::system::{FileId, Process};
@@ -7,11 +7,11 @@ use bursar_core::{DeviceContext, DeviceUuid};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What a ledger is known by in this process.
+/// The identity of a ledger within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LedgerId {
     File(FileId),
-    /// A device that no other process can open: its driver's address and its identity.
+    /// A device that no other process can open: the address of its driver and its UUID.
     Private(usize, DeviceUuid),
 }
 
@@ -20,10 +20,10 @@ enum LedgerId {
 struct Registry(Mutex<Vec<(LedgerId, Weak<Attachment>)>>);
 
 impl Registry {
-    /// Those that are open; nobody else opens one meanwhile.
+    /// Locks the list of open ledgers, without those that were closed.
     fn open_ledgers(&self) -> MutexGuard<'_, Vec<(LedgerId, Weak<Attachment>)>> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What a forked child finds here although nobody told it of the fork is its parent's.
+        // An attachment that a forked child finds here, because no fork handler ran, is its parent's.
         open.retain(|(_, attachment)| attachment.upgrade().is_some_and(|attachment| !attachment.is_forked()));
         open
     }
@@ -33,7 +33,7 @@ fn find(open: &[(LedgerId, Weak<Attachment>)], id: LedgerId) -> Option<Arc<Attac
     open.iter().find(|(known, _)| *known == id).and_then(|(_, attachment)| attachment.upgrade())
 }
 
-/// Returns the ledger of `subject` in `folder`, made if there is none.
+/// Attaches to the ledger of `subject` in `folder`, made if there is none.
 pub(crate) fn open_shared(
     process: &Arc<Process>,
     folder: &Path,
@@ -45,7 +45,7 @@ pub(crate) fn open_shared(
     attach(&mut open, opened, subject.clone())
 }
 
-/// Returns the ledger in a file that exists.
+/// Attaches to the ledger in a file that exists.
 pub(crate) fn open_existing(process: &Arc<Process>, path: &Path) -> Result<Arc<Attachment>, LedgerError> {
     let registry = process.local::<Registry>();
     let mut open = registry.open_ledgers();
@@ -58,7 +58,7 @@ fn attach(
     opened: storage::LedgerFile,
     subject: Subject,
 ) -> Result<Arc<Attachment>, LedgerError> {
-    let id = LedgerId::File(opened.identity);
+    let id = LedgerId::File(opened.file_id);
     if let Some(attachment) = find(open, id) {
         return Ok(attachment);
     }
@@ -67,7 +67,7 @@ fn attach(
     Ok(attachment)
 }
 
-/// Returns the ledger of a device that no other process can open: one a device of a driver.
+/// Attaches to the ledger of a device that no other process can open: one for each device of a driver.
 pub(crate) fn open_private(context: &DeviceContext) -> Result<Arc<Attachment>, LedgerError> {
     let registry = Process::this().local::<Registry>();
     let mut open = registry.open_ledgers();

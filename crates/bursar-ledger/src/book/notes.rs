@@ -1,6 +1,6 @@
 //! Notes: giving something up without waiting for the lock.
 //!
-//! What a process cannot do because another has the lock, it leaves as a note. A note is a word that only the handle of
+//! A process that gives something up while another has the lock leaves a note. A note is a word that only the handle of
 //! its writer has a reason to write: bytes that were returned to a node, or the generation of a node whose handle is
 //! gone, of a queue entry that nobody waits for, or of a process that closed the ledger. Then the lock's word is
 //! flagged, and its owner applies all notes before giving the lock back. An owner that is stopped does so when it

@@ -1,4 +1,4 @@
-//! The file of a ledger: made whole or not at all, checked before it is believed.
+//! Opening and making the file of a ledger: it is made whole or not at all, and checked before it is used.
 
 use super::folder::Folder;
 use super::header::{new_file_contents, read_subject};
@@ -16,17 +16,18 @@ use std::time::Duration;
 
 pub(crate) const FILE_BYTES: u64 = LedgerLayout::FILE.words() as u64 * 8;
 
-/// Returns the byte of a ledger file that the process at a place locks while it lives. No data is there.
+/// Returns the byte of a ledger file that the process in a slot locks while it is alive. There is no data at that
+/// offset.
 pub(crate) const fn liveness_byte(slot: usize) -> LockRange {
     LockRange { start: (1 << 40) + slot as i64, length: 1 }
 }
 
-/// A ledger file, open twice: once to be mapped, and once for the lock of a place. See
-/// [`MappedWords::of_file`](crate::storage::MappedWords::of_file).
+/// A ledger file that this process has open twice: once to be mapped, and once for the lock on its liveness byte. See
+/// [`MappedWords::of_file`](super::MappedWords::of_file).
 #[derive(Debug)]
 pub(crate) struct LedgerFile {
     pub(crate) path: PathBuf,
-    pub(crate) identity: FileId,
+    pub(crate) file_id: FileId,
     pub(crate) mapped: Descriptor,
     pub(crate) liveness: Descriptor,
     pub(crate) in_use: InUseLocks,
@@ -35,13 +36,13 @@ pub(crate) struct LedgerFile {
 /// The outcome of an attempt to open a file.
 enum Attempt {
     Opened(Box<LedgerFile>),
-    /// There is none of that name in the folder.
+    /// There is no file of that name in the folder.
     Absent(Folder),
-    /// Somebody uses another under the same name, or it is just being moved.
+    /// Somebody uses another file under the same name, or the file is just being moved.
     InUse,
 }
 
-/// The pauses between attempts: others may be making the file, leaving it or moving it, and all that is short.
+/// The pauses between attempts: others may be making the file, closing it or moving it, all of which is short.
 const PAUSES_MS: [u64; 10] = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500];
 
 /// Opens the ledger of `subject` in the folder at `path`, or makes it.
@@ -51,7 +52,7 @@ pub(crate) fn open_or_make(process: &Arc<Process>, path: &Path, subject: &Subjec
     for pause_ms in PAUSES_MS {
         process.kernel().sleep(Duration::from_millis(pause_ms));
         let attempted = match attempt_or_make(process, path, &name, subject) {
-            // Somebody removes the folder while it is looked at.
+            // Somebody is removing the folder.
             Err(error) if error.is_not_found() => {
                 failed = Some(error);
                 continue;
@@ -100,7 +101,7 @@ fn attempt_or_make(
     }
 }
 
-/// Removes the draft of somebody who died after linking it into place.
+/// Removes the draft of a process that died after linking it into place.
 fn remove_stale_draft(
     process: &Arc<Process>,
     path: &Path,
@@ -113,7 +114,8 @@ fn remove_stale_draft(
         return Ok(());
     }
     let failed = |error| LedgerError::io(&path.join(&draft), "unlink", error);
-    // Only who has this lock makes drafts. It ends with the folder's descriptor, so that one is another than the anchors'.
+    // Only the holder of this lock makes drafts. The lock ends with the folder's descriptor, so a descriptor of its own
+    // is opened.
     let folder = Folder::open(process, path)?;
     if !kernel.try_lock_file(folder.open.file()).map_err(failed)? {
         return Ok(());
@@ -129,7 +131,7 @@ fn remove_draft(folder: &Folder, draft: &OsStr) -> io::Result<()> {
     }
 }
 
-/// The name under which a file is made.
+/// Returns the name under which a file is made.
 fn draft_of(name: &OsStr) -> OsString {
     OsString::from(format!(".{}.draft", name.display()))
 }
@@ -155,37 +157,37 @@ pub(crate) fn open(process: &Arc<Process>, path: &Path) -> Result<(LedgerFile, S
 
 /// Opens a file in a folder, if there is one and nobody uses another under the same name.
 ///
-/// The anchors are dropped first and everything is looked at afterwards. Of two processes that come to use two files under
-/// one name, the one that looks later sees the other's anchors.
+/// The locks that say that the file is in use are taken first and everything is checked afterwards. Of two processes
+/// that come to use two files under one name, the one that checks later sees the locks of the other.
 fn attempt(folder: Folder, name: &OsStr) -> Result<Attempt, LedgerError> {
     let path = folder.path.join(name);
     let failed = |call| {
         let path = &path;
         move |error| LedgerError::io(path, call, error)
     };
-    let Some((mapped, identity)) = open_checked(&folder, name)? else { return Ok(Attempt::Absent(folder)) };
-    let in_use = InUseLocks::acquire(folder, name, identity).map_err(failed("lock"))?;
+    let Some((mapped, file_id)) = open_checked(&folder, name)? else { return Ok(Attempt::Absent(folder)) };
+    let in_use = InUseLocks::acquire(folder, name, file_id).map_err(failed("lock"))?;
     let process = in_use.folder.open.process();
     let liveness = match process.open_in(&in_use.folder.open, name, OpenMode::Write) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Attempt::InUse),
         liveness => liveness.map_err(failed("open"))?,
     };
-    let is_it = |metadata: io::Result<FileMetadata>| metadata.is_ok_and(|metadata| metadata.identity == identity);
+    let is_it = |metadata: io::Result<FileMetadata>| metadata.is_ok_and(|metadata| metadata.file_id == file_id);
     let in_place = is_it(process.kernel().metadata(liveness.file())) && is_it(in_use.metadata());
     if in_use.is_other_in_use().map_err(failed("lock"))? || !in_place || !in_use.folder.is_at_its_path() {
         return Ok(Attempt::InUse);
     }
-    Ok(Attempt::Opened(Box::new(LedgerFile { path, identity, mapped, liveness, in_use })))
+    Ok(Attempt::Opened(Box::new(LedgerFile { path, file_id, mapped, liveness, in_use })))
 }
 
-/// Opens a file in a folder, if there is one, and looks whether it can be a ledger of this user's.
+/// Opens a file in a folder, if there is one, and checks that it can be a ledger of this user.
 fn open_checked(folder: &Folder, name: &OsStr) -> Result<Option<(Descriptor, FileId)>, LedgerError> {
     let path = folder.path.join(name);
     let process = folder.open.process();
     match process.open_in(&folder.open, name, OpenMode::Write) {
         Ok(file) => {
-            let identity = check_metadata(&path, &file)?.identity;
-            Ok(Some((file, identity)))
+            let file_id = check_metadata(&path, &file)?.file_id;
+            Ok(Some((file, file_id)))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(open_error(process.kernel(), &path, error)),
@@ -241,7 +243,7 @@ fn make_if_alone(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<boo
 fn make(folder: &Folder, name: &OsStr, subject: &Subject) -> Result<(), LedgerError> {
     let (kernel, inside) = (folder.open.kernel(), folder.open.file());
     let draft = draft_of(name);
-    // Only who has the lock makes drafts, so one that is there was left by somebody who died.
+    // Only the holder of the lock makes drafts, so one that is there was left by a process that died.
     let made =
         remove_draft(folder, &draft).and_then(|()| kernel.make_file(inside, &draft, &new_file_contents(subject)));
     let linked = made.and_then(|()| kernel.link(inside, &draft, name));
@@ -261,7 +263,8 @@ fn subject_of(opened: &LedgerFile) -> Result<Subject, LedgerError> {
     Ok(subject)
 }
 
-/// Locks a place that nobody else has; those never used come last, so that tables stay short.
+/// Locks the liveness byte of a slot that no other process has, and returns the slot: the lowest, so that tables stay
+/// short.
 pub(crate) fn claim_slot(opened: &LedgerFile) -> Result<usize, LedgerError> {
     let (kernel, file) = (opened.liveness.kernel(), opened.liveness.file());
     for slot in 0..LedgerLayout::FILE.processes {

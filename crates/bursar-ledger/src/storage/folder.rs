@@ -1,4 +1,4 @@
-//! Where ledgers are kept: one folder a user, which nobody else can write to.
+//! The folder that ledgers are in: one for each user, which nobody else can write to.
 
 use crate::LedgerError;
 use crate::system::{Descriptor, FileKind, FileMetadata, OpenMode, Process};
@@ -8,28 +8,28 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Returns the folder that ledgers of this user are kept in; it need not exist.
+/// Returns the folder for ledgers of this user; it need not exist.
 pub(crate) fn default_folder() -> PathBuf {
     bursar_linux::shared_folder(Process::this().kernel().user())
 }
 
-/// A folder of ledgers, open: whatever becomes of its name, files are found in it.
+/// A folder of ledgers, open: files are found in it whatever becomes of its name.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    /// Without links, so that it means the same wherever the process goes.
+    /// The path without links, so that it is valid whatever the working directory is.
     pub(crate) path: PathBuf,
     pub(crate) open: Descriptor,
     metadata: FileMetadata,
 }
 
 impl Folder {
-    /// Opens a folder, made if there is none, that is this user's and that no other can write to.
+    /// Opens a folder, made if there is none. It must belong to this user, and nobody else may be able to write to it.
     pub(crate) fn make(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
         let path = without_trailing_slash(path);
         match process.kernel().make_folder(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // What is there is looked at below, whether or not one could be made beside it.
+            // The folder that is there is checked below, whether or not one could be made.
             Err(error) => {
                 if process.kernel().metadata_of(&path).is_err() {
                     return Err(LedgerError::io(&path, "mkdir", error));
@@ -57,19 +57,19 @@ impl Folder {
         Ok(Self { path, open, metadata })
     }
 
-    /// Returns whether its path still leads to it.
+    /// Returns whether the folder's path still leads to it.
     pub(crate) fn is_at_its_path(&self) -> bool {
         let there = self.open.kernel().metadata_of(&self.path);
-        there.is_ok_and(|there| there.identity == self.metadata.identity)
+        there.is_ok_and(|there| there.file_id == self.metadata.file_id)
     }
 }
 
-/// A path without a slash at its end, which would have the system follow a link there.
+/// Returns a path without a slash at its end, which would have the system follow a link there.
 fn without_trailing_slash(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// Returns the ledgers in the folder; none where there is no folder.
+/// Returns the files of the ledgers in a folder; none where there is no folder.
 pub(crate) fn ledgers(folder: &Path) -> Result<Vec<PathBuf>, LedgerError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

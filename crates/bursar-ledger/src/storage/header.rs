@@ -1,4 +1,4 @@
-//! The header of a ledger, written and read.
+//! Writing and reading the header of a ledger.
 
 use super::in_use::hash;
 use crate::book::Book;
@@ -7,7 +7,7 @@ use crate::{LedgerError, Subject};
 use bursar_core::{Bytes, DeviceUuid};
 use std::path::Path;
 
-/// A new ledger, as bytes.
+/// Returns the contents of the file of a new ledger.
 pub(crate) fn new_file_contents(subject: &Subject) -> Vec<u8> {
     let layout = LedgerLayout::FILE;
     let sheet = WordsSnapshot::new(std::iter::repeat_n(0, layout.words()), Vec::new());
@@ -15,7 +15,7 @@ pub(crate) fn new_file_contents(subject: &Subject) -> Vec<u8> {
     (0..layout.words()).flat_map(|at| sheet.load(at).to_le_bytes()).collect()
 }
 
-/// Writes a new ledger's header and first figures.
+/// Writes the header and the first figures of a new ledger.
 pub(crate) fn write_header(words: impl Words, layout: LedgerLayout, subject: &Subject) {
     let (high, low) = halves(subject.uuid);
     let book = Book::new(words, layout, 0);
@@ -42,13 +42,13 @@ fn halves(uuid: DeviceUuid) -> (u64, u64) {
     ((value >> 64) as u64, value as u64)
 }
 
-/// Over the words that never change.
+/// Returns the checksum of the words that never change.
 fn checksum(words: &impl Words) -> u64 {
     let bytes: Vec<u8> = (0..header::CHECKSUM).flat_map(|at| words.load(at).to_le_bytes()).collect();
     hash(&bytes)
 }
 
-/// What a ledger is about, once its header is believed.
+/// Checks the header of a ledger and returns its subject.
 pub(crate) fn read_subject(path: &Path, words: &impl Words) -> Result<Subject, LedgerError> {
     let file = path.to_owned();
     if words.load(header::MAGIC) != MAGIC {

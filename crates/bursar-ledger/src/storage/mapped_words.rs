@@ -1,4 +1,4 @@
-//! The words of a ledger in memory: mapped from its file, or this process's own.
+//! The words of a ledger in memory: mapped from its file, or private to this process.
 
 use super::file::{LedgerFile, liveness_byte};
 use super::in_use::InUseLocks;
@@ -10,28 +10,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// All is well.
+/// The value of the state word while the ledger may be used.
 const LIVE: u64 = 1;
-/// The file's name leads to it no more.
+/// The value of the state word after the file was removed or replaced.
 const DELETED: u64 = 2;
 
-/// How this process stands to a ledger it opened.
+/// The states of this process's handles to a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleState {
-    /// It may use it.
+    /// The ledger may be used.
     Live,
     /// The file was removed or replaced while in use.
     Deleted,
-    /// It was forked from the process that opened it.
+    /// This process was forked from the one that opened the ledger.
     Forked,
 }
 
-/// The file that words are mapped from, and the locks that tie this process to it.
+/// The file that words are mapped from, and the locks that this process holds on it.
 #[derive(Debug)]
 struct Backing {
     path: PathBuf,
-    identity: FileId,
-    /// Has the lock of this process's place.
+    file_id: FileId,
+    /// Holds the lock on the liveness byte of this process.
     liveness: Descriptor,
     in_use: InUseLocks,
 }
@@ -42,40 +42,40 @@ impl Backing {
     }
 }
 
-/// The words, and what ties this process to them.
+/// The words of an open ledger.
 #[derive(Debug)]
 pub(crate) struct MappedWords {
     map: Mapping,
-    /// One word that says how this process stands; a forked child finds a zero.
+    /// A word of this process that holds the state of its handles; a forked child finds a zero.
     state_word: Mapping,
     backing: Option<Backing>,
     process: Arc<Process>,
 }
 
 impl MappedWords {
-    /// Words of this process alone.
+    /// Makes words that are private to this process.
     pub(crate) fn private(process: &Arc<Process>, layout: LedgerLayout) -> io::Result<Self> {
         let map = Mapping::private(layout.words())?;
-        Ok(Self { map, state_word: Mapping::again(&new_state_word()?), backing: None, process: Arc::clone(process) })
+        Ok(Self { map, state_word: Mapping::alias(&new_state_word()?), backing: None, process: Arc::clone(process) })
     }
 
-    /// The words of a file. The lock of the place is that of another opening than the one that is mapped: the map in a
-    /// forked child would keep it.
+    /// Maps the words of a file. The lock on the liveness byte belongs to another open file description than the one
+    /// that is mapped: otherwise the mapping in a forked child would keep the lock alive.
     pub(crate) fn of_file(layout: LedgerLayout, opened: LedgerFile) -> io::Result<Self> {
-        let LedgerFile { path, identity, mapped, liveness, in_use } = opened;
+        let LedgerFile { path, file_id, mapped, liveness, in_use } = opened;
         let process = Arc::clone(liveness.process());
         let map = process.kernel().map(mapped.file(), layout.words())?;
         let state_word = new_state_word()?;
         liveness.clear_on_fork(&state_word);
-        let backing = Some(Backing { path, identity, liveness, in_use });
-        Ok(Self { map, state_word: Mapping::again(&state_word), backing, process })
+        let backing = Some(Backing { path, file_id, liveness, in_use });
+        Ok(Self { map, state_word: Mapping::alias(&state_word), backing, process })
     }
 
     pub(crate) const fn process(&self) -> &Arc<Process> {
         &self.process
     }
 
-    /// Where the file is; a private ledger has none.
+    /// Returns the path of the file; a private ledger has none.
     pub(crate) fn path(&self) -> Option<&Path> {
         self.backing.as_ref().map(|backing| backing.path.as_path())
     }
@@ -88,37 +88,37 @@ impl MappedWords {
         }
     }
 
-    /// Whether there is nothing to say about [`Self::standing`].
+    /// Returns whether [`Self::state`] is [`HandleState::Live`].
     #[inline(always)]
     pub(crate) fn is_live(&self) -> bool {
         self.state_word.word(0).load(Ordering::Relaxed) == LIVE
     }
 
-    /// Notices whether the file's name still leads to it, and whether it does so again.
+    /// Updates the state by checking whether the file's name still leads to it.
     pub(crate) fn refresh_state(&self) {
         let Some(backing) = self.backing.as_ref().filter(|_| self.state() != HandleState::Forked) else { return };
         let (from, to) = match backing.in_use.metadata() {
-            Ok(metadata) if metadata.identity == backing.identity => (DELETED, LIVE),
+            Ok(metadata) if metadata.file_id == backing.file_id => (DELETED, LIVE),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return,
             _ => (LIVE, DELETED),
         };
-        // A fork meanwhile has its own word, and whoever else looks sees the same.
+        // A child forked meanwhile has a word of its own, and other threads that check find the same.
         let _ = self.state_word.word(0).compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Gives up the place.
+    /// Closes the files, and with them gives up the slot.
     pub(crate) fn close_files(&self) {
         self.backing.iter().flat_map(Backing::descriptors).for_each(Descriptor::close);
     }
 
-    /// Keeps the place until the process ends.
+    /// Leaves the files open until the process ends, and with them keeps the slot.
     pub(crate) fn leak_files(&self) {
         self.backing.iter().flat_map(Backing::descriptors).for_each(Descriptor::keep_open);
     }
 }
 
 fn new_state_word() -> io::Result<Arc<Mapping>> {
-    // A page, since the system wipes whole pages.
+    // A whole page, since the system wipes whole pages.
     let state_word = Mapping::private(512)?;
     state_word.wipe_on_fork();
     state_word.word(0).store(LIVE, Ordering::SeqCst);
@@ -145,13 +145,13 @@ impl Words for MappedWords {
     }
     #[inline(always)]
     fn update(&self, at: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
-        let slot = self.map.word(at);
-        let mut word = slot.load(Ordering::Acquire);
+        let cell = self.map.word(at);
+        let mut word = cell.load(Ordering::Acquire);
         loop {
             #[cfg(test)]
             self.process.kernel().before_write();
             let Some(new) = change(word) else { return false };
-            match slot.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
+            match cell.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return true,
                 Err(seen) => word = seen,
             }
@@ -159,12 +159,12 @@ impl Words for MappedWords {
     }
     #[inline(always)]
     fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
-        let slot = self.map.word(at);
-        let word = slot.load(Ordering::Acquire);
+        let cell = self.map.word(at);
+        let word = cell.load(Ordering::Acquire);
         #[cfg(test)]
         self.process.kernel().before_write();
         let new = change(word);
-        new.is_some_and(|new| slot.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+        new.is_some_and(|new| cell.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
     }
     fn fetch_add(&self, at: usize, value: u64) -> u64 {
         #[cfg(test)]
@@ -178,7 +178,7 @@ impl Words for MappedWords {
         self.process.kernel().wake(self.map.word(at), most);
     }
     fn alive(&self, slot: usize) -> bool {
-        // Whoever cannot be asked about lives: a charge kept too long is safer than one given away.
+        // A process that cannot be asked about counts as alive: a charge kept too long is safer than one given away.
         let locked = |liveness: &Descriptor| {
             liveness.kernel().is_locked(liveness.file(), LockKind::Exclusive, liveness_byte(slot))
         };

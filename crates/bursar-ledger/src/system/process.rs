@@ -1,10 +1,11 @@
-//! A process's end of the system: the descriptors that tie it to its ledgers, and what a fork does to them.
+//! The descriptors of a process, and their end in a forked child.
 //!
-//! A process is known to others by locks on bytes of files, and such a lock lives as long as any descriptor of its open
-//! file description. So a descriptor that a forked child kept would keep its dead parent's charge, and one that is closed
-//! twice could be somebody else's by then. Every descriptor is therefore in one table from the call that opens it to the
-//! call that closes it; each has a number that is never used again; and the table is locked across both calls and across
-//! every fork. The child closes what it finds there before it runs anything else.
+//! Others know that a process is alive by its locks on bytes of files, and such a lock lives as long as any descriptor
+//! of its open file description. So a descriptor that a forked child kept would keep its dead parent's charge, and a
+//! descriptor number that is closed twice may belong to another file the second time. Therefore every descriptor is in
+//! one table from the call that opens it to the call that closes it, under a number that is never used again, and the
+//! table is locked across both calls and across every fork (`pthread_atfork`). The child closes what it finds there
+//! before it runs anything else. The table is short and locked for moments only.
 
 use super::linux::{self, Linux};
 use super::{Kernel, Mapping, OpenMode};
@@ -17,17 +18,17 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// One descriptor of this process.
+/// A row of the table.
 #[derive(Debug)]
 struct TableEntry {
-    /// Never used again.
+    /// A number that no other row ever has.
     number: u64,
     file: RawFd,
-    /// A word that a forked child sets to zero.
+    /// A mapping whose first word a forked child sets to zero.
     flag: Option<Arc<Mapping>>,
 }
 
-/// What a fork must find whole.
+/// The state of a process that must be consistent when it forks.
 #[derive(Debug, Default)]
 struct Table {
     descriptors: Vec<TableEntry>,
@@ -36,7 +37,7 @@ struct Table {
     local: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// A process, as the system and its ledgers know it.
+/// A process with its descriptors. Tests have several.
 #[derive(Debug)]
 pub(crate) struct Process {
     kernel: Box<dyn Kernel>,
@@ -44,7 +45,7 @@ pub(crate) struct Process {
 }
 
 thread_local! {
-    /// The table of the one process, from just before a fork until just after it.
+    /// The locked table of this process, from just before a fork until just after it.
     static FORKING: RefCell<Option<MutexGuard<'static, Table>>> = const { RefCell::new(None) };
 }
 
@@ -79,8 +80,8 @@ impl Process {
     }
 
     /// Opens what a path leads to.
-    pub(crate) fn open(self: &Arc<Self>, path: &Path, how: OpenMode) -> io::Result<Descriptor> {
-        self.open_with(|kernel| kernel.open(path, how))
+    pub(crate) fn open(self: &Arc<Self>, path: &Path, mode: OpenMode) -> io::Result<Descriptor> {
+        self.open_with(|kernel| kernel.open(path, mode))
     }
 
     /// Opens a name in a folder.
@@ -88,9 +89,9 @@ impl Process {
         self: &Arc<Self>,
         folder: &Descriptor,
         name: &OsStr,
-        how: OpenMode,
+        mode: OpenMode,
     ) -> io::Result<Descriptor> {
-        self.open_with(|kernel| kernel.open_in(folder.file, name, how))
+        self.open_with(|kernel| kernel.open_in(folder.file, name, mode))
     }
 
     fn open_with(self: &Arc<Self>, open: impl FnOnce(&dyn Kernel) -> io::Result<RawFd>) -> io::Result<Descriptor> {
@@ -99,12 +100,12 @@ impl Process {
         let number = table.next;
         table.next += 1;
         table.descriptors.push(TableEntry { number, file, flag: None });
-        Ok(Descriptor { process: Arc::clone(self), number, file, kept: AtomicBool::new(false) })
+        Ok(Descriptor { process: Arc::clone(self), number, file, kept_open: AtomicBool::new(false) })
     }
 
-    /// Has the table wait for a fork.
+    /// Locks the table for the time of a fork.
     pub(crate) fn before_fork(&'static self) {
-        // A thread that is ending has no such place any more; its fork does without.
+        // A thread that is ending has no thread-local values any more; its fork does without the lock.
         let _ = FORKING.try_with(|forking| *forking.borrow_mut() = Some(self.table()));
     }
 
@@ -112,7 +113,7 @@ impl Process {
         let _ = FORKING.try_with(|forking| drop(forking.borrow_mut().take()));
     }
 
-    /// Lets go, in a forked child, of everything that is its parent's.
+    /// Closes every descriptor of the parent, in a forked child.
     pub(crate) fn in_forked_child(&self) {
         let _ = FORKING.try_with(|forking| {
             if let Some(mut table) = forking.borrow_mut().take() {
@@ -121,7 +122,8 @@ impl Process {
         });
     }
 
-    /// A child that was just forked, over its own end of a simulated system. Returns nothing while a real fork would wait.
+    /// Returns a child that was just forked, over its own kernel of a simulated system, or `None` while a real fork
+    /// would wait for the table.
     #[cfg(test)]
     pub(crate) fn forked(&self, kernel: impl FnOnce() -> Box<dyn Kernel>) -> Option<Self> {
         let table = self.table.try_lock().ok()?;
@@ -134,7 +136,7 @@ impl Process {
         Some(Self { kernel, table: Mutex::new(child) })
     }
 
-    /// Whether another thread of this process is just opening or closing something.
+    /// Returns whether another thread of this process is just opening or closing something.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
         self.table.try_lock().is_err()
@@ -147,7 +149,7 @@ impl Table {
             kernel.close(descriptor.file);
             if let Some(flag) = descriptor.flag {
                 flag.word(0).store(0, Ordering::SeqCst);
-                // Freeing memory is nothing for a moment like this.
+                // Between fork and exec nothing may be freed.
                 std::mem::forget(flag);
             }
         }
@@ -155,17 +157,18 @@ impl Table {
     }
 }
 
-/// A descriptor that ends with this process, is closed once, and does not follow it into a forked child.
+/// A file descriptor that is closed once, at the latest with its process, and is not inherited by forked children.
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     process: Arc<Process>,
     number: u64,
     file: RawFd,
-    kept: AtomicBool,
+    kept_open: AtomicBool,
 }
 
 impl Descriptor {
-    /// The descriptor. In a forked child, and once this is cut, it is closed and may be another file's.
+    /// Returns the number of the descriptor. In a forked child, and after [`Self::close`], it may be that of another
+    /// file.
     pub(crate) const fn file(&self) -> RawFd {
         self.file
     }
@@ -178,7 +181,7 @@ impl Descriptor {
         self.process.kernel()
     }
 
-    /// Has a forked child find a zero at the first word of `mark`.
+    /// Sets the first word of `flag` to zero in a forked child.
     pub(crate) fn clear_on_fork(&self, flag: &Arc<Mapping>) {
         let mut table = self.process.table();
         if let Some(descriptor) = table.descriptors.iter_mut().find(|descriptor| descriptor.number == self.number) {
@@ -186,14 +189,15 @@ impl Descriptor {
         }
     }
 
-    /// Keeps the descriptor open until the process ends, whatever becomes of this.
+    /// Keeps the descriptor open until the process ends, even after this is dropped.
     pub(crate) fn keep_open(&self) {
-        self.kept.store(true, Ordering::SeqCst);
+        self.kept_open.store(true, Ordering::SeqCst);
     }
 
-    /// Closes the descriptor, once, unless it is kept for good; in a forked child it is closed already.
+    /// Closes the descriptor, unless it is closed already or [kept open](Self::keep_open). In a forked child it is
+    /// closed already.
     pub(crate) fn close(&self) {
-        if self.kept.load(Ordering::SeqCst) {
+        if self.kept_open.load(Ordering::SeqCst) {
             return;
         }
         let mut table = self.process.table();

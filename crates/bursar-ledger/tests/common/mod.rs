@@ -1,5 +1,4 @@
-//! Several processes in one: a ledger's words in memory or in a file, views of it that can die, and what they leave
-//! behind.
+//! Several simulated processes: a ledger's words in memory or in a file, and views of it that can die.
 
 #![allow(dead_code, reason = "each test uses part of it")]
 
@@ -15,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How large the tables of these ledgers are.
+/// The layout of these ledgers.
 pub(crate) const LAYOUT: LedgerLayout = LedgerLayout { journal: STEP_MAX, processes: 8, waiters: 8, nodes: 48 };
 
 /// The words that several processes share.
@@ -26,7 +25,7 @@ pub(crate) struct Memory {
 
 enum Backing {
     Heap(Vec<AtomicU64>),
-    /// One process at a time.
+    /// Used by one process at a time.
     File(File),
 }
 
@@ -69,7 +68,7 @@ impl Memory {
         Arc::new(Self { words, dead: (0..LAYOUT.processes).map(|_| AtomicBool::new(false)).collect() })
     }
 
-    /// The words in a file that [`Self::write_to`] wrote.
+    /// Opens the words in a file that [`Self::write_to`] wrote.
     pub(crate) fn in_file(path: &Path) -> Arc<Self> {
         Self::over(Backing::File(File::options().read(true).write(true).open(path).unwrap()))
     }
@@ -79,7 +78,7 @@ impl Memory {
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// The same words, to go another way with.
+    /// Returns a copy of the words.
     pub(crate) fn copied(&self) -> Arc<Self> {
         let copy = Self::over(Backing::Heap((0..LAYOUT.words()).map(|at| AtomicU64::new(self.load(at))).collect()));
         for (dead, copied) in self.dead.iter().zip(&copy.dead) {
@@ -88,12 +87,12 @@ impl Memory {
         copy
     }
 
-    /// Changes a bit, as radiation does.
+    /// Flips a bit.
     pub(crate) fn flip(&self, at: usize, bit: u32) {
         let _ = self.words.update(at, |word| Some(word ^ 1 << bit));
     }
 
-    /// The ledger as the process at `place` sees it.
+    /// Returns the ledger as the process in `slot` sees it.
     pub(crate) fn process(self: &Arc<Self>, slot: usize) -> Book<View> {
         self.dead[slot].store(false, SeqCst);
         Book::new(View::new(self, slot), LAYOUT, slot)
@@ -107,12 +106,12 @@ impl Memory {
         self.words.load(at)
     }
 
-    /// The value of a sealed word.
+    /// Returns the value of a sealed word.
     pub(crate) fn value(&self, at: usize) -> u64 {
         unsealed(self.load(at)).unwrap_or_else(|| panic!("{} is damaged", LAYOUT.name_of(at)))
     }
 
-    /// Everything that means something: nodes with what they have and have left, the queue, and the figures of all.
+    /// Returns everything that has a meaning: the figures of all nodes, the queue, and the header.
     pub(crate) fn state(&self) -> Vec<u64> {
         let mut state = vec![self.value(header::WAITING), self.value(header::UNMANAGED), self.value(header::TICKET)];
         for at in 0..LAYOUT.nodes {
@@ -120,7 +119,7 @@ impl Memory {
             if word(node::KIND) != FREE {
                 let raw = |field| self.load(LAYOUT.node_at(at) + field);
                 let returned = unsealed(raw(node::RETURNED).wrapping_sub(raw(node::SETTLED))).expect("whole");
-                let left = Book::new(Peeking(self), LAYOUT, 0).peek_balance(at) + returned;
+                let left = Book::new(ReadOnly(self), LAYOUT, 0).peek_balance(at) + returned;
                 let fields = [
                     node::KIND,
                     node::PARENT,
@@ -142,13 +141,13 @@ impl Memory {
         state
     }
 
-    /// How many nodes are frozen.
+    /// Returns the number of frozen nodes.
     pub(crate) fn frozen(&self) -> usize {
         (0..LAYOUT.nodes).filter(|&at| self.load(LAYOUT.node_at(at) + node::BALANCE) >> 63 != 0).count()
     }
 
-    /// What all the nodes of a place have together, reservations' parts not counted twice.
-    pub(crate) fn of_place(&self, slot: usize) -> u64 {
+    /// Returns the sum of the totals of a slot's nodes, counting children of reservations once.
+    pub(crate) fn total_of_slot(&self, slot: usize) -> u64 {
         let word = |at, field| self.value(LAYOUT.node_at(at) + field);
         let mine = (0..LAYOUT.nodes).filter(|&at| {
             matches!(word(at, node::KIND), ACCOUNT | RESERVATION) && word(at, node::OWNER) == slot as u64 + 1
@@ -157,10 +156,10 @@ impl Memory {
     }
 }
 
-/// Nobody's way to the words: only to read them.
-struct Peeking<'a>(&'a Memory);
+/// A view of the words that only reads them.
+struct ReadOnly<'a>(&'a Memory);
 
-impl Words for Peeking<'_> {
+impl Words for ReadOnly<'_> {
     fn load(&self, at: usize) -> u64 {
         self.0.load(at)
     }
@@ -186,16 +185,16 @@ impl Words for Peeking<'_> {
     }
 }
 
-/// What others do, told which write it is just before.
-pub(crate) type Meanwhile = Box<dyn FnMut(u64) + Send>;
+/// A hook that runs just before a write, with the number of the write.
+pub(crate) type Hook = Box<dyn FnMut(u64) + Send>;
 
 /// States, each with the number of writes that led there.
 pub(crate) type Steps = Vec<(u64, Vec<u64>)>;
 
-/// Why a process ended here: not a failure.
-pub(crate) struct Killed;
+/// The payload of the panic that ends a killed process: not a failure.
+pub(crate) struct KillMarker;
 
-/// One process's way to the words. It can be told to die before its nth write.
+/// One process's view of the words. It can be made to die before its nth write.
 pub(crate) struct View {
     memory: Arc<Memory>,
     slot: usize,
@@ -205,8 +204,8 @@ pub(crate) struct View {
     /// The most changes a step made.
     pub(crate) longest_step: AtomicU64,
     died: AtomicBool,
-    /// What happens elsewhere just before a write, by its number.
-    pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
+    /// Runs just before every write.
+    pub(crate) hook: Mutex<Option<Hook>>,
     /// The state after each finished step, with the number of writes up to there.
     pub(crate) steps: Mutex<Option<Steps>>,
 }
@@ -221,19 +220,19 @@ impl View {
             dies_at: AtomicU64::new(u64::MAX),
             longest_step: AtomicU64::new(0),
             died: AtomicBool::new(false),
-            meanwhile: Mutex::new(None),
+            hook: Mutex::new(None),
             steps: Mutex::new(None),
         }
     }
 
-    /// Whether a write still happens; the one at which the process dies unwinds out of it.
+    /// Returns whether a write still takes effect. At the write where the process dies it unwinds.
     fn may_write(&self) -> bool {
         if self.died.load(SeqCst) {
             return false;
         }
         let number = self.writes.fetch_add(1, SeqCst);
-        if let Some(meanwhile) = self.meanwhile.lock().unwrap().as_mut() {
-            meanwhile(number);
+        if let Some(hook) = self.hook.lock().unwrap().as_mut() {
+            hook(number);
         }
         if number == self.dies_at.load(SeqCst) {
             if let Backing::File(_) = self.memory.words {
@@ -241,7 +240,7 @@ impl View {
             }
             self.died.store(true, SeqCst);
             self.memory.kill(self.slot);
-            panic_any(Killed);
+            panic_any(KillMarker);
         }
         true
     }
@@ -256,7 +255,7 @@ impl View {
 impl Words for View {
     fn load(&self, at: usize) -> u64 {
         self.reads.fetch_add(1, SeqCst);
-        // To the dead nothing is locked, so that what unwinds out of them comes to an end.
+        // To a dead process nothing is locked, so that its destructors come to an end.
         if at == header::LOCK && self.died.load(SeqCst) { 0 } else { self.memory.load(at) }
     }
     fn store(&self, at: usize, value: u64) {
@@ -299,22 +298,22 @@ impl Words for View {
     }
 }
 
-/// Runs what may die; answers whether it lived.
+/// Runs what may die. Returns whether it survived.
 pub(crate) fn survives(run: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(()) => true,
-        Err(reason) if reason.is::<Killed>() => false,
+        Err(reason) if reason.is::<KillMarker>() => false,
         Err(reason) => std::panic::resume_unwind(reason),
     }
 }
 
-/// Keeps deaths out of what a failing test prints.
-pub(crate) fn die_quietly() {
+/// Keeps the panics of killed processes out of what a failing test prints.
+pub(crate) fn silence_kill_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !info.payload().is::<Killed>() {
+            if !info.payload().is::<KillMarker>() {
                 usual(info);
             }
         }));
@@ -323,8 +322,8 @@ pub(crate) fn die_quietly() {
 
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes the place of this book's process.
-pub(crate) fn arrive(book: &Book<View>) {
+/// Registers this book's process in its slot.
+pub(crate) fn register(book: &Book<View>) {
     let mut locked = book.lock_as_newcomer(LOCK_TIMEOUT).unwrap();
     locked.register_process(100 + book.slot() as u64, "test", 0);
 }

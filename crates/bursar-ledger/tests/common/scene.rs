@@ -1,6 +1,6 @@
-//! A ledger in the middle of its life, everything that can happen to it, and what must be true after a death.
+//! A ledger in use, every operation on it, and the checks after a death in the middle of one.
 
-use super::{LAYOUT, LOCK_TIMEOUT, Memory, Steps, View, arrive};
+use super::{LAYOUT, LOCK_TIMEOUT, Memory, Steps, View, register};
 use bursar_ledger::book::{Book, CreditLimit, NodeKey, QueueEntry, QueueRequest};
 use bursar_ledger::format::node;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 const LIMIT: u64 = 1000;
 
-/// Three processes with something each: the first will do things and die, the second survives, the third is dead already.
+/// Three processes with something each: the first runs operations and dies, the second survives, the third is dead
+/// already.
 pub(crate) struct Scene {
     pub(crate) memory: Arc<Memory>,
     pub(crate) actor: Book<View>,
@@ -31,7 +32,7 @@ pub(crate) fn scene() -> Scene {
     let memory = Memory::new(LIMIT);
     let (actor, survivor, dead) = (memory.process(1), memory.process(2), memory.process(3));
     for book in [&actor, &survivor, &dead] {
-        arrive(book);
+        register(book);
     }
     let (account, tenant, reservation, drawing, delegated, granted) = {
         let mut locked = actor.lock(LOCK_TIMEOUT).unwrap();
@@ -67,12 +68,12 @@ pub(crate) fn scene() -> Scene {
 
 pub(crate) type Operation = (&'static str, fn(&Scene));
 
-/// What an operation answers is not looked at.
+/// Ignores the result of an operation.
 fn done<T>(_: T) {}
 
 /// Every way in which a ledger changes.
 pub(crate) const OPERATIONS: &[Operation] = &[
-    ("arrive at the place of a predecessor", |s| arrive(&s.actor)),
+    ("register in the slot of a predecessor", |s| register(&s.actor)),
     ("tenant", |s| done(s.actor.lock(LOCK_TIMEOUT).unwrap().find_or_add_tenant("batch").unwrap())),
     ("configure", |s| s.actor.lock(LOCK_TIMEOUT).unwrap().configure(s.tenant, 10, 900)),
     ("limit, which serves", |s| s.actor.lock(LOCK_TIMEOUT).unwrap().set_limit(1000)),
@@ -124,7 +125,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 impl Scene {
-    /// The same scene, where the words are those of `memory`.
+    /// Returns the scene over the words of `memory`.
     pub(crate) fn with(self, memory: &Arc<Memory>) -> Self {
         Self { memory: Arc::clone(memory), actor: memory.process(1), survivor: memory.process(2), ..self }
     }
@@ -141,34 +142,34 @@ pub(crate) fn steps_of(run: fn(&Scene)) -> (Steps, u64) {
     let taken = words.steps.lock().unwrap().take().unwrap();
     let mut steps = vec![(0, first)];
     steps.extend(taken.into_iter().map(|(writes, state)| (writes - began, state)));
-    // What needs no lock is a step by itself.
+    // An operation without the lock is a step by itself.
     steps.push((writes, scene.memory.state()));
     (steps, writes)
 }
 
-/// Has the survivor of a death before the `nth` write repair the ledger, and looks at everything.
+/// Has the survivor of a death before the `nth` write repair the ledger, and checks the state.
 pub(crate) fn repaired(scene: &Scene, what: &str, nth: u64, steps: &Steps) {
     let memory = &scene.memory;
     let survivors = |memory: &Memory| memory.value(LAYOUT.node_at(scene.others.node) + node::TOTAL);
     let before = survivors(memory);
 
-    // Whoever sits down next finds the last step that was finished, exactly.
+    // The next owner of the lock finds the last finished step, exactly.
     assert_eq!(scene.survivor.lock(LOCK_TIMEOUT).unwrap().find_inconsistency(), None, "{what}, write {nth}");
     assert_eq!(memory.frozen(), 0, "{what}, write {nth}: a node was left frozen");
     let (_, finished) = steps.iter().rev().find(|(writes, _)| *writes <= nth).unwrap();
     assert!(memory.state() == *finished, "{what}, write {nth}: {:?} instead of {finished:?}", memory.state());
 
-    // And once the dead are buried, the figures agree and nothing of theirs is left.
+    // And once the dead are reclaimed, the figures agree and nothing of theirs is left.
     let mut locked = scene.survivor.lock(LOCK_TIMEOUT).unwrap();
     locked.reclaim_dead_processes();
     assert_eq!(locked.find_inconsistency(), None, "{what}, write {nth}");
     drop(locked);
-    assert_eq!((memory.of_place(1), memory.of_place(3)), (0, 0), "{what}, write {nth}");
+    assert_eq!((memory.total_of_slot(1), memory.total_of_slot(3)), (0, 0), "{what}, write {nth}");
     if what != "clear" {
         let after = survivors(memory);
         assert!(after <= before && after >= 200, "{what}, write {nth}: the survivor's own changed");
     }
-    // The ledger works on.
+    // The ledger still works.
     let mut locked = scene.survivor.lock(LOCK_TIMEOUT).unwrap();
     let tenant = locked.find_or_add_tenant("").unwrap();
     let reserved = locked.reserve(tenant, 400).unwrap();

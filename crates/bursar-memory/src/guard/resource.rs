@@ -6,7 +6,8 @@ use super::live_blocks::LiveBlock;
 use super::quarantine::FreedBlock;
 use super::watcher::{PaddedSize, Watcher};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Fenced, Holder, Refused, Result, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FencedBlock, Holder, Refused, Result,
+    Stream,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -106,7 +107,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
         watcher.findings.report(self.context())?;
         let whole = watcher.allocate(size, align, stream, tag)?;
         let whole = watcher.fill_fresh(whole, size, stream)?;
-        let (fenced, block) = Fenced::cut(whole, size.front, bytes, watcher.owner);
+        let (fenced, block) = FencedBlock::cut(whole, size.front, bytes, watcher.owner);
         watcher.live.put(LiveBlock::new(fenced));
         Ok(block)
     }

@@ -5,8 +5,8 @@ use super::live_blocks::{LiveBlock, LiveBlocks, ReportOnce};
 use super::quarantine::{FreedBlock, Quarantine};
 use super::{CANARY, FREED, FRESH, Inspect, MARGIN};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member, OwnerId,
-    RawStream, Refused, Result, Standing, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member,
+    MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use std::collections::BTreeSet;
 use std::fmt;
@@ -233,8 +233,8 @@ impl<R: DeviceMemoryResource> Member for Watcher<R> {
     }
 
     /// Returns what is in quarantine; the memory below tells the rest.
-    fn standing(&self) -> Standing {
-        Standing { pending: Bytes(self.quarantine.bytes()), ..Standing::default() }
+    fn usage(&self) -> MemoryUsage {
+        MemoryUsage { pending: Bytes(self.quarantine.bytes()), ..MemoryUsage::default() }
     }
 
     fn stream_ends(&self, _: Stream, _: RawStream) {}

@@ -69,14 +69,14 @@ impl Rig {
     /// Allocates a block whose uses are not tracked.
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBlock> {
-        let _here = self.context().here();
+        let _call = self.context().enter_call_site();
         self.gpu.memory().allocate(bytes, MIN_ALIGN, stream.into(), tag)
     }
 
     /// Frees a block of the rig's device.
     #[track_caller]
     pub fn deallocate(&self, block: DeviceBlock, stream: impl Into<Stream>) -> Result<()> {
-        let _here = self.context().here();
+        let _call = self.context().enter_call_site();
         Ok(self.gpu.memory().deallocate(block, stream.into())?)
     }
 
@@ -91,7 +91,7 @@ impl Rig {
     /// such as the end of a buffer or an allocation behind a `dyn` resource.
     #[track_caller]
     pub fn here<R>(&self, part: impl FnOnce() -> R) -> R {
-        let _here = self.context().here();
+        let _call = self.context().enter_call_site();
         part()
     }
 }

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{FAINT, GOOD, Show};
 use crate::stacks::StackName;
-use bursar::Counted;
+use bursar::CountingDriver;
 use bursar::prelude::*;
 use bursar::trace::{Replay, Trace};
 use clap::ValueEnum;
@@ -49,7 +49,7 @@ fn cost(
     trace: &Trace,
     stack: StackName,
 ) -> std::result::Result<StackCost, Failure> {
-    let driver = Counted::new(driver.clone());
+    let driver = CountingDriver::new(driver.clone());
     let context = DeviceContext::open(driver.clone(), device)?;
     let memory = stack.build(&context, None, &Statistics::default())?;
     let cost = Replay::new(trace, &context)?.run(&*memory, &driver)?;

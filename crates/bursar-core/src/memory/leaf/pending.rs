@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::context::{StreamProgress, is_after};
-use crate::stream::Held;
+use crate::stream::StreamHold;
 use crate::{Bytes, DeviceContext, DriverError, RawStream, STREAM_SLOTS, Stream};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ struct Lane {
     completed: AtomicU64,
     unmarked: AtomicU32,
     progress: Mutex<StreamProgress>,
-    /// Held while the completed total moves.
+    /// Locked while the completed total moves.
     completing: Mutex<()>,
 }
 
@@ -85,7 +85,7 @@ impl Pending {
     }
 
     /// Counts a free that was submitted to `stream`, and now and then looks how far the stream has come.
-    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, held: &Held<'_>, bytes: u64) {
+    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, held: &StreamHold<'_>, bytes: u64) {
         let lane = &self.lanes[stream.slot()];
         lane.retired.fetch_add(bytes, Ordering::AcqRel);
         if self.lanes_used.load(Ordering::Relaxed) <= stream.slot() {
@@ -98,7 +98,7 @@ impl Pending {
         }
     }
 
-    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, held: &Held<'_>) -> Result<(), DriverError> {
+    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, held: &StreamHold<'_>) -> Result<(), DriverError> {
         lane.unmarked.store(0, Ordering::Relaxed);
         self.reap_lane(context, lane, held)?;
         let upto = lane.retired.load(Ordering::Acquire);
@@ -137,7 +137,7 @@ impl Pending {
     }
 
     /// Asks the stream how far it has come, and completes everything that was retired before.
-    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, held: &Held<'_>) -> Result<(), DriverError> {
+    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, held: &StreamHold<'_>) -> Result<(), DriverError> {
         let upto = lane.retired.load(Ordering::Acquire);
         let mut progress = locked(&lane.progress).take();
         let passed = progress.ask(context, Some(held), upto);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One process's end of the system.
+/// The kernel as one process sees it.
 #[derive(Debug)]
 pub(super) struct Simulated {
     pub(super) world: Arc<World>,
@@ -20,7 +20,7 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    /// Lets others act, then dies or makes the call. The dead make no calls, and are told that they failed.
+    /// Runs the hook, then makes the call. A call of a dead process fails.
     fn call<T>(&self, call: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         self.at(Moment::Call, call)
     }
@@ -97,7 +97,7 @@ impl Kernel for Simulated {
     }
     fn close(&self, file: RawFd) {
         let _ = self.call(|state| {
-            let files = state.processes.get_mut(&self.pid).expect("whoever closes lives");
+            let files = state.processes.get_mut(&self.pid).expect("the caller is alive");
             assert!(files.remove(&file).is_some(), "descriptor {file} is closed twice");
             state.end_unused();
             Ok(())
@@ -186,7 +186,7 @@ impl Kernel for Simulated {
             let (_, inode) = state.inode(self.pid, file)?;
             let Contents::File(mapping) = &state.inodes[inode].0 else { return Err(ErrorKind::IsADirectory.into()) };
             assert_eq!(mapping.len(), words, "all of a ledger is mapped");
-            Ok(Mapping::again(mapping))
+            Ok(Mapping::alias(mapping))
         })
     }
     fn wait(&self, _: &AtomicU64, _: u64, _: Option<Duration>) {
@@ -203,7 +203,7 @@ impl Kernel for Simulated {
             let inode = state.find(path)?;
             let number = state.next_description;
             state.next_description += 1;
-            state.watches.insert(number, WatchState { pid: self.pid, inode, news: FileEvents::default() });
+            state.watches.insert(number, WatchState { pid: self.pid, inode, events: FileEvents::default() });
             Ok(number)
         })?;
         let kernel = Self { world: Arc::clone(&self.world), pid: self.pid };
@@ -221,7 +221,7 @@ impl Watch for SimulatedWatch {
     fn read(&self) -> io::Result<FileEvents> {
         self.kernel.call(|state| {
             let over = FileEvents { over: true, ..FileEvents::default() };
-            Ok(state.watches.get_mut(&self.number).map_or(over, |watch| std::mem::take(&mut watch.news)))
+            Ok(state.watches.get_mut(&self.number).map_or(over, |watch| std::mem::take(&mut watch.events)))
         })
     }
 

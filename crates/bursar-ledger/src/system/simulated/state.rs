@@ -1,4 +1,4 @@
-//! Files, descriptors, locks and watches.
+//! The state of a simulated system: files, descriptors, locks, watches and threads.
 
 use super::Pid;
 use crate::system::{FileEvents, FileId, FileKind, FileMetadata, LockKind, LockRange, Mapping, Rounds};
@@ -19,14 +19,14 @@ pub(super) struct HeldLock {
     pub(super) inode: usize,
     pub(super) description: u64,
     pub(super) lock: LockKind,
-    /// Nothing for a lock of the whole file, which is apart from those of ranges.
+    /// `None` for a lock of the whole file, which is independent of those on ranges.
     pub(super) range: Option<LockRange>,
 }
 
 pub(super) struct WatchState {
     pub(super) pid: Pid,
     pub(super) inode: usize,
-    pub(super) news: FileEvents,
+    pub(super) events: FileEvents,
 }
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub(super) struct State {
     /// The inode of each open file description.
     pub(super) descriptions: BTreeMap<u64, usize>,
     pub(super) next_description: u64,
-    /// The descriptors of everyone who lives.
+    /// The descriptors of every living process.
     pub(super) processes: BTreeMap<Pid, BTreeMap<RawFd, u64>>,
     pub(super) next_pid: Pid,
     pub(super) locks: Vec<HeldLock>,
@@ -78,7 +78,7 @@ impl State {
             Contents::Folder(_) => (FileKind::Folder, 0),
             Contents::File(words) => (FileKind::File, words.len() as u64 * 8),
         };
-        FileMetadata { kind, identity: FileId { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
+        FileMetadata { kind, file_id: FileId { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
     }
 
     pub(super) fn description(&self, pid: Pid, file: RawFd) -> io::Result<u64> {
@@ -98,13 +98,13 @@ impl State {
         let description = self.next_description;
         self.next_description += 1;
         self.descriptions.insert(description, inode);
-        let files = self.processes.get_mut(&pid).expect("whoever opens lives");
+        let files = self.processes.get_mut(&pid).expect("the caller is alive");
         let file = (3..).find(|file| !files.contains_key(file)).expect("numbers do not end");
         files.insert(file, description);
         Ok(file)
     }
 
-    /// Ends descriptions that nobody has a descriptor of, and tells who watches their files.
+    /// Ends descriptions that no process has a descriptor of, with an event for those who watch their files.
     pub(super) fn end_unused(&mut self) {
         let used = |id: &u64| self.processes.values().any(|files| files.values().any(|description| description == id));
         let unused: Vec<u64> = self.descriptions.keys().copied().filter(|id| !used(id)).collect();
@@ -112,14 +112,14 @@ impl State {
             let inode = self.descriptions.remove(&description);
             self.locks.retain(|lock| lock.description != description);
             for watch in self.watches.values_mut().filter(|watch| Some(watch.inode) == inode) {
-                watch.news.closed = true;
+                watch.events.closed = true;
             }
         }
     }
 
     pub(super) fn renamed(&mut self, inode: usize) {
         for watch in self.watches.values_mut().filter(|watch| watch.inode == inode) {
-            watch.news.renamed = true;
+            watch.events.renamed = true;
         }
     }
 
