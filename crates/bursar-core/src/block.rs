@@ -1,15 +1,17 @@
 //! The token that owns a range of device memory.
 #![allow(unsafe_code)]
 
-use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, Result, Stream};
+mod frame;
+mod lent;
+
+pub use frame::{Frame, FrameKind, RefusedFrame};
+pub use lent::{LentBlocks, RawBlock};
+
+use crate::values::round_up;
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, MAX_ALIGN, MIN_ALIGN, Result, Stream};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Every block is aligned to at least this many bytes.
-pub const MIN_ALIGN: u64 = 256;
-/// The largest alignment that can be asked for, in bytes.
-pub const MAX_ALIGN: u64 = 2 << 20;
-
-/// Who made a block, and so the only one who may take it back.
+/// The identity of the resource that made a block, and so the only one that may take it back.
 ///
 /// ```
 /// use bursar_core::OwnerId;
@@ -20,13 +22,13 @@ pub const MAX_ALIGN: u64 = 2 << 20;
 pub struct OwnerId(u32);
 
 impl OwnerId {
-    /// An identity nobody else in the process has.
+    /// Returns an identity that nothing else in the process has.
     pub fn unique() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
     }
 
-    /// The number itself, which is not zero.
+    /// Returns the number itself, which is not zero.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
@@ -65,7 +67,7 @@ pub struct DeviceBlock {
 
 const _: () = assert!(size_of::<DeviceBlock>() == 64, "a block is one cache line");
 
-/// What a block is made of; see [`DeviceBlock::from_parts`].
+/// The parts that a block is made of; see [`DeviceBlock::from_parts`].
 ///
 /// ```
 /// use bursar_core::{AllocTag, BlockParts, DevicePtr, OwnerId};
@@ -82,22 +84,23 @@ const _: () = assert!(size_of::<DeviceBlock>() == 64, "a block is one cache line
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockParts {
-    /// Where the block begins, for its user.
+    /// The address of the block, for its user.
     pub ptr: DevicePtr,
-    /// What was asked for, in bytes.
+    /// The bytes that were requested.
     pub requested: u64,
-    /// What the block costs, in bytes, from `ptr - offset` on.
+    /// The bytes that the block costs, from `ptr - offset` on.
     pub granted: u64,
-    /// What it is for.
+    /// The tag of the allocation.
     pub tag: AllocTag,
-    /// Who made it.
+    /// The resource that made it.
     pub owner: OwnerId,
-    /// How far alignment moved `ptr` into the grant.
+    /// The distance by which alignment moved `ptr` into the grant, in bytes.
     pub offset: u32,
 }
 
 impl BlockParts {
-    /// The first aligned place in an allocation of `granted` bytes at `base`, as [`grant`] sized it.
+    /// Returns the parts of a block at the first aligned address in an allocation of `granted` bytes at `base`, as
+    /// [`grant`] sized it.
     #[inline]
     pub const fn aligned(
         base: DevicePtr,
@@ -117,62 +120,63 @@ impl DeviceBlock {
     ///
     /// # Safety
     /// The granted range is device memory of `stream`'s device that no other live block or frame covers and that its
-    /// maker gives out with this token alone.
+    /// maker hands out with this token alone.
     #[inline]
     pub unsafe fn from_parts(parts: BlockParts, stream: Stream) -> Self {
         let BlockParts { ptr, requested, granted, tag, owner, offset } = parts;
         Self { ptr, requested, granted, generation: Generation::next().get(), stream, tag, owner, offset }
     }
 
-    /// Where it begins.
+    /// Returns the address of its first byte.
     #[inline]
     pub const fn ptr(&self) -> DevicePtr {
         self.ptr
     }
 
-    /// Where its grant begins: at [`ptr`](Self::ptr), or before it where alignment asked for more than a leaf gives.
+    /// Returns the address at which its grant begins: [`ptr`](Self::ptr), or before it where the alignment is larger
+    /// than a leaf's.
     #[inline]
     pub const fn base(&self) -> DevicePtr {
         DevicePtr(self.ptr.0 - self.offset as u64)
     }
 
-    /// What was asked for.
+    /// Returns the bytes that were requested.
     #[inline]
     pub const fn requested(&self) -> Bytes {
         Bytes(self.requested)
     }
 
-    /// What it costs: what budgets charge, and what is free again once it is.
+    /// Returns the bytes that it costs: budgets charge them, and they are free again once it is.
     #[inline]
     pub const fn granted(&self) -> Bytes {
         Bytes(self.granted)
     }
 
-    /// The device it is on.
+    /// Returns the device it is on.
     #[inline]
     pub const fn device(&self) -> DeviceId {
         self.stream.device()
     }
 
-    /// The stream it was allocated on.
+    /// Returns the stream it was allocated on.
     #[inline]
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// What it is for.
+    /// Returns the tag of the allocation.
     #[inline]
     pub const fn tag(&self) -> AllocTag {
         self.tag
     }
 
-    /// Which life of its address it is.
+    /// Returns its generation, which tells it from every other block at the same address.
     #[inline]
     pub const fn generation(&self) -> Generation {
         Generation::numbered(self.generation)
     }
 
-    /// Who made it.
+    /// Returns the identity of the resource that made it.
     #[inline]
     pub const fn owner(&self) -> OwnerId {
         self.owner
@@ -196,7 +200,7 @@ impl DeviceBlock {
 pub struct Refused {
     /// The block, as it was.
     pub block: DeviceBlock,
-    /// Why it was not taken.
+    /// The reason for the refusal.
     #[source]
     pub error: Error,
 }
@@ -207,8 +211,8 @@ impl From<Refused> for Error {
     }
 }
 
-/// What `bytes` at `align` cost where sizes are rounded to [`MIN_ALIGN`] and larger alignments are met by
-/// over-allocating: the grant of every leaf.
+/// Returns the bytes that a request costs where sizes are rounded to [`MIN_ALIGN`] and larger alignments are met by
+/// over-allocating, as in every leaf.
 ///
 /// ```
 /// use bursar_core::{Bytes, grant};
@@ -223,8 +227,19 @@ pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
         return Err(Error::InvalidAlignment { align });
     }
     let extra = align.saturating_sub(MIN_ALIGN);
-    match crate::driver::round_up(bytes, MIN_ALIGN) {
+    match round_up(bytes, MIN_ALIGN) {
         Some(rounded) if bytes > 0 && rounded.checked_add(extra).is_some() => Ok(Bytes(rounded + extra)),
         _ => Err(Error::InvalidSize { requested: bytes }),
+    }
+}
+
+/// The error of a range that does not lie in its block.
+pub(crate) const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
+
+/// Returns the address of `bytes` at `offset`, if they lie in what was asked for with the block.
+pub(crate) fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= block.requested().get() => Ok(block.ptr().offset(offset)),
+        _ => Err(OUTSIDE),
     }
 }

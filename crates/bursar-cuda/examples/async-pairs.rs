@@ -17,7 +17,8 @@
 
 use bursar_core::leaf::AsyncMemory;
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Observed, RawStream, Stack, Stream, leaf, tag,
+    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, ObservedResource, RawStream, Stack, Stream,
+    leaf, tag,
 };
 use bursar_cuda::Cuda;
 use cudarc::driver::sys::{self, CUcontext, CUstream};
@@ -54,7 +55,7 @@ const CONTENDERS: [Contender; 4] = [Contender::Bare, Contender::Leaf, Contender:
 
 struct Bench {
     context: Arc<DeviceContext>,
-    memory: Observed<Arc<AsyncMemory>>,
+    memory: ObservedResource<Arc<AsyncMemory>>,
     streams: Vec<Stream>,
     /// Streams whose raw handles were asked for, with these.
     shared: Vec<(Stream, RawStream)>,

@@ -2,15 +2,14 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error,
-    Gate, Holder, HostFunction, Refused, Result, Stack, Status, Stream, StreamMisuse, leaf,
+    Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error, Gate, Holder,
+    HostFunction, Refused, Result, Stack, Status, Stream, StreamMisuse, forward_holder, forward_memory_resource, leaf,
 };
 use bursar_device::{StreamOptions, StreamPool};
 use bursar_sim::{Call, Faults, Sim};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
 
 const GPU0: DeviceId = DeviceId(0);
 
@@ -286,9 +285,9 @@ fn s6_what_priming_cannot_free_is_kept_and_tried_again() {
     let lease = pool.lease().expect("room");
     let refused = pool.prime(&memory, &lease).expect_err("the free is refused");
     assert_eq!(refused, capturing(*lease));
-    assert_eq!((pool.stranded(), faults.held(GPU0)), (1, pool.bytes_per_stream()));
+    assert_eq!((pool.deferred_frees(), faults.held(GPU0)), (1, pool.bytes_per_stream()));
     pool.prime(&memory, &lease).expect("it is refused no more");
-    assert_eq!((pool.stranded(), faults.held(GPU0)), (0, Bytes::ZERO));
+    assert_eq!((pool.deferred_frees(), faults.held(GPU0)), (0, Bytes::ZERO));
 
     refusing.refusals.store(1, Relaxed);
     pool.prime(&memory, &lease).expect_err("the free is refused");
@@ -320,35 +319,13 @@ struct Refusing {
 }
 
 impl Holder for Refusing {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
+    forward_holder!(self.inner);
 }
 
 impl DeviceMemoryResource for Refusing {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
-    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        self.inner.allocate(bytes, align, stream, tag)
-    }
+    forward_memory_resource!(self.inner; granted_size, allocate, tracks_use);
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let refuses = self.refusals.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         if refuses { Err(Refused { block, error: capturing(stream) }) } else { self.inner.deallocate(block, stream) }
-    }
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }

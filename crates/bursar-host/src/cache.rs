@@ -5,7 +5,6 @@ mod host_memory;
 mod in_flight;
 mod pieces;
 mod releaser;
-mod stream_marker;
 
 pub use buffer::PinnedBuffer;
 pub(crate) use pieces::PieceCache;

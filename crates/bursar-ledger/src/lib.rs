@@ -24,66 +24,65 @@
 //! # }
 //! ```
 //!
-//! # What it costs
+//! # Cost
 //! A charge that an account has credit for, and every charge of a reservation, is one compare-and-swap on a word of the
-//! file, with no lock and no system call. Credit is at most 64 MiB, or a 64th of the device, and is called in before
+//! file, with no lock and no system call. Credit is at most 64 MiB, or a 64th of the device, and is recalled before
 //! anyone is refused.
 //!
-//! # Life and death
-//! Each process locks a byte of the file, and the kernel drops that lock with the process. Neither process numbers nor
-//! clocks play a part. A process that is stopped lives. In a forked child every handle answers
+//! # Processes that die, stop and fork
+//! Each process locks a byte of the file, and the kernel drops that lock with the process. Neither process ids nor clocks
+//! play a part. A process that is stopped is alive. In a forked child every handle returns
 //! [`Forked`](bursar_core::Error::Forked); a child made by the bare system call `clone`, which runs no handlers of the C
-//! library, keeps its parent's charge until it ends as well. The file must not be cut short while in use: the kernel ends
+//! library, keeps its parent's charge until it ends as well. The file must not be truncated while in use: the kernel kills
 //! processes that touch what is gone. While a ledger is in use, no other is opened or made under its path, even if it was
-//! moved or removed: a folder shared by containers with roots of their own must not be moved, though.
+//! moved or removed; but a folder shared by containers with roots of their own must not be moved.
 //!
-//! Who waits is woken when another process releases, and when one dies: the kernel says so through inotify. Where that
-//! cannot be had, those who wait look for the dead every second. Nobody tells when a program outside Bursar gives memory
-//! back, so those who wait on a measured ledger measure four times a second.
+//! A request that waits is woken when another process releases, and when one dies: the kernel reports that through
+//! inotify. Where inotify is not available, those who wait look for dead processes every second. Nobody reports that a
+//! program outside Bursar freed memory, so those who wait on a measured ledger measure four times a second.
+//!
+//! # Words
+//! - *tenant*: a name under which processes hold memory together, with a *guarantee* it may always have and a *ceiling*.
+//!   Bytes beyond its guarantee are *borrowed*.
+//! - *account*: what a process holds for a tenant. *Credit* is what an account has charged in advance, so that its next
+//!   charges need no lock.
+//! - *reservation*: memory set aside before it is allocated. Charging it *draws* on it; the rest is *undrawn*. A
+//!   *delegation* lets child processes draw on it by a *token*.
+//! - *unmanaged*: what is used of the device outside the ledger.
+//! - *slot*: the row of a process in the table of processes. *Node*: the row of a tenant, account or reservation.
+//!   *Generation*: how often a row was used before, which tells its uses apart.
+//! - *sealed*: stored so that a bit which changes by itself is noticed.
+//! - *note*: a word written without the lock, to be applied by whoever has the lock next.
+//!
+//! # Layers
+//! Each module uses only those below it, beside the errors and [`Subject`]:
+//!
+//! ```text
+//!  api          handles for programs: Ledger, Tenant, LedgerAccount, Reservation, Delegation, readings
+//!  attachment   a process's attachment to a ledger: waiting for the lock, wake-ups, callbacks, measuring
+//!  storage      the file: found or made, checked, mapped, and no second one beside it
+//!  book         the algorithms, behind the lock and without it         system    the operating system, real or simulated
+//!  format       where every word is, and how a value is stored in it
+//! ```
+//!
+//! `model` is a seeded model of many processes that runs all of this on a simulated system.
 
-mod account;
-mod anchors;
-mod bell;
+mod api;
+mod attachment;
 #[doc(hidden)]
 pub mod book;
-mod copy;
-mod delegation;
 mod error;
-mod file;
-mod folder;
-mod ground;
-mod inner;
-mod kernel;
 #[doc(hidden)]
-pub mod layout;
-mod ledger;
-mod measure;
-mod mmap;
+pub mod format;
 #[cfg(test)]
 mod model;
-mod patience;
-mod process;
-mod reading;
-mod reclaim;
-mod registry;
-mod reservation;
-mod reserving;
+mod storage;
 mod subject;
-mod tenant;
-mod waiting;
-#[doc(hidden)]
-pub mod words;
+mod system;
 
-pub use account::LedgerAccount;
-pub use delegation::Delegation;
+pub use api::{
+    Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation, ReserveFuture,
+    Tenant, TenantReading, WaitingReading,
+};
 pub use error::LedgerError;
-#[doc(hidden)]
-pub use ground::Ground;
-pub use ledger::Ledger;
-pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
-pub use reclaim::Reclaimer;
-pub use reservation::Reservation;
-pub use reserving::Reserving;
 pub use subject::Subject;
-pub use tenant::Tenant;
-pub use waiting::Priority;

@@ -13,14 +13,16 @@ mod streams;
 
 pub use builder::SimBuilder;
 pub use launch::Launch;
-pub use report::{DriverLeak, DriverLeakReport, HazardReport, LeakKind};
+pub use report::{DriverLeak, DriverLeakReport, LeakKind, SimReport};
 
 use crate::call_log::{CallArguments, LoggedResult};
 use crate::machine::{Heap, MachineState};
 use crate::operation::{CallInfo, CallResult};
 use crate::{CallOutcome, CallRecord, Hazard};
 use active_call::{ActiveCall, is_in_host_function};
-use bursar_core::{Access, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Here, Link, RawStream, Status};
+use bursar_core::{
+    Access, CallSite, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status,
+};
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::AtomicUsize;
@@ -170,12 +172,12 @@ impl Sim {
     }
 
     /// Checks that no hazard was found. Returns a report of all of them otherwise.
-    pub fn check(&self) -> Result<(), Box<HazardReport>> {
+    pub fn check(&self) -> Result<(), Box<SimReport>> {
         let state = self.lock();
         let Some(oracle) = state.oracle.as_ref().filter(|oracle| !oracle.hazards.is_empty()) else {
             return Ok(());
         };
-        Err(Box::new(HazardReport {
+        Err(Box::new(SimReport {
             seed: self.seed,
             hazards: oracle.hazards.clone(),
             omitted: oracle.omitted,
@@ -274,7 +276,7 @@ impl Sim {
 /// Returns the place in the program that made a call. It is known exactly where the caller has the simulator itself. Through
 /// a `dyn Driver` the caller is the driver's own method, and the place that an entry point of a layer above gave is used.
 fn location_of(call: &'static Location<'static>) -> Option<&'static Location<'static>> {
-    if call.file() == driver::FILE { Here::current() } else { Some(call) }
+    if call.file() == driver::FILE { CallSite::current() } else { Some(call) }
 }
 
 /// The status that CUDA returns for a call from a host function.

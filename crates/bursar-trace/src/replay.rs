@@ -13,7 +13,7 @@ mod watch;
 pub use watch::{Moment, Observe};
 
 use crate::{ReplayError, Trace, TraceFile};
-use bursar_core::{Bytes, Counted, DeviceContext, DeviceMemoryResource, Result, Stream};
+use bursar_core::{Bytes, CountingDriver, DeviceContext, DeviceMemoryResource, Result, Stream};
 use pass::{Pass, Tally};
 use plan::{Plan, Planner};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use watch::Watch;
 /// What a replay cost and what it held.
 ///
 /// ```
-/// use bursar_core::{Build, Counted, DeviceContext, DeviceId, Stack, leaf};
+/// use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
 /// use bursar_sim::Sim;
 /// use bursar_trace::Replay;
 ///
 /// let trace = bursar_trace::bundled();
-/// let driver = Counted::new(Sim::immediate());
+/// let driver = CountingDriver::new(Sim::immediate());
 /// let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Async).build(&context)?;
 /// let cost = Replay::new(&trace, &context)?.run(&memory, &driver)?;
@@ -143,7 +143,7 @@ impl Replay {
     }
 
     /// Warms `memory` up with one pass and times a second. `driver` is the one that `memory` was built on.
-    pub fn run(&self, memory: &dyn DeviceMemoryResource, driver: &Counted) -> Result<Cost, ReplayError> {
+    pub fn run(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<Cost, ReplayError> {
         let used_before = self.used()?;
         self.timed(memory, driver)?;
         let timed = self.timed(memory, driver)?;
@@ -158,7 +158,7 @@ impl Replay {
         self.pass(memory, |pass, plan| watch.run(pass, plan, observe)).map(drop)
     }
 
-    fn timed(&self, memory: &dyn DeviceMemoryResource, driver: &Counted) -> Result<Timed, ReplayError> {
+    fn timed(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<Timed, ReplayError> {
         let mut driver_calls = 0;
         let pass = self.pass(memory, |pass, plan| {
             let calls = driver.calls();

@@ -2,8 +2,8 @@
 
 use bursar_core::leaf::Leaf;
 use bursar_core::{
-    AllocTag, Build, Bytes, Counted, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
-    Layer, Refused, Stack, Status, Stream, leaf,
+    AllocTag, Build, Bytes, CountingDriver, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error,
+    Holder, Layer, Refused, Stack, Status, Stream, forward_holder, forward_memory_resource, leaf,
 };
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
@@ -19,7 +19,7 @@ where
     L: Layer<F::Source>,
     L::Output: DeviceMemoryResource,
 {
-    let driver = Counted::new(driver);
+    let driver = CountingDriver::new(driver);
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let memory = stack.build(&context).expect("a stack");
     let cost = Replay::new(trace, &context).expect("streams").run(&memory, &driver).expect("a replay");
@@ -88,7 +88,7 @@ fn a_failure_of_one_thread_ends_the_others_and_everything_is_given_back() {
     let trace = trace(&made.chain(taken).chain(kept).collect::<Vec<_>>());
     for nth in 1..=8 {
         let faults = Faults::new(Sim::immediate());
-        let driver = Counted::new(faults.clone());
+        let driver = CountingDriver::new(faults.clone());
         let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let memory = Arc::new(Stack::new().over(leaf::Async).build(&context).expect("a stack"));
         let replay = Replay::new(&trace, &context).expect("streams");
@@ -179,7 +179,7 @@ impl DeviceMemoryResource for Broken {
 #[test]
 fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
     let trace = trace(&[(1, "allocate", 0x1000, 512, 1), (2, "free", 0x1000, 512, 2)]);
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let replay = Replay::new(&trace, &context).expect("streams");
     let (tell, told) = mpsc::channel::<()>();
@@ -232,28 +232,12 @@ impl<M> Patient<M> {
 
 #[cfg(target_os = "linux")]
 impl<M: DeviceMemoryResource> Holder for Patient<M> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> bursar_core::Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, timeout: Duration) -> bursar_core::Result<Bytes> {
-        self.inner.reap_blocking(timeout)
-    }
+    forward_holder!(self.inner);
 }
 
 #[cfg(target_os = "linux")]
 impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
-    fn granted_size(&self, bytes: u64, align: u64) -> bursar_core::Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, deallocate, tracks_use);
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> bursar_core::Result<DeviceBlock> {
         let thread = std::fs::read_link("/proc/thread-self").expect("Linux says");
         let mut early = self.early.lock().expect("no panic");
@@ -269,12 +253,6 @@ impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
         }
         self.inner.allocate(bytes, align, stream, tag)
     }
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.inner.deallocate(block, stream)
-    }
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
-    }
 }
 
 /// A thread that waits for a block leaves the CPU to whoever has work: beside a busy program, one that only yields would be
@@ -288,7 +266,7 @@ fn a_thread_that_waits_for_a_block_sleeps() {
         (2, "free", 0x2000, 200, 2),
         (2, "free", 0x1000, 100, 2),
     ]);
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let inner = Stack::new().over(leaf::Async).build(&context).expect("a stack");
     let memory = Patient { inner, early: Mutex::default() };

@@ -1,12 +1,11 @@
 //! Pieces that a stream may still be using.
 //!
-//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, each
-//! stream is queried. An idle one has finished with every piece returned on it; a busy one gets one event, to be queried
-//! later, which covers all pieces returned until then.
+//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, the
+//! progress of each stream is queried. A busy one gets one event at a time, which covers all pieces returned until then.
 
-use super::stream_marker::{StreamMarker, is_idle};
 use crate::memory::Piece;
-use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse};
+use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse, StreamProgress};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A piece and its bin.
@@ -27,16 +26,15 @@ struct Lanes {
     is_collecting: bool,
 }
 
-/// The pieces returned on one stream.
+/// The pieces returned on one stream, in that order.
 #[derive(Debug)]
 pub(super) struct Lane {
     context: Arc<DeviceContext>,
     stream: Stream,
-    /// The pieces that the marker covers.
-    marked: Vec<BinnedPiece>,
-    marker: Option<StreamMarker>,
-    /// The pieces that it does not.
-    loose: Vec<BinnedPiece>,
+    pieces: VecDeque<BinnedPiece>,
+    /// The number of pieces ever returned here, which is the position of the stream after the last of them.
+    returned: u64,
+    progress: StreamProgress,
 }
 
 impl InFlight {
@@ -46,7 +44,7 @@ impl InFlight {
 
     /// Adds a piece that was returned on a stream.
     pub(super) fn add(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
-        self.lanes().lane(context, stream).loose.push((piece, bin));
+        self.lanes().lane(context, stream).push((piece, bin));
     }
 
     /// Queries every stream. Returns the pieces that are reusable, and the first failure.
@@ -70,8 +68,8 @@ impl InFlight {
             result = result.and(lane.query(&mut reusable));
         }
         let mut lanes = self.lanes();
-        taken.retain(|lane| !lane.is_empty());
-        taken.into_iter().for_each(|lane| lanes.merge(lane));
+        taken.retain(|lane| !lane.pieces.is_empty());
+        taken.into_iter().for_each(|lane| lanes.put_back(lane));
         lanes.is_collecting = false;
         drop(lanes);
         self.collected.notify_all();
@@ -81,7 +79,7 @@ impl InFlight {
     /// Returns the bytes in flight, except those that another thread is collecting.
     pub(super) fn bytes(&self) -> Bytes {
         let lanes = self.lanes();
-        let pieces = lanes.lanes.iter().flat_map(|lane| lane.marked.iter().chain(&lane.loose));
+        let pieces = lanes.lanes.iter().flat_map(|lane| &lane.pieces);
         Bytes(pieces.map(|(piece, _)| piece.len() as u64).sum())
     }
 
@@ -95,65 +93,58 @@ impl Lanes {
     fn lane(&mut self, context: &Arc<DeviceContext>, stream: Stream) -> &mut Lane {
         let at = self.lanes.iter().position(|lane| lane.stream == stream).unwrap_or_else(|| {
             let context = context.clone();
-            self.lanes.push(Lane { context, stream, marked: Vec::new(), marker: None, loose: Vec::new() });
+            let (pieces, progress) = (VecDeque::new(), StreamProgress::default());
+            self.lanes.push(Lane { context, stream, pieces, returned: 0, progress });
             self.lanes.len() - 1
         });
         &mut self.lanes[at]
     }
 
-    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile.
-    fn merge(&mut self, collected: Lane) {
-        let lane = self.lane(&collected.context, collected.stream);
-        lane.marked = collected.marked;
-        lane.marker = collected.marker;
-        lane.loose.extend(collected.loose);
+    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile, in a new lane.
+    fn put_back(&mut self, mut collected: Lane) {
+        match self.lanes.iter_mut().find(|lane| lane.stream == collected.stream) {
+            Some(newer) => {
+                newer.pieces.drain(..).for_each(|piece| collected.push(piece));
+                *newer = collected;
+            }
+            None => self.lanes.push(collected),
+        }
     }
 }
 
 impl Lane {
-    fn is_empty(&self) -> bool {
-        self.marked.is_empty() && self.loose.is_empty()
+    fn push(&mut self, piece: BinnedPiece) {
+        self.pieces.push_back(piece);
+        self.returned += 1;
     }
 
-    /// Moves the pieces that the stream has finished with to `reusable`, and marks its current point if it has no marker
-    /// yet.
+    /// Moves the pieces that the stream has finished with to `reusable`, and marks its position if nothing marks it yet.
     fn query(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         match self.query_stream(reusable) {
             // A stream that is being captured cannot be queried until the capture has ended.
             Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => Ok(()),
-            result => result,
+            outcome => outcome,
         }
     }
 
     fn query_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
-        if is_idle(&self.context, self.stream)? {
-            self.marker = None;
-            reusable.append(&mut self.marked);
-            reusable.append(&mut self.loose);
-            return Ok(());
+        let context = &*self.context;
+        let held = context.on_lasting(self.stream, |stream| context.hold_for_memory(stream))?;
+        let passed = self.progress.ask(context, Some(&held), self.returned).map_err(|error| context.failed(error))?;
+        if let Some(passed) = passed {
+            let waiting = (self.returned - passed) as usize;
+            reusable.extend(self.pieces.drain(..self.pieces.len() - waiting));
         }
-        if let Some(marker) = &self.marker
-            && marker.is_passed()?
-        {
-            self.marker = None;
-            reusable.append(&mut self.marked);
-        }
-        if self.marker.is_none() && !self.loose.is_empty() {
-            self.marker = Some(StreamMarker::record(&self.context, self.stream)?);
-            self.marked.append(&mut self.loose);
+        if !self.pieces.is_empty() && !self.progress.is_marked() {
+            self.progress.mark(context, &held, self.returned).map_err(|error| context.failed(error))?;
         }
         Ok(())
     }
 
     /// Waits for the stream. Where that fails the device may still be using the memory, so it is leaked.
     pub(super) fn settle(mut self) -> Vec<Piece> {
-        let waited = match self.context.synchronize(self.stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
-                self.context.heir_of(self.stream).and_then(|heir| self.context.synchronize(heir))
-            }
-            waited => waited,
-        };
-        let pieces = self.marked.drain(..).chain(self.loose.drain(..)).map(|(piece, _)| piece).collect();
+        let waited = self.context.on_lasting(self.stream, |stream| self.context.synchronize(stream));
+        let pieces = self.pieces.drain(..).map(|(piece, _)| piece).collect();
         match waited {
             Ok(()) => pieces,
             Err(error) => {
@@ -162,5 +153,11 @@ impl Lane {
                 Vec::new()
             }
         }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.progress.forget(&self.context);
     }
 }

@@ -1,6 +1,6 @@
 //! Many processes at one limit while they are killed and started again (L5, L6).
 
-use crate::puppet::{Folder, ROLE, TOTAL, myself, subject};
+use crate::peer::{Folder, ROLE, TOTAL, myself, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes};
 use bursar_ledger::{Ledger, Priority};
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 const PROCESSES: usize = 16;
 const THREADS: usize = 4;
-/// How long, in milliseconds; a person who wants to be sure says 30000.
+/// The variable for how long, in milliseconds; 30000 to be sure.
 const LENGTH: &str = "BURSAR_LEDGER_TORTURE_MS";
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("l6_killed_again_and_again_nobody_exceeds_the_limit", torture)]
 }
 
-/// What each thread holds, written where the one that watches can read it: never more than is charged.
+/// The bytes that each thread holds, written to a file that the parent reads: never more than is charged.
 struct Board(File);
 
 impl Board {

@@ -2,7 +2,7 @@
 
 use super::plan::{Operation, Plan, Slot};
 use super::table::{Exchange, Own, Table};
-use bursar_core::{Counted, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
+use bursar_core::{CountingDriver, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -171,13 +171,13 @@ impl<'a> Pass<'a> {
     fn thread(&self, operations: &[Operation], own: &mut Own, exchange: &Exchange) -> Result<Tally> {
         let mut tally = Tally::default();
         let _ended = exchange.ended_by_panic();
-        Counted::take_first_call();
+        CountingDriver::take_first_call();
         let start = Instant::now();
         for operation in operations {
             if let Err(error) = self.step(operation, own, exchange) {
                 tally.refuse(*error).inspect_err(|_| exchange.end())?;
             }
-            if let Some(first_call) = Counted::take_first_call() {
+            if let Some(first_call) = CountingDriver::take_first_call() {
                 tally.miss(first_call);
             }
         }

@@ -5,19 +5,19 @@ use super::peak::{Held, Peak};
 use super::series::{After, Series};
 use super::tally::Tally;
 use crate::{EventKind, Moment, Replay, ReplayError};
-use bursar_core::{Bytes, Counted, DeviceMemoryResource, Driver};
+use bursar_core::{Bytes, CountingDriver, DeviceMemoryResource, Driver};
 use std::sync::Arc;
 
 /// What was seen of one run of a trace through a stack: memory over its operations, and the address space when most was
 /// live.
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, Counted, DeviceContext, DeviceId, Stack, leaf};
+/// use bursar_core::{Build, Bytes, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
 /// use bursar_sim::Sim;
 /// use bursar_trace::{Ground, Recording, Replay};
 ///
 /// let trace = bursar_trace::bundled();
-/// let driver = Counted::new(Sim::immediate());
+/// let driver = CountingDriver::new(Sim::immediate());
 /// let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Async).build(&context)?;
 /// let replay = Replay::new(&trace, &context)?;
@@ -56,7 +56,7 @@ impl Recording {
     pub fn watch(
         replay: &Replay,
         memory: &dyn DeviceMemoryResource,
-        driver: &Counted,
+        driver: &CountingDriver,
         ground: &Ground,
         used_before: Bytes,
     ) -> Result<Self, ReplayError> {

@@ -1,0 +1,197 @@
+//! The event sink of a device, and the observers that subscribe to it.
+
+use super::record::{Action, Actions, Record};
+use super::tally::Tally;
+use crate::{DeviceBlock, DeviceId, Error, Holding, Refused, Stream};
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// An observer of what happens to a device's memory. It is called on the thread that the event happened on, in the
+/// middle of it: it must be quick, must not allocate from the stack it observes, and can change nothing.
+///
+/// ```
+/// use bursar_core::{Action, Actions, DeviceId, Holding, Observer, Record};
+/// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+///
+/// #[derive(Debug, Default)]
+/// struct Refusals(AtomicU64);
+///
+/// impl Observer for Refusals {
+///     fn interest(&self) -> Actions {
+///         Actions::of(&[Action::Refuse])
+///     }
+///     fn identity(&self) -> usize {
+///         std::ptr::from_ref(self).addr()
+///     }
+///     fn record(&self, _: &Record<'_>) {
+///         self.0.fetch_add(1, Relaxed);
+///     }
+///     fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+///         None
+///     }
+/// }
+/// ```
+pub trait Observer: fmt::Debug + Send + Sync {
+    /// Returns the actions it wants records of; called once.
+    fn interest(&self) -> Actions;
+
+    /// Returns its identity, so that no observer is called twice for one event: the address of its state, which for a
+    /// handle that can be cloned is the state that the clones share.
+    fn identity(&self) -> usize;
+
+    /// Receives one record.
+    fn record(&self, record: &Record<'_>);
+
+    /// Returns what is held on a device for each tag, in any order; `None` from an observer that does not count it.
+    /// Called when a request was refused.
+    fn holders(&self, device: DeviceId) -> Option<Vec<Holding>>;
+
+    /// Returns the tally to count blocks in, for an observer that does nothing else with grants and frees:
+    /// [`ObservedResource`](crate::ObservedResource) counts them there, and the observer is not called for them. A device has one such
+    /// tally, the first it is offered; an observer that offers another is called like all others.
+    fn tally(&self) -> Option<Arc<Tally>> {
+        None
+    }
+}
+
+const MAX_OBSERVERS: usize = 16;
+
+/// The actions that a tally counts without records.
+const COUNTED: Actions = Actions::of(&[Action::Allocate, Action::Free]);
+
+/// The sink that delivers records of what happens to a device's memory to its observers.
+///
+/// ```
+/// use bursar_core::{Action, EventSink};
+///
+/// let sink = EventSink::default();
+/// assert!(!sink.wants(Action::Allocate), "nobody listens");
+/// ```
+#[derive(Default)]
+pub struct EventSink {
+    wanted: AtomicU32,
+    tally: OnceLock<Arc<Tally>>,
+    observers: [OnceLock<(Actions, Arc<dyn Observer>)>; MAX_OBSERVERS],
+    entrance: Mutex<usize>,
+}
+
+impl fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let observers = self.observers.iter().filter_map(OnceLock::get).count();
+        f.debug_struct("EventSink").field("observers", &observers).finish_non_exhaustive()
+    }
+}
+
+impl EventSink {
+    /// Subscribes `observer` from now on, for the life of the device's context. One that is subscribed already, by its
+    /// [identity](Observer::identity), is left as it is; more than sixteen are an error.
+    pub fn subscribe(&self, observer: &Arc<dyn Observer>) -> crate::Result<()> {
+        let mut count = self.entrance.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.observers[..*count].iter().filter_map(OnceLock::get);
+        if known.into_iter().any(|(_, other)| other.identity() == observer.identity()) {
+            return Ok(());
+        }
+        let place =
+            self.observers.get(*count).ok_or(Error::InvalidValue { what: "a device takes at most 16 observers" })?;
+        let counted = observer.tally().is_some_and(|tally| self.tally.set(tally).is_ok());
+        let interest = observer.interest().except(if counted { COUNTED } else { Actions::default() });
+        if place.set((interest, observer.clone())).is_ok() {
+            *count += 1;
+        }
+        self.wanted.fetch_or(interest.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns whether any observer wants a record of `action`, to be asked before a record is put together.
+    #[inline]
+    pub fn wants(&self, action: Action) -> bool {
+        Actions(self.wanted.load(Ordering::Acquire)).contains(action)
+    }
+
+    /// Delivers a record to the observers that want it.
+    #[inline]
+    pub fn emit(&self, record: &Record<'_>) {
+        if self.wants(record.action) {
+            self.deliver(record);
+        }
+    }
+
+    /// Returns the tally that counts the device's blocks, once an observer has offered one.
+    pub(crate) fn tally(&self) -> Option<&Arc<Tally>> {
+        self.tally.get()
+    }
+
+    /// Delivers a record of a block on a stream.
+    #[inline]
+    pub(crate) fn tell(&self, block: &DeviceBlock, action: Action, stream: Stream) {
+        if self.wants(action) {
+            self.deliver(&Record::of(block, action, stream));
+        }
+    }
+
+    /// Takes back the record of a free that was refused.
+    #[cold]
+    pub(crate) fn restored(&self, Refused { block, error }: &Refused, stream: Stream) {
+        if let Some(tally) = self.tally.get() {
+            tally.restored(block.device(), block.tag(), block.granted());
+        }
+        self.emit(&Record { error: Some(error), ..Record::of(block, Action::Allocate, stream) });
+    }
+
+    /// Returns what is held on a device for each tag, in any order, from the first observer that counts it; empty where
+    /// none does.
+    pub fn holders(&self, device: DeviceId) -> Vec<Holding> {
+        let mut known = self.observers.iter().map_while(OnceLock::get);
+        known.find_map(|(_, observer)| observer.holders(device)).unwrap_or_default()
+    }
+
+    #[cold]
+    fn deliver(&self, record: &Record<'_>) {
+        for (interest, observer) in self.observers.iter().map_while(OnceLock::get) {
+            if interest.contains(record.action) {
+                observer.record(record);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Heard(Actions, Mutex<Vec<Action>>);
+
+    impl Observer for Heard {
+        fn interest(&self) -> Actions {
+            self.0
+        }
+        fn identity(&self) -> usize {
+            std::ptr::from_ref(self).addr()
+        }
+        fn record(&self, record: &Record<'_>) {
+            self.1.lock().expect("no panic").push(record.action);
+        }
+        fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+            None
+        }
+    }
+
+    #[test]
+    fn g1_each_observer_hears_what_it_asked_for_once() {
+        let sink = EventSink::default();
+        let some = Arc::new(Heard(Actions::of(&[Action::Refuse]), Mutex::default()));
+        let all = Arc::new(Heard(Actions::ALL, Mutex::default()));
+        for observer in [some.clone() as Arc<dyn Observer>, all.clone()] {
+            sink.subscribe(&observer).expect("room");
+            sink.subscribe(&observer).expect("already there");
+        }
+        for (action, name) in Action::ALL {
+            assert_eq!(action.to_string(), name);
+            sink.emit(&Record::new(action, DeviceId(0)));
+        }
+        assert_eq!(*some.1.lock().expect("no panic"), [Action::Refuse]);
+        assert_eq!(*all.1.lock().expect("no panic"), Action::ALL.map(|(action, _)| action));
+    }
+}

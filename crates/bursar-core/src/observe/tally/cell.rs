@@ -1,0 +1,130 @@
+//! The counts of one thread, by device and tag.
+
+use super::chunks::Chunks;
+use super::key::{NEAR_DEVICES, NEAR_TAGS};
+use super::{Amount, Key};
+use crate::Bytes;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The counts of one device and one tag: everything granted and everything freed. Only one thread writes, so an
+/// addition is a load and a store.
+#[derive(Debug, Default)]
+pub(super) struct Cell {
+    granted: Sum,
+    freed: Sum,
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    bytes: AtomicU64,
+    count: AtomicU64,
+}
+
+impl Cell {
+    const fn new() -> Self {
+        Self { granted: Sum::new(), freed: Sum::new() }
+    }
+
+    #[inline]
+    pub(super) fn rise(&self, bytes: u64) {
+        self.granted.add(bytes, 1);
+    }
+
+    #[inline]
+    pub(super) fn fall(&self, bytes: u64) {
+        self.freed.add(bytes, 1);
+    }
+
+    /// Undoes [`fall`](Self::fall).
+    pub(super) fn restore(&self, bytes: u64) {
+        self.freed.add(bytes.wrapping_neg(), 1u64.wrapping_neg());
+    }
+
+    /// Resets it.
+    fn clear(&self) {
+        for sum in [&self.granted, &self.freed] {
+            sum.bytes.store(0, Ordering::Relaxed);
+            sum.count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the sum of what was ever granted in some cells.
+    pub(super) fn granted<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
+        Sum::total(cells.map(|cell| &cell.granted))
+    }
+
+    /// Returns the sum of what was ever freed in some cells.
+    pub(super) fn freed<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
+        Sum::total(cells.map(|cell| &cell.freed))
+    }
+}
+
+impl Sum {
+    const fn new() -> Self {
+        Self { bytes: AtomicU64::new(0), count: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    fn add(&self, bytes: u64, count: u64) {
+        self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
+        self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
+    }
+
+    fn total<'a>(sums: impl Iterator<Item = &'a Self>) -> Amount {
+        sums.fold(Amount::default(), |total, sum| Amount {
+            bytes: Bytes(total.bytes.get().wrapping_add(sum.bytes.load(Ordering::Acquire))),
+            count: total.count.wrapping_add(sum.count.load(Ordering::Acquire)),
+        })
+    }
+}
+
+/// A cell for each device and tag. Near ones are in place; the others are allocated as they are used.
+#[derive(Debug)]
+pub(super) struct Cells {
+    /// The cells of one device lie together.
+    near: [Cell; NEAR_DEVICES * NEAR_TAGS],
+    far: Chunks<OnceLock<Chunks<Cell, NEAR_TAGS>>, NEAR_DEVICES>,
+}
+
+impl Cells {
+    pub(super) const fn new() -> Self {
+        let near = [const { Cell::new() }; NEAR_DEVICES * NEAR_TAGS];
+        Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_DEVICES]) }
+    }
+
+    /// Returns the cell of a near key.
+    #[inline]
+    pub(super) fn near(&self, key: Key) -> Option<&Cell> {
+        key.near().map(|key| self.nearest(key.index()))
+    }
+
+    /// Returns the cell of a near key by its [index](Key::index).
+    #[inline]
+    pub(super) fn nearest(&self, index: usize) -> &Cell {
+        &self.near[index % (NEAR_DEVICES * NEAR_TAGS)]
+    }
+
+    /// Resets all cells.
+    pub(super) fn clear(&self) {
+        self.of(None, None).for_each(Cell::clear);
+    }
+
+    /// Returns the cell of any key.
+    pub(super) fn get_or_make(&self, key: Key) -> &Cell {
+        self.near(key)
+            .unwrap_or_else(|| self.far.get_or_make(key.device).get_or_init(Chunks::default).get_or_make(key.tag))
+    }
+
+    /// Returns the cells there are, of one device or all and of one tag or all.
+    pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &Cell> {
+        let devices = self.near.chunks_exact(NEAR_TAGS).enumerate();
+        let devices = devices.filter(move |(at, _)| device.is_none_or(|device| device == *at));
+        let near = devices.flat_map(move |(_, tags)| match tag {
+            None => tags,
+            Some(tag) => tags.get(tag).map_or(&[][..], std::slice::from_ref),
+        });
+        let far = self.far.one_or_all(device).filter_map(OnceLock::get).flat_map(move |tags| tags.one_or_all(tag));
+        near.chain(far)
+    }
+}

@@ -1,0 +1,25 @@
+//! The handles that programs use: ledgers, tenants, accounts, reservations and delegations, and the readings of a
+//! ledger.
+
+mod account;
+mod available;
+mod delegation;
+mod ledger;
+mod reading;
+mod reclaim;
+mod reservation;
+mod reserve;
+mod reserve_future;
+mod tenant;
+
+pub use account::LedgerAccount;
+pub use delegation::Delegation;
+#[cfg(test)]
+pub(crate) use delegation::from_token;
+pub use ledger::Ledger;
+pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
+pub use reclaim::Reclaimer;
+pub use reservation::Reservation;
+pub use reserve::Priority;
+pub use reserve_future::ReserveFuture;
+pub use tenant::Tenant;

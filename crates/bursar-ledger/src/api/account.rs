@@ -1,0 +1,118 @@
+//! The account of a process for a tenant.
+
+use super::Ledger;
+use crate::attachment::LockWait;
+use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, Shortfall};
+use crate::storage::MappedWords;
+use bursar_core::{Account, Bytes, Result};
+use std::sync::Arc;
+
+/// The account of a process for a tenant of a ledger. A clone is the same account, and so is one that is opened again.
+///
+/// Bytes that are still held when the last handle is dropped stay charged until the process ends: nobody is left to
+/// release them.
+///
+/// ```
+/// use bursar_core::{Account, Bytes};
+/// use bursar_ledger::Ledger;
+///
+/// # fn main() -> bursar_core::Result<()> {
+/// let account = Ledger::private(Bytes::mib(100)).account()?;
+/// account.charge(Bytes::mib(60))?;
+/// assert_eq!(account.held(), Bytes::mib(60));
+/// account.release(Bytes::mib(60));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct LedgerAccount {
+    /// The book of the ledger, without the indirection through `ledger`.
+    book: Arc<Book<MappedWords>>,
+    pub(crate) key: NodeKey,
+    /// The most credit that stays after a release.
+    keep: CreditLimit,
+    pub(crate) ledger: Ledger,
+}
+
+impl LedgerAccount {
+    pub(crate) fn new(ledger: Ledger, key: NodeKey, keep: u64) -> Self {
+        Self { book: Arc::clone(&ledger.attachment.book), key, keep: CreditLimit::new(keep), ledger }
+    }
+
+    /// Returns the ledger of the account.
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Returns the bytes that are charged to the account; zero where the ledger's lock is not available or the ledger
+    /// is damaged.
+    pub fn held(&self) -> Bytes {
+        let held = |locked: &mut LockedBook<'_, MappedWords>| {
+            if locked.is_current(self.key) { locked.settle_held(self.key.node) } else { 0 }
+        };
+        Bytes(self.ledger.attachment.with_lock(LockWait::Usual, held).unwrap_or(0))
+    }
+
+    /// Reads a field of the account's node without the lock.
+    pub(crate) fn field(&self, field: usize) -> u64 {
+        self.ledger.attachment.book.peek(self.key.node, field)
+    }
+
+    #[cold]
+    fn charge_slow(&self, bytes: Bytes) -> Result<()> {
+        let attachment = &self.ledger.attachment;
+        // The first try may have failed only because another thread changed the account at the same time.
+        if attachment.book.words().is_live() && attachment.book.charge_balance(self.key, bytes.get()) {
+            return Ok(());
+        }
+        attachment.check_usable()?;
+        let (mut measured, mut reclaimed) = (false, false);
+        loop {
+            // No ledger has more than this, so a request for more is refused like one for all of it.
+            let refused = match attachment.charge(self.key, bytes.get().min(BYTES_MAX))? {
+                Ok(()) if bytes.get() <= BYTES_MAX => return Ok(()),
+                Ok(()) => {
+                    self.release(Bytes(BYTES_MAX));
+                    BookError::Shortfall(Shortfall { remaining: BYTES_MAX, limit: BYTES_MAX })
+                }
+                Err(refused) => refused,
+            };
+            if matches!(refused, BookError::Shortfall(_)) && !measured && self.ledger.probe.is_some() {
+                self.ledger.measure(LockWait::Usual)?;
+                measured = true;
+            } else if matches!(refused, BookError::Shortfall(_))
+                && !reclaimed
+                && self.ledger.reclaim_for(self.key, bytes)?
+            {
+                reclaimed = true;
+            } else {
+                return Err(attachment.error_for(refused, "accounts", bytes));
+            }
+        }
+    }
+
+    #[cold]
+    fn release_slow(&self, bytes: Bytes) {
+        let attachment = &self.ledger.attachment;
+        if !attachment.is_forked() && !attachment.book.release_to_balance(self.key, bytes.get(), self.keep) {
+            attachment.book.release(self.key, bytes.get(), self.keep.bytes() / 2);
+        }
+    }
+}
+
+impl Account for LedgerAccount {
+    fn charge(&self, bytes: Bytes) -> Result<()> {
+        let book = &*self.book;
+        if book.words().is_live() && book.charge_once(self.key, bytes.0) {
+            return Ok(());
+        }
+        self.charge_slow(bytes)
+    }
+
+    fn release(&self, bytes: Bytes) {
+        let book = &*self.book;
+        if !(book.words().is_live() && book.release_once(self.key, bytes.0, self.keep)) {
+            self.release_slow(bytes);
+        }
+    }
+}

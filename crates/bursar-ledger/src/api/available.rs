@@ -1,0 +1,46 @@
+//! Measuring a ledger's device, and what a newcomer could have of it.
+
+use super::Ledger;
+use crate::attachment::{LockWait, TryError};
+use crate::format::node;
+use bursar_core::{Bytes, MemoryInfo, Result};
+
+impl Ledger {
+    /// Asks the probe, if there is one, and records what is used outside the ledger.
+    pub(crate) fn measure(&self, wait: LockWait) -> Result<Option<MemoryInfo>, TryError> {
+        self.probe.as_ref().map(|probe| self.attachment.measure(probe, wait)).transpose()
+    }
+
+    /// Returns what a newcomer could have now: what the driver has free and what pools of this process hold without
+    /// using it, less what others have set aside; at most what the limit leaves.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, MemoryInfo};
+    /// use bursar_ledger::Ledger;
+    ///
+    /// # fn main() -> bursar_core::Result<()> {
+    /// let info = MemoryInfo { free: Bytes::gib(6), total: Bytes::gib(8) };
+    /// let ledger = Ledger::private(Bytes::gib(8)).measured_by(move || Ok(info));
+    /// let aside = ledger.reserve(Bytes::gib(1))?;
+    /// assert_eq!(ledger.available()?, Bytes::gib(5));
+    /// assert_eq!(ledger.reading()?.unmanaged, Bytes::gib(2));
+    /// # drop(aside);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn available(&self) -> Result<Bytes> {
+        self.attachment.check_usable()?;
+        let info = self.measure(LockWait::Usual)?;
+        let cached = self.attachment.reclaimers.cached().get();
+        let ((charged, undrawn), limit, effective_limit) = self.attachment.with_lock(LockWait::Usual, |locked| {
+            locked.reclaim_dead_processes();
+            (locked.charged_and_undrawn(), locked.field(0, node::CEILING), locked.effective_limit())
+        })?;
+        let within_limit = limit.saturating_sub(charged.saturating_sub(cached));
+        let on_device = match info {
+            Some(info) => info.free.get().saturating_add(cached).saturating_sub(undrawn),
+            None => effective_limit.saturating_sub(charged.saturating_sub(cached)),
+        };
+        Ok(Bytes(within_limit.min(on_device)))
+    }
+}

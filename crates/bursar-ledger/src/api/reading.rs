@@ -1,0 +1,201 @@
+//! Reading who holds what: a ledger as it is once the charges of dead processes are reclaimed.
+
+use super::Priority;
+use crate::attachment::Attachment;
+use crate::book::{Book, TENANT};
+use crate::format::{LedgerLayout, Words, WordsSnapshot, node, process};
+use crate::{LedgerError, Subject};
+use bursar_core::{Bytes, DeviceUuid};
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+/// The state of a ledger at one moment.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_ledger::Ledger;
+///
+/// # fn main() -> bursar_core::Result<()> {
+/// let ledger = Ledger::private(Bytes::gib(8));
+/// let aside = ledger.reserve(Bytes::gib(3))?;
+/// let reading = ledger.reading()?;
+/// assert_eq!((reading.held, reading.undrawn), (Bytes::ZERO, Bytes::gib(3)));
+/// assert_eq!(reading.processes[0].pid, std::process::id());
+/// # drop(aside);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reading {
+    /// The UUID of the device.
+    pub uuid: DeviceUuid,
+    /// The name of the device.
+    pub name: String,
+    /// All of the device's memory.
+    pub total: Bytes,
+    /// The limit of what all may hold together.
+    pub limit: Bytes,
+    /// The bytes that are held.
+    pub held: Bytes,
+    /// The bytes that were set aside and are not held.
+    pub undrawn: Bytes,
+    /// The bytes used outside the ledger, as last measured.
+    pub unmanaged: Bytes,
+    /// The processes that have the ledger open.
+    pub processes: Vec<ProcessReading>,
+    /// The tenants.
+    pub tenants: Vec<TenantReading>,
+    /// The requests that wait, in the order of service.
+    pub waiting: Vec<WaitingReading>,
+}
+
+/// The share of one process.
+///
+/// ```
+/// # use bursar_core::Bytes;
+/// let ledger = bursar_ledger::Ledger::private(Bytes::gib(1));
+/// let me = &ledger.reading()?.processes[0];
+/// assert_eq!((me.held, me.undrawn), (Bytes::ZERO, Bytes::ZERO));
+/// # Ok::<(), bursar_ledger::LedgerError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessReading {
+    /// The process id in its own namespace.
+    pub pid: u32,
+    /// The name of the process.
+    pub name: String,
+    /// The bytes it holds.
+    pub held: Bytes,
+    /// The bytes it has set aside and does not hold.
+    pub undrawn: Bytes,
+    /// When it opened the ledger.
+    pub since: SystemTime,
+}
+
+impl ProcessReading {
+    pub(crate) fn has_something(&self) -> bool {
+        self.held > Bytes::ZERO || self.undrawn > Bytes::ZERO
+    }
+}
+
+impl fmt::Display for ProcessReading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pid, name, held, undrawn, .. } = self;
+        write!(f, "{name} (pid {pid}) holds {held} and has {undrawn} set aside")
+    }
+}
+
+/// The share of one tenant.
+///
+/// ```
+/// # use bursar_core::Bytes;
+/// let ledger = bursar_ledger::Ledger::private(Bytes::gib(1));
+/// ledger.tenant("batch")?.configure(Bytes::mib(1), Bytes::mib(2))?;
+/// assert_eq!(ledger.reading()?.tenants[0].ceiling, Bytes::mib(2));
+/// # Ok::<(), bursar_ledger::LedgerError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TenantReading {
+    /// The name of the tenant; empty for those who named none.
+    pub name: String,
+    /// The bytes it may always have.
+    pub guarantee: Bytes,
+    /// The bytes it may have at most.
+    pub ceiling: Bytes,
+    /// The bytes it has: held, set aside, and kept as credit by its accounts.
+    pub charged: Bytes,
+}
+
+/// A request that waits.
+///
+/// ```
+/// # use bursar_core::Bytes;
+/// let ledger = bursar_ledger::Ledger::private(Bytes::gib(1));
+/// assert!(ledger.reading()?.waiting.is_empty());
+/// # Ok::<(), bursar_ledger::LedgerError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitingReading {
+    /// The id of the process that asks, in its own namespace.
+    pub pid: u32,
+    /// The name of the process.
+    pub name: String,
+    /// The name of the tenant it asks for.
+    pub tenant: String,
+    /// The bytes it waits for.
+    pub bytes: Bytes,
+    /// The priority of the request.
+    pub priority: Priority,
+    /// When the request was made.
+    pub since: SystemTime,
+}
+
+/// Copies the words of an open ledger behind its lock, and checks them.
+pub(crate) fn snapshot_of(attachment: &Attachment) -> Result<WordsSnapshot, LedgerError> {
+    let locked = attachment.lock()?;
+    let words = attachment.book.words();
+    let copy: Vec<u64> = (0..attachment.book.layout().words()).map(|at| words.load(at)).collect();
+    drop(locked);
+    let me = attachment.book.slot();
+    let alive = (0..attachment.book.layout().processes).map(|slot| slot == me || words.alive(slot)).collect();
+    let snapshot = WordsSnapshot::new(copy, alive);
+    let found = Book::new(&snapshot, attachment.book.layout(), attachment.book.layout().processes)
+        .lock_snapshot()
+        .find_inconsistency();
+    found.map_or(Ok(snapshot), |what| Err(LedgerError::Corrupt { file: attachment.path(), what: what.into() }))
+}
+
+fn time(ms: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Reads a snapshot, after reclaiming in it what dead processes held.
+pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
+    let layout = LedgerLayout::FILE;
+    let book = Book::new(snapshot, layout, layout.processes);
+    let mut locked = book.lock_snapshot();
+    locked.apply_notes();
+    locked.reclaim_dead_processes();
+    let name_of = |slot: usize| match slot < layout.processes {
+        true => (book.peek_process(slot, process::PID) as u32, book.process_name(slot)),
+        // No process has such a slot: the snapshot is damaged there.
+        false => (0, "unknown".to_owned()),
+    };
+    let mut processes = Vec::new();
+    for slot in 0..layout.processes {
+        if book.peek_process(slot, process::STATE) & process::OCCUPIED != 0 {
+            let ((pid, name), (held, undrawn)) = (name_of(slot), locked.settle_and_sum_process(slot));
+            let since = time(book.peek_process(slot, process::SINCE));
+            processes.push(ProcessReading { pid, name, held: Bytes(held), undrawn: Bytes(undrawn), since });
+        }
+    }
+    let tenants = locked.nodes().filter(|&tenant| locked.field(tenant, node::KIND) == TENANT);
+    let tenants = tenants.map(|tenant| TenantReading {
+        name: locked.tenant_name(tenant),
+        guarantee: Bytes(locked.field(tenant, node::GUARANTEE)),
+        ceiling: Bytes(locked.field(tenant, node::CEILING)),
+        charged: Bytes(locked.field(tenant, node::TOTAL)),
+    });
+    let waiting = locked.queue().into_iter().map(|(request, slot)| {
+        let (pid, name) = name_of(slot);
+        let (tenant, priority) = (locked.tenant_name(request.tenant), Priority(request.priority as u8));
+        WaitingReading { pid, name, tenant, bytes: Bytes(request.bytes), priority, since: time(request.since) }
+    });
+    let (charged, undrawn) = locked.charged_and_undrawn();
+    Reading {
+        uuid: subject.uuid,
+        name: subject.name,
+        total: subject.total,
+        limit: Bytes(locked.field(0, node::CEILING)),
+        held: Bytes(charged.saturating_sub(undrawn)),
+        undrawn: Bytes(undrawn),
+        unmanaged: Bytes(locked.unmanaged()),
+        processes,
+        tenants: tenants.collect(),
+        waiting: waiting.collect(),
+    }
+}

@@ -1,0 +1,136 @@
+//! Reservations: memory set aside before it is allocated.
+
+use super::{Delegation, Ledger, LedgerAccount, delegation};
+use crate::attachment::LockWait;
+use crate::book::{BYTES_MAX, NodeKey};
+use crate::format::node;
+use crate::system::Process;
+use bursar_core::{Account, Bytes, Result};
+
+/// Memory that was set aside: an account whose charges are never refused up to its size.
+///
+/// Dropping it returns what is undrawn. Bytes that are still held then stay charged until the process ends.
+///
+/// ```
+/// use bursar_core::{Account, Bytes};
+/// use bursar_ledger::Ledger;
+///
+/// # fn main() -> bursar_core::Result<()> {
+/// let ledger = Ledger::private(Bytes::gib(1));
+/// let stage = ledger.reserve(Bytes::mib(800))?;
+/// let worker = stage.split(Bytes::mib(300))?;
+/// worker.charge(Bytes::mib(300))?;
+/// assert!(worker.charge(Bytes(1)).unwrap_err().is_capacity());
+/// stage.shrink(Bytes::mib(100))?;
+/// assert_eq!(ledger.available()?, Bytes::mib(624));
+/// # worker.release(Bytes::mib(300));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Reservation {
+    account: LedgerAccount,
+}
+
+impl Reservation {
+    /// The environment variable that hands a token to a child process.
+    pub const VARIABLE: &str = "BURSAR_RESERVATION";
+
+    pub(crate) fn new(ledger: Ledger, key: NodeKey) -> Self {
+        Self { account: LedgerAccount::new(ledger, key, BYTES_MAX) }
+    }
+
+    /// Makes a reservation that draws on what another process set aside.
+    pub(crate) fn drawing(ledger: Ledger, key: NodeKey) -> Self {
+        let keep = ledger.attachment.credit;
+        Self { account: LedgerAccount::new(ledger, key, keep) }
+    }
+
+    pub(crate) fn key(&self) -> NodeKey {
+        self.account.key
+    }
+
+    /// Returns the ledger of the reservation.
+    pub const fn ledger(&self) -> &Ledger {
+        self.account.ledger()
+    }
+
+    fn draws_on(&self) -> Option<usize> {
+        let parent = self.account.field(node::PARENT) as usize;
+        (self.account.field(node::KIND) == crate::book::ACCOUNT).then_some(parent)
+    }
+
+    /// Returns the size of the reservation, or of the one it draws on.
+    pub fn bytes(&self) -> Bytes {
+        let book = &self.ledger().attachment.book;
+        Bytes(book.peek(self.draws_on().unwrap_or(self.key().node), node::TOTAL))
+    }
+
+    /// Returns the bytes that can still be charged. For a reservation that draws on another: what that one has left and
+    /// the credit of this one.
+    pub fn undrawn(&self) -> Bytes {
+        let left = |node| self.ledger().attachment.book.peek_balance(node);
+        Bytes(left(self.key().node) + self.draws_on().map_or(0, left))
+    }
+
+    /// Returns the bytes that are charged to the reservation by this process.
+    pub fn held(&self) -> Bytes {
+        self.account.held()
+    }
+
+    /// Makes a reservation of its own out of bytes that are undrawn.
+    pub fn split(&self, bytes: Bytes) -> Result<Self> {
+        let attachment = &self.ledger().attachment;
+        attachment.check_usable()?;
+        let split = attachment.with_lock(LockWait::Usual, |locked| locked.split(self.key(), bytes.get()))?;
+        let key = split.map_err(|refused| attachment.error_for(refused, "reservations", bytes))?;
+        Ok(Self::new(self.ledger().clone(), key))
+    }
+
+    /// Shrinks the reservation and gives back what it had beyond `to`. Refused below what is drawn, and for a
+    /// reservation that draws on another.
+    pub fn shrink(&self, to: Bytes) -> Result<()> {
+        let attachment = &self.ledger().attachment;
+        attachment.check_usable()?;
+        let shrunk = attachment.with_lock(LockWait::Usual, |locked| locked.shrink(self.key(), to.get()))?;
+        let excess = self.bytes().saturating_sub(to);
+        shrunk.map_err(|refused| attachment.error_for(refused, "reservations", excess))
+    }
+
+    /// Hands the reservation to child processes, which draw on it by its token.
+    pub fn delegate(self) -> Result<Delegation> {
+        Delegation::of(self)
+    }
+
+    /// Draws on what another process set aside, by the token of its [`Delegation`].
+    pub fn from_token(token: &str) -> Result<Self> {
+        Ok(delegation::from_token(Process::this(), token)?)
+    }
+
+    /// Draws on the reservation whose token is in `BURSAR_RESERVATION`, if there is one.
+    pub fn from_environment() -> Result<Option<Self>> {
+        match std::env::var(Self::VARIABLE) {
+            Ok(token) if !token.is_empty() => Self::from_token(&token).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl Account for Reservation {
+    fn charge(&self, bytes: Bytes) -> Result<()> {
+        self.account.charge(bytes)
+    }
+
+    fn release(&self, bytes: Bytes) {
+        self.account.release(bytes);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let attachment = &self.ledger().attachment;
+        if !attachment.is_forked() {
+            attachment.book.close(self.key());
+        }
+    }
+}

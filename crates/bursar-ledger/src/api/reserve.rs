@@ -1,0 +1,237 @@
+//! Reserving at once, or when a request's turn comes.
+
+use super::{Ledger, Reservation};
+use crate::LedgerError;
+use crate::attachment::{LockWait, MEASURE_EVERY, TryError};
+use crate::book::{BYTES_MAX, BookError, LockedBook, NodeKey, QueueEntry, QueueRequest, Shortfall};
+use crate::format::{Words, node};
+use crate::storage::MappedWords;
+use crate::system::now_ms;
+use bursar_core::{Bytes, Error, Result};
+use std::time::{Duration, Instant};
+
+/// The priority of a request: a higher one is served first, and among equals the one that came first.
+///
+/// ```
+/// use bursar_ledger::Priority;
+///
+/// assert!(Priority::HIGH > Priority::default() && Priority::default() > Priority::LOW);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Priority(pub u8);
+
+impl Priority {
+    /// Served after requests of normal priority.
+    pub const LOW: Self = Self(64);
+    /// The priority of most requests.
+    pub const NORMAL: Self = Self(128);
+    /// Served before requests of normal priority.
+    pub const HIGH: Self = Self(192);
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self::NORMAL
+    }
+}
+
+/// The interval at which dead processes are looked for where the kernel does not report deaths.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The longest deadline; one beyond it is never reached anyway.
+const FOREVER: Duration = Duration::from_secs(1 << 32);
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReserveRequest {
+    pub(crate) tenant: NodeKey,
+    pub(crate) bytes: Bytes,
+    pub(crate) priority: Priority,
+}
+
+/// The reasons why a request was not granted by its deadline.
+struct TimeoutReason {
+    shortfall: Shortfall,
+    /// There was room for the bytes, but no free row in a table.
+    full: bool,
+    /// The slots of the processes that borrow what the tenant is guaranteed, with the bytes they have.
+    borrowers: Vec<(usize, u64)>,
+}
+
+/// An entry in the queue, which is left when this is dropped.
+#[derive(Debug)]
+struct QueueGuard<'a> {
+    ledger: &'a Ledger,
+    entry: Option<QueueEntry>,
+}
+
+impl Drop for QueueGuard<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            self.ledger.cancel(entry);
+        }
+    }
+}
+
+impl Ledger {
+    pub(crate) fn reserve_now(&self, tenant: NodeKey, bytes: Bytes) -> Result<Reservation> {
+        self.attachment.check_usable()?;
+        self.measure(LockWait::Usual)?;
+        let mut reclaimed = false;
+        loop {
+            let wanted = bytes.get().min(BYTES_MAX + 1);
+            let reserve = |locked: &mut LockedBook<'_, MappedWords>| {
+                if locked.is_current(tenant) { locked.reserve(tenant.node, wanted) } else { Err(BookError::Cleared) }
+            };
+            match self.attachment.with_lock(LockWait::Usual, reserve)? {
+                Ok(key) => return Ok(Reservation::new(self.clone(), key)),
+                Err(BookError::Shortfall(_))
+                    if !reclaimed && self.reclaim_in_process(tenant.node, bytes, LockWait::Usual)? =>
+                {
+                    reclaimed = true;
+                }
+                Err(refused) => return Err(self.attachment.error_for(refused, "reservations", bytes)),
+            }
+        }
+    }
+
+    /// Reserves for the tenant that `find` returns, waiting for its turn until the deadline has passed. The lock is not
+    /// waited for any longer.
+    pub(crate) fn reserve_with_deadline(
+        &self,
+        find: impl FnOnce(LockWait) -> Result<NodeKey, LedgerError>,
+        (bytes, deadline, priority): (Bytes, Duration, Priority),
+    ) -> Result<Reservation> {
+        let ends = Instant::now() + deadline.min(FOREVER);
+        let wait = LockWait::deadline(ends);
+        let request = ReserveRequest { tenant: find(wait)?, bytes, priority };
+        let sees_deaths = self.attachment.start_watcher();
+        let entry = self.join_queue(request, wait)?;
+        let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
+        let book = &self.attachment.book;
+        loop {
+            if book.has_left_queue(entry) {
+                let reserved = self.take_grant(entry, wait)?;
+                guard.entry = None;
+                return Ok(reserved);
+            }
+            let left = ends.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.give_up(&mut guard, entry, request, wait);
+            }
+            let timeouts =
+                [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
+            book.words().wait(book.state_at(entry), book.waiting_state(entry), timeouts.into_iter().flatten().min());
+            if book.has_left_queue(entry) {
+                continue;
+            }
+            self.attachment.check_usable()?;
+            self.measure(wait)?;
+            if !sees_deaths {
+                self.attachment.with_lock(wait, |locked| locked.reclaim_dead_processes())?;
+            }
+        }
+    }
+
+    /// Joins the queue. A request within its tenant's guarantee asks back what others borrow.
+    pub(crate) fn join_queue(&self, request: ReserveRequest, wait: LockWait) -> Result<QueueEntry, TryError> {
+        let ReserveRequest { tenant: key, bytes, priority } = request;
+        let tenant = key.node;
+        self.attachment.check_usable()?;
+        self.measure(wait)?;
+        let queued = QueueRequest { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
+        let (entry, within_guarantee) = self.attachment.with_lock(wait, |locked| {
+            if !locked.is_current(key) {
+                return (Err(BookError::Cleared), false);
+            }
+            let limit = locked.field(0, node::CEILING).min(locked.field(tenant, node::CEILING));
+            if bytes.get() > limit {
+                return (Err(Shortfall { remaining: locked.available(), limit }.into()), false);
+            }
+            (locked.enqueue(queued), locked.is_within_guarantee(tenant, bytes.get()))
+        })?;
+        let entry = entry.map_err(|refused| {
+            let what = if matches!(refused, BookError::TableFull) { "waiting requests" } else { "reservations" };
+            self.attachment.error_for(refused, what, bytes)
+        })?;
+        if within_guarantee && !self.attachment.book.has_left_queue(entry) {
+            let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
+            self.request_returns(entry, request, wait)?;
+            guard.entry = None;
+        }
+        Ok(entry)
+    }
+
+    /// Asks for what an owner lacks: first the callbacks of this process, then other processes that borrow, by their
+    /// event words.
+    fn request_returns(&self, entry: QueueEntry, request: ReserveRequest, wait: LockWait) -> Result<(), LedgerError> {
+        self.reclaim_in_process(request.tenant.node, request.bytes, wait)?;
+        if !self.attachment.book.has_left_queue(entry) {
+            self.attachment.with_lock(wait, |locked| {
+                let lacking = request.bytes.get().saturating_sub(locked.available());
+                locked.request_return(lacking);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the queue with the reservation that was granted.
+    pub(crate) fn take_grant(&self, entry: QueueEntry, wait: LockWait) -> Result<Reservation, LedgerError> {
+        let key: Option<NodeKey> = self.attachment.with_lock(wait, |locked| locked.take_grant(entry))?;
+        let cleared = || LedgerError::Cleared { file: self.attachment.path() };
+        Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
+    }
+
+    /// Leaves the queue without waiting for the lock, giving back what was granted.
+    pub(crate) fn cancel(&self, entry: QueueEntry) {
+        if !self.attachment.is_forked() {
+            self.attachment.book.cancel(entry);
+        }
+    }
+
+    /// Leaves the queue at the deadline: with a reservation if it was granted at the last moment, otherwise with an
+    /// error.
+    fn give_up(
+        &self,
+        guard: &mut QueueGuard<'_>,
+        entry: QueueEntry,
+        request: ReserveRequest,
+        wait: LockWait,
+    ) -> Result<Reservation> {
+        let (tenant, bytes) = (request.tenant.node, request.bytes);
+        let left = self.attachment.with_lock(wait, |locked| {
+            if let Some(key) = locked.take_grant(entry) {
+                return Ok(key);
+            }
+            let (ceiling, total) = (locked.field(tenant, node::CEILING), locked.field(tenant, node::TOTAL));
+            let remaining = locked.available().min(ceiling.saturating_sub(total));
+            let why = TimeoutReason {
+                shortfall: Shortfall { remaining, limit: locked.field(0, node::CEILING).min(ceiling) },
+                full: remaining >= bytes.get() && !locked.has_free_node(),
+                borrowers: if locked.is_within_guarantee(tenant, bytes.get()) {
+                    locked.borrowers()
+                } else {
+                    Vec::new()
+                },
+            };
+            locked.cancel(entry);
+            Err(why)
+        })?;
+        guard.entry = None;
+        let TimeoutReason { shortfall, full, borrowers } = match left {
+            Ok(key) => return Ok(Reservation::new(self.clone(), key)),
+            Err(why) => why,
+        };
+        if full {
+            return Err(self.attachment.table_full("reservations").into());
+        }
+        if borrowers.is_empty() {
+            return Err(self.attachment.error_for(shortfall.into(), "reservations", bytes));
+        }
+        let name = |(slot, bytes): (usize, u64)| {
+            let (pid, name) = self.attachment.name_of(slot);
+            format!("{name} (pid {pid}): {}", Bytes(bytes))
+        };
+        let by: Vec<String> = borrowers.into_iter().map(name).collect();
+        Err(Error::Withheld { requested: bytes, remaining: Bytes(shortfall.remaining), by: by.join(", ").into() })
+    }
+}

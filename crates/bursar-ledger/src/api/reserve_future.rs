@@ -1,0 +1,121 @@
+//! The future that waits for a reservation.
+
+use super::reserve::ReserveRequest;
+use super::{Ledger, Priority, Reservation, Tenant};
+use crate::LedgerError;
+use crate::attachment::{LockWait, TryError};
+use crate::book::QueueEntry;
+use bursar_core::{Bytes, Result};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+/// A future that resolves to a reservation when its turn comes. It joins the queue when it is first polled, needs no
+/// runtime, and leaves the queue when it is dropped.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_ledger::{Ledger, Priority};
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+///
+/// # fn main() -> bursar_core::Result<()> {
+/// let ledger = Ledger::private(Bytes::gib(1));
+/// let all = ledger.reserve(Bytes::gib(1))?;
+/// let mut future = pin!(ledger.reserve_async(Bytes::mib(1), Priority::NORMAL));
+/// let mut context = Context::from_waker(Waker::noop());
+/// assert!(future.as_mut().poll(&mut context).is_pending());
+/// drop(all);
+/// assert!(future.as_mut().poll(&mut context).is_ready());
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "futures do nothing unless polled"]
+#[derive(Debug)]
+pub struct ReserveFuture {
+    ledger: Ledger,
+    tenant: String,
+    bytes: Bytes,
+    priority: Priority,
+    entry: Option<QueueEntry>,
+    /// The acquisition of the lock that was in the way, and since when.
+    stuck: Option<(u64, Instant)>,
+}
+
+impl ReserveFuture {
+    pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, priority: Priority) -> Self {
+        Self { ledger, tenant, bytes, priority, entry: None, stuck: None }
+    }
+
+    fn join(&self) -> Result<QueueEntry, TryError> {
+        let wait = LockWait::poll(&self.ledger.attachment);
+        let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
+        self.ledger.attachment.start_watcher();
+        self.ledger.attachment.start_listener();
+        self.ledger.join_queue(ReserveRequest { tenant, bytes: self.bytes, priority: self.priority }, wait)
+    }
+
+    /// Goes on as far as it can without blocking.
+    fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, TryError> {
+        let attachment = &self.ledger.attachment;
+        attachment.check_usable()?;
+        let entry = match self.entry {
+            Some(entry) => entry,
+            None => *self.entry.insert(self.join()?),
+        };
+        // Registered before the state is read, so that a grant in between wakes it.
+        attachment.wakeups.register(entry, context.waker(), self.ledger.probe.as_ref(), &attachment.book);
+        if !attachment.book.has_left_queue(entry) {
+            return Ok(None);
+        }
+        attachment.wakeups.unregister(entry);
+        let collected = self.ledger.take_grant(entry, LockWait::poll(&self.ledger.attachment));
+        if !collected.as_ref().is_err_and(LedgerError::is_lock_unavailable) {
+            self.entry = None;
+        }
+        Ok(Some(collected?))
+    }
+
+    fn leave(&mut self) {
+        if let Some(entry) = self.entry.take()
+            && !self.ledger.attachment.is_forked()
+        {
+            self.ledger.attachment.wakeups.unregister(entry);
+            self.ledger.cancel(entry);
+        }
+    }
+}
+
+impl Future for ReserveFuture {
+    type Output = Result<Reservation>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let stuck = match self.advance(context) {
+            Ok(advanced) => {
+                self.stuck = None;
+                return advanced.map_or(Poll::Pending, |reserved| Poll::Ready(Ok(reserved)));
+            }
+            Err(TryError::LockUnavailable(stuck)) => stuck,
+            Err(TryError::Failed(error)) => return Poll::Ready(Err(error)),
+        };
+        let acquisition = self.ledger.attachment.book.acquisitions();
+        let since = match self.stuck {
+            Some((seen, since)) if seen == acquisition => since,
+            _ => self.stuck.insert((acquisition, Instant::now())).1,
+        };
+        if since.elapsed() >= self.ledger.attachment.lock_timeout() {
+            self.leave();
+            return Poll::Ready(Err(stuck.into()));
+        }
+        self.ledger.attachment.start_listener();
+        self.ledger.attachment.wakeups.retry_later(context.waker(), &self.ledger.attachment.book);
+        Poll::Pending
+    }
+}
+
+impl Drop for ReserveFuture {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
