@@ -2,8 +2,8 @@
 //!
 //! Three seams carry everything else, each a file that reads on its own:
 //!
-//! - [`Driver`]: what is asked of a device. A simulated one and CUDA implement it, and everything above runs unchanged on
-//!   both.
+//! - [`Driver`]: what is asked of a device. A simulated one and CUDA implement it, and everything above runs unchanged
+//!   on both.
 //! - [`DeviceMemoryResource`] and [`FrameSource`]: what layers and pools are written to. A [`Stack`] composes them over
 //!   one of the [`leaf`]s.
 //! - [`Account`]: who says how much may be held, and [`Admission`]: who sets memory aside before it is.

@@ -1,8 +1,9 @@
 //! Comparison of device memory with an expected byte, in stream order and without waiting.
 //!
-//! A range is copied to pinned host memory piece by piece, and a host function after each piece compares what arrived. All of
-//! it is ordered by one stream, so one piece of host memory serves any length, and can be used for the next look on the same
-//! stream as soon as this one is submitted. Only looks submitted by several threads at once need a piece each.
+//! A range is copied to pinned host memory piece by piece, and a host function after each piece compares what arrived.
+//! All of it is ordered by one stream, so one piece of host memory serves any length, and can be used for the next
+//! inspection on the same stream as soon as this one is submitted. Only inspections that several threads submit at once
+//! need a piece each.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -130,8 +131,8 @@ impl Inspector {
             let mut at = 0;
             while at < bytes {
                 let part = (PIECE - filled).min(bytes - at);
-                // SAFETY: the stream is held. The range lies in a block that its owner frees in stream order after this,
-                // and the piece lives until the inspector has waited for the stream; only this stream uses it.
+                // SAFETY: the stream is held. The range lies in a block that its owner frees in stream order after
+                // this, and the piece lives until the inspector has waited for the stream; only this stream uses it.
                 unsafe { driver.copy_to_host(device, raw, piece.at(filled), start.offset(at), part) }?;
                 (at, filled) = (at + part, filled + part);
                 if filled == PIECE {
@@ -184,8 +185,8 @@ impl Piece {
     /// Records the first of `bytes` that is not as expected, as one that comes after `passed` others. Runs as a host
     /// function, between the copies that wrote the piece and the next one.
     fn compare(self, expected: u8, bytes: u64, passed: u64, found: &Mutex<Option<u64>>) {
-        // SAFETY: the memory is live, at least this long and written by the copies that came before; what would write it
-        // next comes after this host function.
+        // SAFETY: the memory is live, at least this long and written by the copies that came before; what would write
+        // it next comes after this host function.
         let bytes = unsafe { std::slice::from_raw_parts(self.0, bytes as usize) };
         if let Some(at) = bytes.iter().position(|&byte| byte != expected) {
             found.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(passed + at as u64);
@@ -245,8 +246,8 @@ impl Remains for LeftPieces {
 }
 
 impl DeviceContext {
-    /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at once.
-    /// Whoever reads it on another stream, or frees the block on one, is ordered after this.
+    /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at
+    /// once. Whoever reads it on another stream, or frees the block on one, is ordered after this.
     ///
     /// # Panics
     /// If the range does not lie in what was requested with the block.

@@ -48,8 +48,8 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn holders(&self, device: DeviceId) -> Option<Vec<Holding>>;
 
     /// Returns the tally to count blocks in, for an observer that does nothing else with grants and frees:
-    /// [`ObservedResource`](crate::ObservedResource) counts them there, and the observer is not called for them. A device has one such
-    /// tally, the first it is offered; an observer that offers another is called like all others.
+    /// [`ObservedResource`](crate::ObservedResource) counts them there, and the observer is not called for them. A
+    /// device has one such tally, the first it is offered; an observer that offers another is called like all others.
     fn tally(&self) -> Option<Arc<Tally>> {
         None
     }

@@ -1,6 +1,7 @@
 //! The report of a hazard: its run, cut down to the calls that matter to it.
 
-use super::Finding;
+mod text;
+
 use bursar_sim::{CallOutcome, CallRecord, Hazard, Operation, Sim};
 use std::collections::BTreeSet;
 
@@ -44,8 +45,9 @@ pub struct HazardReport {
 }
 
 impl HazardReport {
-    /// Returns the report of the hazard of a run that takes the fewest calls to show.
-    pub(super) fn shortest(sim: &Sim, trouble: Option<&Finding>) -> Option<Self> {
+    /// Returns the report of the hazard of a run that takes the fewest calls to show. `ended` is the error or the panic of the
+    /// program.
+    pub(super) fn shortest(sim: &Sim, ended: Option<String>) -> Option<Self> {
         let mut hazards = sim.hazards();
         if hazards.is_empty() {
             return None;
@@ -55,7 +57,7 @@ impl HazardReport {
         let cut = |hazard: Hazard| {
             let allocation = allocation_of(&log, &hazard);
             let schedule = cut(&log, &hazard, allocation);
-            let ended = trouble.map(ToString::to_string);
+            let ended = ended.clone();
             Self { hazard, allocation: allocation.map(|at| log[at]), schedule, calls, ended }
         };
         let last = hazards.iter().filter(|hazard| !hazards.iter().any(|other| covers(other, hazard)));

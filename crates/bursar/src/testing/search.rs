@@ -178,7 +178,7 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
             Ok(Err(error)) => (Some(Finding::Failed { error: with_causes(&*error) }), false),
             Err(payload) => (Some(Finding::Panicked { message: message_of(payload) }), true),
         };
-        let hazard = HazardReport::shortest(&sim, trouble.as_ref());
+        let hazard = HazardReport::shortest(&sim, trouble.as_ref().map(ToString::to_string));
         let leaks = || Some(sim.leaks()).filter(|leaks| !self.are_leaks_allowed && !leaks.is_empty());
         let finding =
             hazard.map(|found| Finding::Hazard(Box::new(found))).or(trouble).or_else(|| leaks().map(Finding::Leak));
