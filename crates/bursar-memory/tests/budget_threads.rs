@@ -5,8 +5,8 @@ mod common;
 use bursar_core::leaf::{AsyncMemory, DirectMemory};
 use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Status, Stream, tag};
 use bursar_memory::GlobalDeviceBudgetResource;
-use bursar_sim::{Call, Faults, Sim};
-use common::{Budget, Dice, Dooming, Rounding, context, with_each_budget};
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::{Budget, Dooming, RandomSize, Rounding, context, with_each_budget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -23,12 +23,12 @@ struct Ledger {
 
 /// Allocates and frees blocks of mixed sizes, holding at most `share`; checks every refusal.
 fn churn(memory: &impl DeviceMemoryResource, stream: Stream, ledger: &Ledger, share: u64, rounds: u64, seed: u64) {
-    let (mut dice, mut live, mut held) = (Dice::new(seed), Vec::new(), 0);
+    let (mut random, mut live, mut held) = (Random::new(seed), Vec::new(), 0);
     for _ in 0..rounds {
-        let bytes = dice.size(share / 4);
+        let bytes = random.size(share / 4);
         let granted = memory.granted_size(bytes, 256).expect("legal").get();
-        while held + granted > share || (!live.is_empty() && dice.below(8) == 0) {
-            let at = dice.below(live.len() as u64) as usize;
+        while held + granted > share || (!live.is_empty() && random.below(8) == 0) {
+            let at = random.below(live.len() as u64) as usize;
             let block: bursar_core::DeviceBlock = live.swap_remove(at);
             held -= block.granted().get();
             memory.deallocate(block, stream).expect("its own");

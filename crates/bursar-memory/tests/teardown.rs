@@ -10,8 +10,8 @@ use bursar_core::{
     Stack, Status, Stream, leaf, leaf::DeviceFrames, tag,
 };
 use bursar_memory::{FailureAction, GlobalDeviceBudget, GlobalDeviceBudgetResource, Guard, OnFailure, PagePool};
-use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, Purse};
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::{Purse, RandomSize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -281,13 +281,13 @@ fn r6_failures_by_chance_leave_nothing() {
             _ => Arc::new(Stack::new().layer(guard).over(leaf::Async).build(&rig.context).expect("a stack")),
         };
         rig.faults.fail_with_probability(Call::ALL, 0.15, FAILS, seed);
-        let (mut dice, mut kept) = (Dice::new(seed), Vec::new());
+        let (mut random, mut kept) = (Random::new(seed), Vec::new());
         for _ in 0..80 {
-            let stream = if dice.below(2) == 0 { rig.stream } else { other };
-            match dice.below(8) {
-                0..4 => kept.extend(memory.allocate(dice.size(8 << 20), 256, stream, tag!("chance"))),
+            let stream = if random.below(2) == 0 { rig.stream } else { other };
+            match random.below(8) {
+                0..4 => kept.extend(memory.allocate(random.size(8 << 20), 256, stream, tag!("chance"))),
                 4..6 if !kept.is_empty() => {
-                    let block: DeviceBlock = kept.swap_remove(dice.below(kept.len() as u64) as usize);
+                    let block: DeviceBlock = kept.swap_remove(random.below(kept.len() as u64) as usize);
                     kept.extend(memory.deallocate(block, stream).map_err(|refused| refused.block).err());
                 }
                 6 => drop(memory.reap()),
