@@ -1,6 +1,6 @@
 //! The finding of a search.
 
-use super::{HazardReport, SEED_VARIABLE};
+use super::{HazardExplanation, SEED_VARIABLE};
 use bursar_sim::DriverLeakReport;
 use std::fmt;
 
@@ -16,7 +16,7 @@ use std::fmt;
 #[non_exhaustive]
 pub enum Finding {
     /// Memory was used without the order that it needs.
-    Hazard(Box<HazardReport>),
+    Hazard(Box<HazardExplanation>),
     /// The program ended with an error.
     Failed {
         /// The error.
@@ -95,7 +95,7 @@ impl Race {
     }
 
     /// Returns the hazard, if the finding is one.
-    pub fn hazard(&self) -> Option<&HazardReport> {
+    pub fn hazard(&self) -> Option<&HazardExplanation> {
         match &self.finding {
             Finding::Hazard(found) => Some(found),
             _ => None,

@@ -1,12 +1,12 @@
-//! The report of a hazard as text.
+//! The explanation of a hazard as text.
 
-use super::HazardReport;
+use super::HazardExplanation;
 use bursar_core::{Access, AllocTag};
 use bursar_sim::{CallRecord, Executor, HazardKind, Operation};
 use std::fmt;
 use std::panic::Location;
 
-impl fmt::Display for HazardReport {
+impl fmt::Display for HazardExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { hazard, allocation, schedule, calls, ended } = self;
         write!(f, "{}", hazard.kind)?;
@@ -39,7 +39,7 @@ impl fmt::Display for HazardReport {
     }
 }
 
-impl HazardReport {
+impl HazardExplanation {
     /// Returns a sentence that says which order was missing.
     fn missing(&self) -> String {
         let then = party(&self.hazard.second);

@@ -1,11 +1,11 @@
-//! The report of a hazard: its run, cut down to the calls that matter to it.
+//! The explanation of a hazard: its run, cut down to the calls that matter to it.
 
 mod text;
 
 use bursar_sim::{CallOutcome, CallRecord, Hazard, Operation, Sim};
 use std::collections::BTreeSet;
 
-/// The most hazards of one run that are reported on: the first are the causes of the others.
+/// The most hazards of one run that are explained: the first are the causes of the others.
 const HAZARDS_MAX: usize = 16;
 
 /// A hazard, and the calls of its run that matter to it.
@@ -30,7 +30,7 @@ const HAZARDS_MAX: usize = 16;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct HazardReport {
+pub struct HazardExplanation {
     /// The hazard, with both operations.
     pub hazard: Hazard,
     /// The call that allocated the memory, if it is known.
@@ -44,8 +44,8 @@ pub struct HazardReport {
     pub ended: Option<String>,
 }
 
-impl HazardReport {
-    /// Returns the report of the hazard of a run that takes the fewest calls to show. `ended` is the error or the panic of the
+impl HazardExplanation {
+    /// Returns the explanation of the hazard of a run that takes the fewest calls to show. `ended` is the error or the panic of the
     /// program.
     pub(super) fn shortest(sim: &Sim, ended: Option<String>) -> Option<Self> {
         let mut hazards = sim.hazards();
@@ -64,7 +64,7 @@ impl HazardReport {
         last.copied().map(cut).min_by_key(Self::length)
     }
 
-    /// Returns the sort key of reports: the length of the schedule, and then how early the hazard shows.
+    /// Returns the sort key of explanations: the length of the schedule, and then how early the hazard shows.
     pub(super) fn length(&self) -> (usize, u64) {
         (self.schedule.len(), self.hazard.second.call)
     }
