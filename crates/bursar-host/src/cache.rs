@@ -1,4 +1,4 @@
-//! The pinned memory that a pool keeps: free pieces by size, pieces that streams may be using, and buffers in use.
+//! The pinned memory of a pool: free pieces by size, pieces that streams may be using, and buffers in use.
 
 mod buffer;
 mod host_memory;

@@ -1,4 +1,4 @@
-//! Where in the program a call was made: known exactly, or not at all.
+//! The place in the program that made a call: known exactly, or not at all.
 #![allow(unsafe_code)]
 
 use bursar_core::{Access, Build, DeviceMemoryResource};

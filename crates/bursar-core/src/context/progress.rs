@@ -56,6 +56,13 @@ impl StreamProgress {
         std::mem::take(self)
     }
 
+    /// Takes out all events but the last, which covers what they cover.
+    #[must_use = "events that are dropped are lost"]
+    pub fn take_all_but_last(&mut self) -> Self {
+        let last = self.marks.split_off(self.marks.len().saturating_sub(1));
+        Self { marks: std::mem::replace(&mut self.marks, last) }
+    }
+
     /// Puts events back that were taken out, in the order of their positions with those recorded meanwhile.
     pub fn put_back(&mut self, mut taken: Self) {
         if self.is_marked() {

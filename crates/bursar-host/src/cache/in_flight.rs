@@ -1,39 +1,38 @@
 //! Pieces that a stream may still be using.
 //!
-//! Giving one back on a stream costs no driver call: it is noted with its stream. When somebody needs memory, each stream
-//! is asked how far it has come; one that is busy has one event at a time recorded on it, for all that had been given back
-//! by then.
+//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, each
+//! stream is asked how far it has come; a busy one gets one event at a time, which covers all pieces returned until then.
 
 use crate::memory::Piece;
 use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse, StreamProgress};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A piece, and the bin it belongs to.
+/// A piece and its bin.
 type BinnedPiece = (Piece, u32);
 
-/// All streams that pieces were given back on.
+/// The pieces returned on all streams.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     lanes: Mutex<Lanes>,
-    /// Notified when lanes that somebody was asking about are back.
+    /// Notified when the lanes that somebody was collecting from are back.
     collected: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Somebody asks about lanes, and has them.
+    /// True while a thread has taken the lanes out to ask their streams.
     is_collecting: bool,
 }
 
-/// The pieces that were given back on one stream, in that order.
+/// The pieces returned on one stream, in that order.
 #[derive(Debug)]
 pub(super) struct Lane {
     context: Arc<DeviceContext>,
     stream: Stream,
     pieces: VecDeque<BinnedPiece>,
-    /// The number of pieces that were ever given back here: the position of the stream after the last of them.
+    /// The number of pieces ever returned here: the position of the stream after the last of them.
     given: u64,
     progress: StreamProgress,
 }
@@ -43,12 +42,12 @@ impl InFlight {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a piece that was given back on a stream.
+    /// Adds a piece that was returned on a stream.
     pub(super) fn add(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
         self.lanes().lane(context, stream).push((piece, bin));
     }
 
-    /// Asks every stream how far it has come. Answers what has landed, and the first failure.
+    /// Asks every stream how far it has come. Returns the pieces that are reusable, and the first failure.
     pub(super) fn collect(&self) -> (Vec<BinnedPiece>, Result<()>) {
         let mut lanes = self.lanes();
         if lanes.is_collecting {
@@ -64,9 +63,9 @@ impl InFlight {
         lanes.is_collecting = true;
         let mut asked = std::mem::take(&mut lanes.lanes);
         drop(lanes);
-        let (mut reusable, mut answer) = (Vec::new(), Ok(()));
+        let (mut reusable, mut result) = (Vec::new(), Ok(()));
         for lane in &mut asked {
-            answer = answer.and(lane.ask(&mut reusable));
+            result = result.and(lane.ask(&mut reusable));
         }
         let mut lanes = self.lanes();
         asked.retain(|lane| !lane.pieces.is_empty());
@@ -74,10 +73,10 @@ impl InFlight {
         lanes.is_collecting = false;
         drop(lanes);
         self.collected.notify_all();
-        (reusable, answer)
+        (reusable, result)
     }
 
-    /// How much is in flight, apart from what somebody is asking about.
+    /// Returns the bytes in flight, except those that another thread is collecting.
     pub(super) fn bytes(&self) -> Bytes {
         let lanes = self.lanes();
         let pieces = lanes.lanes.iter().flat_map(|lane| &lane.pieces);
@@ -101,7 +100,7 @@ impl Lanes {
         &mut self.lanes[at]
     }
 
-    /// Puts a lane back; others may have given pieces back on its stream meanwhile, in a lane that was not asked about.
+    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile, in a lane that nobody collects from.
     fn put_back(&mut self, mut collected: Lane) {
         match self.lanes.iter_mut().find(|lane| lane.stream == collected.stream) {
             Some(newer) => {
@@ -119,7 +118,7 @@ impl Lane {
         self.given += 1;
     }
 
-    /// Takes out the pieces that the stream has passed, and marks where it is if nothing marks it yet.
+    /// Moves the pieces that the stream has finished with to `reusable`, and marks its current point if it has no mark yet.
     fn ask(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         match self.ask_stream(reusable) {
             // A stream that is being captured cannot be asked; it will be when that is over.
@@ -142,7 +141,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Waits for the stream. Where that cannot be waited for, the device may still use the memory, and it stays.
+    /// Waits for the stream. Where that fails the device may still be using the memory, so it is leaked.
     pub(super) fn settle(mut self) -> Vec<Piece> {
         let waited = self.context.on_lasting(self.stream, |stream| self.context.synchronize(stream));
         let pieces = self.pieces.drain(..).map(|(piece, _)| piece).collect();
