@@ -97,7 +97,7 @@ impl DeviceContext {
         let _held = self.hold(stream)?;
         let number = self.clocks().pass(stream);
         uses.marks().mark(stream, access, number);
-        uses.tell(stream);
+        uses.record(stream);
         Ok(())
     }
 
@@ -216,7 +216,7 @@ impl Uses {
     fn begin(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
         let only = self.marks().mark_only(stream, access, number);
         match only {
-            Some(true) => self.tell(stream),
+            Some(true) => self.record(stream),
             Some(false) => {}
             None => return self.begin_among_others(stream, access, number),
         }
@@ -243,20 +243,20 @@ impl Uses {
         }
         drop(marks);
         if is_news && ordered.is_ok() {
-            self.tell(stream);
+            self.record(stream);
         }
         ordered.map(drop)
     }
 
     #[inline]
-    fn tell(&self, stream: Stream) {
+    fn record(&self, stream: Stream) {
         if self.context.sink().wants(Action::Use) {
-            self.tell_those_who_listen(stream);
+            self.emit_record(stream);
         }
     }
 
     #[cold]
-    fn tell_those_who_listen(&self, stream: Stream) {
+    fn emit_record(&self, stream: Stream) {
         self.context.sink().emit(&Record { stream: Some(stream), ..self.record });
     }
 

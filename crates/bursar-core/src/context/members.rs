@@ -12,9 +12,9 @@ use std::time::Duration;
 /// use bursar_core::{Bytes, Member, RawStream, MemoryUsage, Stream};
 ///
 /// #[derive(Debug)]
-/// struct Hoard;
+/// struct Cache;
 ///
-/// impl Member for Hoard {
+/// impl Member for Cache {
 ///     fn trim(&self) -> Bytes {
 ///         Bytes::ZERO
 ///     }

@@ -37,11 +37,11 @@ type Verdict = dyn FnOnce(Option<u64>) + Send;
 /// # use std::sync::{Arc, mpsc};
 /// # fn show(context: &Arc<DeviceContext>, block: &mut DeviceBlock, stream: Stream) -> Result<()> {
 /// let inspector = Inspector::new(context.clone());
-/// let (tell, told) = mpsc::channel();
+/// let (send, receive) = mpsc::channel();
 /// context.submit_fill(block, 0, 7, 100, stream)?;
-/// inspector.inspect(block, 0..100, 7, stream, move |damage| drop(tell.send(damage)))?;
+/// inspector.inspect(block, 0..100, 7, stream, move |damage| drop(send.send(damage)))?;
 /// context.synchronize(stream)?;
-/// assert_eq!(told.recv(), Ok(None), "as it should be");
+/// assert_eq!(receive.recv(), Ok(None), "as it should be");
 /// # Ok(())
 /// # }
 /// ```
@@ -78,8 +78,8 @@ impl Inspector {
         assert!(range.start <= range.end && range.end <= block.requested().get(), "the range lies in the block");
         let start = range.start;
         let verdict = move |found: Option<u64>| verdict(found.map(|at| start + at));
-        let looks = [(block.ptr().offset(start), range.end - start)];
-        self.look(&looks, expected, stream, Box::new(verdict))
+        let ranges = [(block.ptr().offset(start), range.end - start)];
+        self.inspect_ranges(&ranges, expected, stream, Box::new(verdict))
     }
 
     /// Checks that every byte of the margins of a block is `expected`, at most `width` of them on either side.
@@ -98,11 +98,17 @@ impl Inspector {
             let offset = |at: u64| if at < before { at } else { at + bytes };
             verdict(found.map(|at| offset(at).cast_signed() - before.cast_signed()));
         };
-        self.look(&margins, expected, stream, Box::new(verdict))
+        self.inspect_ranges(&margins, expected, stream, Box::new(verdict))
     }
 
     /// Inspects ranges one after the other, as if they were one.
-    fn look(&self, ranges: &[(DevicePtr, u64)], expected: u8, stream: Stream, verdict: Box<Verdict>) -> Result<()> {
+    fn inspect_ranges(
+        &self,
+        ranges: &[(DevicePtr, u64)],
+        expected: u8,
+        stream: Stream,
+        verdict: Box<Verdict>,
+    ) -> Result<()> {
         let context = &self.context;
         context.check_stream(stream)?;
         let piece = self.take(stream)?;
@@ -144,12 +150,12 @@ impl Inspector {
                 }
             }
         }
-        let tell = HostFunction::new(move || {
+        let finish = HostFunction::new(move || {
             piece.compare(expected, filled, passed, &found);
             verdict(*found.lock().unwrap_or_else(PoisonError::into_inner));
         });
         // SAFETY: the stream is held.
-        unsafe { driver.host_function(device, raw, tell) }
+        unsafe { driver.host_function(device, raw, finish) }
     }
 
     /// Takes a piece for an inspection on `stream`: one that was used there, one whose stream has ended, or a new one.

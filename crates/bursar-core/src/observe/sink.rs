@@ -124,7 +124,7 @@ impl EventSink {
 
     /// Delivers a record of a block on a stream.
     #[inline]
-    pub(crate) fn tell(&self, block: &DeviceBlock, action: Action, stream: Stream) {
+    pub(crate) fn emit_block(&self, block: &DeviceBlock, action: Action, stream: Stream) {
         if self.wants(action) {
             self.deliver(&Record::of(block, action, stream));
         }
@@ -132,7 +132,7 @@ impl EventSink {
 
     /// Takes back the record of a free that was refused.
     #[cold]
-    pub(crate) fn restored(&self, Refused { block, error }: &Refused, stream: Stream) {
+    pub(crate) fn restore(&self, Refused { block, error }: &Refused, stream: Stream) {
         if let Some(tally) = self.tally.get() {
             tally.restored(block.device(), block.tag(), block.granted());
         }

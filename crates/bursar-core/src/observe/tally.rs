@@ -243,12 +243,12 @@ impl Tally {
     }
 
     /// Counts a grant for which a [`Counter`] is not enough.
-    pub(crate) fn granted_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
+    pub(crate) fn granted_slow(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         self.claim(Key::of(device, tag), bytes.get());
     }
 
     /// Counts a free for which a [`Counter`] is not enough.
-    pub(crate) fn freed_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
+    pub(crate) fn freed_slow(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         self.disclaim(Key::of(device, tag), bytes.get());
     }
 
