@@ -37,8 +37,8 @@ impl OwnerId {
 
 /// Exclusive ownership of one range of device memory: a linear token.
 ///
-/// A block cannot be copied or, in safe code, forged, and freeing takes it by value; so no two live blocks overlap and a
-/// double free does not compile. Dropping one without freeing it leaks its memory, which stays counted.
+/// A block cannot be copied or, in safe code, forged, and freeing takes it by value; so no two live blocks overlap and
+/// a double free does not compile. Dropping one without freeing it leaks its memory, which stays counted.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -56,8 +56,8 @@ pub struct DeviceBlock {
     ptr: DevicePtr,
     requested: u64,
     granted: u64,
-    /// The number of its [`Generation`]. Numbers that are never zero would leave a `Result` without a mark of its own, and
-    /// `?` would copy a block twice to take it out.
+    /// The number of its [`Generation`]. A number that is never zero would give `Result` a niche instead of a
+    /// discriminant of its own, and `?` would copy a block twice to take it out.
     generation: u64,
     stream: Stream,
     tag: AllocTag,
@@ -236,7 +236,7 @@ pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
 /// The error of a range that does not lie in its block.
 pub(crate) const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
 
-/// Returns the address of `bytes` at `offset`, if they lie in what was asked for with the block.
+/// Returns the address of `bytes` at `offset`, if they lie in what was requested with the block.
 pub(crate) fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
     match offset.checked_add(bytes) {
         Some(end) if end <= block.requested().get() => Ok(block.ptr().offset(offset)),

@@ -7,8 +7,8 @@
 //! # Stream order
 //! A stream runs what is submitted to it in order; work on different streams is unordered unless an event, a
 //! synchronisation or the legacy default stream orders it. Calls marked *stream-ordered* only submit. The streams made
-//! here do not block on the legacy default stream ([`RawStream::LEGACY`]), which synchronises only with blocking streams
-//! that others made.
+//! here do not block on the legacy default stream ([`RawStream::LEGACY`]), which synchronises only with blocking
+//! streams that others made.
 #![allow(unsafe_code)]
 
 mod counting;

@@ -1,15 +1,35 @@
-//! The nouns and the seams of Bursar, the memory runtime for programs that share GPUs.
+//! The vocabulary and the interfaces of Bursar, the memory runtime for programs that share GPUs.
 //!
-//! Three seams carry everything else, each a file that reads on its own:
+//! Three interfaces carry everything else, each in a file that reads on its own:
 //!
-//! - [`Driver`]: what is asked of a device. A simulated one and CUDA implement it, and everything above runs unchanged on
-//!   both.
-//! - [`DeviceMemoryResource`] and [`FrameSource`]: what layers and pools are written to. A [`Stack`] composes them over
-//!   one of the [`leaf`]s.
-//! - [`Account`]: who says how much may be held, and [`Admission`]: who sets memory aside before it is.
+//! - [`Driver`] (`driver.rs`): the port to a device. A simulated one and CUDA implement it, and everything above runs
+//!   unchanged on both.
+//! - [`DeviceMemoryResource`] and [`FrameSource`] (`memory/resource.rs`): the traits that layers and pools implement. A
+//!   [`Stack`] composes them over one of the [`leaf`]s.
+//! - [`Account`], which limits how much may be held, and [`Admission`], which reserves memory before it is.
 //!
 //! A [`DeviceContext`] stands beside each device's column of layers. Memory is a [`DeviceBlock`]: a linear token that
 //! cannot be copied, forged or freed twice.
+//!
+//! # Words
+//! | word | meaning |
+//! | --- | --- |
+//! | block | a range of device memory, owned by one token |
+//! | frame | a piece of physical memory that a pool maps where it needs it, or a slab where the device cannot map |
+//! | leaf, layer, stack | the resource that calls the driver, a resource over another one, and a recipe of both |
+//! | granted, requested | what a block costs, and what its user asked for |
+//! | outstanding, pending | live or freed but possibly still in use; only the latter |
+//! | reap | to find out which frees have completed |
+//! | adopted stream | a stream that somebody else made, used here until its adoption is dropped |
+//! | heir | the context's stream that comes after everything given to adopted streams that have ended |
+//! | unordered | of a stream that ended while the driver let nothing be ordered after it |
+//! | member | a pool or leaf that can be asked to give memory back |
+//! | remains | what a dropped holder could not give back, kept and tried again by the context |
+//! | fault, alarm | a failure for the next fallible call to report; a reason to check a stream or the device again |
+//! | note | a message to a driver that listens, a checker, about which range is a block |
+//! | use, submission | an access of a stream to a block; the numbered piece of work it is part of |
+//! | tally, slack, level | counts of blocks; a thread's reserve in them; the shared part of them |
+//! | favourite | the thread that takes a latch with plain stores |
 //!
 //! # Modules
 //! Each module uses only those above it in this list:

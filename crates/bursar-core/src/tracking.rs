@@ -7,19 +7,19 @@
 //! waits for nothing.
 //!
 //! # Invariants
-//! **A use counts from its beginning on.** It is marked before its waits are submitted, so of two uses that meet, the later
-//! sees the earlier, and nothing launched can be lost.
+//! **A use counts from its beginning on.** It is marked before its waits are submitted, so of two uses that meet, the
+//! later sees the earlier, and nothing launched can be lost.
 //!
-//! **Events only between streams.** A block has one mark for each stream: the numbers of its last writing and last reading
-//! submission. An event is recorded on the other stream when somebody must wait, and not if an earlier wait, or what the
-//! host has seen, covers the number. So a block that stays on one stream costs no event.
+//! **Events only between streams.** A block has one mark for each stream: the numbers of its last writing and last
+//! reading submission. An event is recorded on the other stream when somebody must wait, and not if an earlier wait, or
+//! what the host has seen, covers the number. So a block that stays on one stream costs no event.
 //!
-//! **Submissions are numbered when they begin and counted when they end.** While both agree, an event covers all of them;
-//! while one is open, those known to be over before. So a use takes one lock and no list, and an open use is never taken for
-//! a finished one.
+//! **Submissions are numbered when they begin and counted when they end.** While both agree, an event covers all of
+//! them; while one is open, those known to be over before. So a use takes one lock and no list, and an open use is
+//! never taken for a finished one.
 //!
-//! Tracking lives in this crate because a copy that is only submitted is sound because its use is declared: that argument
-//! stands beside the unsafe call in `submission.rs`.
+//! Tracking lives in this crate because a copy that is only submitted is sound because its use is declared: that
+//! argument stands beside the unsafe call in `submission.rs`.
 //!
 //! [`prepare_block_use`]: DeviceContext::prepare_block_use
 #![allow(unsafe_code)]
@@ -60,8 +60,9 @@ impl DeviceContext {
     /// Launch in between. Another use that begins meanwhile comes after what was launched so far; what is launched
     /// after that is unordered with it, so renew the use ([`BlockUse::renew`]) where another one may have begun.
     ///
-    /// An error means that nothing was declared: the stream or the block is not of this context, the memory cannot track
-    /// ([`Error::Unsupported`]), a stream that would have to be waited for is being captured, or the driver failed.
+    /// An error means that nothing was declared: the stream or the block is not of this context, the memory cannot
+    /// track ([`Error::Unsupported`]), a stream that would have to be waited for is being captured, or the driver
+    /// failed.
     ///
     /// ```
     /// # use bursar_core::*;
@@ -96,7 +97,7 @@ impl DeviceContext {
         let _held = self.hold(stream)?;
         let number = self.clocks().pass(stream);
         uses.marks().mark(stream, access, number);
-        uses.tell(stream);
+        uses.record(stream);
         Ok(())
     }
 
@@ -215,7 +216,7 @@ impl Uses {
     fn begin(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
         let only = self.marks().mark_only(stream, access, number);
         match only {
-            Some(true) => self.tell(stream),
+            Some(true) => self.record(stream),
             Some(false) => {}
             None => return self.begin_among_others(stream, access, number),
         }
@@ -242,20 +243,20 @@ impl Uses {
         }
         drop(marks);
         if is_news && ordered.is_ok() {
-            self.tell(stream);
+            self.record(stream);
         }
         ordered.map(drop)
     }
 
     #[inline]
-    fn tell(&self, stream: Stream) {
+    fn record(&self, stream: Stream) {
         if self.context.sink().wants(Action::Use) {
-            self.tell_those_who_listen(stream);
+            self.emit_record(stream);
         }
     }
 
     #[cold]
-    fn tell_those_who_listen(&self, stream: Stream) {
+    fn emit_record(&self, stream: Stream) {
         self.context.sink().emit(&Record { stream: Some(stream), ..self.record });
     }
 
@@ -308,7 +309,7 @@ impl Uses {
                 self.marks().inherit(first, heir, number);
                 (heir, context.hold_for_memory(heir)?, context.hold(stream)?)
             }
-            answer => (first, answer?, held),
+            held_first => (first, held_first?, held),
         };
         if first == stream {
             return Ok(held);

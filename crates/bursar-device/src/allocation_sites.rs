@@ -44,7 +44,8 @@ struct LiveBlock {
     bytes: Bytes,
 }
 
-/// The live blocks of one device: an observer, which is called for each block while its allocator is still being called.
+/// The live blocks of one device: an observer, which is called for each block while its allocator is still being
+/// called.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllocationSites {
     live: Arc<Mutex<HashMap<Generation, LiveBlock>>>,

@@ -6,7 +6,7 @@
 
 use crate::ProbeError;
 use bursar_core::Bytes;
-use bursar_linux::{MemoryInfo, control_groups};
+use bursar_linux::{SystemMemory, control_groups};
 use std::path::{Path, PathBuf};
 
 /// The folder that the machine's memory is read from.
@@ -35,7 +35,7 @@ impl Ram {
 
     /// Reads everything that limits what is available.
     pub fn read(&self) -> Result<RamReading, ProbeError> {
-        let memory = MemoryInfo::read(&self.root)?;
+        let memory = SystemMemory::read(&self.root)?;
         let mut group_limits = Vec::new();
         for group in control_groups(&self.root)? {
             let limit = |memory: bursar_linux::GroupMemory| GroupLimit {

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct ControlGroup {
     folder: PathBuf,
-    version: &'static Version,
+    version: &'static CgroupVersion,
 }
 
 /// The memory limit of a control group, and the part of it that is used.
@@ -48,7 +48,7 @@ impl GroupMemory {
 
 /// The names that a version of control groups gives its files and fields.
 #[derive(Debug)]
-struct Version {
+struct CgroupVersion {
     number: u8,
     filesystem: &'static str,
     limit: &'static str,
@@ -57,15 +57,15 @@ struct Version {
     caches: [[&'static str; 2]; 2],
 }
 
-static VERSIONS: [Version; 2] = [
-    Version {
+static VERSIONS: [CgroupVersion; 2] = [
+    CgroupVersion {
         number: 2,
         filesystem: "cgroup2",
         limit: "memory.max",
         used: "memory.current",
         caches: [["active_file", "active_file"], ["inactive_file", "inactive_file"]],
     },
-    Version {
+    CgroupVersion {
         number: 1,
         filesystem: "cgroup",
         limit: "memory.limit_in_bytes",
@@ -107,7 +107,7 @@ fn is_line_end(byte: &u8) -> bool {
 /// Returns the path of this process's group in the hierarchy of `version` that controls memory.
 ///
 /// A line is `0::/path` in version 2 and `5:cpu,memory:/path` in version 1.
-fn own_group(memberships: &[u8], version: &Version) -> Option<PathBuf> {
+fn own_group(memberships: &[u8], version: &CgroupVersion) -> Option<PathBuf> {
     memberships.split(is_line_end).find_map(|line| {
         let mut parts = line.splitn(3, |&byte| byte == b':');
         let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);

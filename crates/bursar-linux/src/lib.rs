@@ -1,6 +1,6 @@
 //! The facts of Linux that more than one crate of Bursar needs, each read in one place.
 //!
-//! - [`MemoryInfo`] is the machine's memory and [`ControlGroup`] a limit on it, both read below a root folder, so that tests can
+//! - [`SystemMemory`] is the machine's memory and [`ControlGroup`] a limit on it, both read below a root folder, so that tests can
 //!   write down the files of any machine. Fitting workers into RAM and pinning host memory obey the same limits.
 //! - [`shared_folder`] is the folder that the processes of one user share, and [`create_private_folder`] makes such a folder.
 //!   The ledger and simulated devices with a name keep their files there.
@@ -19,10 +19,10 @@
 
 mod cgroup;
 mod folder;
-mod meminfo;
+mod memory;
 mod text;
 
 pub use cgroup::{ControlGroup, GroupMemory, control_groups};
 pub use folder::{FOLDER_VARIABLE, NotPrivate, check_owner, create_private_folder, shared_folder, user_id};
-pub use meminfo::MemoryInfo;
+pub use memory::SystemMemory;
 pub use text::ReadError;

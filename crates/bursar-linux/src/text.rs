@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The error of a file that could not be read or understood.
 ///
 /// ```
-/// let error = bursar_linux::MemoryInfo::read("no/such/machine").unwrap_err();
+/// let error = bursar_linux::SystemMemory::read("no/such/machine").unwrap_err();
 /// assert!(error.to_string().starts_with("no/such/machine/proc/meminfo cannot be read"), "{error}");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Control groups of machines whose files are written by the tests.
 
-use bursar_linux::{MemoryInfo, ReadError, control_groups};
+use bursar_linux::{ReadError, SystemMemory, control_groups};
 use proptest::prelude::*;
 use std::ffi::OsStr;
 use std::fs;
@@ -155,7 +155,7 @@ fn f3_a_file_that_must_exist_and_does_not_is_named() {
     machine.write("/v2/a/memory.current", "many\n");
     assert!(matches!(memory(), ReadError::Malformed { field, .. } if field == "memory.current"));
     machine.write("/proc/meminfo", "MemTotal: 64 kB\n");
-    let error = MemoryInfo::read(&machine.root).unwrap_err();
+    let error = SystemMemory::read(&machine.root).unwrap_err();
     assert!(matches!(error, ReadError::MissingField { field, .. } if field == "MemAvailable"));
 }
 

@@ -12,14 +12,14 @@ use bursar_core::{
     RawStream, Stack, Status, Stream, leaf, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, Guard, PagePool};
-use bursar_sim::{Call, Faults, Sim};
-use common::Dice;
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::RandomSize;
 use std::sync::Arc;
 use std::time::Duration;
 
 const GPU: DeviceId = DeviceId(0);
 const FAILS: Status = Status::Other { code: 999, name: "CUDA_ERROR_UNKNOWN", sticky: false };
-/// What orders streams, what tells how far they are, and what gives memory back.
+/// The calls that order streams, that tell how far they are, and that give memory back.
 const FAILING: [Call; 14] = [
     Call::StreamCreate,
     Call::StreamIsCapturing,
@@ -54,7 +54,7 @@ struct Program {
     faults: Arc<Faults>,
     context: Arc<DeviceContext>,
     memory: Memory,
-    dice: Dice,
+    random: Random,
     own: Vec<Stream>,
     adopted: Vec<(AdoptedStream, RawStream)>,
     live: Vec<Live>,
@@ -69,18 +69,18 @@ impl Program {
         let memory = stack(&context);
         let own = (0..2).map(|_| context.create_stream(0).expect("a stream")).collect();
         let (adopted, live) = (Vec::new(), Vec::new());
-        Self { sim, faults, context, memory, dice: Dice::new(seed), own, adopted, live, is_failing: false }
+        Self { sim, faults, context, memory, random: Random::new(seed), own, adopted, live, is_failing: false }
     }
 
     fn run(mut self) {
         for _ in 0..60 {
             self.step();
         }
-        if self.dice.below(3) == 0 { self.drop_first() } else { self.finish() }
+        if self.random.below(3) == 0 { self.drop_first() } else { self.finish() }
     }
 
     fn step(&mut self) {
-        match self.dice.below(16) {
+        match self.random.below(16) {
             0..5 => self.allocate(),
             5..7 => self.use_one(),
             7..10 => self.free(),
@@ -98,16 +98,16 @@ impl Program {
         if !self.is_failing {
             return self.faults.heal();
         }
-        let most = 1 + self.dice.below(4);
+        let most = 1 + self.random.below(4);
         for call in FAILING {
-            if self.dice.below(4) < most {
+            if self.random.below(4) < most {
                 self.faults.fail_always(call, FAILS);
             }
         }
     }
 
     fn stream(&mut self) -> Stream {
-        let nth = self.dice.below((self.own.len() + self.adopted.len()) as u64) as usize;
+        let nth = self.random.below((self.own.len() + self.adopted.len()) as u64) as usize;
         self.own.get(nth).copied().unwrap_or_else(|| self.adopted[nth - self.own.len()].0.stream())
     }
 
@@ -136,7 +136,7 @@ impl Program {
 
     /// Allocates and writes; what fails, fails.
     fn allocate(&mut self) {
-        let (stream, bytes) = (self.stream(), self.dice.size(6 << 20));
+        let (stream, bytes) = (self.stream(), self.random.size(6 << 20));
         if let Ok(block) = self.memory.allocate(bytes, 256, stream, tag!("program")) {
             self.write(&block, stream);
             self.live.push(Live { block, at: stream });
@@ -145,7 +145,7 @@ impl Program {
 
     fn pick(&mut self) -> Option<Live> {
         let count = self.live.len() as u64;
-        (count > 0).then(|| self.live.swap_remove(self.dice.below(count) as usize))
+        (count > 0).then(|| self.live.swap_remove(self.random.below(count) as usize))
     }
 
     fn has_ended(&self, stream: Stream) -> bool {
@@ -184,7 +184,7 @@ impl Program {
 
     /// Ends an adopted stream. Blocks of other streams that it used last are another's from then on.
     fn end(&mut self) {
-        let nth = self.dice.below(self.adopted.len() as u64) as usize;
+        let nth = self.random.below(self.adopted.len() as u64) as usize;
         let (adopted, raw) = self.adopted.swap_remove(nth);
         let (ends, next) = (adopted.stream(), self.own[0]);
         for at in 0..self.live.len() {
@@ -205,11 +205,11 @@ impl Program {
         while !self.adopted.is_empty() {
             self.end();
         }
-        let Self { sim, context, memory, faults, mut dice, .. } = self;
+        let Self { sim, context, memory, faults, mut random, .. } = self;
         drop(memory);
         faults.heal();
         sim.settle();
-        if dice.below(2) == 0 {
+        if random.below(2) == 0 {
             context.trim();
         }
         drop((context, faults));
@@ -219,7 +219,7 @@ impl Program {
 
     /// Nothing fails any more: everything runs, everything is freed, and everything is back.
     fn finish(mut self) {
-        while self.dice.below(2) == 0 && !self.adopted.is_empty() {
+        while self.random.below(2) == 0 && !self.adopted.is_empty() {
             self.end();
         }
         self.faults.heal();

@@ -8,8 +8,8 @@ use bursar_core::{
     Record, Stack, leaf, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource};
-use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, Dooming, Rounding, context, stall, with_each_budget};
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::{Dooming, RandomSize, Rounding, context, stall, with_each_budget};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -65,16 +65,16 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
         let middle = Arc::new(GlobalDeviceBudgetResource::new(inner.clone(), Bytes::gib(1)));
         let outer = GlobalDeviceBudgetResource::new(middle.clone(), Bytes::gib(3));
         let stream = context.create_stream(0).expect("a stream");
-        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut random, mut live) = (Random::new(seed), Vec::new());
         for _ in 0..200 {
-            match dice.below(5) {
-                0 | 1 => live.extend(outer.allocate(dice.size(64 << 20), 256, stream, tag!("nested"))),
+            match random.below(5) {
+                0 | 1 => live.extend(outer.allocate(random.size(64 << 20), 256, stream, tag!("nested"))),
                 2 | 3 if !live.is_empty() => {
-                    let at = dice.below(live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     outer.deallocate(live.swap_remove(at), stream).expect("its own");
                 }
                 _ => drop(
-                    [&inner.reap(), &middle.reap(), &outer.reap()][dice.below(3) as usize].as_ref().expect("works"),
+                    [&inner.reap(), &middle.reap(), &outer.reap()][random.below(3) as usize].as_ref().expect("works"),
                 ),
             }
             let held = outer.bytes_outstanding();
@@ -87,7 +87,7 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
     }
 }
 
-/// What becomes of a request for one of three units while one for all of them waits to fail.
+/// Returns the outcome of a request for one of three units while one for all of them waits to fail.
 fn beside_a_doomed_request(patience: u64, expect: impl Fn(Result<(), Error>)) {
     let context = context(Sim::immediate());
     let below = || Dooming::new(DirectMemory::new(context.clone()), patience);

@@ -1,4 +1,4 @@
-//! Budgets that pay from an account: what only they promise. What they share with budgets of their own limit is tested
+//! Budgets that pay from an account: the promises that are theirs alone. Those they share with budgets of their own limit are tested
 //! together with those.
 
 mod common;
@@ -9,8 +9,8 @@ use bursar_core::{
     Status, leaf, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, PagePool};
-use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, Dooming, Purse, context, stall};
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::{Dooming, Purse, RandomSize, context, stall};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -44,16 +44,16 @@ fn b2_the_account_of_each_nested_budget_agrees_whichever_of_them_reaps() {
         let middle = Arc::new(GlobalDeviceBudgetResource::new(inner.clone(), Bytes::gib(1)));
         let outer = GlobalDeviceBudgetResource::charged_to(middle.clone(), above.clone()).expect("room");
         let stream = context.create_stream(0).expect("a stream");
-        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut random, mut live) = (Random::new(seed), Vec::new());
         for _ in 0..200 {
-            match dice.below(5) {
-                0 | 1 => live.extend(outer.allocate(dice.size(64 << 20), 256, stream, tag!("nested"))),
+            match random.below(5) {
+                0 | 1 => live.extend(outer.allocate(random.size(64 << 20), 256, stream, tag!("nested"))),
                 2 | 3 if !live.is_empty() => {
-                    let at = dice.below(live.len() as u64) as usize;
+                    let at = random.below(live.len() as u64) as usize;
                     outer.deallocate(live.swap_remove(at), stream).expect("its own");
                 }
                 _ => drop(
-                    [&inner.reap(), &middle.reap(), &outer.reap()][dice.below(3) as usize].as_ref().expect("works"),
+                    [&inner.reap(), &middle.reap(), &outer.reap()][random.below(3) as usize].as_ref().expect("works"),
                 ),
             }
             let held = outer.bytes_outstanding();
@@ -102,15 +102,15 @@ fn b3_threads_on_two_budgets_of_one_account_never_hold_more_than_it_has() {
         for thread in 0..8 {
             let (budget, purse, stream) = (&budgets[thread % 2], &purse, context.create_stream(0).expect("a stream"));
             scope.spawn(move || {
-                let (mut dice, mut live) = (Dice::new(thread as u64 + 1), Vec::new());
+                let (mut random, mut live) = (Random::new(thread as u64 + 1), Vec::new());
                 for _ in 0..4_000 {
-                    match budget.allocate(dice.size(2 << 20), 256, stream, tag!("shared")) {
+                    match budget.allocate(random.size(2 << 20), 256, stream, tag!("shared")) {
                         Ok(block) => live.push(block),
                         Err(error) => assert!(error.is_capacity(), "{error}"),
                     }
                     assert!(purse.held() <= limit);
-                    while live.len() > 4 || (!live.is_empty() && dice.below(4) == 0) {
-                        let at = dice.below(live.len() as u64) as usize;
+                    while live.len() > 4 || (!live.is_empty() && random.below(4) == 0) {
+                        let at = random.below(live.len() as u64) as usize;
                         budget.deallocate(live.swap_remove(at), stream).expect("its own");
                     }
                 }

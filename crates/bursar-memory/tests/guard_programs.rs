@@ -8,18 +8,18 @@ use bursar_core::{
     leaf, tag,
 };
 use bursar_memory::Guard;
-use bursar_sim::Sim;
-use common::{Dice, context};
+use bursar_sim::{Random, Sim};
+use common::{RandomSize, context};
 use std::time::Duration;
 
 /// Random programs that write only what is theirs, on three streams that they order themselves, adopted ones included.
 #[test]
 fn g3_programs_without_bugs_are_never_reported() {
     for seed in 0..200 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let sim = Sim::seeded(seed);
         let context = context(sim.clone());
-        let guard = Guard::default().quarantine(Bytes(dice.below(200_000)));
+        let guard = Guard::default().quarantine(Bytes(random.below(200_000)));
         let memory = Stack::new().layer(guard.clone()).over(leaf::Async).build(&context).expect("a stack");
         let raw = sim.stream_create(context.device(), 0).expect("a stream of somebody else");
         // SAFETY: the stream is not destroyed before its adoption has ended.
@@ -28,15 +28,16 @@ fn g3_programs_without_bugs_are_never_reported() {
         streams.extend((0..2).map(|_| context.create_stream(0).expect("a stream")));
         let mut live: Vec<DeviceBlock> = Vec::new();
         for _ in 0..60 {
-            match dice.below(12) {
+            match random.below(12) {
                 0..=4 => {
-                    let (stream, align) = (streams[dice.below(streams.len() as u64) as usize], 256 << dice.below(4));
-                    let bytes = dice.size(60_000);
+                    let (stream, align) =
+                        (streams[random.below(streams.len() as u64) as usize], 256 << random.below(4));
+                    let bytes = random.size(60_000);
                     live.push(memory.allocate(bytes, align, stream, tag!("program")).expect("nothing is wrong"));
                 }
                 5..=6 if !live.is_empty() => {
-                    let mut block = live.swap_remove(dice.below(live.len() as u64) as usize);
-                    let stream = streams[dice.below(streams.len() as u64) as usize];
+                    let mut block = live.swap_remove(random.below(live.len() as u64) as usize);
+                    let stream = streams[random.below(streams.len() as u64) as usize];
                     if live_stream(&context, block.stream()) {
                         let bytes = block.requested().get();
                         context.fill(&mut block, 0, Pattern::U8(0xdb), bytes, stream).expect("ordered and waited for");
@@ -44,12 +45,12 @@ fn g3_programs_without_bugs_are_never_reported() {
                     live.push(block);
                 }
                 7..=9 if !live.is_empty() => {
-                    let block = live.swap_remove(dice.below(live.len() as u64) as usize);
-                    let stream = streams[dice.below(streams.len() as u64) as usize];
+                    let block = live.swap_remove(random.below(live.len() as u64) as usize);
+                    let stream = streams[random.below(streams.len() as u64) as usize];
                     memory.deallocate(block, stream).expect("its own");
                 }
                 10 => assert_eq!(guard.check(), Ok(Vec::new()), "seed {seed}"),
-                11 if dice.below(8) == 0 && adopted.is_some() => {
+                11 if random.below(8) == 0 && adopted.is_some() => {
                     streams.remove(0);
                     drop(adopted.take());
                 }
@@ -92,9 +93,9 @@ fn g3_a_check_may_run_beside_everything_else() {
                 let (memory, context) = (&memory, &context);
                 scope.spawn(move || {
                     let stream = context.create_stream(0).expect("a stream");
-                    let mut dice = Dice::new(seed * 8 + thread);
+                    let mut random = Random::new(seed * 8 + thread);
                     for _ in 0..100 {
-                        let bytes = dice.size(20_000);
+                        let bytes = random.size(20_000);
                         let block = memory.allocate(bytes, 256, stream, tag!("busy")).expect("nothing is wrong");
                         memory.deallocate(block, stream).expect("its own");
                     }

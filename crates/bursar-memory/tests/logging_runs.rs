@@ -5,8 +5,8 @@ mod logging_shared;
 
 use bursar_core::{AllocTag, Build, Bytes, DeviceMemoryResource, Stack, leaf, tag};
 use bursar_memory::{Amount, Counts, GlobalDeviceBudget, LogFormat, Logging, Statistics};
-use bursar_sim::Sim;
-use common::{Dice, context};
+use bursar_sim::{Random, Sim};
+use common::{RandomSize, context};
 use logging_shared::{Paper, closed, csv_rows, json_lines, number};
 use std::collections::HashMap;
 use std::sync::mpsc;
@@ -91,13 +91,13 @@ fn g1_a_log_counted_again_gives_the_same_statistics() {
         let memory = stack.build(&context).expect("a stack");
         let stream = context.create_stream(0).expect("a stream");
         let tags = [tag!("one"), tag!("two"), tag!("three, with a comma")];
-        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut random, mut live) = (Random::new(seed), Vec::new());
         for _ in 0..2000 {
-            if live.is_empty() || dice.below(5) < 3 {
-                let tag = tags[dice.below(3) as usize];
-                live.extend(memory.allocate(dice.size(2 << 20), 256, stream, tag));
+            if live.is_empty() || random.below(5) < 3 {
+                let tag = tags[random.below(3) as usize];
+                live.extend(memory.allocate(random.size(2 << 20), 256, stream, tag));
             } else {
-                let block = live.swap_remove(dice.below(live.len() as u64) as usize);
+                let block = live.swap_remove(random.below(live.len() as u64) as usize);
                 memory.deallocate(block, stream).expect("its own");
             }
         }
@@ -136,10 +136,10 @@ fn g1_a_log_of_many_threads_keeps_the_order_of_each_address() {
         for (at, received) in receivers.into_iter().enumerate() {
             let (memory, next) = (&memory, senders[(at + 1) % senders.len()].clone());
             scope.spawn(move || {
-                let mut dice = Dice::new(at as u64 + 1);
+                let mut random = Random::new(at as u64 + 1);
                 for _ in 0..4000 {
-                    let block = memory.allocate(dice.size(LARGEST), 256, stream, tag!("many")).expect("room");
-                    match dice.below(2) {
+                    let block = memory.allocate(random.size(LARGEST), 256, stream, tag!("many")).expect("room");
+                    match random.below(2) {
                         0 => memory.deallocate(block, stream).expect("its own"),
                         _ => next.send(block).expect("the receiver lives as long as its senders"),
                     }

@@ -5,8 +5,8 @@ mod logging_shared;
 
 use bursar_core::{Build, Bytes, DeviceMemoryResource, Gate, Stack, leaf, tag};
 use bursar_memory::{Amount, GlobalDeviceBudget, LogFormat, Logging, Statistics};
-use bursar_sim::Sim;
-use common::{Dice, context};
+use bursar_sim::{Random, Sim};
+use common::{RandomSize, context};
 use logging_shared::{PATIENCE, Paper, closed, csv_rows, json_lines, number, tell};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write};
@@ -25,7 +25,7 @@ impl<F: FnMut(&[u8]) -> io::Result<usize>> Write for Each<F> {
     }
 }
 
-/// A seeded program over a stack with little room: what each request was answered, and what was counted.
+/// Runs a seeded program over a stack with little room; returns the outcome of each request, and what was counted.
 fn program(logging: Option<Logging>) -> (Vec<String>, Amount, u64) {
     let context = context(Sim::immediate());
     let statistics = Statistics::default();
@@ -35,9 +35,9 @@ fn program(logging: Option<Logging>) -> (Vec<String>, Amount, u64) {
     }
     let memory = stack.layer(GlobalDeviceBudget::of(Bytes::mib(4))).over(leaf::Async).build(&context).expect("a stack");
     let stream = context.create_stream(0).expect("a stream");
-    let (mut dice, mut live, mut answers) = (Dice::new(7), VecDeque::new(), Vec::new());
+    let (mut random, mut live, mut answers) = (Random::new(7), VecDeque::new(), Vec::new());
     for _ in 0..400 {
-        match memory.allocate(dice.size(1 << 20), 256, stream, tag!("program")) {
+        match memory.allocate(random.size(1 << 20), 256, stream, tag!("program")) {
             Ok(block) => {
                 answers.push(format!("{} at {}", block.granted(), block.ptr()));
                 live.push_back(block);

@@ -7,8 +7,8 @@ use bursar_core::{
     Status, Stream, leaf, tag,
 };
 use bursar_memory::{Failure, FailureAction, GlobalDeviceBudget, Guard, OnFailure, PagePool};
-use bursar_sim::{Call, Faults, Sim};
-use common::{Dice, context};
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::{RandomSize, context};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,7 +27,7 @@ fn desk() -> (Arc<DeviceContext>, Stream) {
     (context, stream)
 }
 
-/// What a program could do without, and frees when it is asked to.
+/// Memory that a program could do without, and frees when it is asked to.
 #[derive(Clone, Default)]
 struct Cache(Arc<Mutex<Vec<DeviceBlock>>>);
 
@@ -207,9 +207,9 @@ fn g4_threads_evict_for_each_other() {
         for thread in 0..4 {
             let (memory, cache) = (&memory, &cache);
             scope.spawn(move || {
-                let mut dice = Dice::new(thread);
+                let mut random = Random::new(thread);
                 for _ in 0..500 {
-                    let bytes = dice.size(LIMIT.get() / 64);
+                    let bytes = random.size(LIMIT.get() / 64);
                     match memory.allocate(bytes, 256, stream, tag!("shared")) {
                         Ok(block) => cache.put(block),
                         Err(error) => assert!(error.is_capacity(), "{error:?}"),

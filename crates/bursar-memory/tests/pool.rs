@@ -7,23 +7,23 @@ mod frames;
 mod hooked;
 #[path = "pool/programs.rs"]
 mod programs;
-#[path = "pool/recent.rs"]
-mod recent;
-#[path = "pool/returning.rs"]
-mod returning;
+#[path = "pool/recent_magazines.rs"]
+mod recent_magazines;
 #[path = "pool/reuse.rs"]
 mod reuse;
 #[path = "pool/rig.rs"]
 mod rig;
 #[path = "pool/shortage.rs"]
 mod shortage;
-#[path = "pool/sparing.rs"]
-mod sparing;
+#[path = "pool/slack.rs"]
+mod slack;
 #[path = "pool/stalls.rs"]
 mod stalls;
 #[path = "pool/streams.rs"]
 mod streams;
-#[path = "pool/stuck.rs"]
-mod stuck;
+#[path = "pool/stuck_frames.rs"]
+mod stuck_frames;
 #[path = "pool/threads.rs"]
 mod threads;
+#[path = "pool/trim.rs"]
+mod trim;

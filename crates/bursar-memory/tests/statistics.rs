@@ -1,4 +1,4 @@
-//! What statistics promise.
+//! The promises of statistics.
 
 mod common;
 
@@ -7,8 +7,8 @@ use bursar_core::{
     Stack, leaf, tag,
 };
 use bursar_memory::{Amount, Counts, GlobalDeviceBudget, Statistics};
-use bursar_sim::Sim;
-use common::{Dice, context};
+use bursar_sim::{Random, Sim};
+use common::{RandomSize, context};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -25,15 +25,15 @@ fn g2_one_thread_is_counted_exactly() {
     for seed in 0..64 {
         let statistics = Statistics::default();
         let tags = [tag!("first"), tag!("second"), tag!("third")];
-        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut random, mut live) = (Random::new(seed), Vec::new());
         let mut model = [Counts::default(); 4];
         for _ in 0..500 {
-            let (action, at, bytes) = if live.is_empty() || dice.below(2) == 0 {
-                let (at, bytes) = (dice.below(3) as usize, dice.size(8 << 20));
+            let (action, at, bytes) = if live.is_empty() || random.below(2) == 0 {
+                let (at, bytes) = (random.below(3) as usize, random.size(8 << 20));
                 live.push((at, bytes));
                 (Action::Allocate, at, bytes)
             } else {
-                let (at, bytes) = live.swap_remove(dice.below(live.len() as u64) as usize);
+                let (at, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
                 (Action::Free, at, bytes)
             };
             told(&statistics, action, tags[at], bytes);
@@ -68,16 +68,16 @@ fn g2_the_peak_is_never_below_the_truth() {
         for thread in 0..THREADS {
             let (statistics, live, surely_reached) = (&statistics, &live, &surely_reached);
             scope.spawn(move || {
-                let (mut dice, mut mine) = (Dice::new(thread + 1), Vec::new());
+                let (mut random, mut mine) = (Random::new(thread + 1), Vec::new());
                 for _ in 0..20_000 {
-                    if mine.is_empty() || dice.below(2) == 0 {
-                        let bytes = dice.size(1 << 20);
+                    if mine.is_empty() || random.below(2) == 0 {
+                        let bytes = random.size(1 << 20);
                         told(statistics, Action::Allocate, tag!("peak"), bytes);
                         let now = live.fetch_add(bytes as i64, SeqCst) + bytes as i64;
                         surely_reached.fetch_max(now.max(0) as u64, SeqCst);
                         mine.push(bytes);
                     } else {
-                        let bytes = mine.swap_remove(dice.below(mine.len() as u64) as usize);
+                        let bytes = mine.swap_remove(random.below(mine.len() as u64) as usize);
                         live.fetch_sub(bytes as i64, SeqCst);
                         told(statistics, Action::Free, tag!("peak"), bytes);
                     }
@@ -191,20 +191,20 @@ fn g2_a_stack_is_counted_exactly_whatever_the_sizes_in_and_out_of_scopes() {
         let (statistics, stream) = (Statistics::default(), context.default_stream());
         let memory = Stack::new().observe(statistics.clone()).over(leaf::Async).build(&context).expect("a stack");
         let tags = [tag!("first"), tag!("second"), tag!("third")];
-        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut random, mut live) = (Random::new(seed), Vec::new());
         let (mut model, mut scope) = ([Counts::default(); 4], None);
         for step in 0..900 {
             if step % 100 == 0 {
                 scope = (step % 300 == 100).then(|| (statistics.scope(), statistics.counts().total));
             }
-            let (action, at, bytes) = if live.is_empty() || (dice.below(4) > 0) == (step % 600 < 400) {
-                let at = dice.below(3) as usize;
-                let block = memory.allocate(dice.size(64 << 20), 256, stream, tags[at]).expect("room");
+            let (action, at, bytes) = if live.is_empty() || (random.below(4) > 0) == (step % 600 < 400) {
+                let at = random.below(3) as usize;
+                let block = memory.allocate(random.size(64 << 20), 256, stream, tags[at]).expect("room");
                 let bytes = block.granted().get();
                 live.push((at, block));
                 (Action::Allocate, at, bytes)
             } else {
-                let (at, block) = live.swap_remove(dice.below(live.len() as u64) as usize);
+                let (at, block) = live.swap_remove(random.below(live.len() as u64) as usize);
                 let bytes = block.granted().get();
                 memory.deallocate(block, stream).expect("its own");
                 (Action::Free, at, bytes)
@@ -313,12 +313,12 @@ fn g2_whoever_observes_second_counts_the_same() {
     let (first, second, heard) = (Statistics::default(), Statistics::default(), Heard::default());
     let stack = Stack::new().observe(first.clone()).observe(second.clone()).observe(heard.clone()).over(leaf::Direct);
     let (memory, other) = (stack.build(&context).expect("a stack"), stack.build(&context).expect("a stack"));
-    let (mut dice, mut live, stream) = (Dice::new(7), Vec::new(), context.default_stream());
+    let (mut random, mut live, stream) = (Random::new(7), Vec::new(), context.default_stream());
     for step in 1..500u64 {
-        if live.is_empty() || dice.below(2) == 0 {
-            live.push(memory.allocate(dice.size(1 << 20), 256, stream, tag!("both")).expect("room"));
+        if live.is_empty() || random.below(2) == 0 {
+            live.push(memory.allocate(random.size(1 << 20), 256, stream, tag!("both")).expect("room"));
         } else {
-            let block = live.swap_remove(dice.below(live.len() as u64) as usize);
+            let block = live.swap_remove(random.below(live.len() as u64) as usize);
             let block = other.deallocate(block, stream).expect_err("not its block").block;
             memory.deallocate(block, stream).expect("its own");
         }
@@ -337,7 +337,7 @@ fn g2_whoever_observes_second_counts_the_same() {
     live.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));
 }
 
-/// What was told, in order, and whether it went well.
+/// The records that were made, in order, and whether each went well.
 #[derive(Clone, Debug, Default)]
 struct Heard(Arc<Mutex<Vec<(Action, bool)>>>);
 

@@ -33,7 +33,7 @@ pub use call::Call;
 
 use bursar_core::{Bytes, DeviceId, Driver, DriverError, DriverResult, Gate, HostFunction, RawStream, Status};
 use call::{Calls, Counts};
-use holdings::{Holdings, Piece};
+use holdings::{Holdings, MemoryKey};
 use plan::{Plan, Rule, Timing, When};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -219,7 +219,7 @@ impl Faults {
         }
     }
 
-    fn take<P: Into<Piece> + Copy>(
+    fn take<P: Into<MemoryKey> + Copy>(
         &self,
         call: Call,
         device: DeviceId,
@@ -233,7 +233,7 @@ impl Faults {
         &self,
         call: Call,
         device: DeviceId,
-        piece: impl Into<Piece>,
+        piece: impl Into<MemoryKey>,
         free: impl FnOnce() -> DriverResult<()>,
     ) -> DriverResult<()> {
         self.through(call, device, || self.holdings.give(device, piece, free))

@@ -58,7 +58,7 @@
 //!
 //! # Places in the program
 //! `#[track_caller]` does not pass through a `dyn` call. So entry points that programs call directly begin with
-//! [`DeviceContext::here`](bursar_core::DeviceContext::here), which does nothing unless the driver listens, and the
+//! [`DeviceContext::enter_call_site`](bursar_core::DeviceContext::enter_call_site), which does nothing unless the driver listens, and the
 //! simulator uses that place where its own caller is unknown. The outermost place counts, because it is the program's. A
 //! place that nobody gave is unknown, never a guess.
 //!
@@ -96,4 +96,4 @@ pub use hazard::{Hazard, HazardKind};
 pub use machine::KernelMemory;
 pub use operation::{ByteRange, Executor, Operation};
 pub use random::Random;
-pub use sim::{DriverLeak, DriverLeakReport, HazardReport, Launch, LeakKind, Sim, SimBuilder};
+pub use sim::{DriverLeak, DriverLeakReport, Launch, LeakKind, Sim, SimBuilder, SimReport};

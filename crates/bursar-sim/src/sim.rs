@@ -13,7 +13,7 @@ mod streams;
 
 pub use builder::SimBuilder;
 pub use launch::Launch;
-pub use report::{DriverLeak, DriverLeakReport, HazardReport, LeakKind};
+pub use report::{DriverLeak, DriverLeakReport, LeakKind, SimReport};
 
 use crate::call_log::{CallArguments, LoggedResult};
 use crate::machine::{Heap, MachineState};
@@ -172,12 +172,12 @@ impl Sim {
     }
 
     /// Checks that no hazard was found. Returns a report of all of them otherwise.
-    pub fn check(&self) -> Result<(), Box<HazardReport>> {
+    pub fn check(&self) -> Result<(), Box<SimReport>> {
         let state = self.lock();
         let Some(oracle) = state.oracle.as_ref().filter(|oracle| !oracle.hazards.is_empty()) else {
             return Ok(());
         };
-        Err(Box::new(HazardReport {
+        Err(Box::new(SimReport {
             seed: self.seed,
             hazards: oracle.hazards.clone(),
             omitted: oracle.omitted,

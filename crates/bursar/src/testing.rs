@@ -54,13 +54,13 @@
 //! is reported as "an unknown place", with the place where the memory was allocated. A program over CUDA pays for this with
 //! one branch on whether its driver listens, and nothing is recorded.
 
-mod hazard_report;
+mod hazard_explanation;
 mod race;
 mod rig;
 mod search;
 mod with_budget;
 
-pub use hazard_report::HazardReport;
+pub use hazard_explanation::HazardExplanation;
 pub use race::{Finding, Race};
 pub use rig::{Outcome, Rig};
 pub use search::{Races, SEED_VARIABLE, Verdict, races};

@@ -1,8 +1,8 @@
 //! The place in the program that a call was made from, for drivers that listen.
 //!
-//! `#[track_caller]` does not pass through a `dyn` seam. So entry points that programs call directly announce their caller,
-//! and a driver asks for it where its own caller is inside Bursar. A call that no entry point announced has an unknown
-//! place, never a guess.
+//! `#[track_caller]` does not pass through a `dyn` seam. So entry points that programs call directly announce their
+//! caller, and a driver asks for it where its own caller is inside Bursar. A call that no entry point announced has an
+//! unknown place, never a guess.
 
 use super::DeviceContext;
 use std::cell::Cell;
@@ -15,9 +15,9 @@ thread_local! {
 
 /// The time during which a thread's driver calls are attributed to one place in the program, until this is dropped.
 ///
-/// Entry points that programs call directly are `#[track_caller]` and begin with [`DeviceContext::enter_call_site`]; a driver that
-/// [listens](crate::Driver::listens) asks [`CallSite::current`] which of them the call it gets is part of. The outermost
-/// place counts, since that is the program's. With a driver that does not listen nothing is recorded.
+/// Entry points that programs call directly are `#[track_caller]` and begin with [`DeviceContext::enter_call_site`]; a
+/// driver that [listens](crate::Driver::listens) asks [`CallSite::current`] which of them the call it gets is part of.
+/// The outermost place counts, since that is the program's. With a driver that does not listen nothing is recorded.
 ///
 /// ```
 /// # use bursar_core::*;

@@ -56,14 +56,14 @@ impl DeviceContext {
     ) -> Result<()> {
         let (to, from) = (range(dst, dst_offset, bytes)?, range(src, src_offset, bytes)?);
         self.run([dst.stream(), src.stream()], bytes, stream, |raw| {
-            // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run` passes
-            // a live stream that is ordered after the blocks' own.
+            // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run`
+            // passes a live stream that is ordered after the blocks' own.
             unsafe { self.driver().copy_on_device(self.device(), raw, to, from, bytes) }
         })
     }
 
-    /// Repeats `pattern` `count` times, from `offset` bytes after the start of the block on. The offset is a multiple of
-    /// the pattern's width.
+    /// Repeats `pattern` `count` times, from `offset` bytes after the start of the block on. The offset is a multiple
+    /// of the pattern's width.
     pub fn fill(
         &self,
         block: &mut DeviceBlock,

@@ -1,8 +1,8 @@
 //! Adopted streams that have ended: their heir, and those that nothing could be ordered after yet.
 //!
-//! When an adoption ends, a stream of the context's own, the *heir*, is made to wait for the stream's last point, so that
-//! what was freed on the stream can be reused in the heir's order. Where the driver fails to make that order, the stream is
-//! *unordered*.
+//! When an adoption ends, a stream of the context's own, the *heir*, is made to wait for the stream's last point, so
+//! that what was freed on the stream can be reused in the heir's order. Where the driver fails to make that order, the
+//! stream is *unordered*.
 //!
 //! Work of an unordered stream may still run, and its handle is not ours any more. So until there is an order, nothing
 //! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps
@@ -68,8 +68,8 @@ impl Unordered {
 }
 
 impl DeviceContext {
-    /// Returns a stream of the context's own that comes after everything given to streams whose adoption has ended: where
-    /// what was to be freed on one of them is freed instead.
+    /// Returns a stream of the context's own that comes after everything given to streams whose adoption has ended:
+    /// where what was to be freed on one of them is freed instead.
     pub fn heir(&self) -> Result<Stream> {
         match self.heir.get() {
             Some(&heir) => Ok(heir),
@@ -77,12 +77,12 @@ impl DeviceContext {
         }
     }
 
-    /// Returns a stream of the context's own that comes after everything given to one whose adoption has ended; waits for
-    /// an adoption that is just being dropped. The caller holds no adopted stream: whoever drops that one would wait for
-    /// the caller, and those whom the caller waits for may be waiting for the caller.
+    /// Returns a stream of the context's own that comes after everything given to one whose adoption has ended; waits
+    /// for an adoption that is just being dropped. The caller holds no adopted stream: whoever drops that one would
+    /// wait for the caller, and those whom the caller waits for may be waiting for the caller.
     ///
-    /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there is
-    /// an order; see [`order_ended`](Self::order_ended).
+    /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there
+    /// is an order; see [`order_ended`](Self::order_ended).
     pub fn heir_of(&self, ended: Stream) -> Result<Stream> {
         while self.has_ended(ended) && !self.streams.has_parted(ended) {
             std::thread::yield_now();
@@ -100,8 +100,8 @@ impl DeviceContext {
         if self.has_ended(stream) { self.heir_of(stream) } else { Ok(stream) }
     }
 
-    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of). The
-    /// caller holds no adopted stream.
+    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of).
+    /// The caller holds no adopted stream.
     ///
     /// ```
     /// # use bursar_core::*;
@@ -146,7 +146,7 @@ impl DeviceContext {
     /// Records an event at the last point of a stream that ends. One that is being captured is left alone: the event
     /// would become part of the graph.
     fn record_last(&self, raw: RawStream) -> Result<RawEvent, DriverError> {
-        // SAFETY: the adoption's stream is live until its goodbye is over.
+        // SAFETY: the adoption's stream is live until its end has been handled.
         if matches!(unsafe { self.driver().stream_is_capturing(self.device(), raw) }, Ok(true)) {
             return Err(DriverError::new("event_record", self.device(), Status::Capturing));
         }

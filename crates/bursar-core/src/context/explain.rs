@@ -1,7 +1,7 @@
 //! The explanation of a refusal for want of memory.
 //!
-//! Budgets and leaves refuse with exact numbers; the pool and the crates above turn that into a [`Shortage`], once, off the
-//! hot path. It is about the whole request, however many frames that was to be made of.
+//! Budgets and leaves refuse with exact numbers; the pool and the crates above turn that into a [`Shortage`], once, off
+//! the hot path. It is about the whole request, however many frames that was to be made of.
 
 use super::DeviceContext;
 use crate::{Bytes, Error, MemoryInfo, Shortage};

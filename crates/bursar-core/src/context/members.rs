@@ -12,9 +12,9 @@ use std::time::Duration;
 /// use bursar_core::{Bytes, Member, RawStream, MemoryUsage, Stream};
 ///
 /// #[derive(Debug)]
-/// struct Hoard;
+/// struct Cache;
 ///
-/// impl Member for Hoard {
+/// impl Member for Cache {
 ///     fn trim(&self) -> Bytes {
 ///         Bytes::ZERO
 ///     }
@@ -31,8 +31,8 @@ pub trait Member: fmt::Debug + Send + Sync {
     /// Returns how much it holds, and how; called when a request was refused.
     fn usage(&self) -> MemoryUsage;
 
-    /// Prepares for the end of an adopted stream. This is the last moment at which the stream can be recorded on, by its
-    /// raw handle, since its token resolves no more. Nobody else uses the stream, and the context's
+    /// Prepares for the end of an adopted stream. This is the last moment at which the stream can be recorded on, by
+    /// its raw handle, since its token resolves no more. Nobody else uses the stream, and the context's
     /// [`heir`](DeviceContext::heir) comes after it already, unless it is [unordered](DeviceContext::unordered).
     /// Everything freed on it must stay reusable, or become so once there is an order.
     fn stream_ends(&self, stream: Stream, raw: RawStream);

@@ -1,9 +1,9 @@
 //! Following a stream: how far it has come with what it was given.
 //!
 //! Whoever keeps memory that a stream may still use counts what it gives the stream in a number that only grows, a
-//! *position*: bytes freed, a logical time, pieces given back. [`StreamProgress`] finds out up to which position the stream
-//! has run. A stream that is idle has passed every position there was before the question. One that never is has events
-//! recorded on it, each with the position it covers.
+//! *position*: bytes freed, a logical time, pieces given back. [`StreamProgress`] finds out up to which position the
+//! stream has run. A stream that is idle has passed every position there was before the question. One that never is has
+//! events recorded on it, each with the position it covers.
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 /// The events that were recorded on one stream and are not known to have been passed, oldest first.
 ///
-/// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back with
-/// [`put_back`](Self::put_back). Events belong to the context: give them back with [`forget`](Self::forget) at the end, since
-/// dropping this cannot.
+/// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back
+/// with [`put_back`](Self::put_back). Events belong to the context: give them back with [`forget`](Self::forget) at the
+/// end, since dropping this cannot.
 ///
 /// A position is compared as a running total, modulo 2⁶⁴: a later one is less than 2⁶³ further.
 ///
@@ -76,8 +76,8 @@ impl StreamProgress {
     /// Returns the position that the stream is known to have passed: `now`, which is read before this is called, if the
     /// stream is idle, and otherwise that of the last event it has passed. Returns `None` if it has passed none.
     ///
-    /// `stream` is the stream, or one that comes after everything it was given; `None` where there is no such stream, and
-    /// only the events can be asked about.
+    /// `stream` is the stream, or one that comes after everything it was given; `None` where there is no such stream,
+    /// and only the events can be asked about.
     pub fn ask(
         &mut self,
         context: &DeviceContext,

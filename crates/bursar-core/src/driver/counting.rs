@@ -82,14 +82,14 @@ impl CountingDriver {
 macro_rules! counted {
     (fn listens $($signature:tt)*) => {};
     (unsafe fn note $($signature:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $answer {
+    (fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        fn $method(&self, $($arg: $type),*) -> $output {
             self.count();
             self.inner.$method($($arg),*)
         }
     };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $answer {
+    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+        unsafe fn $method(&self, $($arg: $type),*) -> $output {
             self.count();
             // SAFETY: the caller's own promise.
             unsafe { self.inner.$method($($arg),*) }
@@ -97,7 +97,7 @@ macro_rules! counted {
     };
 }
 
-// SAFETY: what is given out is what a driver that upholds the contract gave out.
+// SAFETY: everything returned comes from a driver that upholds the contract.
 #[deny(clippy::missing_trait_methods)]
 unsafe impl Driver for CountingDriver {
     fn listens(&self) -> bool {

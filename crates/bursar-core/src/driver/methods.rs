@@ -70,10 +70,10 @@ macro_rules! driver_methods {
         }
     };
     // The other methods name a device first and return a result.
-    ($each:ident: $(fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        $($each! { fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$answer> })*
+    ($each:ident: $(fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty;)*) => {
+        $($each! { fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$output> })*
     };
-    ($each:ident: $(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        $($each! { unsafe fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$answer> })*
+    ($each:ident: $(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty;)*) => {
+        $($each! { unsafe fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$output> })*
     };
 }

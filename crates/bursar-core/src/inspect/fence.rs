@@ -25,11 +25,11 @@ pub struct FencedBlock {
 }
 
 impl FencedBlock {
-    /// Cuts `bytes` out of `whole`, `front` bytes from its start, for `owner` to give out. The block is charged and
+    /// Cuts `bytes` out of `whole`, `front` bytes from its start, for `owner` to hand out. The block is charged and
     /// described as the whole is, with a generation of its own.
     ///
     /// # Panics
-    /// If they do not lie in what was asked for with `whole`.
+    /// If they do not lie in what was requested with `whole`.
     pub fn cut(whole: DeviceBlock, front: u64, bytes: u64, owner: OwnerId) -> (Self, DeviceBlock) {
         let end = front.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= whole.requested().get()), "the part lies in the block");
@@ -42,13 +42,13 @@ impl FencedBlock {
             owner,
             offset: u32::try_from(ptr.0 - whole.base().0).expect("a margin is no larger than an alignment"),
         };
-        // SAFETY: the range lies in a block that nobody else has, and whose own token stays inside `FencedBlock` for as long as
-        // this one is out.
+        // SAFETY: the range lies in a block that nobody else has, and whose own token stays inside `FencedBlock` for as
+        // long as this one is out.
         let block = unsafe { DeviceBlock::from_parts(parts, whole.stream()) };
         (Self { front, bytes, generation: block.generation(), whole }, block)
     }
 
-    /// Takes the user's block back and gives up the whole.
+    /// Takes the user's block back and returns the whole block.
     ///
     /// # Panics
     /// If it is another block than the one that was cut out.
@@ -57,7 +57,7 @@ impl FencedBlock {
         self.whole
     }
 
-    /// Where the user's block begins.
+    /// Returns the address of the user's block.
     pub const fn ptr(&self) -> DevicePtr {
         DevicePtr(self.whole.ptr().0 + self.front)
     }
@@ -67,7 +67,7 @@ impl FencedBlock {
         Bytes(self.bytes)
     }
 
-    /// Which life of its address the user's block is.
+    /// Returns the generation of the user's block.
     pub const fn generation(&self) -> Generation {
         self.generation
     }
@@ -82,8 +82,8 @@ impl FencedBlock {
         self.whole.stream()
     }
 
-    /// Returns the margins before and after the user's block, each at most `width` wide, nearest to it: from where and
-    /// how long.
+    /// Returns the margins before and after the user's block, each at most `width` wide, nearest to it, as addresses
+    /// and lengths.
     pub(crate) fn margins(&self, width: u64) -> [(DevicePtr, u64); 2] {
         let before = self.front.min(width);
         let after = (self.whole.requested().get() - self.front - self.bytes).min(width);

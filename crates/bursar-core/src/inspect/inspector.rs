@@ -1,8 +1,9 @@
 //! Comparison of device memory with an expected byte, in stream order and without waiting.
 //!
-//! A range is copied to pinned host memory piece by piece, and a host function after each piece compares what arrived. All of
-//! it is ordered by one stream, so one piece of host memory serves any length, and can be used for the next look on the same
-//! stream as soon as this one is submitted. Only looks submitted by several threads at once need a piece each.
+//! A range is copied to pinned host memory piece by piece, and a host function after each piece compares what arrived.
+//! All of it is ordered by one stream, so one piece of host memory serves any length, and can be used for the next
+//! inspection on the same stream as soon as this one is submitted. Only inspections that several threads submit at once
+//! need a piece each.
 #![allow(unsafe_code)]
 
 use crate::{
@@ -36,11 +37,11 @@ type Verdict = dyn FnOnce(Option<u64>) + Send;
 /// # use std::sync::{Arc, mpsc};
 /// # fn show(context: &Arc<DeviceContext>, block: &mut DeviceBlock, stream: Stream) -> Result<()> {
 /// let inspector = Inspector::new(context.clone());
-/// let (tell, told) = mpsc::channel();
+/// let (send, receive) = mpsc::channel();
 /// context.submit_fill(block, 0, 7, 100, stream)?;
-/// inspector.inspect(block, 0..100, 7, stream, move |damage| drop(tell.send(damage)))?;
+/// inspector.inspect(block, 0..100, 7, stream, move |damage| drop(send.send(damage)))?;
 /// context.synchronize(stream)?;
-/// assert_eq!(told.recv(), Ok(None), "as it should be");
+/// assert_eq!(receive.recv(), Ok(None), "as it should be");
 /// # Ok(())
 /// # }
 /// ```
@@ -77,8 +78,8 @@ impl Inspector {
         assert!(range.start <= range.end && range.end <= block.requested().get(), "the range lies in the block");
         let start = range.start;
         let verdict = move |found: Option<u64>| verdict(found.map(|at| start + at));
-        let looks = [(block.ptr().offset(start), range.end - start)];
-        self.look(&looks, expected, stream, Box::new(verdict))
+        let ranges = [(block.ptr().offset(start), range.end - start)];
+        self.inspect_ranges(&ranges, expected, stream, Box::new(verdict))
     }
 
     /// Checks that every byte of the margins of a block is `expected`, at most `width` of them on either side.
@@ -97,11 +98,17 @@ impl Inspector {
             let offset = |at: u64| if at < before { at } else { at + bytes };
             verdict(found.map(|at| offset(at).cast_signed() - before.cast_signed()));
         };
-        self.look(&margins, expected, stream, Box::new(verdict))
+        self.inspect_ranges(&margins, expected, stream, Box::new(verdict))
     }
 
     /// Inspects ranges one after the other, as if they were one.
-    fn look(&self, ranges: &[(DevicePtr, u64)], expected: u8, stream: Stream, verdict: Box<Verdict>) -> Result<()> {
+    fn inspect_ranges(
+        &self,
+        ranges: &[(DevicePtr, u64)],
+        expected: u8,
+        stream: Stream,
+        verdict: Box<Verdict>,
+    ) -> Result<()> {
         let context = &self.context;
         context.check_stream(stream)?;
         let piece = self.take(stream)?;
@@ -130,8 +137,8 @@ impl Inspector {
             let mut at = 0;
             while at < bytes {
                 let part = (PIECE - filled).min(bytes - at);
-                // SAFETY: the stream is held. The range lies in a block that its owner frees in stream order after this,
-                // and the piece lives until the inspector has waited for the stream; only this stream uses it.
+                // SAFETY: the stream is held. The range lies in a block that its owner frees in stream order after
+                // this, and the piece lives until the inspector has waited for the stream; only this stream uses it.
                 unsafe { driver.copy_to_host(device, raw, piece.at(filled), start.offset(at), part) }?;
                 (at, filled) = (at + part, filled + part);
                 if filled == PIECE {
@@ -143,12 +150,12 @@ impl Inspector {
                 }
             }
         }
-        let tell = HostFunction::new(move || {
+        let finish = HostFunction::new(move || {
             piece.compare(expected, filled, passed, &found);
             verdict(*found.lock().unwrap_or_else(PoisonError::into_inner));
         });
         // SAFETY: the stream is held.
-        unsafe { driver.host_function(device, raw, tell) }
+        unsafe { driver.host_function(device, raw, finish) }
     }
 
     /// Takes a piece for an inspection on `stream`: one that was used there, one whose stream has ended, or a new one.
@@ -184,8 +191,8 @@ impl Piece {
     /// Records the first of `bytes` that is not as expected, as one that comes after `passed` others. Runs as a host
     /// function, between the copies that wrote the piece and the next one.
     fn compare(self, expected: u8, bytes: u64, passed: u64, found: &Mutex<Option<u64>>) {
-        // SAFETY: the memory is live, at least this long and written by the copies that came before; what would write it
-        // next comes after this host function.
+        // SAFETY: the memory is live, at least this long and written by the copies that came before; what would write
+        // it next comes after this host function.
         let bytes = unsafe { std::slice::from_raw_parts(self.0, bytes as usize) };
         if let Some(at) = bytes.iter().position(|&byte| byte != expected) {
             found.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(passed + at as u64);
@@ -245,8 +252,8 @@ impl Remains for LeftPieces {
 }
 
 impl DeviceContext {
-    /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at once.
-    /// Whoever reads it on another stream, or frees the block on one, is ordered after this.
+    /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at
+    /// once. Whoever reads it on another stream, or frees the block on one, is ordered after this.
     ///
     /// # Panics
     /// If the range does not lie in what was requested with the block.

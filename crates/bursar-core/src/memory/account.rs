@@ -11,9 +11,9 @@ use std::fmt;
 /// use std::sync::Mutex;
 ///
 /// #[derive(Debug)]
-/// struct Purse(Mutex<u64>);
+/// struct Allowance(Mutex<u64>);
 ///
-/// impl Account for Purse {
+/// impl Account for Allowance {
 ///     fn charge(&self, bytes: Bytes) -> Result<()> {
 ///         let mut left = self.0.lock().unwrap();
 ///         let rest = left.checked_sub(bytes.get()).ok_or(Error::OutOfBudget {
@@ -29,9 +29,9 @@ use std::fmt;
 ///     }
 /// }
 ///
-/// let purse = Purse(Mutex::new(1 << 30));
-/// purse.charge(Bytes::mib(512))?;
-/// assert!(purse.charge(Bytes::mib(513)).unwrap_err().is_capacity());
+/// let allowance = Allowance(Mutex::new(1 << 30));
+/// allowance.charge(Bytes::mib(512))?;
+/// assert!(allowance.charge(Bytes::mib(513)).unwrap_err().is_capacity());
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Account: fmt::Debug + Send + Sync {

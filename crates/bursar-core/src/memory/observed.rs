@@ -58,28 +58,28 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     #[inline]
     fn count(&self, block: &DeviceBlock) {
         if !self.counter.granted(block.tag(), block.granted()) {
-            self.count_at_length(block.tag(), block.granted());
+            self.count_slow(block.tag(), block.granted());
         }
     }
 
     #[cold]
-    fn count_at_length(&self, tag: AllocTag, granted: Bytes) {
+    fn count_slow(&self, tag: AllocTag, granted: Bytes) {
         if let Some(tally) = self.tally() {
-            tally.granted_at_length(self.context().device(), tag, granted);
+            tally.granted_slow(self.context().device(), tag, granted);
         }
     }
 
     /// Allocates a block that an observer wants a record of.
     #[cold]
     #[inline(never)]
-    fn allocate_and_tell(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+    fn allocate_and_record(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.allocate(bytes, align, stream, tag);
         match &granted {
             Ok(block) => {
-                self.context().sink().tell(block, Action::Allocate, stream);
+                self.context().sink().emit_block(block, Action::Allocate, stream);
                 self.count(block);
             }
-            Err(error) => self.tell_failure(bytes, stream, tag, error),
+            Err(error) => self.record_failure(bytes, stream, tag, error),
         }
         granted
     }
@@ -87,37 +87,37 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     /// Frees a block that the counter cannot count, or that an observer wants a record of.
     #[cold]
     #[inline(never)]
-    fn free_and_tell(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+    fn free_and_record(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         if self.is_local(&block, stream) {
-            self.context().sink().tell(&block, Action::Free, stream);
+            self.context().sink().emit_block(&block, Action::Free, stream);
             if let Some(tally) = self.tally() {
-                tally.freed_at_length(block.device(), block.tag(), block.granted());
+                tally.freed_slow(block.device(), block.tag(), block.granted());
             }
         }
-        self.free_told(block, stream)
+        self.free_recorded(block, stream)
     }
 
     /// Frees a block whose free has been recorded and counted.
     #[inline(always)]
-    fn free_told(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+    fn free_recorded(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         match self.inner.deallocate(block, stream) {
             Ok(()) => Ok(()),
             Err(refused) => {
-                self.take_back(&refused, stream);
+                self.restore(&refused, stream);
                 Err(refused)
             }
         }
     }
 
     #[cold]
-    fn take_back(&self, refused: &Refused, stream: Stream) {
+    fn restore(&self, refused: &Refused, stream: Stream) {
         if self.is_local(&refused.block, stream) {
-            self.context().sink().restored(refused, stream);
+            self.context().sink().restore(refused, stream);
         }
     }
 
     #[cold]
-    fn tell_failure(&self, bytes: u64, stream: Stream, tag: AllocTag, error: &Error) {
+    fn record_failure(&self, bytes: u64, stream: Stream, tag: AllocTag, error: &Error) {
         let context = self.context();
         context.sink().emit(&Record {
             stream: Some(stream),
@@ -141,7 +141,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
     #[inline]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         if self.context().sink().wants(Action::Allocate) {
-            return self.allocate_and_tell(bytes, align, stream, tag);
+            return self.allocate_and_record(bytes, align, stream, tag);
         }
         match self.inner.allocate(bytes, align, stream, tag) {
             Ok(block) => {
@@ -149,7 +149,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
                 Ok(block)
             }
             Err(error) => {
-                self.tell_failure(bytes, stream, tag, &error);
+                self.record_failure(bytes, stream, tag, &error);
                 Err(error)
             }
         }
@@ -163,8 +163,8 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
             || context.sink().wants(Action::Free)
             || !self.counter.freed(block.tag(), block.granted())
         {
-            return self.free_and_tell(block, stream);
+            return self.free_and_record(block, stream);
         }
-        self.free_told(block, stream)
+        self.free_recorded(block, stream)
     }
 }

@@ -1,13 +1,13 @@
 //! The traits that every memory resource, layer and pool implements.
 //!
-//! [`Holder`] is the common part of resources and frame sources, so that one budget serves both, and the two traits stay
-//! small.
+//! [`Holder`] is the common part of resources and frame sources, so that one budget serves both, and the two traits
+//! stay small.
 //!
-//! **No default bodies.** The traits have none, and every implementation denies `clippy::missing_trait_methods`: a forgotten
-//! method would silently bypass the memory below.
+//! **No default bodies.** The traits have none, and every implementation denies `clippy::missing_trait_methods`: a
+//! forgotten method would silently bypass the memory below.
 //!
-//! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes back.
-//! Failures of the driver are kept, counted and tried again, and the device's next fallible call reports them.
+//! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes
+//! back. Failures of the driver are kept, counted and tried again, and the device's next fallible call reports them.
 
 use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, Refused, RefusedFrame, Result, Stream};
 use crate::{forward_holder, forward_memory_resource};

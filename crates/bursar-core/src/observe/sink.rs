@@ -48,8 +48,8 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn holders(&self, device: DeviceId) -> Option<Vec<Holding>>;
 
     /// Returns the tally to count blocks in, for an observer that does nothing else with grants and frees:
-    /// [`ObservedResource`](crate::ObservedResource) counts them there, and the observer is not called for them. A device has one such
-    /// tally, the first it is offered; an observer that offers another is called like all others.
+    /// [`ObservedResource`](crate::ObservedResource) counts them there, and the observer is not called for them. A
+    /// device has one such tally, the first it is offered; an observer that offers another is called like all others.
     fn tally(&self) -> Option<Arc<Tally>> {
         None
     }
@@ -124,7 +124,7 @@ impl EventSink {
 
     /// Delivers a record of a block on a stream.
     #[inline]
-    pub(crate) fn tell(&self, block: &DeviceBlock, action: Action, stream: Stream) {
+    pub(crate) fn emit_block(&self, block: &DeviceBlock, action: Action, stream: Stream) {
         if self.wants(action) {
             self.deliver(&Record::of(block, action, stream));
         }
@@ -132,7 +132,7 @@ impl EventSink {
 
     /// Takes back the record of a free that was refused.
     #[cold]
-    pub(crate) fn restored(&self, Refused { block, error }: &Refused, stream: Stream) {
+    pub(crate) fn restore(&self, Refused { block, error }: &Refused, stream: Stream) {
         if let Some(tally) = self.tally.get() {
             tally.restored(block.device(), block.tag(), block.granted());
         }

@@ -1,18 +1,19 @@
 //! Counts of blocks, in total and by tag, without contention between threads.
 //!
-//! To know peaks, each thread claims what it needs of shared levels (`level.rs`) and keeps some slack (`slack.rs`). A thread
-//! keeps what it frees, up to 1 MiB, as slack and allocates from it first; only the rest touches the shared total. In a
-//! steady state of small blocks no shared cache line is written, a large one writes two, and a program with one thread gets
-//! an exact peak.
+//! To know peaks, each thread claims what it needs of shared levels (`level.rs`) and keeps some slack (`slack.rs`). A
+//! thread keeps what it frees, up to 1 MiB, as slack and allocates from it first; only the rest touches the shared
+//! total. In a steady state of small blocks no shared cache line is written, a large one writes two, and a program with
+//! one thread gets an exact peak.
 //!
-//! Bytes and blocks of a slack share a word with guard bits between them, so that one addition moves both and one test, for
-//! the total and the tag together, finds the rare case in which something shared must be touched. An open scope sets a guard
-//! too, and costs nobody else anything. A block that is more than a slack covers is counted in the same shard: one addition
-//! to each of two levels, behind a latch, which is all that threads share. Before a claim would raise a peak the thread
-//! gives up its slack, so where one thread does everything the peak is exact, and elsewhere large blocks leave the slack of
-//! small ones alone.
+//! Bytes and blocks of a slack share a word with guard bits between them, so that one addition moves both and one test,
+//! for the total and the tag together, finds the rare case in which something shared must be touched. An open scope
+//! sets a guard too, and costs nobody else anything. A block that is more than a slack covers is counted in the same
+//! shard: one addition to each of two levels, behind a latch, which is all that threads share. Before a claim would
+//! raise a peak the thread gives up its slack, so where one thread does everything the peak is exact, and elsewhere
+//! large blocks leave the slack of small ones alone.
 //!
-//! Shards are cleared and used again but never freed, so a thread may remember one by the tally's number without owning it.
+//! Shards are cleared and used again but never freed, so a thread may remember one by the tally's number without owning
+//! it.
 
 mod cell;
 mod chunks;
@@ -74,9 +75,9 @@ pub struct Counts {
 
 /// Counts of blocks and bytes by device and tag, each thread's in a shard of its own.
 ///
-/// An [observer](crate::Observer::tally) that counts gives it to the sinks it subscribes to, and blocks are counted without
-/// a record being made. To know peaks, each thread claims what it needs of shared levels and keeps some slack: while that
-/// lasts, to count a block is to write four words that nobody else writes.
+/// An [observer](crate::Observer::tally) that counts gives it to the sinks it subscribes to, and blocks are counted
+/// without a record being made. To know peaks, each thread claims what it needs of shared levels and keeps some slack:
+/// while that lasts, to count a block is to write four words that nobody else writes.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId, Tally, tag};
@@ -242,12 +243,12 @@ impl Tally {
     }
 
     /// Counts a grant for which a [`Counter`] is not enough.
-    pub(crate) fn granted_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
+    pub(crate) fn granted_slow(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         self.claim(Key::of(device, tag), bytes.get());
     }
 
     /// Counts a free for which a [`Counter`] is not enough.
-    pub(crate) fn freed_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
+    pub(crate) fn freed_slow(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         self.disclaim(Key::of(device, tag), bytes.get());
     }
 

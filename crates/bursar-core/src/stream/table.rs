@@ -1,8 +1,8 @@
 //! The one table that makes streams.
 //!
-//! **A [`Stream`] is made in one table**, and a token of a stream whose adoption has ended is recognised by its epoch, even
-//! when its slot is taken again. Whoever uses an adopted stream holds it, and its adoption does not end before they are done;
-//! streams of the context's own never end while it lives and cost no counting.
+//! **A [`Stream`] is made in one table**, and a token of a stream whose adoption has ended is recognised by its epoch,
+//! even when its slot is taken again. Whoever uses an adopted stream holds it, and its adoption does not end before
+//! they are done; streams of the context's own never end while it lives and cost no counting.
 
 use super::hold::StreamHold;
 use super::{ADOPTED, STREAM_SLOTS, Stream};

@@ -18,8 +18,11 @@ use turns::{Turn, Turns};
 /// before it, so on a path that writes much it costs more than most of what it guards. Letting go is always a plain
 /// store.
 ///
-/// There is no wake-up: a thread that has to wait spins, then yields, then sleeps for moments. A panic inside does not
-/// poison it. A thread that takes it twice panics, or waits for itself.
+/// Taking the favourite's right away has the kernel put a barrier into every thread of the process (`membarrier`).
+/// Where the kernel has no such barrier nobody is favoured. On the pool's path the bias takes a twentieth off an
+/// operation, and a tenth beside noisy neighbours; loom checks the protocol with a full barrier on both sides. There is
+/// no wake-up: a thread that has to wait spins, then yields, then sleeps for moments. A panic inside does not poison
+/// it. A thread that takes it twice panics, or waits for itself.
 ///
 /// ```
 /// let latch = bursar_core::Latch::new(1);

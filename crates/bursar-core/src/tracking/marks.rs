@@ -132,8 +132,8 @@ impl Marks {
         true
     }
 
-    /// Takes back the mark of a submission that launched nothing, or whose work has run. What came before it on the stream
-    /// stays.
+    /// Takes back the mark of a submission that launched nothing, or whose work has run. What came before it on the
+    /// stream stays.
     pub(super) fn retract(&mut self, stream: Stream, access: Access, number: u64) {
         if let Some(mark) = self.find(stream)
             && *mark.number(access) == number

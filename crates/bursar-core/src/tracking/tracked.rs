@@ -131,9 +131,9 @@ impl TrackedBlock {
     fn waited<T>(&mut self, access: Access, run: impl FnOnce(&mut DeviceBlock, Stream) -> Result<T>) -> Result<T> {
         let home = self.block.stream();
         let using = begun(self, home, access)?;
-        let answer = run(&mut self.block, home);
-        ended(using, answer.is_ok());
-        answer
+        let result = run(&mut self.block, home);
+        ended(using, result.is_ok());
+        result
     }
 
     /// Copies as [`DeviceContext::copy_from_host`] does, on the block's own stream and after its uses on others.
@@ -145,9 +145,9 @@ impl TrackedBlock {
     pub fn copy_to_host(&self, context: &DeviceContext, offset: u64, dst: &mut [u8]) -> Result<()> {
         let home = self.block.stream();
         let using = begun(self, home, Access::Read)?;
-        let answer = context.copy_to_host(&self.block, offset, dst, home);
-        ended(using, answer.is_ok());
-        answer
+        let result = context.copy_to_host(&self.block, offset, dst, home);
+        ended(using, result.is_ok());
+        result
     }
 
     /// Copies as [`DeviceContext::copy_blocks`] does, on this block's own stream and after the uses of both on others.
@@ -160,11 +160,11 @@ impl TrackedBlock {
         bytes: u64,
     ) -> Result<()> {
         let reading = begun(src, self.block.stream(), Access::Read)?;
-        let answer = self.waited(Access::Write, |block, home| {
+        let result = self.waited(Access::Write, |block, home| {
             context.copy_blocks(block, offset, &src.block, src_offset, bytes, home)
         });
-        ended(reading, answer.is_ok());
-        answer
+        ended(reading, result.is_ok());
+        result
     }
 
     /// Fills as [`DeviceContext::fill`] does, on the block's own stream and after its uses on others.

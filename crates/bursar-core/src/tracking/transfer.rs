@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// Host memory that was moved into an asynchronous copy, until the copy has run.
 ///
-/// [`wait`](Self::wait) gives it back. It waits for everything that the copy's stream has been given by then; no event is
-/// recorded for the copy alone. Dropping this without waiting waits too, since the device may still be using the memory,
-/// and then frees it; leaking it leaks the memory, which is as safe.
+/// [`wait`](Self::wait) gives it back. It waits for everything that the copy's stream has been given by then; no event
+/// is recorded for the copy alone. Dropping this without waiting waits too, since the device may still be using the
+/// memory, and then frees it; leaking it leaks the memory, which is as safe.
 ///
 /// ```
 /// # use bursar_core::*;

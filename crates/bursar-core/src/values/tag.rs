@@ -77,7 +77,7 @@ impl fmt::Debug for AllocTag {
     }
 }
 
-/// The [`AllocTag`](crate::AllocTag) of a name written in the source; interned once, at first use.
+/// Returns the [`AllocTag`](crate::AllocTag) of a name written in the source, which is interned once, at first use.
 ///
 /// ```
 /// use bursar_core::tag;

@@ -1,7 +1,7 @@
 //! Pieces that a stream may still be using.
 //!
-//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, each
-//! stream is asked how far it has come; a busy one gets one event at a time, which covers all pieces returned until then.
+//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, the
+//! progress of each stream is queried. A busy one gets one event at a time, which covers all pieces returned until then.
 
 use crate::memory::Piece;
 use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse, StreamProgress};
@@ -15,14 +15,14 @@ type BinnedPiece = (Piece, u32);
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     lanes: Mutex<Lanes>,
-    /// Notified when the lanes that somebody was collecting from are back.
+    /// Notified when another thread has finished collecting.
     collected: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// True while a thread has taken the lanes out to ask their streams.
+    /// True while a thread has taken the lanes out to query their streams.
     is_collecting: bool,
 }
 
@@ -32,8 +32,8 @@ pub(super) struct Lane {
     context: Arc<DeviceContext>,
     stream: Stream,
     pieces: VecDeque<BinnedPiece>,
-    /// The number of pieces ever returned here: the position of the stream after the last of them.
-    given: u64,
+    /// The number of pieces ever returned here, which is the position of the stream after the last of them.
+    returned: u64,
     progress: StreamProgress,
 }
 
@@ -47,11 +47,11 @@ impl InFlight {
         self.lanes().lane(context, stream).push((piece, bin));
     }
 
-    /// Asks every stream how far it has come. Returns the pieces that are reusable, and the first failure.
+    /// Queries every stream. Returns the pieces that are reusable, and the first failure.
     pub(super) fn collect(&self) -> (Vec<BinnedPiece>, Result<()>) {
         let mut lanes = self.lanes();
         if lanes.is_collecting {
-            // Whoever asks already asks for all.
+            // The other thread collects for everybody.
             while lanes.is_collecting {
                 lanes = self.collected.wait(lanes).unwrap_or_else(PoisonError::into_inner);
             }
@@ -61,15 +61,15 @@ impl InFlight {
             return (Vec::new(), Ok(()));
         }
         lanes.is_collecting = true;
-        let mut asked = std::mem::take(&mut lanes.lanes);
+        let mut taken = std::mem::take(&mut lanes.lanes);
         drop(lanes);
         let (mut reusable, mut result) = (Vec::new(), Ok(()));
-        for lane in &mut asked {
-            result = result.and(lane.ask(&mut reusable));
+        for lane in &mut taken {
+            result = result.and(lane.query(&mut reusable));
         }
         let mut lanes = self.lanes();
-        asked.retain(|lane| !lane.pieces.is_empty());
-        asked.into_iter().for_each(|lane| lanes.put_back(lane));
+        taken.retain(|lane| !lane.pieces.is_empty());
+        taken.into_iter().for_each(|lane| lanes.put_back(lane));
         lanes.is_collecting = false;
         drop(lanes);
         self.collected.notify_all();
@@ -83,7 +83,7 @@ impl InFlight {
         Bytes(pieces.map(|(piece, _)| piece.len() as u64).sum())
     }
 
-    /// Takes everything out.
+    /// Takes all lanes out.
     pub(super) fn take(&self) -> Vec<Lane> {
         std::mem::take(&mut self.lanes().lanes)
     }
@@ -94,13 +94,13 @@ impl Lanes {
         let at = self.lanes.iter().position(|lane| lane.stream == stream).unwrap_or_else(|| {
             let context = context.clone();
             let (pieces, progress) = (VecDeque::new(), StreamProgress::default());
-            self.lanes.push(Lane { context, stream, pieces, given: 0, progress });
+            self.lanes.push(Lane { context, stream, pieces, returned: 0, progress });
             self.lanes.len() - 1
         });
         &mut self.lanes[at]
     }
 
-    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile, in a lane that nobody collects from.
+    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile, in a new lane.
     fn put_back(&mut self, mut collected: Lane) {
         match self.lanes.iter_mut().find(|lane| lane.stream == collected.stream) {
             Some(newer) => {
@@ -115,28 +115,28 @@ impl Lanes {
 impl Lane {
     fn push(&mut self, piece: BinnedPiece) {
         self.pieces.push_back(piece);
-        self.given += 1;
+        self.returned += 1;
     }
 
-    /// Moves the pieces that the stream has finished with to `reusable`, and marks its current point if it has no mark yet.
-    fn ask(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
-        match self.ask_stream(reusable) {
-            // A stream that is being captured cannot be asked; it will be when that is over.
+    /// Moves the pieces that the stream has finished with to `reusable`, and marks its position if nothing marks it yet.
+    fn query(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
+        match self.query_stream(reusable) {
+            // A stream that is being captured cannot be queried until the capture has ended.
             Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => Ok(()),
             outcome => outcome,
         }
     }
 
-    fn ask_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
+    fn query_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         let context = &*self.context;
         let held = context.on_lasting(self.stream, |stream| context.hold_for_memory(stream))?;
-        let passed = self.progress.ask(context, Some(&held), self.given).map_err(|error| context.failed(error))?;
+        let passed = self.progress.ask(context, Some(&held), self.returned).map_err(|error| context.failed(error))?;
         if let Some(passed) = passed {
-            let waiting = (self.given - passed) as usize;
+            let waiting = (self.returned - passed) as usize;
             reusable.extend(self.pieces.drain(..self.pieces.len() - waiting));
         }
         if !self.pieces.is_empty() && !self.progress.is_marked() {
-            self.progress.mark(context, &held, self.given).map_err(|error| context.failed(error))?;
+            self.progress.mark(context, &held, self.returned).map_err(|error| context.failed(error))?;
         }
         Ok(())
     }

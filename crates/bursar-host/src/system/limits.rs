@@ -3,7 +3,7 @@
 //! Cached files count as free, since the kernel drops them first. A limit that cannot be read does not count.
 
 use bursar_core::Bytes;
-use bursar_linux::{MemoryInfo, control_groups};
+use bursar_linux::{SystemMemory, control_groups};
 use std::path::{Path, PathBuf};
 
 /// A limit on memory, and the part of it that is left.
@@ -27,7 +27,7 @@ pub struct MemoryLimit {
 
 /// Returns the limits that apply to this process, read below `root`.
 pub(crate) fn read(root: &Path) -> Vec<MemoryLimit> {
-    let machine = MemoryInfo::read(root).ok().map(|memory| MemoryLimit {
+    let machine = SystemMemory::read(root).ok().map(|memory| MemoryLimit {
         group: None,
         available: Bytes(memory.available),
         limit: Bytes(memory.total),

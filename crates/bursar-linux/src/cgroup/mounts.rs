@@ -1,6 +1,6 @@
 //! The mount points of control groups, as `/proc/self/mountinfo` lists them.
 
-use super::{Version, is_in_list};
+use super::{CgroupVersion, is_in_list};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
@@ -27,14 +27,14 @@ impl Mount {
         Some(Self { root, point, filesystem: kind.to_owned(), options: options.to_owned() })
     }
 
-    fn controls_memory(&self, version: &Version) -> bool {
+    fn controls_memory(&self, version: &CgroupVersion) -> bool {
         self.filesystem == version.filesystem.as_bytes()
             && (version.number == 2 || is_in_list(&self.options, b"memory"))
     }
 }
 
 /// Returns the mount points at which the group `own` is visible, each with the path from there to the group.
-pub(super) fn visible<'a>(mounts: &'a [Mount], version: &Version, own: &Path) -> Vec<(&'a Path, PathBuf)> {
+pub(super) fn visible<'a>(mounts: &'a [Mount], version: &CgroupVersion, own: &Path) -> Vec<(&'a Path, PathBuf)> {
     let mounts: Vec<&Mount> = mounts.iter().filter(|mount| mount.controls_memory(version)).collect();
     let contains_own = |mount: &&&Mount| !leads_outside(own) && own.starts_with(&mount.root);
     let path_to_own = |mount: &&'a Mount| {

@@ -29,8 +29,8 @@ impl ReportOnce {
     }
 }
 
-/// The blocks that users have, by generation; `None` while one is being inspected. Whoever frees that one waits until the
-/// inspection has been submitted, so that it comes before the free.
+/// The blocks that users have, by generation; `None` while one is being inspected. Whoever frees that one waits until
+/// the inspection has been submitted, so that it comes before the free.
 #[derive(Debug, Default)]
 pub(super) struct LiveBlocks {
     blocks: Mutex<HashMap<Generation, Option<LiveBlock>>>,

@@ -13,7 +13,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time that a reap which emptied the quarantine gives it to be inspected: this long, and as long again for every MiB.
+/// The time that a reap which emptied the quarantine gives it to be inspected: this long, and as long again for every
+/// MiB.
 const SETTLE: Duration = Duration::from_millis(2);
 
 /// The size of one block with its margins, as it is asked of the memory below.

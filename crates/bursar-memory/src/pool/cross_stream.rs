@@ -1,9 +1,9 @@
-//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits for whom.
+//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits
+//! for whom.
 //!
-//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no other stream
-//! from being asked.
+//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no
+//! other stream from being asked.
 
-use super::allocate::Request;
 use super::driver_calls;
 use super::free_lists::UnorderedFree;
 use super::runs::UNIT;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_micros(50);
 
 impl PoolState {
-    /// Asks how far a stream has come with what was freed on it, and lets everyone have what it has passed. One that is busy is
-    /// given an event to be asked about later, if it has none.
+    /// Asks how far a stream has come with what was freed on it, and lets everyone have what it has passed. One that is
+    /// busy is given an event to be asked about later, if it has none.
     pub(super) fn ask(&self, context: &DeviceContext, lane: usize) -> Result<(), DriverError> {
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
         let mut question = self.lists().question(lane);
@@ -33,8 +33,8 @@ impl PoolState {
         passed.map(drop)
     }
 
-    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A stream that
-    /// cannot be asked does not keep the others from being asked.
+    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A
+    /// stream that cannot be asked does not keep the others from being asked.
     pub(super) fn ask_all(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let has_unordered = !self.lists().unordered.is_empty();
         if has_unordered {
@@ -78,8 +78,8 @@ impl PoolState {
         Ok(())
     }
 
-    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams can
-    /// be asked.
+    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams
+    /// can be asked.
     pub(super) fn wait_for_pending(&self, context: &DeviceContext, patience: Duration) -> Result<()> {
         let start = Instant::now();
         self.drain(None, None);
@@ -130,16 +130,16 @@ impl<F: FrameSource> PagePoolResource<F> {
             .map_err(|error| self.context.failed(error))
     }
 
-    /// Has the stream of a request come after everything that was freed on another.
-    pub(super) fn wait_for_lane(&self, lane: usize, request: Request) -> Result<(), DriverError> {
+    /// Has the stream at a slot come after everything that was freed on another.
+    pub(super) fn wait_for_lane(&self, lane: usize, slot: usize) -> Result<(), DriverError> {
         let (context, state) = (&self.context, &self.state);
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
-        let Some(waiting) = context.hold_slot(request.slot) else { return Ok(()) };
+        let Some(waiting) = context.hold_slot(slot) else { return Ok(()) };
         let mut question = state.lists().question(lane);
         let waited = question.progress.have_wait(context, &held, &waiting, question.before);
         let mut lists = state.lists();
         if waited.is_ok() {
-            lists.enter_wait(request.slot, &question);
+            lists.enter_wait(slot, &question);
         }
         let (_, mut unneeded) = lists.end_question(question, None);
         drop(lists);

@@ -1,8 +1,8 @@
 //! The pool's own calls of the driver, and the one place where its blocks are made.
 //!
-//! The rest of the pool keeps what makes them sound: a range is granted while no free run holds any of it and no other block
-//! does; a frame is unmapped after it was taken out of the common runs, which hold only what no work touches any more; and a
-//! frame is mapped nowhere or in one place.
+//! The rest of the pool keeps what makes them sound: a range is granted while no free run holds any of it and no other
+//! block does; a frame is unmapped after it was taken out of the common runs, which hold only what no work touches any
+//! more; and a frame is mapped nowhere or in one place.
 #![allow(unsafe_code)]
 
 use super::runs::UNIT;
@@ -53,7 +53,8 @@ fn send_grant_note(context: &DeviceContext, ptr: DevicePtr, requested: u64, stre
     }
 }
 
-/// Tells a driver that listens that a block of the pool is free from here on, in the order of a stream that stays alive.
+/// Tells a driver that listens that a block of the pool is free from here on, in the order of a stream that stays
+/// alive.
 #[inline]
 pub(super) fn note_free(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
     if context.listens() {
@@ -69,8 +70,8 @@ fn send_free_note(context: &DeviceContext, block: &DeviceBlock, stream: Stream) 
     }
 }
 
-/// Tells a driver that listens that a range which was a block of the pool is free from here on, in the order of a stream that
-/// is held.
+/// Tells a driver that listens that a range which was a block of the pool is free from here on, in the order of a
+/// stream that is held.
 pub(super) fn note_free_on(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
     // SAFETY: the range was a block of the pool, which took it back.
     unsafe { context.note(Note::Freed { ptr, stream: raw }) };
@@ -99,8 +100,8 @@ pub(super) fn allow_access(context: &DeviceContext, at: u64, len: u64) -> Result
     unsafe { context.driver().pages_allow(context.device(), ptr(at), len * UNIT) }
 }
 
-/// Unmaps frames that lie at `at`, `len` units in all. They were taken out of the free lists: nobody can be granted any of
-/// it, and all work that touched it is known to have run.
+/// Unmaps frames that lie at `at`, `len` units in all. They were taken out of the free lists: nobody can be granted any
+/// of it, and all work that touched it is known to have run.
 pub(super) fn unmap(context: &DeviceContext, at: u64, len: u64) -> Result<(), DriverError> {
     // SAFETY: as above; the range begins and ends with a frame.
     unsafe { context.driver().pages_unmap(context.device(), ptr(at), len * UNIT) }

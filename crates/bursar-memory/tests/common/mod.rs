@@ -1,4 +1,4 @@
-//! What the tests of the layers share.
+//! Helpers that the tests of the layers share.
 #![allow(unsafe_code)]
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
@@ -7,7 +7,7 @@ use bursar_core::{
     Result, Stream, forward_holder, forward_memory_resource, tag,
 };
 use bursar_memory::{GlobalDeviceBudgetResource, OnAccount};
-use bursar_sim::{Faults, Stall};
+use bursar_sim::{Faults, Random, Stall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -90,26 +90,16 @@ macro_rules! with_each_budget {
 #[allow(unused_imports, reason = "each test binary uses part of it")]
 pub(crate) use with_each_budget;
 
-/// A small generator: sizes and choices that a seed replays.
-#[derive(Debug)]
-pub(crate) struct Dice(u64);
+/// Sizes of blocks that a seed replays.
+pub(crate) trait RandomSize {
+    /// Returns a size: mostly small, sometimes large, at most `largest`.
+    fn size(&mut self, largest: u64) -> u64;
+}
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % bound
-    }
-
-    /// Mostly small, sometimes large, at most `largest`.
-    pub(crate) fn size(&mut self, largest: u64) -> u64 {
+impl RandomSize for Random {
+    fn size(&mut self, largest: u64) -> u64 {
         let bound = largest >> self.below(12);
-        1 + self.below(bound.max(1))
+        1 + self.below(bound)
     }
 }
 

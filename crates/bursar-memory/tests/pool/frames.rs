@@ -1,10 +1,10 @@
 //! P3: frames are moved to where they are needed, and nothing is refused because it lies in pieces.
 
-use crate::common::Dice;
+use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
 use bursar_core::{Bytes, DeviceBlock, Holder};
 use bursar_memory::PagePool;
-use bursar_sim::{Call, Sim};
+use bursar_sim::{Call, Random, Sim};
 use std::time::Duration;
 
 /// Writes at both ends of a block, at this moment.
@@ -24,23 +24,23 @@ fn ends(block: &DeviceBlock) -> [bursar_core::DevicePtr; 2] {
 
 /// Fills the pool with blocks of `frame` times one to `most`, frees each with a chance of a half, and asks for as much as
 /// was freed in one piece.
-fn fill_and_free(rig: &Rig, dice: &mut Dice, frame: u64, most: u64, seed: u64) {
+fn fill_and_free(rig: &Rig, random: &mut Random, frame: u64, most: u64, seed: u64) {
     let streams: Vec<_> = (0..3).map(|_| rig.stream()).collect();
-    let any = |dice: &mut Dice| streams[dice.below(3) as usize];
+    let any = |random: &mut Random| streams[random.below(3) as usize];
     let limit = rig.budget.limit().get();
     let (mut blocks, mut left) = (Vec::new(), limit);
     while left > 0 {
-        let bytes = (frame * (1 + dice.below(most))).min(left);
+        let bytes = (frame * (1 + random.below(most))).min(left);
         left -= bytes;
-        let (block, value) = (rig.allocate(bytes, any(dice)), dice.below(256) as u8);
+        let (block, value) = (rig.allocate(bytes, any(random)), random.below(256) as u8);
         mark(rig, &block, value);
         blocks.push((block, value));
     }
     let (mut kept, mut freed) = (Vec::new(), 0);
     for (block, value) in blocks {
-        if dice.below(2) == 0 {
+        if random.below(2) == 0 {
             freed += block.granted().get();
-            rig.free_on(block, any(dice));
+            rig.free_on(block, any(random));
         } else {
             kept.push((block, value));
         }
@@ -49,7 +49,7 @@ fn fill_and_free(rig: &Rig, dice: &mut Dice, frame: u64, most: u64, seed: u64) {
     let free = rig.driver_free();
     let pieces = rig.pool.largest_free_run();
     if freed > 0 {
-        let whole = rig.allocate(freed, any(dice));
+        let whole = rig.allocate(freed, any(random));
         assert!(pieces <= whole.granted(), "seed {seed}");
         mark(rig, &whole, 7);
         kept.push((whole, 7));
@@ -64,10 +64,10 @@ fn fill_and_free(rig: &Rig, dice: &mut Dice, frame: u64, most: u64, seed: u64) {
 #[test]
 fn p3_what_is_free_in_pieces_is_granted_in_one() {
     for seed in 0..150 {
-        let mut dice = Dice::new(seed);
-        let rig = Rig::new(Sim::seeded(seed), 8 + dice.below(60), &small());
-        fill_and_free(&rig, &mut dice, FRAME, 4, seed);
-        fill_and_free(&rig, &mut dice, FRAME, 9, seed);
+        let mut random = Random::new(seed);
+        let rig = Rig::new(Sim::seeded(seed), 8 + random.below(60), &small());
+        fill_and_free(&rig, &mut random, FRAME, 4, seed);
+        fill_and_free(&rig, &mut random, FRAME, 9, seed);
         rig.finish();
     }
 }
@@ -76,10 +76,10 @@ fn p3_what_is_free_in_pieces_is_granted_in_one() {
 #[test]
 fn p3_frames_of_several_sizes_are_put_together() {
     for seed in 0..4 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let rig = Rig::new(Sim::immediate(), 2500, &PagePool::default().largest_frame(Bytes(2 * FRAME)));
-        fill_and_free(&rig, &mut dice, 2 * FRAME, 1, seed);
-        fill_and_free(&rig, &mut dice, 2 * FRAME, 5, seed);
+        fill_and_free(&rig, &mut random, 2 * FRAME, 1, seed);
+        fill_and_free(&rig, &mut random, 2 * FRAME, 5, seed);
         rig.finish();
     }
 }
@@ -88,16 +88,16 @@ fn p3_frames_of_several_sizes_are_put_together() {
 #[test]
 fn p3_a_large_pool_that_is_wholly_free_can_be_had_in_one_piece() {
     for seed in 0..4 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let rig = Rig::new(Sim::immediate(), 4000, &PagePool::default());
         let stream = rig.stream();
         for _ in 0..3 {
             let mut blocks = Vec::new();
-            while let Ok(block) = rig.try_allocate(dice.size(200 * FRAME), stream) {
+            while let Ok(block) = rig.try_allocate(random.size(200 * FRAME), stream) {
                 blocks.push(block);
             }
             while !blocks.is_empty() {
-                rig.free(blocks.swap_remove(dice.below(blocks.len() as u64) as usize));
+                rig.free(blocks.swap_remove(random.below(blocks.len() as u64) as usize));
             }
             let whole = rig.allocate(rig.budget.limit().get(), stream);
             assert_eq!(rig.pool.held(), rig.budget.limit(), "seed {seed}");

@@ -3,11 +3,11 @@
 //! `BURSAR_SEEDS=N` runs so many programs instead of a few hundred; `BURSAR_PROGRAM_SEED=N` runs that one alone.
 #![allow(unsafe_code)]
 
-use crate::common::Dice;
+use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig};
 use bursar_core::{AdoptedStream, Bytes, DeviceBlock, DeviceMemoryResource, Driver, Holder, RawStream, Stream, tag};
 use bursar_memory::PagePool;
-use bursar_sim::{Sim, Stall};
+use bursar_sim::{Random, Sim, Stall};
 use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -25,7 +25,7 @@ type Mailbox = Mutex<Vec<Live>>;
 
 struct Program<'a> {
     rig: &'a Rig,
-    dice: Dice,
+    random: Random,
     mailbox: &'a Mailbox,
     own: Vec<Stream>,
     adopted: Vec<(AdoptedStream, RawStream)>,
@@ -38,7 +38,16 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     fn new(rig: &'a Rig, seed: u64, mailbox: &'a Mailbox, may_stall: bool) -> Self {
         let own = (0..3).map(|_| rig.stream()).collect();
-        Self { rig, dice: Dice::new(seed), mailbox, own, adopted: Vec::new(), live: Vec::new(), stall: None, may_stall }
+        Self {
+            rig,
+            random: Random::new(seed),
+            mailbox,
+            own,
+            adopted: Vec::new(),
+            live: Vec::new(),
+            stall: None,
+            may_stall,
+        }
     }
 
     fn run(mut self, steps: u32) {
@@ -56,19 +65,19 @@ impl<'a> Program<'a> {
 
     fn step(&mut self) {
         self.stall = self.stall.take().and_then(|(stall, left)| Some((stall, left.checked_sub(1)?)));
-        match self.dice.below(32) {
+        match self.random.below(32) {
             0..10 => self.allocate(),
             10..15 => self.use_one(),
             15..24 => self.free(),
-            24 => drop(self.rig.pool.trim(Bytes(self.dice.below(8) * FRAME))),
+            24 => drop(self.rig.pool.trim(Bytes(self.random.below(8) * FRAME))),
             25 => drop(self.rig.pool.reap().expect("the device works")),
             26 if self.stall.is_none() => {
                 let stream = self.stream();
                 self.rig.context.synchronize(stream).expect("the device works");
             }
             27 if self.may_stall && self.stall.is_none() => {
-                let stream = self.own[self.dice.below(3) as usize];
-                self.stall = Some((self.rig.stall(stream), 1 + self.dice.below(10) as u32));
+                let stream = self.own[self.random.below(3) as usize];
+                self.stall = Some((self.rig.stall(stream), 1 + self.random.below(10) as u32));
             }
             28 => self.adopt(),
             29 if !self.adopted.is_empty() => self.end(),
@@ -79,22 +88,22 @@ impl<'a> Program<'a> {
     }
 
     fn stream(&mut self) -> Stream {
-        let nth = self.dice.below((self.own.len() + self.adopted.len()) as u64) as usize;
+        let nth = self.random.below((self.own.len() + self.adopted.len()) as u64) as usize;
         self.own.get(nth).copied().unwrap_or_else(|| self.adopted[nth - self.own.len()].0.stream())
     }
 
     fn pick(&mut self) -> Option<Live> {
         let count = self.live.len() as u64;
-        (count > 0).then(|| self.live.swap_remove(self.dice.below(count) as usize))
+        (count > 0).then(|| self.live.swap_remove(self.random.below(count) as usize))
     }
 
     fn allocate(&mut self) {
-        let (stream, bytes) = (self.stream(), self.dice.size(5 * FRAME));
-        let align = 256 << (self.dice.below(3) * self.dice.below(3));
+        let (stream, bytes) = (self.stream(), self.random.size(5 * FRAME));
+        let align = 256 << (self.random.below(3) * self.random.below(3));
         match self.rig.pool.allocate(bytes, align, stream, tag!("program")) {
             Ok(block) => {
                 assert!(block.ptr().0.is_multiple_of(align));
-                let value = self.dice.below(256) as u8;
+                let value = self.random.below(256) as u8;
                 self.rig.fill(&block, value, stream);
                 self.live.push(Live { block, value, at: stream, is_orphan: false });
             }
@@ -111,7 +120,7 @@ impl<'a> Program<'a> {
             self.rig.context.order(live.at, stream).expect("both are live");
             live.at = stream;
             self.rig.expect(&live.block, live.value, stream);
-            if self.dice.below(2) == 0 {
+            if self.random.below(2) == 0 {
                 live.value = live.value.wrapping_add(1);
                 self.rig.fill(&live.block, live.value, stream);
             }
@@ -140,11 +149,11 @@ impl<'a> Program<'a> {
 
     /// Ends an adopted stream; blocks that it used last go to another, or stay as they are if they were its own.
     fn end(&mut self) {
-        let nth = self.dice.below(self.adopted.len() as u64) as usize;
+        let nth = self.random.below(self.adopted.len() as u64) as usize;
         let (adopted, raw) = self.adopted.swap_remove(nth);
         let (ends, next) = (adopted.stream(), self.own[0]);
         for live in self.live.iter_mut().filter(|live| live.at == ends) {
-            live.is_orphan = live.block.stream() == ends && self.dice.below(2) == 0;
+            live.is_orphan = live.block.stream() == ends && self.random.below(2) == 0;
             if !live.is_orphan {
                 self.rig.context.order(ends, next).expect("both are live");
                 live.at = next;
@@ -180,14 +189,14 @@ impl Drop for Says {
 }
 
 /// The rig of a program: small or large magazines, a limit that makes frames move, and now and then no pages at all.
-fn rig(seed: u64, dice: &mut Dice) -> Rig {
+fn rig(seed: u64, random: &mut Random) -> Rig {
     let sim = Sim::builder().seed(seed).devices(1, Bytes::gib(1));
     let sim = if seed % 8 == 7 { sim.without_pages() } else { sim };
     let recipe = PagePool::default()
-        .magazine(Bytes(dice.below(3) << 19))
-        .patience(Duration::from_micros(dice.below(3) * 300))
-        .largest_frame(Bytes((1 + dice.below(2)) * FRAME));
-    Rig::new(sim.build(), 4 + dice.below(20), &recipe)
+        .magazine(Bytes(random.below(3) << 19))
+        .patience(Duration::from_micros(random.below(3) * 300))
+        .largest_frame(Bytes((1 + random.below(2)) * FRAME));
+    Rig::new(sim.build(), 4 + random.below(20), &recipe)
 }
 
 fn finish(rig: Rig, mailbox: Mailbox) {
@@ -218,8 +227,8 @@ fn seeds(usual: u64) -> Range<u64> {
 #[test]
 fn p1_programs_of_one_thread_touch_nothing_early() {
     for seed in seeds(300) {
-        let (_says, mut dice, mailbox) = (Says(seed), Dice::new(!seed), Mailbox::default());
-        let rig = rig(seed, &mut dice);
+        let (_says, mut random, mailbox) = (Says(seed), Random::new(!seed), Mailbox::default());
+        let rig = rig(seed, &mut random);
         // Where memory is freed by waiting for the whole device, a stream that is stalled would stall the program.
         Program::new(&rig, seed, &mailbox, seed % 8 != 7).run(120);
         finish(rig, mailbox);
@@ -229,8 +238,8 @@ fn p1_programs_of_one_thread_touch_nothing_early() {
 #[test]
 fn p1_programs_of_several_threads_touch_nothing_early() {
     for seed in seeds(60) {
-        let (_says, mut dice, mailbox) = (Says(seed), Dice::new(!seed), Mailbox::default());
-        let rig = rig(seed, &mut dice);
+        let (_says, mut random, mailbox) = (Says(seed), Random::new(!seed), Mailbox::default());
+        let rig = rig(seed, &mut random);
         std::thread::scope(|scope| {
             for thread in 0..3 {
                 let (rig, mailbox) = (&rig, &mailbox);

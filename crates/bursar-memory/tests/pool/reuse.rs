@@ -1,9 +1,9 @@
 //! P1 and P2: what is reused, by whom, and what that costs.
 
-use crate::common::Dice;
+use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
 use bursar_core::{Bytes, DeviceBlock, DeviceMemoryResource, Holder, tag};
-use bursar_sim::{Call, Sim};
+use bursar_sim::{Call, Random, Sim};
 use std::time::Duration;
 
 const SIZES: [u64; 8] = [1, 256, 4000, 100_000, 256 << 10, 300 << 10, FRAME, 7 * FRAME + 1];
@@ -79,7 +79,7 @@ fn p1_a_free_that_has_not_run_is_reused_elsewhere_with_one_wait() {
 #[test]
 fn p2_neighbours_freed_on_one_stream_become_one() {
     for seed in 0..50 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let rig = Rig::new(Sim::seeded(seed), 64, &small());
         let stream = rig.stream();
         let whole = rig.allocate(64 * FRAME, stream);
@@ -87,10 +87,10 @@ fn p2_neighbours_freed_on_one_stream_become_one() {
         rig.free(whole);
         let mut blocks = Vec::new();
         while blocks.iter().map(|block: &DeviceBlock| block.granted().get()).sum::<u64>() < 60 * FRAME {
-            blocks.push(rig.allocate(dice.size(4 * FRAME), stream));
+            blocks.push(rig.allocate(random.size(4 * FRAME), stream));
         }
         while !blocks.is_empty() {
-            rig.free(blocks.swap_remove(dice.below(blocks.len() as u64) as usize));
+            rig.free(blocks.swap_remove(random.below(blocks.len() as u64) as usize));
         }
         let stall = rig.stall(stream);
         let again = rig.allocate(64 * FRAME, stream);
@@ -105,20 +105,20 @@ fn p2_neighbours_freed_on_one_stream_become_one() {
 #[test]
 fn p2_neighbours_freed_on_several_streams_become_one_once_that_has_run() {
     for seed in 0..50 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let rig = Rig::new(Sim::seeded(seed), 32, &small());
         let streams: Vec<_> = (0..4).map(|_| rig.stream()).collect();
         let whole = rig.allocate(32 * FRAME, streams[0]);
         rig.free(whole);
         let mut blocks = Vec::new();
         while blocks.iter().map(|block: &DeviceBlock| block.granted().get()).sum::<u64>() < 29 * FRAME {
-            let block = rig.allocate(FRAME / 8 * (1 + dice.below(20)), streams[0]);
+            let block = rig.allocate(FRAME / 8 * (1 + random.below(20)), streams[0]);
             rig.fill(&block, 1, streams[0]);
             blocks.push(block);
         }
         while !blocks.is_empty() {
-            let block = blocks.swap_remove(dice.below(blocks.len() as u64) as usize);
-            rig.free_on(block, streams[dice.below(4) as usize]);
+            let block = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
+            rig.free_on(block, streams[random.below(4) as usize]);
         }
         rig.pool.reap_blocking(Duration::MAX).expect("the device works");
         assert_eq!(rig.pool.largest_free_run(), Bytes(32 * FRAME), "seed {seed}");

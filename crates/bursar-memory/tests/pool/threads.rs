@@ -1,10 +1,10 @@
 //! P8 and what threads keep: nobody waits for a lock while another talks to the driver, and nothing stays with a thread
 //! that is gone.
 
-use crate::common::Dice;
+use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
 use bursar_core::{Bytes, DeviceBlock, DeviceMemoryResource, Gate, Holder};
-use bursar_sim::{Call, Sim};
+use bursar_sim::{Call, Random, Sim};
 use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
@@ -45,18 +45,18 @@ fn p8_no_lock_is_held_across_a_driver_call() {
                     INSIDE.set(false);
                 }
             });
-            let mut dice = Dice::new(seed);
+            let mut random = Random::new(seed);
             let streams: Vec<_> = (0..3).map(|_| rig.stream()).collect();
             let mut live: Vec<DeviceBlock> = Vec::new();
             for _ in 0..200 {
-                let stream = streams[dice.below(3) as usize];
-                if dice.below(2) == 0
-                    && let Ok(block) = rig.try_allocate(dice.size(5 * FRAME), stream)
+                let stream = streams[random.below(3) as usize];
+                if random.below(2) == 0
+                    && let Ok(block) = rig.try_allocate(random.size(5 * FRAME), stream)
                 {
                     rig.fill(&block, 1, stream);
                     live.push(block);
                 } else if !live.is_empty() {
-                    rig.free_on(live.swap_remove(dice.below(live.len() as u64) as usize), stream);
+                    rig.free_on(live.swap_remove(random.below(live.len() as u64) as usize), stream);
                 }
             }
             live.into_iter().for_each(|block| rig.free(block));
@@ -129,7 +129,7 @@ fn p5_a_thread_that_ends_gives_back_what_it_kept() {
     rig.finish();
 }
 
-/// What one thread keeps ready is no reason to refuse another.
+/// Blocks that lie in one thread's cache are no reason to refuse another.
 #[test]
 fn p4_what_threads_keep_is_found_before_anyone_is_refused() {
     let rig = Rig::new(Sim::seeded(3), 2, &small());
@@ -152,7 +152,7 @@ fn p4_what_threads_keep_is_found_before_anyone_is_refused() {
     rig.finish();
 }
 
-/// Frames that another thread has in hand, to give them back, are there again in a moment.
+/// Frames that another thread has taken out, to give them back, are there again in a moment.
 #[test]
 fn p4_frames_that_are_being_given_back_are_no_reason_to_refuse() {
     watched(|| {
@@ -202,12 +202,12 @@ fn b3_eight_threads_within_their_share_of_a_pools_frames_are_never_refused() {
             for thread in 0..THREADS {
                 let rig = &rig;
                 scope.spawn(move || {
-                    let (mut dice, stream) = (Dice::new(seed * THREADS + thread), rig.stream());
+                    let (mut random, stream) = (Random::new(seed * THREADS + thread), rig.stream());
                     let (mut live, mut held): (Vec<DeviceBlock>, u64) = (Vec::new(), 0);
                     for pair in 0..PAIRS {
-                        let frames = 1 + dice.below(4);
+                        let frames = 1 + random.below(4);
                         while held + frames > 8 {
-                            let block = live.swap_remove(dice.below(live.len() as u64) as usize);
+                            let block = live.swap_remove(random.below(live.len() as u64) as usize);
                             held -= block.granted().get() / FRAME;
                             rig.free(block);
                         }
@@ -238,13 +238,13 @@ fn b3_eight_threads_with_blocks_of_all_sizes_are_never_refused() {
             for thread in 0..THREADS {
                 let rig = &rig;
                 scope.spawn(move || {
-                    let (mut dice, stream) = (Dice::new(seed * THREADS + thread), rig.stream());
+                    let (mut random, stream) = (Random::new(seed * THREADS + thread), rig.stream());
                     let mut live: Vec<DeviceBlock> = Vec::new();
                     for pair in 0..PAIRS {
                         if live.len() as u64 == LIVE {
-                            rig.free(live.swap_remove(dice.below(LIVE) as usize));
+                            rig.free(live.swap_remove(random.below(LIVE) as usize));
                         }
-                        match rig.pool.allocate(dice.size(FRAME), 256, stream, bursar_core::tag!("fire")) {
+                        match rig.pool.allocate(random.size(FRAME), 256, stream, bursar_core::tag!("fire")) {
                             Ok(block) => live.push(block),
                             Err(refused) => panic!("seed {seed}, thread {thread}, pair {pair}: {refused:#}"),
                         }

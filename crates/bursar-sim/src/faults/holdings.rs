@@ -5,20 +5,20 @@ use bursar_core::{Bytes, DeviceId, DevicePtr, DriverError, DriverResult, MemoryI
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A piece of device memory, by the driver's name for it.
+/// The key of device memory: the address or handle that the driver returned for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Piece {
+pub(super) enum MemoryKey {
     Memory(DevicePtr),
     Pages(RawPages),
 }
 
-impl From<DevicePtr> for Piece {
+impl From<DevicePtr> for MemoryKey {
     fn from(ptr: DevicePtr) -> Self {
         Self::Memory(ptr)
     }
 }
 
-impl From<RawPages> for Piece {
+impl From<RawPages> for MemoryKey {
     fn from(pages: RawPages) -> Self {
         Self::Pages(pages)
     }
@@ -28,7 +28,7 @@ impl From<RawPages> for Piece {
 struct State {
     limit: Option<u64>,
     held: HashMap<DeviceId, u64>,
-    sizes: HashMap<(DeviceId, Piece), u64>,
+    sizes: HashMap<(DeviceId, MemoryKey), u64>,
 }
 
 impl State {
@@ -67,7 +67,7 @@ impl Holdings {
     }
 
     /// Allocates, if the limit allows it.
-    pub(super) fn take<P: Into<Piece> + Copy>(
+    pub(super) fn take<P: Into<MemoryKey> + Copy>(
         &self,
         call: Call,
         device: DeviceId,
@@ -100,7 +100,7 @@ impl Holdings {
     pub(super) fn give(
         &self,
         device: DeviceId,
-        piece: impl Into<Piece>,
+        piece: impl Into<MemoryKey>,
         free: impl FnOnce() -> DriverResult<()>,
     ) -> DriverResult<()> {
         let key = (device, piece.into());

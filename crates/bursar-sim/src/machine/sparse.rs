@@ -17,22 +17,22 @@ enum Chunk {
 
 /// A run of bytes inside one chunk.
 #[derive(Clone, Copy)]
-struct Piece {
+struct ChunkRange {
     chunk: u64,
     start: usize,
     end: usize,
 }
 
-fn pieces(at: u64, len: u64) -> impl Iterator<Item = Piece> {
+fn chunk_ranges(at: u64, len: u64) -> impl Iterator<Item = ChunkRange> {
     let end = at + len;
     let mut next = at;
     std::iter::from_fn(move || {
         (next < end).then(|| {
             let chunk = next / CHUNK;
             let stop = end.min((chunk + 1) * CHUNK);
-            let piece = Piece { chunk, start: (next % CHUNK) as usize, end: (stop - chunk * CHUNK) as usize };
+            let range = ChunkRange { chunk, start: (next % CHUNK) as usize, end: (stop - chunk * CHUNK) as usize };
             next = stop;
-            piece
+            range
         })
     })
 }
@@ -64,39 +64,39 @@ impl SparseBytes {
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         let mut rest = into;
-        for piece in pieces(at, rest.len() as u64) {
-            let (part, tail) = rest.split_at_mut(piece.end - piece.start);
+        for range in chunk_ranges(at, rest.len() as u64) {
+            let (part, tail) = rest.split_at_mut(range.end - range.start);
             rest = tail;
-            match self.chunks.get(&piece.chunk) {
-                Some(Chunk::Bytes(bytes)) => part.copy_from_slice(&bytes[piece.start..piece.end]),
-                Some(Chunk::Uniform(word)) => repeat(part, piece.start % 4, *word),
-                None => repeat(part, piece.start % 4, self.fresh),
+            match self.chunks.get(&range.chunk) {
+                Some(Chunk::Bytes(bytes)) => part.copy_from_slice(&bytes[range.start..range.end]),
+                Some(Chunk::Uniform(word)) => repeat(part, range.start % 4, *word),
+                None => repeat(part, range.start % 4, self.fresh),
             }
         }
     }
 
     pub(crate) fn write(&mut self, at: u64, from: &[u8]) {
         let mut rest = from;
-        for piece in pieces(at, from.len() as u64) {
-            let (part, tail) = rest.split_at(piece.end - piece.start);
+        for range in chunk_ranges(at, from.len() as u64) {
+            let (part, tail) = rest.split_at(range.end - range.start);
             rest = tail;
-            self.bytes(piece.chunk)[piece.start..piece.end].copy_from_slice(part);
+            self.bytes(range.chunk)[range.start..range.end].copy_from_slice(part);
         }
     }
 
     pub(crate) fn fill(&mut self, at: u64, len: u64, word: Word) {
-        for piece in pieces(at, len) {
-            if piece.end - piece.start == CHUNK as usize {
-                self.chunks.insert(piece.chunk, Chunk::Uniform(word));
-            } else if !matches!(self.chunks.get(&piece.chunk), Some(Chunk::Uniform(same)) if *same == word) {
-                repeat(&mut self.bytes(piece.chunk)[piece.start..piece.end], piece.start % 4, word);
+        for range in chunk_ranges(at, len) {
+            if range.end - range.start == CHUNK as usize {
+                self.chunks.insert(range.chunk, Chunk::Uniform(word));
+            } else if !matches!(self.chunks.get(&range.chunk), Some(Chunk::Uniform(same)) if *same == word) {
+                repeat(&mut self.bytes(range.chunk)[range.start..range.end], range.start % 4, word);
             }
         }
     }
 
     /// Returns the word that all of a range repeats, where that is known without reading bytes.
     pub(crate) fn uniform(&self, at: u64, len: u64) -> Option<Word> {
-        let mut words = pieces(at, len).map(|piece| match self.chunks.get(&piece.chunk) {
+        let mut words = chunk_ranges(at, len).map(|range| match self.chunks.get(&range.chunk) {
             Some(Chunk::Bytes(_)) => None,
             Some(Chunk::Uniform(word)) => Some(*word),
             None => Some(self.fresh),

@@ -21,7 +21,7 @@ use std::panic::Location;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct HazardReport {
+pub struct SimReport {
     /// The seed of the simulator; an immediate one has none.
     pub seed: Option<u64>,
     /// The hazards, in the order in which they were found.
@@ -32,7 +32,7 @@ pub struct HazardReport {
     pub calls: Vec<CallRecord>,
 }
 
-impl fmt::Display for HazardReport {
+impl fmt::Display for SimReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.hazards.len() as u64 + self.omitted;
         write!(f, "{count} hazard{}", if count == 1 { "" } else { "s" })?;
@@ -53,7 +53,7 @@ impl fmt::Display for HazardReport {
     }
 }
 
-impl std::error::Error for HazardReport {}
+impl std::error::Error for SimReport {}
 
 /// The kinds of driver objects that can leak.
 ///

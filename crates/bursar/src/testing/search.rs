@@ -1,6 +1,6 @@
 //! The search for races: runs a program with many seeds, and picks the finding that says the most.
 
-use super::{Finding, HazardReport, Outcome, Race, Rig};
+use super::{Finding, HazardExplanation, Outcome, Race, Rig};
 use crate::{Build, Gpu, Result, Stack, leaf};
 use bursar_core::{Bytes, DeviceId};
 use bursar_sim::{Sim, SimBuilder};
@@ -178,7 +178,7 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
             Ok(Err(error)) => (Some(Finding::Failed { error: with_causes(&*error) }), false),
             Err(payload) => (Some(Finding::Panicked { message: message_of(payload) }), true),
         };
-        let hazard = HazardReport::shortest(&sim, trouble.as_ref());
+        let hazard = HazardExplanation::shortest(&sim, trouble.as_ref().map(ToString::to_string));
         let leaks = || Some(sim.leaks()).filter(|leaks| !self.are_leaks_allowed && !leaks.is_empty());
         let finding =
             hazard.map(|found| Finding::Hazard(Box::new(found))).or(trouble).or_else(|| leaks().map(Finding::Leak));

@@ -1,9 +1,9 @@
 //! The frees of a stream-ordered leaf that may not have run yet.
 //!
-//! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has run).
-//! Whoever wants to know reads the retired total, asks the stream how far it has come, and moves the completed total up to
-//! what it has passed: everything counted in the total was submitted before the question. At most one event is recorded for
-//! every [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
+//! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has
+//! run). Whoever wants to know reads the retired total, asks the stream how far it has come, and moves the completed
+//! total up to what it has passed: everything counted in the total was submitted before the question. At most one event
+//! is recorded for every [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
 #![allow(unsafe_code)]
 
 use crate::context::{StreamProgress, is_after};
@@ -17,7 +17,8 @@ use std::time::Duration;
 /// promised, since drivers serialise threads.
 pub(super) const FREES_PER_MARK: u32 = 64;
 
-/// A counter that every thread writes, on cache lines of its own: what is only read beside it stays in every core's cache.
+/// A counter that every thread writes, on cache lines of its own: what is only read beside it stays in every core's
+/// cache.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Contended(pub(super) AtomicU64);
@@ -38,8 +39,8 @@ struct Lane {
 struct Orphan {
     bytes: u64,
     stream: Stream,
-    /// With the event that was recorded on the stream; if none could be, one is recorded on the heir of the stream once there
-    /// is an order between them.
+    /// With the event that was recorded on the stream; if none could be, one is recorded on the heir of the stream once
+    /// there is an order between them.
     progress: StreamProgress,
 }
 
@@ -111,8 +112,8 @@ impl Pending {
         marked
     }
 
-    /// Moves the lane's completed total up to `upto` and counts the difference as released. Released comes first: whoever
-    /// finds a lane with nothing pending may rely on everything in it being counted.
+    /// Moves the lane's completed total up to `upto` and counts the difference as released. Released comes first:
+    /// whoever finds a lane with nothing pending may rely on everything in it being counted.
     fn complete(&self, lane: &Lane, upto: u64) {
         let _turn = locked(&lane.completing);
         let completed = lane.completed.load(Ordering::Acquire);

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Memory from the driver's stream-ordered pool. What is freed is released when the stream has passed the free, which is
-/// learned in batches: a question to the stream first, and at most one event for every 32 frees.
+/// Memory from the driver's stream-ordered pool. What is freed is released when the stream has passed the free, which
+/// is learned in batches: a question to the stream first, and at most one event for every 32 frees.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -129,7 +129,8 @@ impl AsyncMemory {
         stream: Stream,
         held: &StreamHold<'_>,
     ) -> Result<(), DriverError> {
-        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is held.
+        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is
+        // held.
         unsafe { self.context.driver().free_async(self.context.device(), held.raw(), base) }?;
         self.pending.retire(&self.context, stream, held, granted);
         Ok(())

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 /// The levels of a tally. Whoever moves them has the latch; anybody may read them.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
-    pub(super) turn: Latch<()>,
+    pub(super) latch: Latch<()>,
     pub(super) whole: Level,
     pub(super) tags: Chunks<Level, NEAR_TAGS>,
 }
@@ -72,7 +72,7 @@ impl Mark {
     /// Gives up what is too much for a slack, and returns the new slack. A block that is large by itself leaves the
     /// slack as it was.
     #[inline(always)]
-    fn let_go(&self, slack: u64, n: u64, bound: u64) -> u64 {
+    fn release(&self, slack: u64, n: u64, bound: u64) -> u64 {
         if n < bound - slack {
             return slack + n;
         }
@@ -99,13 +99,13 @@ impl Share<'_> {
     #[inline(always)]
     fn fall(&self, bytes: u64) {
         let (Level { bytes: whole, count }, (spare, spare_count)) = (self.level, self.slack.get());
-        self.slack.set(whole.let_go(spare, bytes, BOUND_BYTES), count.let_go(spare_count, 1, BOUND_COUNT));
+        self.slack.set(whole.release(spare, bytes, BOUND_BYTES), count.release(spare_count, 1, BOUND_COUNT));
     }
 }
 
 /// The shares of the total and of one tag.
 pub(super) struct Shares<'a> {
-    pub(super) turn: &'a Latch<()>,
+    pub(super) latch: &'a Latch<()>,
     pub(super) whole: Share<'a>,
     pub(super) tag: Share<'a>,
 }
@@ -114,7 +114,7 @@ impl Shares<'_> {
     /// Counts one more block of `bytes`.
     #[inline(always)]
     pub(super) fn rise(&self, bytes: u64) {
-        let _turn = self.turn.lock();
+        let _turn = self.latch.lock();
         self.whole.rise(bytes);
         self.tag.rise(bytes);
     }
@@ -122,7 +122,7 @@ impl Shares<'_> {
     /// Counts one block of `bytes` less.
     #[inline(always)]
     pub(super) fn fall(&self, bytes: u64) {
-        let _turn = self.turn.lock();
+        let _turn = self.latch.lock();
         self.whole.fall(bytes);
         self.tag.fall(bytes);
     }

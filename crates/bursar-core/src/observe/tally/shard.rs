@@ -83,7 +83,7 @@ impl Shard {
     #[inline]
     fn shares<'a>(&'a self, levels: &'a Levels, tag: Share<'a>) -> Shares<'a> {
         let whole = Share { level: &levels.whole, slack: &self.whole };
-        Shares { turn: &levels.turn, whole, tag }
+        Shares { latch: &levels.latch, whole, tag }
     }
 
     /// Opens, reads or closes scopes. While any is open everything is halted, so that it is counted there too.

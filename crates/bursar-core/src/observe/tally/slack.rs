@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///   guard      bytes   guard   blocks
 /// ```
 ///
-/// A number that goes below zero or above its bits changes the guard above it, as does a block of more bytes than the bits
-/// hold. No device has 2^53 of them, which would be too many. The topmost bit is a guard that can be set to halt all steps.
+/// A number that goes below zero or above its bits changes the guard above it, as does a block of more bytes than the
+/// bits hold. No device has 2^53 of them, which would be too many. The topmost bit is a guard that can be set to halt
+/// all steps.
 #[derive(Debug, Default)]
 pub(super) struct Slack(AtomicU64);
 

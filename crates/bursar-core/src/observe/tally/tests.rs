@@ -49,8 +49,8 @@ struct Last(RefCell<Option<(Counter, Sender<bool>)>>);
 
 impl Drop for Last {
     fn drop(&mut self) {
-        if let Some((counter, says)) = self.0.take() {
-            says.send(counter.granted(tag!("last"), BYTES)).expect("somebody hears");
+        if let Some((counter, sender)) = self.0.take() {
+            sender.send(counter.granted(tag!("last"), BYTES)).expect("the receiver is there");
         }
     }
 }
@@ -60,14 +60,14 @@ fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
     thread_local! {
         static LAST: Last = const { Last(RefCell::new(None)) };
     }
-    let (says, hears) = channel();
+    let (sender, receiver) = channel();
     let tally = Arc::new(Tally::default());
     let counter = Counter::new(&tally, DeviceId(0));
     let thread = std::thread::spawn({
         let tally = tally.clone();
         move || {
             // Made before the thread has a number, and so dropped after that is given up.
-            LAST.with(|last| last.0.replace(Some((counter.clone(), says))));
+            LAST.with(|last| last.0.replace(Some((counter.clone(), sender))));
             tally.granted(DeviceId(0), tag!("last"), BYTES);
             tally.freed(DeviceId(0), tag!("last"), BYTES);
             tally.granted(DeviceId(0), tag!("last"), BYTES);
@@ -75,7 +75,7 @@ fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
         }
     });
     thread.join().expect("no panic");
-    assert_eq!(hears.recv(), Ok(false));
+    assert_eq!(receiver.recv(), Ok(false));
     assert_eq!(current(&tally), 0);
 }
 
@@ -123,7 +123,7 @@ impl Program {
                 counts.peak.count = counts.peak.count.max(counts.current.count);
             });
             counter.granted(self.tags[tag], Bytes(bytes)) || {
-                counter.tally().expect("one").granted_at_length(DEVICE, self.tags[tag], Bytes(bytes));
+                counter.tally().expect("one").granted_slow(DEVICE, self.tags[tag], Bytes(bytes));
                 false
             }
         } else {
@@ -132,7 +132,7 @@ impl Program {
                 *current = Amount { bytes: Bytes(current.bytes.get() - bytes), count: current.count - 1 };
             });
             counter.freed(self.tags[tag], Bytes(bytes)) || {
-                counter.tally().expect("one").freed_at_length(DEVICE, self.tags[tag], Bytes(bytes));
+                counter.tally().expect("one").freed_slow(DEVICE, self.tags[tag], Bytes(bytes));
                 false
             }
         }
@@ -176,7 +176,7 @@ fn g2_a_scope_counts_blocks_of_any_size_and_the_short_way_is_taken_again_after_i
         for round in 0..6 {
             let (before, depth) = (program.truth[3], tally.open_scope());
             for _ in 0..100 {
-                assert!(!program.step(&counter), "seed {seed}: a scope has to hear of it");
+                assert!(!program.step(&counter), "seed {seed}: a scope has to count it");
             }
             let (scoped, now) = (tally.close_scope(depth), program.truth[3]);
             let granted = now.total.bytes.get() - before.total.bytes.get();

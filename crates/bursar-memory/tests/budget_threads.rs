@@ -5,8 +5,8 @@ mod common;
 use bursar_core::leaf::{AsyncMemory, DirectMemory};
 use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Status, Stream, tag};
 use bursar_memory::GlobalDeviceBudgetResource;
-use bursar_sim::{Call, Faults, Sim};
-use common::{Budget, Dice, Dooming, Rounding, context, with_each_budget};
+use bursar_sim::{Call, Faults, Random, Sim};
+use common::{Budget, Dooming, RandomSize, Rounding, context, with_each_budget};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const LIMIT: Bytes = Bytes::gib(1);
 const THREADS: u64 = 8;
 
-/// What is known from outside: everything that was granted or is being asked for.
+/// The amount that is known from outside: everything that was granted or is being asked for.
 #[derive(Debug)]
 struct Ledger {
     asked: AtomicU64,
@@ -23,12 +23,12 @@ struct Ledger {
 
 /// Allocates and frees blocks of mixed sizes, holding at most `share`; checks every refusal.
 fn churn(memory: &impl DeviceMemoryResource, stream: Stream, ledger: &Ledger, share: u64, rounds: u64, seed: u64) {
-    let (mut dice, mut live, mut held) = (Dice::new(seed), Vec::new(), 0);
+    let (mut random, mut live, mut held) = (Random::new(seed), Vec::new(), 0);
     for _ in 0..rounds {
-        let bytes = dice.size(share / 4);
+        let bytes = random.size(share / 4);
         let granted = memory.granted_size(bytes, 256).expect("legal").get();
-        while held + granted > share || (!live.is_empty() && dice.below(8) == 0) {
-            let at = dice.below(live.len() as u64) as usize;
+        while held + granted > share || (!live.is_empty() && random.below(8) == 0) {
+            let at = random.below(live.len() as u64) as usize;
             let block: bursar_core::DeviceBlock = live.swap_remove(at);
             held -= block.granted().get();
             memory.deallocate(block, stream).expect("its own");
@@ -56,8 +56,8 @@ fn churn(memory: &impl DeviceMemoryResource, stream: Stream, ledger: &Ledger, sh
     live.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));
 }
 
-/// `threads` threads on streams of their own, each holding at most `share` beside the `held` of others; answers how
-/// many were refused.
+/// Runs `threads` threads on streams of their own, each holding at most `share` beside the `held` of others; returns how
+/// many requests were refused.
 fn fire(
     memory: &(impl DeviceMemoryResource + Sync),
     context: &DeviceContext,

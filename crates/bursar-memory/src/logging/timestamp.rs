@@ -6,12 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const MICROS_A_SECOND: u64 = 1_000_000;
 const SECONDS_A_DAY: u64 = 86_400;
 
-/// A moment, in microseconds since 1970 in UTC.
+/// A time, in microseconds since 1970 in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(pub(super) u64);
+pub(super) struct Timestamp(pub(super) u64);
 
-impl Moment {
-    /// Now; a clock that was set before 1970 says 1970.
+impl Timestamp {
+    /// Returns the current time; 1970 where the clock was set before that.
     #[inline]
     pub(super) fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -48,7 +48,7 @@ impl Moment {
     }
 }
 
-/// The year, month and day that is `days` after the first of January 1970.
+/// Returns the year, month and day that is `days` after the first of January 1970.
 ///
 /// Years are counted from the first of March, so that a leap day is the last of its year, and grouped by four hundred,
 /// which all have as many days.
@@ -69,9 +69,9 @@ const fn civil(days: u64) -> (u64, u64, u64) {
 mod tests {
     use super::*;
 
-    fn shown(push: fn(Moment, &mut Vec<u8>), micros: u64) -> String {
+    fn shown(push: fn(Timestamp, &mut Vec<u8>), micros: u64) -> String {
         let mut out = Vec::new();
-        push(Moment(micros), &mut out);
+        push(Timestamp(micros), &mut out);
         String::from_utf8(out).expect("digits")
     }
 
@@ -86,9 +86,9 @@ mod tests {
             (253_402_300_799_999_999, "9999-12-31T23:59:59.999999Z"),
             (253_402_300_800_000_000, "10000-01-01T00:00:00.000000Z"),
         ] {
-            assert_eq!(shown(Moment::push_rfc3339, micros), expected);
+            assert_eq!(shown(Timestamp::push_rfc3339, micros), expected);
         }
-        assert_eq!(shown(Moment::push_time_of_day, 1_794_712_200_000_001), "03:10:00.000001");
+        assert_eq!(shown(Timestamp::push_time_of_day, 1_794_712_200_000_001), "03:10:00.000001");
     }
 
     #[test]

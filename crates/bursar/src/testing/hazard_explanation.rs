@@ -1,10 +1,11 @@
-//! The report of a hazard: its run, cut down to the calls that matter to it.
+//! The explanation of a hazard: its run, cut down to the calls that matter to it.
 
-use super::Finding;
+mod text;
+
 use bursar_sim::{CallOutcome, CallRecord, Hazard, Operation, Sim};
 use std::collections::BTreeSet;
 
-/// The most hazards of one run that are reported on: the first are the causes of the others.
+/// The most hazards of one run that are explained: the first are the causes of the others.
 const HAZARDS_MAX: usize = 16;
 
 /// A hazard, and the calls of its run that matter to it.
@@ -29,7 +30,7 @@ const HAZARDS_MAX: usize = 16;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct HazardReport {
+pub struct HazardExplanation {
     /// The hazard, with both operations.
     pub hazard: Hazard,
     /// The call that allocated the memory, if it is known.
@@ -43,9 +44,10 @@ pub struct HazardReport {
     pub ended: Option<String>,
 }
 
-impl HazardReport {
-    /// Returns the report of the hazard of a run that takes the fewest calls to show.
-    pub(super) fn shortest(sim: &Sim, trouble: Option<&Finding>) -> Option<Self> {
+impl HazardExplanation {
+    /// Returns the explanation of the hazard of a run that takes the fewest calls to show. `ended` is the error or the panic of the
+    /// program.
+    pub(super) fn shortest(sim: &Sim, ended: Option<String>) -> Option<Self> {
         let mut hazards = sim.hazards();
         if hazards.is_empty() {
             return None;
@@ -55,14 +57,14 @@ impl HazardReport {
         let cut = |hazard: Hazard| {
             let allocation = allocation_of(&log, &hazard);
             let schedule = cut(&log, &hazard, allocation);
-            let ended = trouble.map(ToString::to_string);
+            let ended = ended.clone();
             Self { hazard, allocation: allocation.map(|at| log[at]), schedule, calls, ended }
         };
         let last = hazards.iter().filter(|hazard| !hazards.iter().any(|other| covers(other, hazard)));
         last.copied().map(cut).min_by_key(Self::length)
     }
 
-    /// Returns the sort key of reports: the length of the schedule, and then how early the hazard shows.
+    /// Returns the sort key of explanations: the length of the schedule, and then how early the hazard shows.
     pub(super) fn length(&self) -> (usize, u64) {
         (self.schedule.len(), self.hazard.second.call)
     }

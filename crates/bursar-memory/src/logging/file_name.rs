@@ -1,18 +1,18 @@
-//! What the name of a log says, and what the files it is continued in are called.
+//! The name of a log's file, and the names of the files it is continued in.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// The name of a log: `stem.extension`, or `stem.extension.gz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Name<'a> {
+pub(super) struct FileName<'a> {
     path: &'a Path,
     stem: &'a OsStr,
     pub(super) extension: Option<&'a OsStr>,
     pub(super) is_gz: bool,
 }
 
-impl<'a> Name<'a> {
+impl<'a> FileName<'a> {
     /// `None` where the path names no file.
     pub(super) fn of(path: &'a Path) -> Option<Self> {
         let mut name = Path::new(path.file_name()?);
@@ -51,9 +51,9 @@ mod tests {
             ("memory", "memory.7"),
             (".csv", ".csv.7"),
         ] {
-            let continued = Name::of(path.as_ref()).map(|name| name.continuation(7));
+            let continued = FileName::of(path.as_ref()).map(|name| name.continuation(7));
             assert_eq!(continued.as_deref(), Some(Path::new(expected)));
         }
-        assert_eq!(Name::of("..".as_ref()), None);
+        assert_eq!(FileName::of("..".as_ref()), None);
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const GPU: DeviceId = DeviceId(0);
 const PAGE: u64 = 2 << 20;
 
-/// Makes every call of the port once, `note` and `listens` last, and answers how many there were without those two.
+/// Makes every call of the port once, `note` and `listens` last, and returns how many there were without those two.
 fn every_call(driver: &dyn Driver) -> u64 {
     let mut calls = 0;
     macro_rules! call {

@@ -1,11 +1,12 @@
-//! What statistics tell apart: more tags and devices than each thread has places for from the start. It is a program of its
+//! Statistics of more tags and devices than each thread has entries for from the start. It is a program of its
 //! own, because the tags it makes leave none near for others.
 
 mod common;
 
 use bursar_core::{Action, AllocTag, Bytes, DeviceId, Observer, Record};
 use bursar_memory::{Amount, Counts, Statistics};
-use common::Dice;
+use bursar_sim::Random;
+use common::RandomSize;
 
 fn amount(bytes: u64, count: u64) -> Amount {
     Amount { bytes: Bytes(bytes), count }
@@ -28,15 +29,15 @@ fn g2_every_tag_and_device_is_counted_apart() {
     let devices = [0, 1, 7, 8, 9, 62].map(DeviceId);
     for seed in 0..8 {
         let statistics = Statistics::default();
-        let (mut dice, mut live) = (Dice::new(seed), Vec::new());
+        let (mut random, mut live) = (Random::new(seed), Vec::new());
         let mut model = vec![(Counts::default(), [Counts::default(); 6]); tags.len()];
         for _ in 0..3000 {
-            let (action, tag, device, bytes) = if live.is_empty() || dice.below(2) == 0 {
-                let block = (dice.below(150) as usize, dice.below(6) as usize, dice.size(1 << 20));
+            let (action, tag, device, bytes) = if live.is_empty() || random.below(2) == 0 {
+                let block = (random.below(150) as usize, random.below(6) as usize, random.size(1 << 20));
                 live.push(block);
                 (Action::Allocate, block.0, block.1, block.2)
             } else {
-                let block = live.swap_remove(dice.below(live.len() as u64) as usize);
+                let block = live.swap_remove(random.below(live.len() as u64) as usize);
                 (Action::Free, block.0, block.1, block.2)
             };
             let record = Record { tag: tags[tag], granted: Bytes(bytes), ..Record::new(action, devices[device]) };

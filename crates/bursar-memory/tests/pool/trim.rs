@@ -1,9 +1,9 @@
 //! P5: what a pool gives back, and when.
 
-use crate::common::Dice;
+use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
 use bursar_core::{Bytes, Holder};
-use bursar_sim::{LeakKind, Sim};
+use bursar_sim::{LeakKind, Random, Sim};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -45,13 +45,13 @@ fn p5_what_has_not_run_is_not_given_back() {
 #[test]
 fn p5_a_trim_of_all_leaves_the_frames_of_live_blocks() {
     for seed in 0..100 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let rig = Rig::new(Sim::seeded(seed), 200, &small());
         let streams: Vec<_> = (0..3).map(|_| rig.stream()).collect();
         let all: Vec<_> =
-            (0..120).map(|_| rig.allocate(dice.size(3 * FRAME), streams[dice.below(3) as usize])).collect();
+            (0..120).map(|_| rig.allocate(random.size(3 * FRAME), streams[random.below(3) as usize])).collect();
         let (mut live, mut gone) = (Vec::new(), Vec::new());
-        all.into_iter().for_each(|block| if dice.below(8) == 0 { live.push(block) } else { gone.push(block) });
+        all.into_iter().for_each(|block| if random.below(8) == 0 { live.push(block) } else { gone.push(block) });
         gone.into_iter().for_each(|block| rig.free(block));
         rig.pool.reap_blocking(Duration::MAX).expect("the device works");
         rig.pool.trim(Bytes::ZERO);
@@ -71,7 +71,7 @@ fn p5_a_trim_of_all_leaves_the_frames_of_live_blocks() {
 #[test]
 fn p5_a_pool_that_is_dropped_returns_every_byte() {
     for seed in 0..20 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         let rig = Rig::new(Sim::seeded(seed), 200, &small());
         let Rig { sim, faults, context, budget, pool } = rig;
         let (freed, dropped) = (Arc::new(Barrier::new(5)), Arc::new(Barrier::new(5)));
@@ -85,7 +85,7 @@ fn p5_a_pool_that_is_dropped_returns_every_byte() {
                     pool: pool.clone(),
                 };
                 let (freed, dropped) = (freed.clone(), dropped.clone());
-                let sizes: Vec<_> = (0..20).map(|_| dice.size(FRAME)).collect();
+                let sizes: Vec<_> = (0..20).map(|_| random.size(FRAME)).collect();
                 std::thread::spawn(move || {
                     let stream = rig.stream();
                     let blocks: Vec<_> = sizes.iter().map(|&bytes| rig.allocate(bytes, stream)).collect();

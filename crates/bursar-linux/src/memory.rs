@@ -7,19 +7,19 @@ use std::path::Path;
 /// The memory of the machine, as `/proc/meminfo` reports it.
 ///
 /// ```
-/// let memory = bursar_linux::MemoryInfo::read("/")?;
+/// let memory = bursar_linux::SystemMemory::read("/")?;
 /// assert!(memory.available <= memory.total);
 /// # Ok::<(), bursar_linux::ReadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryInfo {
+pub struct SystemMemory {
     /// All memory of the machine, in bytes.
     pub total: u64,
     /// The bytes that the kernel estimates can be allocated without swapping.
     pub available: u64,
 }
 
-impl MemoryInfo {
+impl SystemMemory {
     /// Reads `proc/meminfo` below `root`.
     pub fn read(root: impl AsRef<Path>) -> Result<Self, ReadError> {
         let file = TextFile::read(root.as_ref().join("proc/meminfo"))?;
