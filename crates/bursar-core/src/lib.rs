@@ -23,6 +23,7 @@ mod driver;
 mod error;
 mod fault;
 mod fence;
+mod forward;
 mod frame;
 mod generation;
 mod here;

@@ -2,11 +2,9 @@
 
 use crate::tally::Counter;
 use crate::{
-    Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Record, Refused, Result,
-    Stream, Tally,
+    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Record, Refused, Result, Stream, Tally,
+    forward_holder, forward_memory_resource,
 };
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A resource whose grants and frees reach the sink of its device. Every built [`Stack`](crate::Stack) ends in one; with
 /// nobody listening it costs a few instructions.
@@ -132,29 +130,12 @@ impl<R: DeviceMemoryResource> Observed<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for Observed<R> {
-    #[inline]
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
+    forward_holder!(self.inner);
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     #[inline]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
@@ -184,9 +165,5 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
             return self.free_and_tell(block, stream);
         }
         self.free_told(block, stream)
-    }
-
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }

@@ -1,6 +1,7 @@
 //! The seam every memory resource, layer and pool is written to.
 
 use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, FrameRelease, Refused, RefusedFrame, Result, Stream};
+use crate::{forward_holder, forward_memory_resource};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,40 +89,12 @@ pub trait FrameSource: Holder {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: Holder + ?Sized> Holder for Arc<R> {
-    #[inline]
-    fn context(&self) -> &Arc<DeviceContext> {
-        (**self).context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        (**self).bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        (**self).released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        (**self).reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        (**self).reap_blocking(patience)
-    }
+    forward_holder!(**self);
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource + ?Sized> DeviceMemoryResource for Arc<R> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        (**self).granted_size(bytes, align)
-    }
-    #[inline(always)]
-    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        (**self).allocate(bytes, align, stream, tag)
-    }
-    #[inline(always)]
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        (**self).deallocate(block, stream)
-    }
-    fn tracks_use(&self) -> bool {
-        (**self).tracks_use()
-    }
+    forward_memory_resource!(**self; granted_size, #[inline(always)] allocate, #[inline(always)] deallocate, tracks_use);
 }
 
 #[deny(clippy::missing_trait_methods)]

@@ -2,15 +2,14 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error,
-    Gate, Holder, HostFunction, Refused, Result, Stack, Status, Stream, StreamMisuse, leaf,
+    Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error, Gate, Holder,
+    HostFunction, Refused, Result, Stack, Status, Stream, StreamMisuse, forward_holder, forward_memory_resource, leaf,
 };
 use bursar_device::{StreamOptions, StreamPool};
 use bursar_sim::{Call, Faults, Sim};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};
-use std::time::Duration;
 
 const GPU0: DeviceId = DeviceId(0);
 
@@ -320,35 +319,13 @@ struct Refusing {
 }
 
 impl Holder for Refusing {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
+    forward_holder!(self.inner);
 }
 
 impl DeviceMemoryResource for Refusing {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
-    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        self.inner.allocate(bytes, align, stream, tag)
-    }
+    forward_memory_resource!(self.inner; granted_size, allocate, tracks_use);
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let refuses = self.refusals.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         if refuses { Err(Refused { block, error: capturing(stream) }) } else { self.inner.deallocate(block, stream) }
-    }
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }

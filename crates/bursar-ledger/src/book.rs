@@ -19,7 +19,6 @@ mod queue;
 mod repair;
 mod reserve;
 mod room;
-mod seal;
 mod tree;
 
 pub use charge::Refused;
@@ -28,11 +27,9 @@ pub use left::{BYTES_MAX, Key, Most};
 pub use lock::NoLock;
 pub use queue::{Entry, Wanting};
 pub use room::Lack;
-pub use seal::{sealed, unsealed};
 pub use tree::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
 
-use crate::layout::{Layout, header, node, process, unspelled};
-use crate::words::Words;
+use crate::format::{Layout, Words, header, node, process, sealed, unsealed, unspelled};
 
 /// A ledger as one process sees it: the words, and the place it has among the processes.
 #[derive(Debug)]

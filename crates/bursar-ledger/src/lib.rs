@@ -41,49 +41,22 @@
 //! cannot be had, those who wait look for the dead every second. Nobody tells when a program outside Bursar gives memory
 //! back, so those who wait on a measured ledger measure four times a second.
 
-mod account;
-mod anchors;
-mod bell;
+mod api;
+mod attachment;
 #[doc(hidden)]
 pub mod book;
-mod copy;
-mod delegation;
 mod error;
-mod file;
-mod folder;
-mod ground;
-mod inner;
-mod kernel;
 #[doc(hidden)]
-pub mod layout;
-mod ledger;
-mod measure;
-mod mmap;
+pub mod format;
 #[cfg(test)]
 mod model;
-mod patience;
-mod process;
-mod reading;
-mod reclaim;
-mod registry;
-mod reservation;
-mod reserving;
+mod storage;
 mod subject;
-mod tenant;
-mod waiting;
-#[doc(hidden)]
-pub mod words;
+mod system;
 
-pub use account::LedgerAccount;
-pub use delegation::Delegation;
+pub use api::{
+    Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation, Reserving, Tenant,
+    TenantReading, WaitingReading,
+};
 pub use error::LedgerError;
-#[doc(hidden)]
-pub use ground::Ground;
-pub use ledger::Ledger;
-pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
-pub use reclaim::Reclaimer;
-pub use reservation::Reservation;
-pub use reserving::Reserving;
 pub use subject::Subject;
-pub use tenant::Tenant;
-pub use waiting::Priority;

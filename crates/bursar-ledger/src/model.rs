@@ -9,9 +9,8 @@ mod actor;
 mod acts;
 mod random;
 
-use crate::kernel::Rounds;
-use crate::kernel::simulated::{Moment, Pid, World, die_quietly};
-use crate::process::Process;
+use crate::system::simulated::{Moment, Pid, World, die_quietly};
+use crate::system::{Process, Rounds};
 use crate::{Ledger, LedgerError, Subject};
 use actor::{Actor, End};
 use bursar_core::{Bytes, DeviceUuid, Error};

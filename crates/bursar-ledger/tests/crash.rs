@@ -2,7 +2,7 @@
 
 mod common;
 
-use bursar_ledger::layout::STEP_MAX;
+use bursar_ledger::format::STEP_MAX;
 use common::scene::{OPERATIONS, repaired, scene, steps_of};
 use common::{die_quietly, survives};
 use std::sync::atomic::Ordering::SeqCst;

@@ -4,7 +4,7 @@
 mod common;
 
 use bursar_ledger::book::{Book, Desk, Entry, Key, Most, NoLock, Refused, Wanting};
-use bursar_ledger::layout::{header, node};
+use bursar_ledger::format::{header, node};
 use common::{LAYOUT, Memory, View, arrive};
 use std::sync::Arc;
 use std::time::Duration;

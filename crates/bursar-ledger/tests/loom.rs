@@ -2,9 +2,8 @@
 //! allows: the real code on loom's atomics. Built with `--cfg loom`.
 #![cfg(loom)]
 
-use bursar_ledger::book::{Book, Key, Most, Wanting, unsealed};
-use bursar_ledger::layout::{Layout, header, node, process, waiter};
-use bursar_ledger::words::Words;
+use bursar_ledger::book::{Book, Key, Most, Wanting};
+use bursar_ledger::format::{Layout, Words, header, node, process, unsealed, waiter};
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Release};
 use loom::thread;
 use std::sync::Arc;

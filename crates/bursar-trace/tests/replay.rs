@@ -3,7 +3,7 @@
 use bursar_core::leaf::Leaf;
 use bursar_core::{
     AllocTag, Build, Bytes, Counted, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
-    Layer, Refused, Stack, Status, Stream, leaf,
+    Layer, Refused, Stack, Status, Stream, forward_holder, forward_memory_resource, leaf,
 };
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
@@ -232,28 +232,12 @@ impl<M> Patient<M> {
 
 #[cfg(target_os = "linux")]
 impl<M: DeviceMemoryResource> Holder for Patient<M> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> bursar_core::Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, timeout: Duration) -> bursar_core::Result<Bytes> {
-        self.inner.reap_blocking(timeout)
-    }
+    forward_holder!(self.inner);
 }
 
 #[cfg(target_os = "linux")]
 impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
-    fn granted_size(&self, bytes: u64, align: u64) -> bursar_core::Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, deallocate, tracks_use);
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> bursar_core::Result<DeviceBlock> {
         let thread = std::fs::read_link("/proc/thread-self").expect("Linux says");
         let mut early = self.early.lock().expect("no panic");
@@ -268,12 +252,6 @@ impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
             _ => {}
         }
         self.inner.allocate(bytes, align, stream, tag)
-    }
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.inner.deallocate(block, stream)
-    }
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }
 

@@ -2,13 +2,10 @@
 
 use super::{GPU0, LEN};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Refused, Result, Stack,
-    Stream, leaf, tag,
+    DeviceMemoryResource, Error, Holder, Layer, Result, Stack, forward_holder, forward_memory_resource, leaf, tag,
 };
 use bursar_device::Gpu;
 use bursar_sim::{Faults, Sim};
-use std::sync::Arc;
-use std::time::Duration;
 
 /// A layer that says of what is below that its uses cannot be tracked.
 struct Blind;
@@ -25,34 +22,12 @@ impl<R: DeviceMemoryResource> Layer<R> for Blind {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for Untracked<R> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.0.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.0.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.0.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.0.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.0.reap_blocking(patience)
-    }
+    forward_holder!(self.0);
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for Untracked<R> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.0.granted_size(bytes, align)
-    }
-    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        self.0.allocate(bytes, align, stream, tag)
-    }
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.0.deallocate(block, stream)
-    }
+    forward_memory_resource!(self.0; granted_size, allocate, deallocate);
     fn tracks_use(&self) -> bool {
         false
     }

@@ -1,8 +1,7 @@
 //! Charging and releasing where one compare-and-swap does not do.
 
 use super::{ACCOUNT, Book, Desk, Key, Lack, NoLock};
-use crate::layout::{header, node};
-use crate::words::Words;
+use crate::format::{Words, header, node};
 use std::time::Duration;
 
 /// Why a charge was not made.

@@ -1,8 +1,7 @@
 //! Whether a ledger's figures agree with each other.
 
 use super::{ACCOUNT, BYTES_MAX, Desk, FREE, RESERVATION, ROOT, TENANT};
-use crate::layout::{header, node, process, waiter};
-use crate::words::Words;
+use crate::format::{Words, header, node, process, waiter};
 
 impl<W: Words> Desk<'_, W> {
     /// What does not agree, if something does not.

@@ -10,9 +10,7 @@
 
 use super::Book;
 use super::left::{FROZEN, WANTED, with_flags};
-use super::seal::{sealed, unsealed};
-use crate::layout::{Layout, STEP_MAX, header, node, waiter};
-use crate::words::Words;
+use crate::format::{Layout, STEP_MAX, Words, header, node, sealed, unsealed, waiter};
 use std::cell::Cell;
 
 /// The lock of a ledger, held. Dropping it undoes the step that was not finished, thaws what was frozen and gives the lock

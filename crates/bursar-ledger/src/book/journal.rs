@@ -4,9 +4,7 @@
 //! journal of which a bit has changed is not undone, and not believed.
 
 use super::Book;
-use super::seal::{digest, sealed, unsealed};
-use crate::layout::header;
-use crate::words::Words;
+use crate::format::{Words, digest, header, sealed, unsealed};
 
 const AT: u64 = (1 << 16) - 1;
 

@@ -11,9 +11,7 @@
 //! to the lock itself. A frozen word is an ordinary one, changed by whoever has the lock and by nobody else.
 
 use super::Book;
-use super::seal::{product, quotient, residue, sealed};
-use crate::layout::node;
-use crate::words::Words;
+use crate::format::{Words, node, product, quotient, residue, sealed};
 
 /// The bit that says that whoever has the lock is deciding about this node.
 pub(super) const FROZEN: u64 = 1 << 63;

@@ -3,9 +3,8 @@
 //! The lock word says which place has it, how often it was taken, and two flags. It is free when no place is named. Each
 //! taking counts up, so a process that saw its owner dead cannot take it from the next owner at the same place.
 
-use super::{Book, Desk, sealed, unsealed};
-use crate::layout::header::LOCK;
-use crate::words::Words;
+use super::{Book, Desk};
+use crate::format::{Words, header::LOCK, sealed, unsealed};
 use std::time::{Duration, Instant};
 
 const OWNER: u64 = 0xffff;

@@ -9,9 +9,8 @@
 //! A node or entry may be somebody else's by the time a note is written, after the ledger was cleared by force. So a note
 //! names a life, and never replaces a later one. Digesting one twice does no harm: the life has passed, or nothing is left.
 
-use super::{Book, Desk, Entry, FREE, Key, sealed, unsealed};
-use crate::layout::{node, process, waiter};
-use crate::words::Words;
+use super::{Book, Desk, Entry, FREE, Key};
+use crate::format::{Words, node, process, sealed, unsealed, waiter};
 use std::time::Duration;
 
 impl<W: Words> Book<W> {

@@ -5,9 +5,8 @@
 //! waits for; one that only its own tenant's ceiling holds up, or that is larger than all there could be, holds up its own
 //! tenant or nobody.
 
-use super::{Book, Desk, Key, RESERVATION, Refused, TENANT, sealed};
-use crate::layout::{header, node, process, waiter};
-use crate::words::Words;
+use super::{Book, Desk, Key, RESERVATION, Refused, TENANT};
+use crate::format::{Words, header, node, process, sealed, waiter};
 use std::cmp::Reverse;
 
 /// A place in the queue, and which life of it.

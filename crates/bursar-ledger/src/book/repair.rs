@@ -1,8 +1,7 @@
 //! What the dead left behind, and who comes and goes.
 
 use super::{Desk, FREE, RESERVATION};
-use crate::layout::{header, node, process, spelled, waiter};
-use crate::words::Words;
+use crate::format::{Words, header, node, process, spelled, waiter};
 
 impl<W: Words> Desk<'_, W> {
     /// Gives back what belongs to processes that no longer live. Answers whether there were any.

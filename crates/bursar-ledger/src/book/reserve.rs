@@ -1,8 +1,7 @@
 //! Reservations: setting aside, splitting, shrinking, drawing on somebody else's, and giving back.
 
 use super::{ACCOUNT, Desk, FREE, Key, Lack, RESERVATION, Refused, TENANT};
-use crate::layout::node;
-use crate::words::Words;
+use crate::format::{Words, node};
 
 impl<W: Words> Desk<'_, W> {
     pub(super) const fn me(&self) -> u64 {

@@ -1,8 +1,7 @@
 //! What fits: the limit, what others use of the device, ceilings, and what those who wait have been waiting for.
 
 use super::{ACCOUNT, Desk, RESERVATION, TENANT};
-use crate::layout::{header, node};
-use crate::words::Words;
+use crate::format::{Words, header, node};
 
 /// Why something does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,8 @@
 //! grows too, from its tenant or from the reservation it draws on. A reservation does not.
 
 use super::left::{BYTES_MAX, FROZEN, left_in, left_word};
-use super::seal::product;
-use super::{Desk, Key, unsealed};
-use crate::layout::{header, node, spelled, unspelled};
-use crate::words::Words;
+use super::{Desk, Key};
+use crate::format::{Words, header, node, product, spelled, unsealed, unspelled};
 
 /// Nobody's.
 pub const FREE: u64 = 0;

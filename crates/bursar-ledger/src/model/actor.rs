@@ -1,8 +1,8 @@
 //! One process of the model: the handles it has, and what they hold.
 
 use super::DEVICES;
-use crate::kernel::simulated::Pid;
-use crate::process::Process;
+use crate::system::Process;
+use crate::system::simulated::Pid;
 use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, Reserving};
 use bursar_core::Result;
 use std::any::Any;

@@ -2,9 +2,9 @@
 
 use super::actor::{self, Actor, End};
 use super::{AWAY, DEVICES, Given, HOME, LIMIT, Model, allowed, fair, subject};
-use crate::kernel::simulated::Pid;
-use crate::process::Process;
-use crate::{Delegation, Ledger, LedgerError, delegation};
+use crate::system::Process;
+use crate::system::simulated::Pid;
+use crate::{Delegation, Ledger, LedgerError, api};
 use bursar_core::{Account, Bytes, Error};
 use std::path::Path;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Model {
         let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
         self.run(
             pid,
-            move || delegation::drawn_by(&process, &token),
+            move || api::drawn_by(&process, &token),
             |actor, drawn| match drawn {
                 Ok(drawn) => actor.ends[device].drawn.push((drawn, number)),
                 Err(error) => allowed(&error),

@@ -5,9 +5,8 @@
 
 pub(crate) mod scene;
 
-use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION, unsealed};
-use bursar_ledger::layout::{Layout, STEP_MAX, header, node, waiter};
-use bursar_ledger::words::Words;
+use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION};
+use bursar_ledger::format::{Layout, STEP_MAX, Words, header, node, unsealed, waiter};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};

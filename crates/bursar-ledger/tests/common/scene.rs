@@ -2,7 +2,7 @@
 
 use super::{LAYOUT, Memory, PATIENCE, Steps, View, arrive};
 use bursar_ledger::book::{Book, Entry, Key, Most, Wanting};
-use bursar_ledger::layout::node;
+use bursar_ledger::format::node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 

@@ -2,8 +2,7 @@
 
 use crate::puppet::{Folder, Puppet, ROLE, myself, subject};
 use crate::trial;
-use bursar_ledger::book::sealed;
-use bursar_ledger::layout::{Layout, header};
+use bursar_ledger::format::{Layout, header, sealed};
 use bursar_ledger::{Ledger, LedgerError};
 use libtest_mimic::Trial;
 use std::fs;
@@ -90,7 +89,7 @@ fn l7_noise_is_refused() {
 
 fn l7_figures_that_do_not_agree_are_refused() {
     let layout = Layout::FILE;
-    let total_of_the_device = layout.node_at(0) + bursar_ledger::layout::node::TOTAL;
+    let total_of_the_device = layout.node_at(0) + bursar_ledger::format::node::TOTAL;
     let refused = refused_after(|folder| write(folder, total_of_the_device, sealed(999)));
     assert!(matches!(&refused, LedgerError::Corrupt { what, .. } if what.contains("999")), "{refused}");
 }

@@ -4,13 +4,12 @@
 
 use bursar_core::{
     Account, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
-    Refused, Result, Stream, tag,
+    Result, Stream, forward_holder, forward_memory_resource, tag,
 };
 use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use bursar_sim::{Faults, Stall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
 
 pub(crate) fn context(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
     DeviceContext::open(driver, DeviceId(0)).expect("a device")
@@ -122,35 +121,16 @@ pub(crate) struct Rounding<R> {
 }
 
 impl<R: DeviceMemoryResource> Holder for Rounding<R> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
+    forward_holder!(self.inner);
 }
 
 impl<R: DeviceMemoryResource> DeviceMemoryResource for Rounding<R> {
+    forward_memory_resource!(self.inner; deallocate, tracks_use);
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.inner.granted_size(bytes.next_multiple_of(self.unit), align)
     }
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         self.inner.allocate(bytes.next_multiple_of(self.unit), align, stream, tag)
-    }
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.inner.deallocate(block, stream)
-    }
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }
 
@@ -173,28 +153,15 @@ impl<R> Dooming<R> {
 }
 
 impl<R: DeviceMemoryResource> Holder for Dooming<R> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
+    forward_holder!(self.inner; context, bytes_outstanding, released_total, reap_blocking);
     fn reap(&self) -> Result<Bytes> {
         self.reaps.fetch_add(1, SeqCst);
         self.inner.reap()
     }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
 }
 
 impl<R: DeviceMemoryResource> DeviceMemoryResource for Dooming<R> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, deallocate, tracks_use);
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         if tag != tag!("doomed") {
             std::thread::yield_now();
@@ -206,11 +173,5 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Dooming<R> {
         }
         self.doomed.fetch_sub(1, SeqCst);
         Err(Error::InvalidValue { what: "a doomed request" })
-    }
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.inner.deallocate(block, stream)
-    }
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }

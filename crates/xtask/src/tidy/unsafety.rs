@@ -14,8 +14,8 @@ const ROOMS: &[&str] = &[
     "crates/bursar-device/tests/",
     "crates/bursar-host/src/sys/",
     "crates/bursar-host/tests/",
-    "crates/bursar-ledger/src/mmap.rs",
-    "crates/bursar-ledger/src/kernel/linux.rs",
+    "crates/bursar-ledger/src/system/mapping.rs",
+    "crates/bursar-ledger/src/system/linux.rs",
     "crates/bursar-ledger/tests/fork.rs",
     "crates/bursar-memory/src/pool/",
     "crates/bursar-memory/tests/",
@@ -104,7 +104,7 @@ mod tests {
     fn unsafe_in_its_rooms_is_fine() {
         let files = [
             ("crates/bursar-core/src/block.rs", BLOCK),
-            ("crates/bursar-ledger/src/mmap.rs", BLOCK),
+            ("crates/bursar-ledger/src/system/mapping.rs", BLOCK),
             ("crates/bursar-memory/src/pool/frames.rs", BLOCK),
             ("crates/bursar-device/tests/raw.rs", BLOCK),
             ("crates/bursar/examples/07-raw.rs", BLOCK),

@@ -1,0 +1,46 @@
+//! What a newcomer could have.
+
+use super::Ledger;
+use crate::attachment::{Patience, Unqueued};
+use crate::format::node;
+use bursar_core::{Bytes, MemoryInfo, Result};
+
+impl Ledger {
+    /// Asks the probe, if there is one, and enters what is used outside the ledger.
+    pub(crate) fn measure(&self, patience: Patience) -> Result<Option<MemoryInfo>, Unqueued> {
+        self.probe.as_ref().map(|probe| self.inner.measure(probe, patience)).transpose()
+    }
+
+    /// What a newcomer could have now: what the driver has free and what pools of this process hold without using it, less
+    /// what others set aside; at most what the limit leaves.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, MemoryInfo};
+    /// use bursar_ledger::Ledger;
+    ///
+    /// # fn main() -> bursar_core::Result<()> {
+    /// let info = MemoryInfo { free: Bytes::gib(6), total: Bytes::gib(8) };
+    /// let ledger = Ledger::private(Bytes::gib(8)).measured_by(move || Ok(info));
+    /// let aside = ledger.reserve(Bytes::gib(1))?;
+    /// assert_eq!(ledger.available()?, Bytes::gib(5));
+    /// assert_eq!(ledger.reading()?.unmanaged, Bytes::gib(2));
+    /// # drop(aside);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn available(&self) -> Result<Bytes> {
+        self.inner.check()?;
+        let info = self.measure(Patience::Usual)?;
+        let cached = self.inner.reclaimers.cached().get();
+        let ((charged, undrawn), limit, cap) = self.inner.at_desk(Patience::Usual, |desk| {
+            desk.bury_the_dead();
+            (desk.sums(), desk.of(0, node::CEILING), desk.cap())
+        })?;
+        let within_limit = limit.saturating_sub(charged.saturating_sub(cached));
+        let on_device = match info {
+            Some(info) => info.free.get().saturating_add(cached).saturating_sub(undrawn),
+            None => cap.saturating_sub(charged.saturating_sub(cached)),
+        };
+        Ok(Bytes(within_limit.min(on_device)))
+    }
+}

@@ -1,0 +1,117 @@
+//! Handing a reservation to child processes.
+
+use super::{Ledger, Reservation};
+use crate::LedgerError;
+use crate::attachment::{self, Patience};
+use crate::format::node;
+use crate::system::Process;
+use bursar_core::{Bytes, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a token begins with.
+const SCHEME: &str = "bursar1";
+
+/// A reservation that child processes draw on. It stays as it is while the giver keeps this or a child draws on it; what
+/// is left returns when both are gone.
+///
+/// ```
+/// use bursar_core::{Account, Bytes, DeviceUuid};
+/// use bursar_ledger::{Ledger, Reservation, Subject};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = std::env::temp_dir().join(format!("bursar-delegation-{}", std::process::id()));
+/// let gpu = Subject { uuid: DeviceUuid([9; 16]), name: "Simulated".into(), total: Bytes::gib(8) };
+/// let ledger = Ledger::open_in(&folder, &gpu)?;
+/// let delegation = ledger.reserve(Bytes::gib(2))?.delegate()?;
+///
+/// // In the child, `Reservation::from_environment` does this with `BURSAR_RESERVATION`.
+/// let child = Reservation::from_token(&delegation.token())?;
+/// child.charge(Bytes::gib(1))?;
+/// assert_eq!(delegation.held(), Bytes::gib(1));
+/// # child.release(Bytes::gib(1));
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Delegation {
+    reservation: Reservation,
+    token: String,
+}
+
+impl Delegation {
+    pub(crate) fn of(reservation: Reservation) -> Result<Self> {
+        let inner = &reservation.ledger().inner;
+        inner.check()?;
+        let wrong = |why: &str| LedgerError::Token { token: String::new(), why: why.into() };
+        let file = inner.file().ok_or_else(|| wrong("no other process can open a private ledger"))?;
+        let file = file.to_str().ok_or_else(|| wrong("the path of the ledger is no text"))?;
+        let key = reservation.key();
+        let token = format!("{SCHEME}:{}:{}:{file}", key.node, key.life);
+        Ok(Self { reservation, token })
+    }
+
+    /// What a child needs to draw on it.
+    pub fn token(&self) -> String {
+        self.token.clone()
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> Bytes {
+        self.reservation.bytes()
+    }
+
+    /// What nobody has drawn.
+    pub fn undrawn(&self) -> Bytes {
+        self.sums().1
+    }
+
+    /// What is drawn and held, by the children and by the giver.
+    pub fn held(&self) -> Bytes {
+        self.sums().0
+    }
+
+    fn sums(&self) -> (Bytes, Bytes) {
+        let node = self.reservation.key().node;
+        let inner = &self.reservation.ledger().inner;
+        let sums = inner.at_desk(Patience::Usual, |desk| desk.sums_below(node));
+        let (held, undrawn) = sums.unwrap_or((0, 0));
+        (Bytes(held), Bytes(undrawn))
+    }
+
+    /// Takes the reservation back; children that draw on it go on.
+    pub fn end(self) -> Reservation {
+        self.reservation
+    }
+}
+
+/// The reservation that `token` means, to draw on.
+pub(crate) fn drawn_by(process: &Arc<Process>, token: &str) -> Result<Reservation, LedgerError> {
+    let wrong = |why: &str| LedgerError::Token { token: token.to_owned(), why: why.into() };
+    let mut parts = token.splitn(4, ':');
+    let (scheme, node, life, file) = (parts.next(), parts.next(), parts.next(), parts.next());
+    if scheme != Some(SCHEME) {
+        return Err(wrong("it is not a token of this version"));
+    }
+    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
+    let (Some(node), Some(life), Some(file)) = (number(node), number(life), file) else {
+        return Err(wrong("it is cut short or mistyped"));
+    };
+    let file = Path::new(file);
+    if !file.is_absolute() || file.extension().is_none_or(|extension| extension != "ledger") {
+        return Err(wrong("it names no ledger"));
+    }
+    let ledger = Ledger { inner: attachment::existing(process, file)?, probe: None };
+    let inner = &ledger.inner;
+    inner.check()?;
+    let opened = inner.at_desk(Patience::Usual, |desk| {
+        desk.bury_the_dead();
+        let at = usize::try_from(node).ok().filter(|&at| desk.exists(at))?;
+        let means = desk.of(at, node::LIFE) == life && desk.of(at, node::KIND) == crate::book::RESERVATION;
+        means.then(|| desk.open_account(at))
+    })?;
+    let opened = opened.ok_or_else(|| wrong("the reservation has ended"))?;
+    let key = opened.map_err(|_| inner.full("accounts"))?;
+    Ok(Reservation::drawing(ledger, key))
+}
