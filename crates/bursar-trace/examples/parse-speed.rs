@@ -2,7 +2,7 @@
 //! a snapshot, which nobody makes that long, of a million at most.
 //! `cargo run --release -p bursar-trace --example parse-speed [EVENTS]`.
 
-use bursar_trace::{Format, Place, Site, Trace, TraceBuilder};
+use bursar_trace::{EventOrigin, FilePosition, Format, Trace, TraceBuilder};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
@@ -15,14 +15,15 @@ fn made_up(events: u64) -> Result<Trace, Box<dyn Error>> {
     for line in 0..events {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = state >> 33;
-        let site = Site { place: Place(line), thread: 139_000 + random % 4, stream: random % 4, device: 0 };
+        let origin =
+            EventOrigin { position: FilePosition(line), thread: 139_000 + random % 4, stream: random % 4, device: 0 };
         if live.len() < 1000 || (live.len() < 2000 && random.is_multiple_of(2)) {
             let (pointer, bytes) = (0x7f00_0000_0000 + line * 512, 1 + random % (64 << 20));
-            builder.allocate(site, pointer, bytes, bursar_core::AllocTag::UNTAGGED)?;
+            builder.allocate(origin, pointer, bytes, bursar_core::AllocTag::UNTAGGED)?;
             live.push((pointer, bytes));
         } else {
             let (pointer, bytes) = live.swap_remove(random as usize % live.len());
-            builder.free(site, pointer, bytes)?;
+            builder.free(origin, pointer, bytes)?;
         }
     }
     Ok(builder.finish())

@@ -159,8 +159,8 @@ fn a_replay_that_is_logged_is_the_trace_again() {
     let trace = bursar_trace::bundled();
     let mut rows = trace.events.clone();
     // The bundled trace has one stream and no tags; this has three and four.
-    for (place, event) in rows.iter_mut().enumerate() {
-        event.stream = (place % 3) as u16;
+    for (position, event) in rows.iter_mut().enumerate() {
+        event.stream = (position % 3) as u16;
         event.tag = tag(u64::from(event.block));
     }
     let trace = Trace { events: rows, streams: vec![0, 7, 9], ..trace };

@@ -129,11 +129,11 @@ fn watching_sees_every_operation_in_order_with_its_block() {
     let replay = Replay::new(&trace, &context).expect("streams");
     let (mut seen, mut blocks, mut peak) = (0, 0, Bytes::ZERO);
     replay
-        .watch(&memory, &mut |moment| {
-            assert_eq!((moment.operation, moment.event), (seen, trace.events[seen as usize]));
+        .watch(&memory, &mut |step| {
+            assert_eq!((step.operation, step.event), (seen, trace.events[seen as usize]));
             seen += 1;
-            blocks += u32::from(moment.block.is_some());
-            peak = peak.max(moment.live);
+            blocks += u32::from(step.block.is_some());
+            peak = peak.max(step.live);
         })
         .expect("a replay");
     assert_eq!((seen, blocks, peak), (replay.operations(), trace.blocks, trace.peak_live()));

@@ -2,8 +2,8 @@
 
 use bursar_core::AllocTag;
 use bursar_trace::{
-    Event, EventKind, Format, Layout, Place, Site, Trace, TraceBuilder, bundled, convert, read, read_from, write,
-    write_csv, write_jsonl, write_torch_snapshot,
+    Event, EventKind, EventOrigin, FilePosition, Format, Trace, TraceBuilder, TraceLayout, bundled, convert, read,
+    read_from, write, write_csv, write_jsonl, write_torch_snapshot,
 };
 use proptest::prelude::*;
 
@@ -42,18 +42,23 @@ fn build(steps: &[Step]) -> Trace {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     let mut live = Vec::new();
     for (number, step) in (1..).zip(steps) {
-        let site = Site { place: Place(number), thread: step.thread, stream: step.stream, device: step.device };
+        let origin = EventOrigin {
+            position: FilePosition(number),
+            thread: step.thread,
+            stream: step.stream,
+            device: step.device,
+        };
         let done = match &step.what {
             What::Allocate(bytes, tag) => {
                 live.push((number << 9, step.device));
-                builder.allocate(site, number << 9, *bytes, AllocTag::intern(tag))
+                builder.allocate(origin, number << 9, *bytes, AllocTag::intern(tag))
             }
             What::Free(_) if live.is_empty() => Ok(()),
             What::Free(which) => {
                 let (pointer, device) = live.swap_remove(which.index(live.len()));
-                builder.free(Site { device, ..site }, pointer, 0)
+                builder.free(EventOrigin { device, ..origin }, pointer, 0)
             }
-            What::Fail(bytes, tag) => builder.fail(site, *bytes, AllocTag::intern(tag)),
+            What::Fail(bytes, tag) => builder.fail(origin, *bytes, AllocTag::intern(tag)),
         };
         done.expect("within every limit");
     }
@@ -95,7 +100,7 @@ proptest! {
     #[test]
     fn a_layout_is_one_that_memory_could_have(steps in steps()) {
         let trace = build(&steps);
-        let layout = Layout::best_fit(&trace).expect("it fits");
+        let layout = TraceLayout::best_fit(&trace).expect("it fits");
         let mut live = std::collections::BTreeMap::new();
         for event in &trace.events {
             let Some(&address) = layout.addresses.get(event.block as usize) else { continue };

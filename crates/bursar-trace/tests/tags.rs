@@ -3,7 +3,9 @@
 use bursar_core::{AllocTag, Build, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
 use bursar_memory::Logging;
 use bursar_sim::Sim;
-use bursar_trace::{Format, Place, Site, Trace, TraceBuilder, convert, read, read_from, write, write_csv, write_jsonl};
+use bursar_trace::{
+    EventOrigin, FilePosition, Format, Trace, TraceBuilder, convert, read, read_from, write, write_csv, write_jsonl,
+};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -47,10 +49,11 @@ fn tags() -> impl Strategy<Value = Vec<String>> {
 fn trace(tags: &[String]) -> Trace {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     for (number, tag) in (1..).zip(tags) {
-        let (site, tag) = (Site { place: Place(number), ..Site::default() }, AllocTag::intern(tag));
-        builder.allocate(site, number << 9, 64, tag).expect("within every limit");
-        builder.fail(site, 1, tag).expect("within every limit");
-        builder.free(site, number << 9, 64).expect("within every limit");
+        let (origin, tag) =
+            (EventOrigin { position: FilePosition(number), ..EventOrigin::default() }, AllocTag::intern(tag));
+        builder.allocate(origin, number << 9, 64, tag).expect("within every limit");
+        builder.fail(origin, 1, tag).expect("within every limit");
+        builder.free(origin, number << 9, 64).expect("within every limit");
     }
     builder.finish()
 }
@@ -138,12 +141,12 @@ fn g1_places_count_lines_also_within_quotes() {
                1,0,allocate,0x2,5,0,0,\"a \"\"quote\"\"\"\n\
                1,0,allocate,0x3,wrong,0,0,x\n";
     let error = read_from(log.as_bytes(), "run").expect_err("a wrong size");
-    assert_eq!(error.place, Some(Place(6)), "{error}");
+    assert_eq!(error.position, Some(FilePosition(6)), "{error}");
     let good = log.replace("wrong", "5");
     let trace = read_from(good.as_bytes(), "run").expect("a log");
     let names: Vec<&str> = trace.events.iter().map(|event| event.tag.name()).collect();
     assert_eq!(names, ["two\r\n\r\nlines", "a \"quote\"", "x"]);
-    assert_eq!(trace.missing_frees.iter().map(|missing| missing.place.0).collect::<Vec<_>>(), [2, 5, 6]);
+    assert_eq!(trace.missing_frees.iter().map(|missing| missing.position.0).collect::<Vec<_>>(), [2, 5, 6]);
 }
 
 /// A quote that nobody closes is told at the row that opens it, also where more follows than a row may have.

@@ -61,8 +61,8 @@ fn seen(file: &TraceFile) -> Vec<(u64, Event, Bytes, bool)> {
     let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::kib(512))).over(leaf::Direct);
     let memory = stack.build(&context).expect("a stack");
     let mut seen = Vec::new();
-    let watched = Replay::of(file, &context).expect("streams").watch(&memory, &mut |moment| {
-        seen.push((moment.operation, moment.event, moment.live, moment.block.is_some()));
+    let watched = Replay::of(file, &context).expect("streams").watch(&memory, &mut |step| {
+        seen.push((step.operation, step.event, step.live, step.block.is_some()));
     });
     watched.expect("a replay");
     assert_eq!(memory.bytes_outstanding(), Bytes::ZERO, "what the trace left live was freed");
@@ -122,12 +122,12 @@ fn with_a_wrong_free() -> String {
 fn strictness_names_the_line_in_whichever_window_it_is() {
     let scratch = Scratch::new(&with_a_wrong_free());
     let error = scratch.open(4).summary().strict().expect_err("a wrong free");
-    assert_eq!(error.place.map(|place| place.0), Some(36));
+    assert_eq!(error.position.map(|position| position.0), Some(36));
     assert!(matches!(error.reason, Reason::UnknownFree { pointer: 0x63000, count: 1 }), "{error}");
 
     let unfreed = with_a_wrong_free().replace("1,0,free,0x63000,64,0\n", "").replace("1,0,free,0x12000,64,0\n", "");
     let error = Scratch::new(&unfreed).open(4).summary().strict().expect_err("a missing free");
-    assert_eq!(error.place.map(|place| place.0), Some(16));
+    assert_eq!(error.position.map(|position| position.0), Some(16));
     assert!(matches!(error.reason, Reason::MissingFree { pointer: 0xf000, bytes: 64, count: 2 }), "{error}");
 }
 
@@ -135,7 +135,7 @@ fn strictness_names_the_line_in_whichever_window_it_is() {
 fn what_is_wrong_in_a_later_window_is_told_on_opening() {
     let scratch = Scratch::new(&(with_a_wrong_free() + "1,0,allocate,0x1000,many,0\n"));
     let error = TraceFile::open_in_windows(&scratch.0, 4).expect_err("a bad row");
-    assert_eq!(error.place.map(|place| place.0), Some(42), "{error}");
+    assert_eq!(error.position.map(|position| position.0), Some(42), "{error}");
 }
 
 #[test]

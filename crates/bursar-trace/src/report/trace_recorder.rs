@@ -1,44 +1,45 @@
-//! A replayed run as a trace of its own: what was granted, and where it lay.
+//! Records a replayed run as a trace of its own, with the addresses that its blocks had.
 
-use super::ground::{Backed, Ground, add};
-use crate::{Event, EventKind, Layout, Moment, Segment, Trace};
+use super::backed_addresses::{AddressRanges, BackedAddresses, add};
+use crate::{Event, EventKind, ReplayStep, Segment, Trace, TraceLayout};
 
-/// Collects a watched pass into a trace and its [`Layout`], as [`write_torch_snapshot_at`](crate::write_torch_snapshot_at)
-/// takes them. An allocation that was refused is a failure there, and its free is left out.
+/// Records a watched pass as a trace and its [`TraceLayout`], for
+/// [`write_torch_snapshot_at`](crate::write_torch_snapshot_at). An allocation that was refused is a failure there, and its
+/// free is left out.
 ///
 /// ```
 /// use bursar_core::{Build, DeviceContext, DeviceId, Stack, leaf};
 /// use bursar_sim::Sim;
-/// use bursar_trace::{Ground, Placed, Replay};
+/// use bursar_trace::{BackedAddresses, TraceRecorder, Replay};
 ///
 /// let trace = bursar_trace::bundled();
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Direct).build(&context)?;
-/// let mut placed = Placed::default();
-/// Replay::new(&trace, &context)?.watch(&memory, &mut |moment| placed.record(moment))?;
-/// let (run, layout) = placed.finish(&trace, &Ground::default());
+/// let mut recorder = TraceRecorder::default();
+/// Replay::new(&trace, &context)?.watch(&memory, &mut |step| recorder.record(step))?;
+/// let (run, layout) = recorder.finish(&trace, &BackedAddresses::default());
 /// assert_eq!(run.events, trace.events);
 /// assert_eq!(layout.addresses.len(), trace.blocks as usize);
 /// # Ok::<(), bursar_trace::ReplayError>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Placed {
+pub struct TraceRecorder {
     events: Vec<Event>,
     addresses: Vec<u64>,
-    /// Whether each block was granted.
+    /// True for each block that was granted.
     granted: Vec<bool>,
-    /// Where blocks were, at one time or another.
-    used: Backed,
-    /// The stream of the block that lay at the beginning of each used range when it was first used.
+    /// The addresses that blocks had, at any time.
+    used: AddressRanges,
+    /// The stream of the first block at the start of each used range.
     streams: std::collections::HashMap<u64, u16>,
 }
 
-impl Placed {
-    /// Takes one moment.
-    pub fn record(&mut self, moment: &Moment<'_>) {
-        let event = moment.event;
+impl TraceRecorder {
+    /// Records one operation.
+    pub fn record(&mut self, step: &ReplayStep<'_>) {
+        let event = step.event;
         let number = event.block as usize;
-        match (event.kind, moment.block) {
+        match (event.kind, step.block) {
             (EventKind::Free, _) => {
                 if self.granted.get(number).copied().unwrap_or(false) {
                     self.events.push(event);
@@ -75,14 +76,14 @@ impl Placed {
         }
     }
 
-    /// The run and where its blocks lay. `trace` is what was replayed: its names are kept. `ground` has listened to the
-    /// device.
+    /// Returns the run and the addresses of its blocks. `trace` is what was replayed: its identifiers are kept.
+    /// `backed_addresses` has observed the device.
     ///
-    /// A segment is a run of addresses that blocks lay at, at any time, or that a pool has put memory behind: its length
-    /// is of addresses, of which not all need have been held at once. It has the stream of the block that first lay at its
-    /// beginning. A run through one device is of that device alone.
-    pub fn finish(mut self, trace: &Trace, ground: &Ground) -> (Trace, Layout) {
-        for (&start, &end) in &*ground.backed() {
+    /// A segment is a range of addresses that blocks had at any time, or that a pool has mapped memory to. Not all of its
+    /// addresses need have had memory at once. Its stream is that of the first block at its start, and all events have the
+    /// device of the first one, since the run used one device.
+    pub fn finish(mut self, trace: &Trace, backed_addresses: &BackedAddresses) -> (Trace, TraceLayout) {
+        for (&start, &end) in &*backed_addresses.ranges() {
             self.use_range(start, end, 0);
         }
         let Self { events, mut addresses, used, streams, .. } = self;
@@ -93,7 +94,7 @@ impl Placed {
             let stream = streams.get(&address).and_then(|&stream| trace.streams.get(usize::from(stream)));
             Segment { device, stream: stream.copied().unwrap_or_default(), address, bytes: end - address }
         });
-        let layout = Layout { addresses, segments: segments.collect() };
+        let layout = TraceLayout { addresses, segments: segments.collect() };
         let run = Trace {
             name: trace.name.clone(),
             format: trace.format,
@@ -148,9 +149,9 @@ mod tests {
             } else {
                 Arc::new(Stack::new().over(leaf::Async).build(&context).expect("a stack"))
             };
-            let mut placed = Placed::default();
-            Replay::new(&trace, &context).expect("streams").watch(&*memory, &mut |moment| placed.record(moment)).expect("room");
-            let (run, layout) = placed.finish(&trace, &Ground::default());
+            let mut recorder = TraceRecorder::default();
+            Replay::new(&trace, &context).expect("streams").watch(&*memory, &mut |step| recorder.record(step)).expect("room");
+            let (run, layout) = recorder.finish(&trace, &BackedAddresses::default());
             prop_assert_eq!(&run.events, &trace.events);
             prop_assert!(layout.segments.windows(2).all(|two| two[0].address + two[0].bytes < two[1].address));
             let mut live: HashMap<u32, (u64, u64)> = HashMap::new();

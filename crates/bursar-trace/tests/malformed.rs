@@ -1,6 +1,6 @@
 //! Bad traces get an error that names the file, the line and the reason; none runs, hangs or takes the machine's memory.
 
-use bursar_trace::{Limit, Reason, Trace, TraceError, convert, read, read_from};
+use bursar_trace::{Reason, Trace, TraceError, TraceLimit, convert, read, read_from};
 use flate2::write::GzEncoder;
 use std::io::Write;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn a_missing_file_is_named() {
 #[test]
 fn a_truncated_gzip_is_named_with_the_line_it_ends_in() {
     let error = read(fixture("truncated.csv.gz")).expect_err("cut");
-    assert!(matches!(error.reason, Reason::Truncated { .. }) && error.place.is_some(), "{error}");
+    assert!(matches!(error.reason, Reason::Truncated { .. }) && error.position.is_some(), "{error}");
     let whole = std::fs::read(fixture("rmm.csv.gz")).expect("a fixture");
     for length in 1..whole.len() {
         let error = fails(&whole[..length]);
@@ -315,13 +315,13 @@ fn bombs_are_errors_and_not_memory() {
 fn more_than_a_trace_can_hold_is_an_error() {
     let rows = |row: fn(u64) -> String| (0..70_000u64).map(row).collect::<String>();
     for (rows, limit) in [
-        (rows(|i| format!("{i},0,allocate,{i:#x},5,0\n")), Limit::Threads),
-        (rows(|i| format!("1,0,allocate,{i:#x},5,{i}\n")), Limit::Streams),
-        (rows(|i| format!("1,0,allocate,{i:#x},{},0\n", Trace::MAX_BLOCK_BYTES)), Limit::LiveBytes),
+        (rows(|i| format!("{i},0,allocate,{i:#x},5,0\n")), TraceLimit::Threads),
+        (rows(|i| format!("1,0,allocate,{i:#x},5,{i}\n")), TraceLimit::Streams),
+        (rows(|i| format!("1,0,allocate,{i:#x},{},0\n", Trace::MAX_BLOCK_BYTES)), TraceLimit::LiveBytes),
     ] {
         let error = fails(format!("{HEADER}{rows}").as_bytes());
         assert!(matches!(error.reason, Reason::Limit(found) if found == limit), "{error}");
-        assert!(error.place.is_some());
+        assert!(error.position.is_some());
     }
 }
 

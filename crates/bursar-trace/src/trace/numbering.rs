@@ -1,9 +1,10 @@
-//! Small dense numbers for the names a recording uses.
+//! Small dense numbers for the identifiers that a recording uses.
 
-use crate::live::AddressState;
+use super::AddressState;
 use std::collections::HashMap;
 
-/// Numbers names in order of first appearance. Rows repeat their neighbours, so the last answer is kept at hand.
+/// Numbers identifiers in the order of their first appearance. Rows often repeat their neighbours, so the last lookup is
+/// cached.
 #[derive(Debug, Default)]
 pub(crate) struct Numbering {
     names: Vec<u64>,
@@ -18,7 +19,7 @@ impl Numbering {
         numbering
     }
 
-    /// The number of `name`; `None` when there are no more.
+    /// Returns the number of `name`, giving it one if it has none; `None` when all numbers are used.
     pub(crate) fn number(&mut self, name: u64) -> Option<u16> {
         if let Some((last, number)) = self.last
             && last == name

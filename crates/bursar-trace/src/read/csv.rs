@@ -1,21 +1,21 @@
-//! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, and Bursar's `Device,Tag,Granted,Generation` behind them. Where there
-//! is a column `Asked`, it counts instead of `Size`.
+//! RMM's CSV log: `Thread,Time,Action,Pointer,Size,Stream`, followed by Bursar's `Device,Tag,Granted,Generation`. A column
+//! `Asked`, where there is one, is used instead of `Size`.
 
-use crate::lines::Lines;
-use crate::number::{address, identifier, shown, size, stream};
-use crate::read::Rows;
-use crate::tags::Tags;
-use crate::{Place, Reason, Site, TraceBuilder};
+use super::lines::Lines;
+use super::log::Rows;
+use super::numbers::{address, excerpt, identifier, size, stream};
+use super::tags::TagInterner;
+use crate::{EventOrigin, FilePosition, Reason, TraceBuilder};
 use bursar_core::AllocTag;
 use std::io::Read;
 
-/// RMM's columns, in its order. Whatever stands behind them is found by its name.
+/// RMM's columns, in its order. Columns after them are found by name.
 const COLUMNS: [&[u8]; 6] = [b"Thread", b"Time", b"Action", b"Pointer", b"Size", b"Stream"];
 
-/// Some editors put it before the first line.
+/// The mark that some editors put before the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Columns past this one are not looked at.
+/// The number of columns that are read; further ones are ignored.
 const MAX_COLUMNS: usize = 16;
 
 /// The fields of a row.
@@ -37,7 +37,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Returns the field in a column that need not be there. One that is empty says nothing, unless it is in quotes.
+    /// Returns the field in an optional column. An empty field counts as absent, unless it is in quotes.
     fn get(&self, column: Option<usize>) -> Option<&'a [u8]> {
         let column = column.filter(|&column| column < self.count)?;
         let field = self.fields[column];
@@ -45,30 +45,30 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Where Bursar's own columns are.
+/// The indices of Bursar's own columns.
 #[derive(Clone, Copy, Debug)]
-struct Extra {
+struct ExtraColumns {
     device: Option<usize>,
     tag: Option<usize>,
     asked: Option<usize>,
 }
 
-/// The rows of a log that is being read. The header is the first of them.
+/// The rows of a CSV log. The header is the first of them.
 pub(crate) struct CsvRows<R> {
     lines: Lines<R>,
-    extra: Option<Extra>,
-    tags: Tags,
+    extra: Option<ExtraColumns>,
+    tags: TagInterner,
 }
 
 impl<R: Read> CsvRows<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self { lines: Lines::new(reader), extra: None, tags: Tags::default() }
+        Self { lines: Lines::new(reader), extra: None, tags: TagInterner::default() }
     }
 }
 
 impl<R: Read> Rows for CsvRows<R> {
-    fn place(&self) -> Place {
-        self.lines.place()
+    fn position(&self) -> FilePosition {
+        self.lines.position()
     }
 
     fn fill(&mut self, builder: &mut TraceBuilder, events: usize) -> Result<bool, Reason> {
@@ -80,8 +80,8 @@ impl<R: Read> Rows for CsvRows<R> {
                 None => return Ok(false),
             },
         };
-        while builder.waiting() < events {
-            if next_row(lines, |place, row, _| read_row(row, extra, place, tags, builder))?.is_none() {
+        while builder.pending_events() < events {
+            if next_row(lines, |position, row, _| read_row(row, extra, position, tags, builder))?.is_none() {
                 return Ok(false);
             }
         }
@@ -89,34 +89,34 @@ impl<R: Read> Rows for CsvRows<R> {
     }
 }
 
-/// Gives the next row to `read`, with its place and its text. Returns `None` where there is none.
+/// Gives the next row to `read`, with its position and its text. Returns `None` at the end of the file.
 fn next_row<R: Read, T>(
     lines: &mut Lines<R>,
-    read: impl FnOnce(Place, &Row<'_>, &[u8]) -> Result<T, Reason>,
+    read: impl FnOnce(FilePosition, &Row<'_>, &[u8]) -> Result<T, Reason>,
 ) -> Result<Option<T>, Reason> {
-    let Some((place, line)) = lines.next()? else { return Ok(None) };
+    let Some((position, line)) = lines.next()? else { return Ok(None) };
     match plain_fields(line) {
-        Some(row) => read(place, &row, line).map(Some),
-        None => quoted_row(lines, place, read).map(Some),
+        Some(row) => read(position, &row, line).map(Some),
+        None => quoted_row(lines, position, read).map(Some),
     }
 }
 
-fn header(row: &Row<'_>, line: &[u8]) -> Result<Extra, Reason> {
+fn header(row: &Row<'_>, line: &[u8]) -> Result<ExtraColumns, Reason> {
     let mut fields = row.fields;
     fields[0] = fields[0].strip_prefix(BYTE_ORDER_MARK).unwrap_or(fields[0]);
     let fields = fields[..row.count].iter().map(|field| field.trim_ascii());
     if fields.clone().zip(COLUMNS).filter(|(found, name)| found == name).count() < COLUMNS.len() {
-        return Err(Reason::Columns { found: shown(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)) });
+        return Err(Reason::Columns { found: excerpt(line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)) });
     }
     let find = |name: &[u8]| fields.clone().position(|found| found == name);
-    Ok(Extra { device: find(b"Device"), tag: find(b"Tag"), asked: find(b"Asked") })
+    Ok(ExtraColumns { device: find(b"Device"), tag: find(b"Tag"), asked: find(b"Asked") })
 }
 
 fn read_row(
     row: &Row<'_>,
-    extra: Extra,
-    place: Place,
-    tags: &mut Tags,
+    extra: ExtraColumns,
+    position: FilePosition,
+    tags: &mut TagInterner,
     builder: &mut TraceBuilder,
 ) -> Result<(), Reason> {
     let Row { fields, count, .. } = row;
@@ -124,28 +124,33 @@ fn read_row(
         return Err(Reason::TooFewColumns { found: *count });
     }
     let device = row.get(extra.device).map_or(Ok(0), |text| identifier("Device", text))?;
-    let site = Site { place, thread: identifier("Thread", fields[0])?, stream: stream("Stream", fields[5])?, device };
+    let origin = EventOrigin {
+        position,
+        thread: identifier("Thread", fields[0])?,
+        stream: stream("Stream", fields[5])?,
+        device,
+    };
     let bytes = size("Size", fields[4])?;
     match fields[2].trim_ascii() {
-        b"free" => builder.free(site, address("Pointer", fields[3])?, bytes)?,
+        b"free" => builder.free(origin, address("Pointer", fields[3])?, bytes)?,
         action @ (b"allocate" | b"allocate failure") => {
             let asked = row.get(extra.asked).map_or(Ok(bytes), |text| size("Asked", text))?;
             let tag = row.get(extra.tag).map_or(AllocTag::UNTAGGED, |name| tags.get(name));
             if action == b"allocate" {
-                builder.allocate(site, address("Pointer", fields[3])?, asked, tag)?;
+                builder.allocate(origin, address("Pointer", fields[3])?, asked, tag)?;
             } else {
-                builder.fail(site, asked, tag)?;
+                builder.fail(origin, asked, tag)?;
             }
         }
         other => {
             let expected = "allocate, free or allocate failure";
-            return Err(Reason::Field { field: "Action", found: shown(other), expected });
+            return Err(Reason::Field { field: "Action", found: excerpt(other), expected });
         }
     }
     Ok(())
 }
 
-/// Splits a line into its fields. Returns `None` where there is a quote in it.
+/// Splits a line into its fields. Returns `None` if there is a quote in it.
 #[inline]
 fn plain_fields(line: &[u8]) -> Option<Row<'_>> {
     let (mut row, mut start) = (Row::default(), 0);
@@ -160,17 +165,17 @@ fn plain_fields(line: &[u8]) -> Option<Row<'_>> {
     Some(row)
 }
 
-/// Reads the row that begins with the line last given out, where some fields are in quotes. Such a field may go on over
-/// several lines, as RFC 4180 has it.
+/// Reads the row that begins with the line read last, where some fields are in quotes. Such a field may span several lines,
+/// as in RFC 4180.
 #[cold]
 fn quoted_row<R: Read, T>(
     lines: &mut Lines<R>,
-    place: Place,
-    read: impl FnOnce(Place, &Row<'_>, &[u8]) -> Result<T, Reason>,
+    position: FilePosition,
+    read: impl FnOnce(FilePosition, &Row<'_>, &[u8]) -> Result<T, Reason>,
 ) -> Result<T, Reason> {
-    let mut quotes = Quotes::default();
+    let mut quotes = QuoteState::default();
     let Some(record) = lines.join(|line| quotes.is_open_after(line))? else {
-        let found = shown(lines.record());
+        let found = excerpt(lines.record());
         return Err(Reason::Field { field: "row", found, expected: "its quotes to be closed" });
     };
     let fields = unquote(record);
@@ -179,23 +184,23 @@ fn quoted_row<R: Read, T>(
         row.push(&field.text);
         row.quoted |= u16::from(field.is_quoted) << at;
     }
-    read(place, &row, record)
+    read(position, &row, record)
 }
 
-/// Where a reader of fields is: in quotes, at the beginning of a field, or elsewhere in one.
+/// The state of the field parser: in quotes, at the beginning of a field, or elsewhere in one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Quotes {
+enum QuoteState {
     #[default]
     FieldBegins,
     Plain,
     Open,
-    /// Behind a quote within quotes: another makes it one of the text, anything else ends them.
+    /// After a quote within quotes: a second one makes it a quote of the text, anything else closes the quotes.
     Closing,
 }
 
-impl Quotes {
-    /// Goes on by one byte. Returns whether it belongs to the text of the field.
-    fn pass(&mut self, byte: u8) -> bool {
+impl QuoteState {
+    /// Advances by one byte, and returns whether it belongs to the text of the field.
+    fn advance(&mut self, byte: u8) -> bool {
         let (next, is_text) = match (*self, byte) {
             (Self::Open, b'"') => (Self::Closing, false),
             (Self::Open, _) => (Self::Open, true),
@@ -208,10 +213,10 @@ impl Quotes {
         is_text
     }
 
-    /// Goes on by a line. Returns whether the next one belongs to the same row.
+    /// Advances by a line, and returns whether the next line belongs to the same row.
     fn is_open_after(&mut self, line: &[u8]) -> bool {
         for &byte in line {
-            self.pass(byte);
+            self.advance(byte);
         }
         *self == Self::Open
     }
@@ -219,20 +224,20 @@ impl Quotes {
 
 /// A field without its quotes.
 #[derive(Debug, Default)]
-struct Unquoted {
+struct Field {
     text: Vec<u8>,
     is_quoted: bool,
 }
 
-/// Returns the fields of a row: commas and line ends in quotes do not count, and `""` there is a quote. A quote that does not begin
-/// a field is a character like any other.
-fn unquote(record: &[u8]) -> Vec<Unquoted> {
-    let (mut fields, mut field, mut quotes) = (Vec::new(), Unquoted::default(), Quotes::default());
+/// Returns the fields of a row. Commas and line ends within quotes belong to the field, and `""` there is a quote. A quote
+/// that does not begin a field is an ordinary character.
+fn unquote(record: &[u8]) -> Vec<Field> {
+    let (mut fields, mut field, mut quotes) = (Vec::new(), Field::default(), QuoteState::default());
     for &byte in record {
-        let begins = quotes == Quotes::FieldBegins;
-        if quotes.pass(byte) {
+        let begins = quotes == QuoteState::FieldBegins;
+        if quotes.advance(byte) {
             field.text.push(byte);
-        } else if quotes == Quotes::FieldBegins {
+        } else if quotes == QuoteState::FieldBegins {
             fields.push(std::mem::take(&mut field));
         } else if begins {
             field.is_quoted = true;

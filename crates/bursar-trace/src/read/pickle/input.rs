@@ -1,20 +1,21 @@
-//! The bytes of a pickle. No length that it names is ever allocated.
+//! The input of a pickle. No length that it names is ever allocated.
 
 use crate::Reason;
+use crate::read::gzip;
 use std::io::{self, BufRead, Read};
 
-/// The bytes of the pickle, counted.
-pub(super) struct Input<R> {
+/// The bytes of a pickle, counted.
+pub(super) struct PickleInput<R> {
     reader: R,
     offset: u64,
 }
 
-impl<R: BufRead> Input<R> {
+impl<R: BufRead> PickleInput<R> {
     pub(super) fn new(reader: R) -> Self {
         Self { reader, offset: 0 }
     }
 
-    /// How much has been read.
+    /// Returns the number of bytes read so far.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
@@ -50,7 +51,7 @@ impl<R: BufRead> Input<R> {
         self.array().map(u32::from_le_bytes)
     }
 
-    /// A length in as many bytes as the instruction says.
+    /// Reads a length of `width` bytes.
     pub(super) fn length(&mut self, width: usize) -> Result<u64, Reason> {
         Ok(match width {
             1 => self.byte()?.into(),
@@ -59,7 +60,7 @@ impl<R: BufRead> Input<R> {
         })
     }
 
-    /// Reads to the end of the line, which is left out; `None` if the line is longer than `into`. All of it is passed by.
+    /// Reads a line without its end; `None` if it is longer than `into`. All of the line is consumed.
     pub(super) fn line<'b>(&mut self, into: &'b mut [u8]) -> Result<Option<&'b [u8]>, Reason> {
         let (mut length, mut fits) = (0, true);
         loop {
@@ -72,7 +73,7 @@ impl<R: BufRead> Input<R> {
             let end = memchr::memchr(b'\n', bytes);
             let part = &bytes[..end.unwrap_or(bytes.len())];
             match into.get_mut(length..length + part.len()) {
-                Some(place) if fits => place.copy_from_slice(part),
+                Some(target) if fits => target.copy_from_slice(part),
                 _ => fits = false,
             }
             length = if fits { length + part.len() } else { 0 };
@@ -95,6 +96,6 @@ impl<R: BufRead> Input<R> {
 fn ended(error: io::Error) -> Reason {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => Reason::Truncated { within: "the pickle" },
-        _ => Reason::of_read(error),
+        _ => gzip::read_error(error),
     }
 }

@@ -1,109 +1,39 @@
-//! Python pickles, read as data: nothing in them is ever run, imported or constructed.
-//!
-//! A pickle is a program for a small stack machine. This is that machine without the instructions that call anything,
-//! and without most of the memory: a dictionary keeps only the keys it was told to, a list only the lists and the
-//! dictionaries that kept something, and text that is long is forgotten. There is no recursion, every instruction
-//! costs at least a byte of the file, and what is kept is counted against [`MAX_KEPT_BYTES`].
+//! The stack machine that runs a pickle, without the instructions that would import, call or construct anything.
 
-mod input;
-mod lines;
-
+use super::input::PickleInput;
+use super::{MAX_TEXT, PickleData, Value, malformed, text_arguments};
 use crate::Reason;
-use crate::live::AddressState;
-use input::Input;
+use crate::trace::AddressState;
 use std::collections::HashMap;
 use std::io::BufRead;
 
-/// What a pickle may make us keep. A snapshot keeps about 350 bytes an entry, so that of six million is still read.
-const MAX_KEPT_BYTES: u64 = 2 << 30;
-
-/// The machine's stack; Python's own pickles stay below a few thousand.
+/// The most values on the stack; Python's own pickles stay below a few thousand.
 const MAX_STACK: usize = 1 << 20;
 
-/// Text longer than this is skipped: names of keys and kinds are short.
-const MAX_TEXT: u64 = 256;
-
-/// A value on the stack. Lists, dictionaries and texts are numbers of things kept.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value {
-    Int(i64),
-    /// 2⁶³ and above.
-    Large(u64),
-    Text(u32),
-    List(u32),
-    Dict(u32),
-    /// Anything there is no use for.
-    Other,
-}
-
-/// What was kept of a pickle.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    texts: Vec<Box<str>>,
-    /// The lists and dictionaries in each list.
-    lists: Vec<Vec<Value>>,
-    /// By the index of the key among those asked for.
-    dicts: Vec<Vec<(u8, Value)>>,
-}
-
-impl Kept {
-    pub(crate) fn text(&self, value: Value) -> Option<&str> {
-        let Value::Text(id) = value else { return None };
-        self.texts.get(id as usize).map(|text| &**text)
-    }
-
-    pub(crate) fn list(&self, value: Value) -> Option<&[Value]> {
-        let Value::List(id) = value else { return None };
-        self.lists.get(id as usize).map(Vec::as_slice)
-    }
-
-    /// What the dictionary has under the key with that index.
-    pub(crate) fn get(&self, dict: Value, key: u8) -> Option<Value> {
-        let Value::Dict(id) = dict else { return None };
-        self.dicts.get(id as usize)?.iter().find(|(other, _)| *other == key).map(|&(_, value)| value)
-    }
-}
-
-/// Reads a pickle, keeping only `keys` of its dictionaries; its root and what was kept.
-pub(crate) fn read(reader: impl BufRead, keys: &[&str]) -> Result<(Value, Kept), Reason> {
-    read_within(MAX_KEPT_BYTES, reader, keys)
-}
-
-fn read_within(limit: u64, reader: impl BufRead, keys: &[&str]) -> Result<(Value, Kept), Reason> {
-    let mut machine = Machine::new(Input::new(reader), keys, limit);
-    loop {
-        let at = machine.input.offset();
-        let opcode = machine.input.byte()?;
-        if opcode == b'.' {
-            let root = machine.pop(at)?;
-            return Ok((root, machine.kept));
-        }
-        machine.step(opcode, at)?;
-    }
-}
-
-struct Machine<'k, R> {
-    input: Input<R>,
+/// The stack machine that runs a pickle.
+pub(super) struct Unpickler<'k, R> {
+    input: PickleInput<R>,
     keys: &'k [&'k str],
-    kept: Kept,
-    /// How much more may be kept.
+    data: PickleData,
+    /// The bytes that may still be kept.
     room: u64,
     text_ids: HashMap<Box<str>, u32>,
-    /// Which of the keys each text is.
+    /// The index of the key that each text is, if it is one.
     text_keys: Vec<Option<u8>>,
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: Vec<Value>,
-    /// What was put ahead of its turn, which Python's own pickles never do.
+    /// Memo entries stored under an index that is not the next one, which Python's own pickles never do.
     sparse_memo: HashMap<u32, Value, AddressState>,
 }
 
-impl<'k, R: BufRead> Machine<'k, R> {
-    fn new(input: Input<R>, keys: &'k [&'k str], room: u64) -> Self {
+impl<'k, R: BufRead> Unpickler<'k, R> {
+    /// Creates a machine that keeps at most `room` bytes, and only `keys` of dictionaries.
+    pub(super) fn new(reader: R, keys: &'k [&'k str], room: u64) -> Self {
         Self {
-            input,
+            input: PickleInput::new(reader),
             keys,
-            kept: Kept::default(),
+            data: PickleData::default(),
             room,
             text_ids: HashMap::new(),
             text_keys: Vec::new(),
@@ -114,6 +44,20 @@ impl<'k, R: BufRead> Machine<'k, R> {
         }
     }
 
+    /// Runs the pickle to its end. Returns its root and the data that was kept.
+    pub(super) fn run(mut self) -> Result<(Value, PickleData), Reason> {
+        loop {
+            let at = self.input.offset();
+            let opcode = self.input.byte()?;
+            if opcode == b'.' {
+                let root = self.pop(at)?;
+                return Ok((root, self.data));
+            }
+            self.step(opcode, at)?;
+        }
+    }
+
+    /// Runs the instruction `opcode`, which is at offset `at`.
     fn step(&mut self, opcode: u8, at: u64) -> Result<(), Reason> {
         match opcode {
             0x80 => self.input.byte().map(drop),
@@ -133,8 +77,8 @@ impl<'k, R: BufRead> Machine<'k, R> {
             0x8e | 0x96 => self.input.length(8).and_then(|length| self.opaque(length, at)),
             b'I' | b'L' => self.number_line(opcode, at),
             b'F' => self.input.line(&mut []).and_then(|_| self.push(Value::Other, at)),
-            b'V' => self.text_line(|line| Some(lines::unicode(line).into_bytes()), at),
-            b'S' => self.text_line(lines::quoted, at),
+            b'V' => self.text_line(|line| Some(text_arguments::unicode(line).into_bytes()), at),
+            b'S' => self.text_line(text_arguments::quoted, at),
             b']' => self.new_list(at),
             b'}' => self.new_dict(at),
             b')' | 0x8f => self.push(Value::Other, at),
@@ -170,7 +114,8 @@ impl<'k, R: BufRead> Machine<'k, R> {
         }
     }
 
-    fn keep(&mut self, bytes: usize, at: u64) -> Result<(), Reason> {
+    /// Counts `bytes` that are about to be kept.
+    fn reserve(&mut self, bytes: usize, at: u64) -> Result<(), Reason> {
         let rest = self.room.checked_sub(bytes as u64);
         self.room = rest.ok_or_else(|| {
             malformed("there is more in it than is read: a snapshot of a few million entries at most", at)
@@ -186,7 +131,7 @@ impl<'k, R: BufRead> Machine<'k, R> {
         Ok(())
     }
 
-    /// Where the values since the last mark begin.
+    /// Returns the index of the first value above the last mark.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -211,18 +156,18 @@ impl<'k, R: BufRead> Machine<'k, R> {
         Ok(())
     }
 
-    /// Takes the last mark away; where the values above it begin.
+    /// Removes the last mark, and returns the index of the first value above it.
     fn take_mark(&mut self, at: u64) -> Result<usize, Reason> {
         self.marks.pop().ok_or_else(|| malformed("it takes a mark that is not there", at))
     }
 
-    /// Where the last `count` values begin.
+    /// Returns the index of the first of the last `count` values.
     fn last(&self, count: usize, at: u64) -> Result<usize, Reason> {
         let from = self.stack.len().checked_sub(count).filter(|&from| from >= self.floor());
         from.ok_or_else(|| malformed("it takes a value that is not there", at))
     }
 
-    /// Takes the last mark away and puts a new container below the values above it; where those begin.
+    /// Removes the last mark and puts a new container below the values above it. Returns the index of the first of those.
     fn below_mark(
         &mut self,
         container: impl FnOnce(&mut Self, u64) -> Result<(), Reason>,
@@ -234,12 +179,13 @@ impl<'k, R: BufRead> Machine<'k, R> {
         Ok(mark + 1)
     }
 
+    /// Skips `length` bytes of a value that is not kept.
     fn opaque(&mut self, length: u64, at: u64) -> Result<(), Reason> {
         self.input.skip(length)?;
         self.push(Value::Other, at)
     }
 
-    /// A little-endian integer in two's complement; one that needs more than 64 bits is no use to anybody.
+    /// Reads a little-endian integer in two's complement; one of more than 64 bits is not kept.
     fn long(&mut self, width: usize, at: u64) -> Result<(), Reason> {
         let length = self.input.length(width)?;
         if length > 9 {
@@ -271,51 +217,51 @@ impl<'k, R: BufRead> Machine<'k, R> {
         if let Some(&id) = self.text_ids.get(&*text) {
             return self.push(Value::Text(id), at);
         }
-        self.keep(128 + 2 * text.len(), at)?;
-        let id = self.kept.texts.len() as u32;
-        self.kept.texts.push((*text).into());
+        self.reserve(128 + 2 * text.len(), at)?;
+        let id = self.data.texts.len() as u32;
+        self.data.texts.push((*text).into());
         self.text_keys.push(self.keys.iter().position(|key| *key == text).map(|key| key as u8));
         self.text_ids.insert((*text).into(), id);
         self.push(Value::Text(id), at)
     }
 
-    /// A text on a line of its own, which `decode` reads.
+    /// Reads a text on a line of its own, decoded by `decode`.
     fn text_line(&mut self, decode: impl FnOnce(&[u8]) -> Option<Vec<u8>>, at: u64) -> Result<(), Reason> {
-        let mut buffer = [0; lines::MAX_LINE];
+        let mut buffer = [0; text_arguments::MAX_LINE];
         let Some(line) = self.input.line(&mut buffer)? else { return self.push(Value::Other, at) };
         let text = decode(line).ok_or_else(|| malformed("a text is in no quotes", at))?;
         if text.len() as u64 > MAX_TEXT { self.push(Value::Other, at) } else { self.push_text(&text, at) }
     }
 
-    /// A number on a line of its own. `00` and `01` are the truth values.
+    /// Reads a number on a line of its own. `00` and `01` are the truth values.
     fn number_line(&mut self, opcode: u8, at: u64) -> Result<(), Reason> {
         let mut buffer = [0; 64];
         let value = match self.input.line(&mut buffer)? {
             Some(b"00" | b"01") if opcode == b'I' => Value::Other,
-            Some(line) => lines::number(line).ok_or_else(|| malformed("a number is none", at))?,
+            Some(line) => text_arguments::number(line).ok_or_else(|| malformed("a number is none", at))?,
             None => Value::Other,
         };
         self.push(value, at)
     }
 
-    /// The place of something that is remembered, on a line of its own.
+    /// Reads the index of a memo entry, on a line of its own.
     fn index_line(&mut self, at: u64) -> Result<u32, Reason> {
         let mut buffer = [0; 64];
-        let index = self.input.line(&mut buffer)?.and_then(lines::index);
+        let index = self.input.line(&mut buffer)?.and_then(text_arguments::index);
         index.ok_or_else(|| malformed("it remembers or recalls under what is no number", at))
     }
 
     fn new_list(&mut self, at: u64) -> Result<(), Reason> {
-        self.keep(2 * size_of::<Vec<Value>>(), at)?;
-        let id = self.kept.lists.len() as u32;
-        self.kept.lists.push(Vec::new());
+        self.reserve(2 * size_of::<Vec<Value>>(), at)?;
+        let id = self.data.lists.len() as u32;
+        self.data.lists.push(Vec::new());
         self.push(Value::List(id), at)
     }
 
     fn new_dict(&mut self, at: u64) -> Result<(), Reason> {
-        self.keep(2 * size_of::<Vec<(u8, Value)>>(), at)?;
-        let id = self.kept.dicts.len() as u32;
-        self.kept.dicts.push(Vec::new());
+        self.reserve(2 * size_of::<Vec<(u8, Value)>>(), at)?;
+        let id = self.data.dicts.len() as u32;
+        self.data.dicts.push(Vec::new());
         self.push(Value::Dict(id), at)
     }
 
@@ -327,12 +273,12 @@ impl<'k, R: BufRead> Machine<'k, R> {
         for index in from..self.stack.len() {
             let useful = match self.stack[index] {
                 Value::List(_) => true,
-                Value::Dict(id) => !self.kept.dicts[id as usize].is_empty(),
+                Value::Dict(id) => !self.data.dicts[id as usize].is_empty(),
                 _ => false,
             };
             if useful {
-                self.keep(2 * size_of::<Value>(), at)?;
-                self.kept.lists[list as usize].push(self.stack[index]);
+                self.reserve(2 * size_of::<Value>(), at)?;
+                self.data.lists[list as usize].push(self.stack[index]);
             }
         }
         self.stack.truncate(from);
@@ -350,13 +296,13 @@ impl<'k, R: BufRead> Machine<'k, R> {
         for index in (from..self.stack.len()).step_by(2) {
             let Value::Text(text) = self.stack[index] else { continue };
             let Some(key) = self.text_keys[text as usize] else { continue };
-            let (value, pairs) = (self.stack[index + 1], &mut self.kept.dicts[dict as usize]);
+            let (value, pairs) = (self.stack[index + 1], &mut self.data.dicts[dict as usize]);
             match pairs.iter_mut().find(|(other, _)| *other == key) {
                 Some(pair) => pair.1 = value,
                 None => {
                     pairs.reserve_exact(self.keys.len() - pairs.len());
                     pairs.push((key, value));
-                    self.keep(size_of::<(u8, Value)>(), at)?;
+                    self.reserve(size_of::<(u8, Value)>(), at)?;
                 }
             }
         }
@@ -364,7 +310,7 @@ impl<'k, R: BufRead> Machine<'k, R> {
         Ok(())
     }
 
-    /// The value below `from`, unless a mark is between.
+    /// Returns the value below `from`, unless a mark is between.
     fn below(&self, from: usize) -> Option<Value> {
         let index = from.checked_sub(1).filter(|&index| index >= self.floor())?;
         self.stack.get(index).copied()
@@ -373,9 +319,9 @@ impl<'k, R: BufRead> Machine<'k, R> {
     fn memoize(&mut self, index: u32, at: u64) -> Result<(), Reason> {
         let value = self.top(at)?;
         match self.memo.get_mut(index as usize) {
-            Some(place) => *place = value,
+            Some(entry) => *entry = value,
             None => {
-                self.keep(2 * size_of::<Value>(), at)?;
+                self.reserve(2 * size_of::<Value>(), at)?;
                 if index as usize == self.memo.len() {
                     self.memo.push(value);
                 } else {
@@ -393,11 +339,7 @@ impl<'k, R: BufRead> Machine<'k, R> {
     }
 }
 
-fn malformed(what: &'static str, offset: u64) -> Reason {
-    Reason::Pickle { offset, what }
-}
-
-/// Why an instruction is not followed: it would import, call or construct something, or there is no such.
+/// Returns the reason why an instruction is not run: it would import, call or construct something, or it does not exist.
 fn refuse(opcode: u8, offset: u64) -> Reason {
     let opcode = match opcode {
         b'c' => "GLOBAL",
@@ -416,63 +358,4 @@ fn refuse(opcode: u8, offset: u64) -> Reason {
         _ => return malformed("an instruction that no data needs", offset),
     };
     Reason::Code { opcode, offset }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is kept is counted, whatever it is: lists, dictionaries, what is in them, texts, and what is remembered.
-    #[test]
-    fn what_is_kept_is_bounded_though_the_stack_stays_small() {
-        let texts = |i: u32| [b"\x8c\x04".as_slice(), &i.to_le_bytes().map(|byte| byte % 64), b"0"].concat();
-        let pieces: [&dyn Fn(u32) -> Vec<u8>; 9] = [
-            &|_| b"]0".to_vec(),
-            &|_| b"}0".to_vec(),
-            &|_| b"]\x940".to_vec(),
-            &|i| [b"Nr".as_slice(), &(i + 7).to_le_bytes(), b"0"].concat(),
-            &|_| b"h\x00]a0".to_vec(),
-            &texts,
-            &|i| format!("V{i}\n0").into_bytes(),
-            &|i| format!("S'{i}'\n0").into_bytes(),
-            &|i| format!("Np{}\n0", 2 * i + 7).into_bytes(),
-        ];
-        for piece in pieces {
-            let body: Vec<u8> = (0..100_000).flat_map(piece).collect();
-            let pickle = [b"\x80\x04]\x940".as_slice(), &body].concat();
-            let error = read_within(1 << 16, &pickle[..], &["key"]).expect_err("too much");
-            let full = "there is more in it than is read: a snapshot of a few million entries at most";
-            assert!(matches!(error, Reason::Pickle { what, .. } if what == full), "{error} in {:?}", &body[..8]);
-        }
-    }
-
-    #[test]
-    fn only_the_keys_asked_for_are_kept() {
-        let pickle = b"\x80\x02}q\x00(X\x01\x00\x00\x00aK\x05X\x01\x00\x00\x00bK\x06X\x01\x00\x00\x00aK\x07u.";
-        let (root, kept) = read(&pickle[..], &["a"]).expect("a pickle");
-        assert_eq!(kept.get(root, 0), Some(Value::Int(7)), "the later value of a key counts");
-        assert_eq!(kept.dicts, [vec![(0, Value::Int(7))]]);
-    }
-
-    #[test]
-    fn whole_numbers_of_every_width() {
-        for (body, value) in [
-            (b"K\xff".as_slice(), Value::Int(255)),
-            (b"M\xff\xff", Value::Int(65_535)),
-            (b"J\xff\xff\xff\xff", Value::Int(-1)),
-            (b"\x8a\x00", Value::Int(0)),
-            (b"\x8a\x01\x80", Value::Int(-128)),
-            (b"\x8a\x06\x00\x00\x00\x00\x5a\x7f", Value::Int(0x7f5a_0000_0000)),
-            (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x00", Value::Large(u64::MAX)),
-            (b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\x01", Value::Other),
-            (b"\x8b\x02\x00\x00\x00\x00\x01", Value::Int(256)),
-            (b"I-7\n", Value::Int(-7)),
-            (b"I01\n", Value::Other),
-            (b"L18446744073709551615L\n", Value::Large(u64::MAX)),
-            (b"F1.5\n", Value::Other),
-        ] {
-            let pickle = [b"\x80\x04", body, b"."].concat();
-            assert_eq!(read(&pickle[..], &[]).expect("a pickle").0, value, "{body:?}");
-        }
-    }
 }

@@ -1,12 +1,12 @@
-//! The arguments of the oldest instructions: text that goes on to the end of its line.
+//! The arguments of the oldest instructions: text up to the end of the line.
 
 use super::{MAX_TEXT, Value};
 
-/// The longest line that is looked at: every byte of a text may be written as `\U` and eight digits.
+/// The length of the longest line that is parsed: every byte of a text may be written as `\U` and eight digits.
 pub(super) const MAX_LINE: usize = 10 * MAX_TEXT as usize;
 
-/// Reads a whole number, with the `L` that Python puts behind long ones; `None` if it is none. One that needs more than 64 bits is no
-/// use to anybody.
+/// Parses an integer, with the `L` that Python puts after long ones; `None` if it is none. One of more than 64 bits is not
+/// kept.
 pub(super) fn number(line: &[u8]) -> Option<Value> {
     let text = line.trim_ascii();
     let text = text.strip_suffix(b"L").unwrap_or(text);
@@ -19,7 +19,7 @@ pub(super) fn number(line: &[u8]) -> Option<Value> {
     Some(value.unwrap_or(Value::Other))
 }
 
-/// Reads the place of something that is remembered.
+/// Parses the index of a memo entry.
 pub(super) fn index(line: &[u8]) -> Option<u32> {
     match number(line)? {
         Value::Int(index) => u32::try_from(index).ok(),
@@ -27,8 +27,8 @@ pub(super) fn index(line: &[u8]) -> Option<u32> {
     }
 }
 
-/// Reads a text as Python 3 writes it: a byte a character, and those beyond as `\u` and four digits or `\U` and eight. A backslash
-/// before anything else is one, and so is what follows it.
+/// Decodes a text as Python 3 writes it: one byte per character, and those beyond 255 as `\u` and four digits or `\U` and
+/// eight. A backslash before anything else stands for itself, and so does the character after it.
 pub(super) fn unicode(line: &[u8]) -> String {
     let (mut text, mut rest) = (String::new(), line);
     while let [byte, tail @ ..] = rest {
@@ -57,7 +57,7 @@ pub(super) fn unicode(line: &[u8]) -> String {
     text
 }
 
-/// Reads a text as Python 2 writes it: in quotes, with the escapes of its source. `None` where it is in no quotes.
+/// Decodes a text as Python 2 writes it: in quotes, with the escapes of its source code. `None` without quotes.
 pub(super) fn quoted(line: &[u8]) -> Option<Vec<u8>> {
     let line = line.trim_ascii();
     let inner = match line {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What Python's `raw-unicode-escape` makes of a text after the pickler has escaped what would end the line.
+    /// Encodes a text as Python's `raw-unicode-escape` does, after the pickler has escaped what would end the line.
     fn as_python_3(text: &str) -> Vec<u8> {
         let mut line = Vec::new();
         for c in text.chars() {

@@ -1,15 +1,21 @@
-//! Traces that stay in their files: read in windows, so that memory is needed for a window and for what is live.
+//! Traces that stay in their files.
+//!
+//! A log of more than about a million events is read in windows, once when it is opened and again in each pass of a replay:
+//! parsing costs less than keeping every event in memory. Only the live blocks are carried from one window to the next, so
+//! memory is bounded by one window and by what is live, whatever the length of the file. A file that changes between two
+//! passes ends the replay with an error ([`Reason::Changed`]).
 
-use crate::read::{Log, Reading};
+use super::log::{Log, TraceReader};
 use crate::{Event, Format, Reason, Summary, Trace, TraceError};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// How many events a window has: a real recording of a few minutes fits into one, and a window into 100 MiB.
-const WINDOW: usize = 1 << 20;
+/// The number of events in a window: a real recording of a few minutes fits into one, and a window into 100 MiB.
+const WINDOW_EVENTS: usize = 1 << 20;
 
-/// A trace in a file. A short one is held whole; of a long one only the numbers are, and each pass through it reads it
-/// again, a window at a time. PyTorch's snapshots and what is no plain file, such as a pipe, are always held whole.
+/// A trace in a file. A short one is kept in memory whole; of a long one only the numbers are, and each pass reads the file
+/// again, a window at a time. PyTorch's snapshots, and files that cannot be read twice, such as pipes, are always kept
+/// whole.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("bursar-trace-open-{}.csv", std::process::id()));
@@ -26,43 +32,41 @@ const WINDOW: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct TraceFile {
     summary: Summary,
-    held: Held,
+    storage: Storage,
 }
 
+/// The storage of a trace's events.
 #[derive(Clone, Debug)]
-enum Held {
+enum Storage {
+    /// In memory.
     Whole(Trace),
-    /// So many events are a window.
-    Windows {
-        path: PathBuf,
-        events: usize,
-        streams: Vec<u64>,
-    },
+    /// In the file, read in windows of `events` events.
+    Windows { path: PathBuf, events: usize, streams: Vec<u64> },
 }
 
 /// Opens a trace to be replayed; see [`TraceFile`]. The file is read once to its end, so whatever is wrong with it is
-/// told now.
+/// reported now.
 ///
 /// ```
 /// let error = bursar_trace::open("no/such/file.csv").unwrap_err();
 /// assert!(error.to_string().starts_with("no/such/file.csv: "));
 /// ```
 pub fn open(path: impl AsRef<Path>) -> Result<TraceFile, TraceError> {
-    TraceFile::open_in_windows(path, WINDOW)
+    TraceFile::open_in_windows(path, WINDOW_EVENTS)
 }
 
 impl TraceFile {
-    /// Opens a trace that is held whole if it has at most `events` events, and read in windows of as many if it has more.
+    /// Opens a trace that is kept whole if it has at most `events` events, and read in windows of `events` otherwise.
     pub fn open_in_windows(path: impl AsRef<Path>, events: usize) -> Result<Self, TraceError> {
         let (path, events) = (path.as_ref(), events.max(1));
         if !path.is_file() {
             return crate::read(path).map(Self::from);
         }
-        let mut log = match start(path)? {
-            Reading::Whole(trace) => return Self::of_whole(trace),
-            Reading::Log(log) => log,
+        let mut log = match open_reader(path)? {
+            TraceReader::Snapshot(trace) => return Self::of_whole(trace),
+            TraceReader::Log(log) => log,
         };
-        // One event too many tells a trace that ends with its first window from one that does not.
+        // One event more distinguishes a trace that ends with its first window from a longer one.
         if !log.fill(events.saturating_add(1))? {
             return Self::of_whole(log.builder.finish());
         }
@@ -73,8 +77,8 @@ impl TraceFile {
         })?;
         summary.format = last.format;
         summary.complete(&last);
-        let held = Held::Windows { path: path.to_owned(), events, streams: last.streams };
-        Ok(Self { summary, held })
+        let storage = Storage::Windows { path: path.to_owned(), events, streams: last.streams };
+        Ok(Self { summary, storage })
     }
 
     fn of_whole(trace: Trace) -> Result<Self, TraceError> {
@@ -85,37 +89,37 @@ impl TraceFile {
         }
     }
 
-    /// What is in it.
+    /// Returns the trace in numbers.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
 
-    /// The trace itself, where it is held whole.
+    /// Returns the trace itself, if it is kept whole.
     pub fn whole(&self) -> Option<&Trace> {
-        match &self.held {
-            Held::Whole(trace) => Some(trace),
-            Held::Windows { .. } => None,
+        match &self.storage {
+            Storage::Whole(trace) => Some(trace),
+            Storage::Windows { .. } => None,
         }
     }
 
-    /// The recording's own name of each stream; the first is the default stream, 0.
+    /// Returns the recording's identifier of each stream; the first is the default stream, 0.
     pub fn streams(&self) -> &[u64] {
-        match &self.held {
-            Held::Whole(trace) => &trace.streams,
-            Held::Windows { streams, .. } => streams,
+        match &self.storage {
+            Storage::Whole(trace) => &trace.streams,
+            Storage::Windows { streams, .. } => streams,
         }
     }
 
-    /// Gives each window's events to `visit`, in order. Where the trace is not held whole, its file is read again, and an
-    /// error if it is not what it was.
+    /// Calls `visit` with the events of each window, in order. A trace that is not kept whole is read from its file again,
+    /// and a file that has changed since is an error.
     pub fn each_window<E: From<TraceError>>(&self, mut visit: impl FnMut(&[Event]) -> Result<(), E>) -> Result<(), E> {
-        let (path, events, streams) = match &self.held {
-            Held::Whole(trace) => return visit(&trace.events),
-            Held::Windows { path, events, streams } => (path, *events, streams.len()),
+        let (path, events, streams) = match &self.storage {
+            Storage::Whole(trace) => return visit(&trace.events),
+            Storage::Windows { path, events, streams } => (path, *events, streams.len()),
         };
         let Summary { name, format, threads, .. } = &self.summary;
         let changed = || E::from(TraceError::new(name, Reason::Changed));
-        let Reading::Log(log) = start(path)? else { return Err(changed()) };
+        let TraceReader::Log(log) = open_reader(path)? else { return Err(changed()) };
         let is_known = |event: &Event| usize::from(event.stream) < streams && usize::from(event.thread) < *threads;
         let mut seen = Summary::new(name, *format);
         let last = each_part(*log, events, |part| {
@@ -132,25 +136,25 @@ impl TraceFile {
 
 impl From<Trace> for TraceFile {
     fn from(trace: Trace) -> Self {
-        Self { summary: trace.summary(), held: Held::Whole(trace) }
+        Self { summary: trace.summary(), storage: Storage::Whole(trace) }
     }
 }
 
-fn start(path: &Path) -> Result<Reading<'static>, TraceError> {
+fn open_reader(path: &Path) -> Result<TraceReader<'static>, TraceError> {
     let name = path.display().to_string();
     let file = File::open(path).map_err(|error| TraceError::new(&name, error))?;
-    Reading::start(file, &name)
+    TraceReader::open(file, &name)
 }
 
-/// Reads a log to its end in parts of `events` events, each of which is given to `visit`, and answers what is left
-/// then: the names, and no events.
+/// Reads a log to its end in parts of `events` events and calls `visit` with each. Returns the trace without its events:
+/// the identifiers and the number of blocks.
 fn each_part<E: From<TraceError>>(
     mut log: Log<'_>,
     events: usize,
     mut visit: impl FnMut(&Trace) -> Result<(), E>,
 ) -> Result<Trace, E> {
     while log.fill(events)? {
-        let part = log.builder.so_far();
+        let part = log.builder.partial_trace();
         visit(part)?;
         part.events.clear();
         part.unknown_frees.clear();

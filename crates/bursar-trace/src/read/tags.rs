@@ -1,23 +1,23 @@
-//! The tags of a trace, interned once each.
+//! The tags of a trace, each interned once.
 
 use bursar_core::AllocTag;
 use std::collections::HashMap;
 
-/// More names than this are not kinds of allocations: interning lasts as long as the process, so a file that names every
-/// allocation would cost its length for good. Those past it are untagged.
+/// The number of tags that are interned for one trace; allocations with further ones are untagged. Interning lasts as long
+/// as the process, so a file that names every allocation differently would cost its length for good.
 const MAX_TAGS: usize = 1 << 16;
 
-/// Free text is cut here, at a character boundary.
+/// The length in bytes to which tags are cut, at a character boundary.
 const MAX_NAME: usize = 256;
 
-/// Turns names into tags. Rows repeat their neighbours, so the last answer is kept at hand.
+/// Turns names into tags. Rows often repeat their neighbours, so the last lookup is cached.
 #[derive(Debug, Default)]
-pub(crate) struct Tags {
+pub(crate) struct TagInterner {
     known: HashMap<Box<[u8]>, AllocTag>,
     last: Option<(Box<[u8]>, AllocTag)>,
 }
 
-impl Tags {
+impl TagInterner {
     pub(crate) fn get(&mut self, name: &[u8]) -> AllocTag {
         match &self.last {
             Some((last, tag)) if **last == *name => *tag,
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn names_are_cut_at_a_character_and_the_name_of_no_tag_is_one() {
-        let mut tags = Tags::default();
+        let mut tags = TagInterner::default();
         assert_eq!(tags.get(b"untagged"), AllocTag::UNTAGGED);
         assert_eq!(tags.get(b"weights"), AllocTag::intern("weights"));
         assert_eq!(tags.get("é".repeat(200).as_bytes()).name(), "é".repeat(128));

@@ -1,45 +1,44 @@
-//! Which addresses a pool has put memory behind.
+//! The addresses that pools have mapped memory to.
 
 use bursar_core::{Action, Actions, DeviceId, Holding, Observer, Record};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Listens to what pools tell of the memory they hold: where they grew, where they took memory away to use it elsewhere,
-/// and where they gave it back. Memory that arrives elsewhere unsaid is not known of, and whoever draws this compares it
-/// with what is held of the device.
+/// An observer that follows which addresses have memory behind them, from the records of pools that grow, remap or trim.
+/// Memory that is mapped without a record is unknown to it, so a drawing compares the total with the device memory in use.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId, Observer};
 /// use bursar_sim::Sim;
-/// use bursar_trace::Ground;
+/// use bursar_trace::BackedAddresses;
 /// use std::sync::Arc;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
-/// let ground = Arc::new(Ground::default());
-/// context.sink().subscribe(&(ground.clone() as Arc<dyn Observer>))?;
-/// assert_eq!(ground.remaps(), 0, "no pool has moved anything");
+/// let backed_addresses = Arc::new(BackedAddresses::default());
+/// context.sink().subscribe(&(backed_addresses.clone() as Arc<dyn Observer>))?;
+/// assert_eq!(backed_addresses.remaps(), 0, "no pool has moved anything");
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 #[derive(Debug, Default)]
-pub struct Ground(Mutex<State>);
+pub struct BackedAddresses(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    backed: Arc<Backed>,
+    backed: Arc<AddressRanges>,
     remaps: u64,
 }
 
-/// Ranges of addresses with memory behind them, by where they begin; none touch.
-pub(super) type Backed = BTreeMap<u64, u64>;
+/// Ranges of addresses: the end of each by its start. No two touch.
+pub(super) type AddressRanges = BTreeMap<u64, u64>;
 
-impl Ground {
-    /// How often a pool moved memory to where it was needed.
+impl BackedAddresses {
+    /// Returns the number of times that a pool moved frames to other addresses.
     pub fn remaps(&self) -> u64 {
         self.state().remaps
     }
 
-    /// What has memory behind it at this moment; a later change leaves the answer alone.
-    pub(super) fn backed(&self) -> Arc<Backed> {
+    /// Returns a copy of the ranges that have memory behind them now.
+    pub(super) fn ranges(&self) -> Arc<AddressRanges> {
         self.state().backed.clone()
     }
 
@@ -48,7 +47,7 @@ impl Ground {
     }
 }
 
-impl Observer for Ground {
+impl Observer for BackedAddresses {
     fn interest(&self) -> Actions {
         Actions::of(&[Action::Grow, Action::Remap, Action::Trim])
     }
@@ -76,8 +75,8 @@ impl Observer for Ground {
     }
 }
 
-/// Takes `start .. end` out of the ranges.
-fn cut(ranges: &mut Backed, start: u64, end: u64) {
+/// Removes `start .. end` from the ranges.
+fn cut(ranges: &mut AddressRanges, start: u64, end: u64) {
     let touched: Vec<(u64, u64)> =
         ranges.range(..end).rev().map(|(&from, &to)| (from, to)).take_while(|&(_, to)| to > start).collect();
     for (from, to) in touched {
@@ -91,8 +90,8 @@ fn cut(ranges: &mut Backed, start: u64, end: u64) {
     }
 }
 
-/// Adds `start .. end`, of which nothing is in the ranges, and joins it to its neighbours.
-pub(super) fn add(ranges: &mut Backed, mut start: u64, mut end: u64) {
+/// Adds `start .. end`, which overlaps no range, and joins it to its neighbours.
+pub(super) fn add(ranges: &mut AddressRanges, mut start: u64, mut end: u64) {
     if let Some(to) = ranges.remove(&end) {
         end = to;
     }
@@ -117,13 +116,13 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % below
             };
-            let ground = Ground::default();
+            let backed_addresses = BackedAddresses::default();
             let (mut model, mut remaps) = ([false; 64], 0);
             for _ in 0..200 {
                 let action = [Action::Grow, Action::Remap, Action::Trim][draw(3) as usize];
                 let start = draw(60) + 1;
                 let bytes = draw(63 - start) + 1;
-                ground.record(&Record {
+                backed_addresses.record(&Record {
                     ptr: DevicePtr(start),
                     granted: Bytes(bytes),
                     ..Record::new(action, DeviceId(0))
@@ -131,21 +130,21 @@ mod tests {
                 model[start as usize..(start + bytes) as usize].fill(action == Action::Grow);
                 remaps += u64::from(action == Action::Remap);
                 let mut shown = [false; 64];
-                let backed = ground.backed();
+                let backed = backed_addresses.ranges();
                 for (&from, &to) in &*backed {
                     assert!(from < to && !backed.contains_key(&to), "neighbours are joined");
                     shown[from as usize..to as usize].fill(true);
                 }
                 assert_eq!(shown, model, "seed {seed}");
             }
-            assert_eq!(ground.remaps(), remaps);
+            assert_eq!(backed_addresses.remaps(), remaps);
         }
     }
 
     #[test]
     fn a_record_without_a_place_counts_and_changes_nothing() {
-        let ground = Ground::default();
-        ground.record(&Record { granted: Bytes(64), ..Record::new(Action::Remap, DeviceId(0)) });
-        assert_eq!((ground.remaps(), ground.backed().len()), (1, 0));
+        let backed_addresses = BackedAddresses::default();
+        backed_addresses.record(&Record { granted: Bytes(64), ..Record::new(Action::Remap, DeviceId(0)) });
+        assert_eq!((backed_addresses.remaps(), backed_addresses.ranges().len()), (1, 0));
     }
 }

@@ -1,19 +1,19 @@
-//! Bursar's own log: a JSON object a line, with everything.
+//! Bursar's own log: one JSON object per line, with every field of a record.
 
-use crate::lines::Lines;
-use crate::number::{address, shown, stream};
-use crate::read::Rows;
-use crate::tags::Tags;
-use crate::{Place, Reason, Site, TraceBuilder};
+use super::lines::Lines;
+use super::log::Rows;
+use super::numbers::{address, excerpt, stream};
+use super::tags::TagInterner;
+use crate::{EventOrigin, FilePosition, Reason, TraceBuilder};
 use bursar_core::AllocTag;
 use serde::de::{self, Deserializer, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::io::Read;
 
-/// What a trace needs of a record; the other fields are for people and other tools.
+/// The fields of a record that a trace needs; the others are for people and other tools.
 #[derive(Debug, serde::Deserialize)]
-struct Line<'a> {
+struct JsonRecord<'a> {
     #[serde(borrow)]
     action: Cow<'a, str>,
     #[serde(default)]
@@ -32,54 +32,60 @@ struct Line<'a> {
     tag: Option<Cow<'a, str>>,
 }
 
-/// The rows of a log that is being read.
+/// The rows of a JSON lines log.
 pub(crate) struct JsonRows<R> {
     lines: Lines<R>,
-    tags: Tags,
+    tags: TagInterner,
 }
 
 impl<R: Read> JsonRows<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self { lines: Lines::new(reader), tags: Tags::default() }
+        Self { lines: Lines::new(reader), tags: TagInterner::default() }
     }
 }
 
 impl<R: Read> Rows for JsonRows<R> {
-    fn place(&self) -> Place {
-        self.lines.place()
+    fn position(&self) -> FilePosition {
+        self.lines.position()
     }
 
     fn fill(&mut self, builder: &mut TraceBuilder, events: usize) -> Result<bool, Reason> {
-        while builder.waiting() < events {
-            let Some((place, line)) = self.lines.next()? else { return Ok(false) };
+        while builder.pending_events() < events {
+            let Some((position, line)) = self.lines.next()? else { return Ok(false) };
             let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-            let line: Line<'_> = serde_json::from_slice(line).map_err(|error| Reason::Json(without_line(&error)))?;
-            read_line(&line, place, &mut self.tags, builder)?;
+            let record: JsonRecord<'_> =
+                serde_json::from_slice(line).map_err(|error| Reason::Json(without_line(&error)))?;
+            read_record(&record, position, &mut self.tags, builder)?;
         }
         Ok(true)
     }
 }
 
-fn read_line(line: &Line<'_>, place: Place, tags: &mut Tags, builder: &mut TraceBuilder) -> Result<(), Reason> {
-    let site = Site { place, thread: line.thread.0, stream: line.stream.0, device: line.device.0 };
-    let size = || line.asked.or(line.bytes).map(|Number(bytes)| bytes).ok_or_else(|| missing("bytes"));
-    let pointer = || line.pointer.0.ok_or_else(|| missing("pointer"));
-    let tag = |tags: &mut Tags| line.tag.as_ref().map_or(AllocTag::UNTAGGED, |name| tags.get(name.as_bytes()));
-    match &*line.action {
+fn read_record(
+    record: &JsonRecord<'_>,
+    position: FilePosition,
+    tags: &mut TagInterner,
+    builder: &mut TraceBuilder,
+) -> Result<(), Reason> {
+    let origin = EventOrigin { position, thread: record.thread.0, stream: record.stream.0, device: record.device.0 };
+    let size = || record.asked.or(record.bytes).map(|Number(bytes)| bytes).ok_or_else(|| missing("bytes"));
+    let pointer = || record.pointer.0.ok_or_else(|| missing("pointer"));
+    let tag = |tags: &mut TagInterner| record.tag.as_ref().map_or(AllocTag::UNTAGGED, |name| tags.get(name.as_bytes()));
+    match &*record.action {
         "allocate" => {
             let tag = tag(tags);
-            builder.allocate(site, pointer()?, size()?, tag)?;
+            builder.allocate(origin, pointer()?, size()?, tag)?;
         }
-        "free" => builder.free(site, pointer()?, size().unwrap_or(0))?,
+        "free" => builder.free(origin, pointer()?, size().unwrap_or(0))?,
         "fail" => {
             let tag = tag(tags);
-            builder.fail(site, size()?, tag)?;
+            builder.fail(origin, size()?, tag)?;
         }
-        // A refusal by a layer is followed by the failure of the stack, and the rest says nothing of blocks.
+        // A refusal by a layer is followed by the failure of the stack, and the other actions concern no block.
         "refuse" | "reap" | "grow" | "remap" | "trim" | "use" => {}
         other => {
             let expected = "allocate, free, fail, refuse, reap, grow, remap, trim or use";
-            return Err(Reason::Field { field: "action", found: shown(other.as_bytes()), expected });
+            return Err(Reason::Field { field: "action", found: excerpt(other.as_bytes()), expected });
         }
     }
     Ok(())
@@ -89,7 +95,7 @@ fn missing(field: &'static str) -> Reason {
     Reason::Field { field, found: String::new(), expected: "it to be there" }
 }
 
-/// The message with its column only: the line within the line is always 1.
+/// Returns the message of an error without its line number, which is always 1 here; the column stays.
 fn without_line(error: &serde_json::Error) -> String {
     let message = error.to_string();
     match message.rsplit_once(" at line 1 ") {
@@ -98,7 +104,7 @@ fn without_line(error: &serde_json::Error) -> String {
     }
 }
 
-/// A number that is not negative.
+/// A number of at least 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Number(u64);
 
@@ -106,16 +112,16 @@ struct Number(u64);
 #[derive(Clone, Copy, Debug, Default)]
 struct Address(Option<u64>);
 
-/// A stream: a number, or a string as in the CSV log; none is the default stream.
+/// A stream: a number, or a string as in the CSV log. An absent one is the default stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct StreamName(u64);
 
-type OfText = fn(&'static str, &[u8]) -> Result<u64, Reason>;
+type ParseText = fn(&'static str, &[u8]) -> Result<u64, Reason>;
 
-/// Reads a number, or a string by `of_text`, or `null`.
+/// Reads a number, a string by `parse_text`, or `null`.
 struct NumberVisitor {
     expected: &'static str,
-    of_text: Option<OfText>,
+    parse_text: Option<ParseText>,
 }
 
 impl Visitor<'_> for NumberVisitor {
@@ -135,28 +141,29 @@ impl Visitor<'_> for NumberVisitor {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<u64>, E> {
         let wrong = || E::invalid_value(de::Unexpected::Str(text), &self);
-        let of_text = self.of_text.ok_or_else(wrong)?;
-        of_text("", text.as_bytes()).map(Some).map_err(|_| wrong())
+        let parse_text = self.parse_text.ok_or_else(wrong)?;
+        parse_text("", text.as_bytes()).map(Some).map_err(|_| wrong())
     }
 }
 
 impl<'de> de::Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let visitor = NumberVisitor { expected: "a number from 0 to 18446744073709551615", of_text: None };
+        let visitor = NumberVisitor { expected: "a number from 0 to 18446744073709551615", parse_text: None };
         Ok(Self(from.deserialize_any(visitor)?.unwrap_or(0)))
     }
 }
 
 impl<'de> de::Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let visitor = NumberVisitor { expected: "a hexadecimal address in a string", of_text: Some(address) };
+        let visitor = NumberVisitor { expected: "a hexadecimal address in a string", parse_text: Some(address) };
         from.deserialize_any(visitor).map(Self)
     }
 }
 
 impl<'de> de::Deserialize<'de> for StreamName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let visitor = NumberVisitor { expected: "a stream: a number or a hexadecimal string", of_text: Some(stream) };
+        let visitor =
+            NumberVisitor { expected: "a stream: a number or a hexadecimal string", parse_text: Some(stream) };
         Ok(Self(from.deserialize_any(visitor)?.unwrap_or(0)))
     }
 }

@@ -1,9 +1,9 @@
-//! What is in a trace, in numbers that need not all of its events at once.
+//! A trace in numbers, counted part by part so that no more than one window of events is in memory.
 
-use crate::{Event, EventKind, Format, Reason, Trace, TraceError, Unmatched};
+use super::{Event, EventKind, Format, Reason, Trace, TraceError, UnmatchedEvent};
 use bursar_core::Bytes;
 
-/// What is in a trace, in numbers.
+/// A trace in numbers.
 ///
 /// ```
 /// let trace = bursar_trace::bundled();
@@ -15,30 +15,30 @@ use bursar_core::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The file it was read from.
+    /// The name of the file it was read from.
     pub name: String,
-    /// What that file was.
+    /// The format of that file.
     pub format: Format,
-    /// Allocations and frees.
+    /// The number of allocations and frees.
     pub operations: u64,
-    /// Allocations that were refused or failed.
+    /// The number of allocations that were refused or failed.
     pub failures: u64,
-    /// How many blocks there are.
+    /// The number of blocks.
     pub blocks: u32,
-    /// How many threads there are.
+    /// The number of threads.
     pub threads: usize,
-    /// How many streams something happened on.
+    /// The number of streams that have events.
     pub streams: usize,
-    /// The most that was live at a time, on all devices together, by what was asked for.
+    /// The most requested bytes that were live at a time, on all devices together.
     pub peak_live: Bytes,
-    /// Frees of what was not allocated in the trace.
+    /// The number of frees of addresses that were not allocated in the trace.
     pub unknown_frees: u64,
-    /// Allocations that were never freed.
+    /// The number of allocations that were never freed.
     pub missing_frees: u64,
     live: Bytes,
     used: Vec<bool>,
-    first_unknown: Option<Unmatched>,
-    first_missing: Option<Unmatched>,
+    first_unknown: Option<UnmatchedEvent>,
+    first_missing: Option<UnmatchedEvent>,
 }
 
 impl Summary {
@@ -46,14 +46,14 @@ impl Summary {
         Self { name: name.to_owned(), format, ..Self::default() }
     }
 
-    /// Adds what a part of the trace holds; parts come in order.
+    /// Counts a part of the trace; parts come in order.
     pub(crate) fn count(&mut self, part: &Trace) {
         part.events.iter().for_each(|event| self.count_event(event));
         self.unknown_frees += part.unknown_frees.len() as u64;
         self.missing_frees += part.missing_frees.len() as u64;
         self.first_unknown = self.first_unknown.or(part.unknown_frees.first().copied());
         let missing = self.first_missing.iter().chain(&part.missing_frees);
-        self.first_missing = missing.min_by_key(|missing| (missing.place, missing.pointer)).copied();
+        self.first_missing = missing.min_by_key(|missing| (missing.position, missing.pointer)).copied();
     }
 
     fn count_event(&mut self, event: &Event) {
@@ -74,28 +74,27 @@ impl Summary {
         self.used[stream] = true;
     }
 
-    /// Adds what is known at the trace's end.
+    /// Adds the numbers that are known at the end of the trace only.
     pub(crate) fn complete(&mut self, last: &Trace) {
         self.blocks = last.blocks;
         self.threads = last.threads.len();
         self.streams = self.used.iter().filter(|used| **used).count();
     }
 
-    /// Whether nothing happened.
+    /// Returns whether the trace has neither events nor unknown frees.
     pub(crate) fn is_empty(&self) -> bool {
         self.operations + self.failures + self.unknown_frees == 0
     }
 
-    /// An error if anything has no other half: the first free of what was not allocated, else the first block that was
-    /// never freed.
+    /// Checks that every free has its allocation and every allocation its free; see [`Trace::strict`].
     pub fn strict(&self) -> Result<(), TraceError> {
-        let error = |place, reason| Err(TraceError::at(&self.name, self.format, place, reason));
+        let error = |position, reason| Err(TraceError::at(&self.name, self.format, position, reason));
         if let Some(first) = &self.first_unknown {
-            return error(first.place, Reason::UnknownFree { pointer: first.pointer, count: self.unknown_frees });
+            return error(first.position, Reason::UnknownFree { pointer: first.pointer, count: self.unknown_frees });
         }
         if let Some(first) = &self.first_missing {
             let reason = Reason::MissingFree { pointer: first.pointer, bytes: first.bytes, count: self.missing_frees };
-            return error(first.place, reason);
+            return error(first.position, reason);
         }
         Ok(())
     }

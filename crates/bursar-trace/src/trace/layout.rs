@@ -1,9 +1,9 @@
-//! Addresses for a trace, which keeps none: where each block would have been.
+//! Addresses for a trace, which keeps none: a plausible address for each block.
 
-use crate::{EventKind, Limit, Trace};
+use super::{EventKind, Trace, TraceLimit};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Memory of one device taken from the driver in one piece.
+/// A range of device memory that was allocated from the driver in one piece.
 ///
 /// ```
 /// use bursar_trace::Segment;
@@ -15,47 +15,48 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct Segment {
     /// The device's ordinal.
     pub device: u8,
-    /// The stream it serves, as the recording names it.
+    /// The recording's identifier of the stream it serves.
     pub stream: u64,
-    /// Where it begins.
+    /// The address of its first byte.
     pub address: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
-/// Where the blocks of a trace are: an address a block, and the segments they lie in. A run that was really made brings its
-/// own; [`Layout::best_fit`] makes one up.
+/// The addresses of the blocks of a trace, and the segments that contain them. A replayed run has addresses of its own
+/// ([`TraceRecorder`](crate::TraceRecorder)); [`TraceLayout::best_fit`] makes them up.
 ///
 /// ```
-/// use bursar_trace::Layout;
+/// use bursar_trace::TraceLayout;
 ///
-/// let layout = Layout::best_fit(&bursar_trace::bundled())?;
+/// let layout = TraceLayout::best_fit(&bursar_trace::bundled())?;
 /// let segment = layout.segments[0];
 /// assert!((segment.address..segment.address + segment.bytes).contains(&layout.addresses[0]));
-/// # Ok::<(), bursar_trace::Limit>(())
+/// # Ok::<(), bursar_trace::TraceLimit>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct TraceLayout {
     /// The address of each block.
     pub addresses: Vec<u64>,
     /// The segments, none overlapping.
     pub segments: Vec<Segment>,
 }
 
-/// Where made-up addresses begin: where drivers put device memory, and small enough for a JavaScript number.
+/// The first of the made-up addresses: in the range where drivers put device memory, and small enough for a JavaScript
+/// number.
 const BASE: u64 = 0x7f00_0000_0000;
 const BLOCK_ALIGN: u64 = 512;
 const SEGMENT_ALIGN: u64 = 2 << 20;
 
-impl Layout {
-    /// Places the blocks by best fit, in one growing segment for each device and stream. No two live blocks overlap.
-    pub fn best_fit(trace: &Trace) -> Result<Self, Limit> {
+impl TraceLayout {
+    /// Places the blocks by best fit, in one growing segment per device and stream. No two live blocks overlap.
+    pub fn best_fit(trace: &Trace) -> Result<Self, TraceLimit> {
         let mut arenas: Vec<((u8, u16), Arena)> = Vec::new();
         let mut numbers = HashMap::new();
-        // The arena of each block, and its offset and length there.
+        // The arena of each block, and its offset and length there. The length of a block that is not live is 0.
         let mut placed = vec![(0usize, 0u64, 0u64); trace.blocks as usize];
         for event in &trace.events {
-            let Some(place) = placed.get_mut(event.block as usize) else { continue };
+            let Some(slot) = placed.get_mut(event.block as usize) else { continue };
             match event.kind {
                 EventKind::Allocate => {
                     let key = (event.device, event.stream);
@@ -63,12 +64,13 @@ impl Layout {
                         arenas.push((key, Arena::default()));
                         arenas.len() - 1
                     });
-                    let length = event.bytes.max(1).checked_next_multiple_of(BLOCK_ALIGN).ok_or(Limit::LiveBytes)?;
-                    *place = (number, arenas[number].1.take(length)?, length);
+                    let length =
+                        event.bytes.max(1).checked_next_multiple_of(BLOCK_ALIGN).ok_or(TraceLimit::LiveBytes)?;
+                    *slot = (number, arenas[number].1.allocate(length)?, length);
                 }
-                EventKind::Free if place.2 > 0 => {
-                    arenas[place.0].1.give(place.1, place.2);
-                    place.2 = 0;
+                EventKind::Free if slot.2 > 0 => {
+                    arenas[slot.0].1.free(slot.1, slot.2);
+                    slot.2 = 0;
                 }
                 EventKind::Free | EventKind::Fail => {}
             }
@@ -76,10 +78,10 @@ impl Layout {
         let mut address = BASE;
         let mut segments = Vec::with_capacity(arenas.len());
         for ((device, stream), arena) in &arenas {
-            let bytes = arena.top.checked_next_multiple_of(SEGMENT_ALIGN).ok_or(Limit::LiveBytes)?;
+            let bytes = arena.top.checked_next_multiple_of(SEGMENT_ALIGN).ok_or(TraceLimit::LiveBytes)?;
             let stream = trace.streams.get(*stream as usize).copied().unwrap_or_default();
             segments.push(Segment { device: *device, stream, address, bytes });
-            address = address.checked_add(bytes).ok_or(Limit::LiveBytes)?;
+            address = address.checked_add(bytes).ok_or(TraceLimit::LiveBytes)?;
         }
         let addresses = placed
             .iter()
@@ -88,7 +90,7 @@ impl Layout {
     }
 }
 
-/// A growing range and its free pieces, by offset and by length.
+/// A growing range of addresses and its free ranges, by offset and by length.
 #[derive(Debug, Default)]
 struct Arena {
     top: u64,
@@ -97,46 +99,46 @@ struct Arena {
 }
 
 impl Arena {
-    fn take(&mut self, length: u64) -> Result<u64, Limit> {
+    fn allocate(&mut self, length: u64) -> Result<u64, TraceLimit> {
         if let Some(&(found, offset)) = self.by_length.range((length, 0)..).next() {
-            self.forget(offset, found);
+            self.remove_free(offset, found);
             if found > length {
-                self.remember(offset + length, found - length);
+                self.insert_free(offset + length, found - length);
             }
             return Ok(offset);
         }
-        // The last free piece may end at the top, and then only the rest has to grow.
+        // The last free range may end at the top; then the arena grows by the rest only.
         let offset = match self.by_offset.last_key_value() {
             Some((&offset, &found)) if offset + found == self.top => {
-                self.forget(offset, found);
+                self.remove_free(offset, found);
                 offset
             }
             _ => self.top,
         };
-        self.top = offset.checked_add(length).ok_or(Limit::LiveBytes)?;
+        self.top = offset.checked_add(length).ok_or(TraceLimit::LiveBytes)?;
         Ok(offset)
     }
 
-    fn give(&mut self, mut offset: u64, mut length: u64) {
+    fn free(&mut self, mut offset: u64, mut length: u64) {
         if let Some((&before, &found)) = self.by_offset.range(..offset).next_back()
             && before + found == offset
         {
-            self.forget(before, found);
+            self.remove_free(before, found);
             (offset, length) = (before, found + length);
         }
         if let Some(&found) = self.by_offset.get(&(offset + length)) {
-            self.forget(offset + length, found);
+            self.remove_free(offset + length, found);
             length += found;
         }
-        self.remember(offset, length);
+        self.insert_free(offset, length);
     }
 
-    fn remember(&mut self, offset: u64, length: u64) {
+    fn insert_free(&mut self, offset: u64, length: u64) {
         self.by_offset.insert(offset, length);
         self.by_length.insert((length, offset));
     }
 
-    fn forget(&mut self, offset: u64, length: u64) {
+    fn remove_free(&mut self, offset: u64, length: u64) {
         self.by_offset.remove(&offset);
         self.by_length.remove(&(length, offset));
     }

@@ -1,9 +1,9 @@
-//! The formats a trace can be in, and how each is told from its first bytes or its name.
+//! The formats of trace files, and how each is recognised by its first bytes or its file name.
 
 use std::fmt;
 use std::path::Path;
 
-/// How a trace is written down. Any of them may be gzipped.
+/// The format of a trace file. Any of them may be gzipped.
 ///
 /// ```
 /// use bursar_trace::Format;
@@ -15,18 +15,18 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// RMM's log: comma-separated, a header and six columns, and more of ours behind them.
+    /// RMM's log: comma-separated, with a header and six columns, followed by columns of Bursar's own.
     #[default]
     Csv,
-    /// Bursar's log: a JSON object a line.
+    /// Bursar's log: one JSON object per line.
     JsonLines,
     /// A PyTorch memory snapshot: a pickle.
     TorchSnapshot,
 }
 
 impl Format {
-    /// The format a path is to be written in: `.csv`, `.jsonl` (`.ndjson`, `.json`) or `.pickle` (`.pkl`), each
-    /// with or without `.gz` behind it.
+    /// Returns the format that the extension of a path names: `.csv`, `.jsonl` (`.ndjson`, `.json`) or `.pickle`
+    /// (`.pkl`), each with or without `.gz` after it.
     pub fn of_path(path: &Path) -> Option<Self> {
         let bare = if is_gzip_path(path) { path.with_extension("") } else { path.to_owned() };
         match bare.extension()?.to_str()?.to_ascii_lowercase().as_str() {
@@ -37,8 +37,8 @@ impl Format {
         }
     }
 
-    /// The format that begins with `head`. Text with a comma in its first line is taken for a CSV log, so that wrong columns
-    /// are told as such.
+    /// Returns the format of a file that begins with `head`. Text with a comma in its first line is taken for a CSV log, so
+    /// that wrong columns are reported as such.
     pub(crate) fn of_content(head: &[u8]) -> Option<Self> {
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
         let line = text.split(|&byte| byte == b'\n' || byte == b'\r').next().unwrap_or_default();
@@ -51,7 +51,7 @@ impl Format {
         }
     }
 
-    /// What a place in such a file counts.
+    /// Returns the unit that positions in such a file count.
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Csv | Self::JsonLines => "line",
@@ -60,7 +60,8 @@ impl Format {
     }
 }
 
-/// Whether a dictionary or a list begins as protocols 0 and 1 of pickles write one; later protocols say so in their first byte.
+/// Returns whether `text` begins with a dictionary or a list as pickle protocols 0 and 1 write it. Later protocols have a
+/// first byte of their own.
 fn begins_like_an_old_pickle(text: &[u8]) -> bool {
     match text {
         [b'(', b'd' | b'l', next, ..] => b"pVSIL(.as}]".contains(next),
@@ -69,7 +70,7 @@ fn begins_like_an_old_pickle(text: &[u8]) -> bool {
     }
 }
 
-/// Whether what is written to `path` is to be gzipped.
+/// Returns whether a file at `path` is written gzipped.
 pub(crate) fn is_gzip_path(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gz"))
 }

@@ -1,21 +1,22 @@
-//! Gzipped files: members one after another, with zeros behind any of them, as tapes and block devices leave them.
+//! Gzipped files: members one after another, with zeros after any of them, as tapes and block devices leave them.
 
 use crate::Reason;
 use flate2::bufread::GzDecoder;
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, Read};
 
-/// What every member begins with.
+/// The bytes that every member begins with.
 pub(crate) const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 const BUFFER: usize = 1 << 16;
 
-/// The contents of a gzipped file. What is behind it and no member is an error, since it is no part of what was written.
-pub(crate) struct Gunzip<R>(Option<GzDecoder<Input<R>>>);
+/// A reader of the contents of a gzipped file. Trailing bytes that are no member are an error: they are not part of what
+/// was written.
+pub(crate) struct Gunzip<R>(Option<GzDecoder<CompressedInput<R>>>);
 
 impl<R: Read> Gunzip<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self(Some(GzDecoder::new(Input::new(reader))))
+        Self(Some(GzDecoder::new(CompressedInput::new(reader))))
     }
 }
 
@@ -36,41 +37,49 @@ impl<R: Read> Read for Gunzip<R> {
     }
 }
 
-/// Bytes behind the last member.
+/// The error of bytes after the last member.
 #[derive(Debug)]
-struct Trailing {
+struct TrailingBytes {
     offset: u64,
 }
 
-impl fmt::Display for Trailing {
+impl fmt::Display for TrailingBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Reason::TrailingBytes { offset: self.offset }, f)
     }
 }
 
-impl std::error::Error for Trailing {}
+impl std::error::Error for TrailingBytes {}
 
-/// Where the bytes begin that belong to no member, if that is what `error` says.
-pub(crate) fn trailing(error: &io::Error) -> Option<u64> {
-    error.get_ref()?.downcast_ref::<Trailing>().map(|trailing| trailing.offset)
+/// Returns the reason that a read error of a file, packed or not, stands for: a compressed stream that stops early is a
+/// file that was cut.
+pub(super) fn read_error(error: io::Error) -> Reason {
+    let trailing = error.get_ref().and_then(|inner| inner.downcast_ref::<TrailingBytes>());
+    if let Some(TrailingBytes { offset }) = trailing {
+        return Reason::TrailingBytes { offset: *offset };
+    }
+    match error.kind() {
+        ErrorKind::UnexpectedEof => Reason::Truncated { within: "its gzip stream" },
+        _ => Reason::Io(error),
+    }
 }
 
 /// The compressed bytes, counted.
-struct Input<R> {
+struct CompressedInput<R> {
     reader: R,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Where in the file the buffer begins.
+    /// The offset of the buffer in the file.
     offset: u64,
 }
 
-impl<R: Read> Input<R> {
+impl<R: Read> CompressedInput<R> {
     fn new(reader: R) -> Self {
         Self { reader, buffer: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, offset: 0 }
     }
 
-    /// As many of the next bytes as there are, at least `count` unless the file ends.
+    /// Returns the next bytes that are buffered, at least `count` unless the file ends.
     fn at_least(&mut self, count: usize) -> io::Result<&[u8]> {
         while self.end - self.start < count {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -86,7 +95,7 @@ impl<R: Read> Input<R> {
         Ok(&self.buffer[self.start..self.end])
     }
 
-    /// Whether another member follows; zeros before it are skipped.
+    /// Skips zeros and returns whether another member follows.
     fn is_at_member(&mut self) -> io::Result<bool> {
         loop {
             let next = self.at_least(MAGIC.len())?;
@@ -98,14 +107,14 @@ impl<R: Read> Input<R> {
                 _ if zeros > 0 => self.consume(zeros),
                 _ => {
                     let offset = self.offset + self.start as u64;
-                    return Err(io::Error::new(ErrorKind::InvalidData, Trailing { offset }));
+                    return Err(io::Error::new(ErrorKind::InvalidData, TrailingBytes { offset }));
                 }
             }
         }
     }
 }
 
-impl<R: Read> Read for Input<R> {
+impl<R: Read> Read for CompressedInput<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.fill_buf()?.read(into)?;
         self.consume(count);
@@ -113,7 +122,7 @@ impl<R: Read> Read for Input<R> {
     }
 }
 
-impl<R: Read> BufRead for Input<R> {
+impl<R: Read> BufRead for CompressedInput<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.at_least(1)
     }

@@ -1,52 +1,54 @@
-//! Lines out of a large buffer, with no allocation a line.
+//! Lines out of a large buffer, without an allocation per line.
 
-use crate::{Place, Reason};
+use super::gzip;
+use crate::{FilePosition, Reason};
 use std::io::{ErrorKind, Read};
 
-/// The longest line that is read; a record is a few hundred bytes.
+/// The length of the longest line that is read, in bytes; a record has a few hundred.
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
 /// The lines of a reader, without their ends, counted from 1.
 pub(crate) struct Lines<R> {
     reader: R,
     buffer: Box<[u8]>,
-    /// Where the record last given out begins; what lies before it is not needed any more.
+    /// The start of the record returned last; bytes before it are not needed any more.
     record: usize,
-    /// Where the next line begins.
+    /// The start of the next line.
     start: usize,
     end: usize,
-    /// How many lines have been asked for.
+    /// The number of lines read so far.
     count: u64,
-    place: Place,
+    position: FilePosition,
     exhausted: bool,
 }
 
 impl<R: Read> Lines<R> {
     pub(crate) fn new(reader: R) -> Self {
         let buffer = vec![0; MAX_LINE].into_boxed_slice();
-        Self { reader, buffer, record: 0, start: 0, end: 0, count: 0, place: Place(0), exhausted: false }
+        Self { reader, buffer, record: 0, start: 0, end: 0, count: 0, position: FilePosition(0), exhausted: false }
     }
 
-    /// The line last asked for, whether it could be read or not; of several that make one record, the first.
-    pub(crate) fn place(&self) -> Place {
-        self.place
+    /// Returns the position of the line read last, even if reading it failed; of several lines that make one record, the
+    /// first.
+    pub(crate) fn position(&self) -> FilePosition {
+        self.position
     }
 
-    /// The next line that is not blank, and which it is.
-    pub(crate) fn next(&mut self) -> Result<Option<(Place, &[u8])>, Reason> {
+    /// Returns the next line that is not blank, with its position.
+    pub(crate) fn next(&mut self) -> Result<Option<(FilePosition, &[u8])>, Reason> {
         loop {
             self.record = self.start;
-            self.place = Place(self.count + 1);
+            self.position = FilePosition(self.count + 1);
             let Some(to) = self.advance()? else { return Ok(None) };
             if !self.buffer[self.record..to].trim_ascii().is_empty() {
-                return Ok(Some((self.place, without_return(&self.buffer[self.record..to]))));
+                return Ok(Some((self.position, without_return(&self.buffer[self.record..to]))));
             }
         }
     }
 
-    /// Returns the line last given out and as many after it as `goes_on` wants, as one record with the line ends between them.
-    /// `goes_on` is given each line in turn, its end included. Returns `None` where the file ends first, or where the record is longer
-    /// than [`MAX_LINE`].
+    /// Returns the line read last together with the lines after it, for as long as `goes_on` returns true, as one record that
+    /// includes the line ends between them. `goes_on` is called with each line in turn, its end included. Returns `None` if
+    /// the file ends first, or if the record is longer than [`MAX_LINE`].
     pub(crate) fn join(&mut self, mut goes_on: impl FnMut(&[u8]) -> bool) -> Result<Option<&[u8]>, Reason> {
         let mut from = 0;
         loop {
@@ -64,12 +66,12 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Returns the first bytes of the record last given out, for an error to show.
+    /// Returns the buffered bytes of the record read last, for an error to show.
     pub(crate) fn record(&self) -> &[u8] {
         &self.buffer[self.record..self.end]
     }
 
-    /// Moves on to the next line. Returns where in the buffer the one before it ends.
+    /// Advances by a line, and returns its end in the buffer; `None` at the end of the file.
     fn advance(&mut self) -> Result<Option<usize>, Reason> {
         self.count += 1;
         let mut searched = self.start;
@@ -89,7 +91,7 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// Moves the record to the front of the buffer and reads more behind it.
+    /// Moves the record to the front of the buffer and reads more after it.
     fn refill(&mut self) -> Result<(), Reason> {
         self.buffer.copy_within(self.record..self.end, 0);
         (self.start, self.end) = (self.start - self.record, self.end - self.record);
@@ -105,7 +107,7 @@ impl<R: Read> Lines<R> {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(Reason::of_read(error)),
+                Err(error) => return Err(gzip::read_error(error)),
             }
         }
     }
@@ -119,7 +121,7 @@ fn without_return(line: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// Gives its bytes a few at a time, as a pipe may.
+    /// A reader that returns a few bytes at a time, as a pipe may.
     struct Drip<'a>(&'a [u8], usize);
 
     impl Read for Drip<'_> {
@@ -134,8 +136,8 @@ mod tests {
     fn lines(text: &[u8], step: usize) -> Vec<(u64, Vec<u8>)> {
         let mut lines = Lines::new(Drip(text, step));
         let mut found = Vec::new();
-        while let Some((place, line)) = lines.next().expect("no error") {
-            found.push((place.0, line.to_vec()));
+        while let Some((position, line)) = lines.next().expect("no error") {
+            found.push((position.0, line.to_vec()));
         }
         found
     }
@@ -158,11 +160,15 @@ mod tests {
             lines.next().expect("no error");
             let record = lines.join(|line| !line.contains(&b'e')).expect("no error");
             assert_eq!(record, Some(&b"\"two\r\n\nthree\""[..]), "{step} bytes at a time");
-            assert_eq!(lines.place(), Place(2));
-            assert_eq!(lines.next().expect("no error"), Some((Place(5), &b"four"[..])), "{step} bytes at a time");
+            assert_eq!(lines.position(), FilePosition(2));
+            assert_eq!(
+                lines.next().expect("no error"),
+                Some((FilePosition(5), &b"four"[..])),
+                "{step} bytes at a time"
+            );
             lines.next().expect("no error");
             assert_eq!(lines.join(|_| true).expect("no error"), None, "the file ends first");
-            assert_eq!(lines.place(), Place(6));
+            assert_eq!(lines.position(), FilePosition(6));
         }
     }
 

@@ -1,43 +1,43 @@
-//! What can be wrong with a trace.
+//! Errors of reading and writing traces.
 
-use crate::{Format, Place, Trace, gzip};
+use super::{FilePosition, Format, Trace};
 use bursar_core::Bytes;
 use std::fmt;
 use std::io;
 
-/// A trace that could not be read or written: which file, where in it, and why.
+/// A trace that could not be read or written: the file, the position in it and the reason.
 ///
 /// ```
 /// let error = bursar_trace::read("no/such/file.csv").unwrap_err();
 /// assert!(error.to_string().starts_with("no/such/file.csv: "));
-/// assert_eq!(error.place, None);
+/// assert_eq!(error.position, None);
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct TraceError {
-    /// The file, as it was named.
+    /// The name of the file, as the caller gave it.
     pub file: String,
-    /// The line, or the record of a binary format, where it is known.
-    pub place: Option<Place>,
-    /// What is wrong there.
+    /// The line, or the record of a binary format, if it is known.
+    pub position: Option<FilePosition>,
+    /// The reason.
     pub reason: Reason,
     unit: &'static str,
 }
 
 impl TraceError {
     pub(crate) fn new(file: &str, reason: impl Into<Reason>) -> Self {
-        Self { file: file.to_owned(), place: None, reason: reason.into(), unit: "line" }
+        Self { file: file.to_owned(), position: None, reason: reason.into(), unit: "line" }
     }
 
-    pub(crate) fn at(file: &str, format: Format, place: Place, reason: impl Into<Reason>) -> Self {
-        Self { place: Some(place), unit: format.unit(), ..Self::new(file, reason) }
+    pub(crate) fn at(file: &str, format: Format, position: FilePosition, reason: impl Into<Reason>) -> Self {
+        Self { position: Some(position), unit: format.unit(), ..Self::new(file, reason) }
     }
 }
 
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.place {
-            Some(Place(number)) => write!(f, "{}: {} {number}: {}", self.file, self.unit, self.reason),
+        match self.position {
+            Some(FilePosition(number)) => write!(f, "{}: {} {number}: {}", self.file, self.unit, self.reason),
             None => write!(f, "{}: {}", self.file, self.reason),
         }
     }
@@ -52,7 +52,7 @@ impl std::error::Error for TraceError {
     }
 }
 
-/// Why a trace could not be read or written.
+/// The reason why a trace could not be read or written.
 ///
 /// ```
 /// let error = bursar_trace::read_from(&b""[..], "empty.csv").unwrap_err();
@@ -64,25 +64,25 @@ pub enum Reason {
     /// The file could not be opened, read or written.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The file ends in the middle: of a gzip stream, of a pickle.
+    /// The file ends in the middle of a gzip stream or of a pickle.
     #[error("the file ends in the middle of {within}")]
     Truncated {
-        /// What it ends in the middle of.
+        /// The structure that is cut off.
         within: &'static str,
     },
-    /// Behind the end of a gzipped file there is something that is neither another member nor zeros.
+    /// After the end of a gzipped file there are bytes that are neither another member nor zeros.
     #[error("the gzipped file has bytes behind its end, from byte {offset} on, that belong to no gzip stream")]
     TrailingBytes {
-        /// Where in the compressed file they begin.
+        /// The offset in the compressed file at which they begin.
         offset: u64,
     },
-    /// There is nothing in it: no bytes, or no allocation, free or failure.
+    /// The file has no bytes, or no allocation, free or failure.
     #[error("the trace is empty")]
     Empty,
-    /// It begins like none of the formats.
+    /// The file begins like none of the formats.
     #[error("not a trace: expected an RMM CSV log, JSON lines or a PyTorch memory snapshot, or one of them gzipped")]
     UnknownFormat,
-    /// No format is known by the file's extension.
+    /// The extension of the file belongs to no format.
     #[error("cannot tell the format from the name: use .csv, .jsonl or .pickle, with or without .gz")]
     UnknownExtension,
     /// The first line does not begin with RMM's six columns.
@@ -94,7 +94,7 @@ pub enum Reason {
     /// A row has fewer columns than RMM's six.
     #[error("the row has {found} columns, expected at least 6")]
     TooFewColumns {
-        /// How many it has.
+        /// The number of its columns.
         found: usize,
     },
     /// A field that cannot be read.
@@ -102,15 +102,15 @@ pub enum Reason {
     Field {
         /// The column or key.
         field: &'static str,
-        /// What is there, cut to its first 80 bytes.
+        /// The text of the field, cut to its first 80 bytes.
         found: String,
-        /// What should be.
+        /// The expected form.
         expected: &'static str,
     },
     /// A line too long to be a record.
     #[error("the line is longer than {limit} bytes")]
     LongLine {
-        /// The longest that is read.
+        /// The length of the longest line that is read.
         limit: usize,
     },
     /// A line that is not the JSON object expected.
@@ -121,99 +121,62 @@ pub enum Reason {
     Code {
         /// The opcode's name.
         opcode: &'static str,
-        /// Where it is in the pickle.
+        /// Its offset in the pickle.
         offset: u64,
     },
     /// Not a well-formed pickle.
     #[error("malformed pickle at byte {offset}: {what}")]
     Pickle {
-        /// Where in the pickle.
+        /// The offset in the pickle.
         offset: u64,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
     /// A well-formed pickle that is no memory snapshot.
     #[error("not a PyTorch memory snapshot: {what}")]
     NotSnapshot {
-        /// What is missing or in the way.
+        /// The part that is missing or of the wrong type.
         what: &'static str,
     },
-    /// More than a trace can hold.
+    /// The file has more of something than a trace can hold.
     #[error("{0}")]
-    Limit(#[from] Limit),
-    /// A trace that is read as it is replayed was not the same the second time.
+    Limit(#[from] TraceLimit),
+    /// The file of a trace that is read in windows changed between two passes.
     #[error("the file has changed since it was opened")]
     Changed,
-    /// In strict reading: frees of what was not allocated in the trace.
+    /// Strict reading only: frees of addresses that were not allocated in the trace.
     #[error("free of {pointer:#x}, which is not allocated ({count} such in the trace)")]
     UnknownFree {
-        /// The first one's address.
+        /// The address of the first one.
         pointer: u64,
-        /// How many there are.
+        /// The number of them.
         count: u64,
     },
-    /// In strict reading: blocks that were never freed.
+    /// Strict reading only: blocks that were never freed.
     #[error("{} at {pointer:#x} is never freed ({count} such in the trace)", Bytes(*bytes))]
     MissingFree {
-        /// The first one's address.
+        /// The address of the first one.
         pointer: u64,
-        /// Its size.
+        /// The size of the first one.
         bytes: u64,
-        /// How many there are.
+        /// The number of them.
         count: u64,
     },
 }
 
-impl Reason {
-    /// What an error met while reading means: a compressed stream that stops early is a file that was cut.
-    pub(crate) fn of_read(error: io::Error) -> Self {
-        if let Some(offset) = gzip::trailing(&error) {
-            return Self::TrailingBytes { offset };
-        }
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => Self::Truncated { within: "its gzip stream" },
-            _ => Self::Io(error),
-        }
-    }
-}
-
-/// Why a replay stopped: the memory failed, or the trace, where it is read meanwhile.
-///
-/// ```
-/// use bursar_trace::ReplayError;
-///
-/// let error = ReplayError::from(bursar_core::Error::NoDevice);
-/// assert_eq!(error.to_string(), "no usable device");
-/// ```
-#[derive(Debug, thiserror::Error)]
-pub enum ReplayError {
-    /// The memory failed in another way than having no room.
-    #[error(transparent)]
-    Memory(#[from] bursar_core::Error),
-    /// The trace could not be read to its end.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
-
-impl From<bursar_core::DriverError> for ReplayError {
-    fn from(error: bursar_core::DriverError) -> Self {
-        Self::Memory(error.into())
-    }
-}
-
-/// More than a trace can hold. Real recordings are far below all of these.
+/// A limit of traces that was exceeded. Real recordings are far below all of them.
 ///
 /// ```
 /// use bursar_core::AllocTag;
-/// use bursar_trace::{Limit, Site, TraceBuilder};
+/// use bursar_trace::{EventOrigin, TraceBuilder, TraceLimit};
 ///
-/// let absurd = TraceBuilder::default().allocate(Site::default(), 0x1000, u64::MAX, AllocTag::UNTAGGED);
-/// assert_eq!(absurd, Err(Limit::BlockBytes { bytes: u64::MAX }));
+/// let absurd = TraceBuilder::default().allocate(EventOrigin::default(), 0x1000, u64::MAX, AllocTag::UNTAGGED);
+/// assert_eq!(absurd, Err(TraceLimit::BlockBytes { bytes: u64::MAX }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Limit {
-    /// One allocation of more than [`Trace::MAX_BLOCK_BYTES`].
+pub enum TraceLimit {
+    /// An allocation of more than [`Trace::MAX_BLOCK_BYTES`].
     #[error("an allocation of {bytes} bytes is absurd: no device has more than {}", Bytes(Trace::MAX_BLOCK_BYTES))]
     BlockBytes {
         /// Its size.

@@ -1,85 +1,85 @@
-//! What a run asked for: how large, for how long, and for what.
+//! Totals of the allocations of a run: by size, by lifetime, by tag and by stream.
 
 use bursar_core::AllocTag;
 use std::collections::HashMap;
 
-/// How many and how much.
+/// A number of allocations and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum {
+pub(super) struct Total {
     pub(super) count: u64,
     pub(super) bytes: u64,
 }
 
-impl Sum {
+impl Total {
     pub(super) fn add(&mut self, bytes: u64) {
         self.count += 1;
         self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
-/// Classes that double: the first holds 0, class `n` holds what is at least 2ⁿ⁻¹ and less than 2ⁿ.
+/// A histogram of power-of-two classes: class 0 is of the value 0, class `n` of values of at least 2ⁿ⁻¹ and less than 2ⁿ.
 #[derive(Clone, Debug)]
-pub(super) struct Doubling([Sum; 65]);
+pub(super) struct Log2Histogram([Total; 65]);
 
-impl Default for Doubling {
+impl Default for Log2Histogram {
     fn default() -> Self {
-        Self([Sum::default(); 65])
+        Self([Total::default(); 65])
     }
 }
 
-/// The class of a value, see [`Doubling`].
+/// Returns the class of a value; see [`Log2Histogram`].
 pub(super) fn class(value: u64) -> usize {
     (u64::BITS - value.leading_zeros()) as usize
 }
 
-/// The least value of a class.
+/// Returns the least value of a class.
 pub(super) fn least(class: usize) -> u64 {
     if class == 0 { 0 } else { 1 << (class - 1) }
 }
 
-impl Doubling {
+impl Log2Histogram {
     pub(super) fn add(&mut self, value: u64, bytes: u64) {
         self.0[class(value)].add(bytes);
     }
 
-    /// The classes from the first to the last that hold anything, each with its number.
-    pub(super) fn classes(&self) -> impl Iterator<Item = (usize, Sum)> {
-        let is_used = |sum: &Sum| sum.count > 0;
+    /// Returns the classes from the first to the last that are not empty, each with its number.
+    pub(super) fn classes(&self) -> impl Iterator<Item = (usize, Total)> {
+        let is_used = |sum: &Total| sum.count > 0;
         let first = self.0.iter().position(is_used).unwrap_or(0);
         let after = self.0.iter().rposition(is_used).map_or(first, |last| last + 1);
         (first..after).map(|class| (class, self.0[class]))
     }
 }
 
-/// Everything a run allocated, granted or not freed, by several measures.
+/// Totals of everything that a run was granted.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// By what was asked for.
-    pub(super) sizes: Doubling,
-    /// By the operations from the allocation to the free.
-    pub(super) lifetimes: Doubling,
-    pub(super) by_tag: HashMap<AllocTag, Sum>,
+pub(super) struct AllocationTotals {
+    /// By requested bytes.
+    pub(super) sizes: Log2Histogram,
+    /// By the number of operations from the allocation to the free.
+    pub(super) lifetimes: Log2Histogram,
+    pub(super) by_tag: HashMap<AllocTag, Total>,
     /// By the index of the stream.
-    pub(super) by_stream: HashMap<u16, Sum>,
+    pub(super) by_stream: HashMap<u16, Total>,
 }
 
-impl Tally {
-    pub(super) fn allocated(&mut self, bytes: u64, tag: AllocTag, stream: u16) {
+impl AllocationTotals {
+    pub(super) fn add_allocation(&mut self, bytes: u64, tag: AllocTag, stream: u16) {
         self.sizes.add(bytes, bytes);
         self.by_tag.entry(tag).or_default().add(bytes);
         self.by_stream.entry(stream).or_default().add(bytes);
     }
 
-    /// Nothing was granted, and yet the stream was used.
-    pub(super) fn refused(&mut self, stream: u16) {
+    /// Adds a refused allocation: it has no size here, but its stream was used.
+    pub(super) fn add_refusal(&mut self, stream: u16) {
         self.by_stream.entry(stream).or_default();
     }
 
-    pub(super) fn freed(&mut self, bytes: u64, operations: u64) {
+    pub(super) fn add_free(&mut self, bytes: u64, operations: u64) {
         self.lifetimes.add(operations, bytes);
     }
 
-    /// Whether anything was named.
+    /// Returns whether any allocation has a tag.
     pub(super) fn has_tags(&self) -> bool {
         self.by_tag.keys().any(|&tag| tag != AllocTag::UNTAGGED)
     }
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn classes_between_the_first_and_the_last_are_shown_even_if_empty() {
-        let mut sizes = Doubling::default();
+        let mut sizes = Log2Histogram::default();
         [512, 700, 5000].iter().for_each(|&size| sizes.add(size, size));
         let found: Vec<_> = sizes.classes().map(|(class, sum)| (least(class), sum.count, sum.bytes)).collect();
         assert_eq!(found, [(512, 2, 1212), (1024, 0, 0), (2048, 0, 0), (4096, 1, 5000)]);
-        assert_eq!(Doubling::default().classes().count(), 0);
+        assert_eq!(Log2Histogram::default().classes().count(), 0);
     }
 }

@@ -1,18 +1,18 @@
-//! Numbers as logs write them.
+//! Parses numbers, addresses and streams as logs write them.
 
 use crate::Reason;
 
-/// The first bytes of what could not be read, for an error to show.
-pub(crate) fn shown(text: &[u8]) -> String {
+/// Returns the first bytes of a text, for an error to show.
+pub(crate) fn excerpt(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(80)]);
     text.trim_end_matches(char::REPLACEMENT_CHARACTER).to_owned()
 }
 
-fn bad(field: &'static str, text: &[u8], expected: &'static str) -> Reason {
-    Reason::Field { field, found: shown(text), expected }
+fn field_error(field: &'static str, text: &[u8], expected: &'static str) -> Reason {
+    Reason::Field { field, found: excerpt(text), expected }
 }
 
-/// A decimal number with no sign.
+/// Parses a decimal number without a sign.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     let digit = |byte: u8| Some(u64::from(byte.wrapping_sub(b'0'))).filter(|&digit| digit <= 9);
     match text.len() {
@@ -35,7 +35,7 @@ const DIGITS: [u8; 256] = {
     digits
 };
 
-/// A hexadecimal number with no prefix.
+/// Parses a hexadecimal number without a prefix.
 pub(crate) fn hexadecimal(text: &[u8]) -> Option<u64> {
     let digits = &text[text.iter().take_while(|&&byte| byte == b'0').count()..];
     if text.is_empty() || digits.len() > 16 {
@@ -51,23 +51,23 @@ fn prefixed(text: &[u8]) -> Option<&[u8]> {
     text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X"))
 }
 
-/// A size in bytes.
+/// Parses a size in bytes.
 pub(crate) fn size(field: &'static str, text: &[u8]) -> Result<u64, Reason> {
     let text = text.trim_ascii();
-    decimal(text).ok_or_else(|| bad(field, text, "a size in bytes, from 0 to 18446744073709551615"))
+    decimal(text).ok_or_else(|| field_error(field, text, "a size in bytes, from 0 to 18446744073709551615"))
 }
 
-/// An identifier that is always a small number: a thread, a device.
+/// Parses the identifier of a thread or a device.
 pub(crate) fn identifier(field: &'static str, text: &[u8]) -> Result<u64, Reason> {
     let text = text.trim_ascii();
     let value = match prefixed(text) {
         Some(digits) => hexadecimal(digits),
         None => decimal(text),
     };
-    value.ok_or_else(|| bad(field, text, "a number of at most 64 bits"))
+    value.ok_or_else(|| field_error(field, text, "a number of at most 64 bits"))
 }
 
-/// An address: hexadecimal, with or without a prefix; C prints the null one as `(nil)`.
+/// Parses an address: hexadecimal, with or without a prefix. C prints null as `(nil)`.
 pub(crate) fn address(field: &'static str, text: &[u8]) -> Result<u64, Reason> {
     let text = text.trim_ascii();
     let value = match prefixed(text) {
@@ -75,18 +75,18 @@ pub(crate) fn address(field: &'static str, text: &[u8]) -> Result<u64, Reason> {
         None if text == b"(nil)" || text == b"nullptr" => Some(0),
         None => hexadecimal(text),
     };
-    value.ok_or_else(|| bad(field, text, "a hexadecimal address of at most 64 bits"))
+    value.ok_or_else(|| field_error(field, text, "a hexadecimal address of at most 64 bits"))
 }
 
-/// A stream: a number in decimal or, with a prefix, in hexadecimal; or one of CUDA's names, which stand for the handle
-/// CUDA itself gives that stream.
+/// Parses a stream: a number in decimal or, with a prefix, in hexadecimal; or one of CUDA's names, which stands for the
+/// handle that CUDA itself gives that stream.
 pub(crate) fn stream(field: &'static str, text: &[u8]) -> Result<u64, Reason> {
     let text = text.trim_ascii();
     let value = match prefixed(text) {
         Some(digits) => hexadecimal(digits),
         None => decimal(text).or_else(|| named_stream(text)).or_else(|| hexadecimal(text)),
     };
-    value.ok_or_else(|| bad(field, text, "a stream: a number, or 0x and hexadecimal digits"))
+    value.ok_or_else(|| field_error(field, text, "a stream: a number, or 0x and hexadecimal digits"))
 }
 
 fn named_stream(text: &[u8]) -> Option<u64> {
