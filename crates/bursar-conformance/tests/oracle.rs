@@ -6,10 +6,10 @@
 #[path = "oracle/leaves.rs"]
 mod leaves;
 
-use bursar_conformance::program::{Program, SEED_VARIABLE, Shape, seeds};
+use bursar_conformance::program::{DriverProgram, ProgramShape, SEED_VARIABLE, seeds};
 use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
 use bursar_sim::{HazardKind, Sim};
-use leaves::{Caching, Code, Mapping, Notes, Returning};
+use leaves::{CachingLeaf, MappingLeaf, Notes, ReturningLeaf, Variant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ type Memory = Arc<dyn DeviceMemoryResource>;
 
 /// What came of one program over one leaf on one schedule.
 struct Run {
-    program: Program,
+    program: DriverProgram,
     sim: Arc<Sim>,
     /// How what the program saw differs from what it must see.
     difference: Option<String>,
@@ -26,7 +26,7 @@ struct Run {
 
 /// Runs the program of a seed over the leaf that `open` makes, to the end of both.
 fn run(seed: u64, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> Run {
-    let (program, sim) = (Program::generate(seed, Shape::RESOURCE), Sim::seeded(seed));
+    let (program, sim) = (DriverProgram::generate(seed, ProgramShape::RESOURCE), Sim::seeded(seed));
     let context = DeviceContext::open(sim.clone(), DeviceId(0)).expect("there is a device");
     let memory = open(&context);
     let outcome = program.run_through(&memory, &sim);
@@ -76,51 +76,51 @@ fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_the_async_l
 
 #[test]
 fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_frames_mapped_as_blocks() {
-    assert_clean(256, Mapping::opener(Code::Repaired, Notes::Told));
+    assert_clean(256, MappingLeaf::opener(Variant::Repaired, Notes::Sent));
 }
 
 #[test]
 fn a_leaf_that_frees_without_waiting_is_caught_with_each_of_64_seeds() {
-    let broken = Returning::opener(Code::Broken, Notes::Untold);
+    let broken = ReturningLeaf::opener(Variant::Broken, Notes::Omitted);
     assert_eq!(caught(HazardKind::FreeUnordered, broken), CHANCES);
 }
 
 #[test]
 fn the_same_leaf_that_waits_before_it_frees_is_clean() {
-    assert_clean(CHANCES, Returning::opener(Code::Repaired, Notes::Untold));
-    assert_clean(CHANCES, Returning::opener(Code::Repaired, Notes::Told));
+    assert_clean(CHANCES, ReturningLeaf::opener(Variant::Repaired, Notes::Omitted));
+    assert_clean(CHANCES, ReturningLeaf::opener(Variant::Repaired, Notes::Sent));
 }
 
 #[test]
 fn a_leaf_that_reuses_across_streams_without_an_event_is_caught_with_each_of_64_seeds() {
-    assert_eq!(caught(HazardKind::ReusedUnordered, Caching::opener(Code::Broken)), CHANCES);
+    assert_eq!(caught(HazardKind::ReusedUnordered, CachingLeaf::opener(Variant::Broken)), CHANCES);
 }
 
 #[test]
 fn the_same_leaf_that_reuses_with_an_event_is_clean() {
-    assert_clean(CHANCES, Caching::opener(Code::Repaired));
+    assert_clean(CHANCES, CachingLeaf::opener(Variant::Repaired));
 }
 
 #[test]
 fn a_leaf_that_unmaps_too_early_is_caught_with_each_of_64_seeds() {
-    let broken = Mapping::opener(Code::Broken, Notes::Untold);
+    let broken = MappingLeaf::opener(Variant::Broken, Notes::Omitted);
     assert_eq!(caught(HazardKind::UnmapUnderUse, broken), CHANCES);
 }
 
 #[test]
 fn the_same_leaf_that_unmaps_once_the_work_has_run_is_clean() {
-    assert_clean(CHANCES, Mapping::opener(Code::Repaired, Notes::Untold));
-    assert_clean(CHANCES, Mapping::opener(Code::Repaired, Notes::Told));
+    assert_clean(CHANCES, MappingLeaf::opener(Variant::Repaired, Notes::Omitted));
+    assert_clean(CHANCES, MappingLeaf::opener(Variant::Repaired, Notes::Sent));
 }
 
 #[test]
 fn a_leaf_that_frees_noted_blocks_without_waiting_is_caught_with_each_of_64_seeds() {
-    let broken = Returning::opener(Code::Broken, Notes::Told);
+    let broken = ReturningLeaf::opener(Variant::Broken, Notes::Sent);
     assert_eq!(caught(HazardKind::FreeUnordered, broken), CHANCES);
 }
 
 #[test]
 fn a_leaf_that_unmaps_noted_blocks_too_early_is_caught_with_each_of_64_seeds() {
-    let broken = Mapping::opener(Code::Broken, Notes::Told);
+    let broken = MappingLeaf::opener(Variant::Broken, Notes::Sent);
     assert_eq!(caught(HazardKind::UnmapUnderUse, broken), CHANCES);
 }

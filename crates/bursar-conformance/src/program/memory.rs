@@ -1,4 +1,4 @@
-//! Where the blocks of a program come from and go back to.
+//! The sources of a program's blocks and streams: the driver itself, or a resource.
 #![allow(unsafe_code)]
 
 use super::op::Ordering;
@@ -7,7 +7,7 @@ use bursar_core::{
     Status, Stream, tag,
 };
 
-/// Blocks and streams of one device. A failure is what the driver answered.
+/// A source of blocks and streams on one device. A failure is the driver's status.
 pub(super) trait Memory {
     type Block;
 
@@ -15,7 +15,7 @@ pub(super) trait Memory {
     fn allocate(&self, bytes: u64, stream: usize, ordering: Ordering) -> Result<Self::Block, Status>;
     fn free(&self, block: Self::Block, stream: usize) -> Result<(), Status>;
     fn ptr(block: &Self::Block) -> DevicePtr;
-    /// Gives the streams back, after everything else.
+    /// Destroys the streams, after everything else.
     fn end(self);
 }
 
@@ -74,7 +74,7 @@ impl Memory for DriverMemory<'_> {
             // SAFETY: created by `new` and not used again.
             unsafe { self.driver.stream_destroy(self.device, *stream) }.expect("the device works");
         }
-        // SAFETY: opened by `new`, and everything it gave out was given back.
+        // SAFETY: opened by `new`, and everything it gave out was returned.
         unsafe { self.driver.close(self.device) }.expect("opened by `new`");
     }
 }
@@ -121,7 +121,7 @@ impl Memory for ResourceMemory<'_> {
     fn end(self) {}
 }
 
-/// What the driver answered; a resource refuses nothing that programs ask of it.
+/// Returns the driver's status; a resource itself refuses nothing that programs request.
 fn driver_status(error: Error) -> Status {
     match error {
         Error::Driver(error) => error.status,

@@ -41,11 +41,11 @@ impl Driver {
 
 /// Plays the part that this process was started for, if it was.
 #[allow(clippy::print_stdout, reason = "how a process answers another")]
-pub(crate) fn play_if_asked() -> Option<ExitCode> {
-    let part = std::env::var(VARIABLE).ok()?;
-    let (driver, tenant) = part.split_once(' ')?;
+pub(crate) fn run_if_child() -> Option<ExitCode> {
+    let role = std::env::var(VARIABLE).ok()?;
+    let (driver, tenant) = role.split_once(' ')?;
     let driver = if driver == Driver::Cuda.name() { Driver::Cuda } else { Driver::Sim };
-    Some(match play(driver, tenant) {
+    Some(match run(driver, tenant) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("failed: {error}");
@@ -55,17 +55,17 @@ pub(crate) fn play_if_asked() -> Option<ExitCode> {
 }
 
 #[allow(clippy::print_stdout, reason = "how a process answers another")]
-fn play(driver: Driver, tenant: &str) -> Result<(), Box<dyn Error>> {
-    let mut player = Part::new(driver, tenant)?;
+fn run(driver: Driver, tenant: &str) -> Result<(), Box<dyn Error>> {
+    let mut role = Role::new(driver, tenant)?;
     for line in std::io::stdin().lock().lines() {
-        println!("{}", player.act(&line?)?);
+        println!("{}", role.act(&line?)?);
         std::io::stdout().flush()?;
     }
     Ok(())
 }
 
 /// A process with a pool on a device under a limit of four quarters.
-struct Part {
+struct Role {
     tenant: String,
     context: Arc<DeviceContext>,
     ledger: Ledger,
@@ -80,7 +80,7 @@ struct Part {
     held: Vec<DeviceBlock>,
 }
 
-impl Part {
+impl Role {
     fn new(driver: Driver, tenant: &str) -> Result<Self, Box<dyn Error>> {
         let context = DeviceContext::open(driver.open()?, DeviceId(0))?;
         let ledgers = Ledgers::default().tenant(tenant);
@@ -91,7 +91,7 @@ impl Part {
         let memory: Arc<dyn DeviceMemoryResource> =
             Arc::new(Stack::new().layer(pool.clone()).layer(ledgers.budget()).over(leaf::Frames).build(&context)?);
         let stream = context.create_stream(0)?;
-        let part = Self {
+        let role = Self {
             tenant: tenant.to_owned(),
             context,
             ledger,
@@ -103,8 +103,8 @@ impl Part {
             drawn: Vec::new(),
             held: Vec::new(),
         };
-        part.warm_up()?;
-        Ok(part)
+        role.warm_up()?;
+        Ok(role)
     }
 
     /// Has the driver set up what it sets up with the first use of a device, so that it is there when we measure.
@@ -129,21 +129,21 @@ impl Part {
         let bytes = self.quarter.saturating_mul(number);
         Ok(match what {
             "overhead" => self.unmanaged()?.to_string(),
-            "hold" => self.outcome("held", |part| {
-                let block = part.filled(&part.memory, bytes)?;
-                part.held.push(block);
+            "hold" => self.outcome("held", |role| {
+                let block = role.filled(&role.memory, bytes)?;
+                role.held.push(block);
                 Ok(())
             })?,
-            "keep" => self.outcome("kept", |part| {
-                let block = part.filled(&part.memory, bytes)?;
-                Ok(part.memory.deallocate(block, part.stream)?)
+            "keep" => self.outcome("kept", |role| {
+                let block = role.filled(&role.memory, bytes)?;
+                Ok(role.memory.deallocate(block, role.stream)?)
             })?,
             "guarantee" => {
                 self.ledger.tenant(&self.tenant)?.configure(bytes, self.quarter.saturating_mul(4))?;
                 "done".to_owned()
             }
-            "reserve" => self.outcome("reserved", |part| {
-                part.reservation = Some(part.ledger.tenant(&part.tenant)?.reserve(bytes)?);
+            "reserve" => self.outcome("reserved", |role| {
+                role.reservation = Some(role.ledger.tenant(&role.tenant)?.reserve(bytes)?);
                 Ok(())
             })?,
             "draw" => self.outcome("drawn", Self::draw)?,

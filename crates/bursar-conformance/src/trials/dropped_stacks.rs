@@ -1,6 +1,6 @@
-//! R6 at the end: what a stack cannot give back while it is dropped is kept, counted and given back later.
+//! R6 at the end of a stack: memory that it cannot return while it is dropped is kept, counted and returned later.
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Status, Stream, tag};
 use bursar_sim::Call;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ super::clauses! {
     Anything: r6_what_is_left_of_a_stack_is_given_back_at_the_end_of_its_context,
 }
 
-/// A failure that passes.
+/// A failure that is not sticky.
 const FAILS: Status = Status::Other { code: 999, name: "CUDA_ERROR_UNKNOWN", sticky: false };
 
-/// A stack on a context of its own, which was used and has everything back, with work that may not have run.
-struct Used {
+/// A stack on a context of its own, whose blocks were all freed, with work that may not have run.
+struct UsedStack {
     context: Arc<DeviceContext>,
     memory: Arc<dyn DeviceMemoryResource>,
     streams: [Stream; 2],
 }
 
-impl Used {
-    fn new(rig: &Rig) -> Self {
+impl UsedStack {
+    fn new(rig: &StackRig) -> Self {
         let context = DeviceContext::open(rig.faults.clone(), rig.context.device()).expect("the device works");
         let memory = rig.stack.build(&context).expect("the device works");
         let streams = [(); 2].map(|()| context.create_stream(0).expect("a stream"));
@@ -42,23 +42,23 @@ impl Used {
         Self { context, memory, streams }
     }
 
-    /// Drops the stack; what is left of it is the context's.
-    fn drop_memory(self) -> Left {
+    /// Drops the stack; the context keeps what is left of it.
+    fn drop_memory(self) -> DroppedStack {
         let Self { context, memory, streams } = self;
         drop(memory);
-        Left { context, streams }
+        DroppedStack { context, streams }
     }
 }
 
-/// The context of a stack that is gone.
-struct Left {
+/// The context of a stack that was dropped.
+struct DroppedStack {
     context: Arc<DeviceContext>,
     streams: [Stream; 2],
 }
 
-impl Left {
-    /// Nothing fails any more and everything has run: a trim gives back all that is left.
-    fn settle(self, rig: &Rig, what: &str) {
+impl DroppedStack {
+    /// Ends the faults, waits for the streams, and checks that a trim returns all that is left.
+    fn settle(self, rig: &StackRig, what: &str) {
         let Self { context, streams } = self;
         rig.faults.heal();
         streams.iter().for_each(|&stream| context.synchronize(stream).expect("the device works"));
@@ -68,19 +68,19 @@ impl Left {
     }
 }
 
-/// The kinds of calls that are made while a stack is dropped.
-fn kinds(rig: &Rig) -> Vec<Call> {
-    let used = Used::new(rig);
+/// Returns the kinds of driver calls that are made while a stack is dropped.
+fn kinds(rig: &StackRig) -> Vec<Call> {
+    let used = UsedStack::new(rig);
     let before: Vec<_> = Call::ALL.iter().map(|&call| rig.faults.calls(call)).collect();
     used.drop_memory();
     let kinds = Call::ALL.iter().zip(before);
     kinds.filter(|&(&call, before)| call.can_fail() && rig.faults.calls(call) > before).map(|(&call, _)| call).collect()
 }
 
-fn r6_one_failure_while_a_stack_is_dropped_loses_nothing(rig: &Rig) {
+fn r6_one_failure_while_a_stack_is_dropped_loses_nothing(rig: &StackRig) {
     for call in kinds(rig) {
         for nth in 1.. {
-            let used = Used::new(rig);
+            let used = UsedStack::new(rig);
             let before = rig.faults.calls(call);
             rig.faults.fail_nth(call, nth, FAILS);
             let left = used.drop_memory();
@@ -93,9 +93,9 @@ fn r6_one_failure_while_a_stack_is_dropped_loses_nothing(rig: &Rig) {
     }
 }
 
-fn r6_failures_that_end_after_a_stack_was_dropped_lose_nothing(rig: &Rig) {
+fn r6_failures_that_end_after_a_stack_was_dropped_lose_nothing(rig: &StackRig) {
     for call in kinds(rig) {
-        let used = Used::new(rig);
+        let used = UsedStack::new(rig);
         rig.faults.fail_always(call, FAILS);
         let left = used.drop_memory();
         // A trim that still fails changes nothing.
@@ -104,9 +104,9 @@ fn r6_failures_that_end_after_a_stack_was_dropped_lose_nothing(rig: &Rig) {
     }
 }
 
-fn r6_what_is_left_of_a_stack_is_given_back_at_the_end_of_its_context(rig: &Rig) {
+fn r6_what_is_left_of_a_stack_is_given_back_at_the_end_of_its_context(rig: &StackRig) {
     for call in kinds(rig) {
-        let used = Used::new(rig);
+        let used = UsedStack::new(rig);
         rig.faults.fail_always(call, FAILS);
         let left = used.drop_memory();
         rig.faults.heal();

@@ -1,7 +1,7 @@
-//! What only bytes can show: trials that write, let others write, and read back.
+//! Trials that write memory, let others write and read back: what a counter cannot show.
 #![allow(unsafe_code)]
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::{Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Pattern, Stream, tag};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ super::clauses! {
 }
 
 const THREADS: u32 = 8;
-/// How many blocks each thread keeps while it goes on.
-const KEPT: usize = 16;
-/// The most words in a block of theirs.
+/// The number of blocks that each thread holds at a time.
+const LIVE_BLOCKS: usize = 16;
+/// The most words in a block.
 const WORDS_MAX: u64 = 1024;
-/// What nobody expects to read.
+/// A word that no read expects.
 const STRAY: u32 = u32::MAX;
 
-/// How many allocations and frees all threads make together: a million on hardware and on the driver that completes at
-/// once, fewer where every access is judged and where nothing is optimised.
+/// Returns the number of allocations and frees of all threads together: a million on hardware and on the driver that
+/// completes at once, fewer on a driver that checks every access and in builds without optimisation.
 fn operations(context: &DeviceContext) -> u64 {
     match (context.driver().listens(), cfg!(debug_assertions)) {
         (true, _) => 4_000,
@@ -31,10 +31,10 @@ fn operations(context: &DeviceContext) -> u64 {
     }
 }
 
-/// How many times as much a block costs where every one is written and read back.
+/// The cost of a block in a stack that writes and reads back every one, relative to other stacks.
 const WATCHED: u64 = 20;
 
-fn r1_eight_threads_on_eight_streams_keep_their_bytes(rig: &Rig) {
+fn r1_eight_threads_on_eight_streams_keep_their_bytes(rig: &StackRig) {
     let cost = rig.stack.kind.guard.map_or(1, |_| WATCHED);
     let rounds = operations(&rig.context) / 2 / u64::from(THREADS) / cost;
     let (memory, context, seed) = (&*rig.memory, &*rig.context, rig.seed);
@@ -60,21 +60,21 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn run(self, rounds: u64, seed: u64) {
-        let mut dice = Dice(seed << 8 | u64::from(self.number));
-        let mut kept = VecDeque::with_capacity(KEPT + 1);
+        let mut generator = Generator(seed << 8 | u64::from(self.number));
+        let mut live = VecDeque::with_capacity(LIVE_BLOCKS + 1);
         let mut seen = vec![0; WORDS_MAX as usize];
         for round in 0..rounds {
             let word = self.number << 24 | round as u32;
-            let block = self.write(1 + dice.roll(WORDS_MAX), word);
-            kept.push_back((block, word));
-            if kept.len() > KEPT {
-                let chosen = dice.roll(kept.len() as u64) as usize;
-                kept.swap(0, chosen);
-                self.check(kept.pop_front(), &mut seen);
+            let block = self.write(1 + generator.roll(WORDS_MAX), word);
+            live.push_back((block, word));
+            if live.len() > LIVE_BLOCKS {
+                let chosen = generator.roll(live.len() as u64) as usize;
+                live.swap(0, chosen);
+                self.check(live.pop_front(), &mut seen);
             }
         }
-        while !kept.is_empty() {
-            self.check(kept.pop_front(), &mut seen);
+        while !live.is_empty() {
+            self.check(live.pop_front(), &mut seen);
         }
     }
 
@@ -84,10 +84,10 @@ impl Writer<'_> {
         block
     }
 
-    /// Reads a block back, compares, and frees it. One write more is in flight when it is freed: it would end up in the
-    /// block of whoever was given the memory too early.
-    fn check(self, kept: Option<(DeviceBlock, u32)>, seen: &mut [u32]) {
-        let (block, word) = kept.expect("one is kept");
+    /// Reads a block back, compares it and frees it. One more write is in flight when it is freed: it would end up in another
+    /// block if the memory was given out too early.
+    fn check(self, written: Option<(DeviceBlock, u32)>, seen: &mut [u32]) {
+        let (block, word) = written.expect("not empty");
         let seen = &mut seen[..(block.requested().get() / 4) as usize];
         read(self.context, &block, seen, self.stream);
         let wrong = seen.iter().position(|&found| found != word).map(|at| (at, seen[at]));
@@ -97,11 +97,11 @@ impl Writer<'_> {
     }
 }
 
-/// The same numbers for the same seed.
-struct Dice(u64);
+/// A generator of pseudo-random numbers.
+struct Generator(u64);
 
-impl Dice {
-    /// A number below `sides`.
+impl Generator {
+    /// Returns a number below `sides`.
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(0x9e37_79b9_7f4a_7c15);
         (self.0 >> 33) % sides
@@ -129,26 +129,26 @@ fn read(context: &DeviceContext, block: &DeviceBlock, words: &mut [u32], stream:
     copied.expect("the device works");
 }
 
-/// How long a stream is given to run, where it may have been made to wait for another.
-const MOMENT: Duration = Duration::from_millis(10);
+/// The time that a stream is given to run, if it may have been made to wait for another.
+const RUN_TIME_MAX: Duration = Duration::from_millis(10);
 
-/// Lets a stream run dry, unless that takes longer than a moment.
+/// Waits until a stream is idle, but no longer than [`RUN_TIME_MAX`].
 fn let_run(context: &DeviceContext, stream: Stream) {
     let raw = context.resolve(stream).expect("a stream of this device");
     let start = Instant::now();
-    let is_dry = || {
+    let is_idle = || {
         // SAFETY: the table resolves live streams of this device only.
         let progress = unsafe { context.driver().stream_query(context.device(), raw) };
         progress.expect("the device works").is_complete()
     };
-    while !is_dry() && start.elapsed() < MOMENT {
+    while !is_idle() && start.elapsed() < RUN_TIME_MAX {
         std::thread::yield_now();
     }
 }
 
-/// The write that was submitted before the free runs last of all. Had the memory been given out meanwhile, it would end
-/// up in the new block.
-fn t2_memory_freed_on_a_stalled_stream_is_not_given_out_early(rig: &Rig) {
+/// The write that was submitted before the free runs last. If the memory was given out meanwhile, it would end up in the new
+/// block.
+fn t2_memory_freed_on_a_stalled_stream_is_not_given_out_early(rig: &StackRig) {
     const OLD: u32 = 0xaaaa_aaaa;
     const NEW: u32 = 0x5555_5555;
     let (context, a) = (&*rig.context, rig.stream);
@@ -173,8 +173,8 @@ fn t2_memory_freed_on_a_stalled_stream_is_not_given_out_early(rig: &Rig) {
     assert_eq!(rig.outstanding().get(), 0);
 }
 
-/// Every block takes all there is, so that each needs the memory of the one before, whose stream is gone.
-fn s5_memory_freed_on_a_stream_that_is_gone_is_reusable(rig: &Rig) {
+/// Every block takes the whole limit, so each needs the memory of the one before, whose stream is gone.
+fn s5_memory_freed_on_a_stream_that_is_gone_is_reusable(rig: &StackRig) {
     let limit = rig.stack.kind.limit.expect("chosen for its limit").get();
     let (context, device) = (&rig.context, rig.context.device());
     let mut seen = [0; 64];
@@ -197,8 +197,9 @@ fn s5_memory_freed_on_a_stream_that_is_gone_is_reusable(rig: &Rig) {
     }
 }
 
-/// Other programs may use the device too, so that what is free moves by itself: by less than half of what is taken here.
-fn d4_free_bytes_are_read_live(rig: &Rig) {
+/// Other programs may use the device too, so the free memory may change by itself: by less than half of what is allocated
+/// here.
+fn d4_free_bytes_are_read_live(rig: &StackRig) {
     let (driver, device) = (rig.context.driver(), rig.context.device());
     let free = || driver.memory(device).expect("the device works").free.get();
     let before = free();

@@ -1,6 +1,6 @@
 //! Where processes meet: a folder of ledgers of a trial's own, and the processes in it.
 
-use crate::parts::{Driver, VARIABLE};
+use crate::role::{Driver, VARIABLE};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A folder of ledgers, gone with this value.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct LedgerFolder {
     driver: Driver,
     folder: PathBuf,
 }
 
-impl Stage {
+impl LedgerFolder {
     pub(crate) fn new(driver: Driver) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
@@ -24,7 +24,7 @@ impl Stage {
     }
 
     /// Starts a process that pays for a tenant of that name.
-    pub(crate) fn start(&self, tenant: &str) -> Player {
+    pub(crate) fn start(&self, tenant: &str) -> ChildProcess {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .env(VARIABLE, format!("{} {tenant}", self.driver.name()))
             .env("BURSAR_LEDGER_DIR", &self.folder)
@@ -34,11 +34,11 @@ impl Stage {
             .expect("another process");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
-        Player { child, input: Some(input), output }
+        ChildProcess { child, input: Some(input), output }
     }
 }
 
-impl Drop for Stage {
+impl Drop for LedgerFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -46,13 +46,13 @@ impl Drop for Stage {
 
 /// Another process, which ends with this value.
 #[derive(Debug)]
-pub(crate) struct Player {
+pub(crate) struct ChildProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Player {
+impl ChildProcess {
     /// Has it do something, and waits for what it says to that.
     pub(crate) fn ask(&mut self, what: &str) -> String {
         let input = self.input.as_mut().expect("it has not ended");
@@ -80,7 +80,7 @@ impl Player {
     }
 }
 
-impl Drop for Player {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         // Ended already, or a trial failed and nobody waits for it.
         let _ = self.child.kill();
