@@ -17,12 +17,11 @@ mod model;
 mod op;
 mod order;
 mod outcome;
-pub(crate) mod rng;
 mod run;
 
 pub use batch::{SharedDriver, batches, trial};
 use bursar_core::{DeviceMemoryResource, Driver};
-use bursar_sim::Sim;
+use bursar_sim::{Random, Sim};
 use op::Op;
 pub use outcome::ProgramOutcome;
 use std::fmt;
@@ -122,14 +121,19 @@ impl DriverProgram {
 
     /// Returns the contents of one kind of host memory before the first operation.
     fn host_bytes(&self, host: HostKind) -> Vec<u8> {
-        let mut rng = rng::Rng::new(self.seed ^ host as u64);
+        let mut random = random(self.seed ^ host as u64);
         let bytes = match host {
             HostKind::Pageable => self.pageable_bytes,
             HostKind::Pinned => self.pinned_bytes,
         };
-        let words = std::iter::repeat_with(|| rng.next().to_le_bytes());
+        let words = std::iter::repeat_with(|| random.next_u64().to_le_bytes());
         words.take(bytes.div_ceil(8)).flatten().take(bytes).collect()
     }
+}
+
+/// Returns the generator of `seed`. Seeds are spread first, so that neighbouring programs have no numbers in common.
+pub(crate) fn random(seed: u64) -> Random {
+    Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
 }
 
 impl fmt::Display for DriverProgram {

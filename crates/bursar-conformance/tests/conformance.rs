@@ -5,7 +5,7 @@ use bursar::ledger::Ledger;
 use bursar_conformance::{DriverRow, LeakPolicy, OpenDriver, StackKind, StackRow, trials};
 use bursar_core::{Bytes, DeviceId, Driver, RawContext, RawStream, Stack, leaf};
 use bursar_cuda::Cuda;
-use bursar_memory::{GlobalDeviceBudget, Guard, OnFailure, PagePool, Statistics, Verdict};
+use bursar_memory::{FailureAction, GlobalDeviceBudget, Guard, OnAccount, OnFailure, PagePool, Statistics};
 use bursar_sim::Sim;
 use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureMode};
 use libtest_mimic::Arguments;
@@ -20,12 +20,12 @@ const LIMITED_ASYNC: StackKind = StackKind { limit: Some(LIMIT), ..ASYNC };
 const POOL: StackKind = StackKind { pooled: true, ..DIRECT };
 const QUARANTINE: Bytes = Bytes::kib(16);
 
-fn budget() -> bursar_memory::BudgetLayer {
+fn budget() -> GlobalDeviceBudget {
     GlobalDeviceBudget::of(LIMIT)
 }
 
 /// The same limit, as an account of a ledger that this process has to itself.
-fn shared() -> bursar_memory::SharedBudgetLayer {
+fn shared() -> GlobalDeviceBudget<OnAccount> {
     GlobalDeviceBudget::shared_by(|_| Ok(Arc::new(Ledger::private(LIMIT).account()?)))
 }
 
@@ -86,7 +86,7 @@ fn stacks() -> Vec<StackRow> {
             Stack::new().observe(Statistics::default()).layer(PagePool::default()).layer(budget).over(leaf::Frames)
         }),
         StackRow::new("on-failure/budget/direct", LIMITED_DIRECT, || {
-            Stack::new().layer(OnFailure::new(|_| Verdict::GiveUp)).layer(budget()).over(leaf::Direct)
+            Stack::new().layer(OnFailure::new(|_| FailureAction::GiveUp)).layer(budget()).over(leaf::Direct)
         }),
     ]
 }

@@ -1,13 +1,15 @@
 //! The token that owns a range of device memory.
 #![allow(unsafe_code)]
 
-use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, Result, Stream};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+mod frame;
+mod lent;
 
-/// Every block is aligned to at least this many bytes.
-pub const MIN_ALIGN: u64 = 256;
-/// The largest alignment that can be asked for, in bytes.
-pub const MAX_ALIGN: u64 = 2 << 20;
+pub use frame::{Frame, FrameKind, RefusedFrame};
+pub use lent::{LentBlocks, RawBlock};
+
+use crate::values::round_up;
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, MAX_ALIGN, MIN_ALIGN, Result, Stream};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Who made a block, and so the only one who may take it back.
 ///
@@ -223,8 +225,19 @@ pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
         return Err(Error::InvalidAlignment { align });
     }
     let extra = align.saturating_sub(MIN_ALIGN);
-    match crate::driver::round_up(bytes, MIN_ALIGN) {
+    match round_up(bytes, MIN_ALIGN) {
         Some(rounded) if bytes > 0 && rounded.checked_add(extra).is_some() => Ok(Bytes(rounded + extra)),
         _ => Err(Error::InvalidSize { requested: bytes }),
+    }
+}
+
+/// The error of a range that does not lie in its block.
+pub(crate) const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
+
+/// Returns the address of `bytes` at `offset`, if they lie in what was asked for with the block.
+pub(crate) fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
+    match offset.checked_add(bytes) {
+        Some(end) if end <= block.requested().get() => Ok(block.ptr().offset(offset)),
+        _ => Err(OUTSIDE),
     }
 }

@@ -11,14 +11,18 @@
 //! that others made.
 #![allow(unsafe_code)]
 
+mod counted;
+mod error;
 mod host_function;
 mod methods;
 mod values;
 
+pub use counted::Counted;
+pub use error::{DriverError, Status};
 pub use host_function::{Gate, HostFunction};
-pub use values::{DevicePtr, HostFlags, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream};
+pub use values::{HostFlags, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream};
 
-use crate::{DeviceFacts, DeviceId, DriverError, Link, MemoryInfo};
+use crate::{DeviceFacts, DeviceId, DevicePtr, Link, MemoryInfo};
 use std::fmt;
 
 /// What a driver answers with.
@@ -274,12 +278,4 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Safety
     /// `stream` is a live stream of `device`.
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()>;
-}
-
-/// Rounds up to a multiple of `to`, a power of two; `None` where it does not fit.
-pub(crate) const fn round_up(bytes: u64, to: u64) -> Option<u64> {
-    match bytes.checked_add(to - 1) {
-        Some(sum) => Some(sum & !(to - 1)),
-        None => None,
-    }
 }

@@ -1,6 +1,12 @@
 //! Why something was refused or failed: numbers as fields, one classifier, no strings to match on.
 
-use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Generation, Shortage};
+mod advice;
+mod shortage;
+
+pub use advice::Advice;
+pub use shortage::{Holding, Shortage, Standing};
+
+use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
 use std::fmt;
 
 /// What everything here answers with.
@@ -267,137 +273,6 @@ impl fmt::Display for StreamMisuse {
             Self::Ended => f.write_str("its adoption has ended"),
             Self::Capturing => f.write_str("it is being captured into a graph"),
             Self::PerThread => f.write_str("CU_STREAM_PER_THREAD is a different stream on each thread"),
-        }
-    }
-}
-
-/// A failed driver call: which call, on which device, with which status.
-///
-/// ```
-/// use bursar_core::{DeviceId, DriverError, Status};
-///
-/// let error = DriverError::new("cuMemAlloc", DeviceId(0), Status::OutOfMemory);
-/// assert_eq!(error.to_string(), "cuMemAlloc failed on gpu0: CUDA_ERROR_OUT_OF_MEMORY (2)");
-/// assert!(!error.is_sticky());
-/// ```
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("{call} failed on {device}: {} ({})", status.name(), status.code())]
-#[non_exhaustive]
-pub struct DriverError {
-    /// The call, by the name its driver gives it.
-    pub call: &'static str,
-    /// The device it was made for.
-    pub device: DeviceId,
-    /// What the driver answered.
-    pub status: Status,
-    /// Whether it is of an earlier call, whose caller could not be told.
-    pub(crate) is_remembered: bool,
-}
-
-/// A failure is the same one whenever it is reported.
-impl PartialEq for DriverError {
-    fn eq(&self, other: &Self) -> bool {
-        (self.call, self.device, self.status) == (other.call, other.device, other.status)
-    }
-}
-
-impl Eq for DriverError {}
-
-impl DriverError {
-    /// A failure of `call` on `device`.
-    pub const fn new(call: &'static str, device: DeviceId, status: Status) -> Self {
-        Self { call, device, status, is_remembered: false }
-    }
-
-    /// The same, reported by a later call: of want of memory it says nothing about that one.
-    pub(crate) const fn remembered(self) -> Self {
-        Self { is_remembered: matches!(self.status, Status::OutOfMemory), ..self }
-    }
-
-    /// Whether the device is lost to this process: every later call fails too.
-    pub const fn is_sticky(&self) -> bool {
-        self.status.is_sticky()
-    }
-}
-
-/// What a driver answered, in the vocabulary of the CUDA driver.
-///
-/// ```
-/// use bursar_core::Status;
-///
-/// assert_eq!(Status::OutOfMemory.code(), 2);
-/// assert!(Status::IllegalAddress.is_sticky());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Status {
-    /// An argument is out of range, or a handle is not the driver's.
-    InvalidValue,
-    /// The device has no memory left for the request.
-    OutOfMemory,
-    /// The driver is not ready, or is shutting down with the process.
-    Unavailable,
-    /// There is no such device.
-    InvalidDevice,
-    /// A handle is unknown to the driver, or dead.
-    InvalidHandle,
-    /// Host memory is registered already.
-    AlreadyRegistered,
-    /// Host memory was never registered.
-    NotRegistered,
-    /// The device or driver cannot do this.
-    NotSupported,
-    /// Not while a stream is being captured into a graph.
-    Capturing,
-    /// Device code touched memory it may not. The device is lost to this process.
-    IllegalAddress,
-    /// The device is gone for good, as far as the driver can tell. CUDA has no status of its own for this.
-    DeviceLost,
-    /// Any other answer.
-    Other {
-        /// The driver's own number for it.
-        code: i32,
-        /// The driver's own name for it.
-        name: &'static str,
-        /// Whether every later call fails too.
-        sticky: bool,
-    },
-}
-
-impl Status {
-    /// The driver's number.
-    pub const fn code(self) -> i32 {
-        self.describe().0
-    }
-
-    /// The driver's name.
-    pub const fn name(self) -> &'static str {
-        self.describe().1
-    }
-
-    /// Whether the device is lost to this process.
-    pub const fn is_sticky(self) -> bool {
-        match self {
-            Self::IllegalAddress | Self::DeviceLost => true,
-            Self::Other { sticky, .. } => sticky,
-            _ => false,
-        }
-    }
-
-    const fn describe(self) -> (i32, &'static str) {
-        match self {
-            Self::InvalidValue => (1, "CUDA_ERROR_INVALID_VALUE"),
-            Self::OutOfMemory => (2, "CUDA_ERROR_OUT_OF_MEMORY"),
-            Self::Unavailable => (4, "CUDA_ERROR_DEINITIALIZED"),
-            Self::InvalidDevice => (101, "CUDA_ERROR_INVALID_DEVICE"),
-            Self::InvalidHandle => (400, "CUDA_ERROR_INVALID_HANDLE"),
-            Self::AlreadyRegistered => (712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"),
-            Self::NotRegistered => (713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"),
-            Self::NotSupported => (801, "CUDA_ERROR_NOT_SUPPORTED"),
-            Self::Capturing => (900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"),
-            Self::IllegalAddress => (700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
-            Self::DeviceLost => (-1, "DEVICE_LOST"),
-            Self::Other { code, name, .. } => (code, name),
         }
     }
 }

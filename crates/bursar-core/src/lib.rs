@@ -10,76 +10,55 @@
 //!
 //! A [`DeviceContext`] stands beside each device's column of layers. Memory is a [`DeviceBlock`]: a linear token that
 //! cannot be copied, forged or freed twice.
+//!
+//! # Modules
+//! Each module uses only those above it in this list:
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `sync` | a lock for short critical sections, dense thread numbers |
+//! | `values` | sizes, addresses, tags, generations, device identity and facts |
+//! | `driver` | the port: the [`Driver`] trait, its handles and its errors, and a driver that counts calls |
+//! | `error` | [`Error`], and the [`Shortage`] that explains a refusal |
+//! | `stream` | stream tokens, the table that makes them, and the clocks that order submissions |
+//! | `block` | the tokens that own memory: blocks and frames, and blocks lent across a raw boundary |
+//! | `observe` | records and the sink they go to, the tally that counts blocks, query numbers |
+//! | `context` | [`DeviceContext`], one file for each of its concerns |
+//! | `memory` | resource traits, layers and stacks, the leaves, accounts and admission |
+//! | `tracking` | uses of a block on several streams, and the work that is ordered by them |
+//! | `inspect` | fenced blocks and comparisons in stream order, for the guard layer |
 
-mod account;
-mod admission;
 mod block;
-mod boundary;
 mod context;
-mod copies;
-mod counted;
-mod device;
 mod driver;
 mod error;
-mod fault;
-mod fence;
-mod forward;
-mod frame;
-mod generation;
-mod here;
-mod host;
-mod inspector;
-mod latch;
-mod layer;
-pub mod leaf;
-mod observed;
-mod progress;
-mod query;
-mod remains;
-mod resource;
-mod shortage;
-mod sink;
+mod inspect;
+mod memory;
+mod observe;
 mod stream;
-mod tag;
-mod tally;
-mod thread;
-mod units;
-mod unordered;
-mod uses;
+mod sync;
+mod tracking;
+mod values;
 
-pub use account::Account;
-pub use admission::Admission;
-pub use block::{BlockParts, DeviceBlock, MAX_ALIGN, MIN_ALIGN, OwnerId, Refused, grant};
-pub use boundary::{LentBlocks, RawBlock};
-pub use context::{AdoptedStream, DeviceContext, Member};
-pub use counted::Counted;
-pub use device::{
-    Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, MemoryInfo, NumaNode, ParseUuidError, PciAddress,
+pub use block::{
+    BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
+pub use context::{AdoptedStream, DeviceContext, Fault, Here, Member, Remains, StreamProgress};
 pub use driver::{
-    DevicePtr, Driver, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress, RawContext, RawEvent,
-    RawPages, RawStream,
+    Counted, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress, RawContext,
+    RawEvent, RawPages, RawStream, Status,
 };
-pub use error::{DriverError, Error, Result, Status, StreamMisuse, StreamNumber};
-pub use fault::Fault;
-pub use fence::Fenced;
-pub use frame::{Frame, FrameKind, FrameRelease, RefusedFrame};
-pub use generation::Generation;
-pub use here::Here;
-pub use host::HostMemory;
-pub use inspector::Inspector;
-pub use latch::{Latch, LatchGuard};
-pub use layer::{Build, Compose, Identity, Layer, Stack};
-pub use observed::Observed;
-pub use progress::StreamProgress;
-pub use query::{QueryId, QueryScope};
-pub use remains::Remains;
-pub use resource::{DeviceMemoryResource, FrameSource, Holder};
-pub use shortage::{Advice, Holding, Shortage, Standing};
-pub use sink::{Action, Actions, EventSink, Observer, Record};
+pub use error::{Advice, Error, Holding, Result, Shortage, Standing, StreamMisuse, StreamNumber};
+pub use inspect::{Fenced, Inspector};
+pub use memory::{
+    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostMemory, Identity,
+    Layer, Observed, Stack, leaf,
+};
+pub use observe::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
 pub use stream::{Held, STREAM_SLOTS, Stream};
-pub use tag::AllocTag;
-pub use tally::{Amount, Counts, Tally};
-pub use thread::ThreadIndex;
-pub use units::{Bytes, ParseBytesError};
-pub use uses::{Access, BlockUse, RefusedTracked, Submission, TrackedBlock, Transfer};
+pub use sync::{Latch, LatchGuard, ThreadIndex};
+pub use tracking::{Access, BlockUse, RefusedTracked, Submission, TrackedBlock, Transfer};
+pub use values::{
+    AllocTag, Bytes, Capabilities, DeviceFacts, DeviceId, DevicePtr, DeviceUuid, Generation, Link, LinkKind, MAX_ALIGN,
+    MIN_ALIGN, MemoryInfo, NumaNode, ParseBytesError, ParseUuidError, PciAddress,
+};

@@ -1,7 +1,9 @@
 //! Streams, and the one table that makes them.
 
+mod clocks;
 mod table;
 
+pub(crate) use clocks::Clocks;
 pub use table::Held;
 pub(crate) use table::StreamTable;
 

@@ -1,9 +1,9 @@
 //! The latch under every interleaving that the memory model allows. Built with `--cfg loom`.
 #![cfg(loom)]
 
-#[path = "../src/latch/barrier.rs"]
+#[path = "../src/sync/latch/barrier.rs"]
 mod barrier;
-#[path = "../src/latch/turns.rs"]
+#[path = "../src/sync/latch/turns.rs"]
 mod turns;
 
 use loom::cell::UnsafeCell;

@@ -76,8 +76,8 @@ pub(crate) fn error(device: DeviceId, failure: Failure, name: impl FnOnce() -> O
 }
 
 /// The answer to a question about work: "not ready" is no failure.
-pub(crate) fn progress(answer: Result<(), Failure>) -> Result<Progress, Failure> {
-    match answer {
+pub(crate) fn progress(result: Result<(), Failure>) -> Result<Progress, Failure> {
+    match result {
         Ok(()) => Ok(Progress::Complete),
         Err(failure) if failure.code == NOT_READY => Ok(Progress::Pending),
         Err(failure) => Err(failure),
@@ -86,8 +86,8 @@ pub(crate) fn progress(answer: Result<(), Failure>) -> Result<Progress, Failure>
 
 /// Whether a stream is captured, or has been and the capture has failed. The legacy stream cannot be, but says that using
 /// it would pull it into the capture of a stream that synchronises with it.
-pub(crate) fn is_capturing(answer: Result<c_uint, Failure>) -> Result<bool, Failure> {
-    match answer {
+pub(crate) fn is_capturing(result: Result<c_uint, Failure>) -> Result<bool, Failure> {
+    match result {
         Ok(status) => Ok(status != 0),
         Err(failure) if failure.code == STREAM_CAPTURE_IMPLICIT => Ok(true),
         Err(failure) => Err(failure),

@@ -1,10 +1,10 @@
 //! The driver as a value: what it is made from and what it says about itself.
 
-use crate::context::Device;
+use crate::device::Device;
 use crate::load::{self, LoadError};
 use crate::nvml::{self, ProcessMemory};
 use crate::raw::Api;
-use crate::{conv, exit};
+use crate::{Version, conv, exit};
 use bursar_core::{
     Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, DriverError, DriverResult, Link, PciAddress, Status,
 };
@@ -37,9 +37,9 @@ pub struct Cuda {
 impl Cuda {
     /// Loads the driver and counts its devices. No context is made.
     pub fn load() -> Result<Arc<Self>, LoadError> {
-        let (api, version) = load::load(&exit::BEGUN)?;
+        let (api, version) = load::load(&exit::EXITING)?;
         let cuda = Self::start(api, version)?;
-        exit::watch();
+        exit::register_handler();
         Ok(Arc::new(cuda))
     }
 
@@ -75,12 +75,12 @@ impl Cuda {
     }
 
     fn attribute(&self, device: &Device, attribute: Attribute) -> DriverResult<i32> {
-        device.outcome(&self.api, self.api.device_attribute(attribute, device.handle()?))
+        device.checked(&self.api, self.api.device_attribute(attribute, device.handle()?))
     }
 
     /// What a device is recognised by, in this process and in others.
     fn identity(&self, device: &Device) -> DriverResult<(DeviceUuid, Option<PciAddress>)> {
-        let uuid = device.outcome(&self.api, self.api.device_uuid(device.handle()?))?;
+        let uuid = device.checked(&self.api, self.api.device_uuid(device.handle()?))?;
         let pci = conv::pci(
             self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
             self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
@@ -95,11 +95,11 @@ impl Cuda {
         let numa = pci.and_then(|pci| std::fs::read_to_string(conv::numa_path(sysfs, pci)).ok());
         let (least, most) = device.stream_priorities(api)?;
         Ok(DeviceFacts {
-            name: conv::text(&device.outcome(api, api.device_name(handle))?),
+            name: conv::text(&device.checked(api, api.device_name(handle))?),
             uuid,
             pci,
             numa_node: conv::numa_node(&numa.unwrap_or_default()),
-            total: Bytes(device.outcome(api, api.device_total(handle))? as u64),
+            total: Bytes(device.checked(api, api.device_total(handle))? as u64),
             shared: true,
             stream_priorities: most..=least,
             capabilities: self.capabilities(device)?,
@@ -113,7 +113,7 @@ impl Cuda {
             None
         } else {
             let bytes = self.api.page_granularity(&device.page_kind(&self.api)?);
-            Some(Bytes(device.outcome(&self.api, bytes)? as u64))
+            Some(Bytes(device.checked(&self.api, bytes)? as u64))
         };
         Ok(Capabilities { stream_ordered: self.attribute(device, pools)? != 0, page_granularity })
     }
@@ -136,39 +136,5 @@ impl fmt::Debug for Cuda {
             .field("version", &self.version)
             .field("devices", &self.devices.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// A version of CUDA.
-///
-/// ```
-/// use bursar_cuda::Version;
-///
-/// let version = Version { major: 13, minor: 0 };
-/// assert!(version > Version::NEEDED);
-/// assert_eq!(version.to_string(), "13.0");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// The part that is raised when something is taken away.
-    pub major: u32,
-    /// The part that is raised when something is added.
-    pub minor: u32,
-}
-
-impl Version {
-    /// The oldest that has everything which is called here.
-    pub const NEEDED: Self = Self { major: 12, minor: 2 };
-
-    /// From the driver's number, 1000 × major + 10 × minor.
-    pub(crate) const fn from_number(number: i32) -> Self {
-        let number = if number < 0 { 0 } else { number.cast_unsigned() };
-        Self { major: number / 1000, minor: number % 1000 / 10 }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
     }
 }

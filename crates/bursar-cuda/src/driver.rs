@@ -1,7 +1,7 @@
 //! The port contract on CUDA: each method is one call, made in the right context.
 #![allow(unsafe_code)]
 
-use crate::raw::{Access, Api, Failure};
+use crate::raw::{Api, Failure, PageAccess};
 use crate::{Cuda, conv};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
@@ -20,19 +20,19 @@ impl Cuda {
 
     /// Has a device submit work to a stream by which the driver finds the context.
     #[inline]
-    fn submit_to<T>(
+    fn submit_on_stream<T>(
         &self,
         device: DeviceId,
         stream: RawStream,
         call: impl Fn(&Api) -> Result<T, Failure>,
     ) -> DriverResult<T> {
-        self.device(device)?.submit_to(&self.api, stream, call)
+        self.device(device)?.submit_on_stream(&self.api, stream, call)
     }
 
     /// Makes a call about a device that concerns no captured stream.
     #[inline]
-    fn ask<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
-        self.device(device)?.ask(&self.api, call)
+    fn call<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
+        self.device(device)?.call(&self.api, call)
     }
 }
 
@@ -57,7 +57,7 @@ unsafe impl Driver for Cuda {
     /// Makes and drops the primary context if the device is not open and nobody else has made it; the answer then counts
     /// what that context holds.
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
-        let (free, total) = self.device(device)?.ask_even_closed(&self.api, Api::memory_info)?;
+        let (free, total) = self.device(device)?.call_even_closed(&self.api, Api::memory_info)?;
         Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
     }
 
@@ -86,12 +86,12 @@ unsafe impl Driver for Cuda {
     unsafe fn note(&self, _: DeviceId, _: Note) {}
 
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
-        self.ask(device, |api| api.allocate(conv::size(bytes))).map(DevicePtr)
+        self.call(device, |api| api.allocate(conv::size(bytes))).map(DevicePtr)
     }
 
     unsafe fn free(&self, device: DeviceId, ptr: DevicePtr) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.free(ptr.0) })
+        self.call(device, |api| unsafe { api.free(ptr.0) })
     }
 
     /// From the device's current pool: its default one, unless the program has chosen another with `cuDeviceSetMemPool`.
@@ -102,25 +102,25 @@ unsafe impl Driver for Cuda {
         }
         let (bytes, on) = (conv::size(bytes), conv::stream(stream));
         // SAFETY: the caller's own promise.
-        self.submit_to(device, stream, |api| unsafe { api.allocate_async(bytes, on) }).map(DevicePtr)
+        self.submit_on_stream(device, stream, |api| unsafe { api.allocate_async(bytes, on) }).map(DevicePtr)
     }
 
     unsafe fn free_async(&self, device: DeviceId, stream: RawStream, ptr: DevicePtr) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.submit_to(device, stream, |api| unsafe { api.free_async(ptr.0, conv::stream(stream)) })
+        self.submit_on_stream(device, stream, |api| unsafe { api.free_async(ptr.0, conv::stream(stream)) })
     }
 
     fn stream_create(&self, device: DeviceId, priority: i32) -> DriverResult<RawStream> {
-        self.ask(device, |api| api.stream_create(priority)).map(conv::raw_stream)
+        self.call(device, |api| api.stream_create(priority)).map(conv::raw_stream)
     }
 
     unsafe fn stream_destroy(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.stream_destroy(conv::stream(stream)) })
+        self.call(device, |api| unsafe { api.stream_destroy(conv::stream(stream)) })
     }
 
     unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
-        self.device(device)?.ask_of(&self.api, stream, |api| {
+        self.device(device)?.call_on_stream(&self.api, stream, |api| {
             // SAFETY: the caller's own promise.
             conv::progress(unsafe { api.stream_query(conv::stream(stream)) })
         })
@@ -128,37 +128,41 @@ unsafe impl Driver for Cuda {
 
     unsafe fn stream_synchronize(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.stream_synchronize(conv::stream(stream)) })
+        self.call(device, |api| unsafe { api.stream_synchronize(conv::stream(stream)) })
     }
 
     unsafe fn stream_wait(&self, device: DeviceId, stream: RawStream, event: RawEvent) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.submit_to(device, stream, |api| unsafe { api.stream_wait(conv::stream(stream), conv::event(event)) })
+        self.submit_on_stream(device, stream, |api| unsafe {
+            api.stream_wait(conv::stream(stream), conv::event(event))
+        })
     }
 
     unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool> {
-        self.submit_to(device, stream, |api| {
+        self.submit_on_stream(device, stream, |api| {
             // SAFETY: the caller's own promise.
             conv::is_capturing(unsafe { api.stream_capture_status(conv::stream(stream)) })
         })
     }
 
     fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent> {
-        self.ask(device, Api::event_create).map(conv::raw_event)
+        self.call(device, Api::event_create).map(conv::raw_event)
     }
 
     unsafe fn event_destroy(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.event_destroy(conv::event(event)) })
+        self.call(device, |api| unsafe { api.event_destroy(conv::event(event)) })
     }
 
     unsafe fn event_record(&self, device: DeviceId, event: RawEvent, stream: RawStream) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.submit_to(device, stream, |api| unsafe { api.event_record(conv::event(event), conv::stream(stream)) })
+        self.submit_on_stream(device, stream, |api| unsafe {
+            api.event_record(conv::event(event), conv::stream(stream))
+        })
     }
 
     unsafe fn event_query(&self, device: DeviceId, event: RawEvent) -> DriverResult<Progress> {
-        self.ask(device, |api| {
+        self.call(device, |api| {
             // SAFETY: the caller's own promise.
             conv::progress(unsafe { api.event_query(conv::event(event)) })
         })
@@ -166,43 +170,43 @@ unsafe impl Driver for Cuda {
 
     unsafe fn event_synchronize(&self, device: DeviceId, event: RawEvent) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.event_synchronize(conv::event(event)) })
+        self.call(device, |api| unsafe { api.event_synchronize(conv::event(event)) })
     }
 
     fn address_reserve(&self, device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr> {
         let (bytes, align) = (conv::size(bytes), conv::size(align));
-        self.ask(device, |api| api.address_reserve(bytes, align)).map(DevicePtr)
+        self.call(device, |api| api.address_reserve(bytes, align)).map(DevicePtr)
     }
 
     unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.address_free(ptr.0, conv::size(bytes)) })
+        self.call(device, |api| unsafe { api.address_free(ptr.0, conv::size(bytes)) })
     }
 
     fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages> {
         let kind = self.device(device)?.page_kind(&self.api)?;
-        self.ask(device, |api| api.pages_create(conv::size(bytes), &kind)).map(RawPages)
+        self.call(device, |api| api.pages_create(conv::size(bytes), &kind)).map(RawPages)
     }
 
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.pages_release(pages.0) })
+        self.call(device, |api| unsafe { api.pages_release(pages.0) })
     }
 
     unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.pages_map(ptr.0, conv::size(bytes), pages.0) })
+        self.call(device, |api| unsafe { api.pages_map(ptr.0, conv::size(bytes), pages.0) })
     }
 
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
-        let access = Access::of(self.device(device)?.handle()?);
+        let access = PageAccess::of(self.device(device)?.handle()?);
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.pages_allow(ptr.0, conv::size(bytes), &access) })
+        self.call(device, |api| unsafe { api.pages_allow(ptr.0, conv::size(bytes), &access) })
     }
 
     unsafe fn pages_unmap(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.pages_unmap(ptr.0, conv::size(bytes)) })
+        self.call(device, |api| unsafe { api.pages_unmap(ptr.0, conv::size(bytes)) })
     }
 
     fn host_allocate(&self, device: DeviceId, bytes: usize, flags: HostFlags) -> DriverResult<*mut u8> {
@@ -211,12 +215,12 @@ unsafe impl Driver for Cuda {
             return Err(self.device(device)?.refuse("cuMemHostAlloc", Status::InvalidValue));
         }
         let flags = conv::host_alloc_flags(flags);
-        self.ask(device, |api| api.host_allocate(bytes, flags)).map(<*mut c_void>::cast)
+        self.call(device, |api| api.host_allocate(bytes, flags)).map(<*mut c_void>::cast)
     }
 
     unsafe fn host_free(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.host_free(ptr.cast()) })
+        self.call(device, |api| unsafe { api.host_free(ptr.cast()) })
     }
 
     /// Existing memory cannot become write-combined: that is refused.
@@ -225,12 +229,12 @@ unsafe impl Driver for Cuda {
             return Err(self.device(device)?.refuse("cuMemHostRegister", Status::NotSupported));
         };
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.host_register(ptr.cast(), bytes, flags) })
+        self.call(device, |api| unsafe { api.host_register(ptr.cast(), bytes, flags) })
     }
 
     unsafe fn host_unregister(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()> {
         // SAFETY: the caller's own promise.
-        self.ask(device, |api| unsafe { api.host_unregister(ptr.cast()) })
+        self.call(device, |api| unsafe { api.host_unregister(ptr.cast()) })
     }
 
     unsafe fn copy_to_device(

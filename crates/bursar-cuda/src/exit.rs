@@ -11,14 +11,14 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Set when the process begins to exit, and never cleared.
-pub(crate) static BEGUN: AtomicBool = AtomicBool::new(false);
+pub(crate) static EXITING: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn begin() {
-    BEGUN.store(true, Relaxed);
+    EXITING.store(true, Relaxed);
 }
 
 /// Has [`BEGUN`] set when the process exits. Comes after `cuInit`.
-pub(crate) fn watch() {
+pub(crate) fn register_handler() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: `begin` only stores a flag that lives as long as the process. Registration fails only where there is
@@ -33,8 +33,8 @@ mod tests {
 
     #[test]
     fn watching_alone_changes_nothing() {
-        watch();
-        watch();
-        assert!(!BEGUN.load(Relaxed));
+        register_handler();
+        register_handler();
+        assert!(!EXITING.load(Relaxed));
     }
 }

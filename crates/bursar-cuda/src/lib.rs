@@ -25,15 +25,17 @@
 //! compiles with exactly one of them, so a program that uses cudarc itself with another (`cuda-13000`, say) turns this
 //! crate's default features off; nothing else changes.
 
-mod context;
 mod conv;
 mod cuda;
+mod device;
 mod driver;
 mod exit;
 mod load;
 mod nvml;
 mod raw;
+mod version;
 
-pub use cuda::{Cuda, Version};
+pub use cuda::Cuda;
 pub use load::LoadError;
 pub use nvml::ProcessMemory;
+pub use version::Version;

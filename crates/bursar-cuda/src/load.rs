@@ -49,7 +49,7 @@ pub enum LoadError {
         symbol: &'static str,
     },
     /// The driver cannot be used.
-    #[error("the CUDA driver cannot be used: {call} answered {name} ({code})")]
+    #[error("the CUDA driver cannot be used: {call} returned {name} ({code})")]
     InitFailed {
         /// The call that failed.
         call: &'static str,
@@ -74,9 +74,9 @@ pub(crate) fn load(exiting: &'static AtomicBool) -> Result<(Api, Version), LoadE
     let library = open(NAMES)?;
     let incomplete = |symbol| LoadError::Incomplete { symbol };
     // A library that will not say, such as the stub that programs are linked against, has `cuInit` say why.
-    let said = raw::driver_version(&library).map_err(incomplete)?;
-    let version = Version::from_number(said.unwrap_or_default());
-    if said.is_some() && version < Version::NEEDED {
+    let number = raw::driver_version(&library).map_err(incomplete)?;
+    let version = Version::from_number(number.unwrap_or_default());
+    if number.is_some() && version < Version::NEEDED {
         let needed = Version::NEEDED;
         return Err(LoadError::TooOld { version, needed });
     }
@@ -92,14 +92,14 @@ fn open(names: &'static [&'static str]) -> Result<Library, LoadError> {
         // SAFETY: the driver's library may be loaded at any time, on any thread.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok(library),
-            Err(error) => loader = loader.or_else(|| Some(said(&error))),
+            Err(error) => loader = loader.or_else(|| Some(loader_message(&error))),
         }
     }
     Err(LoadError::NotFound { looked_for: names, loader: loader.unwrap_or_default() })
 }
 
 /// The loader's own words, where it had any.
-fn said(error: &libloading::Error) -> String {
+fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
@@ -134,7 +134,7 @@ mod tests {
     fn a_library_that_is_not_the_driver_is_incomplete() {
         let libc = open(&["libc.so.6"]).unwrap();
         assert_eq!(raw::driver_version(&libc), Err("cuDriverGetVersion"));
-        assert_eq!(Api::find(&libc, &crate::exit::BEGUN).err(), Some("cuGetErrorName"));
+        assert_eq!(Api::find(&libc, &crate::exit::EXITING).err(), Some("cuGetErrorName"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The calls of the CUDA driver, one thin method each, and the only module that makes them.
 //!
 //! A method adds nothing to its call but a place for the answer. Those that need a current context say nothing about
-//! which; [`context`](crate::context) sees to that.
+//! which; [`device`](crate::device) sees to that.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -11,7 +11,7 @@ mod memory;
 mod streams;
 mod table;
 
-pub(crate) use layout::{Access, PageKind};
+pub(crate) use layout::{PageAccess, PageKind};
 pub(crate) use table::{Api, Failure};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
@@ -20,7 +20,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-type Answer<T> = Result<T, Failure>;
+type CallResult<T> = Result<T, Failure>;
 
 /// The version the library calls itself, as 1000 × major + 10 × minor, or `None` where it will not say. Every driver has
 /// this call, and answers before `cuInit` too.
@@ -31,19 +31,19 @@ pub(crate) fn driver_version(library: &Library) -> Result<Option<c_int>, &'stati
     let call = found.map_err(|_| SYMBOL)?;
     let mut version = 0;
     // SAFETY: the driver writes one number.
-    let answer = unsafe { call(&raw mut version) };
-    Ok((answer == 0).then_some(version))
+    let output = unsafe { call(&raw mut version) };
+    Ok((output == 0).then_some(version))
 }
 
 /// What a call writes into the place it is given.
-fn answer<T>(empty: T, call: impl FnOnce(*mut T) -> Answer<()>) -> Answer<T> {
+fn output<T>(empty: T, call: impl FnOnce(*mut T) -> CallResult<()>) -> CallResult<T> {
     let mut place = empty;
     call(&raw mut place)?;
     Ok(place)
 }
 
 /// What a call writes into two places.
-fn answers<T: Copy>(empty: T, call: impl FnOnce(*mut T, *mut T) -> Answer<()>) -> Answer<(T, T)> {
+fn outputs<T: Copy>(empty: T, call: impl FnOnce(*mut T, *mut T) -> CallResult<()>) -> CallResult<(T, T)> {
     let (mut first, mut second) = (empty, empty);
     call(&raw mut first, &raw mut second)?;
     Ok((first, second))
@@ -56,7 +56,7 @@ impl Api {
         self.exiting.load(Relaxed)
     }
 
-    pub(crate) fn init(&self) -> Answer<()> {
+    pub(crate) fn init(&self) -> CallResult<()> {
         // SAFETY: without conditions.
         unsafe { self.cuInit(0) }
     }
@@ -76,69 +76,69 @@ impl Api {
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
-    pub(crate) fn device_count(&self) -> Answer<c_int> {
+    pub(crate) fn device_count(&self) -> CallResult<c_int> {
         // SAFETY: the driver writes one number.
-        answer(0, |count| unsafe { self.cuDeviceGetCount(count) })
+        output(0, |count| unsafe { self.cuDeviceGetCount(count) })
     }
 
-    pub(crate) fn device(&self, ordinal: c_int) -> Answer<CUdevice> {
+    pub(crate) fn device(&self, ordinal: c_int) -> CallResult<CUdevice> {
         // SAFETY: the driver writes one handle.
-        answer(0, |device| unsafe { self.cuDeviceGet(device, ordinal) })
+        output(0, |device| unsafe { self.cuDeviceGet(device, ordinal) })
     }
 
-    pub(crate) fn device_name(&self, device: CUdevice) -> Answer<[c_char; 256]> {
+    pub(crate) fn device_name(&self, device: CUdevice) -> CallResult<[c_char; 256]> {
         // SAFETY: the driver writes at most 256 characters, the last of them zero.
-        answer([0; 256], |name| unsafe { self.cuDeviceGetName(name.cast(), 256, device) })
+        output([0; 256], |name| unsafe { self.cuDeviceGetName(name.cast(), 256, device) })
     }
 
-    pub(crate) fn device_uuid(&self, device: CUdevice) -> Answer<CUuuid> {
+    pub(crate) fn device_uuid(&self, device: CUdevice) -> CallResult<CUuuid> {
         // SAFETY: the driver writes 16 bytes.
-        answer(CUuuid { bytes: [0; 16] }, |uuid| unsafe { self.cuDeviceGetUuid(uuid, device) })
+        output(CUuuid { bytes: [0; 16] }, |uuid| unsafe { self.cuDeviceGetUuid(uuid, device) })
     }
 
-    pub(crate) fn device_total(&self, device: CUdevice) -> Answer<usize> {
+    pub(crate) fn device_total(&self, device: CUdevice) -> CallResult<usize> {
         // SAFETY: the driver writes one number.
-        answer(0, |bytes| unsafe { self.cuDeviceTotalMem(bytes, device) })
+        output(0, |bytes| unsafe { self.cuDeviceTotalMem(bytes, device) })
     }
 
-    pub(crate) fn device_attribute(&self, attribute: CUdevice_attribute, device: CUdevice) -> Answer<c_int> {
+    pub(crate) fn device_attribute(&self, attribute: CUdevice_attribute, device: CUdevice) -> CallResult<c_int> {
         // SAFETY: the driver writes one number.
-        answer(0, |value| unsafe { self.cuDeviceGetAttribute(value, attribute, device) })
+        output(0, |value| unsafe { self.cuDeviceGetAttribute(value, attribute, device) })
     }
 
-    pub(crate) fn primary_retain(&self, device: CUdevice) -> Answer<CUcontext> {
+    pub(crate) fn primary_retain(&self, device: CUdevice) -> CallResult<CUcontext> {
         // SAFETY: the driver writes one handle.
-        answer(ptr::null_mut(), |context| unsafe { self.cuDevicePrimaryCtxRetain(context, device) })
+        output(ptr::null_mut(), |context| unsafe { self.cuDevicePrimaryCtxRetain(context, device) })
     }
 
     /// # Safety
     /// The context was retained here, and nothing of it is used any more unless somebody else retains it.
-    pub(crate) unsafe fn primary_release(&self, device: CUdevice) -> Answer<()> {
+    pub(crate) unsafe fn primary_release(&self, device: CUdevice) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuDevicePrimaryCtxRelease(device) }
     }
 
-    pub(crate) fn current(&self) -> Answer<CUcontext> {
+    pub(crate) fn current(&self) -> CallResult<CUcontext> {
         // SAFETY: the driver writes one handle.
-        answer(ptr::null_mut(), |context| unsafe { self.cuCtxGetCurrent(context) })
+        output(ptr::null_mut(), |context| unsafe { self.cuCtxGetCurrent(context) })
     }
 
     /// # Safety
     /// `context` is null or a live context.
-    pub(crate) unsafe fn set_current(&self, context: CUcontext) -> Answer<()> {
+    pub(crate) unsafe fn set_current(&self, context: CUcontext) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuCtxSetCurrent(context) }
     }
 
     /// The least and the most urgent priority a stream of the current context may have.
-    pub(crate) fn stream_priorities(&self) -> Answer<(c_int, c_int)> {
+    pub(crate) fn stream_priorities(&self) -> CallResult<(c_int, c_int)> {
         // SAFETY: the driver writes two numbers.
-        answers(0, |least, greatest| unsafe { self.cuCtxGetStreamPriorityRange(least, greatest) })
+        outputs(0, |least, greatest| unsafe { self.cuCtxGetStreamPriorityRange(least, greatest) })
     }
 
     /// Puts the thread into a capture mode and answers the one it was in.
-    pub(crate) fn exchange_capture_mode(&self, mode: c_uint) -> Answer<c_uint> {
+    pub(crate) fn exchange_capture_mode(&self, mode: c_uint) -> CallResult<c_uint> {
         // SAFETY: the driver reads and writes one number, which is as wide as the enumeration.
-        answer(mode, |mode| unsafe { self.cuThreadExchangeStreamCaptureMode(mode.cast()) })
+        output(mode, |mode| unsafe { self.cuThreadExchangeStreamCaptureMode(mode.cast()) })
     }
 }

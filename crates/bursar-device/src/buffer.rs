@@ -6,6 +6,7 @@ use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
+use std::panic::Location;
 
 /// Elements in the memory of one device, freed in stream order when this is dropped.
 ///
@@ -17,7 +18,7 @@ use std::ops::RangeBounds;
 /// after all of that. Whoever gives the [address](Self::ptr) to a kernel without saying so orders that kernel after the
 /// allocation and before the free: both follow [`stream`](Self::stream), unless [`free_on`](Self::free_on) chooses another
 /// one for the free. Where that is an adopted stream whose adoption has ended, the free follows a stream of our own. A free
-/// that is refused, as by a stream being captured, is kept for [later](Gpu::stranded).
+/// that is refused, as by a stream being captured, is [deferred](Gpu::deferred_frees).
 ///
 /// ```
 /// use bursar_core::{Stack, leaf, tag};
@@ -37,7 +38,7 @@ use std::ops::RangeBounds;
 /// ```
 pub struct DeviceBuffer<T: Pod> {
     gpu: Gpu,
-    /// None where there is nothing to hold.
+    /// `None` where there are no bytes to hold.
     block: Option<TrackedBlock>,
     len: usize,
     tag: AllocTag,
@@ -47,7 +48,7 @@ pub struct DeviceBuffer<T: Pod> {
 }
 
 impl<T: Pod> DeviceBuffer<T> {
-    pub(crate) fn allocate(gpu: Gpu, len: usize, stream: Stream, tag: AllocTag) -> Result<Self> {
+    fn allocate(gpu: Gpu, len: usize, stream: Stream, tag: AllocTag) -> Result<Self> {
         let bytes =
             (len as u64).checked_mul(size_of::<T>() as u64).ok_or(Error::InvalidSize { requested: u64::MAX })?;
         let block = if bytes == 0 {
@@ -61,48 +62,48 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(Self { gpu, block, len, tag, stream, freed_on: stream, elements: PhantomData })
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none; then it holds no memory either.
+    /// Returns whether there are no elements; then it holds no memory either.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where it begins, for those who launch kernels; zero where it holds no memory.
+    /// Returns the address, for those who launch kernels; zero where it holds no memory.
     pub fn ptr(&self) -> DevicePtr {
         self.block.as_ref().map_or(DevicePtr(0), TrackedBlock::ptr)
     }
 
-    /// How many bytes its elements take.
+    /// Returns the number of bytes that the elements take.
     pub fn bytes(&self) -> Bytes {
         self.block().map_or(Bytes::ZERO, DeviceBlock::requested)
     }
 
-    /// What it is for.
+    /// Returns the tag it was allocated with.
     pub fn tag(&self) -> AllocTag {
         self.tag
     }
 
-    /// The stream it was allocated on.
+    /// Returns the stream it was allocated on.
     pub fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// The device it is on.
+    /// Returns the device it is on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The token underneath, where it holds memory: what reports and layers want to know of it.
+    /// Returns the token underneath, where it holds memory.
     pub fn block(&self) -> Option<&DeviceBlock> {
         self.block.as_ref().map(TrackedBlock::block)
     }
 
-    /// Its uses, to declare others at the raw level ([`DeviceContext`](bursar_core::DeviceContext)), where it holds
-    /// memory.
+    /// Returns the tracked block underneath, where it holds memory, to declare uses of it at the raw level
+    /// ([`DeviceContext`](bursar_core::DeviceContext)).
     pub fn tracked(&self) -> Option<&TrackedBlock> {
         self.block.as_ref()
     }
@@ -116,41 +117,41 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(())
     }
 
-    /// The token underneath, to be freed by `gpu.memory().deallocate` or lent across a raw boundary; none where there is
-    /// nothing to hold. Its [`stream`](Self::stream) then comes after every use that was submitted.
+    /// Returns the token underneath, to be freed by `gpu.memory().deallocate` or lent across a raw boundary; `None` where
+    /// it holds no memory. Its [`stream`](Self::stream) then comes after every use that was submitted.
     pub fn into_block(mut self) -> Option<DeviceBlock> {
         self.block.take().map(TrackedBlock::into_block)
     }
 
-    /// Elements to read.
+    /// Returns some of the elements, to read.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>> {
         DeviceSlice::from(self).slice(range)
     }
 
-    /// Elements to write.
+    /// Returns some of the elements, to write.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<DeviceSliceMut<'_, T>> {
         DeviceSliceMut::from(self).slice_mut(range)
     }
 
-    /// Writes all of it; `src` has its length.
+    /// Writes all elements from `src`, which has as many.
     #[track_caller]
     pub fn write_from_host(&mut self, src: &[T]) -> Result<()> {
         DeviceSliceMut::from(self).write_from_host(src)
     }
 
-    /// Reads all of it; `dst` has its length.
+    /// Reads all elements into `dst`, which has as many.
     #[track_caller]
     pub fn read_to_host(&self, dst: &mut [T]) -> Result<()> {
         DeviceSlice::from(self).read_to_host(dst)
     }
 
-    /// All of it, on the host.
+    /// Copies all elements to the host.
     #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>> {
         DeviceSlice::from(self).to_vec()
     }
 
-    /// Makes every element `value`.
+    /// Sets every element to `value`.
     #[track_caller]
     pub fn fill(&mut self, value: T) -> Result<()> {
         DeviceSliceMut::from(self).fill(value)
@@ -163,22 +164,51 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 }
 
+impl Gpu {
+    /// Allocates a buffer of `len` elements that work ordered after this point of `stream` may use. Its contents are
+    /// undefined until it is written; one of no elements takes no memory. Where there is no room, the [`Error::Shortage`]
+    /// says who has it.
+    #[track_caller]
+    pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
+        let _call = self.context().here();
+        self.retry_frees();
+        let _site = self.enter_site(Location::caller());
+        DeviceBuffer::allocate(self.clone(), len, stream.into(), tag).map_err(|error| {
+            let requested = (len as u64).saturating_mul(size_of::<T>() as u64);
+            self.explain(error, Bytes(requested))
+        })
+    }
+
+    /// Allocates a buffer that holds a copy of `values`.
+    #[track_caller]
+    pub fn buffer_from<T: Pod>(
+        &self,
+        values: &[T],
+        stream: impl Into<Stream>,
+        tag: AllocTag,
+    ) -> Result<DeviceBuffer<T>> {
+        let mut buffer = self.buffer(values.len(), stream, tag)?;
+        buffer.write_from_host(values)?;
+        Ok(buffer)
+    }
+}
+
 impl<'a, T: Pod> From<&'a DeviceBuffer<T>> for DeviceSlice<'a, T> {
     fn from(buffer: &'a DeviceBuffer<T>) -> Self {
-        Self::whole(&buffer.gpu, buffer.block.as_ref(), buffer.len)
+        Self::whole(buffer.gpu.context(), buffer.block.as_ref(), buffer.len)
     }
 }
 
 impl<'a, T: Pod> From<&'a mut DeviceBuffer<T>> for DeviceSliceMut<'a, T> {
     fn from(buffer: &'a mut DeviceBuffer<T>) -> Self {
-        Self::whole(&buffer.gpu, buffer.block.as_mut(), buffer.len)
+        Self::whole(buffer.gpu.context(), buffer.block.as_mut(), buffer.len)
     }
 }
 
 impl<T: Pod> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.gpu.give_back(block, self.freed_on);
+            self.gpu.free(block, self.freed_on);
         }
     }
 }

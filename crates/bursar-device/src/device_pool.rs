@@ -1,13 +1,15 @@
 //! The usable devices of a driver.
 
-use crate::gpu::PATIENCE;
+mod selection;
+
+use crate::gpu::CLOSING_PATIENCE;
 use crate::{Gpu, LeakReport};
 use bursar_core::{Build, DeviceId, Driver, Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// The usable devices of a driver, each with the same recipe of memory.
+/// The usable devices of a driver, each with memory made by the same recipe.
 ///
 /// A device that cannot be opened is reported and [left out](Self::left_out); the others are used. There is always at
 /// least one.
@@ -30,20 +32,20 @@ use std::sync::atomic::AtomicUsize;
 /// ```
 #[derive(Debug)]
 pub struct DevicePool {
-    pub(crate) gpus: Vec<Gpu>,
-    /// The place of the device that the next turn goes to.
-    pub(crate) turn: AtomicUsize,
+    gpus: Vec<Gpu>,
+    /// The index of the device that `round_robin` returns next.
+    turn: AtomicUsize,
     left_out: Vec<(DeviceId, Error)>,
 }
 
 impl DevicePool {
-    /// Every usable device of `driver`, in the order of their ordinals; [`Error::NoDevice`] if there is none.
+    /// Opens every usable device of `driver`, in the order of their ordinals; [`Error::NoDevice`] if there is none.
     pub fn open(driver: Arc<dyn Driver>, stack: &impl Build) -> Result<Self> {
         let devices: Vec<_> = (0..driver.device_count()).map(DeviceId).collect();
         Self::gather(driver, stack, &devices)
     }
 
-    /// The devices named, in that order, each once.
+    /// Opens the devices named, in that order, each once.
     pub fn with_devices(driver: Arc<dyn Driver>, stack: &impl Build, devices: &[DeviceId]) -> Result<Self> {
         let count = driver.device_count();
         if devices.is_empty() {
@@ -76,13 +78,13 @@ impl DevicePool {
         Ok(Self { gpus, turn: AtomicUsize::new(0), left_out })
     }
 
-    /// The devices that could not be used, and why.
+    /// Returns the devices that could not be used, and why.
     pub fn left_out(&self) -> &[(DeviceId, Error)] {
         &self.left_out
     }
 
-    /// The device with an ordinal of the driver; [`Error::InvalidDevice`] if it is not in the pool. One that was left out
-    /// answers why.
+    /// Returns the device with an ordinal of the driver; [`Error::InvalidDevice`] if it is not in the pool, and the reason
+    /// if it was left out.
     pub fn device(&self, ordinal: DeviceId) -> Result<&Gpu> {
         if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.id() == ordinal) {
             return Ok(gpu);
@@ -92,31 +94,31 @@ impl DevicePool {
         Err(reason.map_or_else(unknown, |(_, error)| error.clone()))
     }
 
-    /// The device at a place of the pool, from 0 on.
+    /// Returns the device at an index of the pool, from 0 on.
     pub fn device_at(&self, index: usize) -> Result<&Gpu> {
         let what = "the pool has no device at this index";
         self.gpus.get(index).ok_or(Error::InvalidNumber { what, number: index as u64 })
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub fn len(&self) -> usize {
         self.gpus.len()
     }
 
-    /// Whether there are none, which no pool ever says.
+    /// Returns whether there are no devices, which is never so.
     pub fn is_empty(&self) -> bool {
         self.gpus.is_empty()
     }
 
-    /// Remembers from now on where in the program each buffer was allocated, on every device; see
+    /// Records from now on where in the program each buffer was allocated, on every device; see
     /// [`Gpu::record_sites`].
     pub fn record_sites(&self) -> Result<()> {
         self.gpus.iter().try_for_each(Gpu::record_sites)
     }
 
-    /// Closes the pool, and says what of its memory is still held, by buffers that live on or by blocks that were lost.
-    /// Frees that have not run are waited for, at most a second a device. What is held is also told in the log; a buffer
-    /// that lives on keeps its device open and stays usable.
+    /// Closes the pool. What of its memory is still held, by buffers that live on or by blocks that were lost, is the error,
+    /// and is logged too. Frees that have not run are waited for, at most a second for each device. A buffer that lives on
+    /// keeps its device open and stays usable.
     ///
     /// ```
     /// use bursar_core::{Stack, leaf, tag};
@@ -134,11 +136,11 @@ impl DevicePool {
     /// # Ok::<(), bursar_core::Error>(())
     /// ```
     pub fn close(self) -> Result<(), LeakReport> {
-        let leaks: Vec<_> = self.gpus.iter().filter_map(|gpu| gpu.report_leak(PATIENCE)).collect();
+        let leaks: Vec<_> = self.gpus.iter().filter_map(|gpu| gpu.report_leak(CLOSING_PATIENCE)).collect();
         if leaks.is_empty() { Ok(()) } else { Err(LeakReport { leaks }) }
     }
 
-    /// The devices, in the order of the pool.
+    /// Returns the devices, in the order of the pool.
     pub fn iter(&self) -> std::slice::Iter<'_, Gpu> {
         self.gpus.iter()
     }

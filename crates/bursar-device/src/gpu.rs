@@ -1,20 +1,20 @@
 //! One device.
 
-use crate::sites::Sites;
-use crate::{DeviceBuffer, Leak, StreamPool, Work};
+use crate::allocation_sites::{AllocationScope, AllocationSites};
+use crate::deferred_frees::DeferredFrees;
+use crate::{Leak, StreamPool};
 use bursar_core::{
-    AllocTag, Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, Link,
-    MemoryInfo, RawContext, Result, Stream, TrackedBlock,
+    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, Link, MemoryInfo,
+    RawContext, Result, Stream, TrackedBlock,
 };
-use bytemuck::Pod;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How long frees that have not run are waited for when a device is closed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest time to wait, when a device is closed, for frees that have not run.
+pub(crate) const CLOSING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// One device: its context, its memory and its streams. Clones share them, and keep them alive.
 ///
@@ -41,10 +41,12 @@ struct Shared {
     context: Arc<DeviceContext>,
     memory: Arc<dyn DeviceMemoryResource>,
     streams: StreamPool,
-    /// Where blocks were allocated, if somebody wants to know.
-    sites: OnceLock<Sites>,
-    /// Whether what is left when the device is closed was reported already.
-    reported: AtomicBool,
+    /// The frees of blocks whose buffers are gone; the pool of streams makes its own through it too.
+    frees: Arc<DeferredFrees>,
+    /// Where blocks were allocated, once somebody has asked for that.
+    sites: OnceLock<AllocationSites>,
+    /// Whether memory that is still held was logged already.
+    has_reported: AtomicBool,
 }
 
 impl Gpu {
@@ -52,49 +54,50 @@ impl Gpu {
     pub fn open(driver: Arc<dyn Driver>, device: DeviceId, stack: &impl Build) -> Result<Self> {
         let context = DeviceContext::open(driver, device)?;
         let memory = Arc::new(stack.build(&context)?);
-        let (sites, reported) = (OnceLock::new(), AtomicBool::new(false));
-        let streams = StreamPool::new(context.clone());
-        Ok(Self { shared: Arc::new(Shared { streams, context, memory, sites, reported }) })
+        let frees = Arc::new(DeferredFrees::default());
+        let streams = StreamPool::freeing_through(context.clone(), frees.clone());
+        let (sites, has_reported) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(Self { shared: Arc::new(Shared { context, memory, streams, frees, sites, has_reported }) })
     }
 
-    /// Its ordinal on the driver.
+    /// Returns the device's ordinal on the driver.
     pub fn id(&self) -> DeviceId {
         self.shared.context.device()
     }
 
-    /// What does not change about it.
+    /// Returns the facts about the device that do not change.
     pub fn facts(&self) -> &DeviceFacts {
         self.shared.context.facts()
     }
 
-    /// What all layers of it share.
+    /// Returns the context that all layers of the device share.
     pub fn context(&self) -> &Arc<DeviceContext> {
         &self.shared.context
     }
 
-    /// Its memory.
+    /// Returns the device's memory.
     pub fn memory(&self) -> &Arc<dyn DeviceMemoryResource> {
         &self.shared.memory
     }
 
-    /// Its streams.
+    /// Returns the device's streams.
     pub fn streams(&self) -> &StreamPool {
         &self.shared.streams
     }
 
-    /// How much of its memory is free right now, whoever holds the rest.
+    /// Returns how much of the device's memory is free right now, whoever holds the rest.
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         let context = &self.shared.context;
         let info = context.driver().memory(context.device());
         info.map_err(|error| context.failed(error))
     }
 
-    /// The raw handle of its primary context, for other libraries in the process.
+    /// Returns the raw handle of the device's primary context, for other libraries in the process.
     pub fn raw_context(&self) -> RawContext {
         self.shared.context.raw_context()
     }
 
-    /// Its links to other devices, as the machine reports them; a device that is not among them is at an unknown
+    /// Returns the links to other devices that the machine reports; a device that is not among them is at an unknown
     /// distance.
     pub fn links(&self) -> Result<Vec<Link>> {
         let context = &self.shared.context;
@@ -102,22 +105,9 @@ impl Gpu {
         links.map_err(|error| context.failed(error))
     }
 
-    /// A buffer of `len` elements that work ordered after this point of `stream` may use. It holds anything until it is
-    /// written; one of no elements takes no memory. Where there is no room, the [`Error::Shortage`] says who has it.
-    #[track_caller]
-    pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
-        let _call = self.context().here();
-        self.shared.streams.retry_stranded();
-        let caller = Location::caller();
-        let _here = self.shared.sites.get().map(|_| Sites::enter(caller));
-        DeviceBuffer::allocate(self.clone(), len, stream.into(), tag).map_err(|error| {
-            let requested = (len as u64).saturating_mul(size_of::<T>() as u64);
-            self.explain(error, Bytes(requested))
-        })
-    }
-
+    /// Explains a refusal of `requested` bytes, with what the device's memory holds.
     #[cold]
-    fn explain(&self, error: Error, requested: Bytes) -> Error {
+    pub(crate) fn explain(&self, error: Error, requested: Bytes) -> Error {
         let mut explained = self.context().explain(error, requested);
         if let Error::Shortage(shortage) = &mut explained {
             shortage.held = shortage.held.max(Some(self.memory().bytes_outstanding()));
@@ -125,61 +115,56 @@ impl Gpu {
         explained
     }
 
-    /// A buffer that holds a copy of `values`.
-    #[track_caller]
-    pub fn buffer_from<T: Pod>(
-        &self,
-        values: &[T],
-        stream: impl Into<Stream>,
-        tag: AllocTag,
-    ) -> Result<DeviceBuffer<T>> {
-        let mut buffer = self.buffer(values.len(), stream, tag)?;
-        buffer.write_from_host(values)?;
-        Ok(buffer)
-    }
-
-    /// Submits work to a stream that is not on lease: an acquired, an adopted or the default one. See
-    /// [`StreamLease::submit`](crate::StreamLease::submit).
-    pub fn submit<R>(&self, stream: impl Into<Stream>, submit: impl FnOnce(&mut Work<'_>) -> R) -> R {
-        submit(&mut Work::new(self.context(), stream.into()))
-    }
-
-    /// Remembers from now on where in the program each buffer was allocated, for the report of what is
-    /// [still held](Self::still_held). Without this, nothing is remembered and nothing is paid.
+    /// Records from now on where in the program each buffer was allocated, for the report of what is
+    /// [still held](Self::still_held). Without this, nothing is recorded and it costs nothing.
     pub fn record_sites(&self) -> Result<()> {
-        let sites = self.shared.sites.get_or_init(Sites::default);
+        let sites = self.shared.sites.get_or_init(AllocationSites::default);
         self.context().sink().subscribe(&sites.observer())
     }
 
-    /// What of its memory is held at this moment, by whom and, where that was [recorded](Self::record_sites), from where.
-    /// Frees that have not run are waited for first, but no longer than `patience`. None where nothing is held.
+    /// Attributes what this thread allocates to `location` until the result is dropped, if sites are recorded.
+    #[inline]
+    pub(crate) fn enter_site(&self, location: &'static Location<'static>) -> Option<AllocationScope> {
+        self.shared.sites.get().map(|_| AllocationScope::enter(location))
+    }
+
+    /// Returns what of the device's memory is held at this moment, by whom and, where that was
+    /// [recorded](Self::record_sites), from where; `None` where nothing is held. Frees that have not run are waited for
+    /// first, but no longer than `patience`.
     pub fn still_held(&self, patience: Duration) -> Option<Leak> {
         self.shared.still_held(patience).unwrap_or_else(|_| Some(self.shared.leak()))
     }
 
-    /// As [`still_held`](Self::still_held), and says so in the log, once.
+    /// Returns what is [still held](Self::still_held) and logs it, once.
     pub(crate) fn report_leak(&self, patience: Duration) -> Option<Leak> {
         let leak = self.still_held(patience);
-        self.shared.tell(leak.as_ref());
+        self.shared.log(leak.as_ref());
         leak
     }
 
-    /// How many blocks of buffers that are gone could not be given back yet, because their stream took no free: it is
-    /// being captured into a graph, or the driver failed. They stay counted, and every new buffer tries them again.
-    pub fn stranded(&self) -> usize {
-        self.shared.streams.stranded()
+    /// Returns the number of blocks whose buffer is gone and whose free was refused, because their stream is being captured
+    /// into a graph, or the driver failed. They stay counted, and every new buffer tries them again.
+    pub fn deferred_frees(&self) -> usize {
+        self.shared.frees.len()
     }
 
-    pub(crate) fn give_back(&self, block: TrackedBlock, stream: Stream) {
-        // What cannot be freed now is kept and was reported.
-        let _kept = self.shared.streams.give_back_block(&self.shared.memory, block, stream);
+    /// Tries the frees again that were refused.
+    #[inline]
+    pub(crate) fn retry_frees(&self) {
+        self.shared.frees.retry();
+    }
+
+    /// Frees the block of a buffer in the order of `stream`.
+    pub(crate) fn free(&self, block: TrackedBlock, stream: Stream) {
+        // A free that is refused is deferred and was reported.
+        let _deferred = self.shared.frees.free(&self.shared.memory, block, stream);
     }
 }
 
 impl Shared {
-    /// What is held once the frees that are pending have run, or why that cannot be known.
+    /// Returns what is held once the frees that are pending have run, or why that cannot be known.
     fn still_held(&self, patience: Duration) -> Result<Option<Leak>> {
-        self.streams.retry_stranded();
+        self.frees.retry();
         if self.memory.bytes_outstanding() > Bytes::ZERO {
             self.memory.reap_blocking(patience)?;
         }
@@ -188,13 +173,13 @@ impl Shared {
 
     fn leak(&self) -> Leak {
         let (device, held) = (self.context.device(), self.memory.bytes_outstanding());
-        let sites = self.sites.get().map(Sites::live).unwrap_or_default();
+        let sites = self.sites.get().map(AllocationSites::live).unwrap_or_default();
         Leak::new(device, held, self.context.sink().holders(device), sites)
     }
 
-    fn tell(&self, leak: Option<&Leak>) {
+    fn log(&self, leak: Option<&Leak>) {
         if let Some(leak) = leak
-            && !self.reported.swap(true, Relaxed)
+            && !self.has_reported.swap(true, Relaxed)
         {
             tracing::warn!(device = %leak.device, held = %leak.held, "memory is still held: {leak}");
         }
@@ -202,10 +187,10 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// With the last handle of the device gone, what is held can never be freed.
+    /// Logs what is still held: with the last handle of the device gone, it can never be freed.
     fn drop(&mut self) {
-        match self.still_held(PATIENCE) {
-            Ok(leak) => self.tell(leak.as_ref()),
+        match self.still_held(CLOSING_PATIENCE) {
+            Ok(leak) => self.log(leak.as_ref()),
             Err(error) => tracing::warn!(device = %self.context.device(), "{error}"),
         }
     }

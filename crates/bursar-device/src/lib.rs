@@ -4,7 +4,7 @@
 //! - [`Gpu`]: one device, with its memory erased to one type and its streams.
 //! - [`StreamPool`]: a bounded number of streams, acquired for good or leased for a while.
 //! - [`DeviceBuffer`]: typed device memory that frees itself.
-//! - [`Work`]: what is submitted to a stream, which says what buffers it uses and is ordered by that.
+//! - [`Work`]: work that is submitted to a stream, which says what buffers it uses and is ordered by that.
 //!
 //! ```
 //! use bursar_core::{Stack, leaf, tag};
@@ -21,18 +21,34 @@
 //! assert_eq!(weights.slice(..3)?.to_vec()?, [1.0, 2.0, 0.5]);
 //! # Ok::<(), bursar_core::Error>(())
 //! ```
+//!
+//! # Modules
+//! Each module uses only those above it in this list:
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `deferred_frees` | frees of blocks in stream order, and those that were refused, to be tried again |
+//! | `stream_pool` | [`StreamPool`] and [`StreamLease`] |
+//! | `leak`, `allocation_sites` | reports of memory that is still held, and where it was allocated |
+//! | `gpu` | [`Gpu`] |
+//! | `slice` | parts of buffers: copies and fills that wait, and those that are submitted |
+//! | `buffer` | [`DeviceBuffer`], and how a [`Gpu`] makes one |
+//! | `work` | [`Work`], and how it is submitted to a lease or a stream |
+//! | `device_pool` | [`DevicePool`], and the choice of a device |
+//!
+//! # Source locations
+//! `#[track_caller]` does not pass through a `dyn` seam. So entry points that programs call directly begin with
+//! [`DeviceContext::here`](bursar_core::DeviceContext::here), which does nothing unless the driver listens. The outermost
+//! location counts, since that is the program's; a call that no entry point announced has no location, never a guess.
 #![forbid(unsafe_code)]
 
+mod allocation_sites;
 mod buffer;
-mod choose;
+mod deferred_frees;
 mod device_pool;
 mod gpu;
 mod leak;
-mod lease;
-mod priming;
-mod sites;
 mod slice;
-mod stranded;
 mod stream_pool;
 mod work;
 
@@ -40,7 +56,6 @@ pub use buffer::DeviceBuffer;
 pub use device_pool::DevicePool;
 pub use gpu::Gpu;
 pub use leak::{Leak, LeakReport, Site};
-pub use lease::StreamLease;
 pub use slice::{DeviceSlice, DeviceSliceMut};
-pub use stream_pool::{StreamOptions, StreamPool};
+pub use stream_pool::{StreamLease, StreamOptions, StreamPool};
 pub use work::Work;

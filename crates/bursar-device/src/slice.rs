@@ -1,11 +1,11 @@
-//! Parts of buffers, and what can be done with them.
+//! Parts of buffers, with the copies and fills that can be made of them.
 
-use crate::Gpu;
-use bursar_core::{DevicePtr, Error, Pattern, Result, Stream, TrackedBlock, Transfer};
+use bursar_core::{DeviceContext, DevicePtr, Error, Pattern, Result, Submission, TrackedBlock, Transfer};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 /// Consecutive elements of a [`DeviceBuffer`](crate::DeviceBuffer), to read.
 ///
@@ -22,48 +22,48 @@ use std::ops::{Bound, RangeBounds};
 /// ```
 #[derive(Clone, Copy)]
 pub struct DeviceSlice<'a, T: Pod> {
-    gpu: &'a Gpu,
+    context: &'a Arc<DeviceContext>,
     block: Option<&'a TrackedBlock>,
     elements: Elements<T>,
 }
 
 impl<'a, T: Pod> DeviceSlice<'a, T> {
-    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a TrackedBlock>, len: usize) -> Self {
+    pub(crate) fn whole(context: &'a Arc<DeviceContext>, block: Option<&'a TrackedBlock>, len: usize) -> Self {
         let elements = Elements::new(0, len);
-        Self { gpu, block, elements }
+        Self { context, block, elements }
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.elements.len
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it begins, for those who launch kernels; zero where there is no memory.
+    /// Returns the address, for those who launch kernels; zero where there is no memory.
     pub fn ptr(&self) -> DevicePtr {
         self.elements.ptr(self.block)
     }
 
-    /// Some of its elements.
+    /// Returns some of the elements.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let elements = self.elements.part(range)?;
         Ok(Self { elements, ..*self })
     }
 
-    /// Reads all of it; `dst` has its length.
+    /// Reads all elements into `dst`, which has as many.
     #[track_caller]
     pub fn read_to_host(&self, dst: &mut [T]) -> Result<()> {
-        let _here = self.gpu.context().here();
+        let _here = self.context.here();
         self.elements.expect_len(dst.len())?;
         let Some(block) = self.block else { return Ok(()) };
-        block.copy_to_host(self.gpu.context(), self.elements.offset(), bytemuck::cast_slice_mut(dst))
+        block.copy_to_host(self.context, self.elements.offset(), bytemuck::cast_slice_mut(dst))
     }
 
-    /// All of it, on the host.
+    /// Copies all elements to the host.
     #[track_caller]
     pub fn to_vec(&self) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); self.len()];
@@ -71,22 +71,22 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         Ok(values)
     }
 
-    /// What is tracked of it: the buffer that it is part of, as a whole.
+    /// Returns the block whose uses are tracked: that of the whole buffer.
     pub(crate) fn tracked(&self) -> Option<&'a TrackedBlock> {
         self.block
     }
 
     /// Submits a copy of all of it to the host.
     #[track_caller]
-    pub(crate) fn read_back_on(&self, stream: Stream) -> Result<Transfer<Vec<T>>>
+    pub(crate) fn submit_read_back(&self, submission: &mut Submission<'_>) -> Result<Transfer<Vec<T>>>
     where
         T: Send,
     {
-        let _here = self.gpu.context().here();
-        let (context, values) = (self.gpu.context(), vec![T::zeroed(); self.len()]);
+        let _here = self.context.here();
+        let values = vec![T::zeroed(); self.len()];
         match self.block {
-            Some(block) => block.copy_to_host_async(context, self.elements.offset(), values, stream),
-            None => context.check_stream(stream).map(|()| Transfer::of_nothing(context, stream, values)),
+            Some(block) => submission.copy_to_host(block, self.elements.offset(), values),
+            None => nothing_to_copy(submission, values),
         }
     }
 }
@@ -104,62 +104,62 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 pub struct DeviceSliceMut<'a, T: Pod> {
-    gpu: &'a Gpu,
+    context: &'a Arc<DeviceContext>,
     block: Option<&'a mut TrackedBlock>,
     elements: Elements<T>,
 }
 
 impl<'a, T: Pod> DeviceSliceMut<'a, T> {
-    pub(crate) fn whole(gpu: &'a Gpu, block: Option<&'a mut TrackedBlock>, len: usize) -> Self {
+    pub(crate) fn whole(context: &'a Arc<DeviceContext>, block: Option<&'a mut TrackedBlock>, len: usize) -> Self {
         let elements = Elements::new(0, len);
-        Self { gpu, block, elements }
+        Self { context, block, elements }
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.elements.len
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where it begins, for those who launch kernels; zero where there is no memory.
+    /// Returns the address, for those who launch kernels; zero where there is no memory.
     pub fn ptr(&self) -> DevicePtr {
         self.elements.ptr(self.block.as_deref())
     }
 
-    /// The same elements, to read.
+    /// Returns the same elements, to read.
     pub fn as_slice(&self) -> DeviceSlice<'_, T> {
-        DeviceSlice { gpu: self.gpu, block: self.block.as_deref(), elements: self.elements }
+        DeviceSlice { context: self.context, block: self.block.as_deref(), elements: self.elements }
     }
 
-    /// Some of its elements.
+    /// Returns some of the elements, to write.
     pub fn slice_mut(self, range: impl RangeBounds<usize>) -> Result<Self> {
         let elements = self.elements.part(range)?;
         Ok(Self { elements, ..self })
     }
 
-    /// Writes all of it; `src` has its length.
+    /// Writes all elements from `src`, which has as many.
     #[track_caller]
     pub fn write_from_host(&mut self, src: &[T]) -> Result<()> {
-        let _here = self.gpu.context().here();
+        let _here = self.context.here();
         self.elements.expect_len(src.len())?;
         let Some(block) = self.block.as_deref_mut() else {
             return Ok(());
         };
-        block.copy_from_host(self.gpu.context(), self.elements.offset(), bytemuck::cast_slice(src))
+        block.copy_from_host(self.context, self.elements.offset(), bytemuck::cast_slice(src))
     }
 
-    /// Makes every element `value`.
+    /// Sets every element to `value`.
     #[track_caller]
     pub fn fill(&mut self, value: T) -> Result<()> {
-        let _here = self.gpu.context().here();
+        let _here = self.context.here();
         let Some(block) = self.block.as_deref_mut() else {
             return Ok(());
         };
-        let (context, offset) = (self.gpu.context(), self.elements.offset());
+        let (context, offset) = (self.context, self.elements.offset());
         let (unit, count) = (bytemuck::bytes_of(&value), self.elements.len as u64);
         match pattern_of(unit) {
             Some((pattern, repeats)) => block.fill(context, offset, pattern, count * repeats),
@@ -170,57 +170,69 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// Copies all of `src`, a buffer or a slice of the same device and length.
     #[track_caller]
     pub fn copy_from<'b>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<()> {
-        let _here = self.gpu.context().here();
+        let _here = self.context.here();
         let src = src.into();
         self.elements.expect_len(src.len())?;
         let (Some(block), Some(from)) = (self.block.as_deref_mut(), src.block) else {
             return Ok(());
         };
         let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
-        block.copy_from(self.gpu.context(), dst_offset, from, src_offset, self.elements.bytes())
+        block.copy_from(self.context, dst_offset, from, src_offset, self.elements.bytes())
     }
 
     /// Submits a fill of all of it.
     #[track_caller]
-    pub(crate) fn fill_on(self, value: T, stream: Stream) -> Result<()> {
-        let _here = self.gpu.context().here();
-        let (context, offset) = (self.gpu.context(), self.elements.offset());
-        let Some(block) = self.block else { return context.check_stream(stream) };
-        let (unit, count) = (bytemuck::bytes_of(&value), self.elements.len as u64);
+    pub(crate) fn submit_fill(self, value: T, submission: &mut Submission<'_>) -> Result<()> {
+        let _here = self.context.here();
+        let Some(block) = self.block else { return check_stream(submission) };
+        let (offset, unit, count) = (self.elements.offset(), bytemuck::bytes_of(&value), self.elements.len as u64);
         match pattern_of(unit) {
-            Some((pattern, repeats)) => block.fill_async(context, offset, pattern, count * repeats, stream),
-            None => block.fill_with_async(context, offset, unit, count, stream),
+            Some((pattern, repeats)) => submission.fill(block, offset, pattern, count * repeats),
+            None => submission.fill_with(block, offset, unit, count),
         }
     }
 
     /// Submits a copy of all of `src`, which has its length.
     #[track_caller]
-    pub(crate) fn copy_from_on(self, src: DeviceSlice<'_, T>, stream: Stream) -> Result<()> {
-        let _here = self.gpu.context().here();
+    pub(crate) fn submit_copy_from(self, src: DeviceSlice<'_, T>, submission: &mut Submission<'_>) -> Result<()> {
+        let _here = self.context.here();
         self.elements.expect_len(src.len())?;
-        let context = self.gpu.context();
-        let (Some(block), Some(from)) = (self.block, src.block) else { return context.check_stream(stream) };
+        let (Some(block), Some(from)) = (self.block, src.block) else { return check_stream(submission) };
         let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
-        block.copy_from_async(context, dst_offset, from, src_offset, self.elements.bytes(), stream)
+        submission.copy(block, dst_offset, from, src_offset, self.elements.bytes())
     }
 
     /// Submits a copy of `values`, which have its length.
     #[track_caller]
-    pub(crate) fn copy_from_host_on(self, values: Vec<T>, stream: Stream) -> Result<Transfer<Vec<T>>>
+    pub(crate) fn submit_copy_from_host(
+        self,
+        values: Vec<T>,
+        submission: &mut Submission<'_>,
+    ) -> Result<Transfer<Vec<T>>>
     where
         T: Send,
     {
-        let _here = self.gpu.context().here();
+        let _here = self.context.here();
         self.elements.expect_len(values.len())?;
-        let context = self.gpu.context();
         match self.block {
-            Some(block) => block.copy_from_host_async(context, self.elements.offset(), values, stream),
-            None => context.check_stream(stream).map(|()| Transfer::of_nothing(context, stream, values)),
+            Some(block) => submission.copy_from_host(block, self.elements.offset(), values),
+            None => nothing_to_copy(submission, values),
         }
     }
 }
 
-/// Which elements of a buffer.
+/// Checks the stream of work that touches no memory, as other work does.
+fn check_stream(submission: &Submission<'_>) -> Result<()> {
+    submission.context().check_stream(submission.stream())
+}
+
+/// Returns the transfer of a copy that has nothing to copy.
+fn nothing_to_copy<T: Pod + Send>(submission: &Submission<'_>, values: Vec<T>) -> Result<Transfer<Vec<T>>> {
+    check_stream(submission)?;
+    Ok(Transfer::of_nothing(submission.context(), submission.stream(), values))
+}
+
+/// A range of the elements of a buffer.
 #[derive(Clone, Copy)]
 struct Elements<T> {
     start: usize,
@@ -273,7 +285,7 @@ impl<T: Pod> Elements<T> {
     }
 }
 
-/// The narrowest pattern that repeats to `unit`, if the driver has one, and how often.
+/// Returns the narrowest pattern that repeats to `unit`, if the driver has one, and how often it does.
 fn pattern_of(unit: &[u8]) -> Option<(Pattern, u64)> {
     let pattern = match *unit {
         [a, ref rest @ ..] if rest.iter().all(|byte| *byte == a) => Some(Pattern::U8(a)),

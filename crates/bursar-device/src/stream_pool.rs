@@ -1,13 +1,17 @@
 //! A bounded number of streams of one device.
 
-use crate::stranded::Stranded;
-use crate::{StreamLease, priming};
+mod expected_bytes;
+mod lease;
+
+pub use lease::StreamLease;
+
+use crate::deferred_frees::DeferredFrees;
 use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, TrackedBlock, tag};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many streams a [`StreamPool`] may make, and of what kind.
+/// The number and the kind of the streams that a [`StreamPool`] may create.
 ///
 /// ```
 /// use bursar_device::StreamOptions;
@@ -17,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// The most streams there may be; at least one, 16 unless something else is said.
+    /// The most streams there may be, at least one; 16 by default.
     pub max_streams: usize,
     /// The priority of each, within the device's range: lower numbers are more urgent.
     pub priority: i32,
@@ -29,7 +33,7 @@ impl Default for StreamOptions {
     }
 }
 
-/// Streams of one device, created when they are needed, at most so many. Clones share them.
+/// A bounded number of streams of one device, created when they are needed. Clones share them.
 ///
 /// A stream can be [acquired](Self::acquire), for good, or [leased](Self::lease), for a while. Each has a number in the
 /// pool, from 1 on, which stays resolvable for the pool's life; 0 is the device's default stream. The streams themselves
@@ -68,10 +72,10 @@ struct Shared {
     options: StreamOptions,
     bytes_per_stream: Bytes,
     state: Mutex<State>,
-    stranded: Stranded,
+    frees: Arc<DeferredFrees>,
 }
 
-/// Every stream in `streams` is acquired, leased or idle; its number is its place there, counted from one.
+/// Every stream in `streams` is acquired, leased or idle; its number is its index there, counted from one.
 #[derive(Default)]
 struct State {
     streams: Vec<Stream>,
@@ -80,20 +84,25 @@ struct State {
     reserved: usize,
 }
 
-/// For whom a stream is drawn.
+/// The way in which a stream is taken out of the pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Drawn {
-    Acquired,
-    Leased,
+enum Mode {
+    Acquire,
+    Lease,
 }
 
 impl StreamPool {
-    /// At most sixteen streams of the device's default priority.
+    /// Makes a pool of at most sixteen streams of the device's default priority.
     pub fn new(context: Arc<DeviceContext>) -> Self {
-        Self::make(context, StreamOptions::default())
+        Self::freeing_through(context, Arc::default())
     }
 
-    /// A pool as `options` say; none at all, or a priority outside the device's range, is an error.
+    /// Makes a pool like [`new`](Self::new) that frees the blocks of [`prime`](Self::prime) through `frees`.
+    pub(crate) fn freeing_through(context: Arc<DeviceContext>, frees: Arc<DeferredFrees>) -> Self {
+        Self::make(context, StreamOptions::default(), frees)
+    }
+
+    /// Makes a pool as `options` say; no streams at all, or a priority outside the device's range, is an error.
     pub fn with_options(context: Arc<DeviceContext>, options: StreamOptions) -> Result<Self> {
         if options.max_streams == 0 {
             return Err(Error::InvalidValue { what: "a pool has at least one stream" });
@@ -101,17 +110,17 @@ impl StreamPool {
         if !context.facts().stream_priorities.contains(&options.priority) {
             return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
         }
-        Ok(Self::make(context, options))
+        Ok(Self::make(context, options, Arc::default()))
     }
 
-    fn make(context: Arc<DeviceContext>, options: StreamOptions) -> Self {
+    fn make(context: Arc<DeviceContext>, options: StreamOptions, frees: Arc<DeferredFrees>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 context,
                 options,
-                bytes_per_stream: priming::bytes_per_stream(),
+                bytes_per_stream: expected_bytes::per_stream(),
                 state: Mutex::default(),
-                stranded: Stranded::default(),
+                frees,
             }),
         }
     }
@@ -120,134 +129,120 @@ impl StreamPool {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream for the caller to keep: nobody is given it again. A new one where there is room, otherwise one that a
-    /// lease gave back; [`Error::Capacity`] if there is neither, [`Error::CreateFailed`] if the driver fails.
+    /// Returns a stream for the caller to keep: nobody is given it again. It is a new one where there is room, otherwise one
+    /// that a lease gave back; [`Error::Capacity`] if there is neither, [`Error::CreateFailed`] if the driver fails.
     pub fn acquire(&self) -> Result<Stream> {
-        self.draw(Drawn::Acquired).map(|(_, stream)| stream)
+        self.take(Mode::Acquire).map(|(_, stream)| stream)
     }
 
-    /// A stream until the lease is dropped: one that was given back, the longest idle first, or else a new one. Work of
-    /// the last holder that has not run yet runs first, since it is the same stream.
+    /// Returns a stream until the lease is dropped: one that was given back, the longest idle first, or else a new one. Work
+    /// of the last holder that has not run yet runs first, since it is the same stream.
     pub fn lease(&self) -> Result<StreamLease> {
-        self.draw(Drawn::Leased).map(|(id, stream)| StreamLease::new(self.clone(), id, stream))
+        self.take(Mode::Lease).map(|(id, stream)| StreamLease::new(self.clone(), id, stream))
     }
 
-    fn draw(&self, drawn: Drawn) -> Result<(u32, Stream)> {
+    fn take(&self, mode: Mode) -> Result<(u32, Stream)> {
         let StreamOptions { max_streams, priority } = self.shared.options;
-        let place = {
+        let slot = {
             let mut state = self.state();
             let has_room = state.streams.len() + state.reserved < max_streams;
-            if (drawn == Drawn::Leased || !has_room)
+            if (mode == Mode::Lease || !has_room)
                 && let Some(id) = state.idle.pop_front()
             {
-                state.leased += usize::from(drawn == Drawn::Leased);
+                state.leased += usize::from(mode == Mode::Lease);
                 return Ok((id, state.streams[id as usize - 1]));
             }
             if !has_room {
                 return Err(Error::Capacity { max: max_streams });
             }
-            Place::reserve(self, &mut state)
+            ReservedSlot::new(self, &mut state)
         };
         let stream = self.shared.context.create_stream(priority)?;
-        Ok((place.enter(stream, drawn), stream))
+        Ok((slot.enter(stream, mode), stream))
     }
 
-    pub(crate) fn give_back(&self, id: u32) {
+    /// Takes a leased stream back.
+    fn give_back(&self, id: u32) {
         let mut state = self.state();
         state.leased -= 1;
         state.idle.push_back(id);
     }
 
-    /// The stream with a number: 0 is the default stream, the others are `1..=created()`.
+    /// Returns the stream with a number: 0 is the default stream, the others are `1..=created()`.
     pub fn resolve(&self, id: u32) -> Option<Stream> {
         match id.checked_sub(1) {
-            Some(place) => self.state().streams.get(place as usize).copied(),
+            Some(index) => self.state().streams.get(index as usize).copied(),
             None => Some(self.shared.context.default_stream()),
         }
     }
 
-    /// The number of a stream of this pool, or of the device's default stream.
+    /// Returns the number of a stream of this pool, or of the device's default stream.
     pub fn id_of(&self, stream: Stream) -> Option<u32> {
         if stream == self.shared.context.default_stream() {
             return Some(0);
         }
-        let place = self.state().streams.iter().position(|known| *known == stream)?;
-        Some(place as u32 + 1)
+        let index = self.state().streams.iter().position(|known| *known == stream)?;
+        Some(index as u32 + 1)
     }
 
-    /// The device's context.
+    /// Returns the device's context.
     pub fn context(&self) -> &Arc<DeviceContext> {
         &self.shared.context
     }
 
-    /// The most streams there may be.
+    /// Returns the most streams there may be.
     pub fn max_streams(&self) -> usize {
         self.shared.options.max_streams
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams there are.
     pub fn created(&self) -> usize {
         self.state().streams.len()
     }
 
-    /// How many of them were acquired.
+    /// Returns the number of streams that were acquired.
     pub fn acquired(&self) -> usize {
         let state = self.state();
         state.streams.len() - state.idle.len() - state.leased
     }
 
-    /// How many of them are on lease.
+    /// Returns the number of streams that are on lease.
     pub fn leased(&self) -> usize {
         self.state().leased
     }
 
-    /// How many of them wait for the next holder.
+    /// Returns the number of streams that wait for the next holder.
     pub fn idle(&self) -> usize {
         self.state().idle.len()
     }
 
-    /// How much memory a stream is expected to need: `BURSAR_POOL_MB_PER_STREAM` when the pool was made, in MiB, or
+    /// Returns how much memory a stream is expected to need: `BURSAR_POOL_MB_PER_STREAM` when the pool was made, in MiB, or
     /// 256 MiB.
     pub fn bytes_per_stream(&self) -> Bytes {
         self.shared.bytes_per_stream
     }
 
-    /// What `arms` that use `streams` each are expected to need, or the largest size if that does not fit.
+    /// Returns how much memory `arms` that use `streams` each are expected to need, or the largest size if that does not fit.
     pub fn planned_pool_bytes(&self, arms: u64, streams: u64) -> Bytes {
         self.bytes_per_stream().saturating_mul(arms).saturating_mul(streams)
     }
 
     /// Warms the memory of a stream: allocates and frees [`bytes_per_stream`](Self::bytes_per_stream) on it, so that a
-    /// pool has them at hand. If the free is refused, which is then the answer, the block is kept and tried again by the
-    /// next call, or when the pool is let go.
+    /// pool has them cached. If the free is refused, that is the error, and the block is kept and tried again by the next
+    /// call, or when the pool is dropped.
     pub fn prime(&self, memory: &Arc<dyn DeviceMemoryResource>, stream: impl Into<Stream>) -> Result<()> {
         if !Arc::ptr_eq(memory.context(), self.context()) {
             return Err(Error::InvalidValue { what: "the memory belongs to another context" });
         }
-        self.retry_stranded();
+        self.shared.frees.retry();
         let (stream, bytes) = (stream.into(), self.bytes_per_stream().get());
         let block = memory.allocate(bytes, MIN_ALIGN, stream, tag!("prime"))?;
-        self.give_back_block(memory, TrackedBlock::new(&**memory, block), stream)
+        self.shared.frees.free(memory, TrackedBlock::new(&**memory, block), stream)
     }
 
-    /// How many blocks could not be given back yet, by [`prime`](Self::prime) or by buffers that are gone.
-    pub fn stranded(&self) -> usize {
-        self.shared.stranded.len()
-    }
-
-    #[inline]
-    pub(crate) fn retry_stranded(&self) {
-        self.shared.stranded.retry();
-    }
-
-    /// Gives a block of this context back in the order of `stream`, or keeps it and answers why.
-    pub(crate) fn give_back_block(
-        &self,
-        memory: &Arc<dyn DeviceMemoryResource>,
-        block: TrackedBlock,
-        stream: Stream,
-    ) -> Result<()> {
-        self.shared.stranded.give_back(memory, block, stream)
+    /// Returns the number of blocks whose free was refused, those of buffers of the same device included.
+    pub fn deferred_frees(&self) -> usize {
+        self.shared.frees.len()
     }
 }
 
@@ -264,28 +259,28 @@ impl fmt::Debug for StreamPool {
 }
 
 /// Room for one stream while the driver is asked for it; given up unless a stream enters.
-struct Place<'a> {
+struct ReservedSlot<'a> {
     pool: &'a StreamPool,
 }
 
-impl<'a> Place<'a> {
-    fn reserve(pool: &'a StreamPool, state: &mut State) -> Self {
+impl<'a> ReservedSlot<'a> {
+    fn new(pool: &'a StreamPool, state: &mut State) -> Self {
         state.reserved += 1;
         Self { pool }
     }
 
-    /// Enters a stream and answers its number. The place turns into the stream at once, so that nobody counts both.
-    fn enter(self, stream: Stream, drawn: Drawn) -> u32 {
+    /// Enters a stream and returns its number. The slot turns into the stream at once, so that nobody counts both.
+    fn enter(self, stream: Stream, mode: Mode) -> u32 {
         let mut state = self.pool.state();
         std::mem::forget(self);
         state.reserved -= 1;
-        state.leased += usize::from(drawn == Drawn::Leased);
+        state.leased += usize::from(mode == Mode::Lease);
         state.streams.push(stream);
         state.streams.len() as u32
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ReservedSlot<'_> {
     fn drop(&mut self) {
         self.pool.state().reserved -= 1;
     }

@@ -1,11 +1,11 @@
 //! Work that is submitted to a stream, and the buffers it uses.
 
-use crate::{DeviceSlice, DeviceSliceMut};
+use crate::{DeviceSlice, DeviceSliceMut, Gpu, StreamLease};
 use bursar_core::{Access, DeviceContext, DevicePtr, RawStream, Result, Stream, Submission, TrackedBlock, Transfer};
 use bytemuck::Pod;
 use std::sync::Arc;
 
-/// What is being submitted to one stream.
+/// Work that is being submitted to one stream.
 ///
 /// Those who launch kernels ask for the address of what they use with [`read`](Self::read), [`write`](Self::write) or
 /// [`update`](Self::update), and launch on this [stream](Self::raw_stream) before the submission ends: by then the stream
@@ -42,26 +42,26 @@ use std::sync::Arc;
 /// ```
 #[derive(Debug)]
 pub struct Work<'a> {
-    uses: Submission<'a>,
+    submission: Submission<'a>,
 }
 
 impl<'a> Work<'a> {
     #[inline]
-    pub(crate) const fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
-        Self { uses: Submission::new(context, stream) }
+    const fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
+        Self { submission: Submission::new(context, stream) }
     }
 
-    /// The stream.
+    /// Returns the stream.
     pub const fn stream(&self) -> Stream {
-        self.uses.stream()
+        self.submission.stream()
     }
 
-    /// The driver's handle of the stream, to launch on.
+    /// Returns the driver's handle of the stream, to launch on.
     pub fn raw_stream(&self) -> Result<RawStream> {
-        self.uses.context().resolve(self.stream())
+        self.submission.context().resolve(self.stream())
     }
 
-    /// The address of a buffer or a slice that what is launched next only reads; zero where there is no memory.
+    /// Returns the address of a buffer or a slice that what is launched next only reads; zero where there is no memory.
     #[inline]
     #[track_caller]
     pub fn read<'b, T: Pod>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<DevicePtr> {
@@ -70,8 +70,8 @@ impl<'a> Work<'a> {
         Ok(src.ptr())
     }
 
-    /// The address of a buffer or a slice that what is launched next writes, whatever it held; zero where there is no
-    /// memory.
+    /// Returns the address of a buffer or a slice that what is launched next writes, whatever it held; zero where there is
+    /// no memory.
     #[inline]
     #[track_caller]
     pub fn write<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>) -> Result<DevicePtr> {
@@ -80,17 +80,18 @@ impl<'a> Work<'a> {
         Ok(dst.ptr())
     }
 
-    /// The address of a buffer or a slice that what is launched next reads and writes; zero where there is no memory.
+    /// Returns the address of a buffer or a slice that what is launched next reads and writes; zero where there is no
+    /// memory.
     #[inline]
     #[track_caller]
     pub fn update<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>) -> Result<DevicePtr> {
         self.write(dst)
     }
 
-    /// Makes every element `value`.
+    /// Sets every element to `value`.
     #[track_caller]
     pub fn fill<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>, value: T) -> Result<()> {
-        dst.into().fill_on(value, self.stream())
+        dst.into().submit_fill(value, &mut self.submission)
     }
 
     /// Copies all of `src` to `dst`, of the same device and length.
@@ -100,7 +101,7 @@ impl<'a> Work<'a> {
         src: impl Into<DeviceSlice<'b, T>>,
         dst: impl Into<DeviceSliceMut<'c, T>>,
     ) -> Result<()> {
-        dst.into().copy_from_on(src.into(), self.stream())
+        dst.into().submit_copy_from(src.into(), &mut self.submission)
     }
 
     /// Copies `values`, as many as there are elements, to the device. They are kept until the copy has run.
@@ -110,23 +111,57 @@ impl<'a> Work<'a> {
         dst: impl Into<DeviceSliceMut<'b, T>>,
         values: Vec<T>,
     ) -> Result<Transfer<Vec<T>>> {
-        dst.into().copy_from_host_on(values, self.stream())
+        dst.into().submit_copy_from_host(values, &mut self.submission)
     }
 
     /// Copies all of `src` to the host, where it can be had once the copy has run.
     #[track_caller]
     pub fn read_back<'b, T: Pod + Send>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<Transfer<Vec<T>>> {
-        src.into().read_back_on(self.stream())
+        src.into().submit_read_back(&mut self.submission)
     }
 
     /// Orders the stream for a use of `block`, which goes on until the submission ends.
     #[inline]
     #[track_caller]
     fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
-        let _here = self.uses.context().here();
+        let _here = self.submission.context().here();
         match block {
-            Some(block) => self.uses.declare(block, access),
-            None => self.uses.context().check_stream(self.stream()),
+            Some(block) => self.submission.declare(block, access),
+            None => self.submission.context().check_stream(self.stream()),
         }
+    }
+}
+
+impl StreamLease {
+    /// Submits work, which declares the buffers it uses through the [`Work`] it is given and is ordered after their uses on
+    /// other streams. The uses count when this returns, also by an error or a panic, because something may have
+    /// been launched by then. Returns what `submit` returns.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceId, Stack, leaf, tag};
+    /// use bursar_device::Gpu;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = Gpu::open(Sim::seeded(3), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
+    ///
+    /// let mut weights = gpu.buffer::<f32>(1024, &a, tag!("weights"))?;
+    /// a.submit(|work| work.fill(&mut weights, 1.0))?;
+    /// let ones = b.submit(|work| work.read_back(&weights))?;
+    /// drop(weights);
+    /// assert_eq!(ones.wait()?, [1.0; 1024]);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[inline]
+    pub fn submit<R>(&self, submit: impl FnOnce(&mut Work<'_>) -> R) -> R {
+        submit(&mut Work::new(self.context(), self.stream()))
+    }
+}
+
+impl Gpu {
+    /// Submits work to a stream that is not on lease: an acquired, an adopted or the default one. See
+    /// [`StreamLease::submit`].
+    pub fn submit<R>(&self, stream: impl Into<Stream>, submit: impl FnOnce(&mut Work<'_>) -> R) -> R {
+        submit(&mut Work::new(self.context(), stream.into()))
     }
 }

@@ -316,7 +316,7 @@ fn r6_a_free_that_cannot_be_ordered_is_kept_and_tried_again() {
     buffer.free_on(last).expect("its own stream");
     faults.fail_next(Call::EventRecord, Status::InvalidValue);
     drop(buffer);
-    assert_eq!((gpu.stranded(), gpu.memory().bytes_outstanding()), (0, Bytes(256)), "the memory keeps it");
+    assert_eq!((gpu.deferred_frees(), gpu.memory().bytes_outstanding()), (0, Bytes(256)), "the memory keeps it");
     let error = DriverError::new("event_record", GPU0, Status::InvalidValue);
     let reported = gpu.buffer::<u8>(1, home, tag!("next")).expect_err("the fault");
     assert_eq!(reported, error.into());
@@ -335,10 +335,10 @@ fn r6_a_buffer_that_is_dropped_while_its_stream_is_captured_is_freed_afterwards(
     let read = buffer.to_vec().expect_err("nothing runs while a stream is captured");
     assert!(matches!(read, Error::StreamMisuse { why: StreamMisuse::Capturing, .. }), "{read}");
     drop(buffer);
-    assert_eq!(gpu.stranded(), 1);
+    assert_eq!(gpu.deferred_frees(), 1);
     sim.end_capture(GPU0, raw).expect("it was captured");
     drop(gpu.buffer::<u8>(1, stream, tag!("next")).expect("room"));
-    assert_eq!(gpu.stranded(), 0);
+    assert_eq!(gpu.deferred_frees(), 0);
     drop(gpu);
     sim.assert_clean();
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
@@ -370,16 +370,16 @@ fn r6_a_free_that_waits_for_a_capture_is_told_once() {
     buffers[1].free_on(other).expect("its own stream");
     sim.begin_capture(GPU0, raw).expect("its own stream");
     drop(buffers);
-    let kept = gpu.stranded();
+    let kept = gpu.deferred_frees();
     assert!(kept > 0);
     let before = told.frees("captured");
     for _ in 0..5 {
         drop(gpu.buffer::<u8>(1, other, tag!("next")).expect("room"));
     }
-    assert_eq!((gpu.stranded(), told.frees("captured")), (kept, before), "nothing was freed, so nothing is told");
+    assert_eq!((gpu.deferred_frees(), told.frees("captured")), (kept, before), "nothing was freed, so nothing is told");
     sim.end_capture(GPU0, raw).expect("it was captured");
     drop(gpu.buffer::<u8>(1, other, tag!("next")).expect("room"));
-    assert_eq!((gpu.stranded(), told.frees("captured")), (0, before + kept as u64));
+    assert_eq!((gpu.deferred_frees(), told.frees("captured")), (0, before + kept as u64));
     sim.assert_clean();
 }
 
@@ -396,10 +396,10 @@ fn r6_a_buffer_whose_adopted_stream_has_ended_is_freed_on_a_stream_of_our_own() 
     drop(adopted);
     moves.free_on(other).expect("its own stream");
     drop((first, moves));
-    assert_eq!((gpu.stranded(), faults.held(GPU0)), (0, Bytes(256)));
+    assert_eq!((gpu.deferred_frees(), faults.held(GPU0)), (0, Bytes(256)));
     let streams = faults.calls(Call::StreamCreate);
     drop(second);
-    assert_eq!((gpu.stranded(), faults.held(GPU0)), (0, Bytes::ZERO));
+    assert_eq!((gpu.deferred_frees(), faults.held(GPU0)), (0, Bytes::ZERO));
     assert_eq!(faults.calls(Call::StreamCreate), streams, "one stream does for all of them");
     assert_eq!(gpu.streams().created(), 1, "which takes no place in the pool");
     let frees = told.frees("adopted");
@@ -431,7 +431,7 @@ fn r6_a_buffer_whose_adopted_stream_has_ended_is_not_freed_out_of_order() {
         // SAFETY: it was made here and its adoption has ended.
         unsafe { sim.stream_destroy(GPU0, raw) }.expect("alive");
         drop((stays, moves));
-        assert_eq!(gpu.stranded(), 0, "seed {seed}");
+        assert_eq!(gpu.deferred_frees(), 0, "seed {seed}");
         drop(gpu);
         sim.settle();
         sim.assert_clean();
@@ -449,7 +449,7 @@ fn r6_a_buffer_that_finds_no_stream_to_be_freed_on_is_kept_and_tried_again() {
     faults.fail_always(Call::StreamCreate, Status::OutOfMemory);
     drop(adopted);
     drop(buffer);
-    assert_eq!((gpu.stranded(), faults.held(GPU0)), (0, Bytes(256)), "the memory keeps it");
+    assert_eq!((gpu.deferred_frees(), faults.held(GPU0)), (0, Bytes(256)), "the memory keeps it");
     faults.heal();
     let default = gpu.context().default_stream();
     let reported = gpu.buffer::<u8>(1, default, tag!("next")).expect_err("the fault");

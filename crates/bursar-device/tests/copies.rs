@@ -169,7 +169,7 @@ fn t3_nothing_is_in_flight_even_where_the_answer_to_a_submission_is_lost() {
         let (mut block, source) = (rig.block(), rig.block());
         for (call, work) in rig.works(&source) {
             for stream in [rig.home, rig.other] {
-                rig.faults.lose_nth_answer(call, 1, Status::InvalidValue);
+                rig.faults.lose_nth_result(call, 1, Status::InvalidValue);
                 let error = DriverError::new(call.name(), GPU0, Status::InvalidValue);
                 assert_eq!(work(&mut block, stream), Err(error.into()));
                 assert!(rig.is_quiet(stream), "{call}, seed {seed}");

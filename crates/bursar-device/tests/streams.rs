@@ -285,9 +285,9 @@ fn s6_what_priming_cannot_free_is_kept_and_tried_again() {
     let lease = pool.lease().expect("room");
     let refused = pool.prime(&memory, &lease).expect_err("the free is refused");
     assert_eq!(refused, capturing(*lease));
-    assert_eq!((pool.stranded(), faults.held(GPU0)), (1, pool.bytes_per_stream()));
+    assert_eq!((pool.deferred_frees(), faults.held(GPU0)), (1, pool.bytes_per_stream()));
     pool.prime(&memory, &lease).expect("it is refused no more");
-    assert_eq!((pool.stranded(), faults.held(GPU0)), (0, Bytes::ZERO));
+    assert_eq!((pool.deferred_frees(), faults.held(GPU0)), (0, Bytes::ZERO));
 
     refusing.refusals.store(1, Relaxed);
     pool.prime(&memory, &lease).expect_err("the free is refused");

@@ -3,6 +3,7 @@
 use crate::Plan;
 use bursar_core::{DriverError, Error};
 use bursar_ledger::LedgerError;
+use bursar_linux::ReadError;
 use std::path::PathBuf;
 
 /// Why it could not be said how much memory is available.
@@ -46,6 +47,17 @@ pub enum ProbeError {
         /// Why not.
         why: String,
     },
+}
+
+impl From<ReadError> for ProbeError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Unreadable { path, why } => Self::Unreadable { path, why },
+            ReadError::MissingField { path, field } => Self::MissingField { path, field },
+            ReadError::Malformed { path, field, text } => Self::Malformed { path, field, text },
+            other => Self::Custom { why: other.to_string() },
+        }
+    }
 }
 
 /// Why no workers can be started.

@@ -1,14 +1,9 @@
 //! How much of the machine's memory is available: what the kernel says, and what control groups leave of it.
 
-mod cgroup;
-mod text;
-
 use crate::ProbeError;
 use bursar_core::Bytes;
+use bursar_linux::{MemoryInfo, control_groups};
 use std::path::{Path, PathBuf};
-use text::File;
-
-pub use cgroup::Level;
 
 /// Where the machine's memory is read from.
 ///
@@ -36,13 +31,43 @@ impl Ram {
 
     /// Reads everything that bounds what is available.
     pub fn read(&self) -> Result<RamReading, ProbeError> {
-        let meminfo = File::read(self.root.join("proc/meminfo"))?;
-        let field = |name: &str| meminfo.field(name).and_then(|kib| meminfo.kib(name, kib));
-        Ok(RamReading {
-            total: field("MemTotal:")?,
-            mem_available: field("MemAvailable:")?,
-            levels: cgroup::levels(&self.root)?,
-        })
+        let memory = MemoryInfo::read(&self.root)?;
+        let mut levels = Vec::new();
+        for group in control_groups(&self.root)? {
+            let level = |memory: bursar_linux::GroupMemory| Level {
+                folder: group.folder().to_owned(),
+                limit: Bytes(memory.limit),
+                used: Bytes(memory.used),
+            };
+            levels.extend(group.memory()?.map(level));
+        }
+        Ok(RamReading { total: Bytes(memory.total), mem_available: Bytes(memory.available), levels })
+    }
+}
+
+/// A control group that limits the memory of this program.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_fit::Level;
+///
+/// let level = Level { folder: "/sys/fs/cgroup/job".into(), limit: Bytes::gib(8), used: Bytes::gib(5) };
+/// assert_eq!(level.available(), Bytes::gib(3));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// The folder of its files.
+    pub folder: PathBuf,
+    /// The most that all its programs may use together.
+    pub limit: Bytes,
+    /// The bytes they use, without cached files, which the kernel drops before it refuses memory.
+    pub used: Bytes,
+}
+
+impl Level {
+    /// Returns the bytes that are left under the limit.
+    pub fn available(&self) -> Bytes {
+        self.limit.saturating_sub(self.used)
     }
 }
 

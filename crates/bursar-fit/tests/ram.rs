@@ -5,10 +5,6 @@ mod machine;
 use bursar_core::Bytes;
 use bursar_fit::{ProbeError, Ram, file_size};
 use machine::{Group, Machine};
-use proptest::prelude::*;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 const GIB: u64 = 1 << 30;
 
@@ -206,93 +202,4 @@ fn f6_the_size_of_a_missing_file_is_none() {
     assert_eq!(file_size(machine.path("/weights")), Some(Bytes(1234)));
     assert_eq!(file_size(machine.path("/missing")), None);
     assert_eq!(file_size(machine.path("/")), None, "a folder is no file");
-}
-
-/// A path of `mountinfo`, as the kernel escapes it.
-fn escaped(path: &[u8]) -> Vec<u8> {
-    let escape = |byte: &u8| match byte {
-        b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
-        byte => vec![*byte],
-    };
-    path.iter().flat_map(escape).collect()
-}
-
-fn path(bytes: &[u8]) -> &Path {
-    Path::new(OsStr::from_bytes(bytes))
-}
-
-/// A name of a group, which is any bytes but a slash, a line break and a zero; with a taste for what is hard to read back.
-fn name() -> impl Strategy<Value = Vec<u8>> {
-    let odd: [&[u8]; 16] = [
-        b"\xff",
-        b"\xe9t\xe9",
-        b" ",
-        b"a b",
-        b"\\040",
-        b"\\",
-        b"\\\\134",
-        b"\t",
-        b"\r",
-        b"a:b",
-        b",memory",
-        b" - ",
-        b"#",
-        b"..a",
-        "\u{e9}\u{1f600}".as_bytes(),
-        b"max",
-    ];
-    let odd = prop::collection::vec(prop::sample::select(odd.to_vec()), 1..4).prop_map(|parts| parts.concat());
-    let any = prop::collection::vec(any::<u8>(), 1..20);
-    let is_name =
-        |name: &Vec<u8>| !name.iter().any(|byte| b"/\n\0".contains(byte)) && !matches!(&name[..], b"." | b"..");
-    prop_oneof![odd, any].prop_filter("no name of a folder", is_name)
-}
-
-/// Which version limits memory.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    V1,
-    V2,
-    /// Version 1 limits memory, and version 2 is mounted beside it.
-    Hybrid,
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
-    /// The group `names[0]/names[1]/…`, of which the first `hidden` are above what is mounted at a folder of any name.
-    #[test]
-    fn f3_a_limit_is_found_whatever_its_group_is_called(
-        kind in prop::sample::select(vec![Kind::V1, Kind::V2, Kind::Hybrid]),
-        names in prop::collection::vec(name(), 1..4),
-        point in name(),
-        hidden in 0usize..4,
-        limited in any::<prop::sample::Index>(),
-    ) {
-        let hidden = hidden.min(names.len());
-        let slashed = |names: &[Vec<u8>]| [b"/", &names.join(&b'/')[..]].concat();
-        let (own, root, point) = (slashed(&names), slashed(&names[..hidden]), [b"/mnt/", &point[..]].concat());
-        let machine = Machine::new(64 * GIB, 48 * GIB);
-        let (mounted, filesystem) = match kind {
-            Kind::V2 => ([b"0::", &own[..]].concat(), &b" rw - cgroup2 cgroup2 rw"[..]),
-            Kind::V1 | Kind::Hybrid => ([b"7:cpu,memory:", &own[..]].concat(), &b" rw - cgroup cgroup rw,memory"[..]),
-        };
-        machine.append("/proc/self/cgroup", mounted);
-        if let Kind::Hybrid = kind {
-            machine.append("/proc/self/cgroup", b"0::/user");
-            machine.mounts_v2("/", "/mnt");
-        }
-        machine.append(
-            "/proc/self/mountinfo",
-            [b"41 31 0:38 ", &escaped(&root)[..], b" ", &escaped(&point), filesystem].concat(),
-        );
-        let depth = hidden + limited.index(names.len() - hidden + 1);
-        let folder = names[hidden..depth].iter().fold(path(&point).to_owned(), |folder, name| folder.join(path(name)));
-        match kind {
-            Kind::V2 => machine.v2(&folder, Group::of(5 * GIB, GIB)),
-            Kind::V1 | Kind::Hybrid => machine.v1(&folder, Group::of(5 * GIB, GIB)),
-        }
-        let reading = machine.ram().read().expect("a machine");
-        prop_assert_eq!(reading.available(), Bytes::gib(4), "{:?}", reading);
-        prop_assert_eq!(&reading.levels[0].folder, &machine.path(&folder));
-    }
 }

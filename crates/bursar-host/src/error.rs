@@ -1,6 +1,6 @@
 //! Why pinned memory could not be had.
 
-use crate::{Errno, Step};
+use crate::{Errno, PinStep};
 use bursar_core::{Bytes, DriverError, Error, NumaNode};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub enum HostError {
     #[error("{step} of {requested} was refused: {why}")]
     System {
         /// Which one.
-        step: Step,
+        step: PinStep,
         /// What would have been held.
         requested: Bytes,
         /// The kernel's reason.
@@ -101,7 +101,7 @@ pub enum HostError {
         /// How long it was waited for.
         patience: Duration,
         /// The step it was at; none if its worker had not begun.
-        at: Option<Step>,
+        at: Option<PinStep>,
     },
     /// The caller has gone; nobody is left to see this.
     #[error("the request was given up")]

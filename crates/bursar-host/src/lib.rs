@@ -33,36 +33,27 @@
 //!
 //! The crate is for Linux, whose files and calls it uses.
 
-mod alarm;
-mod buffer;
-mod charge;
+mod cache;
 mod errno;
 mod error;
-mod indices;
-mod limits;
+mod index_set;
+mod memory;
 mod options;
-mod place;
-mod placement;
-mod release;
-mod slabs;
+mod pool;
 mod step;
-mod sys;
 mod system;
-mod ticket;
+mod thread;
 mod topology;
-mod worker;
 mod workers;
 
-pub use buffer::PinnedBuffer;
-pub use errno::{Errno, Outcome};
+pub use cache::{PinnedBuffer, PinnedPoolCounts};
+pub use errno::Errno;
 pub use error::HostError;
-pub use indices::{IndexSet, ParseIndexSetError};
-pub use limits::Limit;
+pub use index_set::{IndexSet, ParseIndexSetError};
+pub use memory::{Placement, pages_on_node};
 pub use options::{PinnedKind, PinnedOptions, default_patience};
-pub use placement::{Placement, pages_on_node};
-pub use slabs::{Getting, PinnedPool, PinnedPoolCounts, Priming, RefusedBuffer};
-pub use step::Step;
-pub use sys::{Machine, Region};
-pub use system::{LockedMemory, System};
+pub use pool::{GetRequest, PinnedPool, PrimeRequest, RefusedBuffer};
+pub use step::{PinStep, StepOutcome};
+pub use system::{LockedMemory, Machine, MemoryLimit, Region, System};
 pub use topology::{GpuPlace, HugePages, Node, Topology};
-pub use workers::{NumaWorkerPool, Pinning};
+pub use workers::{NumaWorkerPool, PinRequest};

@@ -1,6 +1,15 @@
 //! The seam to the operating system: every call that placing memory takes, each of which may be refused.
 
-use crate::{Errno, IndexSet, Limit, Region};
+mod calls;
+mod limits;
+mod machine;
+mod region;
+
+pub use limits::MemoryLimit;
+pub use machine::Machine;
+pub use region::Region;
+
+use crate::{Errno, IndexSet};
 use bursar_core::Bytes;
 use std::fmt;
 use std::ops::Range;
@@ -21,7 +30,7 @@ use std::ops::Range;
 /// ```
 pub trait System: fmt::Debug + Send + Sync + 'static {
     /// How much memory there is to be had, and who says so.
-    fn limits(&self) -> Vec<Limit>;
+    fn limits(&self) -> Vec<MemoryLimit>;
 
     /// What this process may lock.
     fn locked_memory(&self) -> LockedMemory;

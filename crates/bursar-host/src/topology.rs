@@ -3,8 +3,8 @@
 //! Everything is read below a root folder, so that the files of any machine can be looked at on any other. Nothing is
 //! guessed: a GPU whose node nobody reports is on an unknown one.
 
-mod read;
-mod share;
+mod cpu_share;
+mod sysfs;
 
 use crate::{HostError, IndexSet};
 use bursar_core::{Bytes, NumaNode, PciAddress};
@@ -106,7 +106,7 @@ impl Topology {
     /// The machine whose `proc` and `sys` lie in a folder. A file that is missing says nothing: a kernel without NUMA has
     /// no nodes. One that makes no sense is an error.
     pub fn read(root: &Path) -> Result<Self, HostError> {
-        read::Reader::new(root).topology()
+        sysfs::Reader::new(root).topology()
     }
 
     /// The same machine for someone who may use only some of its CPUs.

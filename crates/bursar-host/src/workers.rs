@@ -1,21 +1,25 @@
 //! The workers of a process, and what it is like to ask them.
 
-use crate::alarm::Alarm;
-use crate::buffer::PinnedBuffer;
-use crate::place::{self, Want};
-use crate::release::Releaser;
-use crate::sys::{Slab, Stranded};
-use crate::ticket::Ticket;
-use crate::topology::Topology;
-use crate::worker::{Job, Tools, Worker};
-use crate::{HostError, Machine, PinnedOptions, System, default_patience};
+mod deadlines;
+mod pin;
+mod request;
+mod worker;
+
+pub(crate) use pin::SlabSpec;
+
+use crate::cache::Releaser;
+use crate::memory::{Slab, StrandedSlabs};
+use crate::{HostError, Machine, PinnedBuffer, PinnedOptions, System, Topology, default_patience};
 use bursar_core::{Bytes, DeviceContext, NumaNode};
+use deadlines::DeadlineTimer;
+use request::SlabRequest;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
+use worker::{QueuedRequest, Worker, WorkerEnvironment};
 
 /// One worker thread a NUMA node, started when it is first needed and named `numa-worker-N`, and what they pin.
 ///
@@ -37,9 +41,9 @@ use std::task::{Context, Poll};
 /// ```
 #[derive(Debug)]
 pub struct NumaWorkerPool {
-    tools: Arc<Tools>,
+    environment: Arc<WorkerEnvironment>,
     workers: Mutex<BTreeMap<NumaNode, Arc<Worker>>>,
-    alarm: Arc<Alarm>,
+    timer: Arc<DeadlineTimer>,
     releaser: Arc<Releaser>,
 }
 
@@ -60,62 +64,67 @@ impl NumaWorkerPool {
 
     /// Workers of your own, on any machine and kernel.
     pub fn new(topology: Topology, system: Arc<dyn System>) -> Arc<Self> {
-        let tools = Arc::new(Tools { system, topology, stranded: Arc::new(Stranded::default()) });
-        Arc::new(Self { tools, workers: Mutex::default(), alarm: Arc::default(), releaser: Arc::default() })
+        let environment =
+            Arc::new(WorkerEnvironment { system, topology, stranded: Arc::new(StrandedSlabs::default()) });
+        Arc::new(Self { environment, workers: Mutex::default(), timer: Arc::default(), releaser: Arc::default() })
     }
 
     /// The machine they work on.
     pub fn topology(&self) -> &Topology {
-        &self.tools.topology
+        &self.environment.topology
     }
 
     /// The node that requests for a device go to: what its PCI address reports below `sys`, or else what its driver says.
     pub fn node_of(&self, context: &DeviceContext) -> NumaNode {
         let facts = context.facts();
-        match facts.pci.map(|pci| self.tools.topology.node_of(pci)) {
+        match facts.pci.map(|pci| self.environment.topology.node_of(pci)) {
             Some(node) if node != NumaNode::UNKNOWN => node,
             _ => facts.numa_node,
         }
     }
 
     /// Pins `bytes` near a device.
-    pub fn pin(&self, context: &Arc<DeviceContext>, bytes: usize) -> Pinning {
+    pub fn pin(&self, context: &Arc<DeviceContext>, bytes: usize) -> PinRequest {
         self.pin_with(context, bytes, &PinnedOptions::default())
     }
 
     /// Pins `bytes` as the options say.
-    pub fn pin_with(&self, context: &Arc<DeviceContext>, bytes: usize, options: &PinnedOptions) -> Pinning {
-        let making =
-            self.make(bytes, |bytes| Want { context: context.clone(), bytes, options: options.clone(), spare: None });
-        Pinning { len: bytes, making }
+    pub fn pin_with(&self, context: &Arc<DeviceContext>, bytes: usize, options: &PinnedOptions) -> PinRequest {
+        let pending = self.make(bytes, |bytes| SlabSpec {
+            context: context.clone(),
+            bytes,
+            options: options.clone(),
+            evictable: None,
+        });
+        PinRequest { len: bytes, pending }
     }
 
     /// Asks for a slab of `bytes`, rounded up to pages.
-    pub(crate) fn make(&self, bytes: usize, want: impl FnOnce(usize) -> Want) -> Making {
-        let ticket = match pages(bytes) {
-            Ok(bytes) => self.ask(want(bytes)),
-            Err(error) => Ticket::refused(error),
+    pub(crate) fn make(&self, bytes: usize, spec: impl FnOnce(usize) -> SlabSpec) -> PendingSlab {
+        let request = match pages(bytes) {
+            Ok(bytes) => self.ask(spec(bytes)),
+            Err(error) => SlabRequest::refused(error),
         };
-        Making { ticket, alarm: self.alarm.clone(), is_set: false }
+        PendingSlab { request, timer: self.timer.clone(), is_set: false }
     }
 
     /// Refuses what the machine or a control group has no room for.
     pub(crate) fn check_limits(&self, requested: Bytes) -> Result<(), HostError> {
-        place::check_limits(&*self.tools.system, requested)
+        pin::check_limits(&*self.environment.system, requested)
     }
 
-    fn ask(&self, want: Want) -> Arc<Ticket> {
-        let requested = Bytes(want.bytes as u64);
-        let patience = want.options.patience.unwrap_or_else(|| default_patience(requested));
-        let node = want.options.node.unwrap_or_else(|| self.node_of(&want.context));
-        let ticket = Ticket::new(requested, patience);
-        self.worker(node).send(Job { ticket: ticket.clone(), want });
-        ticket
+    fn ask(&self, spec: SlabSpec) -> Arc<SlabRequest> {
+        let requested = Bytes(spec.bytes as u64);
+        let patience = spec.options.patience.unwrap_or_else(|| default_patience(requested));
+        let node = spec.options.node.unwrap_or_else(|| self.node_of(&spec.context));
+        let request = SlabRequest::new(requested, patience);
+        self.worker(node).send(QueuedRequest { request: request.clone(), spec });
+        request
     }
 
     fn worker(&self, node: NumaNode) -> Arc<Worker> {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.entry(node).or_insert_with(|| Worker::new(node, &self.tools)).clone()
+        workers.entry(node).or_insert_with(|| Worker::new(node, &self.environment)).clone()
     }
 
     pub(crate) const fn releaser(&self) -> &Arc<Releaser> {
@@ -124,7 +133,7 @@ impl NumaWorkerPool {
 
     /// Tries once more to give back what drivers have refused to take; answers how much of it is left.
     pub fn retry_stranded(&self) -> Bytes {
-        self.tools.stranded.retry()
+        self.environment.stranded.retry()
     }
 }
 
@@ -146,29 +155,29 @@ impl Drop for NumaWorkerPool {
 }
 
 /// A slab that is being made. Dropping it gives the request up.
-pub(crate) struct Making {
-    ticket: Arc<Ticket>,
-    alarm: Arc<Alarm>,
+pub(crate) struct PendingSlab {
+    request: Arc<SlabRequest>,
+    timer: Arc<DeadlineTimer>,
     is_set: bool,
 }
 
-impl Making {
+impl PendingSlab {
     pub(crate) fn wait(self) -> Result<Slab, HostError> {
-        self.ticket.wait()
+        self.request.wait()
     }
 
     pub(crate) fn poll(&mut self, context: &Context<'_>) -> Poll<Result<Slab, HostError>> {
-        let polled = self.ticket.poll(context.waker());
+        let polled = self.request.poll(context.waker());
         if polled.is_pending() && !std::mem::replace(&mut self.is_set, true) {
-            self.alarm.set(&self.ticket);
+            self.timer.set(&self.request);
         }
         polled
     }
 }
 
-impl Drop for Making {
+impl Drop for PendingSlab {
     fn drop(&mut self) {
-        drop(self.ticket.close());
+        drop(self.request.close());
     }
 }
 
@@ -188,29 +197,29 @@ impl Drop for Making {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a request is given up when this is dropped"]
-pub struct Pinning {
+pub struct PinRequest {
     len: usize,
-    making: Making,
+    pending: PendingSlab,
 }
 
-impl Pinning {
+impl PinRequest {
     /// Waits for the memory, at most until the deadline.
     pub fn wait(self) -> Result<PinnedBuffer, HostError> {
         let len = self.len;
-        self.making.wait().map(|slab| PinnedBuffer::alone(slab, len))
+        self.pending.wait().map(|slab| PinnedBuffer::alone(slab, len))
     }
 }
 
-impl Future for Pinning {
+impl Future for PinRequest {
     type Output = Result<PinnedBuffer, HostError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let len = self.len;
-        self.making.poll(context).map(|made| made.map(|slab| PinnedBuffer::alone(slab, len)))
+        self.pending.poll(context).map(|made| made.map(|slab| PinnedBuffer::alone(slab, len)))
     }
 }
 
-impl fmt::Debug for Pinning {
+impl fmt::Debug for PinRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pinning").field("len", &self.len).finish_non_exhaustive()
     }

@@ -4,7 +4,8 @@
 
 mod rig;
 
-use bursar_host::{HostError, PinnedKind, Pinning};
+use bursar_host::{HostError, PinRequest, PinnedKind};
+use bursar_sim::Random;
 use rig::{Call, Latch, Rig};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ fn rounds() -> u32 {
 /// A request that gives itself up at the nth moment: one before and one after each call of kernel, driver and account.
 #[derive(Clone, Default)]
 struct Moments {
-    request: Arc<Mutex<Option<Pinning>>>,
+    request: Arc<Mutex<Option<PinRequest>>>,
     /// The moment at which the next request gives itself up.
     next: Arc<AtomicU32>,
     /// That of the request in hand, and how many it has had.
@@ -113,11 +114,10 @@ fn n2_giving_up_at_any_moment_loses_nothing() {
 #[test]
 fn n2_giving_up_from_another_thread_at_a_random_moment_loses_nothing() {
     let rig = Rig::new();
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
     for round in 0..rounds() {
         let request = rig.workers.pin_with(&rig.context, BYTES, &rig.charged());
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        for _ in 0..random >> 52 {
+        for _ in 0..random.below(4096) {
             std::hint::spin_loop();
         }
         // One in eight is waited for.

@@ -4,7 +4,7 @@ use bursar_core::{
     Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, NumaNode, Stack, TrackedBlock, leaf, tag,
 };
 use bursar_cuda::Cuda;
-use bursar_host::{Machine, NumaWorkerPool, Outcome, PinnedKind, PinnedOptions, PinnedPool, System, pages_on_node};
+use bursar_host::{Machine, NumaWorkerPool, PinnedKind, PinnedOptions, PinnedPool, StepOutcome, System, pages_on_node};
 use bursar_sim::Sim;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ fn on_this_node() -> Result<(), String> {
     let options = PinnedOptions::default().node(NumaNode::new(node));
     let buffer = workers.pin_with(&context, 6 << 20, &options).wait().map_err(|error| error.to_string())?;
     let placement = buffer.placement();
-    assert_eq!((placement.worker_pinned, placement.bound), (Outcome::Done, Outcome::Done), "{placement}");
+    assert_eq!((placement.worker_pinned, placement.bound), (StepOutcome::Done, StepOutcome::Done), "{placement}");
     assert!(placement.is_verified() && placement.pages_asked == 1536, "{placement}");
     let _: &dyn System = &Machine::default();
     Ok(())

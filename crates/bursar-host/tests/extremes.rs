@@ -3,7 +3,7 @@
 mod rig;
 
 use bursar_core::{Bytes, NumaNode};
-use bursar_host::{Errno, HostError, IndexSet, Limit, Machine, PinnedOptions, PinnedPool, System, pages_on_node};
+use bursar_host::{Errno, HostError, IndexSet, Machine, MemoryLimit, PinnedOptions, PinnedPool, System, pages_on_node};
 use rig::{Call, Purse, Rig};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn n3_more_buffers_than_can_be_counted_are_refused_before_any_is_made() {
 fn n3_more_buffers_than_the_machine_has_room_for_are_refused_before_any_is_made() {
     let rig = Rig::new();
     let pool = PinnedPool::new(&rig.workers, &rig.context, PinnedOptions::default());
-    let limit = Limit { group: None, available: Bytes::mib(64), limit: Bytes::gib(1) };
+    let limit = MemoryLimit { group: None, available: Bytes::mib(64), limit: Bytes::gib(1) };
     *rig.system.limits.lock().unwrap() = vec![limit];
     for (bytes, count) in [(1 << 20, 1 << 40), (1 << 20, 65), (100, 10 << 20), (64 << 20, 2)] {
         let answer = pool.prime(bytes, count).wait();

@@ -4,11 +4,11 @@
 mod rig;
 
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, HostFunction, HostMemory, Stack, Stream,
-    TrackedBlock, leaf, tag,
+    Access, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, HostFunction, HostMemory, Stack,
+    Stream, TrackedBlock, leaf, tag,
 };
 use bursar_host::{HostError, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool};
-use bursar_sim::Sim;
+use bursar_sim::{Random, Sim};
 use rig::{Call, Latch, Purse, Rig};
 use std::sync::{Arc, Mutex};
 
@@ -314,21 +314,10 @@ fn n7_threads_share_a_pool_and_never_a_buffer() {
     rig.assert_nothing_is_held();
 }
 
-/// What a generated program draws from.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) % limit
-    }
-}
-
 /// Gets, writes, copies, gives back on streams, trims. The simulator watches that nothing is written while a copy may read
 /// it.
 fn run(seed: u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let rig = Rig::on(Default::default(), Sim::builder().seed(seed));
     let pool = pool(&rig);
     let streams: Vec<_> = (0..3).map(|_| rig.context.create_stream(0).expect("a stream")).collect();
@@ -337,16 +326,16 @@ fn run(seed: u64) {
     for step in 0..120 {
         match random.below(10) {
             0..=3 => {
-                let size = [100, 5000, 5000, 300_000][random.below(4) as usize];
+                let size = [100, 5000, 5000, 300_000][random.index(4)];
                 let mut buffer = pool.get(size).expect("room");
-                rig.sim.touch_host(buffer.as_ptr(), buffer.len(), bursar_sim::Access::Write);
+                rig.sim.touch_host(buffer.as_ptr(), buffer.len(), Access::Write);
                 buffer.fill(step as u8);
                 out.push(buffer);
             }
-            4 if !out.is_empty() => drop(out.swap_remove(random.below(out.len() as u64) as usize)),
+            4 if !out.is_empty() => drop(out.swap_remove(random.index(out.len()))),
             5..=7 if !out.is_empty() => {
-                let mut buffer = out.swap_remove(random.below(out.len() as u64) as usize);
-                let stream = streams[random.below(3) as usize];
+                let mut buffer = out.swap_remove(random.index(out.len()));
+                let stream = streams[random.index(3)];
                 let (raw, src, bytes) =
                     (rig.context.resolve(stream).expect("ours"), buffer.host_ptr(), buffer.len() as u64);
                 // All copies go to one place, in the order of one event after the other.

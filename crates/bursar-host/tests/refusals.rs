@@ -4,7 +4,8 @@ mod rig;
 
 use bursar_core::{Bytes, DeviceId, DriverError, Error, Status};
 use bursar_host::{
-    Errno, HostError, Limit, LockedMemory, Machine, NumaWorkerPool, Outcome, PinnedKind, Step, System, Topology,
+    Errno, HostError, LockedMemory, Machine, MemoryLimit, NumaWorkerPool, PinStep, PinnedKind, StepOutcome, System,
+    Topology,
 };
 use bursar_sim::Sim;
 use rig::{Call, Folder, Rig, Tree};
@@ -49,7 +50,7 @@ fn n3_the_account_refuses_with_its_own_reason() {
 #[test]
 fn n3_the_machine_and_control_groups_refuse_before_anything_is_touched() {
     let rig = Rig::new();
-    let limits = |group: Option<&str>| Limit {
+    let limits = |group: Option<&str>| MemoryLimit {
         group: group.map(PathBuf::from),
         available: Bytes::mib(1),
         limit: Bytes::mib(64),
@@ -73,14 +74,15 @@ fn n3_limits_are_read_at_every_level_of_the_control_groups() {
     let folder = Folder::new();
     folder.write("proc/meminfo", "MemTotal:  8192 kB\nMemFree:  10 kB\nMemAvailable:  4096 kB\n");
     folder.write("proc/self/cgroup", "0::/jobs/7\n");
+    folder.write("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n");
     folder.write("sys/fs/cgroup/jobs/7/memory.max", "max\n");
     folder.write("sys/fs/cgroup/jobs/7/memory.current", "1000\n");
     folder.write("sys/fs/cgroup/jobs/memory.max", "3000000\n");
     folder.write("sys/fs/cgroup/jobs/memory.current", "2000000\n");
     folder.write("sys/fs/cgroup/jobs/memory.stat", "anon 5\nactive_file 300000\ninactive_file 200000\n");
     let limits = Machine::with_root(folder.path()).limits();
-    let machine = Limit { group: None, available: Bytes::mib(4), limit: Bytes::mib(8) };
-    let jobs = Limit {
+    let machine = MemoryLimit { group: None, available: Bytes::mib(4), limit: Bytes::mib(8) };
+    let jobs = MemoryLimit {
         group: Some(folder.path().join("sys/fs/cgroup/jobs")),
         available: Bytes(1_500_000),
         limit: Bytes(3_000_000),
@@ -93,10 +95,11 @@ fn n3_a_control_group_limits_whatever_it_is_called() {
     let names: [&[u8]; 6] = [b"\xff\xfe", b"caf\xe9", b"a b", b"a:b", b"\\040", b"end\r"];
     for (name, kind) in names.iter().flat_map(|name| [(name, "0::/"), (name, "5:memory:/")]) {
         let folder = Folder::new();
-        let (mount, limit, used) = match kind {
-            "0::/" => ("sys/fs/cgroup", "memory.max", "memory.current"),
-            _ => ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        let (mount, filesystem, limit, used) = match kind {
+            "0::/" => ("sys/fs/cgroup", "cgroup2 cgroup2 rw", "memory.max", "memory.current"),
+            _ => ("sys/fs/cgroup/memory", "cgroup cgroup rw,memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
         };
+        folder.write("proc/self/mountinfo", format!("41 31 0:38 / /{mount} rw shared:9 - {filesystem}\n"));
         folder.write("proc/self/cgroup", [kind.as_bytes(), name, b"\n"].concat());
         let group = Path::new(mount).join(OsStr::from_bytes(name));
         folder.write(group.join(limit), "3000000\n");
@@ -113,6 +116,7 @@ fn n3_a_control_group_limits_whatever_it_is_called() {
 fn n3_limits_of_the_first_kind_of_control_groups_are_read_too() {
     let folder = Folder::new();
     folder.write("proc/self/cgroup", "11:cpu,cpuacct:/x\n5:memory:/docker/abc\n1:name=systemd:/x\nnonsense\n");
+    folder.write("proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
     let group = "sys/fs/cgroup/memory/docker/abc";
     folder.write(format!("{group}/memory.limit_in_bytes"), "4194304\n");
     folder.write(format!("{group}/memory.usage_in_bytes"), "3145728\n");
@@ -153,10 +157,10 @@ fn n3_what_a_request_can_do_without_is_told_and_what_it_cannot_is_refused() {
         let placement = buffer.placement();
         let went = [placement.bound, placement.huge_pages, placement.verified];
         let refused = [Call::Bind, Call::AdviseHuge, Call::Locate].map(|other| other == call);
-        assert_eq!(went.map(|outcome| outcome == Outcome::Refused(DENIED)), refused, "{call:?}: {placement}");
+        assert_eq!(went.map(|outcome| outcome == StepOutcome::Refused(DENIED)), refused, "{call:?}: {placement}");
         assert!(placement.to_string().contains("refused"), "{placement}");
     }
-    for (call, step) in [(Call::Reserve, Step::Reserve), (Call::Populate, Step::Touch)] {
+    for (call, step) in [(Call::Reserve, PinStep::Reserve), (Call::Populate, PinStep::Touch)] {
         let why = Errno(libc::ENOMEM);
         rig.system.refuse(call, why);
         let refused = pin().unwrap_err();
@@ -193,7 +197,7 @@ fn n3_one_cpu_and_small_pages_are_enough() {
         None => options,
     };
     let buffer = workers.pin_with(&rig.context, 20 << 20, &options).wait().expect("room");
-    assert_eq!(buffer.placement().huge_pages, Outcome::NotAsked);
+    assert_eq!(buffer.placement().huge_pages, StepOutcome::NotAsked);
     assert!(node.is_none() || buffer.placement().threads == 1, "{}", buffer.placement());
     drop(buffer);
     assert_eq!((machine.mapped(), rig.purse.charged()), (0, 0));

@@ -3,7 +3,7 @@
 mod rig;
 
 use bursar_core::{Bytes, DeviceId, NumaNode};
-use bursar_host::{Errno, HostError, IndexSet, NumaWorkerPool, Outcome, PinnedKind};
+use bursar_host::{Errno, HostError, IndexSet, NumaWorkerPool, PinnedKind, StepOutcome};
 use bursar_sim::Sim;
 use rig::{Call, Latch, Rig, Tree};
 use std::future::Future;
@@ -49,7 +49,7 @@ fn n1_a_request_goes_to_the_worker_of_its_gpus_node() {
     let buffer = rig.workers.pin(&rig.context, 1 << 20).wait().expect("room");
     let placement = buffer.placement();
     assert_eq!((placement.node, placement.memory_node), (NumaNode::new(1), NumaNode::new(1)));
-    assert_eq!(placement.worker_pinned, Outcome::Done);
+    assert_eq!(placement.worker_pinned, StepOutcome::Done);
     assert_eq!(rig.system.ran_on.lock().unwrap()[..], ["2-3".parse::<IndexSet>().unwrap()]);
     assert_eq!(rig.system.bound_to.lock().unwrap()[..], [1]);
     assert_eq!(rig.system.threads_of(Call::Reserve), ["numa-worker-1"]);
@@ -77,7 +77,7 @@ fn n1_an_unknown_node_has_a_worker_that_is_not_pinned_and_says_so() {
     let buffer = rig.workers.pin(&rig.context, 4096).wait().expect("room");
     let placement = buffer.placement();
     assert_eq!(placement.node, NumaNode::UNKNOWN);
-    assert_eq!((placement.worker_pinned, placement.bound), (Outcome::NotAsked, Outcome::NotAsked));
+    assert_eq!((placement.worker_pinned, placement.bound), (StepOutcome::NotAsked, StepOutcome::NotAsked));
     assert!(placement.to_string().starts_with("node unknown"), "{placement}");
     assert_eq!(rig.system.threads_of(Call::Reserve), ["numa-worker-any"]);
     assert!(rig.system.threads_of(Call::RunOn).is_empty());
@@ -88,7 +88,7 @@ fn n1_a_node_that_cannot_be_pinned_to_goes_on_and_says_so() {
     let rig = on_two_nodes();
     rig.system.refuse(Call::RunOn, Errno(libc::EPERM));
     let buffer = rig.workers.pin(&rig.context, 4096).wait().expect("room");
-    assert_eq!(buffer.placement().worker_pinned, Outcome::Refused(Errno(libc::EPERM)));
+    assert_eq!(buffer.placement().worker_pinned, StepOutcome::Refused(Errno(libc::EPERM)));
     assert!(buffer.placement().to_string().contains("pinning the worker: refused"), "{}", buffer.placement());
 
     let lying = on_two_nodes();
@@ -99,7 +99,7 @@ fn n1_a_node_that_cannot_be_pinned_to_goes_on_and_says_so() {
     let nowhere = Rig::on(Tree::with_cpus("0-3").topology(), Sim::builder().seed(1).numa_node(7));
     let buffer = nowhere.workers.pin(&nowhere.context, 4096).wait().expect("room");
     let placement = buffer.placement();
-    assert_eq!((placement.worker_pinned, placement.bound), (Outcome::Absent, Outcome::Absent));
+    assert_eq!((placement.worker_pinned, placement.bound), (StepOutcome::Absent, StepOutcome::Absent));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn n4_pages_are_asked_for_by_policy_and_verified_by_asking_the_kernel() {
     *rig.system.pages_on.lock().unwrap() = Some(0);
     let buffer = rig.workers.pin(&rig.context, 10 << 12).wait().expect("room");
     let placement = buffer.placement();
-    assert_eq!((placement.bound, placement.verified), (Outcome::Done, Outcome::Done));
+    assert_eq!((placement.bound, placement.verified), (StepOutcome::Done, StepOutcome::Done));
     assert_eq!((placement.pages_asked, placement.pages_on_node), (10, 0), "where they are, not where the thread ran");
     assert!(!placement.is_verified());
     *rig.system.pages_on.lock().unwrap() = Some(1);
@@ -187,7 +187,7 @@ fn n5_a_request_can_be_awaited_with_nothing_but_a_waker() {
 }
 
 /// Holds the worker in its first request until the answer is opened.
-fn busy(rig: &Rig) -> (Latch, bursar_host::Pinning) {
+fn busy(rig: &Rig) -> (Latch, bursar_host::PinRequest) {
     let gate = Latch::default();
     let (wait, (enter, entered)) = (gate.0.clone(), mpsc::channel());
     rig.system.hook(move |call, is_over| {

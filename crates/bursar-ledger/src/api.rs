@@ -1,4 +1,5 @@
-//! The handles that programs use.
+//! The handles that programs use: ledgers, tenants, accounts, reservations and delegations, and the readings of a
+//! ledger.
 
 mod account;
 mod available;
@@ -14,11 +15,11 @@ mod tenant;
 pub use account::LedgerAccount;
 pub use delegation::Delegation;
 #[cfg(test)]
-pub(crate) use delegation::drawn_by;
+pub(crate) use delegation::from_token;
 pub use ledger::Ledger;
 pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
 pub use reclaim::Reclaimer;
 pub use reservation::Reservation;
 pub use reserve::Priority;
-pub use reserve_future::Reserving;
+pub use reserve_future::ReserveFuture;
 pub use tenant::Tenant;

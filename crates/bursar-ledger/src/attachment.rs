@@ -1,4 +1,9 @@
-//! One process's end of a ledger: what all handles of it share.
+//! A process's attachment to a ledger: everything its handles share.
+//!
+//! [`Attachment`] owns the book over the words of the file. The registry (`registry.rs`) makes one of it for each
+//! process and ledger, however often the ledger is opened. `lock_wait.rs` decides how long a call waits for the lock,
+//! `wakeups.rs` has the threads that wake futures and reclaim what dead processes held, `reclaimers.rs` the callbacks
+//! that give memory back, and `probe.rs` measures what is used outside the ledger.
 
 mod lock_wait;
 mod probe;
@@ -6,14 +11,14 @@ mod reclaimers;
 mod registry;
 mod wakeups;
 
-pub(crate) use lock_wait::{Patience, Unqueued};
+pub(crate) use lock_wait::{LockWait, TryError};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
 pub(crate) use reclaimers::Reclaim;
-pub(crate) use registry::{existing, private, shared};
+pub(crate) use registry::{open_existing, open_private, open_shared};
 
-use crate::book::{Book, Desk, Key, Refused};
-use crate::format::{Layout, process};
-use crate::storage::{self, Ground, Opened, Standing};
+use crate::book::{Book, BookError, LockedBook, NodeKey};
+use crate::format::{LedgerLayout, process};
+use crate::storage::{self, HandleState, LedgerFile, MappedWords};
 use crate::system::{Process, now_ms};
 use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
@@ -23,57 +28,57 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use wakeups::Bell;
+use wakeups::Wakeups;
 
-/// The most an account keeps in hand.
+/// The most credit that an account keeps.
 const CREDIT_MAX: u64 = 64 << 20;
 
-/// One process's end of a ledger.
+/// A process's attachment to a ledger. It ends with the last handle.
 #[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) book: Arc<Book<Ground>>,
+pub(crate) struct Attachment {
+    pub(crate) book: Arc<Book<MappedWords>>,
     pub(crate) subject: Subject,
-    /// The most an account keeps in hand.
+    /// The most credit that an account keeps.
     pub(crate) credit: u64,
-    accounts: Mutex<HashMap<usize, Key>>,
+    accounts: Mutex<HashMap<usize, NodeKey>>,
     pub(crate) reclaimers: Reclaimers,
-    pub(crate) bell: Bell,
+    pub(crate) wakeups: Wakeups,
 }
 
-impl Inner {
-    /// A ledger of this process alone.
-    pub(crate) fn private(subject: Subject) -> io::Result<Self> {
-        let ground = Ground::private(Process::this(), Layout::FILE)?;
-        let book = Book::new(ground, Layout::FILE, 0);
-        storage::write_header(book.words(), Layout::FILE, &subject);
+impl Attachment {
+    /// Makes a ledger that is private to this process.
+    pub(crate) fn new_private(subject: Subject) -> io::Result<Self> {
+        let words = MappedWords::private(Process::this(), LedgerLayout::FILE)?;
+        let book = Book::new(words, LedgerLayout::FILE, 0);
+        storage::write_header(book.words(), LedgerLayout::FILE, &subject);
         // Nobody else has the lock yet.
-        if let Ok(mut desk) = book.lock_as_newcomer(Duration::ZERO) {
-            arrive(&mut desk, Process::this());
+        if let Ok(mut locked) = book.lock_as_newcomer(Duration::ZERO) {
+            register(&mut locked, Process::this());
         }
-        Ok(Self::over(book, subject))
+        Ok(Self::new(book, subject))
     }
 
-    /// Joins those who share the file.
-    pub(crate) fn join(opened: Opened, subject: Subject) -> Result<Self, LedgerError> {
-        let place = storage::take_place(&opened)?;
+    /// Attaches this process to the ledger in a file.
+    pub(crate) fn attach(opened: LedgerFile, subject: Subject) -> Result<Self, LedgerError> {
+        let slot = storage::claim_slot(&opened)?;
         let path = opened.path.clone();
-        let ground = Ground::of_file(Layout::FILE, opened);
-        let ground = ground.map_err(|error| LedgerError::io(&path, "mmap", error))?;
-        let book = Book::new(ground, Layout::FILE, place);
+        let words = MappedWords::of_file(LedgerLayout::FILE, opened);
+        let words = words.map_err(|error| LedgerError::io(&path, "mmap", error))?;
+        let book = Book::new(words, LedgerLayout::FILE, slot);
         let process = Arc::clone(book.words().process());
-        // Whoever fails here has taken nothing, and its place is given up with the book.
-        let newcomer = book.lock_as_newcomer(process.kernel().patience());
-        let mut desk = newcomer.map_err(|why| lock_wait::no_lock(&book, why))?;
-        arrive(&mut desk, &process);
-        let contradiction = desk.contradiction();
-        drop(desk);
-        match contradiction {
+        // If this fails, nothing was taken, and the slot is given up with the book.
+        let newcomer = book.lock_as_newcomer(process.kernel().lock_timeout());
+        let mut locked = newcomer.map_err(|why| lock_wait::lock_error(&book, why))?;
+        register(&mut locked, &process);
+        let inconsistency = locked.find_inconsistency();
+        drop(locked);
+        match inconsistency {
             Some(what) => Err(LedgerError::Corrupt { file: path, what: what.into() }),
-            None => Ok(Self::over(book, subject)),
+            None => Ok(Self::new(book, subject)),
         }
     }
 
-    fn over(book: Book<Ground>, subject: Subject) -> Self {
+    fn new(book: Book<MappedWords>, subject: Subject) -> Self {
         let credit = CREDIT_MAX.min(subject.total.get() / 64);
         Self {
             book: Arc::new(book),
@@ -81,7 +86,7 @@ impl Inner {
             credit,
             accounts: Mutex::default(),
             reclaimers: Reclaimers::default(),
-            bell: Bell::default(),
+            wakeups: Wakeups::default(),
         }
     }
 
@@ -89,16 +94,16 @@ impl Inner {
         self.book.words().process()
     }
 
-    /// Returns how long a living process may keep the lock before others say so.
-    pub(crate) fn patience(&self) -> Duration {
-        self.process().kernel().patience()
+    /// Returns how long a living process may keep the lock before others report it.
+    pub(crate) fn lock_timeout(&self) -> Duration {
+        self.process().kernel().lock_timeout()
     }
 
-    pub(crate) fn is_shared(&self) -> bool {
+    pub(crate) fn has_file(&self) -> bool {
         self.file().is_some()
     }
 
-    /// Where the file is; words for a ledger that has none.
+    /// Returns the path of the file, or words for people where the ledger has none.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.book)
     }
@@ -107,103 +112,103 @@ impl Inner {
         self.book.words().path()
     }
 
-    /// Whether this process may still use it for anything new.
-    pub(crate) fn check(&self) -> Result<(), LedgerError> {
-        self.book.words().look_for_the_file();
-        match self.book.words().standing() {
-            Standing::Live => Ok(()),
-            Standing::Gone => Err(LedgerError::Deleted { file: self.path() }),
-            Standing::Forked => Err(LedgerError::Forked),
+    /// Checks that this process may still use the ledger for anything new.
+    pub(crate) fn check_usable(&self) -> Result<(), LedgerError> {
+        self.book.words().refresh_state();
+        match self.book.words().state() {
+            HandleState::Live => Ok(()),
+            HandleState::Deleted => Err(LedgerError::Deleted { file: self.path() }),
+            HandleState::Forked => Err(LedgerError::Forked),
         }
     }
 
     pub(crate) fn is_forked(&self) -> bool {
-        self.book.words().standing() == Standing::Forked
+        self.book.words().state() == HandleState::Forked
     }
 
-    /// Takes the lock, to change something.
-    pub(crate) fn desk(&self) -> Result<Desk<'_, Ground>, LedgerError> {
+    /// Takes the lock, waiting as long as a call without a deadline does.
+    pub(crate) fn lock(&self) -> Result<LockedBook<'_, MappedWords>, LedgerError> {
         if self.is_forked() {
             return Err(LedgerError::Forked);
         }
-        self.book.lock(self.patience()).map_err(|why| lock_wait::no_lock(&self.book, why))
+        self.book.lock(self.lock_timeout()).map_err(|why| lock_wait::lock_error(&self.book, why))
     }
 
-    pub(crate) fn charge(&self, key: Key, bytes: u64) -> Result<Result<(), Refused>, LedgerError> {
-        self.at_desk(Patience::Usual, |desk| desk.charge(key, bytes, self.credit / 2))
+    pub(crate) fn charge(&self, key: NodeKey, bytes: u64) -> Result<Result<(), BookError>, LedgerError> {
+        self.with_lock(LockWait::Usual, |locked| locked.charge(key, bytes, self.credit / 2))
     }
 
-    /// The number and name of the process at a place, as it sees itself.
-    pub(crate) fn name_of(&self, place: usize) -> (u32, String) {
-        name_of(&self.book, place)
+    /// Returns the process id, as the process sees it, and the name of the process in a slot.
+    pub(crate) fn name_of(&self, slot: usize) -> (u32, String) {
+        name_of(&self.book, slot)
     }
 
-    /// A refusal that is no lack of room, as the error it is.
-    pub(crate) fn refusal(&self, refused: Refused, what: &'static str, bytes: Bytes) -> bursar_core::Error {
+    /// Returns the error for a request that the book refused; `what` names the rows of a table that is full.
+    pub(crate) fn error_for(&self, refused: BookError, what: &'static str, bytes: Bytes) -> bursar_core::Error {
         match refused {
-            Refused::Lack(lack) => bursar_core::Error::OutOfBudget {
+            BookError::Shortfall(shortfall) => bursar_core::Error::OutOfBudget {
                 requested: bytes,
-                remaining: Bytes(lack.remaining),
-                limit: Bytes(lack.limit),
+                remaining: Bytes(shortfall.remaining),
+                limit: Bytes(shortfall.limit),
             },
-            Refused::Cleared => LedgerError::Cleared { file: self.path() }.into(),
-            Refused::Full => self.full(what).into(),
+            BookError::Cleared => LedgerError::Cleared { file: self.path() }.into(),
+            BookError::TableFull => self.table_full(what).into(),
         }
     }
 
-    pub(crate) fn full(&self, what: &'static str) -> LedgerError {
+    pub(crate) fn table_full(&self, what: &'static str) -> LedgerError {
         let layout = self.book.layout();
         let max = if what == "waiting requests" { layout.waiters } else { layout.nodes };
         LedgerError::TableFull { file: self.path(), what, max }
     }
 
-    /// This process's account for a tenant: always the same one.
-    pub(crate) fn account(&self, tenant: Key) -> Result<Key, LedgerError> {
-        self.check()?;
+    /// Returns this process's account for a tenant: always the same one.
+    pub(crate) fn account(&self, tenant: NodeKey) -> Result<NodeKey, LedgerError> {
+        self.check_usable()?;
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         let known = accounts.get(&tenant.node).copied();
-        let opened = self.at_desk(Patience::Usual, |desk| match known {
-            _ if !desk.is_current(tenant) => Err(Refused::Cleared),
-            Some(key) if desk.is_current(key) => Ok(key),
-            _ => desk.open_account(tenant.node),
+        let opened = self.with_lock(LockWait::Usual, |locked| match known {
+            _ if !locked.is_current(tenant) => Err(BookError::Cleared),
+            Some(key) if locked.is_current(key) => Ok(key),
+            _ => locked.open_account(tenant.node),
         })?;
         let key = opened.map_err(|refused| match refused {
-            Refused::Cleared => LedgerError::Cleared { file: self.path() },
-            Refused::Full | Refused::Lack(_) => self.full("accounts"),
+            BookError::Cleared => LedgerError::Cleared { file: self.path() },
+            BookError::TableFull | BookError::Shortfall(_) => self.table_full("accounts"),
         })?;
         accounts.insert(tenant.node, key);
         Ok(key)
     }
 }
 
-impl Drop for Inner {
+impl Drop for Attachment {
     fn drop(&mut self) {
         if self.is_forked() {
             return;
         }
-        self.bell.stop(&self.book);
-        if self.is_shared() {
-            // A moment, so that its place can be used again.
-            if self.book.depart(self.patience() / 100) {
-                self.book.words().cut();
+        self.wakeups.stop(&self.book);
+        if self.has_file() {
+            // The lock is waited for a little, so that the slot can be used again.
+            if self.book.unregister_process(self.lock_timeout() / 100) {
+                self.book.words().close_files();
             } else {
-                // What is still held is charged until the process ends; so is what a note could not yet give back.
-                self.book.words().keep_for_good();
+                // What is still held stays charged until the process ends; so does what a note could not give back yet.
+                self.book.words().leak_files();
             }
         }
     }
 }
 
-/// Enters this process at its place.
-fn arrive(desk: &mut Desk<'_, Ground>, process: &Process) {
+/// Enters this process into its slot.
+fn register(locked: &mut LockedBook<'_, MappedWords>, process: &Process) {
     let kernel = process.kernel();
-    desk.arrive(kernel.pid().into(), &kernel.name(), now_ms());
+    locked.register_process(kernel.pid().into(), &kernel.name(), now_ms());
 }
 
-pub(crate) fn path_of(book: &Book<Ground>) -> PathBuf {
+pub(crate) fn path_of(book: &Book<MappedWords>) -> PathBuf {
     book.words().path().map_or_else(|| PathBuf::from("of this process"), Path::to_owned)
 }
 
-pub(crate) fn name_of(book: &Book<Ground>, place: usize) -> (u32, String) {
-    (book.peek_process(place, process::PID) as u32, book.process_name(place))
+pub(crate) fn name_of(book: &Book<MappedWords>, slot: usize) -> (u32, String) {
+    (book.peek_process(slot, process::PID) as u32, book.process_name(slot))
 }

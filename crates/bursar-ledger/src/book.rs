@@ -1,68 +1,87 @@
-//! How a ledger is kept: the algorithms, generic over the [`Words`] they run on.
+//! The algorithms of a ledger, generic over the [`Words`] they run on.
 //!
-//! Accounts are a tree of nodes of one shape (`tree.rs`): the device, its tenants, and below them the accounts and
-//! reservations of processes. What a node has of its parent is its total; what can be charged at once is its `left`, and
-//! that one word its owner changes without a lock (`left.rs`). Everything else is changed behind one lock (`lock.rs`) and
-//! journaled (`desk.rs`), so that whoever finds the lock's owner dead puts back what was half done. Behind the lock the
-//! rest is plain sequential code: what fits (`room.rs`), charging (`charge.rs`), reservations (`reserve.rs`), the queue
-//! (`queue.rs`), what those left to do who could not have the lock (`notes.rs`), and what the dead left behind
-//! (`repair.rs`).
+//! A book is a tree of nodes of one shape (`nodes.rs`): the device, its tenants, and below them the accounts and
+//! reservations of processes. The bytes a node has of its parent are its *total*. Of these, the *balance* can be
+//! charged at once, some are *held*, and the rest are the totals of its children.
+//!
+//! # Two ways to change a book
+//!
+//! The owner of a node charges and releases by one compare-and-swap on the node's balance, without the lock
+//! (`balance.rs`). Everything rarer is plain sequential code behind one lock (`lock.rs`), through a [`LockedBook`]
+//! (`locked.rs`): charges that need more credit (`charge.rs`), limits and credit (`limits.rs`), reservations
+//! (`reserve.rs`), the queue (`queue.rs`), and processes that come, go and die (`processes.rs`). Every change behind
+//! the lock is entered into an undo journal first (`journal.rs`), so a process that finds the lock's owner dead undoes
+//! the owner's last step: a crash at any instruction is one case, not one for each operation. No step walks a table, so
+//! each is shorter than the journal.
+//!
+//! # Invariants
+//!
+//! - Only the owner of a node changes its balance without the lock, and only by compare-and-swap. What an owner writes
+//!   beside that without the lock are notes (`notes.rs`), which name a generation and are applied behind the lock.
+//! - Whoever is about to refuse something first *freezes* every balance that matters, all of them, and counts
+//!   afterwards. Only then is there one moment at which the refusal was right.
+//! - Nothing thaws before its step is finished, so nothing an owner does can be undone.
+//! - The lock is given back only after those who were granted something have been woken; whoever takes the lock from a
+//!   dead owner wakes them again.
+//! - Giving up never waits: a release, a dropped reservation or future, a passed deadline and a closed ledger leave a
+//!   note where the lock is not available.
+//! - Once a damaged word is met, no step is finished any more, by any process, and the header says so to everyone.
 
+mod balance;
 mod charge;
-mod check;
-mod desk;
+mod consistency;
 mod journal;
-mod left;
+mod limits;
 mod lock;
+mod locked;
+mod nodes;
 mod notes;
+mod processes;
 mod queue;
-mod repair;
 mod reserve;
-mod room;
-mod tree;
 
-pub use charge::Refused;
-pub use desk::Desk;
-pub use left::{BYTES_MAX, Key, Most};
-pub use lock::NoLock;
-pub use queue::{Entry, Wanting};
-pub use room::Lack;
-pub use tree::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
+pub use balance::{BYTES_MAX, CreditLimit, NodeKey};
+pub use charge::BookError;
+pub use limits::Shortfall;
+pub use lock::LockError;
+pub use locked::LockedBook;
+pub use nodes::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
+pub use queue::{QueueEntry, QueueRequest};
 
-use crate::format::{Layout, Words, header, node, process, sealed, unsealed, unspelled};
+use crate::format::{LedgerLayout, Words, header, node, process, sealed, unsealed, unspelled};
 
-/// A ledger as one process sees it: the words, and the place it has among the processes.
+/// A ledger as one process sees it: the words, and the slot the process has in the table of processes.
 #[derive(Debug)]
 pub struct Book<W> {
     words: W,
-    layout: Layout,
-    place: usize,
+    layout: LedgerLayout,
+    slot: usize,
 }
 
 impl<W: Words> Book<W> {
-    /// A book over `words`, for the process at `place`.
-    pub const fn new(words: W, layout: Layout, place: usize) -> Self {
-        Self { words, layout, place }
+    /// Makes a book over `words`, for the process in `slot`.
+    pub const fn new(words: W, layout: LedgerLayout, slot: usize) -> Self {
+        Self { words, layout, slot }
     }
 
-    /// The words.
+    /// Returns the words.
     #[inline(always)]
     pub const fn words(&self) -> &W {
         &self.words
     }
 
-    /// How large the tables are.
-    pub const fn layout(&self) -> Layout {
+    /// Returns the layout of the words.
+    pub const fn layout(&self) -> LedgerLayout {
         self.layout
     }
 
-    /// This process's place.
-    pub const fn place(&self) -> usize {
-        self.place
+    /// Returns the slot of this process.
+    pub const fn slot(&self) -> usize {
+        self.slot
     }
 
-    /// Writes a new ledger's first figures: the device, with all of `total` to give, and nobody there.
-    pub fn found(&self, total: u64) {
+    /// Writes the first figures of a new ledger: the device with `total` bytes, no tenants and no processes.
+    pub fn initialize(&self, total: u64) {
         let total = total.min(BYTES_MAX);
         let root = self.layout.node_at(0);
         self.words.store(header::TOTAL, total);
@@ -72,28 +91,32 @@ impl<W: Words> Book<W> {
         self.words.store(header::NODES_HIGH, sealed(1));
     }
 
-    /// A word of a node, read without the lock; nothing if it is damaged, which whoever takes the lock finds.
+    /// Reads a field of a node without the lock. Returns 0 if it is damaged, which whoever takes the lock will find.
     pub fn peek(&self, node: usize, field: usize) -> u64 {
         unsealed(self.words.load(self.layout.node_at(node) + field)).unwrap_or(0)
     }
 
-    /// Returns the bytes a node has left, read without the lock.
-    pub fn peek_left(&self, node: usize) -> u64 {
-        left::left_in(self.words.load(self.layout.node_at(node) + node::LEFT), self.peek(node, node::LIFE)).unwrap_or(0)
+    /// Reads the balance of a node without the lock. Returns 0 if it is damaged.
+    pub fn peek_balance(&self, node: usize) -> u64 {
+        balance::balance_in(
+            self.words.load(self.layout.node_at(node) + node::BALANCE),
+            self.peek(node, node::GENERATION),
+        )
+        .unwrap_or(0)
     }
 
-    /// A word of a process's entry, read without the lock.
-    pub fn peek_process(&self, place: usize, field: usize) -> u64 {
-        unsealed(self.words.load(self.layout.process_at(place) + field)).unwrap_or(0)
+    /// Reads a field of a process's row without the lock. Returns 0 if it is damaged.
+    pub fn peek_process(&self, slot: usize, field: usize) -> u64 {
+        unsealed(self.words.load(self.layout.process_at(slot) + field)).unwrap_or(0)
     }
 
-    /// Returns the name of the process at a place, read without the lock.
-    pub fn process_name(&self, place: usize) -> String {
-        unspelled((0..process::NAME_WORDS).map(|at| self.peek_process(place, process::NAME + at)))
+    /// Reads the name of the process in a slot without the lock.
+    pub fn process_name(&self, slot: usize) -> String {
+        unspelled((0..process::NAME_WORDS).map(|at| self.peek_process(slot, process::NAME + at)))
     }
 
-    /// The word this process sleeps on until there is something to look at.
-    pub const fn bell_at(&self) -> usize {
-        self.layout.process_at(self.place) + process::BELL
+    /// Returns the word that the listening thread of this process sleeps on.
+    pub const fn events_at(&self) -> usize {
+        self.layout.process_at(self.slot) + process::EVENTS
     }
 }

@@ -1,10 +1,10 @@
-//! What can be wrong with a ledger: each case names the file and what helps.
+//! The errors of a ledger: each names the file and a remedy.
 
 use bursar_core::{Bytes, DeviceUuid, Error};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a ledger cannot be used.
+/// The error of a ledger that cannot be used.
 ///
 /// ```
 /// use bursar_ledger::LedgerError;
@@ -18,51 +18,51 @@ pub enum LedgerError {
     /// The folder of ledgers cannot be used.
     #[error("ledgers cannot be kept in {}: {why}; set BURSAR_LEDGER_DIR to a folder of yours that nobody else can write to", folder.display())]
     Folder {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: Box<str>,
     },
     /// The file belongs to another user.
     #[error("{} belongs to user {owner} and this process runs as {user}; set BURSAR_LEDGER_DIR to a folder of your own", file.display())]
     Owner {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Whose it is.
+        /// The user it belongs to.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
     /// Others may read or write the file, or its user may not.
     #[error("{} has mode {mode:03o} where a ledger has 600, so that its user and nobody else gets in; check who wrote to it, then `chmod 600` it or remove it", file.display())]
     Mode {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Its mode.
+        /// The mode of the file.
         mode: u32,
     },
     /// The file is shorter or longer than a ledger.
     #[error("{} has {size} bytes where a ledger has {expected}; end the programs that use it and remove it", file.display())]
     Truncated {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Its size.
+        /// The size of the file, in bytes.
         size: u64,
-        /// What it should be.
+        /// The size of every ledger file.
         expected: u64,
     },
     /// The file is something else.
     #[error("{} is not a ledger; move it away or set BURSAR_LEDGER_DIR to another folder", file.display())]
     NotALedger {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
     /// The file was made by another version.
     #[error("{} was made by another version of Bursar (format {found}, this one uses {ours}); end the programs that use it and remove it, or use that version", file.display())]
     Version {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Its format.
+        /// The format of the file.
         found: u64,
         /// The format of this version.
         ours: u64,
@@ -70,128 +70,128 @@ pub enum LedgerError {
     /// The file contradicts itself.
     #[error("{} is damaged ({what}); end the programs that use it and remove it", file.display())]
     Corrupt {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What does not agree.
+        /// The contradiction, or the word that is damaged.
         what: Box<str>,
     },
-    /// The file is about something else than it was opened for.
+    /// The file is the ledger of another device than it was opened for.
     #[error("{} is about {found} with {total}, and not about {wanted} with {expected}; end the programs that use it and remove it", file.display())]
     OtherDevice {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What it is about.
+        /// The device of the file.
         found: DeviceUuid,
-        /// How much that has.
+        /// The memory of that device.
         total: Bytes,
-        /// What was asked for.
+        /// The device that the ledger was opened for.
         wanted: DeviceUuid,
-        /// How much that has.
+        /// The memory of that device.
         expected: Bytes,
     },
     /// The file system cannot be written to.
     #[error("{} is on a file system that cannot be written to; set BURSAR_LEDGER_DIR to a folder that can", file.display())]
     ReadOnly {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
     /// The file system has no room.
     #[error("there is no room for {}; free some space there, or set BURSAR_LEDGER_DIR to a folder with room", file.display())]
     Full {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
     /// This process, or the whole system, has too many files open.
     #[error("{} cannot be opened, since too many files are open already; close some, or raise the limit (`ulimit -n`)", file.display())]
     TooManyFiles {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
     /// The file was removed while this process used it.
     #[error("{} was removed or replaced while in use, so nobody can be held to it; put it back, or end this program and start it again", file.display())]
     Deleted {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
-    /// The file, or its folder, was moved or removed, and programs still use what it was.
+    /// The file or its folder was moved or removed, and programs still use it.
     #[error("{} was moved or removed while {} still use{} it; move it back, or end {} before another is used", file.display(), users(pids), if pids.len() == 1 { "s" } else { "" }, if pids.len() == 1 { "it" } else { "them" })]
     InUse {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// The processes, where they can be seen from here.
+        /// The processes, where they are visible from here.
         pids: Vec<u32>,
     },
     /// A living process keeps the lock, most likely because it is stopped.
     #[error("{name} (pid {pid}) has had the lock of {} for too long; continue it (`kill -CONT {pid}`) or end it", file.display())]
     Stuck {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// The process, as it sees itself.
+        /// The id of the process in its own namespace.
         pid: u32,
-        /// What it is called.
+        /// The name of the process.
         name: String,
     },
     /// Others had the lock, one after the other, until the caller's deadline had passed.
     #[error("{} was locked by others until the deadline had passed; try again, or allow for more time", file.display())]
     Busy {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
     /// A table of the ledger is full.
     #[error("the ledger {} has no room for more {what} (at most {max})", file.display())]
     TableFull {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Of what there are too many.
+        /// The kind of rows that the table has.
         what: &'static str,
-        /// How many there may be.
+        /// The number of rows.
         max: usize,
     },
-    /// The ledger was cleared, and with it what this handle meant.
+    /// The ledger was cleared, and the account or reservation of this handle with it.
     #[error("the ledger {} was cleared by force; open the account anew", file.display())]
     Cleared {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
-    /// Somebody holds something.
+    /// The ledger cannot be cleared, because somebody uses it.
     #[error("{} is in use: {}; end them, or clear it by force", file.display(), holders.join(", "))]
     Held {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Who, and how much.
+        /// The processes, with what they hold.
         holders: Vec<String>,
     },
-    /// A tenant cannot be set up like that.
+    /// A tenant cannot have such a name or such limits.
     #[error("tenant {tenant:?} cannot be guaranteed {guarantee} with a ceiling of {ceiling}: {why}")]
     Tenant {
-        /// Which tenant.
+        /// The name of the tenant.
         tenant: String,
-        /// What it should always have.
+        /// The guarantee that was asked for.
         guarantee: Bytes,
-        /// What it should have at most.
+        /// The ceiling that was asked for.
         ceiling: Bytes,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// A token of a reservation that means nothing here.
+    /// A token that names no reservation.
     #[error("the reservation token {token:?} cannot be used: {why}")]
     Token {
         /// The token.
         token: String,
-        /// What is wrong with it.
+        /// The reason.
         why: Box<str>,
     },
-    /// The process was forked: what the parent opened stays the parent's.
+    /// This process was forked from the one that opened the ledger.
     #[error("this process was forked from the one that opened the ledger; open it anew after exec")]
     Forked,
-    /// The system failed us.
+    /// A call to the system failed.
     #[error("{call} failed for {}: {error}", file.display())]
     Io {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What was tried.
+        /// The name of the call.
         call: &'static str,
-        /// What the system answered.
+        /// The error of the call.
         #[source]
         error: io::Error,
     },
@@ -206,7 +206,7 @@ fn users(pids: &[u32]) -> String {
 }
 
 impl LedgerError {
-    /// What the system answered, as the case it is.
+    /// Returns the error for a call to the system that failed.
     pub(crate) fn io(file: &Path, call: &'static str, error: io::Error) -> Self {
         let file = file.to_owned();
         match error.raw_os_error() {
@@ -219,12 +219,12 @@ impl LedgerError {
 }
 
 impl LedgerError {
-    /// Returns whether the lock could not be had, so that another try may succeed.
-    pub(crate) const fn is_for_want_of_the_lock(&self) -> bool {
+    /// Returns whether the lock was not available, so that another try may succeed.
+    pub(crate) const fn is_lock_unavailable(&self) -> bool {
         matches!(self, Self::Stuck { .. } | Self::Busy { .. })
     }
 
-    /// Returns whether the system found nothing where it looked.
+    /// Returns whether the system found no such file.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotFound)
     }

@@ -1,12 +1,13 @@
-//! The file format: where things are in a ledger and how values are stored.
+//! The file format: where the words of a ledger are ([`layout`]), how a value is stored in a word ([`seal`]), how text is
+//! ([`text`]), and the trait through which words are read and written ([`words`]).
 
 mod layout;
 mod seal;
 mod text;
 mod words;
 
-pub use layout::{LETTERS, Layout, MAGIC, STEP_MAX, VERSION, header, node, process, waiter};
+pub use layout::{LETTERS, LedgerLayout, MAGIC, STEP_MAX, VERSION, header, node, process, waiter};
 pub(crate) use seal::{digest, product, quotient, residue};
 pub use seal::{sealed, unsealed};
 pub(crate) use text::{packed, spelled, unpacked, unspelled};
-pub use words::{Sheet, Words};
+pub use words::{Words, WordsSnapshot, attempt_with, update_with};

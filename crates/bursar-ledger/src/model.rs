@@ -1,20 +1,20 @@
-//! A seeded model of processes: they open, close and open again, fork, stop, go on and die at any call, their descriptors
-//! are used again and their files are moved and removed, over the ledger's real code and a simulated system.
+//! A seeded model of processes, over the real code of the ledger and a simulated system: they open, close and open
+//! again, fork, stop, go on and die at any call, their descriptor numbers are used again and their files are moved and
+//! removed.
 //!
-//! One invariant judges it: what living handles hold never exceeds the limit, and what no living handle holds comes back.
-//! `BURSAR_LEDGER_SEEDS` says how many seeds are tried, or from which to which (`1000..2000`), and `BURSAR_LEDGER_SEED` tries
-//! one of them.
+//! One invariant is checked: what living handles hold never exceeds the limit, and what no living handle holds comes
+//! back. `BURSAR_LEDGER_SEEDS` sets how many seeds are tried, or from which to which (`1000..2000`), and
+//! `BURSAR_LEDGER_SEED` tries one of them.
 
 mod actor;
 mod acts;
-mod random;
 
-use crate::system::simulated::{Moment, Pid, World, die_quietly};
+use crate::system::simulated::{Moment, Pid, World, silence_kill_panics};
 use crate::system::{Process, Rounds};
 use crate::{Ledger, LedgerError, Subject};
-use actor::{Actor, End};
+use actor::{Actor, DeviceHandles};
 use bursar_core::{Bytes, DeviceUuid, Error};
-use random::Random;
+use bursar_sim::Random;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 const LIMIT: u64 = 1000;
 const DEVICES: usize = 2;
-/// How much happens for one seed.
+/// The number of acts for one seed.
 const ACTS: u64 = 200;
 const HOME: &str = "/shm/home";
 const AWAY: &str = "/shm/away";
@@ -32,30 +32,30 @@ fn subject(device: usize) -> Subject {
     Subject { uuid: DeviceUuid([device as u8 + 1; 16]), name: "Test".into(), total: Bytes(LIMIT) }
 }
 
-/// A reservation that was given to others to draw on.
-struct Given {
+/// A reservation that was delegated.
+struct DelegationRecord {
     device: usize,
     bytes: u64,
     token: String,
-    /// Whether the giver still has it.
+    /// True while the giver has the delegation.
     kept: bool,
 }
 
-/// Everything the judge knows.
+/// The state of the model.
 struct Model {
     world: Arc<World>,
     actors: RefCell<Vec<Actor>>,
-    given: RefCell<BTreeMap<u64, Given>>,
+    given: RefCell<BTreeMap<u64, DelegationRecord>>,
     random: RefCell<Random>,
-    /// Who is stopped in the middle of a call, outermost first.
+    /// The processes that are stopped in the middle of a call, outermost first.
     stopped: RefCell<Vec<Pid>>,
-    /// What is left of the dead.
+    /// The remains of dead processes.
     remains: RefCell<Vec<(Actor, Vec<Rounds>)>>,
-    /// How often something else happens at a call: once in so many.
+    /// One in so many calls is interrupted by other acts.
     restless: u64,
-    /// How much may still happen.
+    /// The number of acts that may still happen.
     left: Cell<u64>,
-    /// Whether somebody may move files, and whether somebody did.
+    /// True if files may be moved.
     moves: bool,
     moved: Cell<bool>,
 }
@@ -82,8 +82,8 @@ impl Model {
         self.random.borrow_mut().below(bound)
     }
 
-    /// Asked before every call of `pid`.
-    fn meanwhile(self: &Rc<Self>, pid: Pid, moment: Moment) {
+    /// The hook that runs before every call of `pid`.
+    fn interleave(self: &Rc<Self>, pid: Pid, moment: Moment) {
         let restless = if moment == Moment::Write { 2 * self.restless } else { self.restless };
         if self.left.get() > 0 && self.stopped.borrow().len() < 3 && self.below(restless) == 0 {
             self.stopped.borrow_mut().push(pid);
@@ -104,7 +104,7 @@ impl Model {
         let pid = self.actors.borrow()[self.below(alive) as usize].pid;
         let stopped_here = self.stopped.borrow().contains(&pid);
         if stopped_here {
-            // Another thread of a process that is in the middle of something.
+            // Another thread of a process that is in the middle of a call.
             let busy = self.with(pid, |actor| actor.process.is_busy()).unwrap_or(true);
             return match self.below(if busy { 1 } else { 8 }) {
                 0 if self.below(6) == 0 => self.kill(pid),
@@ -138,55 +138,56 @@ impl Model {
         self.actors.borrow_mut().iter_mut().find(|actor| actor.pid == pid).map(use_it)
     }
 
-    fn end<T>(&self, pid: Pid, device: usize, use_it: impl FnOnce(&mut End) -> T) -> Option<T> {
-        self.with(pid, |actor| use_it(&mut actor.ends[device]))
+    fn end<T>(&self, pid: Pid, device: usize, use_it: impl FnOnce(&mut DeviceHandles) -> T) -> Option<T> {
+        self.with(pid, |actor| use_it(&mut actor.devices[device]))
     }
 
-    /// Runs what a process does, and hands what comes of it to `keep` if the process still lives.
+    /// Runs what a process does, and passes the result to `keep` if the process is still alive.
     fn run<T>(&self, pid: Pid, run: impl FnOnce() -> T, keep: impl FnOnce(&mut Actor, T)) {
         if let Some(done) = self.world.run(run) {
             if self.world.is_alive(pid) {
                 self.with(pid, |actor| keep(actor, done));
             } else {
-                self.world.bury(done);
+                self.world.discard(done);
             }
         }
-        self.judge();
+        self.check_sum();
     }
 
-    /// What living handles hold of a device.
+    /// Returns the bytes that living handles hold of a device.
     fn held(&self, device: usize) -> u64 {
         let actors = self.actors.borrow();
-        let own: u64 = actors.iter().map(|actor| actor.ends[device].holds()).sum();
+        let own: u64 = actors.iter().map(|actor| actor.devices[device].holds()).sum();
         let drawn =
-            |number: &u64| actors.iter().any(|actor| actor.ends[device].drawn.iter().any(|(_, of)| of == number));
+            |number: &u64| actors.iter().any(|actor| actor.devices[device].drawn.iter().any(|(_, of)| of == number));
         let given = self.given.borrow();
         let given = given.iter().filter(|(number, given)| given.device == device && (given.kept || drawn(number)));
         own + given.map(|(_, given)| given.bytes).sum::<u64>()
     }
 
-    /// The first half of the invariant.
-    fn judge(&self) {
+    /// Checks the first half of the invariant.
+    fn check_sum(&self) {
         for device in 0..DEVICES {
             let held = self.held(device);
             assert!(held <= LIMIT, "living handles hold {held} of {LIMIT} bytes of device {device}");
         }
     }
 
-    /// The second half: a newcomer gets what no living handle holds, and not a byte more.
-    fn judge_what_is_free(&self) {
-        let waiting = self.actors.borrow().iter().any(|actor| actor.ends.iter().any(|end| !end.turns.is_empty()));
+    /// Checks the second half: a newcomer gets what no living handle holds, and not a byte more.
+    fn check_what_is_free(&self) {
+        let waiting =
+            self.actors.borrow().iter().any(|actor| actor.devices.iter().any(|handles| !handles.waiting.is_empty()));
         if self.moved.get() || waiting {
             return;
         }
         for device in 0..DEVICES {
-            self.judge_newcomer(HOME, device, LIMIT - self.held(device));
+            self.check_newcomer(HOME, device, LIMIT - self.held(device));
         }
     }
 
-    fn judge_newcomer(&self, folder: &str, device: usize, free: u64) {
+    fn check_newcomer(&self, folder: &str, device: usize, free: u64) {
         let (pid, kernel) = self.world.start();
-        let process = Arc::new(Process::over(kernel));
+        let process = Arc::new(Process::new(kernel));
         let ledger = Ledger::open_by(&process, Path::new(folder), &subject(device)).unwrap();
         let refused = ledger.reserve(Bytes(free + 1)).map(|reservation| reservation.bytes());
         assert!(
@@ -198,10 +199,10 @@ impl Model {
             assert!(reserved.is_ok(), "{free} bytes are free of device {device}: {reserved:?}\n{:?}", ledger.reading());
         }
         drop(ledger);
-        self.world.bury(self.world.kill(pid));
+        self.world.discard(self.world.kill(pid));
     }
 
-    /// Everyone goes, in any order and any way, and then everything is back.
+    /// Ends all processes, in any order and any way, and checks that everything is back.
     fn end_everyone(self: &Rc<Self>) {
         loop {
             let last = self.actors.borrow().last().map(|actor| actor.pid);
@@ -211,19 +212,20 @@ impl Model {
             }
             self.kill(pid);
         }
-        World::ask(None);
+        World::set_hook(None);
         for folder in [HOME, AWAY] {
             for device in 0..DEVICES {
                 if self.world.exists(folder) {
-                    self.judge_newcomer(folder, device, LIMIT);
+                    self.check_newcomer(folder, device, LIMIT);
                 }
             }
         }
     }
 }
 
-/// Errors of opening that are nobody's fault: somebody is stopped in the middle, or files were moved.
-fn allowed(error: &LedgerError) {
+/// Checks that an error of opening is one that may happen: somebody is stopped in the middle of a call, or files were
+/// moved.
+fn check_allowed(error: &LedgerError) {
     let allowed = match error {
         LedgerError::Stuck { .. } | LedgerError::InUse { .. } | LedgerError::Deleted { .. } => true,
         LedgerError::Token { why, .. } => why.contains("has ended"),
@@ -233,8 +235,8 @@ fn allowed(error: &LedgerError) {
     assert!(allowed, "{error}");
 }
 
-/// The same of errors that went through the core's type, which keeps their words alone.
-fn fair(error: &Error) {
+/// Checks an error that was converted to the core's type, which keeps the message alone.
+fn check_fair(error: &Error) {
     let allowed = |why: &str| ["for too long", "removed"].iter().any(|words| why.contains(words));
     let fair = error.is_capacity() || matches!(error, Error::Account { why } if allowed(why));
     assert!(fair, "{error}");
@@ -244,25 +246,25 @@ fn fair(error: &Error) {
 fn run(seed: u64) {
     let model = Model::new(seed);
     let asked = Rc::downgrade(&model);
-    let meanwhile = Rc::new(move |pid, moment| {
+    let interleave = Rc::new(move |pid, moment| {
         if let Some(model) = asked.upgrade() {
-            model.meanwhile(pid, moment);
+            model.interleave(pid, moment);
         }
     });
-    World::ask(Some(meanwhile.clone()));
+    World::set_hook(Some(interleave.clone()));
     while model.left.get() > 0 {
         model.act();
         model.bury_the_dead();
         if model.below(12) == 0 {
-            World::ask(None);
-            model.judge_what_is_free();
-            World::ask(Some(meanwhile.clone()));
+            World::set_hook(None);
+            model.check_what_is_free();
+            World::set_hook(Some(interleave.clone()));
         }
     }
     model.end_everyone();
 }
 
-/// The seeds that the variables name: one, so many from 0 on, or those from one to another.
+/// Returns the seeds that the variables name: one, so many from 0 on, or a range.
 fn seeds() -> std::ops::Range<u64> {
     let number = |text: &str| text.parse::<u64>().expect("the variable is a number or a range of numbers");
     if let Ok(seed) = std::env::var("BURSAR_LEDGER_SEED") {
@@ -274,12 +276,12 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a failing seed is told")]
+#[allow(clippy::print_stderr, reason = "a failing seed is printed")]
 fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back() {
-    die_quietly();
+    silence_kill_panics();
     for seed in seeds() {
         let outcome = std::panic::catch_unwind(|| run(seed));
-        World::ask(None);
+        World::set_hook(None);
         if let Err(reason) = outcome {
             eprintln!("BURSAR_LEDGER_SEED={seed} fails again");
             std::panic::resume_unwind(reason);
@@ -291,7 +293,7 @@ fn l6_the_sum_of_living_handles_never_exceeds_the_limit_and_the_rest_comes_back(
 fn l7_a_file_its_user_may_not_read_says_so() {
     let world = World::new();
     let (_, kernel) = world.start();
-    let process = Arc::new(Process::over(kernel));
+    let process = Arc::new(Process::new(kernel));
     drop(Ledger::open_by(&process, Path::new(HOME), &subject(0)).unwrap());
     world.set_mode(&format!("{HOME}/{}", subject(0).file_name()), 0o000);
     let refused = Ledger::open_by(&process, Path::new(HOME), &subject(0)).unwrap_err();

@@ -1,8 +1,8 @@
-//! What a ledger is about.
+//! The device, or host memory, that a ledger is for.
 
 use bursar_core::{Bytes, DeviceFacts, DeviceUuid};
 
-/// What a ledger is about: a device, or the memory of the host.
+/// The device, or host memory, that a ledger is for.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceUuid};
@@ -14,28 +14,28 @@ use bursar_core::{Bytes, DeviceFacts, DeviceUuid};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// The identity of the physical device.
+    /// The UUID of the physical device.
     pub uuid: DeviceUuid,
-    /// The name its maker gave it.
+    /// The name of the device.
     pub name: String,
-    /// All of its memory.
+    /// All of the device's memory.
     pub total: Bytes,
 }
 
 impl Subject {
     const HOST: DeviceUuid = DeviceUuid([0; 16]);
 
-    /// The memory of the host.
+    /// Returns the subject for host memory.
     pub fn host(total: Bytes) -> Self {
         Self { uuid: Self::HOST, name: "host memory".to_owned(), total }
     }
 
-    /// A device, from what its driver knows of it.
+    /// Returns the subject for a device, from the facts of its driver.
     pub fn device(facts: &DeviceFacts) -> Self {
         Self { uuid: facts.uuid, name: facts.name.clone(), total: facts.total }
     }
 
-    /// What its ledger is called.
+    /// Returns the file name of its ledger.
     pub fn file_name(&self) -> String {
         if self.uuid == Self::HOST { "HOST.ledger".to_owned() } else { format!("{}.ledger", self.uuid) }
     }

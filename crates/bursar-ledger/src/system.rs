@@ -1,4 +1,9 @@
-//! What a ledger asks of the operating system.
+//! The operating system, as far as a ledger needs it.
+//!
+//! [`Kernel`] is the seam: every call that opening, locking, mapping and closing a ledger makes. `linux.rs` implements
+//! it by system calls. `simulated.rs` implements it for tests: many processes that can be stopped, forked or killed at
+//! any call, which the real system does only by luck. [`Process`] owns the descriptors of a process and closes them in
+//! a forked child.
 
 mod kernel;
 mod linux;
@@ -7,9 +12,11 @@ mod process;
 #[cfg(test)]
 pub(crate) mod simulated;
 
-pub(crate) use kernel::{Facts, FileKind, Identity, Kernel, Lock, News, Opening, Range, Rounds, Watch};
+pub(crate) use kernel::{
+    FileEvents, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, OpenMode, Rounds, Watch,
+};
 pub(crate) use mapping::Mapping;
-pub(crate) use process::{Process, Tether};
+pub(crate) use process::{Descriptor, Process};
 
 use std::time::SystemTime;
 

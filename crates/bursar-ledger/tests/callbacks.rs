@@ -14,7 +14,7 @@ use wakers::{Count, poll};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// An owner that is owed 600 of 1000, of which a borrower has 900.
+/// A tenant with a guarantee of 600 of 1000, of which a borrower has 900.
 fn borrowed() -> (Ledger, bursar_ledger::Tenant, bursar_ledger::LedgerAccount) {
     let ledger = Ledger::private(Bytes(1000));
     let owner = ledger.tenant("owner").unwrap();
@@ -33,7 +33,7 @@ fn l2_a_callback_that_panics_is_told_and_the_others_are_asked() {
         giver.release(wanted);
         wanted
     });
-    // On the caller's thread, twice: the first panic does not keep callbacks from being asked again.
+    // On the caller's thread, twice: the first panic does not keep callbacks from being called again.
     let first = owner.reserve(Bytes(300)).unwrap();
     let second = owner.reserve(Bytes(300)).unwrap();
     assert_eq!((first.bytes(), second.bytes(), borrower.held()), (Bytes(300), Bytes(300), Bytes(400)));
@@ -44,7 +44,7 @@ fn l2_a_callback_that_panics_is_told_and_the_others_are_asked() {
     assert_eq!(ledger.available().unwrap(), Bytes(600));
 }
 
-/// Whatever a callback says, and even if it panics after it has given: the account decides.
+/// The account decides, whatever a callback returns, and even if it panics after it has given back.
 #[test]
 fn l9_what_was_given_back_counts_and_not_what_was_said() {
     for panics in [false, true] {
@@ -71,7 +71,7 @@ fn l1_a_charge_beyond_all_bounds_says_what_is_left() {
     }
 }
 
-/// A probe that panics while the listening thread measures for a future is told, and the thread goes on.
+/// A probe that panics while the listener measures for a future is reported, and the thread goes on.
 #[test]
 fn l8_a_probe_that_panics_ends_no_thread_that_listens() {
     let (asked, panics) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -81,7 +81,7 @@ fn l8_a_probe_that_panics_ends_no_thread_that_listens() {
         assert_eq!(fails.load(SeqCst), 0, "the probe fails");
         Ok(MemoryInfo { free: Bytes(40), total: Bytes(100) })
     });
-    // The thread sleeps already, with nobody to measure for.
+    // The listener sleeps already, with nobody to measure for.
     drop(ledger.on_reclaim(|_| Bytes::ZERO));
     std::thread::sleep(Duration::from_millis(50));
     let woken = Arc::new(Count::default());
@@ -126,7 +126,7 @@ fn l4_a_waker_that_panics_keeps_nobody_else_asleep() {
     drop(all);
     until_woken(1);
     let Poll::Ready(granted) = poll(second.as_mut(), &good) else { panic!("it was its turn") };
-    // The listening thread goes on: whoever is served later is woken too.
+    // The listener goes on: futures that are granted later are woken too.
     drop(granted);
     until_woken(2);
     assert!(poll(third.as_mut(), &good).is_ready() && poll(first.as_mut(), Waker::noop()).is_ready());

@@ -1,12 +1,12 @@
-//! What a charge costs (L9): accesses to shared words, instructions where valgrind can count them, and system calls where
-//! strace can.
+//! The cost of a charge (L9): accesses to shared words, instructions where valgrind can count them, and system calls
+//! where strace can.
 
 mod common;
 
 use bursar_core::{Account, Bytes, DeviceUuid};
-use bursar_ledger::book::Most;
+use bursar_ledger::book::CreditLimit;
 use bursar_ledger::{Ledger, Subject};
-use common::{Memory, PATIENCE, View, arrive};
+use common::{LOCK_TIMEOUT, Memory, View, register};
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -38,29 +38,29 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
-/// Counted: every read of a shared word, and every one that changes it.
+/// Counts every read and every write of a shared word.
 fn one_compare_and_swap() {
     let memory = Memory::new(1 << 40);
     let book = memory.process(1);
-    arrive(&book);
+    register(&book);
     let key = {
-        let mut desk = book.lock(PATIENCE).unwrap();
-        let tenant = desk.tenant("").unwrap();
-        let key = desk.open_account(tenant).unwrap();
-        desk.charge(key, 1, 1 << 20).unwrap();
+        let mut locked = book.lock(LOCK_TIMEOUT).unwrap();
+        let tenant = locked.find_or_add_tenant("").unwrap();
+        let key = locked.open_account(tenant).unwrap();
+        locked.charge(key, 1, 1 << 20).unwrap();
         key
     };
     let count = |view: &View| (view.reads.load(SeqCst), view.writes.load(SeqCst));
     let before = count(book.words());
     assert!(book.charge_once(key, 4096));
     let charged = count(book.words());
-    assert!(book.release_once(key, 4096, Most::new(1 << 20)));
+    assert!(book.release_once(key, 4096, CreditLimit::new(1 << 20)));
     let released = count(book.words());
     assert_eq!((charged.0 - before.0, charged.1 - before.1), (1, 1), "one read and one compare-and-swap");
     assert_eq!((released.0 - charged.0, released.1 - charged.1), (2, 1), "two reads and one compare-and-swap");
 }
 
-/// Charges and releases a shared account as often as it is told, through the seam that budgets use.
+/// Charges and releases a shared account `ROUNDS` times, through the trait that budgets use.
 fn play(folder: &std::path::Path) {
     let subject = Subject { uuid: DeviceUuid([8; 16]), name: "Test".into(), total: Bytes::gib(8) };
     let ledger = Ledger::open_in(folder, &subject).unwrap();
@@ -74,7 +74,7 @@ fn play(folder: &std::path::Path) {
     account.release(Bytes(1));
 }
 
-/// What `tool` counts for so many rounds, the last number in its last line that has `mark`.
+/// Returns what `tool` counts for so many rounds: the last number in its last line that has `mark`.
 fn counted(tool: &[&str], mark: &str, rounds: u32) -> u64 {
     let folder = std::env::temp_dir().join(format!("bursar-ledger-costs-{}-{rounds}-{}", std::process::id(), tool[0]));
     std::fs::create_dir(&folder).unwrap();
@@ -89,7 +89,7 @@ fn counted(tool: &[&str], mark: &str, rounds: u32) -> u64 {
     digits.parse().unwrap()
 }
 
-/// Only what runs inside the two functions is counted, the first charge, which fetches credit, among it.
+/// Counts only inside the two functions, including the first charge, which fetches credit.
 fn instructions() {
     let inside = "--toggle-collect=*LedgerAccount as*";
     let tool = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", inside];

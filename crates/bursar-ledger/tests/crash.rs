@@ -4,12 +4,12 @@ mod common;
 
 use bursar_ledger::format::STEP_MAX;
 use common::scene::{OPERATIONS, repaired, scene, steps_of};
-use common::{die_quietly, survives};
+use common::{silence_kill_panics, survives};
 use std::sync::atomic::Ordering::SeqCst;
 
 #[test]
 fn l6_a_death_before_any_write_of_any_operation_is_repaired_exactly() {
-    die_quietly();
+    silence_kill_panics();
     let mut deaths = 0;
     for &(what, run) in OPERATIONS {
         let (steps, writes) = steps_of(run);
@@ -25,7 +25,7 @@ fn l6_a_death_before_any_write_of_any_operation_is_repaired_exactly() {
     assert!(deaths > 1_000, "{deaths} deaths are too few to mean anything");
 }
 
-/// Steps have lengths of their own, whatever the tables hold: the journal has room for each, and some to spare.
+/// The length of a step does not depend on the tables: the journal has room for each, and some to spare.
 #[test]
 fn l6_no_step_is_longer_than_the_journal() {
     let longest = |run: fn(&common::scene::Scene)| {

@@ -1,4 +1,4 @@
-//! A process that is forked and does not become another program: what its parent opened is not its own (L6).
+//! A process that is forked and does not exec: what its parent opened is not its own (L6).
 #![allow(unsafe_code)]
 
 use bursar_core::{Account, Bytes, DeviceUuid, Error};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "BURSAR_LEDGER_FORK_IN";
 const OPENING: &str = "BURSAR_LEDGER_FORK_WHILE_OPENING_IN";
-/// How many children are forked while another thread opens and closes.
+/// The number of children that are forked while another thread opens and closes.
 const CHILDREN: usize = 60;
 const LONG: Duration = Duration::from_secs(60);
 
@@ -72,19 +72,19 @@ fn opening_trial() {
     let mut parent = Command::new(std::env::current_exe().unwrap());
     let mut parent = parent.env(OPENING, &folder).process_group(0).stdout(Stdio::null()).spawn().unwrap();
     until("the last fork", || folder.join("forked").exists());
-    let answers: Vec<PathBuf> = (0..CHILDREN).map(|child| folder.join(format!("child-{child}"))).collect();
+    let results: Vec<PathBuf> = (0..CHILDREN).map(|child| folder.join(format!("child-{child}"))).collect();
     let mut waited = Duration::ZERO;
-    while !answers.iter().all(|answer| answer.exists()) && waited < Duration::from_secs(20) {
+    while !results.iter().all(|result| result.exists()) && waited < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(10));
         waited += Duration::from_millis(10);
     }
-    let hung = answers.iter().filter(|answer| !answer.exists()).count();
+    let hung = results.iter().filter(|result| !result.exists()).count();
     parent.kill().unwrap();
     parent.wait().unwrap();
     let ledger = Ledger::open_in(&folder, &subject()).unwrap();
     let everything = ledger.reserve(Bytes(1000)).map(|reservation| reservation.bytes());
-    let refused = answers.iter().filter_map(|answer| std::fs::read_to_string(answer).ok()).find(|text| text != "None");
-    // Children that hang in the middle of opening end no other way.
+    let refused = results.iter().filter_map(|result| std::fs::read_to_string(result).ok()).find(|text| text != "None");
+    // Children that hang in the middle of opening have to be killed.
     let children = rustix::process::Pid::from_child(&parent);
     rustix::process::kill_process_group(children, rustix::process::Signal::KILL).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
@@ -105,7 +105,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Has something of everything, forks, and waits to be killed.
+/// Has a handle of every kind, forks, and waits to be killed.
 fn parent(folder: &Path) {
     let ledger = Ledger::open_in(folder, &subject()).unwrap();
     let account = ledger.account().unwrap();
@@ -115,8 +115,8 @@ fn parent(folder: &Path) {
     if unsafe { libc::fork() } != 0 {
         until("being killed", || false);
     }
-    let mut answers = Vec::new();
-    let mut check = |what: &str, as_it_should: bool| answers.push(format!("{what}: {as_it_should}"));
+    let mut results = Vec::new();
+    let mut check = |what: &str, as_it_should: bool| results.push(format!("{what}: {as_it_should}"));
     check("charge", account.charge(Bytes(1)) == Err(Error::Forked));
     check("large charge", account.charge(Bytes(900)) == Err(Error::Forked));
     check("reservation", reservation.charge(Bytes(1)) == Err(Error::Forked));
@@ -131,8 +131,8 @@ fn parent(folder: &Path) {
     let figures = anew.reading().unwrap();
     check("the parent's stays", (figures.held, figures.undrawn) == (Bytes(300), Bytes(200)));
     anew.account().unwrap().charge(Bytes(50)).unwrap();
-    std::fs::write(folder.join("draft"), format!("{}\n{}", std::process::id(), answers.join("\n"))).unwrap();
-    std::fs::rename(folder.join("draft"), folder.join("answers")).unwrap();
+    std::fs::write(folder.join("draft"), format!("{}\n{}", std::process::id(), results.join("\n"))).unwrap();
+    std::fs::rename(folder.join("draft"), folder.join("results")).unwrap();
     until("the end", || !folder.exists());
 }
 
@@ -140,10 +140,10 @@ fn trial() {
     let folder = std::env::temp_dir().join(format!("bursar-ledger-fork-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let mut parent = Command::new(std::env::current_exe().unwrap()).env(ROLE, &folder).spawn().unwrap();
-    let answers = folder.join("answers");
-    until("an answer of the child", || answers.exists());
-    let answers = std::fs::read_to_string(answers).unwrap();
-    let (child, answers) = answers.split_once('\n').unwrap();
+    let results = folder.join("results");
+    until("results of the child", || results.exists());
+    let results = std::fs::read_to_string(results).unwrap();
+    let (child, results) = results.split_once('\n').unwrap();
     let ledger = Ledger::open_in(&folder, &subject()).unwrap();
     let figures = |ledger: &Ledger| (ledger.reading().unwrap().held, ledger.reading().unwrap().undrawn);
     let both = figures(&ledger);
@@ -154,7 +154,7 @@ fn trial() {
     let alone = figures(&ledger);
     std::fs::remove_dir_all(&folder).unwrap();
     until("the end of the child", || rustix::process::test_kill_process(child).is_err());
-    assert!(!answers.contains("false") && answers.lines().count() == 7, "{answers}");
+    assert!(!results.contains("false") && results.lines().count() == 7, "{results}");
     assert!(lives, "the child lived when its parent's charge was read");
     assert_eq!((both, alone), ((Bytes(350), Bytes(200)), (Bytes(50), Bytes::ZERO)));
 }

@@ -1,4 +1,4 @@
-//! Any history of one process, against a ledger that is a handful of numbers.
+//! Any history of one process, compared with a simple model of a ledger.
 
 use bursar_core::{Account, Bytes};
 use bursar_ledger::{Ledger, Reservation};

@@ -1,14 +1,14 @@
 //! The ledger of one process: accounts, tenants, reservations, measuring.
 
-#[path = "common/answers.rs"]
-mod answers;
+#[path = "common/figures.rs"]
+mod figures;
 
-use answers::{LONG, figures, refusal};
 use bursar_core::{
     Account, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, MemoryInfo, Stack, leaf,
 };
 use bursar_ledger::{Ledger, LedgerError, Priority, Reservation};
 use bursar_sim::Sim;
+use figures::{LONG, figures, refusal};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -65,7 +65,7 @@ fn l1_giving_back_more_than_was_charged_makes_nothing() {
     other.release(Bytes(6350));
 }
 
-/// Simulated devices without a name are nobody else's: one ledger a device of a driver, measured by it.
+/// Simulated devices without a name are private to a process: one ledger for each device of a driver, measured by it.
 #[test]
 fn l5_devices_without_a_name_have_a_ledger_of_this_process() {
     let driver = Sim::builder().devices(2, Bytes::mib(64)).immediate().build();
@@ -78,7 +78,7 @@ fn l5_devices_without_a_name_have_a_ledger_of_this_process() {
     assert_eq!(Ledger::for_device(&open(&driver, 1)).unwrap().reading().unwrap().undrawn, Bytes::ZERO);
     let elsewhere = Sim::builder().devices(2, Bytes::mib(64)).immediate().build();
     assert_eq!(Ledger::for_device(&open(&elsewhere, 0)).unwrap().reading().unwrap().undrawn, Bytes::ZERO);
-    // What is allocated past the ledger is seen by admission.
+    // What is allocated without the ledger is measured.
     let foreign = Stack::new().over(leaf::Direct).build(&context).unwrap();
     let block = foreign.allocate(20 << 20, 256, context.default_stream(), AllocTag::UNTAGGED).unwrap();
     assert_eq!(ledger.available().unwrap(), Bytes::mib(34));
@@ -105,7 +105,7 @@ fn l2_an_owner_is_served_after_this_process_gave_back() {
     let reserved = owner.reserve(Bytes(500)).unwrap();
     assert_eq!((*asked.lock().unwrap()).clone(), [Bytes(400)]);
     assert_eq!((borrowed.held(), reserved.undrawn()), (Bytes(500), Bytes(500)));
-    // Beyond what it may always have, nobody is asked.
+    // Beyond its guarantee nobody is asked.
     assert!(owner.reserve(Bytes(200)).unwrap_err().is_capacity());
     assert_eq!(asked.lock().unwrap().len(), 1);
     // An account of the owner is served the same way.
@@ -210,8 +210,8 @@ fn l8_what_pools_hold_cached_is_available_to_a_newcomer() {
     account.release(Bytes(600));
 }
 
-/// Each of 16 threads is entitled to a sixteenth, and uses all of it again and again: credit in the hands of others must
-/// never make it wait or be refused.
+/// Each of 16 threads is entitled to a sixteenth, and uses all of it again and again: the credit of others must never
+/// make it wait or be refused.
 #[test]
 fn l9_sixteen_threads_entitled_to_a_sixteenth_are_never_refused() {
     const SHARE: u64 = 1 << 10;
@@ -274,7 +274,7 @@ fn b11_credit_in_hand_does_not_outlive_a_lowered_limit() {
     account.charge(Bytes(500)).unwrap();
     ledger.set_limit(Bytes(480)).unwrap();
     assert_eq!(refusal(account.charge(Bytes(1)).unwrap_err()), (1, 0, 480));
-    // What is given back while more is charged than may be is nobody's to keep.
+    // What is released while more is charged than may be is not kept as credit.
     account.release(Bytes(10));
     assert_eq!(refusal(account.charge(Bytes(10)).unwrap_err()), (10, 0, 480));
     ledger.set_limit(Bytes(6400)).unwrap();
@@ -295,7 +295,7 @@ fn l7_clearing_is_refused_while_somebody_holds_something_unless_forced() {
     assert_eq!(figures(&ledger), (0, 0));
     let cleared = account.charge(Bytes(1)).unwrap_err();
     assert!(cleared.to_string().contains("was cleared by force"), "{cleared}");
-    // What an old handle gives back is nobody's any more.
+    // What a handle of a cleared account releases counts for nobody.
     let again = ledger.account().unwrap();
     again.charge(Bytes(100)).unwrap();
     account.release(Bytes(500));

@@ -1,13 +1,13 @@
-//! Waiting in one process: who is served when, and what those leave behind who go (L4).
+//! Waiting in one process: the order of service, and leaving the queue (L4).
 
-#[path = "common/answers.rs"]
-mod answers;
+#[path = "common/figures.rs"]
+mod figures;
 #[path = "common/wakers.rs"]
 mod wakers;
 
-use answers::{LONG, figures, refusal};
 use bursar_core::{Bytes, MemoryInfo};
 use bursar_ledger::{Ledger, Priority};
+use figures::{LONG, figures, refusal};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -49,13 +49,13 @@ fn l4_a_passed_deadline_leaves_no_trace() {
     let refused = ledger.reserve_within(Bytes(50), Duration::ZERO, Priority::HIGH).unwrap_err();
     assert_eq!(refusal(refused), (50, 40, 100));
     assert!(ledger.reading().unwrap().waiting.is_empty());
-    // What can never be is refused at once, however long one would wait.
+    // A request that can never be granted is refused at once, however long its deadline.
     assert_eq!(refusal(ledger.reserve_within(Bytes(101), LONG, Priority::HIGH).unwrap_err()).0, 101);
     drop((most, ledger.reserve(Bytes(40)).unwrap()));
     assert_eq!(ledger.available().unwrap(), Bytes(100));
 }
 
-/// Room for all, and no row in the table: the refusal says what is full, whoever wraps it.
+/// There are bytes for all but no row in the table: the refusal says what is full.
 #[test]
 fn l4_a_full_table_is_named_where_one_waited_for_it() {
     let ledger = Ledger::private(Bytes::gib(8));
@@ -70,7 +70,7 @@ fn l4_a_full_table_is_named_where_one_waited_for_it() {
     let refused = ledger.reserve_within(Bytes(1), Duration::from_millis(1), Priority::HIGH).unwrap_err();
     assert_eq!(refused.to_string(), full);
     assert!(!refused.is_capacity(), "less would not fit either");
-    // Whoever waits for a row gets the next one.
+    // A request that waits for a row gets the next one.
     let mut turn = pin!(ledger.reserve_async(Bytes(1), Priority::NORMAL));
     assert!(poll(turn.as_mut(), Waker::noop()).is_pending());
     drop(kept.pop());
@@ -93,7 +93,7 @@ fn l4_a_dropped_future_leaves_no_trace_and_a_kept_one_is_woken() {
     let mut kept = pin!(ledger.reserve_async(Bytes(50), Priority::NORMAL));
     assert!(poll(granted.as_mut(), &waker).is_pending() && poll(kept.as_mut(), &waker).is_pending());
     drop(all);
-    // Granted, and dropped before it was looked at: what it was given goes to the next.
+    // Granted, and dropped before it was polled: the grant goes to the next request.
     assert_eq!(figures(&ledger), (0, 70));
     drop(granted);
     while woken.0.load(SeqCst) == 0 {
@@ -113,7 +113,7 @@ fn l4_what_only_a_ceiling_holds_up_holds_up_nobody_else() {
     let mut waits = pin!(narrow.reserve_async(Bytes(20), Priority::HIGH));
     assert!(poll(waits.as_mut(), Waker::noop()).is_pending());
     let other = ledger.reserve(Bytes(50)).unwrap();
-    // What would leave too little for it is held back.
+    // A request that would leave too little for the one that waits is refused.
     assert!(ledger.reserve(Bytes(10)).unwrap_err().is_capacity());
     drop(full);
     assert!(poll(waits.as_mut(), Waker::noop()).is_ready());

@@ -1,28 +1,53 @@
 //! A limit on what a device may hold.
+//!
+//! [`GlobalDeviceBudget`] is the layer, and [`GlobalDeviceBudgetResource`] the memory it makes: it charges each request before
+//! it passes it on. A [`ChargePolicy`] does the charging: [`OwnLimit`] counts against a limit of its own, [`OnAccount`] pays from
+//! an [`Account`]. The lock-free arithmetic of the two is in [`charge`] and [`account_charge`]; loom searches both.
+//!
+//! # Invariants
+//! - **A block says what it costs.** The amount comes from `granted_size` before the call; nothing samples a counter around it.
+//! - **What is charged is never less than what is held.** A charge is made before the memory is asked for and ends after the
+//!   memory below has released it.
+//! - **A budget with a limit of its own releases nothing.** What is used is the difference of its own granted total and the
+//!   released total of the memory below. The order in which the two are read makes it exact; the proof is in [`charge`].
+//! - **A budget on an account pays back what the memory below has released, once.** A total is moved forward by
+//!   compare-and-swap, and whoever moved it pays.
+//!
+//! # Why a request may reap more than once
+//! To reap once and to try once more is not enough under concurrency: between the two, another thread can free and allocate
+//! without reaping, and take room that the first one found; and a charge whose memory has not been granted yet may still be
+//! rolled back. So a budget also counts what was confirmed, and refuses only when that total, read *before* the reap, less the
+//! released total, read *after* it, leaves no room: then the request did not fit at that moment, even if every undecided
+//! request fails. Otherwise the thread yields and tries again, up to 65,536 times, since an undecided request might itself be
+//! waiting for this one; meanwhile new requests [back off](backoff). A thread that is alone reaps exactly once.
 
-mod limit;
-mod shared;
+mod account_charge;
+mod backoff;
+mod charge;
+mod on_account;
+mod own_limit;
 
-pub use limit::{BudgetLayer, BudgetReading, OwnLimit};
-pub use shared::{OnAccount, SharedBudgetLayer};
+pub use on_account::OnAccount;
+pub use own_limit::{BudgetReading, OwnLimit};
 
 use bursar_core::{
     Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameRelease,
-    FrameSource, Holder, Record, Refused, RefusedFrame, Result, Stream,
+    FrameSource, Holder, Layer, Record, Refused, RefusedFrame, Result, Stream,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A limit on what the memory below may hold: blocks of a resource, or frames of a frame source.
+/// A layer that limits what the memory below may hold: blocks of a resource, or frames of a frame source.
 ///
-/// What is charged is what will be granted, before it is asked for, and until the memory below has really got it back. So
-/// frees that have not run count, budgets can be nested, and whoever finds out that a free has run finds it out for all of
+/// A request is charged with what will be granted, before it is passed on, and until the memory below has really got it back.
+/// So frees that have not run count, budgets can be nested, and whoever finds out that a free has run finds it out for all of
 /// them. The budget must be the only way to the memory below it. A request that fits waits while another that might still
 /// fail is in its way, but not forever.
 ///
-/// The limit is the budget's own ([`of`](Self::of)), or it is for an account to say ([`shared`](Self::shared)), so that
-/// several stacks, tenants or processes share it; to the layers above there is no difference.
+/// The limit is the budget's own ([`of`](Self::of)), and then the layer is also the handle that reads and changes it on each
+/// device. Or an account decides ([`shared`](GlobalDeviceBudget::shared)), so that several stacks, tenants or processes share a
+/// limit. To the layers above there is no difference.
 ///
 /// Under a pool, the usual place, it limits what the device really holds, cached memory included:
 ///
@@ -39,51 +64,42 @@ use std::time::Duration;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let stream = context.create_stream(0)?;
-/// let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::mib(1))).over(leaf::Async);
-/// let memory = stack.build(&context)?;
+/// let budget = GlobalDeviceBudget::of(Bytes::mib(1));
+/// let memory = Stack::new().layer(budget.clone()).over(leaf::Async).build(&context)?;
 ///
 /// let half = memory.allocate(512 << 10, 256, stream, tag!("half"))?;
 /// let refused = memory.allocate(513 << 10, 256, stream, tag!("too much")).unwrap_err();
 /// assert_eq!(refused.to_string(), "over budget: 513 KiB requested, 512 KiB of 1 MiB left");
 /// memory.deallocate(half, stream)?;
+///
+/// budget.set_limit(Bytes::mib(2));
+/// assert_eq!(budget.readings()[0].limit, Bytes::mib(2));
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-pub struct GlobalDeviceBudget<R = (), C = OwnLimit> {
-    // In this order: what the memory below gives back as it goes is given back before the account hears the rest.
-    inner: Arc<R>,
-    charging: Arc<C>,
-}
-
-impl<R: Holder, C: Charging> fmt::Debug for GlobalDeviceBudget<R, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reserved = self.charging.reserved(&*self.inner);
-        f.debug_struct("GlobalDeviceBudget").field("reserved", &reserved).field("inner", &self.inner).finish()
-    }
-}
-
-/// How a budget charges.
-pub trait Charging: fmt::Debug + Send + Sync + 'static {
-    /// Charges `bytes`, reaping `inner` where they do not fit.
-    fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()>;
-
-    /// Ends what [`admit`](Self::admit) began: the charge stays if the memory was granted.
-    fn decide(&self, bytes: Bytes, is_granted: bool);
-
-    /// Hears that `inner` may have got something back.
-    fn settle(&self, inner: &(impl Holder + ?Sized));
-
-    /// What is held below and what is being asked for.
-    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
+pub struct GlobalDeviceBudget<P: ChargePolicy = OwnLimit> {
+    terms: P::Terms,
 }
 
 impl GlobalDeviceBudget {
-    /// The layer that gives each device a budget of `limit`.
-    pub fn of(limit: Bytes) -> BudgetLayer {
-        BudgetLayer::new(limit)
+    /// Gives each device a budget of `limit`.
+    pub fn of(limit: Bytes) -> Self {
+        Self { terms: own_limit::Limits::new(limit) }
     }
 
-    /// The layer whose budgets pay from `account`: a reservation, or a process's account with the ledger of a device. The
-    /// account is one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
+    /// Changes the limit of every device, those built already and those to come.
+    pub fn set_limit(&self, limit: Bytes) {
+        self.terms.set(limit);
+    }
+
+    /// Returns a reading of each budget that is alive.
+    pub fn readings(&self) -> Vec<BudgetReading> {
+        self.terms.readings()
+    }
+}
+
+impl GlobalDeviceBudget<OnAccount> {
+    /// Has every budget pay from `account`: a reservation, or a process's account with the ledger of a device. The account is
+    /// one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
     ///
     /// ```
     /// use bursar_core::{Account, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
@@ -94,47 +110,132 @@ impl GlobalDeviceBudget {
     ///     Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::shared(account)).over(leaf::Frames)
     /// }
     /// ```
-    pub fn shared(account: Arc<dyn Account>) -> SharedBudgetLayer {
-        SharedBudgetLayer::new(move |_| Ok(account.clone()))
+    pub fn shared(account: Arc<dyn Account>) -> Self {
+        Self::shared_by(move |_| Ok(account.clone()))
     }
 
-    /// The layer whose budgets pay from the account that `find` finds for their device.
-    pub fn shared_by(
-        find: impl Fn(&Arc<DeviceContext>) -> Result<Arc<dyn Account>> + Send + Sync + 'static,
-    ) -> SharedBudgetLayer {
-        SharedBudgetLayer::new(find)
+    /// Has each device's budget pay from the account that `find` returns for the device.
+    ///
+    /// ```
+    /// use bursar_core::{Account, Build, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
+    /// use bursar_memory::GlobalDeviceBudget;
+    /// use bursar_sim::Sim;
+    /// use std::sync::Arc;
+    ///
+    /// #[derive(Debug)]
+    /// struct Closed;
+    ///
+    /// impl Account for Closed {
+    ///     fn charge(&self, requested: Bytes) -> Result<()> {
+    ///         Err(Error::OutOfBudget { requested, remaining: Bytes::ZERO, limit: Bytes::gib(1) })
+    ///     }
+    ///     fn release(&self, _: Bytes) {}
+    /// }
+    ///
+    /// let stack = Stack::new().layer(GlobalDeviceBudget::shared_by(|_| Ok(Arc::new(Closed)))).over(leaf::Async);
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(1))?;
+    /// let memory = stack.build(&context)?;
+    /// # drop(memory);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn shared_by(find: impl Fn(&Arc<DeviceContext>) -> Result<Arc<dyn Account>> + Send + Sync + 'static) -> Self {
+        Self { terms: on_account::Accounts::new(find) }
     }
 }
 
-impl<R: Holder, C: Charging> GlobalDeviceBudget<R, C> {
-    /// What is limited.
+impl<P: ChargePolicy> Clone for GlobalDeviceBudget<P> {
+    fn clone(&self) -> Self {
+        Self { terms: self.terms.clone() }
+    }
+}
+
+impl<P: ChargePolicy> fmt::Debug for GlobalDeviceBudget<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GlobalDeviceBudget").field("terms", &self.terms).finish()
+    }
+}
+
+impl<I: Holder, P: ChargePolicy> Layer<I> for GlobalDeviceBudget<P> {
+    type Output = GlobalDeviceBudgetResource<I, P>;
+
+    fn layer(&self, inner: I) -> Result<Self::Output> {
+        let inner = Arc::new(inner);
+        let policy = P::open(&self.terms, &inner)?;
+        Ok(GlobalDeviceBudgetResource { inner, policy })
+    }
+}
+
+/// The way a budget charges for what it passes on.
+pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
+    /// The state of the layer, shared by its clones and by the budgets it makes.
+    type Terms: Clone + fmt::Debug + Send + Sync;
+
+    /// Opens a budget over `inner`, which may hold something already.
+    fn open<I: Holder>(terms: &Self::Terms, inner: &Arc<I>) -> Result<Arc<Self>>;
+
+    /// Charges `bytes`, reaping `inner` where they do not fit.
+    fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()>;
+
+    /// Ends a request that was [admitted](Self::admit): the charge stays if the memory was granted, and is taken back if not.
+    fn conclude(&self, bytes: Bytes, is_granted: bool);
+
+    /// Ends the charges for what `inner` has released since the last call.
+    fn pay_back(&self, inner: &(impl Holder + ?Sized));
+
+    /// Returns what is charged: what is held below and what is being asked for.
+    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
+}
+
+/// Memory under a budget; [`GlobalDeviceBudget`] makes it.
+///
+/// ```
+/// use bursar_core::leaf::DirectMemory;
+/// use bursar_core::{Bytes, DeviceContext, DeviceId, DeviceMemoryResource, tag};
+/// use bursar_memory::GlobalDeviceBudgetResource;
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::mib(1));
+/// let block = budget.allocate(1 << 10, 256, context.default_stream(), tag!("block"))?;
+/// assert_eq!((budget.reserved_bytes(), budget.remaining()), (Bytes::kib(1), Bytes::kib(1023)));
+/// budget.deallocate(block, context.default_stream())?;
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+pub struct GlobalDeviceBudgetResource<R, P = OwnLimit> {
+    // Dropped in this order: what the memory below gives back as it goes is paid back before the account hears the rest.
+    inner: Arc<R>,
+    policy: Arc<P>,
+}
+
+impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
+    /// Returns the memory that is limited.
     pub fn inner(&self) -> &R {
         &self.inner
     }
 
-    /// What is charged: what is held below and what is being asked for.
+    /// Returns what is charged: what is held below and what is being asked for.
     pub fn reserved_bytes(&self) -> Bytes {
-        self.settle();
-        self.charging.reserved(&*self.inner)
+        self.pay_back();
+        self.policy.reserved(&*self.inner)
     }
 
     fn admit(&self, bytes: Bytes) -> Result<()> {
-        self.charging.admit(&*self.inner, bytes)
+        self.policy.admit(&*self.inner, bytes)
     }
 
-    fn decide<T>(&self, bytes: Bytes, result: Result<T>) -> Result<T> {
-        self.charging.decide(bytes, result.is_ok());
-        self.settle();
+    fn conclude<T>(&self, bytes: Bytes, result: Result<T>) -> Result<T> {
+        self.policy.conclude(bytes, result.is_ok());
+        self.pay_back();
         result
     }
 
     #[inline]
-    fn settle(&self) {
-        self.charging.settle(&*self.inner);
+    fn pay_back(&self) {
+        self.policy.pay_back(&*self.inner);
     }
 
     #[cold]
-    fn tell_refusal(&self, error: &Error, asked: u64, stream: Option<Stream>, tag: AllocTag) {
+    fn emit_refusal(&self, error: &Error, asked: u64, stream: Option<Stream>, tag: AllocTag) {
         if matches!(error.root(), Error::OutOfBudget { .. }) {
             let context = self.inner.context();
             context.sink().emit(&Record {
@@ -148,8 +249,15 @@ impl<R: Holder, C: Charging> GlobalDeviceBudget<R, C> {
     }
 }
 
+impl<R: Holder, P: ChargePolicy> fmt::Debug for GlobalDeviceBudgetResource<R, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reserved = self.policy.reserved(&*self.inner);
+        f.debug_struct("GlobalDeviceBudgetResource").field("reserved", &reserved).field("inner", &self.inner).finish()
+    }
+}
+
 #[deny(clippy::missing_trait_methods)]
-impl<R: Holder, C: Charging> Holder for GlobalDeviceBudget<R, C> {
+impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
     fn context(&self) -> &Arc<DeviceContext> {
         self.inner.context()
     }
@@ -161,32 +269,32 @@ impl<R: Holder, C: Charging> Holder for GlobalDeviceBudget<R, C> {
     }
     fn reap(&self) -> Result<Bytes> {
         let outcome = self.inner.reap();
-        self.settle();
+        self.pay_back();
         outcome
     }
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
         let outcome = self.inner.reap_blocking(patience);
-        self.settle();
+        self.pay_back();
         outcome
     }
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource, C: Charging> DeviceMemoryResource for GlobalDeviceBudget<R, C> {
+impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDeviceBudgetResource<R, P> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.inner.granted_size(bytes, align)
     }
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
-        self.admit(granted).inspect_err(|error| self.tell_refusal(error, bytes, Some(stream), tag))?;
-        self.decide(granted, self.inner.allocate(bytes, align, stream, tag))
+        self.admit(granted).inspect_err(|error| self.emit_refusal(error, bytes, Some(stream), tag))?;
+        self.conclude(granted, self.inner.allocate(bytes, align, stream, tag))
             .inspect(|block| debug_assert_eq!(block.granted(), granted, "granted_size is pure"))
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let outcome = self.inner.deallocate(block, stream);
-        self.settle();
+        self.pay_back();
         outcome
     }
 
@@ -196,7 +304,7 @@ impl<R: DeviceMemoryResource, C: Charging> DeviceMemoryResource for GlobalDevice
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: FrameSource, C: Charging> FrameSource for GlobalDeviceBudget<R, C> {
+impl<R: FrameSource, P: ChargePolicy> FrameSource for GlobalDeviceBudgetResource<R, P> {
     fn frame_granularity(&self) -> Bytes {
         self.inner.frame_granularity()
     }
@@ -207,40 +315,40 @@ impl<R: FrameSource, C: Charging> FrameSource for GlobalDeviceBudget<R, C> {
 
     fn create_frame(&self, bytes: u64) -> Result<Frame> {
         let granted = self.inner.granted_frame(bytes)?;
-        self.admit(granted).inspect_err(|error| self.tell_refusal(error, bytes, None, AllocTag::UNTAGGED))?;
-        self.decide(granted, self.inner.create_frame(bytes))
+        self.admit(granted).inspect_err(|error| self.emit_refusal(error, bytes, None, AllocTag::UNTAGGED))?;
+        self.conclude(granted, self.inner.create_frame(bytes))
     }
 
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
         let outcome = self.inner.release_frame(frame);
-        self.settle();
+        self.pay_back();
         outcome
     }
 
     fn release(&self) -> Arc<dyn FrameRelease> {
         let (below, inner) = (self.inner.release(), Arc::downgrade(&self.inner));
-        Arc::new(Charged { below, inner, charging: self.charging.clone() })
+        Arc::new(ChargedRelease { below, inner, policy: self.policy.clone() })
     }
 }
 
-/// The way back for frames that are charged until they are released, also when the budget is gone.
-struct Charged<R, C> {
+/// The way back for frames that stay charged until they are released, also when the budget is gone.
+struct ChargedRelease<R, P> {
     below: Arc<dyn FrameRelease>,
     inner: Weak<R>,
-    charging: Arc<C>,
+    policy: Arc<P>,
 }
 
-impl<R, C> fmt::Debug for Charged<R, C> {
+impl<R, P> fmt::Debug for ChargedRelease<R, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Charged").field("below", &self.below).finish_non_exhaustive()
+        f.debug_struct("ChargedRelease").field("below", &self.below).finish_non_exhaustive()
     }
 }
 
-impl<R: Holder, C: Charging> FrameRelease for Charged<R, C> {
+impl<R: Holder, P: ChargePolicy> FrameRelease for ChargedRelease<R, P> {
     fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame> {
         let outcome = self.below.release(context, frame);
         if let Some(inner) = self.inner.upgrade() {
-            self.charging.settle(&*inner);
+            self.policy.pay_back(&*inner);
         }
         outcome
     }

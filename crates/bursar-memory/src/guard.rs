@@ -1,12 +1,19 @@
 //! Finds writes outside blocks and after their end.
+//!
+//! [`Guard`] is the layer and [`GuardResource`] what it makes. The state of one device is a [`watcher`]: the blocks that users
+//! have ([`live_blocks`]), those that were freed and are kept ([`quarantine`]), and what was found ([`findings`]).
+//!
+//! **A guard looks in stream order.** Margins and freed blocks are copied to pinned memory and compared by a host function on the
+//! freeing stream; only a driver that takes no more work for that stream makes anybody wait. One piece of host memory serves a
+//! stream, because what follows there comes after the comparison.
 
 mod findings;
-mod guarded;
-mod keeper;
-mod live;
+mod live_blocks;
 mod quarantine;
+mod resource;
+mod watcher;
 
-pub use guarded::Guarded;
+pub use resource::GuardResource;
 
 use bursar_core::{Bytes, DeviceMemoryResource, Error, Layer, Result};
 use findings::Findings;
@@ -14,17 +21,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// How wide the margin is that is watched on each side of a block.
+/// The width of the margin on each side of a block, in bytes.
 const MARGIN: u64 = 256;
-/// What the margins hold.
+/// The byte that margins are filled with.
 const CANARY: u8 = 0xa5;
-/// What a fresh block holds: not-a-number in every floating-point format.
+/// The byte that a fresh block is filled with: not-a-number in every floating-point format.
 const FRESH: u8 = 0xff;
-/// What a freed block holds.
+/// The byte that a freed block is filled with.
 const FREED: u8 = 0xdb;
 
-/// A layer that finds writes outside blocks and writes to blocks that were freed, and the handle that asks for what was
-/// found: clones share it.
+/// A layer that finds writes outside blocks and writes to blocks that were freed, and the handle that returns the findings:
+/// clones share it.
 ///
 /// Each block gets a margin of 256 bytes on both sides, filled with a pattern, and is itself filled with `0xff`, which makes
 /// floating-point numbers that nobody wrote stand out as not-a-number. When it is freed the margins are looked at, and the
@@ -32,10 +39,10 @@ const FREED: u8 = 0xdb;
 /// and looking happen in the order of the stream that frees, and only a driver that takes no more work for that stream makes
 /// anybody wait.
 ///
-/// What is found is an [`Error::OutOfBounds`] that says at which offset of which block something was written, or an
-/// [`Error::UseAfterFree`]. A free never fails because of it. It is told to the event sink of the device, and the next
+/// A finding is an [`Error::OutOfBounds`] that says at which offset of which block something was written, or an
+/// [`Error::UseAfterFree`]. A free never fails because of one. It goes to the event sink of the device, and the next
 /// fallible call of the stack (to allocate or to reap) fails with it, each finding once. [`check`](Self::check) looks at
-/// everything there is and answers with whatever was found and not reported yet.
+/// everything there is and returns whatever was found and not reported yet.
 ///
 /// The quarantine is given up before a request is refused for want of memory, by every reap, and by a trim. A block larger
 /// than all of it is not kept. Nothing is promised about what happens to be overwritten with the pattern's own value, about
@@ -77,20 +84,20 @@ const FREED: u8 = 0xdb;
 pub struct Guard {
     quarantine: Bytes,
     patience: Duration,
-    built: Arc<Mutex<Vec<Built>>>,
+    built: Arc<Mutex<Vec<BuiltGuard>>>,
 }
 
-/// One device's memory under guard, as far as the handle knows it.
+/// The guard of one device, as far as the handle knows it.
 #[derive(Debug)]
-struct Built {
-    memory: Weak<dyn Watch>,
+struct BuiltGuard {
+    memory: Weak<dyn Inspect>,
     findings: Arc<Findings>,
 }
 
-/// What the handle asks of the memory of one device.
-trait Watch: fmt::Debug + Send + Sync {
+/// A guard over any kind of memory, for the handle.
+trait Inspect: fmt::Debug + Send + Sync {
     /// Looks at everything, and returns when that has been done.
-    fn look(&self) -> Result<()>;
+    fn inspect_all(&self) -> Result<()>;
 }
 
 impl Default for Guard {
@@ -101,21 +108,21 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// How much freed memory is kept on each device, margins included. With none, margins are still watched.
+    /// Sets how much freed memory is kept on each device, margins included. With none, margins are still watched.
     #[must_use]
     pub fn quarantine(mut self, bytes: Bytes) -> Self {
         self.quarantine = bytes;
         self
     }
 
-    /// How long a request that does not fit waits for what was in quarantine to be free.
+    /// Sets how long a request that does not fit waits for what was in quarantine to be free.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Looks at the margins of every live block and at everything in quarantine, and answers with what was found there or
+    /// Looks at the margins of every live block and at everything in quarantine, and returns what was found there or
     /// before and not reported yet. Each block is reported once while it lives, and once after.
     ///
     /// It waits for the streams that the blocks were allocated and freed on. A write on another stream is seen if it has
@@ -123,7 +130,7 @@ impl Guard {
     pub fn check(&self) -> Result<Vec<Error>> {
         let built = || self.built.lock().unwrap_or_else(PoisonError::into_inner);
         let living: Vec<_> = built().iter().filter_map(|built| built.memory.upgrade()).collect();
-        living.iter().try_for_each(|memory| memory.look())?;
+        living.iter().try_for_each(|memory| memory.inspect_all())?;
         let found: Vec<_> = built().iter().map(|built| built.findings.clone()).collect();
         built().retain(|built| built.memory.strong_count() > 0);
         Ok(found.iter().flat_map(|findings| findings.take_all()).collect())
@@ -131,12 +138,12 @@ impl Guard {
 }
 
 impl<I: DeviceMemoryResource> Layer<I> for Guard {
-    type Output = Guarded<I>;
+    type Output = GuardResource<I>;
 
-    fn layer(&self, inner: I) -> Result<Guarded<I>> {
-        let guarded = Guarded::new(inner, self.quarantine, self.patience);
-        let built = Built { memory: guarded.watch(), findings: guarded.findings().clone() };
+    fn layer(&self, inner: I) -> Result<GuardResource<I>> {
+        let guard = GuardResource::new(inner, self.quarantine, self.patience);
+        let built = BuiltGuard { memory: guard.inspect(), findings: guard.findings().clone() };
         self.built.lock().unwrap_or_else(PoisonError::into_inner).push(built);
-        Ok(guarded)
+        Ok(guard)
     }
 }

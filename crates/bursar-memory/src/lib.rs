@@ -6,21 +6,17 @@
 #![deny(unsafe_code)]
 
 mod budget;
-mod charge;
-mod courtesy;
-mod credit;
 mod guard;
 mod logging;
 mod on_failure;
 mod pool;
 mod quota;
 mod statistics;
-mod tab;
 
-pub use budget::{BudgetLayer, BudgetReading, GlobalDeviceBudget, OnAccount, OwnLimit, SharedBudgetLayer};
-pub use guard::{Guard, Guarded};
+pub use budget::{BudgetReading, GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, OwnLimit};
+pub use guard::{Guard, GuardResource};
 pub use logging::{LogFormat, LogSummary, Logging, LoggingBuilder};
-pub use on_failure::{AfterFailure, Failure, OnFailure, Verdict};
-pub use pool::{PagePool, Pool, PoolReading};
-pub use quota::{Quota, Tenant};
+pub use on_failure::{Failure, FailureAction, OnFailure, OnFailureResource};
+pub use pool::{PagePool, PagePoolResource, PoolReading};
+pub use quota::{Quota, QuotaResource};
 pub use statistics::{Amount, Counts, Scope, Statistics, StatisticsReport};

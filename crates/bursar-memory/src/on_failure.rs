@@ -1,4 +1,4 @@
-//! Asks the program for memory before a request fails.
+//! Lets the program free memory before a request fails.
 
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Refused, Result, Stream,
@@ -11,51 +11,51 @@ use std::time::Duration;
 /// A request that found no memory.
 ///
 /// ```
-/// use bursar_memory::{Failure, Verdict};
+/// use bursar_memory::{Failure, FailureAction};
 ///
-/// fn once(failure: &Failure<'_>) -> Verdict {
-///     if failure.attempt == 1 { Verdict::Retry } else { Verdict::GiveUp }
+/// fn once(failure: &Failure<'_>) -> FailureAction {
+///     if failure.attempt == 1 { FailureAction::Retry } else { FailureAction::GiveUp }
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Failure<'a> {
-    /// Why it failed, for want of memory.
+    /// The error: a want of memory.
     pub error: &'a Error,
-    /// What was asked for.
+    /// The bytes that were asked for.
     pub requested: Bytes,
     /// The alignment that was asked for.
     pub align: u64,
     /// The stream it was asked for on.
     pub stream: Stream,
-    /// What it is for.
+    /// The tag of the request.
     pub tag: AllocTag,
-    /// How often it has failed, from 1 on.
+    /// The number of times it has failed, from 1 on.
     pub attempt: u32,
     /// The memory that was asked, below this layer: to free blocks, and to wait for frees.
     pub memory: &'a dyn DeviceMemoryResource,
 }
 
-/// What to do about a request that found no memory.
+/// The decision of the program about a request that found no memory.
 ///
 /// ```
-/// assert_ne!(bursar_memory::Verdict::Retry, bursar_memory::Verdict::GiveUp);
+/// assert_ne!(bursar_memory::FailureAction::Retry, bursar_memory::FailureAction::GiveUp);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Something was freed: ask once more.
+pub enum FailureAction {
+    /// Try once more: something was freed.
     Retry,
     /// Let the request fail.
     GiveUp,
 }
 
-type Callback = dyn Fn(&Failure<'_>) -> Verdict + Send + Sync;
+type Callback = dyn Fn(&Failure<'_>) -> FailureAction + Send + Sync;
 
 /// A layer that calls the program when a request finds no memory, so that it can free some and have the request tried again,
 /// a bounded number of times.
 ///
 /// The callback runs on the thread of the request, with no lock held. It may free and allocate through any stack, this one
-/// too; a request of its own that fails is not put to it again. It hears of want of memory alone, never of another error.
+/// too; a request of its own that fails does not call it again. It is called for want of memory alone, never for another error.
 /// If it panics, the request ends there and nothing else has changed.
 ///
 /// What it frees in stream order is free when the stream has passed that point: it waits for that, with
@@ -63,7 +63,7 @@ type Callback = dyn Fn(&Failure<'_>) -> Verdict + Send + Sync;
 ///
 /// ```
 /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::{GlobalDeviceBudget, OnFailure, Verdict};
+/// use bursar_memory::{GlobalDeviceBudget, OnFailure, FailureAction};
 /// use bursar_sim::Sim;
 /// use std::sync::{Arc, Mutex};
 ///
@@ -75,7 +75,7 @@ type Callback = dyn Fn(&Failure<'_>) -> Verdict + Send + Sync;
 ///     OnFailure::new(move |failure| {
 ///         let oldest = cache.lock().unwrap().pop();
 ///         let freed = oldest.map(|block| failure.memory.deallocate(block, failure.stream));
-///         if let Some(Ok(())) = freed { Verdict::Retry } else { Verdict::GiveUp }
+///         if let Some(Ok(())) = freed { FailureAction::Retry } else { FailureAction::GiveUp }
 ///     })
 /// };
 /// let stack = Stack::new().layer(evict).layer(GlobalDeviceBudget::of(Bytes::mib(1))).over(leaf::Async);
@@ -88,7 +88,7 @@ type Callback = dyn Fn(&Failure<'_>) -> Verdict + Send + Sync;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 ///
-/// Below a budget it never hears of that budget's refusals:
+/// Below a budget it is never called for that budget's refusals:
 ///
 /// ```text
 /// Stack::new().layer(GlobalDeviceBudget::of(limit)).layer(OnFailure::new(evict)).over(leaf::Async)
@@ -100,15 +100,15 @@ pub struct OnFailure {
 }
 
 impl OnFailure {
-    /// How often a request is tried again unless [`retries`](Self::retries) says otherwise.
+    /// The number of times a request is tried again unless [`retries`](Self::retries) says otherwise.
     pub const RETRIES: u32 = 4;
 
-    /// Calls `callback` when a request finds no memory.
-    pub fn new(callback: impl Fn(&Failure<'_>) -> Verdict + Send + Sync + 'static) -> Self {
+    /// Makes a layer that calls `callback` when a request finds no memory.
+    pub fn new(callback: impl Fn(&Failure<'_>) -> FailureAction + Send + Sync + 'static) -> Self {
         Self { callback: Arc::new(callback), retries: Self::RETRIES }
     }
 
-    /// How often a request is tried again at most, however often the callback asks for it.
+    /// Sets how often a request is tried again at most, however often the callback asks for it.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -119,12 +119,12 @@ impl OnFailure {
         Arc::as_ptr(&self.callback).addr()
     }
 
-    /// What the callback says; where this thread is inside it already, to give up.
+    /// Calls the callback; where this thread is inside it already, gives up.
     #[cold]
-    fn ask(&self, failure: &Failure<'_>) -> Verdict {
-        match Inside::enter(self.identity()) {
-            Some(_inside) => (self.callback)(failure),
-            None => Verdict::GiveUp,
+    fn call(&self, failure: &Failure<'_>) -> FailureAction {
+        match CallGuard::enter(self.identity()) {
+            Some(_guard) => (self.callback)(failure),
+            None => FailureAction::GiveUp,
         }
     }
 }
@@ -140,10 +140,10 @@ thread_local! {
     static CALLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Being inside a callback, until this is dropped.
-struct Inside;
+/// Keeps the thread marked as inside a callback until it is dropped.
+struct CallGuard;
 
-impl Inside {
+impl CallGuard {
     fn enter(identity: usize) -> Option<Self> {
         CALLED.with_borrow_mut(|called| {
             if called.contains(&identity) {
@@ -155,44 +155,44 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         CALLED.with_borrow_mut(Vec::pop);
     }
 }
 
-/// Memory whose failures are put to a callback; see [`OnFailure`], the layer that makes it.
+/// Memory that calls back when a request finds none; [`OnFailure`] makes it.
 ///
 /// ```
 /// use bursar_core::{Build, DeviceContext, DeviceId, Holder, Stack, leaf};
-/// use bursar_memory::{AfterFailure, OnFailure, Verdict};
+/// use bursar_memory::{OnFailureResource, OnFailure, FailureAction};
 /// use bursar_sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
-/// let memory = Stack::new().layer(OnFailure::new(|_| Verdict::GiveUp)).over(leaf::Direct).build(&context)?;
-/// let asking: &AfterFailure<_> = memory.inner();
-/// assert_eq!(asking.inner().bytes_outstanding(), memory.bytes_outstanding());
+/// let memory = Stack::new().layer(OnFailure::new(|_| FailureAction::GiveUp)).over(leaf::Direct).build(&context)?;
+/// let resource: &OnFailureResource<_> = memory.inner();
+/// assert_eq!(resource.inner().bytes_outstanding(), memory.bytes_outstanding());
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct AfterFailure<R> {
+pub struct OnFailureResource<R> {
     inner: R,
     layer: OnFailure,
 }
 
-impl<R: DeviceMemoryResource> AfterFailure<R> {
-    /// What is asked for memory.
+impl<R: DeviceMemoryResource> OnFailureResource<R> {
+    /// Returns the memory below.
     pub fn inner(&self) -> &R {
         &self.inner
     }
 
-    /// Asks the callback and tries again, until one of them has enough.
+    /// Calls the callback and tries again, until the request is granted, the callback gives up or no retry is left.
     #[cold]
-    fn insist(&self, mut error: Error, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+    fn retry(&self, mut error: Error, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         for attempt in 1..=self.layer.retries {
             let (requested, memory) = (Bytes(bytes), &self.inner);
             let failure = Failure { error: &error, requested, align, stream, tag, attempt, memory };
-            if self.layer.ask(&failure) == Verdict::GiveUp {
+            if self.layer.call(&failure) == FailureAction::GiveUp {
                 return Err(error);
             }
             match self.inner.allocate(bytes, align, stream, tag) {
@@ -205,15 +205,15 @@ impl<R: DeviceMemoryResource> AfterFailure<R> {
 }
 
 impl<I: DeviceMemoryResource> Layer<I> for OnFailure {
-    type Output = AfterFailure<I>;
+    type Output = OnFailureResource<I>;
 
-    fn layer(&self, inner: I) -> Result<AfterFailure<I>> {
-        Ok(AfterFailure { inner, layer: self.clone() })
+    fn layer(&self, inner: I) -> Result<OnFailureResource<I>> {
+        Ok(OnFailureResource { inner, layer: self.clone() })
     }
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> Holder for AfterFailure<R> {
+impl<R: DeviceMemoryResource> Holder for OnFailureResource<R> {
     fn context(&self) -> &Arc<DeviceContext> {
         self.inner.context()
     }
@@ -232,7 +232,7 @@ impl<R: DeviceMemoryResource> Holder for AfterFailure<R> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> DeviceMemoryResource for AfterFailure<R> {
+impl<R: DeviceMemoryResource> DeviceMemoryResource for OnFailureResource<R> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.inner.granted_size(bytes, align)
     }
@@ -240,7 +240,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for AfterFailure<R> {
     #[inline]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         match self.inner.allocate(bytes, align, stream, tag) {
-            Err(error) if error.is_capacity() => self.insist(error, bytes, align, stream, tag),
+            Err(error) if error.is_capacity() => self.retry(error, bytes, align, stream, tag),
             decided => decided,
         }
     }

@@ -1,47 +1,80 @@
 //! The pool: blocks in nanoseconds, out of memory that never falls to pieces.
 //!
-//! Three floors. [`magazine`]s at the top hold what a thread freed on a stream a moment ago, and give it back with no lock
-//! and no driver call. In the [`middle`], behind one short lock, lie the free [`runs`] of every stream's [`lane`] and those
-//! that everyone may have. At the bottom is the [`ground`]: one long range of addresses, with frames mapped where they are
-//! needed; before it grows, frames that are wholly free are moved. What has to be asked of the driver is planned in the
-//! middle and done in [`traffic`], [`growth`] and [`frames`], with no lock held; `hands` makes the calls.
+//! # Bird's eye
+//!
+//! ```text
+//!  allocate.rs  the ladder of a request          free.rs  the way back of a block
+//!        │                                          │
+//!  thread_cache.rs, magazine.rs    blocks that a thread freed a moment ago: no lock, no driver call
+//!        │
+//!  free_lists.rs, lane.rs, runs.rs free memory by stream, and what every stream may have: one short lock
+//!        │
+//!  cross_stream.rs                 how far other streams are, and waits for them     ┐ driver calls,
+//!  growth.rs, growth_plan.rs       frames moved and made where memory is needed      │ nothing locked
+//!  release.rs                      frames given back: trims, and the end of a pool   ┘
+//!        │
+//!  address_space.rs                one long range of addresses, with frames mapped where they are needed
+//!  driver_calls.rs                 the only unsafe calls of the driver
+//! ```
+//!
+//! To change what a request tries, and in which order, start at `allocate.rs`. [`PagePool`] in `layer.rs` makes the pool and
+//! holds its settings.
+//!
+//! # Locking
+//! There is one lock, on the [`FreeLists`], and **nothing is locked across a driver call**. What has to be asked or done is planned
+//! with the lists locked, carried out with nothing locked, and entered afterwards. What is taken out meanwhile is in no list; it
+//! counts as *in flight*, and a request that would be refused waits for it: a refusal counts only if it began with nothing in
+//! flight. Taking and planning to grow are one step, so that what others free in between is found and not mapped again. Magazines
+//! are drained with the lists locked, so that no stream ends between a block's leaving a magazine and its reaching a lane.
+//!
+//! The lock is a [`Latch`] and not a mutex, since most blocks of real programs are too large for a magazine and take it.
+//!
+//! # Words
+//! - *unit*: 256 bytes, in which addresses and lengths are counted here;
+//! - *run*: a free stretch of memory, the only record there is: a block in use has none, because its token says everything;
+//! - *extent*: a stretch of memory that is in no run: `at` and `len`;
+//! - *lane*: the runs that were freed on one stream and that its work may still touch;
+//! - *common* runs: those that every stream may have. They are given first, and a stream's own only where they do not do;
+//! - *stamp*: the time of a lane at which a run was freed; it moves on with each question to the driver;
+//! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking for it;
+//! - *frame*: a piece of physical memory, mapped into the addresses of the pool and moved whole;
+//! - *slab*: memory with an address of its own, where a device cannot map frames;
+//! - *pending*: free, and not known to be done with by the streams it was freed on;
+//! - *unordered*: freed on a stream that the driver could not order after the block's own; free for nobody until it can;
+//! - *slot*: the index of a stream in the table of its device.
 
-mod estate;
-mod frames;
-mod giving;
-mod ground;
+mod address_space;
+mod allocate;
+mod cross_stream;
+mod driver_calls;
+mod free;
+mod free_lists;
 mod growth;
-mod hand;
-mod hands;
+mod growth_plan;
 mod lane;
 mod layer;
 mod magazine;
-mod middle;
-mod plan;
-mod progress;
+mod release;
 mod runs;
-mod shards;
-mod shelf;
-mod traffic;
+mod thread_cache;
 
 pub use layer::{PagePool, PoolReading};
 
+use address_space::AddressSpace;
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, FrameSource, Held, Holder, LatchGuard,
-    MAX_ALIGN, MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
+    MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
 };
-use hand::Number;
-use magazine::{Kept, Magazine};
-use middle::{Limbo, Middle};
+use free_lists::{FreeLists, StreamEnd};
+use magazine::Extent;
 use runs::UNIT;
-use shards::Here;
-use shelf::Shelf;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use thread_cache::{CurrentThread, PoolNumber, ThreadCaches, report_thread_end};
 
-/// What a [`PagePool`] makes of a frame source: stream-ordered memory that is reused before more is taken from below.
+/// Stream-ordered memory that is reused before more is taken from the frame source below; [`PagePool`] makes it.
 ///
 /// A block that was freed may be granted again at once on the stream it was freed on. Another stream gets it when the
 /// work before the free is known to have run, or after a wait that is put into that stream; so nothing is ever touched
@@ -67,86 +100,70 @@ use std::time::Duration;
 /// memory.deallocate(again, stream)?;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-pub struct Pool<F: FrameSource> {
+pub struct PagePoolResource<F: FrameSource> {
     source: F,
     context: Arc<DeviceContext>,
     owner: OwnerId,
-    /// The same, where threads look for it.
-    number: Number,
+    /// The owner's number as the keys of recent magazines have it.
+    number: PoolNumber,
     settings: Settings,
     /// The pool's addresses, in units; empty where the device cannot map.
     addresses: Range<u64>,
-    shelf: Arc<Shelf>,
+    state: Arc<PoolState>,
 }
 
-/// What a [`PagePool`] was told.
+/// The settings of a [`PagePool`], as its pools use them.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
-    /// The one length there is, in units; zero where there are all.
+    /// The one length of all blocks, in units; zero where there are all lengths.
     fixed: u64,
-    /// The longest block that a thread keeps for itself, in units.
-    longest_kept: u64,
-    /// The same, in bytes.
-    quick: u64,
-    /// How long a request waits for frees that have not run before it fails.
+    /// The longest block that goes into a magazine, in units.
+    longest_cached: u64,
+    /// The same length, in bytes.
+    longest_cached_bytes: u64,
+    /// The time that a request waits for frees that have not run before it fails.
     patience: Duration,
 }
 
-/// A request, made ready: the stream it is for is held, or stays.
-#[derive(Clone, Copy, Debug)]
-struct Want {
-    len: u64,
-    align: u64,
-    place: usize,
-}
-
-impl<F: FrameSource> Pool<F> {
-    #[inline(always)]
-    fn middle(&self) -> LatchGuard<'_, Middle> {
-        self.shelf.middle()
-    }
-
-    fn here(&self) -> Here<'_> {
-        self.shelf.here()
-    }
-
-    /// What it holds of the device.
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Returns what the pool holds of the device.
     pub fn held(&self) -> Bytes {
-        Bytes(self.middle().ground.held() * UNIT)
+        Bytes(self.state.lists().space.held() * UNIT)
     }
 
-    /// What it holds and nobody uses, whether or not everyone may have it yet.
+    /// Returns what the pool holds and nobody uses, whether or not every stream may have it yet.
     pub fn cached(&self) -> Bytes {
-        // With the middle in hand, so that nothing moves there from a magazine and is counted twice.
-        let middle = self.middle();
-        Bytes((middle.free_units() + self.shelf.shards.kept()) * UNIT)
+        // With the lists locked, so that nothing moves there from a magazine and is counted twice.
+        let lists = self.state.lists();
+        Bytes((lists.free_units() + self.state.caches.units()) * UNIT)
     }
 
-    /// What is cached and not known to be done with by the streams it was freed on.
+    /// Returns what is cached and not known to be done with by the streams it was freed on.
     pub fn pending(&self) -> Bytes {
-        let middle = self.middle();
-        Bytes((middle.unsettled() + self.shelf.shards.kept()) * UNIT)
+        let lists = self.state.lists();
+        Bytes((lists.pending_units() + self.state.caches.units()) * UNIT)
     }
 
-    /// The most that lies free in one piece. More can be granted: frames are moved together where it takes that.
+    /// Returns the most that lies free in one piece. More can be granted: frames are moved together where it takes that.
     pub fn largest_free_run(&self) -> Bytes {
-        Bytes(self.middle().longest() * UNIT)
+        Bytes(self.state.lists().longest() * UNIT)
     }
 
-    /// What of the cached memory does not lie in the largest free run, between 0 and 1.
+    /// Returns the part of the cached memory that does not lie in the largest free run, between 0 and 1.
     pub fn fragmentation(&self) -> f64 {
         let cached = self.cached().get().max(1) as f64;
         (1.0 - self.largest_free_run().get() as f64 / cached).clamp(0.0, 1.0)
     }
 
     /// Gives whole free frames back to the driver until no more than `keep` is cached, as far as frames that nobody uses
-    /// reach; answers how much went. It waits for nothing: what is pending stays.
+    /// suffice; returns how much went. It waits for nothing: what is pending stays.
     pub fn trim(&self, keep: Bytes) -> Bytes {
-        self.drain(None, None);
-        if let Err(error) = self.look_everywhere() {
+        self.state.drain(None, None);
+        if let Err(error) = self.state.ask_all(&self.context) {
             self.context.fault().record(error);
         }
-        self.give_back(keep.get().div_ceil(UNIT))
+        let release = |frame| self.source.release_frame(frame);
+        self.state.release_frames(&self.context, keep.get().div_ceil(UNIT), &release)
     }
 
     /// Makes sure that `bytes` can be granted in one piece on `stream` without asking the driver for memory.
@@ -154,327 +171,55 @@ impl<F: FrameSource> Pool<F> {
         let block = self.allocate(bytes.get(), MIN_ALIGN, stream, AllocTag::UNTAGGED)?;
         Ok(self.deallocate(block, stream)?)
     }
-
-    fn reading(&self) -> PoolReading {
-        let (device, live) = (self.context.device(), self.bytes_outstanding());
-        let Standing { held, cached, pending, largest_free_run } = self.shelf.standing();
-        PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
-    }
-
-    /// Empties magazines, of one thread or all and for one stream or all; `true` if there was anything.
-    fn drain(&self, thread: Option<usize>, place: Option<usize>) -> bool {
-        self.shelf.drain(thread, place)
-    }
-
-    /// A block that is not in the thread's magazine.
-    #[inline(always)]
-    fn obtain(&self, want: Want) -> Result<u64> {
-        match self.take_free(want) {
-            Some(at) => Ok(at),
-            None => self.find(want),
-        }
-    }
-
-    /// What the stream or everyone has free, unless some streams should be asked first.
-    #[inline(always)]
-    fn take_free(&self, want: Want) -> Option<u64> {
-        let mut middle = self.middle();
-        if middle.should_look(want.place, want.len) {
-            return None;
-        }
-        middle.gather_alone(want.place);
-        middle.take(want.place, want.len, want.align)
-    }
-
-    /// Gives back what the thread's magazine has no room for.
-    #[cold]
-    fn overflow(&self, magazine: &Magazine, place: usize, kept: Kept) {
-        if let Some(Kept { at, len }) = magazine.exchange(kept) {
-            self.middle().give(place, at, len);
-        }
-    }
-
-    /// Grants what the thread's magazine does not have, for a stream that it has at hand.
-    #[inline(never)]
-    fn grant_at_hand(&self, bytes: u64, stream: Stream, tag: AllocTag, magazine: &Magazine) -> Result<DeviceBlock> {
-        let (len, align) = self.settings.units(bytes, MIN_ALIGN)?;
-        let at = self.obtain(Want { len, align, place: stream.slot() })?;
-        magazine.granted(len * UNIT);
-        Ok(hands::block((at, len), bytes, stream, tag, self.owner))
-    }
-
-    /// Takes back what the thread's magazine has no place for, on a stream that it has at hand.
-    #[inline(never)]
-    fn accept_at_hand(&self, block: DeviceBlock, stream: Stream, magazine: &Magazine) -> Result<(), Refused> {
-        if !self.is_own(&block) {
-            return Err(Refused { error: self.foreign(&block), block });
-        }
-        let Kept { at, len } = kept(&block);
-        if len <= self.settings.longest_kept {
-            self.overflow(magazine, stream.slot(), Kept { at, len });
-        } else if !self.middle().free(stream.slot(), at, len) {
-            return Err(free_already(block));
-        }
-        magazine.released(len * UNIT);
-        Ok(())
-    }
-
-    #[cold]
-    fn foreign(&self, block: &DeviceBlock) -> Error {
-        Error::ForeignBlock { device: self.context.device(), ptr: block.ptr() }
-    }
-
-    /// Whether a block can be one of this pool's: made here, in one piece of its memory.
-    #[inline]
-    fn is_own(&self, block: &DeviceBlock) -> bool {
-        let (at, len) = (block.ptr().0, block.granted().get());
-        let inside = self.addresses.contains(&(at / UNIT)) || self.addresses.is_empty();
-        block.owner() == self.owner && inside && (at | len).is_multiple_of(UNIT) && len > 0
-    }
-
-    /// What the thread remembers to have at hand for a stream that stays and is not being captured, if there was no alarm
-    /// since it looked and no driver listens, which would have to be told.
-    #[inline(always)]
-    fn at_hand(&self, stream: Stream) -> Option<&Magazine> {
-        hands::remembered(self, self.context.alarms(), stream)
-    }
-
-    /// The same, for those who tell a driver that listens.
-    fn at_hand_or_told(&self, stream: Stream) -> Option<&Magazine> {
-        hands::remembered(self, self.signed(self.context.alarms()), stream)
-    }
-
-    /// Marks what is remembered where a driver listens.
-    fn signed(&self, alarms: u32) -> u32 {
-        alarms | u32::from(self.context.listens()) << 31
-    }
-
-    /// Remembers what the thread has at hand for such a stream, `alarms` having been read before there was found to be no
-    /// fault.
-    fn reach(&self, stream: Stream, alarms: u32) {
-        if self.context.own_stream(stream).is_some()
-            && let Some(shard) = self.shelf.shards.own()
-            && let Some(magazine) = shard.magazine(stream.slot())
-        {
-            hand::remember(hand::key(self.number, self.signed(alarms)), stream, magazine);
-        }
-    }
-
-    /// Grants a request, wherever the memory comes from.
-    #[inline(never)]
-    fn grant(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        let size = self.settings.units(bytes, align)?;
-        let alarms = self.context.alarms();
-        self.context.fault().check()?;
-        let at = match self.at_hand_or_told(stream) {
-            Some(magazine) => {
-                let at = self.take(size, stream, Some(magazine))?;
-                magazine.granted(size.0 * UNIT);
-                at
-            }
-            None => self.take_held(size, stream, alarms)?,
-        };
-        Ok(hands::grant(&self.context, (at, size.0), bytes, stream, tag, self.owner))
-    }
-
-    /// Memory for a stream that has to be held, or that the thread has not used lately.
-    #[inline(never)]
-    fn take_held(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
-        let _held = self.context.hold_for_memory(stream)?;
-        let here = self.here();
-        let magazine = here.magazine(stream.slot());
-        self.reach(stream, alarms);
-        let at = self.take(size, stream, magazine)?;
-        here.granted(size.0 * UNIT);
-        Ok(at)
-    }
-
-    /// Memory from a magazine, or from wherever it is.
-    #[inline]
-    fn take(&self, size: (u64, u64), stream: Stream, magazine: Option<&Magazine>) -> Result<u64> {
-        let (len, align) = size;
-        if len <= self.settings.longest_kept
-            && align == 1
-            && let Some(at) = magazine.and_then(|magazine| magazine.take(len))
-        {
-            return Ok(at);
-        }
-        self.obtain(Want { len, align, place: stream.slot() })
-    }
-
-    /// Takes a block back, wherever it goes.
-    #[inline(never)]
-    fn accept(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let bytes = block.granted().get();
-        if self.is_own(&block)
-            && block.stream() == stream
-            && let Some(magazine) = self.at_hand_or_told(stream)
-        {
-            hands::freed(&self.context, &block, stream);
-            if !self.put(kept(&block), stream, Some(magazine)) {
-                return Err(free_already(block));
-            }
-            magazine.released(bytes);
-            return Ok(());
-        }
-        let _held = match self.check_free(&block, stream) {
-            Ok(held) => held,
-            Err(error) => return self.accept_unordered(block, stream, error),
-        };
-        hands::freed(&self.context, &block, stream);
-        let here = self.here();
-        if !self.put(kept(&block), stream, here.magazine(stream.slot())) {
-            return Err(free_already(block));
-        }
-        here.released(bytes);
-        Ok(())
-    }
-
-    /// Takes a block back that the driver could not order after its own stream. Whatever else is wrong with a free is its
-    /// caller's business.
-    #[cold]
-    fn accept_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
-        let failed = self.context.failed_order(&error, stream).filter(|_| self.is_own(&block));
-        let Some(failed) = failed else { return Err(Refused { block, error }) };
-        self.context.fault().record(failed);
-        let (Kept { at, len }, home) = (kept(&block), block.stream());
-        self.middle().limbo.push(Limbo { at, len, home, stream, untold: Some(block.ptr()) });
-        self.here().released(len * UNIT);
-        Ok(())
-    }
-
-    /// Puts what was a block of this pool into a magazine, or where everything goes; `false` where it is there already.
-    #[inline]
-    fn put(&self, kept: Kept, stream: Stream, magazine: Option<&Magazine>) -> bool {
-        match magazine {
-            Some(magazine) if kept.len <= self.settings.longest_kept => {
-                if !magazine.put(kept) {
-                    self.overflow(magazine, stream.slot(), kept);
-                }
-                true
-            }
-            _ => self.middle().free(stream.slot(), kept.at, kept.len),
-        }
-    }
-
-    fn check_free(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
-        let context = &self.context;
-        if !self.is_own(block) {
-            return Err(self.foreign(block));
-        }
-        if block.stream() != stream {
-            context.order_after(block.stream(), stream)?;
-        }
-        context.hold_for_free(stream)
-    }
-}
-
-/// Where a block of a pool lies, in units.
-#[inline]
-fn kept(block: &DeviceBlock) -> Kept {
-    Kept { at: block.ptr().0 / UNIT, len: block.granted().get() / UNIT }
-}
-
-#[cold]
-fn free_already(block: DeviceBlock) -> Refused {
-    let error = Error::UseAfterFree { ptr: block.ptr(), generation: block.generation(), tag: block.tag() };
-    Refused { block, error }
-}
-
-impl Settings {
-    /// What a request takes and what it is aligned to, in units; an error where it cannot be granted.
-    #[inline]
-    fn units(&self, bytes: u64, align: u64) -> Result<(u64, u64)> {
-        if !align.is_power_of_two() || align > MAX_ALIGN {
-            return Err(Error::InvalidAlignment { align });
-        }
-        let align = align.max(UNIT) / UNIT;
-        // A run is found with room for the alignment, so that much must not overflow either.
-        match bytes.checked_add(MAX_ALIGN + UNIT) {
-            Some(_) if bytes > 0 && self.fixed == 0 => Ok((bytes.div_ceil(UNIT), align)),
-            Some(_) if bytes > 0 => self.fixed_units(bytes).map(|len| (len, align)),
-            _ => Err(Error::InvalidSize { requested: bytes }),
-        }
-    }
-
-    fn fixed_units(&self, bytes: u64) -> Result<u64> {
-        match bytes.div_ceil(UNIT) {
-            len if len <= self.fixed => Ok(self.fixed),
-            _ => Err(Error::InvalidNumber { what: "larger than the blocks of a pool of one size", number: bytes }),
-        }
-    }
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<F: FrameSource> Holder for Pool<F> {
+impl<F: FrameSource> Holder for PagePoolResource<F> {
     #[inline]
     fn context(&self) -> &Arc<DeviceContext> {
         &self.context
     }
 
-    /// What users hold. What they freed is the pool's again, which sees to it that nobody gets it early.
+    /// Returns what users hold. What they freed is the pool's again, which sees to it that nobody gets it early.
     fn bytes_outstanding(&self) -> Bytes {
-        Bytes(self.shelf.shards.outstanding())
+        Bytes(self.state.caches.outstanding())
     }
 
     fn released_total(&self) -> u64 {
-        self.shelf.shards.released_total()
+        self.state.caches.released_total()
     }
 
-    /// Finds out what everyone may have by now. To users it was released when they freed it.
+    /// Finds out what every stream may have by now. It returns nothing: to users it was released when they freed it.
     fn reap(&self) -> Result<Bytes> {
-        self.context().fault().check()?;
-        self.drain(None, None);
-        self.look_everywhere().and_then(|()| self.unstick()).map_err(|error| self.context().failed(error))?;
+        let (context, state) = (&self.context, &self.state);
+        context.fault().check()?;
+        state.drain(None, None);
+        state.ask_all(context).and_then(|()| state.unmap_stuck(context)).map_err(|error| context.failed(error))?;
         self.source.reap().map(|_| Bytes::ZERO)
     }
 
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
         self.context.order_ended(patience);
         self.reap()?;
-        self.wait_for_pending(patience)?;
+        self.state.wait_for_pending(&self.context, patience)?;
         self.source.reap_blocking(patience).map(|_| Bytes::ZERO)
     }
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
+impl<F: FrameSource> DeviceMemoryResource for PagePoolResource<F> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.settings.units(bytes, align).map(|(len, _)| Bytes(len * UNIT))
     }
 
     #[inline(always)]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        if align != MIN_ALIGN && (align > MIN_ALIGN || !align.is_power_of_two()) {
-            return self.grant(bytes, align, stream, tag);
-        }
-        let Some(magazine) = self.at_hand(stream) else { return self.grant(bytes, align, stream, tag) };
-        let last = bytes.wrapping_sub(1);
-        if last < self.settings.quick
-            && let len = (last / UNIT + 1).max(self.settings.fixed)
-            && let Some(at) = magazine.take(len)
-        {
-            magazine.granted(len * UNIT);
-            return Ok(hands::block((at, len), bytes, stream, tag, self.owner));
-        }
-        self.grant_at_hand(bytes, stream, tag, magazine)
+        self.allocate_cached(bytes, align, stream, tag)
     }
 
     #[inline(always)]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let (at, bytes) = (block.ptr().0, block.granted().get());
-        if block.owner() != self.owner || block.stream() != stream || !(at | bytes).is_multiple_of(UNIT) {
-            return self.accept(block, stream);
-        }
-        let Some(magazine) = self.at_hand(stream) else { return self.accept(block, stream) };
-        if bytes.wrapping_sub(UNIT) < self.settings.quick
-            && let Some(place) = magazine.place_for(bytes / UNIT)
-        {
-            place.fill(at / UNIT);
-            magazine.released(bytes);
-            return Ok(());
-        }
-        self.accept_at_hand(block, stream, magazine)
+        self.free_cached(block, stream)
     }
 
     /// Blocks may be used on several streams: a free is ordered after whatever its stream was made to wait for.
@@ -483,27 +228,114 @@ impl<F: FrameSource> DeviceMemoryResource for Pool<F> {
     }
 }
 
-impl<F: FrameSource> Member for Pool<F> {
+impl<F: FrameSource> Member for PagePoolResource<F> {
     fn trim(&self) -> Bytes {
-        Pool::trim(self, Bytes::ZERO)
+        PagePoolResource::trim(self, Bytes::ZERO)
     }
 
-    /// The shelf is a member too, and says how both stand.
+    /// Returns nothing: the pool's state is a member too, and tells how both stand.
     fn standing(&self) -> Standing {
         Standing::default()
     }
 
-    /// The shelf hears of it.
+    /// Does nothing: the pool's state hears of it.
     fn stream_ends(&self, _: Stream, _: RawStream) {}
 }
 
-impl<F: FrameSource> fmt::Debug for Pool<F> {
+impl<F: FrameSource> fmt::Debug for PagePoolResource<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
+        f.debug_struct("PagePoolResource")
             .field("device", &self.context.device())
             .field("held", &self.held())
             .field("cached", &self.cached())
             .field("source", &self.source)
             .finish_non_exhaustive()
+    }
+}
+
+/// The state of a pool that it shares with the threads that use it: their caches, and the free lists.
+///
+/// It outlives the pool while the driver has not got everything back, and hears of streams that end until then. A thread that
+/// ends gives its cache back to the state and never owns the pool.
+struct PoolState {
+    caches: ThreadCaches,
+    lists: Latch<FreeLists>,
+    context: Weak<DeviceContext>,
+}
+
+impl PoolState {
+    /// Makes the state of an empty pool and joins it to the context; a magazine holds at most `magazine` units.
+    fn new(space: AddressSpace, magazine: u64, context: &Arc<DeviceContext>) -> Arc<Self> {
+        let (caches, lists) = (ThreadCaches::new(magazine), Latch::new(FreeLists::new(space)));
+        let state = Arc::new(Self { caches, lists, context: Arc::downgrade(context) });
+        let member: Weak<Self> = Arc::downgrade(&state);
+        context.join(member);
+        state
+    }
+
+    /// Locks the free lists.
+    #[inline(always)]
+    fn lists(&self) -> LatchGuard<'_, FreeLists> {
+        self.lists.lock()
+    }
+
+    /// Returns the current thread's cache, which it gives back when it ends.
+    fn current_thread(self: &Arc<Self>) -> CurrentThread<'_> {
+        self.caches.current(|index| report_thread_end(index, Arc::downgrade(self)))
+    }
+
+    /// Empties magazines, of one thread or all and for one stream or all, into the lanes of their streams; returns whether
+    /// there was anything. The lists are locked first: a stream that ended between the two would leave its slot, and what was
+    /// freed on it, to another.
+    fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> bool {
+        let mut lists = self.lists();
+        let drained = self.caches.drain(thread, slot);
+        drained.iter().for_each(|&(slot, Extent { at, len })| lists.free_own(slot, at, len));
+        !drained.is_empty()
+    }
+
+    /// Gives back the cache of the thread with this index, and has the next thread of that index register anew.
+    fn thread_ended(&self, index: usize) {
+        self.caches.unregister(index);
+        self.drain(Some(index), None);
+    }
+}
+
+impl Member for PoolState {
+    /// Returns nothing: the pool itself is asked, or what remains of it.
+    fn trim(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn standing(&self) -> Standing {
+        let lists = self.lists();
+        let in_caches = self.caches.units();
+        let bytes = |units: u64| Bytes(units * UNIT);
+        Standing {
+            held: bytes(lists.space.held()),
+            cached: bytes(lists.free_units() + in_caches),
+            pending: bytes(lists.pending_units() + in_caches),
+            largest_free_run: Some(bytes(lists.longest())),
+        }
+    }
+
+    fn stream_ends(&self, stream: Stream, _: RawStream) {
+        let Some(context) = self.context.upgrade() else { return };
+        self.drain(None, Some(stream.slot()));
+        let end = match (context.unordered(stream), context.heir()) {
+            (Some(_), _) => StreamEnd::Unordered(stream),
+            (None, Ok(heir)) => StreamEnd::InheritedBy(heir.slot()),
+            // It was waited for.
+            (None, Err(_)) => StreamEnd::Complete,
+        };
+        let event = self.lists().end_lane(stream.slot(), end);
+        event.into_iter().for_each(|event| driver_calls::return_event(&context, event));
+    }
+}
+
+impl fmt::Debug for PoolState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Standing { held, cached, .. } = self.standing();
+        f.debug_struct("PoolState").field("held", &held).field("cached", &cached).finish_non_exhaustive()
     }
 }

@@ -1,10 +1,15 @@
 //! Limits for tenants that share one pool.
+//!
+//! Tenants are limited by granted bytes, and one shared counter would be the cache line that all threads meet on. So each
+//! thread pays from a small credit of its own, and before anyone is refused every credit is called in; see [`credit`].
 
-use crate::credit::{Credit, Short};
+mod credit;
+
 use bursar_core::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Record, Refused,
     Result, Stream, ThreadIndex,
 };
+use credit::{Balance, Credit};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +17,7 @@ use std::time::Duration;
 /// A limit on what one tenant of a shared pool is granted: a layer for each tenant over the same memory, and the handle
 /// that reads and changes the limit.
 ///
-/// It counts granted bytes, exactly, and threads do not meet on it: each pays from a little change of its own, which is
+/// It counts granted bytes, exactly, and threads do not meet on it: each pays from a small credit of its own, which is
 /// called in before anyone is refused. Several layers made from one quota share it. A tenant frees its blocks through its
 /// own layer.
 ///
@@ -42,19 +47,19 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// At most `limit` granted at a time.
+    /// Makes a quota of at most `limit` granted at a time.
     pub fn of(limit: Bytes) -> Self {
         Self { credit: Arc::new(Credit::new(limit.get())) }
     }
 
-    /// The most that may be granted.
+    /// Returns the most that may be granted.
     pub fn limit(&self) -> Bytes {
-        Bytes(self.credit.read().limit)
+        Bytes(self.credit.balance().limit)
     }
 
-    /// What is granted.
+    /// Returns the bytes that are granted.
     pub fn used(&self) -> Bytes {
-        let Short { left, limit } = self.credit.read();
+        let Balance { left, limit } = self.credit.balance();
         Bytes(limit - left)
     }
 
@@ -71,46 +76,47 @@ impl fmt::Debug for Quota {
 }
 
 impl<R: DeviceMemoryResource> Layer<R> for Quota {
-    type Output = Tenant<R>;
+    type Output = QuotaResource<R>;
 
-    fn layer(&self, inner: R) -> Result<Tenant<R>> {
-        Ok(Tenant { inner, credit: self.credit.clone() })
+    fn layer(&self, inner: R) -> Result<QuotaResource<R>> {
+        Ok(QuotaResource { inner, credit: self.credit.clone() })
     }
 }
 
-/// Memory that others use as well, under a [`Quota`].
+/// Memory under a quota, which others may use as well; [`Quota`] makes it.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceMemoryResource, Layer, Result};
-/// use bursar_memory::{Quota, Tenant};
+/// use bursar_memory::{Quota, QuotaResource};
 /// use std::sync::Arc;
 ///
-/// fn tenant(pool: &Arc<dyn DeviceMemoryResource>) -> Result<Tenant<Arc<dyn DeviceMemoryResource>>> {
+/// fn tenant(pool: &Arc<dyn DeviceMemoryResource>) -> Result<QuotaResource<Arc<dyn DeviceMemoryResource>>> {
 ///     Quota::of(Bytes::gib(4)).layer(pool.clone())
 /// }
 /// ```
-pub struct Tenant<R> {
+pub struct QuotaResource<R> {
     inner: R,
     credit: Arc<Credit>,
 }
 
-impl<R: fmt::Debug> fmt::Debug for Tenant<R> {
+impl<R: fmt::Debug> fmt::Debug for QuotaResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quota = Quota { credit: self.credit.clone() };
-        f.debug_struct("Tenant").field("quota", &quota).field("inner", &self.inner).finish()
+        f.debug_struct("QuotaResource").field("quota", &quota).field("inner", &self.inner).finish()
     }
 }
 
+/// Returns the index of the current thread.
 #[inline]
 fn thread() -> usize {
     ThreadIndex::current().map_or(0, ThreadIndex::get)
 }
 
-impl<R: DeviceMemoryResource> Tenant<R> {
+impl<R: DeviceMemoryResource> QuotaResource<R> {
     #[cold]
-    fn refuse(&self, requested: Bytes, short: Short, stream: Stream, tag: AllocTag) -> Error {
+    fn refuse(&self, requested: Bytes, balance: Balance, stream: Stream, tag: AllocTag) -> Error {
         let context = self.inner.context();
-        let error = Error::OutOfBudget { requested, remaining: Bytes(short.left), limit: Bytes(short.limit) };
+        let error = Error::OutOfBudget { requested, remaining: Bytes(balance.left), limit: Bytes(balance.limit) };
         let record = Record {
             stream: Some(stream),
             tag,
@@ -124,7 +130,7 @@ impl<R: DeviceMemoryResource> Tenant<R> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> Holder for Tenant<R> {
+impl<R: DeviceMemoryResource> Holder for QuotaResource<R> {
     fn context(&self) -> &Arc<DeviceContext> {
         self.inner.context()
     }
@@ -143,7 +149,7 @@ impl<R: DeviceMemoryResource> Holder for Tenant<R> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> DeviceMemoryResource for Tenant<R> {
+impl<R: DeviceMemoryResource> DeviceMemoryResource for QuotaResource<R> {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.inner.granted_size(bytes, align)
     }
@@ -152,7 +158,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for Tenant<R> {
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
         let thread = thread();
-        self.credit.pay(thread, granted.get()).map_err(|short| self.refuse(granted, short, stream, tag))?;
+        self.credit.pay(thread, granted.get()).map_err(|balance| self.refuse(granted, balance, stream, tag))?;
         self.inner.allocate(bytes, align, stream, tag).inspect_err(|_| self.credit.refund(thread, granted.get()))
     }
 

@@ -7,7 +7,7 @@ use bursar_core::{
     Action, Actions, Build, Bytes, DeviceId, DeviceMemoryResource, Error, FrameSource, Holder, Holding, Observer,
     Record, Stack, leaf, tag,
 };
-use bursar_memory::GlobalDeviceBudget;
+use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource};
 use bursar_sim::{Call, Faults, Sim};
 use common::{Dice, Dooming, Rounding, context, stall, with_each_budget};
 use std::sync::atomic::Ordering::SeqCst;
@@ -22,7 +22,7 @@ fn b1_a_budget_starts_from_what_is_already_held() {
     let earlier = leaf.allocate(1000, 256, stream, tag!("earlier")).expect("room");
     let gone = leaf.allocate(5000, 256, stream, tag!("gone")).expect("room");
     leaf.deallocate(gone, stream).expect("its own");
-    let budget = GlobalDeviceBudget::new(leaf, Bytes::kib(2));
+    let budget = GlobalDeviceBudgetResource::new(leaf, Bytes::kib(2));
     assert_eq!(budget.limit(), Bytes::kib(2));
     assert_eq!(budget.reserved_bytes(), Bytes::kib(1));
     assert_eq!(budget.remaining(), Bytes::kib(1));
@@ -33,7 +33,7 @@ fn b1_a_budget_starts_from_what_is_already_held() {
 #[test]
 fn b1_remaining_is_zero_where_more_is_held_than_allowed() {
     let context = context(Sim::immediate());
-    let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes::mib(1));
+    let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::mib(1));
     let stream = context.default_stream();
     let block = budget.allocate(1 << 20, 256, stream, tag!("all")).expect("an exact fit");
     budget.set_limit(Bytes::kib(1));
@@ -47,7 +47,7 @@ fn b1_memory_that_somebody_else_frees_below_a_budget_counts_as_nothing_held() {
     let context = context(Sim::immediate());
     let leaf = Arc::new(DirectMemory::new(context.clone()));
     let stream = context.default_stream();
-    let budget = GlobalDeviceBudget::new(leaf.clone(), Bytes::kib(2));
+    let budget = GlobalDeviceBudgetResource::new(leaf.clone(), Bytes::kib(2));
     let behind = leaf.allocate(4096, 256, stream, tag!("behind its back")).expect("room");
     leaf.deallocate(behind, stream).expect("its own");
     assert_eq!((budget.reserved_bytes(), budget.remaining()), (Bytes::ZERO, Bytes::kib(2)));
@@ -61,9 +61,9 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
     for seed in 0..64 {
         let sim = Sim::seeded(seed);
         let context = context(sim.clone());
-        let inner = Arc::new(GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes::gib(2)));
-        let middle = Arc::new(GlobalDeviceBudget::new(inner.clone(), Bytes::gib(1)));
-        let outer = GlobalDeviceBudget::new(middle.clone(), Bytes::gib(3));
+        let inner = Arc::new(GlobalDeviceBudgetResource::new(AsyncMemory::new(context.clone()), Bytes::gib(2)));
+        let middle = Arc::new(GlobalDeviceBudgetResource::new(inner.clone(), Bytes::gib(1)));
+        let outer = GlobalDeviceBudgetResource::new(middle.clone(), Bytes::gib(3));
         let stream = context.create_stream(0).expect("a stream");
         let (mut dice, mut live) = (Dice::new(seed), Vec::new());
         for _ in 0..200 {
@@ -237,12 +237,12 @@ fn b11_limits_of_nothing_one_byte_and_everything() {
     let context = context(Sim::immediate());
     let stream = context.default_stream();
     for limit in [0, 1, 255] {
-        let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes(limit));
+        let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes(limit));
         let refused = budget.allocate(1, 256, stream, tag!("one")).expect_err("a block is 256 bytes");
         let expected = Error::OutOfBudget { requested: Bytes(256), remaining: Bytes(limit), limit: Bytes(limit) };
         assert_eq!(refused, expected);
     }
-    let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes::MAX);
+    let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::MAX);
     let block = budget.allocate(1, 256, stream, tag!("one")).expect("no limit at all");
     assert_eq!(budget.remaining(), Bytes(u64::MAX - 256));
     let refused = budget.allocate(u64::MAX - 512, 256, stream, tag!("all")).expect_err("more than any device");
@@ -255,7 +255,7 @@ fn b11_limits_of_nothing_one_byte_and_everything() {
 fn b11_without_a_limit_no_more_than_half_of_all_numbers_can_be_charged() {
     let context = context(Sim::immediate());
     let stream = context.default_stream();
-    let budget = GlobalDeviceBudget::new(DirectMemory::new(context.clone()), Bytes::MAX);
+    let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::MAX);
     let block = budget.allocate(1, 256, stream, tag!("one")).expect("room");
     let refused = budget.allocate(1 << 63, 256, stream, tag!("half")).expect_err("more than can be told from less");
     let (requested, remaining) = (Bytes(1 << 63), Bytes((1 << 63) - 1 - 256));

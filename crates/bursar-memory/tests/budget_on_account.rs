@@ -8,7 +8,7 @@ use bursar_core::{
     Account, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, FrameSource, Holder, Result, Stack,
     Status, leaf, tag,
 };
-use bursar_memory::{GlobalDeviceBudget, PagePool};
+use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, PagePool};
 use bursar_sim::{Call, Faults, Sim};
 use common::{Dice, Dooming, Purse, context, stall};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ fn b1_what_is_already_held_is_charged_at_once_or_refused() {
     let stream = context.default_stream();
     let earlier = leaf.allocate(1000, 256, stream, tag!("earlier")).expect("room");
     let small = Purse::of(Bytes(512));
-    let refused = GlobalDeviceBudget::charged_to(leaf.clone(), small.clone()).expect_err("1 KiB is held");
+    let refused = GlobalDeviceBudgetResource::charged_to(leaf.clone(), small.clone()).expect_err("1 KiB is held");
     assert_eq!(refused.to_string(), "over budget: 1 KiB requested, 512 B of 512 B left");
     assert_eq!(small.held(), Bytes::ZERO);
     let purse = Purse::of(Bytes::kib(2));
-    let budget = GlobalDeviceBudget::charged_to(leaf, purse.clone()).expect("room");
+    let budget = GlobalDeviceBudgetResource::charged_to(leaf, purse.clone()).expect("room");
     assert_eq!((purse.held(), budget.reserved_bytes()), (Bytes::kib(1), Bytes::kib(1)));
     budget.deallocate(earlier, stream).expect("its own");
     assert_eq!((purse.held(), budget.reserved_bytes()), (Bytes::ZERO, Bytes::ZERO));
@@ -38,10 +38,11 @@ fn b2_the_account_of_each_nested_budget_agrees_whichever_of_them_reaps() {
         let sim = Sim::seeded(seed);
         let context = context(sim.clone());
         let [below, above] = [Purse::of(Bytes::gib(2)), Purse::of(Bytes::gib(3))];
-        let inner = GlobalDeviceBudget::charged_to(AsyncMemory::new(context.clone()), below.clone()).expect("room");
+        let inner =
+            GlobalDeviceBudgetResource::charged_to(AsyncMemory::new(context.clone()), below.clone()).expect("room");
         let inner = Arc::new(inner);
-        let middle = Arc::new(GlobalDeviceBudget::new(inner.clone(), Bytes::gib(1)));
-        let outer = GlobalDeviceBudget::charged_to(middle.clone(), above.clone()).expect("room");
+        let middle = Arc::new(GlobalDeviceBudgetResource::new(inner.clone(), Bytes::gib(1)));
+        let outer = GlobalDeviceBudgetResource::charged_to(middle.clone(), above.clone()).expect("room");
         let stream = context.create_stream(0).expect("a stream");
         let (mut dice, mut live) = (Dice::new(seed), Vec::new());
         for _ in 0..200 {
@@ -71,8 +72,10 @@ fn b3_budgets_that_share_an_account_share_its_limit_to_the_byte() {
     let context = context(Sim::immediate());
     let purse = Purse::of(Bytes::mib(4));
     let stream = context.default_stream();
-    let blocks = GlobalDeviceBudget::charged_to(AsyncMemory::new(context.clone()), purse.clone()).expect("room");
-    let frames = GlobalDeviceBudget::charged_to(DeviceFrames::new(context.clone()), purse.clone()).expect("room");
+    let blocks =
+        GlobalDeviceBudgetResource::charged_to(AsyncMemory::new(context.clone()), purse.clone()).expect("room");
+    let frames =
+        GlobalDeviceBudgetResource::charged_to(DeviceFrames::new(context.clone()), purse.clone()).expect("room");
     let frame = frames.create_frame(1).expect("room");
     let block = blocks.allocate(1 << 20, 256, stream, tag!("block")).expect("room");
     assert_eq!(purse.held(), Bytes::mib(3));
@@ -92,7 +95,8 @@ fn b3_threads_on_two_budgets_of_one_account_never_hold_more_than_it_has() {
     let context = context(Sim::immediate());
     let limit = Bytes::mib(8);
     let purse = Purse::of(limit);
-    let budget = || GlobalDeviceBudget::charged_to(AsyncMemory::new(context.clone()), purse.clone()).expect("room");
+    let budget =
+        || GlobalDeviceBudgetResource::charged_to(AsyncMemory::new(context.clone()), purse.clone()).expect("room");
     let budgets = [budget(), budget()];
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -125,7 +129,7 @@ fn b4_more_than_the_account_will_ever_have_is_refused_without_a_reap() {
     let faults = Faults::new(Sim::seeded(1));
     let context = context(faults.clone());
     let purse = Purse::of(Bytes::mib(1));
-    let budget = GlobalDeviceBudget::charged_to(AsyncMemory::new(context.clone()), purse).expect("room");
+    let budget = GlobalDeviceBudgetResource::charged_to(AsyncMemory::new(context.clone()), purse).expect("room");
     let stream = context.create_stream(0).expect("a stream");
     let block = budget.allocate(1 << 20, 256, stream, tag!("all")).expect("room");
     let stalled = stall(&faults, &context, stream);
@@ -142,7 +146,8 @@ fn b5_what_has_completed_is_paid_back_before_anything_is_refused() {
     let sim = Sim::seeded(3);
     let context = context(sim.clone());
     let purse = Purse::of(Bytes::mib(1));
-    let budget = GlobalDeviceBudget::charged_to(AsyncMemory::new(context.clone()), purse.clone()).expect("room");
+    let budget =
+        GlobalDeviceBudgetResource::charged_to(AsyncMemory::new(context.clone()), purse.clone()).expect("room");
     let stream = context.create_stream(0).expect("a stream");
     for _ in 0..8 {
         let block = budget.allocate(1 << 20, 256, stream, tag!("all")).expect("what was freed has completed");
@@ -172,7 +177,7 @@ impl Account for Broken {
 fn b5_an_account_that_cannot_be_asked_is_reported_as_that() {
     let context = context(Sim::immediate());
     let below = Dooming::new(DirectMemory::new(context.clone()), 0);
-    let budget = GlobalDeviceBudget::charged_to(below.clone(), Arc::new(Broken)).expect("nothing is held");
+    let budget = GlobalDeviceBudgetResource::charged_to(below.clone(), Arc::new(Broken)).expect("nothing is held");
     let error = budget.allocate(256, 256, context.default_stream(), tag!("any")).expect_err("it is broken");
     assert_eq!(error, Error::Forked);
     assert_eq!(below.reaps.load(SeqCst), 0, "no reap would help");
@@ -198,7 +203,7 @@ fn b9_no_more_is_paid_back_than_was_charged_whatever_others_free_below() {
     let stream = context.default_stream();
     let purse = Purse::of(Bytes::kib(8));
     purse.charge(Bytes::kib(2)).expect("somebody else's");
-    let budget = GlobalDeviceBudget::charged_to(leaf.clone(), purse.clone()).expect("room");
+    let budget = GlobalDeviceBudgetResource::charged_to(leaf.clone(), purse.clone()).expect("room");
     let behind = leaf.allocate(4096, 256, stream, tag!("behind its back")).expect("room");
     leaf.deallocate(behind, stream).expect("its own");
     let block = budget.allocate(1024, 256, stream, tag!("ours")).expect("room");

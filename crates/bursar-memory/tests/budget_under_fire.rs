@@ -4,7 +4,7 @@ mod common;
 
 use bursar_core::leaf::{AsyncMemory, DirectMemory};
 use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Status, Stream, tag};
-use bursar_memory::GlobalDeviceBudget;
+use bursar_memory::GlobalDeviceBudgetResource;
 use bursar_sim::{Call, Faults, Sim};
 use common::{Budget, Dice, Dooming, Rounding, context, with_each_budget};
 use std::sync::Arc;
@@ -173,7 +173,7 @@ fn b3_sixteen_threads_churning_exactly_a_sixteenth_are_never_refused() {
 fn b3_nobody_is_refused_for_what_a_budget_below_refuses() {
     const UNIT: u64 = 1 << 20;
     let context = context(Sim::immediate());
-    let inner = Arc::new(GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes(5 * UNIT)));
+    let inner = Arc::new(GlobalDeviceBudgetResource::new(AsyncMemory::new(context.clone()), Bytes(5 * UNIT)));
     with_each_budget!(Dooming::new(inner.clone(), 0), Bytes(10 * UNIT), |outer| {
         let stream = context.default_stream();
         let held = outer.allocate(4 * UNIT, 256, stream, tag!("held")).expect("room");
@@ -209,9 +209,9 @@ fn b3_nobody_is_refused_for_what_a_budget_below_refuses() {
 fn b2_three_nested_budgets_of_which_the_middle_one_reaps() {
     for seed in 0..4 {
         let context = context(Sim::immediate());
-        let inner = Arc::new(GlobalDeviceBudget::new(AsyncMemory::new(context.clone()), Bytes::gib(4)));
-        let middle = Arc::new(GlobalDeviceBudget::new(inner.clone(), LIMIT));
-        let outer = GlobalDeviceBudget::new(middle.clone(), Bytes::gib(2));
+        let inner = Arc::new(GlobalDeviceBudgetResource::new(AsyncMemory::new(context.clone()), Bytes::gib(4)));
+        let middle = Arc::new(GlobalDeviceBudgetResource::new(inner.clone(), LIMIT));
+        let outer = GlobalDeviceBudgetResource::new(middle.clone(), Bytes::gib(2));
         assert_eq!(fire(&outer, &context, THREADS, LIMIT.get() / THREADS, 10_000, seed, 0), 0, "seed {seed}");
         drained(&outer);
         assert_eq!([middle.reserved_bytes(), inner.reserved_bytes()], [Bytes::ZERO; 2]);

@@ -9,7 +9,7 @@ use bursar_core::{
     Account, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder, Layer,
     Stack, Status, Stream, leaf, leaf::DeviceFrames, tag,
 };
-use bursar_memory::{GlobalDeviceBudget, Guard, OnFailure, PagePool, Verdict};
+use bursar_memory::{FailureAction, GlobalDeviceBudget, GlobalDeviceBudgetResource, Guard, OnFailure, PagePool};
 use bursar_sim::{Call, Faults, Sim};
 use common::{Dice, Purse};
 use std::sync::Arc;
@@ -133,7 +133,7 @@ fn r6_what_is_left_of_a_pool_stays_charged() {
 #[test]
 fn r6_a_budget_that_outlives_its_pool_counts_what_is_left() {
     let rig = Rig::new(4);
-    let budget = Arc::new(GlobalDeviceBudget::new(DeviceFrames::new(rig.context.clone()), Bytes::gib(1)));
+    let budget = Arc::new(GlobalDeviceBudgetResource::new(DeviceFrames::new(rig.context.clone()), Bytes::gib(1)));
     let pool = PagePool::default().layer(budget.clone()).expect("a pool");
     rig.use_memory(&*pool, 10 << 20);
     rig.faults.fail_always(Call::StreamQuery, FAILS);
@@ -270,7 +270,7 @@ fn r6_failures_by_chance_leave_nothing() {
         let rig = Rig::new(seed);
         let other = rig.context.create_stream(0).expect("a stream");
         let guard = Guard::default().quarantine(Bytes::kib(64));
-        let evict = OnFailure::new(|_| Verdict::Retry);
+        let evict = OnFailure::new(|_| FailureAction::Retry);
         let pool = PagePool::default().patience(Duration::from_millis(1));
         let memory: Memory = match seed % 4 {
             0 => Arc::new(Stack::new().layer(pool).over(leaf::Frames).build(&rig.context).expect("a stack")),

@@ -5,7 +5,7 @@ mod common;
 use bursar_core::{
     Build, Bytes, DeviceContext, DeviceMemoryResource, Error, Layer, MAX_ALIGN, Result, Stack, leaf, tag,
 };
-use bursar_memory::{GlobalDeviceBudget, Guard, Logging, OnFailure, PagePool, Quota, Statistics, Verdict};
+use bursar_memory::{FailureAction, GlobalDeviceBudget, Guard, Logging, OnFailure, PagePool, Quota, Statistics};
 use bursar_sim::Sim;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn r10_what_a_stack_and_its_handles_show_does_not_grow_with_what_they_hold() {
     let budget = GlobalDeviceBudget::of(Bytes::gib(8));
     let stack = Stack::new()
         .observe(statistics.clone())
-        .layer(OnFailure::new(|_| Verdict::GiveUp))
+        .layer(OnFailure::new(|_| FailureAction::GiveUp))
         .layer(quota.clone())
         .layer(guard.clone())
         .layer(pool.clone())
@@ -54,7 +54,14 @@ fn r10_what_a_stack_and_its_handles_show_does_not_grow_with_what_they_hold() {
     is_short("the pool's recipe", &pool);
     is_short("the quota", &quota);
     is_short("the budget's recipe", &budget);
-    for name in ["AfterFailure", "Tenant", "Guarded", "Pool", "GlobalDeviceBudget", "DeviceFrames"] {
+    for name in [
+        "OnFailureResource",
+        "QuotaResource",
+        "GuardResource",
+        "PagePoolResource",
+        "GlobalDeviceBudgetResource",
+        "DeviceFrames",
+    ] {
         assert!(format!("{memory:?}").contains(name), "{name} is named: {memory:?}");
     }
     blocks.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));

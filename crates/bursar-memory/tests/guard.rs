@@ -7,7 +7,7 @@ use bursar_core::{
     Action, Actions, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, DevicePtr, Error,
     Generation, Holder, Holding, Observer, Record, Stack, Status, Stream, leaf, tag,
 };
-use bursar_memory::{BudgetLayer, GlobalDeviceBudget, Guard, Statistics};
+use bursar_memory::{GlobalDeviceBudget, Guard, Statistics};
 use bursar_sim::{Call, Faults, Sim};
 use common::{context, stall};
 use std::sync::{Arc, Mutex};
@@ -230,7 +230,7 @@ fn g3_what_is_found_reaches_the_sink_and_is_no_failed_request() {
 #[test]
 fn g3_the_quarantine_is_given_up_before_anything_is_refused() {
     let limit = Bytes::mib(1);
-    type Recipe = fn(Guard, BudgetLayer, &Arc<DeviceContext>) -> Box<dyn DeviceMemoryResource>;
+    type Recipe = fn(Guard, GlobalDeviceBudget, &Arc<DeviceContext>) -> Box<dyn DeviceMemoryResource>;
     let over: Recipe = |guard, budget, context| {
         let stack = Stack::new().layer(guard).layer(budget).over(leaf::Async);
         Box::new(stack.build(context).expect("a stack"))

@@ -3,23 +3,23 @@
 #![cfg(loom)]
 
 #[allow(dead_code, reason = "the models use part of the core")]
-#[path = "../src/charge.rs"]
+#[path = "../src/budget/account_charge.rs"]
+mod account_charge;
+#[path = "../src/budget/backoff.rs"]
+mod backoff;
+#[allow(dead_code, reason = "the models use part of the core")]
+#[path = "../src/budget/charge.rs"]
 mod charge;
-#[path = "../src/courtesy.rs"]
-mod courtesy;
 #[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/pool/magazine.rs"]
 mod magazine;
-#[allow(dead_code, reason = "the models use part of the core")]
-#[path = "../src/tab.rs"]
-mod tab;
 
+use account_charge::{AccountCharge, AccountError};
 use charge::Charge;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use magazine::{Kept, Magazine};
-use tab::{No, Tab};
+use magazine::{Extent, Magazine};
 
 /// Every interleaving with at most three preemptions: enough for every known kind of lost update.
 fn model(f: impl Fn() + Sync + Send + 'static) {
@@ -48,7 +48,7 @@ impl Below {
     fn try_take(&self, bytes: u64) -> bool {
         let charged = self.charge.try_charge(bytes, || self.released.load(Ordering::Acquire)).is_ok();
         if charged {
-            self.charge.settle(bytes);
+            self.charge.confirm(bytes);
             let held = self.held.fetch_add(bytes, Ordering::AcqRel) + bytes;
             assert!(held <= self.charge.limit(), "more is held than the limit allows");
         }
@@ -154,7 +154,7 @@ fn b3_an_undecided_charge_that_is_rolled_back_refuses_nobody() {
             })
         };
         assert!(below.admit(1), "refused for a charge that was rolled back");
-        below.charge.settle(1);
+        below.charge.confirm(1);
         failing.join().unwrap();
         assert_eq!(below.used(), 1);
         assert!(!below.admit(2), "one of two is held");
@@ -182,24 +182,24 @@ fn b3_a_request_that_does_not_fit_beside_what_is_settled_is_refused() {
 }
 
 /// Memory that frees at once below a budget that pays from an account of `limit`: the account is a word.
-struct OnAccount {
-    tab: Tab,
+struct BelowAccount {
+    totals: AccountCharge,
     limit: u64,
     charged: AtomicU64,
     released: AtomicU64,
 }
 
-impl OnAccount {
+impl BelowAccount {
     fn new(limit: u64) -> Arc<Self> {
         let [charged, released] = [0, 0].map(AtomicU64::new);
-        Arc::new(Self { tab: Tab::new(0, 0), limit, charged, released })
+        Arc::new(Self { totals: AccountCharge::new(0, 0), limit, charged, released })
     }
 
-    fn charge(&self, bytes: u64) -> Result<(), No<()>> {
+    fn charge(&self, bytes: u64) -> Result<(), AccountError<()>> {
         let mut charged = self.charged.load(Ordering::Acquire);
         loop {
             if charged + bytes > self.limit {
-                return Err(No::Full { remaining: self.limit - charged, limit: self.limit, error: () });
+                return Err(AccountError::Full { remaining: self.limit - charged, limit: self.limit, error: () });
             }
             match self.charged.compare_exchange(charged, charged + bytes, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
@@ -208,45 +208,45 @@ impl OnAccount {
         }
     }
 
-    fn pay(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         assert!(self.charged.fetch_sub(bytes, Ordering::AcqRel) >= bytes, "more is paid back than was charged");
     }
 
     fn admit(&self, bytes: u64) -> bool {
-        let look = || {
-            self.settle();
+        let reap = || {
+            self.pay_back();
             Ok(())
         };
-        self.tab.admit(bytes, || self.charge(bytes), || self.released.load(Ordering::Acquire), look).is_ok()
+        self.totals.admit(bytes, || self.charge(bytes), || self.released.load(Ordering::Acquire), reap).is_ok()
     }
 
-    fn settle(&self) {
-        self.tab.settle(|| self.released.load(Ordering::Acquire), |bytes| self.pay(bytes));
+    fn pay_back(&self) {
+        self.totals.pay_back(|| self.released.load(Ordering::Acquire), |bytes| self.release(bytes));
     }
 
     fn roll_back(&self, bytes: u64) {
-        self.tab.roll_back(bytes, |bytes| self.pay(bytes));
+        self.totals.roll_back(bytes, |bytes| self.release(bytes));
     }
 
     fn give(&self, bytes: u64) {
         self.released.fetch_add(bytes, Ordering::Release);
-        self.settle();
+        self.pay_back();
     }
 }
 
 #[test]
 fn b9_what_two_threads_find_released_is_paid_back_once() {
     model(|| {
-        let below = OnAccount::new(3);
+        let below = BelowAccount::new(3);
         assert!(below.admit(3));
-        below.tab.confirm(3);
+        below.totals.confirm(3);
         let other = {
             let below = below.clone();
             thread::spawn(move || below.give(1))
         };
         below.give(2);
         other.join().unwrap();
-        below.settle();
+        below.pay_back();
         assert_eq!(below.charged.load(Ordering::Acquire), 0);
     });
 }
@@ -254,7 +254,7 @@ fn b9_what_two_threads_find_released_is_paid_back_once() {
 #[test]
 fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
     model(|| {
-        let below = OnAccount::new(2);
+        let below = BelowAccount::new(2);
         let failing = {
             let below = below.clone();
             thread::spawn(move || {
@@ -264,7 +264,7 @@ fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
             })
         };
         assert!(below.admit(1), "refused for a charge that was rolled back");
-        below.tab.confirm(1);
+        below.totals.confirm(1);
         failing.join().unwrap();
         assert_eq!(below.charged.load(Ordering::Acquire), 1);
         assert!(!below.admit(2), "one of two is held");
@@ -274,11 +274,11 @@ fn b3_a_charge_on_account_that_is_rolled_back_refuses_nobody() {
 #[test]
 fn b3_threads_on_one_account_that_stay_within_their_share_are_never_refused() {
     model(|| {
-        let below = OnAccount::new(2);
-        let churn = |below: &OnAccount| {
+        let below = BelowAccount::new(2);
+        let churn = |below: &BelowAccount| {
             for _ in 0..2 {
                 assert!(below.admit(1), "refused although there was room");
-                below.tab.confirm(1);
+                below.totals.confirm(1);
                 below.give(1);
             }
         };
@@ -293,23 +293,24 @@ fn b3_threads_on_one_account_that_stay_within_their_share_are_never_refused() {
 }
 
 /// What a thread that is not the magazine's own takes out.
-fn drain(magazine: &Magazine) -> Vec<Kept> {
+fn drain(magazine: &Magazine) -> Vec<Extent> {
     let mut out = Vec::new();
     magazine.drain(&mut out);
     out
 }
 
 /// Every block of `blocks` is in one of `got` or still in the magazine, once.
-fn each_is_got_once(magazine: &Magazine, got: [Vec<Kept>; 3], blocks: &[Kept]) {
-    let mut all: Vec<_> = got.into_iter().flatten().chain(drain(magazine)).map(|kept| (kept.at, kept.len)).collect();
+fn each_is_got_once(magazine: &Magazine, got: [Vec<Extent>; 3], blocks: &[Extent]) {
+    let mut all: Vec<_> =
+        got.into_iter().flatten().chain(drain(magazine)).map(|extent| (extent.at, extent.len)).collect();
     all.sort_unstable();
-    let expected: Vec<_> = blocks.iter().map(|kept| (kept.at, kept.len)).collect();
+    let expected: Vec<_> = blocks.iter().map(|extent| (extent.at, extent.len)).collect();
     assert_eq!(all, expected, "each block is got exactly once");
-    assert_eq!(magazine.kept(), 0);
+    assert_eq!(magazine.units(), 0);
 }
 
 const MOST: u64 = 100;
-const BLOCKS: [Kept; 3] = [Kept { at: 2, len: 1 }, Kept { at: 3, len: 5 }, Kept { at: 4, len: 1 }];
+const BLOCKS: [Extent; 3] = [Extent { at: 2, len: 1 }, Extent { at: 3, len: 5 }, Extent { at: 4, len: 1 }];
 
 #[test]
 fn p8_a_kept_block_is_got_once_by_its_thread_or_by_one_of_two_others() {
@@ -321,16 +322,16 @@ fn p8_a_kept_block_is_got_once_by_its_thread_or_by_one_of_two_others() {
             thread::spawn(move || drain(&magazine))
         });
         let mut own = Vec::new();
-        assert!(magazine.put(BLOCKS[1]), "there is a place for two");
-        own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
+        assert!(magazine.put(BLOCKS[1]), "there is an entry for two");
+        own.extend(magazine.take(1).map(|at| Extent { at, len: 1 }));
         let [first, second] = others.map(|other| other.join().unwrap());
         each_is_got_once(&magazine, [own, first, second], &BLOCKS[..2]);
     });
 }
 
-/// Others empty a place, and its thread fills it again while one of them is still there.
+/// Others empty an entry, and its thread fills it again while one of them is still there.
 #[test]
-fn p8_a_place_that_others_emptied_is_filled_again_and_loses_nothing() {
+fn p8_an_entry_that_others_emptied_is_filled_again_and_loses_nothing() {
     model(|| {
         let magazine = Arc::new(Magazine::new(MOST));
         assert!(magazine.put(BLOCKS[0]) && magazine.put(BLOCKS[1]));
@@ -351,7 +352,7 @@ fn p8_a_place_that_others_emptied_is_filled_again_and_loses_nothing() {
 /// swap follows at once what it read, so a store that is after the first swap is after the second too, or is what the second
 /// swap got. Loom only puts the store after what its thread has read, lets it and the second swap stand side by side, and then
 /// has the last swap follow either: what was stored is lost. A swap in the place of the store is ordered as the store is in
-/// truth, and shows besides that the place was free. Once loom knows better this test fails, and the store can be modelled as
+/// truth, and shows besides that the entry was empty. Once loom knows better this test fails, and the store can be modelled as
 /// it is.
 #[test]
 #[should_panic(expected = "the store is lost")]
@@ -382,7 +383,7 @@ fn p8_a_block_that_takes_the_place_of_another_loses_neither() {
             thread::spawn(move || drain(&magazine))
         };
         let mut own: Vec<_> = magazine.exchange(BLOCKS[2]).into_iter().collect();
-        own.extend(magazine.take(1).map(|at| Kept { at, len: 1 }));
+        own.extend(magazine.take(1).map(|at| Extent { at, len: 1 }));
         let got = other.join().unwrap();
         each_is_got_once(&magazine, [own, got, Vec::new()], &BLOCKS);
     });
@@ -405,7 +406,7 @@ fn p8_a_full_magazine_counts_again_and_loses_nothing() {
 }
 
 #[allow(dead_code, reason = "the models use part of the core")]
-#[path = "../src/credit.rs"]
+#[path = "../src/quota/credit.rs"]
 mod credit;
 
 #[test]

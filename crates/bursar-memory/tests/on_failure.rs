@@ -6,7 +6,7 @@ use bursar_core::{
     Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, DriverError, Error, Holder, Stack,
     Status, Stream, leaf, tag,
 };
-use bursar_memory::{Failure, GlobalDeviceBudget, Guard, OnFailure, PagePool, Verdict};
+use bursar_memory::{Failure, FailureAction, GlobalDeviceBudget, Guard, OnFailure, PagePool};
 use bursar_sim::{Call, Faults, Sim};
 use common::{Dice, context};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,11 +36,11 @@ impl Cache {
         self.0.lock().expect("no panic").push(block);
     }
 
-    fn evict(&self, failure: &Failure<'_>) -> Verdict {
-        let Some(block) = self.0.lock().expect("no panic").pop() else { return Verdict::GiveUp };
+    fn evict(&self, failure: &Failure<'_>) -> FailureAction {
+        let Some(block) = self.0.lock().expect("no panic").pop() else { return FailureAction::GiveUp };
         failure.memory.deallocate(block, failure.stream).expect("its own");
         failure.memory.reap_blocking(Duration::MAX).expect("the device works");
-        Verdict::Retry
+        FailureAction::Retry
     }
 }
 
@@ -80,7 +80,7 @@ fn g4_retries_are_bounded_and_the_last_error_is_the_answer() {
             let calls = calls.clone();
             OnFailure::new(move |failure| {
                 assert_eq!(failure.attempt, calls.fetch_add(1, SeqCst) + 1);
-                Verdict::Retry
+                FailureAction::Retry
             })
         };
         let memory = build(&context, layer.retries(retries));
@@ -98,7 +98,7 @@ fn g4_a_callback_that_gives_up_is_asked_once() {
         let calls = calls.clone();
         OnFailure::new(move |_| {
             calls.fetch_add(1, SeqCst);
-            Verdict::GiveUp
+            FailureAction::GiveUp
         })
     };
     let memory = build(&context, layer);
@@ -157,7 +157,7 @@ fn g4_the_callback_may_use_the_same_stack_and_is_not_called_inside_itself() {
             whole.deallocate(block, failure.stream).expect("its own");
             let scratch = whole.allocate(256, 256, failure.stream, tag!("inside")).expect("it fits");
             whole.deallocate(scratch, failure.stream).expect("its own");
-            Verdict::Retry
+            FailureAction::Retry
         })
     };
     let memory = memory.get_or_init(|| build(&context, layer));
@@ -177,7 +177,7 @@ fn g4_a_panic_goes_through_and_leaves_everything_in_order() {
         let calls = calls.clone();
         OnFailure::new(move |_| {
             assert!(calls.fetch_add(1, SeqCst) > 0, "planted");
-            Verdict::GiveUp
+            FailureAction::GiveUp
         })
     };
     let memory = build(&context, layer);
@@ -235,7 +235,7 @@ fn r6_a_remembered_want_of_memory_is_reported_and_not_tried_again() {
     let count = asked.clone();
     let retry = OnFailure::new(move |_| {
         count.fetch_add(1, SeqCst);
-        Verdict::Retry
+        FailureAction::Retry
     });
     let stacks: [Arc<dyn DeviceMemoryResource>; 3] = [
         Arc::new(Stack::new().layer(retry).over(leaf::Async).build(&context).expect("a stack")),

@@ -7,6 +7,8 @@ mod frames;
 mod hooked;
 #[path = "pool/programs.rs"]
 mod programs;
+#[path = "pool/recent.rs"]
+mod recent;
 #[path = "pool/returning.rs"]
 mod returning;
 #[path = "pool/reuse.rs"]

@@ -4,7 +4,7 @@ use bursar_core::{
     Action, Actions, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Holding, Layer,
     Observer, Record, Stack, Stream, leaf, tag,
 };
-use bursar_memory::{PagePool, Quota, Tenant};
+use bursar_memory::{PagePool, Quota, QuotaResource};
 use bursar_sim::Sim;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +17,11 @@ fn pool() -> (Arc<DeviceContext>, Shared) {
     (context, Arc::new(pool))
 }
 
-fn tenant(quota: &Quota, pool: &Shared) -> Tenant<Shared> {
+fn tenant(quota: &Quota, pool: &Shared) -> QuotaResource<Shared> {
     quota.layer(pool.clone()).expect("a layer")
 }
 
-fn allocate(memory: &Tenant<Shared>, bytes: u64, stream: Stream) -> Result<DeviceBlock, Error> {
+fn allocate(memory: &QuotaResource<Shared>, bytes: u64, stream: Stream) -> Result<DeviceBlock, Error> {
     memory.allocate(bytes, 256, stream, tag!("tenant"))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # The fault model
 //! - **A failed call never reaches the driver below.** Nothing happens there: nothing is given out, and what was to be
-//!   given back is still held. The exception is [`Faults::lose_nth_answer`]: the call is carried out and its answer is
+//!   given back is still held. The exception is [`Faults::lose_nth_result`]: the call is carried out and its answer is
 //!   lost. Only submissions can fail so; the answer of an allocation is the only name of what it gave out, and a free
 //!   that was carried out must not be tried again.
 //! - **Rules** choose calls by kind, on whichever device: the nth from now, every one, or each with a probability. Every
@@ -102,8 +102,8 @@ impl Faults {
     /// # Panics
     /// If the call is not a [submission](Call::is_submission), or `n` is zero.
     #[track_caller]
-    pub fn lose_nth_answer(&self, call: Call, n: u64, status: Status) {
-        assert!(call.is_submission(), "{call} is not a submission: its answer cannot be lost");
+    pub fn lose_nth_result(&self, call: Call, n: u64, status: Status) {
+        assert!(call.is_submission(), "{call} is not a submission: its result cannot be lost");
         assert!(n > 0, "calls are counted from one");
         self.add(Calls::of([call]), When::In(n), Timing::After, status);
     }
@@ -157,7 +157,7 @@ impl Faults {
     pub unsafe fn stall(&self, device: DeviceId, stream: RawStream) -> DriverResult<Stall> {
         let gate = Gate::default();
         let function = HostFunction::behind(gate.clone(), || ());
-        // SAFETY: the caller's own promise.
+        // SAFETY: the call's own promise.
         unsafe { self.inner.host_function(device, stream, function) }?;
         Ok(Stall { gate })
     }

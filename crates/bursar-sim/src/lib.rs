@@ -66,37 +66,20 @@
 //! # Ok::<(), bursar_core::DriverError>(())
 //! ```
 
-mod builder;
-mod clock;
-mod copies;
-mod driver;
+mod call_log;
 mod faults;
 mod hazard;
-mod heap;
-mod host;
-mod launch;
-mod lives;
-mod log;
-mod memory;
+mod host_memory;
+mod machine;
+mod operation;
 mod oracle;
-mod pages;
-mod ranges;
-mod report;
-mod rng;
-mod room;
-mod schedule;
-mod share;
+mod random;
 mod sim;
-mod sparse;
-mod streams;
-mod turn;
-mod world;
 
-pub use builder::SimBuilder;
+pub use call_log::{CallOutcome, CallRecord};
 pub use faults::{Call, Faults, Stall};
-pub use hazard::{ByteRange, Hazard, HazardKind, Operation, Place};
-pub use launch::{KernelMemory, Launch};
-pub use log::{CallRecord, Outcome};
-pub use ranges::Access;
-pub use report::{Leak, LeakKind, LeakReport, Report};
-pub use sim::Sim;
+pub use hazard::{Hazard, HazardKind};
+pub use machine::KernelMemory;
+pub use operation::{ByteRange, Executor, Operation};
+pub use random::Random;
+pub use sim::{DriverLeak, DriverLeakReport, HazardReport, Launch, LeakKind, Sim, SimBuilder};

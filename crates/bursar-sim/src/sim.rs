@@ -1,13 +1,26 @@
 //! The simulator as its users see it.
 
-use crate::builder::SimBuilder;
-use crate::heap::Heap;
-use crate::log::{Given, Shown};
-use crate::ranges::Access;
-use crate::turn::{Turn, is_in_host_function};
-use crate::world::{Answer, Caller, World};
-use crate::{CallRecord, Hazard, Launch, Outcome, Report};
-use bursar_core::{DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Here, Link, RawStream, Status};
+mod active_call;
+mod allocate;
+mod builder;
+mod copies;
+mod driver;
+mod launch;
+mod pages;
+mod report;
+mod shortcuts;
+mod streams;
+
+pub use builder::SimBuilder;
+pub use launch::Launch;
+pub use report::{DriverLeak, DriverLeakReport, HazardReport, LeakKind};
+
+use crate::call_log::{CallArguments, LoggedResult};
+use crate::machine::{Heap, MachineState};
+use crate::operation::{CallInfo, CallResult};
+use crate::{CallOutcome, CallRecord, Hazard};
+use active_call::{ActiveCall, is_in_host_function};
+use bursar_core::{Access, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Here, Link, RawStream, Status};
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::AtomicUsize;
@@ -34,11 +47,11 @@ pub struct Sim {
     pub(crate) seed: Option<u64>,
     pub(crate) facts: Vec<DeviceFacts>,
     pub(crate) links: Vec<Vec<Link>>,
-    /// Each device's memory; beside the world, so that an immediate simulator need not lock all of it.
+    /// Each device's memory; beside the state, so that an immediate simulator need not lock all of it.
     pub(crate) heaps: Vec<Arc<Mutex<Heap>>>,
     /// How many things keep an immediate simulator from its short cuts.
-    pub(crate) disturbances: Arc<AtomicUsize>,
-    pub(crate) world: Mutex<World>,
+    pub(crate) shortcut_blockers: Arc<AtomicUsize>,
+    pub(crate) state: Mutex<MachineState>,
     /// Notified when a host function has returned or a device is lost.
     pub(crate) changed: Condvar,
 }
@@ -72,74 +85,74 @@ impl Sim {
         self.seed
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, MachineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes one driver call: checks the device, logs it, and lets streams that are free to go on do so where the
     /// simulator is an immediate one.
     #[track_caller]
-    pub(crate) fn call<T: Shown>(
+    pub(crate) fn call<T: LoggedResult>(
         &self,
         name: &'static str,
         device: DeviceId,
-        given: Given,
-        body: impl FnOnce(&mut Turn<'_>) -> Answer<T>,
+        given: CallArguments,
+        body: impl FnOnce(&mut ActiveCall<'_>) -> CallResult<T>,
     ) -> DriverResult<T> {
-        let mut world = self.lock();
+        let mut state = self.lock();
         let is_seeded = self.seed.is_some();
         let (number, location) = if is_seeded {
-            let place = given.stream.map(|stream| world.place(device, stream));
+            let executor = given.stream.map(|stream| state.executor(device, stream));
             let location = located(Location::caller());
-            (world.log.begin(name, device, place, given.from(location)), location)
+            (state.log.begin(name, device, executor, given.from(location)), location)
         } else {
             (0, None)
         };
-        let caller = Caller { name, number, device: device.0 as usize, location };
-        let mut turn = Turn::new(self, world, caller);
-        let answer = self.admit(&mut turn).and_then(|()| {
-            let answer = body(&mut turn);
+        let call = CallInfo { name, number, device: device.0 as usize, location };
+        let mut active = ActiveCall::new(self, state, call);
+        let answer = self.admit(&mut active).and_then(|()| {
+            let answer = body(&mut active);
             if !is_seeded {
-                turn.settle();
+                active.settle();
             }
             answer
         });
         if is_seeded {
-            let outcome = answer.as_ref().map_or_else(|status| Outcome::Failed(*status), T::shown);
-            turn.log.end(number, outcome);
+            let outcome = answer.as_ref().map_or_else(|status| CallOutcome::Failed(*status), T::shown);
+            active.log.end(number, outcome);
         }
         answer.map_err(|status| DriverError::new(name, device, status))
     }
 
-    fn admit(&self, turn: &mut Turn<'_>) -> Answer<()> {
-        let caller = turn.caller;
-        let device = turn.devices.get(caller.device).ok_or(Status::InvalidDevice)?;
+    fn admit(&self, active: &mut ActiveCall<'_>) -> CallResult<()> {
+        let call = active.call;
+        let device = active.devices.get(call.device).ok_or(Status::InvalidDevice)?;
         if device.is_lost {
             return Err(Status::DeviceLost);
         }
         if is_in_host_function() {
-            turn.report_call_from_host_function(caller);
+            active.report_call_from_host_function(call);
             return Err(NOT_PERMITTED);
         }
         if self.seed.is_none() {
-            turn.settle();
+            active.settle();
         }
         Ok(())
     }
 
     /// Runs one operation that can run, chosen by the seed; `false` if none can.
     pub fn step(&self) -> bool {
-        self.turn().step()
+        self.active().step()
     }
 
     /// Runs everything that can run. What a shut gate holds stays.
     pub fn settle(&self) {
-        self.turn().settle();
+        self.active().settle();
     }
 
-    fn turn(&self) -> Turn<'_> {
-        let caller = Caller { name: "step", number: 0, device: 0, location: None };
-        Turn::new(self, self.lock(), caller)
+    fn active(&self) -> ActiveCall<'_> {
+        let call = CallInfo { name: "step", number: 0, device: 0, location: None };
+        ActiveCall::new(self, self.lock(), call)
     }
 
     /// What was found wrong so far.
@@ -149,24 +162,24 @@ impl Sim {
 
     /// What was found wrong since this was last asked.
     pub fn take_hazards(&self) -> Vec<Hazard> {
-        let mut world = self.lock();
-        world.oracle.as_mut().map_or(Vec::new(), |oracle| {
-            oracle.unkept = 0;
+        let mut state = self.lock();
+        state.oracle.as_mut().map_or(Vec::new(), |oracle| {
+            oracle.omitted = 0;
             std::mem::take(&mut oracle.hazards)
         })
     }
 
     /// Whether nothing was found wrong.
-    pub fn check(&self) -> Result<(), Box<Report>> {
-        let world = self.lock();
-        let Some(oracle) = world.oracle.as_ref().filter(|oracle| !oracle.hazards.is_empty()) else {
+    pub fn check(&self) -> Result<(), Box<HazardReport>> {
+        let state = self.lock();
+        let Some(oracle) = state.oracle.as_ref().filter(|oracle| !oracle.hazards.is_empty()) else {
             return Ok(());
         };
-        Err(Box::new(Report {
+        Err(Box::new(HazardReport {
             seed: self.seed,
             hazards: oracle.hazards.clone(),
-            unkept: oracle.unkept,
-            calls: world.log.records(),
+            omitted: oracle.omitted,
+            calls: state.log.records(),
         }))
     }
 
@@ -209,72 +222,72 @@ impl Sim {
     /// Stream-ordered: a kernel of a user's own.
     #[track_caller]
     pub fn launch(&self, device: DeviceId, stream: RawStream, launch: Launch) -> DriverResult<()> {
-        self.call(launch.name, device, Given::on(stream), |turn| turn.launch(stream, launch))
+        self.call(launch.name, device, CallArguments::on(stream), |active| active.launch(stream, launch))
     }
 
     /// Declares that the host touches pinned memory now, so that it can be judged against the copies in flight.
     #[track_caller]
     pub fn touch_host(&self, ptr: *const u8, bytes: usize, access: Access) {
         let at = ptr.addr() as u64;
-        let given = Given::default().of(bytes as u64);
+        let given = CallArguments::default().of(bytes as u64);
         // Only an address that overflows is refused, and there is nothing to judge then.
-        let _ = self.call("touch_host", DeviceId(0), given, |turn| turn.touch_host(at, bytes as u64, access));
+        let _ = self.call("touch_host", DeviceId(0), given, |active| active.touch_host(at, bytes as u64, access));
     }
 
     /// Creates a stream that synchronises with the legacy default stream, as other libraries' streams may.
     #[track_caller]
     pub fn create_blocking_stream(&self, device: DeviceId) -> DriverResult<RawStream> {
-        self.call("create_blocking_stream", device, Given::default(), |turn| {
-            let device = turn.device();
-            Ok(turn.create_stream(device, true))
+        self.call("create_blocking_stream", device, CallArguments::default(), |active| {
+            let device = active.device();
+            Ok(active.create_stream(device, true))
         })
     }
 
     /// Begins to capture a stream into a graph: memory and work are refused on it until [`end_capture`](Self::end_capture).
     #[track_caller]
     pub fn begin_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("begin_capture", device, Given::on(stream), |turn| turn.set_capturing(stream, true))
+        self.call("begin_capture", device, CallArguments::on(stream), |active| active.set_capturing(stream, true))
     }
 
     /// Ends the capture of a stream.
     #[track_caller]
     pub fn end_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("end_capture", device, Given::on(stream), |turn| turn.set_capturing(stream, false))
+        self.call("end_capture", device, CallArguments::on(stream), |active| active.set_capturing(stream, false))
     }
 
     /// Loses a device: what it has not run never runs, and every call on it that asks the device fails from here on.
     pub fn lose_device(&self, device: DeviceId) {
-        let mut world = self.lock();
+        let mut state = self.lock();
         let index = device.0 as usize;
-        if index >= world.devices.len() || world.devices[index].is_lost {
+        if index >= state.devices.len() || state.devices[index].is_lost {
             return;
         }
-        world.devices[index].is_lost = true;
-        world.disturb();
-        let dropped = world.take_queues(index);
-        drop(world);
+        state.devices[index].is_lost = true;
+        state.block_shortcuts();
+        let dropped = state.take_queues(index);
+        drop(state);
         self.changed.notify_all();
         drop(dropped);
     }
 }
 
-/// Where in the program a call was made. A caller that has the simulator itself is known exactly. One that has only a
-/// `dyn Driver` is not: there the caller is the method itself, and what an entry point of a layer above said counts.
-fn located(caller: &'static Location<'static>) -> Option<&'static Location<'static>> {
-    if caller.file() == crate::driver::FILE { Here::current() } else { Some(caller) }
+/// Where in the program a call was made. A call that has the simulator itself is known exactly. One that has only a
+/// `dyn Driver` is not: there the call is the method itself, and what an entry point of a layer above said counts.
+fn located(call: &'static Location<'static>) -> Option<&'static Location<'static>> {
+    if call.file() == driver::FILE { Here::current() } else { Some(call) }
 }
 
 /// What CUDA answers to a call from a host function.
 const NOT_PERMITTED: Status = Status::Other { code: 800, name: "CUDA_ERROR_NOT_PERMITTED", sticky: false };
 
-impl Turn<'_> {
-    fn set_capturing(&mut self, stream: RawStream, is_capturing: bool) -> Answer<()> {
+impl ActiveCall<'_> {
+    fn set_capturing(&mut self, stream: RawStream, is_capturing: bool) -> CallResult<()> {
         let device = self.device();
         let stream = self.stream(device, stream)?;
         let before = std::mem::replace(&mut self.streams[stream].is_capturing, is_capturing);
         match (before, is_capturing) {
-            (false, true) => self.disturb(),
-            (true, false) => self.calm(),
+            (false, true) => self.block_shortcuts(),
+            (true, false) => self.unblock_shortcuts(),
             _ => return Err(Status::InvalidValue),
         }
         Ok(())

@@ -3,9 +3,9 @@
 
 mod rig;
 
-use bursar_core::{AllocTag, Bytes, DeviceId, DevicePtr, Driver, HostFlags, Note, Pattern};
+use bursar_core::{Access, AllocTag, Bytes, DeviceId, DevicePtr, Driver, HostFlags, Note, Pattern};
 use bursar_core::{RawEvent, RawPages, RawStream, Status};
-use bursar_sim::{Access, Launch, Sim};
+use bursar_sim::{Launch, Sim};
 use rig::Rig;
 
 /// Makes a call that asks for promises of its caller, which the simulator checks.

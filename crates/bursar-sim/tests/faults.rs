@@ -375,7 +375,7 @@ fn g5_work_whose_answer_is_lost_runs() -> DriverResult<()> {
     let rig = Rig::new(&*faults)?;
     let ran = Arc::new(AtomicBool::new(false));
     let function = |ran: Arc<AtomicBool>| HostFunction::new(move || ran.store(true, Ordering::SeqCst));
-    faults.lose_nth_answer(Call::HostFunction, 1, Status::Unavailable);
+    faults.lose_nth_result(Call::HostFunction, 1, Status::Unavailable);
     // SAFETY: the stream is live.
     let answer = unsafe { faults.host_function(GPU0, rig.streams[0], function(ran.clone())) };
     assert_eq!(answer, Err(error(Call::HostFunction, GPU0, Status::Unavailable)));
@@ -427,7 +427,7 @@ fn g5_a_rule_that_could_never_fire_is_refused() {
     assert!(refused(|faults| faults.fail_next(Call::Note, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_always(Call::Describe, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_nth(Call::Fill, 0, Status::InvalidValue)));
-    assert!(refused(|faults| faults.lose_nth_answer(Call::Allocate, 1, Status::InvalidValue)));
+    assert!(refused(|faults| faults.lose_nth_result(Call::Allocate, 1, Status::InvalidValue)));
     assert!(refused(|faults| faults.fail_with_probability(&[], 0.5, Status::InvalidValue, 0)));
     assert!(refused(|faults| faults.fail_with_probability(Call::ALL, 1.5, Status::InvalidValue, 0)));
 }

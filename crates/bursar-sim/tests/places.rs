@@ -1,9 +1,9 @@
 //! Where in the program a call was made: known exactly, or not at all.
 #![allow(unsafe_code)]
 
-use bursar_core::{Build, DeviceMemoryResource};
+use bursar_core::{Access, Build, DeviceMemoryResource};
 use bursar_core::{DeviceContext, DeviceId, DevicePtr, Driver, Here, HostFlags, Pattern, RawStream, Stack, leaf, tag};
-use bursar_sim::{Access, CallRecord, Hazard, Launch, Operation, Sim};
+use bursar_sim::{CallRecord, Hazard, Launch, Operation, Sim};
 use std::sync::Arc;
 
 const GPU: DeviceId = DeviceId(0);

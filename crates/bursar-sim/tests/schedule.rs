@@ -4,7 +4,7 @@
 mod rig;
 
 use bursar_core::{DeviceId, Driver, Gate, HostFunction, Progress, RawEvent, RawStream, Status};
-use bursar_sim::{HazardKind, Launch, Place, Sim};
+use bursar_sim::{Executor, HazardKind, Launch, Sim};
 use rig::{Rig, SEEDS};
 use std::collections::BTreeSet;
 use std::sync::mpsc::channel;
@@ -456,7 +456,7 @@ fn a_kernel_that_panics_is_reported_and_disturbs_nobody() {
         rig.sync(b);
         let hazard = rig.only_hazard();
         assert_eq!(hazard.kind, HazardKind::KernelPanicked);
-        assert_eq!((hazard.second.what, hazard.second.place), ("broken", Place::Stream(2)));
+        assert_eq!((hazard.second.what, hazard.second.executor), ("broken", Executor::Stream(2)));
         assert!(hazard.to_string().contains("broken on stream 2"), "{hazard}");
         rig.fill(b, ptr, 8, 64);
         rig.sync(b);

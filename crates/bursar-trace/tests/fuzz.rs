@@ -1,5 +1,6 @@
 //! Readers never panic, hang or run anything, whatever the bytes: arbitrary ones, and good files that were damaged.
 
+use bursar_sim::Random;
 use bursar_trace::{bundled, read_from, write_csv, write_jsonl, write_torch_snapshot};
 use proptest::prelude::*;
 use std::io::{Read, Write};
@@ -78,40 +79,24 @@ const WORDS: [&[u8]; 31] = [
     b"(dp1\n",
 ];
 
-/// A small, fast generator: the seed alone decides what a run does.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
-
 /// Damages `bytes` a few times: bits, bytes, words, cuts, repeats and pieces of another file.
 fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-    for _ in 0..=random.below(6) {
-        let at = random.below(bytes.len() + 1);
-        let to = (at + random.below(40)).min(bytes.len());
-        match random.below(8) {
-            0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
-            1 if at < bytes.len() => bytes[at] = random.next() as u8,
-            2 => drop(bytes.splice(at..at, WORDS[random.below(WORDS.len())].iter().copied())),
+    for _ in 0..=random.index(6) {
+        let at = random.index(bytes.len() + 1);
+        let to = (at + random.index(40)).min(bytes.len());
+        match random.index(8) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << random.index(8),
+            1 if at < bytes.len() => bytes[at] = random.next_u64() as u8,
+            2 => drop(bytes.splice(at..at, WORDS[random.index(WORDS.len())].iter().copied())),
             3 => drop(bytes.drain(at..to)),
             4 => bytes.truncate(at),
-            5 => drop(bytes.splice(at..at, bytes[at..to].repeat(1 + random.below(4)))),
+            5 => drop(bytes.splice(at..at, bytes[at..to].repeat(1 + random.index(4)))),
             6 => {
-                let from = random.below(other.len());
-                let piece = &other[from..(from + random.below(60)).min(other.len())];
+                let from = random.index(other.len());
+                let piece = &other[from..(from + random.index(60)).min(other.len())];
                 drop(bytes.splice(at..to, piece.iter().copied()));
             }
-            _ => bytes.extend_from_slice(WORDS[random.below(WORDS.len())]),
+            _ => bytes.extend_from_slice(WORDS[random.index(WORDS.len())]),
         }
     }
 }
@@ -137,9 +122,9 @@ fn run(seed: u64, runs: Option<u64>, limit: Duration) -> u64 {
     let mut done = 0;
     while runs.is_none_or(|runs| done < runs) && started.elapsed() < limit {
         let case = seed.wrapping_add(done);
-        let mut random = Random(case);
-        let mut bytes = seeds[random.below(seeds.len())].clone();
-        damage(&mut bytes, &seeds[random.below(seeds.len())], &mut random);
+        let mut random = Random::new(case);
+        let mut bytes = seeds[random.index(seeds.len())].clone();
+        damage(&mut bytes, &seeds[random.index(seeds.len())], &mut random);
         let outcome = std::panic::catch_unwind(|| exercise(&bytes));
         assert!(outcome.is_ok(), "case {case} panics on {:?}", String::from_utf8_lossy(&bytes));
         done += 1;

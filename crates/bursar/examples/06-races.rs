@@ -3,7 +3,7 @@
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
 use bursar::prelude::*;
-use bursar::sim::{Access as Touch, HazardKind, Launch};
+use bursar::sim::{HazardKind, Launch};
 use bursar::testing::{Outcome, Rig, races};
 use bursar::{HostFlags, Pattern};
 
@@ -46,7 +46,7 @@ fn staging_reused(rig: &Rig, is_mended: bool) -> Outcome {
         if is_mended {
             rig.context().synchronize(stream)?;
         }
-        sim.touch_host(staging, BYTES as usize, Touch::Write);
+        sim.touch_host(staging, BYTES as usize, Access::Write);
         // SAFETY: the memory is live; whether a copy still reads it is what this is about.
         unsafe { staging.write_bytes(round, BYTES as usize) };
         // SAFETY: both sides are live until the end.

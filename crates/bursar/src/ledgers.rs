@@ -2,7 +2,7 @@
 
 use bursar_core::{Account, Admission, Bytes, DeviceContext, Error, Result};
 use bursar_ledger::{Ledger, LedgerAccount, Reclaimer, Reservation, Tenant};
-use bursar_memory::{GlobalDeviceBudget, SharedBudgetLayer};
+use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A ledger for each device, opened when it is first needed and kept.
@@ -84,7 +84,7 @@ impl Ledgers {
     /// The layer whose budgets pay from this process's [`share`](Self::share) of their device, or, where it has none, from
     /// its account with the device's ledger. While such a stack lives, owners who want back what it borrows have the
     /// device's pools trimmed.
-    pub fn budget(&self) -> SharedBudgetLayer {
+    pub fn budget(&self) -> GlobalDeviceBudget<OnAccount> {
         let ledgers = self.clone();
         GlobalDeviceBudget::shared_by(move |context| {
             if let Some(share) = Self::share(context)? {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use bursar::prelude::*;
-use bursar::sim::{Access, HazardKind, Launch, LeakKind, Operation};
+use bursar::sim::{HazardKind, Launch, LeakKind, Operation};
 use bursar::testing::{Finding, Outcome, Race, Rig, SEED_VARIABLE, Verdict, races};
 use bursar::{Bytes, HostFlags};
 use std::cell::Cell;

@@ -6,7 +6,7 @@ use super::seat::{Room, Seat};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Admitted, FitError, Headroom, Need, Plan, Spec, fit_workers};
 use bursar::host::Topology;
-use bursar::ledger::{Priority, Reserving};
+use bursar::ledger::{Priority, ReserveFuture};
 use bursar::{Bytes, DeviceContext, DeviceId};
 use std::ffi::OsString;
 use std::pin::Pin;
@@ -170,7 +170,7 @@ struct Asking {
     /// What the workers there share stays while we ask for less because of it.
     shared: Option<Arc<Share>>,
     needed: Bytes,
-    turn: Pin<Box<Reserving>>,
+    turn: Pin<Box<ReserveFuture>>,
 }
 
 impl Room for Seating {

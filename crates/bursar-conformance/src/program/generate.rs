@@ -2,23 +2,23 @@
 
 use super::op::{BlockRange, HostOffset, ImpossibleCall, Op, Ordering};
 use super::order::{Epoch, Order};
-use super::rng::Rng;
-use super::{DriverProgram, HostKind, MemorySource, ProgramShape};
+use super::{DriverProgram, HostKind, MemorySource, ProgramShape, random};
 use bursar_core::Pattern;
+use bursar_sim::Random;
 
 const EVENTS: usize = 5;
 const LIVE_BLOCKS_MAX: usize = 8;
 
 pub(super) fn program(seed: u64, shape: ProgramShape) -> DriverProgram {
-    let mut rng = Rng::new(seed);
+    let mut random = random(seed);
     // Most programs are about order, for which small blocks do; a few are about size.
-    let bytes_max = match rng.below(16) {
+    let bytes_max = match random.below(16) {
         0 => 1 << 20,
         1..=3 => 64 << 10,
         _ => 4 << 10,
     };
     let mut generator = Generator {
-        rng,
+        random,
         shape,
         bytes_max,
         order: Order::new(shape.streams, EVENTS),
@@ -56,7 +56,7 @@ struct Block {
 }
 
 struct Generator {
-    rng: Rng,
+    random: Random,
     shape: ProgramShape,
     bytes_max: u64,
     order: Order,
@@ -79,7 +79,7 @@ impl Generator {
             self.held_ops -= 1;
         }
         let stream = self.stream();
-        match self.rng.below(100) {
+        match self.random.below(100) {
             0..17 => self.allocate(stream),
             17..29 => self.free(stream),
             29..44 => self.fill(stream),
@@ -99,11 +99,11 @@ impl Generator {
     }
 
     fn stream(&mut self) -> usize {
-        self.rng.index(self.shape.streams)
+        self.random.index(self.shape.streams)
     }
 
     fn event(&mut self) -> usize {
-        self.rng.index(EVENTS)
+        self.random.index(EVENTS)
     }
 
     fn live(&self, has: impl Fn(&Block) -> bool) -> Vec<usize> {
@@ -119,10 +119,10 @@ impl Generator {
         }
         self.resource_called();
         let ordering = match self.shape.memory {
-            MemorySource::Driver if self.rng.chance(4) => Ordering::Device,
+            MemorySource::Driver if self.random.chance(4) => Ordering::Device,
             _ => Ordering::Stream,
         };
-        let (block, bytes) = (self.blocks.len(), 1 + self.rng.below(self.bytes_max));
+        let (block, bytes) = (self.blocks.len(), 1 + self.random.below(self.bytes_max));
         self.blocks.push(Block {
             bytes,
             is_live: true,
@@ -135,7 +135,7 @@ impl Generator {
 
     fn free(&mut self, stream: usize) {
         let live = self.live(|_| true);
-        let Some(block) = self.rng.pick(&live).filter(|_| !self.order.is_held()) else {
+        let Some(block) = self.random.pick(&live).filter(|_| !self.order.is_held()) else {
             return;
         };
         self.order_after_all(block, stream);
@@ -155,7 +155,7 @@ impl Generator {
     /// Returns a range to write: all of the block, if it was never written.
     fn target(&mut self) -> Option<BlockRange> {
         let live = self.live(|_| true);
-        let block = self.rng.pick(&live)?;
+        let block = self.random.pick(&live)?;
         Some(match self.blocks[block].is_written {
             true => self.range(block),
             false => self.whole(block),
@@ -165,7 +165,7 @@ impl Generator {
     /// Returns a range to read.
     fn source(&mut self) -> Option<BlockRange> {
         let written = self.live(|block| block.is_written);
-        let block = self.rng.pick(&written)?;
+        let block = self.random.pick(&written)?;
         Some(self.range(block))
     }
 
@@ -177,19 +177,19 @@ impl Generator {
     /// Returns any range of a block, now and then all of it or an empty one.
     fn range(&mut self, block: usize) -> BlockRange {
         let whole = self.whole(block);
-        let at = self.rng.below(whole.bytes);
-        match self.rng.below(16) {
+        let at = self.random.below(whole.bytes);
+        match self.random.below(16) {
             0 => whole,
             1 => BlockRange { block, at, bytes: 0 },
-            _ => BlockRange { block, at, bytes: 1 + self.rng.below(whole.bytes - at) },
+            _ => BlockRange { block, at, bytes: 1 + self.random.below(whole.bytes - at) },
         }
     }
 
     fn fill(&mut self, stream: usize) {
         let Some(range) = self.target() else { return };
         let is_divided = |width| range.at.is_multiple_of(width) && range.bytes.is_multiple_of(width);
-        let value = self.rng.next();
-        let pattern = match self.rng.below(3) {
+        let value = self.random.next_u64();
+        let pattern = match self.random.below(3) {
             0 if is_divided(4) => Pattern::U32(value as u32),
             0 | 1 if is_divided(2) => Pattern::U16(value as u16),
             _ => Pattern::U8(value as u8),
@@ -215,7 +215,7 @@ impl Generator {
 
     /// Returns host memory for one copy. Copies of pageable memory may wait, so none is made while a gate is shut.
     fn host_offset(&mut self, bytes: u64) -> HostOffset {
-        let (host, used) = match self.order.is_held() || self.rng.chance(2) {
+        let (host, used) = match self.order.is_held() || self.random.chance(2) {
             true => (HostKind::Pinned, &mut self.pinned_bytes),
             false => (HostKind::Pageable, &mut self.pageable_bytes),
         };
@@ -282,7 +282,7 @@ impl Generator {
         }
         let recorded = self.order.events_after(epoch);
         let event = self.event();
-        match self.rng.below(8) {
+        match self.random.below(8) {
             0 if !self.order.is_held() => self.synchronize_stream(epoch.stream()),
             1 if !self.order.is_held() => {
                 self.record(event, epoch.stream());
@@ -319,7 +319,7 @@ impl Generator {
     /// Adds a record or a wait that no operation needs, which must do no harm; also waits for events never recorded.
     fn record_or_wait(&mut self, stream: usize) {
         let event = self.event();
-        match self.rng.chance(2) {
+        match self.random.chance(2) {
             true => self.record(event, stream),
             false => self.wait(event, stream),
         }
@@ -329,7 +329,7 @@ impl Generator {
         if self.order.is_held() {
             return;
         }
-        match self.rng.below(4) {
+        match self.random.below(4) {
             0 => {
                 let event = self.event();
                 self.synchronize_event(event);
@@ -344,7 +344,7 @@ impl Generator {
 
     fn query(&mut self, stream: usize) {
         let event = self.event();
-        self.ops.push(match self.rng.chance(2) {
+        self.ops.push(match self.random.chance(2) {
             true => Op::Query { stream, expected: self.order.stream_progress(stream) },
             false => Op::QueryEvent { event, expected: self.order.event_progress(event) },
         });
@@ -370,11 +370,11 @@ impl Generator {
             return;
         }
         self.order.hold(stream);
-        self.held_ops = 2 + self.rng.below(6) as u32;
+        self.held_ops = 2 + self.random.below(6) as u32;
         let (number, event) = (self.next_host_function(), self.event());
         self.ops.push(Op::Hold { number, stream });
         self.ops.push(Op::Query { stream, expected: self.order.stream_progress(stream) });
-        if self.rng.chance(2) {
+        if self.random.chance(2) {
             self.record(event, stream);
             self.ops.push(Op::QueryEvent { event, expected: self.order.event_progress(event) });
         }
@@ -391,7 +391,7 @@ impl Generator {
     /// is made while a gate is shut.
     fn impossible_call(&mut self, stream: usize) {
         if !self.order.is_held() {
-            let refusal = ImpossibleCall::pick(&mut self.rng, stream);
+            let refusal = ImpossibleCall::pick(&mut self.random, stream);
             self.ops.push(Op::Refused(refusal));
         }
     }

@@ -1,8 +1,8 @@
 //! The operations of a program.
 
 use super::HostKind;
-use super::rng::Rng;
 use bursar_core::{Pattern, Progress, Status};
+use bursar_sim::Random;
 use std::fmt;
 
 /// A range of a block, in bytes from its start.
@@ -45,10 +45,10 @@ const ABSURD: [u64; 3] = [1 << 50, 1 << 56, 1 << 60];
 
 impl ImpossibleCall {
     /// Returns a random one.
-    pub(super) fn pick(rng: &mut Rng, stream: usize) -> Self {
-        let absurd = ABSURD[rng.index(ABSURD.len())];
-        let bytes = if rng.chance(2) { 0 } else { absurd };
-        match rng.below(6) {
+    pub(super) fn pick(random: &mut Random, stream: usize) -> Self {
+        let absurd = ABSURD[random.index(ABSURD.len())];
+        let bytes = if random.chance(2) { 0 } else { absurd };
+        match random.below(6) {
             0 => Self::Allocate { bytes },
             1 => Self::AllocateOnNoDevice,
             2 => Self::HostAllocate { bytes: bytes as usize },

@@ -102,7 +102,7 @@ impl UseRunner {
         for step in steps {
             if let Some(Fault { call, is_lost_answer }) = step.fault {
                 match is_lost_answer {
-                    true => self.faults.lose_nth_answer(call, 1, Status::InvalidValue),
+                    true => self.faults.lose_nth_result(call, 1, Status::InvalidValue),
                     false => self.faults.fail_next(call, Status::InvalidValue),
                 }
             }

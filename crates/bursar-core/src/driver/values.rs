@@ -1,37 +1,6 @@
 //! What is passed to a driver and comes back: addresses, handles and plain values.
 
-use crate::AllocTag;
-use std::fmt;
-
-/// An address in device memory; never dereferenced on the host.
-///
-/// ```
-/// use bursar_core::DevicePtr;
-///
-/// assert_eq!(DevicePtr(0x200).offset(0x100), DevicePtr(0x300));
-/// assert_eq!(DevicePtr(0x200).to_string(), "0x200");
-/// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DevicePtr(pub u64);
-
-impl DevicePtr {
-    /// The address `bytes` further on.
-    pub const fn offset(self, bytes: u64) -> Self {
-        Self(self.0 + bytes)
-    }
-}
-
-impl fmt::Display for DevicePtr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::Debug for DevicePtr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+use crate::{AllocTag, DevicePtr};
 
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => { $(

@@ -106,8 +106,8 @@ fn d2_a_call_that_names_a_stream_leaves_the_current_context_unseen() {
     let cuda = opened();
     for foreign in [0, 0xf0] {
         fake::with(|state| (state.current, state.looked) = (foreign, 0));
-        for answer in each_on(&cuda, RawStream(0x50)) {
-            answer.unwrap();
+        for result in each_on(&cuda, RawStream(0x50)) {
+            result.unwrap();
         }
         assert_eq!(seen(), ON_STREAMS.map(|(call, mode)| (call, foreign, mode)));
         assert_eq!(fake::with(|state| (state.looked, state.capture_mode)), (0, GLOBAL));
@@ -118,8 +118,8 @@ fn d2_a_call_that_names_a_stream_leaves_the_current_context_unseen() {
 fn d2_a_driver_that_insists_on_a_current_context_is_given_one() {
     let cuda = opened();
     fake::with(|state| state.insists = true);
-    for answer in each_on(&cuda, RawStream(0x50)) {
-        answer.unwrap();
+    for result in each_on(&cuda, RawStream(0x50)) {
+        result.unwrap();
     }
     let expected = ON_STREAMS.map(|(call, mode)| {
         [
@@ -137,8 +137,8 @@ fn d2_a_driver_that_insists_on_a_current_context_is_given_one() {
 fn d2_the_default_streams_mean_those_of_the_current_context() {
     let cuda = opened();
     for stream in [0, 1, 2] {
-        for answer in each_on(&cuda, RawStream(stream)) {
-            answer.unwrap();
+        for result in each_on(&cuda, RawStream(stream)) {
+            result.unwrap();
         }
         let calls = seen().into_iter().filter(|(call, _, _)| *call != "cuCtxSetCurrent");
         assert!(calls.eq(ON_STREAMS.map(|(call, mode)| (call, primary(1), mode))));
@@ -148,8 +148,8 @@ fn d2_the_default_streams_mean_those_of_the_current_context() {
 #[test]
 fn d2_a_stream_of_a_device_that_is_not_open_is_refused_without_a_call() {
     let cuda = cuda();
-    for answer in each_on(&cuda, RawStream(0x50)) {
-        assert_eq!(answer.unwrap_err().status.code(), 201);
+    for result in each_on(&cuda, RawStream(0x50)) {
+        assert_eq!(result.unwrap_err().status.code(), 201);
     }
     assert_eq!(seen(), []);
 }
@@ -211,7 +211,7 @@ fn a_capture_on_another_thread_is_left_alone_by_what_is_not_submitted_to_a_strea
 fn an_event_that_has_not_been_reached_is_pending() {
     let cuda = opened();
     assert_eq!(query(&cuda), Ok(Progress::Complete));
-    fake::with(|state| state.answer = 600);
+    fake::with(|state| state.result = 600);
     assert_eq!(query(&cuda), Ok(Progress::Pending));
 }
 
@@ -219,7 +219,7 @@ fn an_event_that_has_not_been_reached_is_pending() {
 fn r6_the_first_sticky_error_of_a_device_is_remembered() {
     let cuda = opened();
     for (code, remembered) in [(2, None), (719, Some(719)), (700, Some(719)), (0, Some(719))] {
-        fake::with(|state| state.answer = code);
+        fake::with(|state| state.result = code);
         assert_eq!(cuda.allocate(GPU0, 1).is_err(), code != 0);
         let last = cuda.last_error(GPU0).map(|error| error.status.code());
         assert_eq!(last, remembered);
@@ -245,8 +245,8 @@ fn no_call_reaches_the_driver_once_the_process_exits() {
         launch(&cuda, HostFunction::new(|| ())),
         close(&cuda, GPU0),
     ];
-    for answer in refused {
-        assert_eq!(answer.map_err(|error| error.status), Err(Status::Unavailable));
+    for result in refused {
+        assert_eq!(result.map_err(|error| error.status), Err(Status::Unavailable));
     }
     assert_eq!(cuda.processes(GPU0), None);
     assert_eq!(seen(), []);
@@ -277,7 +277,7 @@ fn a_host_function_that_was_not_launched_is_dropped() {
     let cuda = opened();
     let held = Arc::new(());
     let function = held.clone();
-    fake::with(|state| state.answer = 400);
+    fake::with(|state| state.result = 400);
     let refused = launch(&cuda, HostFunction::new(move || drop(function)));
     assert_eq!(refused.unwrap_err().status, Status::InvalidHandle);
     assert_eq!(Arc::strong_count(&held), 1);
@@ -332,11 +332,11 @@ fn free_memory_can_be_had_of_a_device_that_is_not_open() {
 #[test]
 fn d1_no_device_and_a_driver_that_fails_are_different_answers() {
     let start = || Cuda::start(fake::api(&RUNNING), Version::NEEDED).unwrap_err();
-    fake::with(|state| state.answer = 100);
+    fake::with(|state| state.result = 100);
     assert!(matches!(start(), LoadError::NoDevice { .. }));
-    fake::with(|state| state.answer = 999);
-    assert_eq!(start().to_string(), "the CUDA driver cannot be used: cuInit answered CUDA_ERROR_UNKNOWN (999)");
-    fake::with(|state| (state.answer, state.devices) = (0, 0));
+    fake::with(|state| state.result = 999);
+    assert_eq!(start().to_string(), "the CUDA driver cannot be used: cuInit returned CUDA_ERROR_UNKNOWN (999)");
+    fake::with(|state| (state.result, state.devices) = (0, 0));
     assert!(matches!(start(), LoadError::NoDevice { .. }));
 }
 

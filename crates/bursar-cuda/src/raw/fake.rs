@@ -27,7 +27,7 @@ pub(crate) struct State {
     /// How many retains have not been released.
     pub(crate) retained: u32,
     /// What calls other than those about devices and contexts answer with.
-    pub(crate) answer: c_int,
+    pub(crate) result: c_int,
     /// The calls, with the context and the capture mode they were made in.
     pub(crate) seen: Vec<(&'static str, usize, c_uint)>,
     /// What was launched.
@@ -45,7 +45,7 @@ thread_local! {
             insists: false,
             capture_mode: 0,
             retained: 0,
-            answer: 0,
+            result: 0,
             seen: Vec::new(),
             launched: None,
         })
@@ -70,7 +70,7 @@ pub(crate) const fn primary(ordinal: usize) -> usize {
 fn note(call: &'static str) -> c_int {
     with(|state| {
         state.seen.push((call, state.current, state.capture_mode));
-        state.answer
+        state.result
     })
 }
 
@@ -90,7 +90,7 @@ extern "C" fn error_name(code: c_int, name: *mut *const c_char) -> c_int {
 }
 
 extern "C" fn init(_: c_uint) -> c_int {
-    with(|state| state.answer)
+    with(|state| state.result)
 }
 
 extern "C" fn device_count(count: *mut c_int) -> c_int {
@@ -121,12 +121,12 @@ extern "C" fn device_attribute(value: *mut c_int, attribute: CUdevice_attribute,
     let bus = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID;
     let pci =
         [CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID];
-    let answer = match attribute {
+    let result = match attribute {
         attribute if attribute == bus => 0x4e,
         attribute if pci.contains(&attribute) => 0,
         _ => 1,
     };
-    write(value, answer)
+    write(value, result)
 }
 
 extern "C" fn retain(context: *mut CUcontext, device: CUdevice) -> c_int {
@@ -189,8 +189,8 @@ extern "C" fn allocate(ptr: *mut CUdeviceptr, _: usize) -> c_int {
 
 /// A call that names a stream.
 fn note_on_stream(call: &'static str) -> c_int {
-    let answer = note(call);
-    with(|state| if state.insists && state.current == 0 { 201 } else { answer })
+    let result = note(call);
+    with(|state| if state.insists && state.current == 0 { 201 } else { result })
 }
 
 extern "C" fn allocate_async(ptr: *mut CUdeviceptr, _: usize, _: CUstream) -> c_int {

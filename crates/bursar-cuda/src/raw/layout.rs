@@ -62,12 +62,12 @@ impl PageKind {
 /// `CUmemAccessDesc`: who may do what with mapped memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access {
+pub(crate) struct PageAccess {
     location: Location,
     flags: c_uint,
 }
 
-impl Access {
+impl PageAccess {
     /// `device` may read and write.
     pub(crate) const fn of(device: sys::CUdevice) -> Self {
         Self { location: Location::on(device), flags: READ_WRITE }
@@ -92,5 +92,5 @@ same_layout! {
         kind = type_, handle_types = requestedHandleTypes, location = location, win32 = win32HandleMetaData,
         compression = allocFlags
     }
-    Access = CUmemAccessDesc { location = location, flags = flags }
+    PageAccess = CUmemAccessDesc { location = location, flags = flags }
 }

@@ -1,66 +1,66 @@
 //! Calls about memory: with an address of its own, on the host, and in pages.
 #![allow(unsafe_code)]
 
-use super::{Access, Answer, Api, PageKind, answer, answers};
+use super::{Api, CallResult, PageAccess, PageKind, output, outputs};
 use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUstream};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
 /// Memory with an address of its own.
 impl Api {
-    pub(crate) fn memory_info(&self) -> Answer<(usize, usize)> {
+    pub(crate) fn memory_info(&self) -> CallResult<(usize, usize)> {
         // SAFETY: the driver writes two numbers.
-        answers(0, |free, total| unsafe { self.cuMemGetInfo(free, total) })
+        outputs(0, |free, total| unsafe { self.cuMemGetInfo(free, total) })
     }
 
-    pub(crate) fn allocate(&self, bytes: usize) -> Answer<CUdeviceptr> {
+    pub(crate) fn allocate(&self, bytes: usize) -> CallResult<CUdeviceptr> {
         // SAFETY: the driver writes one address.
-        answer(0, |ptr| unsafe { self.cuMemAlloc(ptr, bytes) })
+        output(0, |ptr| unsafe { self.cuMemAlloc(ptr, bytes) })
     }
 
     /// # Safety
     /// `ptr` came from [`allocate`](Self::allocate), and nothing uses it any more.
-    pub(crate) unsafe fn free(&self, ptr: CUdeviceptr) -> Answer<()> {
+    pub(crate) unsafe fn free(&self, ptr: CUdeviceptr) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemFree(ptr) }
     }
 
     /// # Safety
     /// `stream` is live.
-    pub(crate) unsafe fn allocate_async(&self, bytes: usize, stream: CUstream) -> Answer<CUdeviceptr> {
+    pub(crate) unsafe fn allocate_async(&self, bytes: usize, stream: CUstream) -> CallResult<CUdeviceptr> {
         // SAFETY: the driver writes one address; for the rest, the caller's own promise.
-        answer(0, |ptr| unsafe { self.cuMemAllocAsync(ptr, bytes, stream) })
+        output(0, |ptr| unsafe { self.cuMemAllocAsync(ptr, bytes, stream) })
     }
 
     /// # Safety
     /// `ptr` came from [`allocate_async`](Self::allocate_async); `stream` is live and ordered after every use of it.
-    pub(crate) unsafe fn free_async(&self, ptr: CUdeviceptr, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn free_async(&self, ptr: CUdeviceptr, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemFreeAsync(ptr, stream) }
     }
 
-    pub(crate) fn host_allocate(&self, bytes: usize, flags: c_uint) -> Answer<*mut c_void> {
+    pub(crate) fn host_allocate(&self, bytes: usize, flags: c_uint) -> CallResult<*mut c_void> {
         // SAFETY: the driver writes one address.
-        answer(ptr::null_mut(), |ptr| unsafe { self.cuMemHostAlloc(ptr, bytes, flags) })
+        output(ptr::null_mut(), |ptr| unsafe { self.cuMemHostAlloc(ptr, bytes, flags) })
     }
 
     /// # Safety
     /// `ptr` came from [`host_allocate`](Self::host_allocate), and nothing uses it any more.
-    pub(crate) unsafe fn host_free(&self, ptr: *mut c_void) -> Answer<()> {
+    pub(crate) unsafe fn host_free(&self, ptr: *mut c_void) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemFreeHost(ptr) }
     }
 
     /// # Safety
     /// The range is mapped, and stays so until [`host_unregister`](Self::host_unregister).
-    pub(crate) unsafe fn host_register(&self, ptr: *mut c_void, bytes: usize, flags: c_uint) -> Answer<()> {
+    pub(crate) unsafe fn host_register(&self, ptr: *mut c_void, bytes: usize, flags: c_uint) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemHostRegister(ptr, bytes, flags) }
     }
 
     /// # Safety
     /// `ptr` was registered, and the device uses it no more.
-    pub(crate) unsafe fn host_unregister(&self, ptr: *mut c_void) -> Answer<()> {
+    pub(crate) unsafe fn host_unregister(&self, ptr: *mut c_void) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemHostUnregister(ptr) }
     }
@@ -69,32 +69,32 @@ impl Api {
 /// Pages: physical memory, and the addresses it is mapped at.
 impl Api {
     /// The least size that pages of this kind come in.
-    pub(crate) fn page_granularity(&self, kind: &PageKind) -> Answer<usize> {
+    pub(crate) fn page_granularity(&self, kind: &PageKind) -> CallResult<usize> {
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: the driver reads one structure and writes one number.
-        answer(0, |bytes| unsafe { self.cuMemGetAllocationGranularity(bytes, kind.as_ptr(), minimum) })
+        output(0, |bytes| unsafe { self.cuMemGetAllocationGranularity(bytes, kind.as_ptr(), minimum) })
     }
 
-    pub(crate) fn address_reserve(&self, bytes: usize, align: usize) -> Answer<CUdeviceptr> {
+    pub(crate) fn address_reserve(&self, bytes: usize, align: usize) -> CallResult<CUdeviceptr> {
         // SAFETY: the driver writes one address.
-        answer(0, |ptr| unsafe { self.cuMemAddressReserve(ptr, bytes, align, 0, 0) })
+        output(0, |ptr| unsafe { self.cuMemAddressReserve(ptr, bytes, align, 0, 0) })
     }
 
     /// # Safety
     /// Exactly what [`address_reserve`](Self::address_reserve) gave, with nothing mapped in it.
-    pub(crate) unsafe fn address_free(&self, ptr: CUdeviceptr, bytes: usize) -> Answer<()> {
+    pub(crate) unsafe fn address_free(&self, ptr: CUdeviceptr, bytes: usize) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemAddressFree(ptr, bytes) }
     }
 
-    pub(crate) fn pages_create(&self, bytes: usize, kind: &PageKind) -> Answer<CUmemGenericAllocationHandle> {
+    pub(crate) fn pages_create(&self, bytes: usize, kind: &PageKind) -> CallResult<CUmemGenericAllocationHandle> {
         // SAFETY: the driver reads one structure and writes one handle.
-        answer(0, |pages| unsafe { self.cuMemCreate(pages, bytes, kind.as_ptr(), 0) })
+        output(0, |pages| unsafe { self.cuMemCreate(pages, bytes, kind.as_ptr(), 0) })
     }
 
     /// # Safety
     /// `pages` came from [`pages_create`](Self::pages_create) and is released once.
-    pub(crate) unsafe fn pages_release(&self, pages: CUmemGenericAllocationHandle) -> Answer<()> {
+    pub(crate) unsafe fn pages_release(&self, pages: CUmemGenericAllocationHandle) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemRelease(pages) }
     }
@@ -106,21 +106,21 @@ impl Api {
         ptr: CUdeviceptr,
         bytes: usize,
         pages: CUmemGenericAllocationHandle,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemMap(ptr, bytes, 0, pages, 0) }
     }
 
     /// # Safety
     /// Pages are mapped in all of the range.
-    pub(crate) unsafe fn pages_allow(&self, ptr: CUdeviceptr, bytes: usize, access: &Access) -> Answer<()> {
+    pub(crate) unsafe fn pages_allow(&self, ptr: CUdeviceptr, bytes: usize, access: &PageAccess) -> CallResult<()> {
         // SAFETY: the driver reads one structure; for the rest, the caller's own promise.
         unsafe { self.cuMemSetAccess(ptr, bytes, access.as_ptr(), 1) }
     }
 
     /// # Safety
     /// Pages are mapped in all of the range, and nothing uses it any more.
-    pub(crate) unsafe fn pages_unmap(&self, ptr: CUdeviceptr, bytes: usize) -> Answer<()> {
+    pub(crate) unsafe fn pages_unmap(&self, ptr: CUdeviceptr, bytes: usize) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemUnmap(ptr, bytes) }
     }

@@ -1,43 +1,43 @@
 //! Calls about streams and events, and the work on streams.
 #![allow(unsafe_code)]
 
-use super::{Answer, Api, answer};
+use super::{Api, CallResult, output};
 use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
 /// Streams and events. A stream or event that is named is live.
 impl Api {
-    pub(crate) fn stream_create(&self, priority: c_int) -> Answer<CUstream> {
+    pub(crate) fn stream_create(&self, priority: c_int) -> CallResult<CUstream> {
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: the driver writes one handle.
-        answer(ptr::null_mut(), |stream| unsafe { self.cuStreamCreateWithPriority(stream, flags, priority) })
+        output(ptr::null_mut(), |stream| unsafe { self.cuStreamCreateWithPriority(stream, flags, priority) })
     }
 
     /// # Safety
     /// `stream` is live and not used again.
-    pub(crate) unsafe fn stream_destroy(&self, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn stream_destroy(&self, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuStreamDestroy(stream) }
     }
 
     /// # Safety
     /// `stream` is live.
-    pub(crate) unsafe fn stream_query(&self, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn stream_query(&self, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuStreamQuery(stream) }
     }
 
     /// # Safety
     /// `stream` is live.
-    pub(crate) unsafe fn stream_synchronize(&self, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn stream_synchronize(&self, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuStreamSynchronize(stream) }
     }
 
     /// # Safety
     /// `stream` and `event` are live.
-    pub(crate) unsafe fn stream_wait(&self, stream: CUstream, event: CUevent) -> Answer<()> {
+    pub(crate) unsafe fn stream_wait(&self, stream: CUstream, event: CUevent) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuStreamWaitEvent(stream, event, 0) }
     }
@@ -46,41 +46,41 @@ impl Api {
     ///
     /// # Safety
     /// `stream` is live.
-    pub(crate) unsafe fn stream_capture_status(&self, stream: CUstream) -> Answer<c_uint> {
+    pub(crate) unsafe fn stream_capture_status(&self, stream: CUstream) -> CallResult<c_uint> {
         // SAFETY: the driver writes one number as wide as the enumeration; for the rest, the caller's own promise.
-        answer(0, |status: *mut c_uint| unsafe { self.cuStreamIsCapturing(stream, status.cast()) })
+        output(0, |status: *mut c_uint| unsafe { self.cuStreamIsCapturing(stream, status.cast()) })
     }
 
-    pub(crate) fn event_create(&self) -> Answer<CUevent> {
+    pub(crate) fn event_create(&self) -> CallResult<CUevent> {
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
         // SAFETY: the driver writes one handle.
-        answer(ptr::null_mut(), |event| unsafe { self.cuEventCreate(event, flags) })
+        output(ptr::null_mut(), |event| unsafe { self.cuEventCreate(event, flags) })
     }
 
     /// # Safety
     /// `event` is live and not used again.
-    pub(crate) unsafe fn event_destroy(&self, event: CUevent) -> Answer<()> {
+    pub(crate) unsafe fn event_destroy(&self, event: CUevent) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuEventDestroy(event) }
     }
 
     /// # Safety
     /// `event` and `stream` are live and of one context.
-    pub(crate) unsafe fn event_record(&self, event: CUevent, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn event_record(&self, event: CUevent, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuEventRecord(event, stream) }
     }
 
     /// # Safety
     /// `event` is live.
-    pub(crate) unsafe fn event_query(&self, event: CUevent) -> Answer<()> {
+    pub(crate) unsafe fn event_query(&self, event: CUevent) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuEventQuery(event) }
     }
 
     /// # Safety
     /// `event` is live.
-    pub(crate) unsafe fn event_synchronize(&self, event: CUevent) -> Answer<()> {
+    pub(crate) unsafe fn event_synchronize(&self, event: CUevent) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuEventSynchronize(event) }
     }
@@ -96,7 +96,7 @@ impl Api {
         src: *const c_void,
         bytes: usize,
         stream: CUstream,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemcpyHtoDAsync(dst, src, bytes, stream) }
     }
@@ -109,7 +109,7 @@ impl Api {
         src: CUdeviceptr,
         bytes: usize,
         stream: CUstream,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemcpyDtoHAsync(dst, src, bytes, stream) }
     }
@@ -122,28 +122,40 @@ impl Api {
         src: CUdeviceptr,
         bytes: usize,
         stream: CUstream,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemcpyAsync(dst, src, bytes, stream) }
     }
 
     /// # Safety
     /// The range is valid, and `stream` is live.
-    pub(crate) unsafe fn fill_u8(&self, dst: CUdeviceptr, value: u8, count: usize, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn fill_u8(&self, dst: CUdeviceptr, value: u8, count: usize, stream: CUstream) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemsetD8Async(dst, value, count, stream) }
     }
 
     /// # Safety
     /// The range is valid and aligned, and `stream` is live.
-    pub(crate) unsafe fn fill_u16(&self, dst: CUdeviceptr, value: u16, count: usize, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn fill_u16(
+        &self,
+        dst: CUdeviceptr,
+        value: u16,
+        count: usize,
+        stream: CUstream,
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemsetD16Async(dst, value, count, stream) }
     }
 
     /// # Safety
     /// The range is valid and aligned, and `stream` is live.
-    pub(crate) unsafe fn fill_u32(&self, dst: CUdeviceptr, value: u32, count: usize, stream: CUstream) -> Answer<()> {
+    pub(crate) unsafe fn fill_u32(
+        &self,
+        dst: CUdeviceptr,
+        value: u32,
+        count: usize,
+        stream: CUstream,
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemsetD32Async(dst, value, count, stream) }
     }
@@ -155,7 +167,7 @@ impl Api {
         stream: CUstream,
         function: unsafe extern "C" fn(*mut c_void),
         data: *mut c_void,
-    ) -> Answer<()> {
+    ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuLaunchHostFunc(stream, Some(function), data) }
     }

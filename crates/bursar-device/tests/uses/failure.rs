@@ -38,7 +38,7 @@ fn t3_a_use_counts_though_the_answer_to_the_submission_is_lost() {
             let rig = Rig::new(Sim::seeded(seed));
             let [a, b, c] = rig.leases();
             let [mut buffer, mut other] = [(); 2].map(|()| rig.buffer(&a));
-            rig.faults.lose_nth_answer(call, 1, Status::InvalidValue);
+            rig.faults.lose_nth_result(call, 1, Status::InvalidValue);
             let lost = b.submit(|work| match call {
                 Call::Fill => work.fill(&mut buffer, 1),
                 Call::CopyToDevice => work.copy_from_host(&mut buffer, vec![1; LEN]).map(drop),

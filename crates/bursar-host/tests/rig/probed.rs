@@ -1,7 +1,7 @@
 //! The kernel, with whatever a test wants to happen around each call.
 
 use bursar_core::Bytes;
-use bursar_host::{Errno, IndexSet, Limit, LockedMemory, Machine, Region, System};
+use bursar_host::{Errno, IndexSet, LockedMemory, Machine, MemoryLimit, Region, System};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ type Hook = Arc<dyn Fn(Call, bool) -> Option<Errno> + Send + Sync>;
 pub(crate) struct Probed {
     machine: Machine,
     hook: Mutex<Option<Hook>>,
-    pub(crate) limits: Mutex<Vec<Limit>>,
+    pub(crate) limits: Mutex<Vec<MemoryLimit>>,
     pub(crate) locked: Mutex<Option<LockedMemory>>,
     /// Where the kernel is made to say that threads run and pages are.
     pub(crate) runs_on: Mutex<Option<IndexSet>>,
@@ -78,7 +78,7 @@ impl Probed {
 }
 
 impl System for Probed {
-    fn limits(&self) -> Vec<Limit> {
+    fn limits(&self) -> Vec<MemoryLimit> {
         // A limit cannot be refused, only be interrupted.
         let _ = self.around(Call::Limits, || Ok(()));
         self.limits.lock().unwrap().clone()

@@ -1,16 +1,16 @@
-//! What a process holds for a tenant.
+//! The account of a process for a tenant.
 
 use super::Ledger;
-use crate::attachment::Patience;
-use crate::book::{BYTES_MAX, Book, Desk, Key, Lack, Most, Refused};
-use crate::storage::Ground;
+use crate::attachment::LockWait;
+use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, Shortfall};
+use crate::storage::MappedWords;
 use bursar_core::{Account, Bytes, Result};
 use std::sync::Arc;
 
-/// What a process holds for a tenant, in a ledger. A clone is the same account, and so is one that is opened again.
+/// The account of a process for a tenant of a ledger. A clone is the same account, and so is one that is opened again.
 ///
-/// What is still held when the last handle is gone stays charged until the process ends: nobody is left to say that it was
-/// given back.
+/// Bytes that are still held when the last handle is dropped stay charged until the process ends: nobody is left to
+/// release them.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes};
@@ -26,70 +26,76 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LedgerAccount {
-    /// Its ledger's book, within reach.
-    book: Arc<Book<Ground>>,
-    pub(crate) key: Key,
-    /// The most that may stay in hand after a release.
-    keep: Most,
+    /// The book of the ledger, without the indirection through `ledger`.
+    book: Arc<Book<MappedWords>>,
+    pub(crate) key: NodeKey,
+    /// The most credit that stays after a release.
+    keep: CreditLimit,
     pub(crate) ledger: Ledger,
 }
 
 impl LedgerAccount {
-    pub(crate) fn new(ledger: Ledger, key: Key, keep: u64) -> Self {
-        Self { book: Arc::clone(&ledger.inner.book), key, keep: Most::new(keep), ledger }
+    pub(crate) fn new(ledger: Ledger, key: NodeKey, keep: u64) -> Self {
+        Self { book: Arc::clone(&ledger.attachment.book), key, keep: CreditLimit::new(keep), ledger }
     }
 
-    /// The ledger it is in.
+    /// Returns the ledger of the account.
     pub const fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// Returns what is charged to it; nothing where somebody keeps the ledger locked or it is damaged.
+    /// Returns the bytes that are charged to the account; zero where the ledger's lock is not available or the ledger
+    /// is damaged.
     pub fn held(&self) -> Bytes {
-        let held = |desk: &mut Desk<'_, Ground>| if desk.is_current(self.key) { desk.held(self.key.node) } else { 0 };
-        Bytes(self.ledger.inner.at_desk(Patience::Usual, held).unwrap_or(0))
+        let held = |locked: &mut LockedBook<'_, MappedWords>| {
+            if locked.is_current(self.key) { locked.settle_held(self.key.node) } else { 0 }
+        };
+        Bytes(self.ledger.attachment.with_lock(LockWait::Usual, held).unwrap_or(0))
     }
 
-    /// What it has of what it is part of: held, and in hand.
+    /// Reads a field of the account's node without the lock.
     pub(crate) fn field(&self, field: usize) -> u64 {
-        self.ledger.inner.book.peek(self.key.node, field)
+        self.ledger.attachment.book.peek(self.key.node, field)
     }
 
     #[cold]
-    fn charge_slowly(&self, bytes: Bytes) -> Result<()> {
-        let inner = &self.ledger.inner;
-        // Threads that share the account may only have met on its word.
-        if inner.book.words().is_live() && inner.book.charge_left(self.key, bytes.get()) {
+    fn charge_slow(&self, bytes: Bytes) -> Result<()> {
+        let attachment = &self.ledger.attachment;
+        // The first try may have failed only because another thread changed the account at the same time.
+        if attachment.book.words().is_live() && attachment.book.charge_balance(self.key, bytes.get()) {
             return Ok(());
         }
-        inner.check()?;
+        attachment.check_usable()?;
         let (mut measured, mut reclaimed) = (false, false);
         loop {
-            // Nobody has more than a ledger can speak of, so that a request for more is refused like one for all of it.
-            let refused = match inner.charge(self.key, bytes.get().min(BYTES_MAX))? {
+            // No ledger has more than this, so a request for more is refused like one for all of it.
+            let refused = match attachment.charge(self.key, bytes.get().min(BYTES_MAX))? {
                 Ok(()) if bytes.get() <= BYTES_MAX => return Ok(()),
                 Ok(()) => {
                     self.release(Bytes(BYTES_MAX));
-                    Refused::Lack(Lack { remaining: BYTES_MAX, limit: BYTES_MAX })
+                    BookError::Shortfall(Shortfall { remaining: BYTES_MAX, limit: BYTES_MAX })
                 }
                 Err(refused) => refused,
             };
-            if matches!(refused, Refused::Lack(_)) && !measured && self.ledger.probe.is_some() {
-                self.ledger.measure(Patience::Usual)?;
+            if matches!(refused, BookError::Shortfall(_)) && !measured && self.ledger.probe.is_some() {
+                self.ledger.measure(LockWait::Usual)?;
                 measured = true;
-            } else if matches!(refused, Refused::Lack(_)) && !reclaimed && self.ledger.reclaim_for(self.key, bytes)? {
+            } else if matches!(refused, BookError::Shortfall(_))
+                && !reclaimed
+                && self.ledger.reclaim_for(self.key, bytes)?
+            {
                 reclaimed = true;
             } else {
-                return Err(inner.refusal(refused, "accounts", bytes));
+                return Err(attachment.error_for(refused, "accounts", bytes));
             }
         }
     }
 
     #[cold]
-    fn release_slowly(&self, bytes: Bytes) {
-        let inner = &self.ledger.inner;
-        if !inner.is_forked() && !inner.book.release_left(self.key, bytes.get(), self.keep) {
-            inner.book.release(self.key, bytes.get(), self.keep.bytes() / 2);
+    fn release_slow(&self, bytes: Bytes) {
+        let attachment = &self.ledger.attachment;
+        if !attachment.is_forked() && !attachment.book.release_to_balance(self.key, bytes.get(), self.keep) {
+            attachment.book.release(self.key, bytes.get(), self.keep.bytes() / 2);
         }
     }
 }
@@ -100,13 +106,13 @@ impl Account for LedgerAccount {
         if book.words().is_live() && book.charge_once(self.key, bytes.0) {
             return Ok(());
         }
-        self.charge_slowly(bytes)
+        self.charge_slow(bytes)
     }
 
     fn release(&self, bytes: Bytes) {
         let book = &*self.book;
         if !(book.words().is_live() && book.release_once(self.key, bytes.0, self.keep)) {
-            self.release_slowly(bytes);
+            self.release_slow(bytes);
         }
     }
 }

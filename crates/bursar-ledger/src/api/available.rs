@@ -1,18 +1,18 @@
-//! What a newcomer could have.
+//! Measuring a ledger's device, and what a newcomer could have of it.
 
 use super::Ledger;
-use crate::attachment::{Patience, Unqueued};
+use crate::attachment::{LockWait, TryError};
 use crate::format::node;
 use bursar_core::{Bytes, MemoryInfo, Result};
 
 impl Ledger {
-    /// Asks the probe, if there is one, and enters what is used outside the ledger.
-    pub(crate) fn measure(&self, patience: Patience) -> Result<Option<MemoryInfo>, Unqueued> {
-        self.probe.as_ref().map(|probe| self.inner.measure(probe, patience)).transpose()
+    /// Asks the probe, if there is one, and records what is used outside the ledger.
+    pub(crate) fn measure(&self, wait: LockWait) -> Result<Option<MemoryInfo>, TryError> {
+        self.probe.as_ref().map(|probe| self.attachment.measure(probe, wait)).transpose()
     }
 
-    /// What a newcomer could have now: what the driver has free and what pools of this process hold without using it, less
-    /// what others set aside; at most what the limit leaves.
+    /// Returns what a newcomer could have now: what the driver has free and what pools of this process hold without
+    /// using it, less what others have set aside; at most what the limit leaves.
     ///
     /// ```
     /// use bursar_core::{Bytes, MemoryInfo};
@@ -29,12 +29,12 @@ impl Ledger {
     /// # }
     /// ```
     pub fn available(&self) -> Result<Bytes> {
-        self.inner.check()?;
-        let info = self.measure(Patience::Usual)?;
-        let cached = self.inner.reclaimers.cached().get();
-        let ((charged, undrawn), limit, cap) = self.inner.at_desk(Patience::Usual, |desk| {
-            desk.bury_the_dead();
-            (desk.sums(), desk.of(0, node::CEILING), desk.cap())
+        self.attachment.check_usable()?;
+        let info = self.measure(LockWait::Usual)?;
+        let cached = self.attachment.reclaimers.cached().get();
+        let ((charged, undrawn), limit, cap) = self.attachment.with_lock(LockWait::Usual, |locked| {
+            locked.reclaim_dead_processes();
+            (locked.charged_and_undrawn(), locked.field(0, node::CEILING), locked.effective_limit())
         })?;
         let within_limit = limit.saturating_sub(charged.saturating_sub(cached));
         let on_device = match info {

@@ -2,18 +2,18 @@
 
 use super::{Ledger, Reservation};
 use crate::LedgerError;
-use crate::attachment::{self, Patience};
+use crate::attachment::{self, LockWait};
 use crate::format::node;
 use crate::system::Process;
 use bursar_core::{Bytes, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a token begins with.
+/// The prefix of every token.
 const SCHEME: &str = "bursar1";
 
-/// A reservation that child processes draw on. It stays as it is while the giver keeps this or a child draws on it; what
-/// is left returns when both are gone.
+/// A reservation that child processes draw on. It lasts while the giver keeps this or a child draws on it; what is
+/// undrawn returns when both are gone.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes, DeviceUuid};
@@ -42,76 +42,77 @@ pub struct Delegation {
 
 impl Delegation {
     pub(crate) fn of(reservation: Reservation) -> Result<Self> {
-        let inner = &reservation.ledger().inner;
-        inner.check()?;
+        let attachment = &reservation.ledger().attachment;
+        attachment.check_usable()?;
         let wrong = |why: &str| LedgerError::Token { token: String::new(), why: why.into() };
-        let file = inner.file().ok_or_else(|| wrong("no other process can open a private ledger"))?;
+        let file = attachment.file().ok_or_else(|| wrong("no other process can open a private ledger"))?;
         let file = file.to_str().ok_or_else(|| wrong("the path of the ledger is no text"))?;
         let key = reservation.key();
-        let token = format!("{SCHEME}:{}:{}:{file}", key.node, key.life);
+        let token = format!("{SCHEME}:{}:{}:{file}", key.node, key.generation);
         Ok(Self { reservation, token })
     }
 
-    /// What a child needs to draw on it.
+    /// Returns the token by which a child draws on the reservation.
     pub fn token(&self) -> String {
         self.token.clone()
     }
 
-    /// Its size.
+    /// Returns the size of the reservation.
     pub fn bytes(&self) -> Bytes {
         self.reservation.bytes()
     }
 
-    /// What nobody has drawn.
+    /// Returns the bytes that nobody has drawn.
     pub fn undrawn(&self) -> Bytes {
         self.sums().1
     }
 
-    /// What is drawn and held, by the children and by the giver.
+    /// Returns the bytes that are drawn and held, by the children and by the giver.
     pub fn held(&self) -> Bytes {
         self.sums().0
     }
 
     fn sums(&self) -> (Bytes, Bytes) {
         let node = self.reservation.key().node;
-        let inner = &self.reservation.ledger().inner;
-        let sums = inner.at_desk(Patience::Usual, |desk| desk.sums_below(node));
+        let attachment = &self.reservation.ledger().attachment;
+        let sums = attachment.with_lock(LockWait::Usual, |locked| locked.settle_and_sum_subtree(node));
         let (held, undrawn) = sums.unwrap_or((0, 0));
         (Bytes(held), Bytes(undrawn))
     }
 
-    /// Takes the reservation back; children that draw on it go on.
+    /// Ends the delegation and returns the reservation; children that draw on it go on.
     pub fn end(self) -> Reservation {
         self.reservation
     }
 }
 
-/// The reservation that `token` means, to draw on.
-pub(crate) fn drawn_by(process: &Arc<Process>, token: &str) -> Result<Reservation, LedgerError> {
+/// Returns a reservation that draws on the one that `token` names.
+pub(crate) fn from_token(process: &Arc<Process>, token: &str) -> Result<Reservation, LedgerError> {
     let wrong = |why: &str| LedgerError::Token { token: token.to_owned(), why: why.into() };
     let mut parts = token.splitn(4, ':');
-    let (scheme, node, life, file) = (parts.next(), parts.next(), parts.next(), parts.next());
+    let (scheme, node, generation, file) = (parts.next(), parts.next(), parts.next(), parts.next());
     if scheme != Some(SCHEME) {
         return Err(wrong("it is not a token of this version"));
     }
     let number = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
-    let (Some(node), Some(life), Some(file)) = (number(node), number(life), file) else {
+    let (Some(node), Some(generation), Some(file)) = (number(node), number(generation), file) else {
         return Err(wrong("it is cut short or mistyped"));
     };
     let file = Path::new(file);
     if !file.is_absolute() || file.extension().is_none_or(|extension| extension != "ledger") {
         return Err(wrong("it names no ledger"));
     }
-    let ledger = Ledger { inner: attachment::existing(process, file)?, probe: None };
-    let inner = &ledger.inner;
-    inner.check()?;
-    let opened = inner.at_desk(Patience::Usual, |desk| {
-        desk.bury_the_dead();
-        let at = usize::try_from(node).ok().filter(|&at| desk.exists(at))?;
-        let means = desk.of(at, node::LIFE) == life && desk.of(at, node::KIND) == crate::book::RESERVATION;
-        means.then(|| desk.open_account(at))
+    let ledger = Ledger { attachment: attachment::open_existing(process, file)?, probe: None };
+    let attachment = &ledger.attachment;
+    attachment.check_usable()?;
+    let opened = attachment.with_lock(LockWait::Usual, |locked| {
+        locked.reclaim_dead_processes();
+        let at = usize::try_from(node).ok().filter(|&at| locked.exists(at))?;
+        let means = locked.field(at, node::GENERATION) == generation
+            && locked.field(at, node::KIND) == crate::book::RESERVATION;
+        means.then(|| locked.open_account(at))
     })?;
     let opened = opened.ok_or_else(|| wrong("the reservation has ended"))?;
-    let key = opened.map_err(|_| inner.full("accounts"))?;
+    let key = opened.map_err(|_| attachment.table_full("accounts"))?;
     Ok(Reservation::drawing(ledger, key))
 }

@@ -1,8 +1,8 @@
 //! The ledger of a device, as programs see it.
 
 use super::reading::{self, Reading};
-use super::{LedgerAccount, Priority, Reclaimer, Reservation, Reserving, Tenant};
-use crate::attachment::{self, Inner, Patience, Probe};
+use super::{LedgerAccount, Priority, Reclaimer, Reservation, ReserveFuture, Tenant};
+use crate::attachment::{self, Attachment, LockWait, Probe};
 use crate::format::node;
 use crate::system::Process;
 use crate::{LedgerError, Subject, storage};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The ledger of one physical device: what may be held of it, and by whom.
+/// The ledger of one physical device: how much of it may be held, and by whom.
 ///
 /// A clone is the same ledger, and so is one that is opened again.
 ///
@@ -31,13 +31,13 @@ use std::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct Ledger {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) attachment: Arc<Attachment>,
     pub(crate) probe: Option<Arc<Probe>>,
 }
 
 impl Ledger {
-    /// The ledger of `subject` that all processes of this user share, in the folder that `BURSAR_LEDGER_DIR` names or one
-    /// of the user's own in shared memory.
+    /// Opens the ledger of `subject` that all processes of this user share, in the folder that `BURSAR_LEDGER_DIR`
+    /// names or a folder of the user in shared memory. Makes it if there is none.
     ///
     /// ```no_run
     /// use bursar_core::Bytes;
@@ -48,131 +48,137 @@ impl Ledger {
     /// # Ok::<(), bursar_ledger::LedgerError>(())
     /// ```
     pub fn open(subject: &Subject) -> Result<Self, LedgerError> {
-        Self::open_in(&storage::chosen(), subject)
+        Self::open_in(&storage::default_folder(), subject)
     }
 
-    /// The ledger of `subject` that all processes share which open it in this folder.
+    /// Opens the ledger of `subject` in a folder, shared by all processes that open it there. Makes it if there is
+    /// none.
     pub fn open_in(folder: &Path, subject: &Subject) -> Result<Self, LedgerError> {
         Self::open_by(Process::this(), folder, subject)
     }
 
     pub(crate) fn open_by(process: &Arc<Process>, folder: &Path, subject: &Subject) -> Result<Self, LedgerError> {
-        Ok(Self { inner: attachment::shared(process, folder, subject)?, probe: None })
+        Ok(Self { attachment: attachment::open_shared(process, folder, subject)?, probe: None })
     }
 
-    /// A ledger of this process alone, kept the same way.
+    /// Makes a ledger that is private to this process.
     ///
     /// # Panics
     /// If the system has no memory for it: 256 KiB.
     pub fn private(total: Bytes) -> Self {
-        let inner = Inner::private(Subject { name: "private".to_owned(), ..Subject::host(total) });
-        Self { inner: Arc::new(inner.expect("256 KiB can be mapped")), probe: None }
+        let attachment = Attachment::new_private(Subject { name: "private".to_owned(), ..Subject::host(total) });
+        Self { attachment: Arc::new(attachment.expect("256 KiB can be mapped")), probe: None }
     }
 
-    /// The ledger of a device: shared with other processes if they can open the device too, and measured by its driver.
+    /// Opens the ledger of a device: shared with other processes if they can open the device too, and measured by the
+    /// device's driver.
     pub fn for_device(context: &Arc<DeviceContext>) -> Result<Self, LedgerError> {
-        let inner = if context.facts().shared {
-            attachment::shared(Process::this(), &storage::chosen(), &Subject::device(context.facts()))?
+        let attachment = if context.facts().shared {
+            attachment::open_shared(Process::this(), &storage::default_folder(), &Subject::device(context.facts()))?
         } else {
-            attachment::private(context)?
+            attachment::open_private(context)?
         };
         let context = Arc::clone(context);
-        Ok(Self { inner, probe: None }.measured_by(move || Ok(context.driver().memory(context.device())?)))
+        Ok(Self { attachment, probe: None }.measured_by(move || Ok(context.driver().memory(context.device())?)))
     }
 
-    /// Has this handle, and what is made of it, ask `probe` what is used of the device outside the ledger.
+    /// Returns this ledger with `probe` to measure what is used of the device outside the ledger. Handles made from it
+    /// measure too.
     #[must_use]
     pub fn measured_by(self, probe: impl Fn() -> Result<MemoryInfo> + Send + Sync + 'static) -> Self {
-        Self { inner: self.inner, probe: Some(Arc::new(Probe::new(probe))) }
+        Self { attachment: self.attachment, probe: Some(Arc::new(Probe::new(probe))) }
     }
 
-    /// The folder that ledgers are kept in; it need not exist.
+    /// Returns the folder that ledgers are in; it need not exist.
     pub fn folder() -> Result<PathBuf, LedgerError> {
-        Ok(storage::chosen())
+        Ok(storage::default_folder())
     }
 
-    /// The files of all ledgers in that folder.
+    /// Returns the files of all ledgers in that folder.
     pub fn list() -> Result<Vec<PathBuf>, LedgerError> {
-        storage::ledgers(&storage::chosen())
+        storage::ledgers(&storage::default_folder())
     }
 
-    /// Reads the ledger in a file without joining those who use it: nothing is changed.
+    /// Reads the ledger in a file without opening it: nothing is changed.
     pub fn inspect(file: &Path) -> Result<Reading, LedgerError> {
-        let (subject, sheet) = storage::look_at(Process::this(), file)?;
-        Ok(reading::read(sheet, subject))
+        let (subject, snapshot) = storage::inspect(Process::this(), file)?;
+        Ok(reading::read(snapshot, subject))
     }
 
-    /// What the ledger is about.
+    /// Returns the device, or host memory, that the ledger is for.
     pub fn subject(&self) -> &Subject {
-        &self.inner.subject
+        &self.attachment.subject
     }
 
-    /// The file it shares with other processes, if it does.
+    /// Returns the file of the ledger; a private ledger has none.
     pub fn file(&self) -> Option<&Path> {
-        self.inner.file()
+        self.attachment.file()
     }
 
-    /// What all may hold together.
+    /// Returns the limit of what all may hold together.
     pub fn limit(&self) -> Bytes {
-        Bytes(self.inner.book.peek(0, node::CEILING))
+        Bytes(self.attachment.book.peek(0, node::CEILING))
     }
 
-    /// Changes what all may hold together: raised at once; lowered below what is in use, it refuses until that is less.
+    /// Sets the limit of what all may hold together. A higher one counts at once; one below what is in use refuses
+    /// everybody until less is.
     pub fn set_limit(&self, limit: Bytes) -> Result<(), LedgerError> {
-        self.inner.check()?;
-        self.inner.at_desk(Patience::Usual, |desk| desk.set_limit(limit.get()))
+        self.attachment.check_usable()?;
+        self.attachment.with_lock(LockWait::Usual, |locked| locked.set_limit(limit.get()))
     }
 
-    /// The tenant of that name, made if there is none. The empty name is the tenant of those who name none.
+    /// Returns the tenant of that name, made if there is none. The empty name is the tenant of those who name none.
     pub fn tenant(&self, name: &str) -> Result<Tenant, LedgerError> {
-        Tenant::of(self, name, Patience::Usual)
+        Tenant::find_or_make(self, name, LockWait::Usual)
     }
 
-    /// This process's account, for those who name no tenant: always the same one.
+    /// Returns this process's account for the tenant without a name: always the same one.
     pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
         self.tenant("")?.account()
     }
 
-    /// Sets `bytes` aside, or refuses at once.
+    /// Reserves `bytes`, or refuses at once.
     pub fn reserve(&self, bytes: Bytes) -> Result<Reservation> {
         self.tenant("")?.reserve(bytes)
     }
 
-    /// Sets `bytes` aside, waiting for its turn until `deadline` has passed.
+    /// Reserves `bytes`, waiting for its turn until `deadline` has passed.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        let find = |patience| Ok(Tenant::of(self, "", patience)?.key());
-        self.reserve_waiting(find, (bytes, deadline, priority))
+        let find = |wait| Ok(Tenant::find_or_make(self, "", wait)?.key());
+        self.reserve_with_deadline(find, (bytes, deadline, priority))
     }
 
-    /// Sets `bytes` aside when its turn comes. Dropping the future leaves the queue.
-    pub fn reserve_async(&self, bytes: Bytes, priority: Priority) -> Reserving {
-        Reserving::new(self.clone(), String::new(), bytes, priority)
+    /// Reserves `bytes` when its turn comes. Dropping the future leaves the queue.
+    pub fn reserve_async(&self, bytes: Bytes, priority: Priority) -> ReserveFuture {
+        ReserveFuture::new(self.clone(), String::new(), bytes, priority)
     }
 
-    /// Has `reclaim` asked to give so much back when an owner wants what this process borrows; it answers what it gave.
+    /// Registers a callback that is asked to give back so many bytes when a tenant within its guarantee wants what this
+    /// process borrows. It returns how many bytes it gave back.
     pub fn on_reclaim(&self, reclaim: impl Fn(Bytes) -> Bytes + Send + Sync + 'static) -> Reclaimer {
         Reclaimer::register(self, Arc::new(reclaim))
     }
 
-    /// Who holds what.
+    /// Returns who holds what.
     pub fn reading(&self) -> Result<Reading, LedgerError> {
-        if self.inner.is_forked() {
+        if self.attachment.is_forked() {
             return Err(LedgerError::Forked);
         }
-        Ok(reading::read(reading::copied(&self.inner)?, self.inner.subject.clone()))
+        Ok(reading::read(reading::snapshot_of(&self.attachment)?, self.attachment.subject.clone()))
     }
 
-    /// Forgets every account, reservation and tenant, and puts the limit back to all there is. Refused while another process
-    /// has the ledger open, or this one holds something or waits, unless forced: then their handles answer that the ledger
-    /// was cleared. Handles of this process do so in any case.
+    /// Removes every account, reservation and tenant, and sets the limit to all there is. Refused, unless forced, while
+    /// another process has the ledger open or this one holds something or waits. Handles made before then return
+    /// [`LedgerError::Cleared`], those of this process in any case.
     pub fn clear(&self, force: bool) -> Result<(), LedgerError> {
-        self.inner.check()?;
-        let (reading, own) = (self.reading()?, self.inner.process().kernel().pid());
-        let cleared = self.inner.at_desk(Patience::Usual, |desk| {
-            desk.bury_the_dead();
-            let clears = force || desk.sums().0 == 0 && desk.queue().is_empty() && !desk.has_company();
+        self.attachment.check_usable()?;
+        let (reading, own) = (self.reading()?, self.attachment.process().kernel().pid());
+        let cleared = self.attachment.with_lock(LockWait::Usual, |locked| {
+            locked.reclaim_dead_processes();
+            let clears = force
+                || locked.charged_and_undrawn().0 == 0 && locked.queue().is_empty() && !locked.is_open_elsewhere();
             if clears {
-                desk.clear(self.inner.subject.total.get());
+                locked.clear(self.attachment.subject.total.get());
             }
             clears
         })?;
@@ -180,7 +186,7 @@ impl Ledger {
             let others = reading.processes.iter().filter(|process| process.pid != own || process.has_something());
             others.map(ToString::to_string).collect()
         };
-        cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.inner.path(), holders: holders() })
+        cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.attachment.path(), holders: holders() })
     }
 }
 

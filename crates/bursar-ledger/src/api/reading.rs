@@ -1,15 +1,15 @@
-//! Who holds what: a ledger read as it would be once the dead are buried.
+//! Reading who holds what: a ledger as it is once the charges of dead processes are reclaimed.
 
 use super::Priority;
-use crate::attachment::Inner;
+use crate::attachment::Attachment;
 use crate::book::{Book, TENANT};
-use crate::format::{Layout, Sheet, Words, node, process};
+use crate::format::{LedgerLayout, Words, WordsSnapshot, node, process};
 use crate::{LedgerError, Subject};
 use bursar_core::{Bytes, DeviceUuid};
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// A ledger at one moment.
+/// The state of a ledger at one moment.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -28,29 +28,29 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reading {
-    /// The identity of the device.
+    /// The UUID of the device.
     pub uuid: DeviceUuid,
-    /// What it is called.
+    /// The name of the device.
     pub name: String,
-    /// All of its memory.
+    /// All of the device's memory.
     pub total: Bytes,
-    /// What all may hold together.
+    /// The limit of what all may hold together.
     pub limit: Bytes,
-    /// What is held.
+    /// The bytes that are held.
     pub held: Bytes,
-    /// What was set aside and is not held.
+    /// The bytes that were set aside and are not held.
     pub undrawn: Bytes,
-    /// What is used outside the ledger, as last measured.
+    /// The bytes used outside the ledger, as last measured.
     pub unmanaged: Bytes,
-    /// Who has the ledger open.
+    /// The processes that have the ledger open.
     pub processes: Vec<ProcessReading>,
-    /// Who it is held for.
+    /// The tenants.
     pub tenants: Vec<TenantReading>,
-    /// Who waits, in the order of service.
+    /// The requests that wait, in the order of service.
     pub waiting: Vec<WaitingReading>,
 }
 
-/// What one process has.
+/// The share of one process.
 ///
 /// ```
 /// # use bursar_core::Bytes;
@@ -62,13 +62,13 @@ pub struct Reading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProcessReading {
-    /// Its number, as it sees itself.
+    /// The process id in its own namespace.
     pub pid: u32,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
-    /// What it holds.
+    /// The bytes it holds.
     pub held: Bytes,
-    /// What it set aside and does not hold.
+    /// The bytes it has set aside and does not hold.
     pub undrawn: Bytes,
     /// When it opened the ledger.
     pub since: SystemTime,
@@ -87,7 +87,7 @@ impl fmt::Display for ProcessReading {
     }
 }
 
-/// What one tenant has.
+/// The share of one tenant.
 ///
 /// ```
 /// # use bursar_core::Bytes;
@@ -99,17 +99,17 @@ impl fmt::Display for ProcessReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TenantReading {
-    /// What it is called; nothing for those who named none.
+    /// The name of the tenant; empty for those who named none.
     pub name: String,
-    /// What it may always have.
+    /// The bytes it may always have.
     pub guarantee: Bytes,
-    /// What it may have at most.
+    /// The bytes it may have at most.
     pub ceiling: Bytes,
-    /// What it has: held, set aside, and in the hands of its accounts.
+    /// The bytes it has: held, set aside, and kept as credit by its accounts.
     pub charged: Bytes,
 }
 
-/// One request that waits.
+/// A request that waits.
 ///
 /// ```
 /// # use bursar_core::Bytes;
@@ -120,78 +120,80 @@ pub struct TenantReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitingReading {
-    /// The process, as it sees itself.
+    /// The id of the process that asks, in its own namespace.
     pub pid: u32,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
-    /// For which tenant.
+    /// The name of the tenant it asks for.
     pub tenant: String,
-    /// How much it waits for.
+    /// The bytes it waits for.
     pub bytes: Bytes,
-    /// How urgently.
+    /// The priority of the request.
     pub priority: Priority,
-    /// Since when.
+    /// When the request was made.
     pub since: SystemTime,
 }
 
-/// A copy of the words of a ledger this process uses, taken behind its lock.
-pub(crate) fn copied(inner: &Inner) -> Result<Sheet, LedgerError> {
-    let desk = inner.desk()?;
-    let words = inner.book.words();
-    let copy: Vec<u64> = (0..inner.book.layout().words()).map(|at| words.load(at)).collect();
-    drop(desk);
-    let me = inner.book.place();
-    let alive = (0..inner.book.layout().places).map(|place| place == me || words.alive(place)).collect();
-    let sheet = Sheet::new(copy, alive);
-    let found = Book::new(&sheet, inner.book.layout(), inner.book.layout().places).lock_copy().contradiction();
-    found.map_or(Ok(sheet), |what| Err(LedgerError::Corrupt { file: inner.path(), what: what.into() }))
+/// Copies the words of an open ledger behind its lock, and checks them.
+pub(crate) fn snapshot_of(attachment: &Attachment) -> Result<WordsSnapshot, LedgerError> {
+    let locked = attachment.lock()?;
+    let words = attachment.book.words();
+    let copy: Vec<u64> = (0..attachment.book.layout().words()).map(|at| words.load(at)).collect();
+    drop(locked);
+    let me = attachment.book.slot();
+    let alive = (0..attachment.book.layout().processes).map(|slot| slot == me || words.alive(slot)).collect();
+    let snapshot = WordsSnapshot::new(copy, alive);
+    let found = Book::new(&snapshot, attachment.book.layout(), attachment.book.layout().processes)
+        .lock_snapshot()
+        .find_inconsistency();
+    found.map_or(Ok(snapshot), |what| Err(LedgerError::Corrupt { file: attachment.path(), what: what.into() }))
 }
 
 fn time(ms: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Reads a copy, after burying the dead in it.
-pub(crate) fn read(sheet: Sheet, subject: Subject) -> Reading {
-    let layout = Layout::FILE;
-    let book = Book::new(sheet, layout, layout.places);
-    let mut desk = book.lock_copy();
-    desk.digest();
-    desk.bury_the_dead();
-    let name_of = |place: usize| match place < layout.places {
-        true => (book.peek_process(place, process::PID) as u32, book.process_name(place)),
-        // Nobody's: the copy is damaged there.
+/// Reads a snapshot, after reclaiming in it what dead processes held.
+pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
+    let layout = LedgerLayout::FILE;
+    let book = Book::new(snapshot, layout, layout.processes);
+    let mut locked = book.lock_snapshot();
+    locked.apply_notes();
+    locked.reclaim_dead_processes();
+    let name_of = |slot: usize| match slot < layout.processes {
+        true => (book.peek_process(slot, process::PID) as u32, book.process_name(slot)),
+        // No process has such a slot: the snapshot is damaged there.
         false => (0, "unknown".to_owned()),
     };
     let mut processes = Vec::new();
-    for place in 0..layout.places {
-        if book.peek_process(place, process::STATE) & process::TAKEN != 0 {
-            let ((pid, name), (held, undrawn)) = (name_of(place), desk.holding_of(place));
-            let since = time(book.peek_process(place, process::SINCE));
+    for slot in 0..layout.processes {
+        if book.peek_process(slot, process::STATE) & process::OCCUPIED != 0 {
+            let ((pid, name), (held, undrawn)) = (name_of(slot), locked.settle_and_sum_process(slot));
+            let since = time(book.peek_process(slot, process::SINCE));
             processes.push(ProcessReading { pid, name, held: Bytes(held), undrawn: Bytes(undrawn), since });
         }
     }
-    let tenants = desk.nodes().filter(|&tenant| desk.of(tenant, node::KIND) == TENANT);
+    let tenants = locked.nodes().filter(|&tenant| locked.field(tenant, node::KIND) == TENANT);
     let tenants = tenants.map(|tenant| TenantReading {
-        name: desk.tenant_name(tenant),
-        guarantee: Bytes(desk.of(tenant, node::GUARANTEE)),
-        ceiling: Bytes(desk.of(tenant, node::CEILING)),
-        charged: Bytes(desk.of(tenant, node::TOTAL)),
+        name: locked.tenant_name(tenant),
+        guarantee: Bytes(locked.field(tenant, node::GUARANTEE)),
+        ceiling: Bytes(locked.field(tenant, node::CEILING)),
+        charged: Bytes(locked.field(tenant, node::TOTAL)),
     });
-    let waiting = desk.queue().into_iter().map(|(wanting, place)| {
-        let (pid, name) = name_of(place);
-        let (tenant, priority) = (desk.tenant_name(wanting.tenant), Priority(wanting.priority as u8));
-        WaitingReading { pid, name, tenant, bytes: Bytes(wanting.bytes), priority, since: time(wanting.since) }
+    let waiting = locked.queue().into_iter().map(|(request, slot)| {
+        let (pid, name) = name_of(slot);
+        let (tenant, priority) = (locked.tenant_name(request.tenant), Priority(request.priority as u8));
+        WaitingReading { pid, name, tenant, bytes: Bytes(request.bytes), priority, since: time(request.since) }
     });
-    let (charged, undrawn) = desk.sums();
+    let (charged, undrawn) = locked.charged_and_undrawn();
     Reading {
         uuid: subject.uuid,
         name: subject.name,
         total: subject.total,
-        limit: Bytes(desk.of(0, node::CEILING)),
+        limit: Bytes(locked.field(0, node::CEILING)),
         held: Bytes(charged.saturating_sub(undrawn)),
         undrawn: Bytes(undrawn),
-        unmanaged: Bytes(desk.unmanaged()),
+        unmanaged: Bytes(locked.unmanaged()),
         processes,
         tenants: tenants.collect(),
         waiting: waiting.collect(),

@@ -2,12 +2,12 @@
 
 use super::Ledger;
 use crate::LedgerError;
-use crate::attachment::{Inner, Patience, Reclaim};
-use crate::book::Key;
+use crate::attachment::{Attachment, LockWait, Reclaim};
+use crate::book::NodeKey;
 use bursar_core::Bytes;
 use std::sync::{Arc, Weak};
 
-/// Keeps a callback registered until it is dropped.
+/// A registered reclaim callback. Dropping this removes it.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -23,21 +23,22 @@ use std::sync::{Arc, Weak};
 #[must_use = "the callback is asked only while this is kept"]
 #[derive(Debug)]
 pub struct Reclaimer {
-    inner: Weak<Inner>,
+    attachment: Weak<Attachment>,
     number: u64,
 }
 
 impl Reclaimer {
     pub(crate) fn register(ledger: &Ledger, reclaim: Arc<Reclaim>) -> Self {
-        let number = ledger.inner.reclaimers.register(reclaim);
-        ledger.inner.listen();
-        Self { inner: Arc::downgrade(&ledger.inner), number }
+        let number = ledger.attachment.reclaimers.register(reclaim);
+        ledger.attachment.start_listener();
+        Self { attachment: Arc::downgrade(&ledger.attachment), number }
     }
 
-    /// Also says what the pool holds without using it: that is [available](Ledger::available) to a newcomer.
+    /// Adds a callback that returns the bytes a pool holds without using them: these are [available](Ledger::available)
+    /// to a newcomer.
     pub fn with_cached(self, cached: impl Fn() -> Bytes + Send + Sync + 'static) -> Self {
-        if let Some(inner) = self.inner.upgrade() {
-            inner.reclaimers.register_cached(self.number, Arc::new(cached));
+        if let Some(attachment) = self.attachment.upgrade() {
+            attachment.reclaimers.register_cached(self.number, Arc::new(cached));
         }
         self
     }
@@ -45,41 +46,44 @@ impl Reclaimer {
 
 impl Drop for Reclaimer {
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.upgrade() {
-            inner.reclaimers.unregister(self.number);
+        if let Some(attachment) = self.attachment.upgrade() {
+            attachment.reclaimers.unregister(self.number);
         }
     }
 }
 
 impl Ledger {
-    /// The first panic of a reclaim callback, a callback that says what is cached, or a waker, in this process. Each is
-    /// also told to `tracing`; it ends nothing but the call it came from.
+    /// Returns the message of the first panic of a callback, a probe or a waker in this process. Each is also logged by
+    /// `tracing`, and ends nothing but the call it came from.
     ///
     /// ```
     /// # use bursar_core::Bytes;
     /// assert_eq!(bursar_ledger::Ledger::private(Bytes::gib(1)).callback_panic(), None);
     /// ```
     pub fn callback_panic(&self) -> Option<String> {
-        self.inner.reclaimers.first_panic()
+        self.attachment.reclaimers.first_panic()
     }
 
-    /// Asks this process to give back what it borrows, as much as `bytes` more for `tenant` lack, if it may always have
-    /// them. Answers whether something was given.
-    pub(crate) fn reclaim_here(&self, tenant: usize, bytes: Bytes, patience: Patience) -> Result<bool, LedgerError> {
-        let place = self.inner.book.place();
-        let (asked, lacking) = self.inner.at_desk(patience, |desk| {
-            let borrows = desk.borrowers().iter().any(|(borrower, _)| *borrower == place);
-            (desk.is_owed(tenant, bytes.get()) && borrows, bytes.saturating_sub(Bytes(desk.room())))
+    /// Asks the callbacks of this process, if it borrows, for what `tenant` lacks to have `bytes` more within its
+    /// guarantee. Returns whether they were asked.
+    pub(crate) fn reclaim_in_process(&self, tenant: usize, bytes: Bytes, wait: LockWait) -> Result<bool, LedgerError> {
+        let slot = self.attachment.book.slot();
+        let (asked, lacking) = self.attachment.with_lock(wait, |locked| {
+            let borrows = locked.borrowers().iter().any(|(borrower, _)| *borrower == slot);
+            (
+                locked.is_within_guarantee(tenant, bytes.get()) && borrows,
+                bytes.saturating_sub(Bytes(locked.available())),
+            )
         })?;
         if asked {
-            // Whatever they say that they gave, the account decides.
-            self.inner.reclaimers.run(lacking);
+            // Their return values are not relied on: the next try finds out.
+            self.attachment.reclaimers.run(lacking);
         }
         Ok(asked)
     }
 
-    pub(crate) fn reclaim_for(&self, key: Key, bytes: Bytes) -> Result<bool, LedgerError> {
-        let tenant = self.inner.at_desk(Patience::Usual, |desk| desk.tenant_of(key.node))?;
-        self.reclaim_here(tenant, bytes, Patience::Usual)
+    pub(crate) fn reclaim_for(&self, key: NodeKey, bytes: Bytes) -> Result<bool, LedgerError> {
+        let tenant = self.attachment.with_lock(LockWait::Usual, |locked| locked.tenant_of(key.node))?;
+        self.reclaim_in_process(tenant, bytes, LockWait::Usual)
     }
 }

@@ -1,15 +1,15 @@
 //! Reservations: memory set aside before it is allocated.
 
 use super::{Delegation, Ledger, LedgerAccount, delegation};
-use crate::attachment::Patience;
-use crate::book::{BYTES_MAX, Key};
+use crate::attachment::LockWait;
+use crate::book::{BYTES_MAX, NodeKey};
 use crate::format::node;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Result};
 
-/// Memory that was set aside: an account whose charges cannot be refused up to its size, by anybody.
+/// Memory that was set aside: an account whose charges are never refused up to its size.
 ///
-/// What is left of it returns when it is dropped. What is still held then stays charged until the process ends.
+/// Dropping it returns what is undrawn. Bytes that are still held then stay charged until the process ends.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes};
@@ -33,24 +33,24 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The variable that hands a token to a child process.
+    /// The environment variable that hands a token to a child process.
     pub const VARIABLE: &str = "BURSAR_RESERVATION";
 
-    pub(crate) fn new(ledger: Ledger, key: Key) -> Self {
+    pub(crate) fn new(ledger: Ledger, key: NodeKey) -> Self {
         Self { account: LedgerAccount::new(ledger, key, BYTES_MAX) }
     }
 
-    /// One that draws on what another process set aside.
-    pub(crate) fn drawing(ledger: Ledger, key: Key) -> Self {
-        let keep = ledger.inner.credit;
+    /// Makes a reservation that draws on what another process set aside.
+    pub(crate) fn drawing(ledger: Ledger, key: NodeKey) -> Self {
+        let keep = ledger.attachment.credit;
         Self { account: LedgerAccount::new(ledger, key, keep) }
     }
 
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> NodeKey {
         self.account.key
     }
 
-    /// The ledger it is in.
+    /// Returns the ledger of the reservation.
     pub const fn ledger(&self) -> &Ledger {
         self.account.ledger()
     }
@@ -60,50 +60,51 @@ impl Reservation {
         (self.account.field(node::KIND) == crate::book::ACCOUNT).then_some(parent)
     }
 
-    /// Its size. Of one that draws on another: the size of that one.
+    /// Returns the size of the reservation, or of the one it draws on.
     pub fn bytes(&self) -> Bytes {
-        let book = &self.ledger().inner.book;
+        let book = &self.ledger().attachment.book;
         Bytes(book.peek(self.draws_on().unwrap_or(self.key().node), node::TOTAL))
     }
 
-    /// What can still be charged. Of one that draws on another: what that one has left, and what this one has in hand.
+    /// Returns the bytes that can still be charged. For a reservation that draws on another: what that one has left and
+    /// the credit of this one.
     pub fn undrawn(&self) -> Bytes {
-        let left = |node| self.ledger().inner.book.peek_left(node);
+        let left = |node| self.ledger().attachment.book.peek_balance(node);
         Bytes(left(self.key().node) + self.draws_on().map_or(0, left))
     }
 
-    /// What is charged to it, by this process.
+    /// Returns the bytes that are charged to the reservation by this process.
     pub fn held(&self) -> Bytes {
         self.account.held()
     }
 
-    /// Makes a part of what is undrawn a reservation of its own.
+    /// Makes a reservation of its own out of bytes that are undrawn.
     pub fn split(&self, bytes: Bytes) -> Result<Self> {
-        let inner = &self.ledger().inner;
-        inner.check()?;
-        let split = inner.at_desk(Patience::Usual, |desk| desk.split(self.key(), bytes.get()))?;
-        let key = split.map_err(|refused| inner.refusal(refused, "reservations", bytes))?;
+        let attachment = &self.ledger().attachment;
+        attachment.check_usable()?;
+        let split = attachment.with_lock(LockWait::Usual, |locked| locked.split(self.key(), bytes.get()))?;
+        let key = split.map_err(|refused| attachment.error_for(refused, "reservations", bytes))?;
         Ok(Self::new(self.ledger().clone(), key))
     }
 
-    /// Makes it smaller, and gives back what it had beyond `to`. Refused below what is drawn, and for one that draws on
-    /// another.
+    /// Shrinks the reservation and gives back what it had beyond `to`. Refused below what is drawn, and for a
+    /// reservation that draws on another.
     pub fn shrink(&self, to: Bytes) -> Result<()> {
-        let inner = &self.ledger().inner;
-        inner.check()?;
-        let shrunk = inner.at_desk(Patience::Usual, |desk| desk.shrink(self.key(), to.get()))?;
+        let attachment = &self.ledger().attachment;
+        attachment.check_usable()?;
+        let shrunk = attachment.with_lock(LockWait::Usual, |locked| locked.shrink(self.key(), to.get()))?;
         let excess = self.bytes().saturating_sub(to);
-        shrunk.map_err(|refused| inner.refusal(refused, "reservations", excess))
+        shrunk.map_err(|refused| attachment.error_for(refused, "reservations", excess))
     }
 
-    /// Sets it aside for child processes, which draw on it by its token.
+    /// Hands the reservation to child processes, which draw on it by its token.
     pub fn delegate(self) -> Result<Delegation> {
         Delegation::of(self)
     }
 
-    /// Draws on what another process set aside: the token is that of a [`Delegation`].
+    /// Draws on what another process set aside, by the token of its [`Delegation`].
     pub fn from_token(token: &str) -> Result<Self> {
-        Ok(delegation::drawn_by(Process::this(), token)?)
+        Ok(delegation::from_token(Process::this(), token)?)
     }
 
     /// Draws on the reservation whose token is in `BURSAR_RESERVATION`, if there is one.
@@ -127,9 +128,9 @@ impl Account for Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let inner = &self.ledger().inner;
-        if !inner.is_forked() {
-            inner.book.close(self.key());
+        let attachment = &self.ledger().attachment;
+        if !attachment.is_forked() {
+            attachment.book.close(self.key());
         }
     }
 }

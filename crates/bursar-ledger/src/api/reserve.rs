@@ -1,16 +1,16 @@
-//! Reserving: at once, or when one's turn comes.
+//! Reserving at once, or when a request's turn comes.
 
 use super::{Ledger, Reservation};
 use crate::LedgerError;
-use crate::attachment::{MEASURE_EVERY, Patience, Unqueued};
-use crate::book::{BYTES_MAX, Desk, Entry, Key, Lack, Refused, Wanting};
+use crate::attachment::{LockWait, MEASURE_EVERY, TryError};
+use crate::book::{BYTES_MAX, BookError, LockedBook, NodeKey, QueueEntry, QueueRequest, Shortfall};
 use crate::format::{Words, node};
-use crate::storage::Ground;
+use crate::storage::MappedWords;
 use crate::system::now_ms;
 use bursar_core::{Bytes, Error, Result};
 use std::time::{Duration, Instant};
 
-/// How urgent a request is: the more urgent is served first, and among equals whoever came first.
+/// The priority of a request: a higher one is served first, and among equals the one that came first.
 ///
 /// ```
 /// use bursar_ledger::Priority;
@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 pub struct Priority(pub u8);
 
 impl Priority {
-    /// After everyone else.
+    /// Served after requests of normal priority.
     pub const LOW: Self = Self(64);
-    /// As most.
+    /// The priority of most requests.
     pub const NORMAL: Self = Self(128);
-    /// Before everyone else.
+    /// Served before requests of normal priority.
     pub const HIGH: Self = Self(192);
 }
 
@@ -35,36 +35,36 @@ impl Default for Priority {
     }
 }
 
-/// How often to look for the dead where the kernel does not tell.
+/// The interval at which dead processes are looked for where the kernel does not report deaths.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Deadlines beyond this are none.
+/// The longest deadline; one beyond it is never reached anyway.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
-    pub(crate) tenant: Key,
+    pub(crate) tenant: NodeKey,
     pub(crate) bytes: Bytes,
     pub(crate) priority: Priority,
 }
 
-/// Why a request was not served by its deadline.
-struct Unserved {
-    lack: Lack,
-    /// There was room for the bytes, and none in the table.
+/// The reasons why a request was not granted by its deadline.
+struct TimeoutReason {
+    shortfall: Shortfall,
+    /// There was room for the bytes, but no free row in a table.
     full: bool,
-    /// Who has what its tenant may always have.
+    /// The slots of the processes that borrow what the tenant is guaranteed, with the bytes they have.
     borrowers: Vec<(usize, u64)>,
 }
 
-/// A place in the queue, which is left when this is dropped.
+/// An entry in the queue, which is left when this is dropped.
 #[derive(Debug)]
-struct Queued<'a> {
+struct QueueGuard<'a> {
     ledger: &'a Ledger,
-    entry: Option<Entry>,
+    entry: Option<QueueEntry>,
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
         if let Some(entry) = self.entry {
             self.ledger.cancel(entry);
@@ -73,156 +73,164 @@ impl Drop for Queued<'_> {
 }
 
 impl Ledger {
-    pub(crate) fn reserve_now(&self, tenant: Key, bytes: Bytes) -> Result<Reservation> {
-        self.inner.check()?;
-        self.measure(Patience::Usual)?;
+    pub(crate) fn reserve_now(&self, tenant: NodeKey, bytes: Bytes) -> Result<Reservation> {
+        self.attachment.check_usable()?;
+        self.measure(LockWait::Usual)?;
         let mut reclaimed = false;
         loop {
             let wanted = bytes.get().min(BYTES_MAX + 1);
-            let reserve = |desk: &mut Desk<'_, Ground>| {
-                if desk.is_current(tenant) { desk.reserve(tenant.node, wanted) } else { Err(Refused::Cleared) }
+            let reserve = |locked: &mut LockedBook<'_, MappedWords>| {
+                if locked.is_current(tenant) { locked.reserve(tenant.node, wanted) } else { Err(BookError::Cleared) }
             };
-            match self.inner.at_desk(Patience::Usual, reserve)? {
+            match self.attachment.with_lock(LockWait::Usual, reserve)? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
-                Err(Refused::Lack(_)) if !reclaimed && self.reclaim_here(tenant.node, bytes, Patience::Usual)? => {
+                Err(BookError::Shortfall(_))
+                    if !reclaimed && self.reclaim_in_process(tenant.node, bytes, LockWait::Usual)? =>
+                {
                     reclaimed = true;
                 }
-                Err(refused) => return Err(self.inner.refusal(refused, "reservations", bytes)),
+                Err(refused) => return Err(self.attachment.error_for(refused, "reservations", bytes)),
             }
         }
     }
 
-    /// Reserves for the tenant that `find` finds, waiting for its turn. The lock is waited for no longer than for the turn.
-    pub(crate) fn reserve_waiting(
+    /// Reserves for the tenant that `find` returns, waiting for its turn until the deadline has passed. The lock is not
+    /// waited for any longer.
+    pub(crate) fn reserve_with_deadline(
         &self,
-        find: impl FnOnce(Patience) -> Result<Key, LedgerError>,
+        find: impl FnOnce(LockWait) -> Result<NodeKey, LedgerError>,
         (bytes, deadline, priority): (Bytes, Duration, Priority),
     ) -> Result<Reservation> {
         let ends = Instant::now() + deadline.min(FOREVER);
-        let patience = Patience::deadline(ends);
-        let request = Request { tenant: find(patience)?, bytes, priority };
-        let told_of_deaths = self.inner.watch();
-        let entry = self.join_queue(request, patience)?;
-        let mut queued = Queued { ledger: self, entry: Some(entry) };
-        let book = &self.inner.book;
+        let wait = LockWait::deadline(ends);
+        let request = Request { tenant: find(wait)?, bytes, priority };
+        let sees_deaths = self.attachment.start_watcher();
+        let entry = self.join_queue(request, wait)?;
+        let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
+        let book = &self.attachment.book;
         loop {
-            if book.has_left_the_queue(entry) {
-                let reserved = self.collect(entry, patience)?;
-                queued.entry = None;
+            if book.has_left_queue(entry) {
+                let reserved = self.take_grant(entry, wait)?;
+                guard.entry = None;
                 return Ok(reserved);
             }
             let left = ends.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return self.leave_queue(&mut queued, entry, request, patience);
+                return self.give_up(&mut guard, entry, request, wait);
             }
-            let nap =
-                [self.probe.is_some().then_some(MEASURE_EVERY), (!told_of_deaths).then_some(LOOK_EVERY), Some(left)];
+            let nap = [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
             book.words().wait(book.state_at(entry), book.waiting_state(entry), nap.into_iter().flatten().min());
-            if book.has_left_the_queue(entry) {
+            if book.has_left_queue(entry) {
                 continue;
             }
-            self.inner.check()?;
-            self.measure(patience)?;
-            if !told_of_deaths {
-                self.inner.at_desk(patience, |desk| desk.bury_the_dead())?;
+            self.attachment.check_usable()?;
+            self.measure(wait)?;
+            if !sees_deaths {
+                self.attachment.with_lock(wait, |locked| locked.reclaim_dead_processes())?;
             }
         }
     }
 
-    /// Joins the queue, and asks back what others borrow if it is owed.
-    pub(crate) fn join_queue(&self, request: Request, patience: Patience) -> Result<Entry, Unqueued> {
+    /// Joins the queue. A request within its tenant's guarantee asks back what others borrow.
+    pub(crate) fn join_queue(&self, request: Request, wait: LockWait) -> Result<QueueEntry, TryError> {
         let Request { tenant: key, bytes, priority } = request;
         let tenant = key.node;
-        self.inner.check()?;
-        self.measure(patience)?;
-        let wanting = Wanting { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
-        let (entry, owed) = self.inner.at_desk(patience, |desk| {
-            if !desk.is_current(key) {
-                return (Err(Refused::Cleared), false);
+        self.attachment.check_usable()?;
+        self.measure(wait)?;
+        let queued = QueueRequest { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
+        let (entry, owed) = self.attachment.with_lock(wait, |locked| {
+            if !locked.is_current(key) {
+                return (Err(BookError::Cleared), false);
             }
-            let limit = desk.of(0, node::CEILING).min(desk.of(tenant, node::CEILING));
+            let limit = locked.field(0, node::CEILING).min(locked.field(tenant, node::CEILING));
             if bytes.get() > limit {
-                return (Err(Lack { remaining: desk.room(), limit }.into()), false);
+                return (Err(Shortfall { remaining: locked.available(), limit }.into()), false);
             }
-            (desk.enqueue(wanting), desk.is_owed(tenant, bytes.get()))
+            (locked.enqueue(queued), locked.is_within_guarantee(tenant, bytes.get()))
         })?;
         let entry = entry.map_err(|refused| {
-            let what = if matches!(refused, Refused::Full) { "waiting requests" } else { "reservations" };
-            self.inner.refusal(refused, what, bytes)
+            let what = if matches!(refused, BookError::TableFull) { "waiting requests" } else { "reservations" };
+            self.attachment.error_for(refused, what, bytes)
         })?;
-        if owed && !self.inner.book.has_left_the_queue(entry) {
-            let mut queued = Queued { ledger: self, entry: Some(entry) };
-            self.ask_back_for(entry, request, patience)?;
-            queued.entry = None;
+        if owed && !self.attachment.book.has_left_queue(entry) {
+            let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
+            self.request_returns(entry, request, wait)?;
+            guard.entry = None;
         }
         Ok(entry)
     }
 
-    /// Has those who borrow asked to give back what an owner lacks: here at once, elsewhere by their bells.
-    fn ask_back_for(&self, entry: Entry, request: Request, patience: Patience) -> Result<(), LedgerError> {
-        self.reclaim_here(request.tenant.node, request.bytes, patience)?;
-        if !self.inner.book.has_left_the_queue(entry) {
-            self.inner.at_desk(patience, |desk| {
-                let lacking = request.bytes.get().saturating_sub(desk.room());
-                desk.ask_back(lacking);
+    /// Asks for what an owner lacks: first the callbacks of this process, then other processes that borrow, by their
+    /// event words.
+    fn request_returns(&self, entry: QueueEntry, request: Request, wait: LockWait) -> Result<(), LedgerError> {
+        self.reclaim_in_process(request.tenant.node, request.bytes, wait)?;
+        if !self.attachment.book.has_left_queue(entry) {
+            self.attachment.with_lock(wait, |locked| {
+                let lacking = request.bytes.get().saturating_sub(locked.available());
+                locked.request_return(lacking);
             })?;
         }
         Ok(())
     }
 
-    /// Leaves the queue with what was granted.
-    pub(crate) fn collect(&self, entry: Entry, patience: Patience) -> Result<Reservation, LedgerError> {
-        let key: Option<Key> = self.inner.at_desk(patience, |desk| desk.collect(entry))?;
-        let cleared = || LedgerError::Cleared { file: self.inner.path() };
+    /// Leaves the queue with the reservation that was granted.
+    pub(crate) fn take_grant(&self, entry: QueueEntry, wait: LockWait) -> Result<Reservation, LedgerError> {
+        let key: Option<NodeKey> = self.attachment.with_lock(wait, |locked| locked.take_grant(entry))?;
+        let cleared = || LedgerError::Cleared { file: self.attachment.path() };
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
 
-    /// Leaves the queue without waiting for anybody, giving back what was granted.
-    pub(crate) fn cancel(&self, entry: Entry) {
-        if !self.inner.is_forked() {
-            self.inner.book.cancel(entry);
+    /// Leaves the queue without waiting for the lock, giving back what was granted.
+    pub(crate) fn cancel(&self, entry: QueueEntry) {
+        if !self.attachment.is_forked() {
+            self.attachment.book.cancel(entry);
         }
     }
 
-    /// Leaves the queue without, unless something was granted at the last moment.
-    fn leave_queue(
+    /// Leaves the queue at the deadline: with a reservation if it was granted at the last moment, otherwise with an
+    /// error.
+    fn give_up(
         &self,
-        queued: &mut Queued<'_>,
-        entry: Entry,
+        guard: &mut QueueGuard<'_>,
+        entry: QueueEntry,
         request: Request,
-        patience: Patience,
+        wait: LockWait,
     ) -> Result<Reservation> {
         let (tenant, bytes) = (request.tenant.node, request.bytes);
-        let left = self.inner.at_desk(patience, |desk| {
-            if let Some(key) = desk.collect(entry) {
+        let left = self.attachment.with_lock(wait, |locked| {
+            if let Some(key) = locked.take_grant(entry) {
                 return Ok(key);
             }
-            let (ceiling, total) = (desk.of(tenant, node::CEILING), desk.of(tenant, node::TOTAL));
-            let remaining = desk.room().min(ceiling.saturating_sub(total));
-            let why = Unserved {
-                lack: Lack { remaining, limit: desk.of(0, node::CEILING).min(ceiling) },
-                full: remaining >= bytes.get() && !desk.has_room_for_a_node(),
-                borrowers: if desk.is_owed(tenant, bytes.get()) { desk.borrowers() } else { Vec::new() },
+            let (ceiling, total) = (locked.field(tenant, node::CEILING), locked.field(tenant, node::TOTAL));
+            let remaining = locked.available().min(ceiling.saturating_sub(total));
+            let why = TimeoutReason {
+                shortfall: Shortfall { remaining, limit: locked.field(0, node::CEILING).min(ceiling) },
+                full: remaining >= bytes.get() && !locked.has_free_node(),
+                borrowers: if locked.is_within_guarantee(tenant, bytes.get()) {
+                    locked.borrowers()
+                } else {
+                    Vec::new()
+                },
             };
-            desk.cancel(entry);
+            locked.cancel(entry);
             Err(why)
         })?;
-        queued.entry = None;
-        let Unserved { lack, full, borrowers } = match left {
+        guard.entry = None;
+        let TimeoutReason { shortfall, full, borrowers } = match left {
             Ok(key) => return Ok(Reservation::new(self.clone(), key)),
             Err(why) => why,
         };
         if full {
-            return Err(self.inner.full("reservations").into());
+            return Err(self.attachment.table_full("reservations").into());
         }
         if borrowers.is_empty() {
-            return Err(self.inner.refusal(lack.into(), "reservations", bytes));
+            return Err(self.attachment.error_for(shortfall.into(), "reservations", bytes));
         }
-        let name = |(place, bytes): (usize, u64)| {
-            let (pid, name) = self.inner.name_of(place);
+        let name = |(slot, bytes): (usize, u64)| {
+            let (pid, name) = self.attachment.name_of(slot);
             format!("{name} (pid {pid}): {}", Bytes(bytes))
         };
         let by: Vec<String> = borrowers.into_iter().map(name).collect();
-        Err(Error::Withheld { requested: bytes, remaining: Bytes(lack.remaining), by: by.join(", ").into() })
+        Err(Error::Withheld { requested: bytes, remaining: Bytes(shortfall.remaining), by: by.join(", ").into() })
     }
 }

@@ -1,18 +1,18 @@
-//! Waiting for one's turn without a thread of one's own.
+//! The future that waits for a reservation.
 
 use super::reserve::Request;
 use super::{Ledger, Priority, Reservation, Tenant};
 use crate::LedgerError;
-use crate::attachment::{Patience, Unqueued};
-use crate::book::Entry;
+use crate::attachment::{LockWait, TryError};
+use crate::book::QueueEntry;
 use bursar_core::{Bytes, Result};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-/// A reservation whose turn will come. It joins the queue when it is first polled, needs no runtime, and leaves the queue
-/// when it is dropped.
+/// A future that resolves to a reservation when its turn comes. It joins the queue when it is first polled, needs no
+/// runtime, and leaves the queue when it is dropped.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -33,45 +33,45 @@ use std::time::Instant;
 /// ```
 #[must_use = "futures do nothing unless polled"]
 #[derive(Debug)]
-pub struct Reserving {
+pub struct ReserveFuture {
     ledger: Ledger,
     tenant: String,
     bytes: Bytes,
     priority: Priority,
-    entry: Option<Entry>,
-    /// Which taking of the lock was in the way, and since when.
+    entry: Option<QueueEntry>,
+    /// The acquisition of the lock that was in the way, and since when.
     stuck: Option<(u64, Instant)>,
 }
 
-impl Reserving {
+impl ReserveFuture {
     pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, priority: Priority) -> Self {
         Self { ledger, tenant, bytes, priority, entry: None, stuck: None }
     }
 
-    fn join(&self) -> Result<Entry, Unqueued> {
-        let patience = Patience::poll(&self.ledger.inner);
-        let tenant = Tenant::of(&self.ledger, &self.tenant, patience)?.key();
-        self.ledger.inner.watch();
-        self.ledger.inner.listen();
-        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, patience)
+    fn join(&self) -> Result<QueueEntry, TryError> {
+        let wait = LockWait::poll(&self.ledger.attachment);
+        let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
+        self.ledger.attachment.start_watcher();
+        self.ledger.attachment.start_listener();
+        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, wait)
     }
 
-    /// Goes on as far as it can without waiting for anybody.
-    fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, Unqueued> {
-        let inner = &self.ledger.inner;
-        inner.check()?;
+    /// Goes on as far as it can without blocking.
+    fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, TryError> {
+        let attachment = &self.ledger.attachment;
+        attachment.check_usable()?;
         let entry = match self.entry {
             Some(entry) => entry,
             None => *self.entry.insert(self.join()?),
         };
-        // Entered before looking, so that a grant in between wakes it.
-        inner.bell.remember(entry, context.waker(), self.ledger.probe.as_ref(), &inner.book);
-        if !inner.book.has_left_the_queue(entry) {
+        // Registered before the state is read, so that a grant in between wakes it.
+        attachment.wakeups.register(entry, context.waker(), self.ledger.probe.as_ref(), &attachment.book);
+        if !attachment.book.has_left_queue(entry) {
             return Ok(None);
         }
-        inner.bell.forget(entry);
-        let collected = self.ledger.collect(entry, Patience::poll(&self.ledger.inner));
-        if !collected.as_ref().is_err_and(LedgerError::is_for_want_of_the_lock) {
+        attachment.wakeups.unregister(entry);
+        let collected = self.ledger.take_grant(entry, LockWait::poll(&self.ledger.attachment));
+        if !collected.as_ref().is_err_and(LedgerError::is_lock_unavailable) {
             self.entry = None;
         }
         Ok(Some(collected?))
@@ -79,15 +79,15 @@ impl Reserving {
 
     fn leave(&mut self) {
         if let Some(entry) = self.entry.take()
-            && !self.ledger.inner.is_forked()
+            && !self.ledger.attachment.is_forked()
         {
-            self.ledger.inner.bell.forget(entry);
+            self.ledger.attachment.wakeups.unregister(entry);
             self.ledger.cancel(entry);
         }
     }
 }
 
-impl Future for Reserving {
+impl Future for ReserveFuture {
     type Output = Result<Reservation>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -96,25 +96,25 @@ impl Future for Reserving {
                 self.stuck = None;
                 return advanced.map_or(Poll::Pending, |reserved| Poll::Ready(Ok(reserved)));
             }
-            Err(Unqueued::Stuck(stuck)) => stuck,
-            Err(Unqueued::Refused(error)) => return Poll::Ready(Err(error)),
+            Err(TryError::LockUnavailable(stuck)) => stuck,
+            Err(TryError::Failed(error)) => return Poll::Ready(Err(error)),
         };
-        let taking = self.ledger.inner.book.takings();
+        let taking = self.ledger.attachment.book.acquisitions();
         let since = match self.stuck {
             Some((seen, since)) if seen == taking => since,
             _ => self.stuck.insert((taking, Instant::now())).1,
         };
-        if since.elapsed() >= self.ledger.inner.patience() {
+        if since.elapsed() >= self.ledger.attachment.lock_timeout() {
             self.leave();
             return Poll::Ready(Err(stuck.into()));
         }
-        self.ledger.inner.listen();
-        self.ledger.inner.bell.try_later(context.waker(), &self.ledger.inner.book);
+        self.ledger.attachment.start_listener();
+        self.ledger.attachment.wakeups.retry_later(context.waker(), &self.ledger.attachment.book);
         Poll::Pending
     }
 }
 
-impl Drop for Reserving {
+impl Drop for ReserveFuture {
     fn drop(&mut self) {
         self.leave();
     }

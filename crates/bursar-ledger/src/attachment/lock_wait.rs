@@ -1,104 +1,104 @@
-//! How long a call waits for the lock of a ledger: as long as its caller said, and else a few seconds. And what it says if
-//! it cannot have it, or finds the file damaged.
+//! Waiting for the lock of a ledger, and the errors of calls that do not get it or find the file damaged.
 
-use super::{Inner, name_of, path_of};
+use super::{Attachment, name_of, path_of};
 use crate::LedgerError;
-use crate::book::{Book, Desk, NoLock};
-use crate::storage::Ground;
+use crate::book::{Book, LockError, LockedBook};
+use crate::storage::MappedWords;
 use bursar_core::Error;
 use std::time::{Duration, Instant};
 
-/// How much later than its deadline a call may return that has to wait for the lock.
+/// The time by which a call that waits for the lock may exceed its deadline.
 const SLACK: Duration = Duration::from_millis(100);
-/// Which part of the usual patience a poll of a future has: a few milliseconds.
+/// The fraction of the usual timeout that a poll of a future waits: a few milliseconds.
 const POLL_PART: u32 = 1000;
 
-/// How long a call waits for the lock. A lock that is free is taken in any case.
+/// The time a call waits for the lock. A lock that is free is taken in any case.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
-    /// The caller set no deadline: a living owner may keep the lock for so long that it must be stopped.
+pub(crate) enum LockWait {
+    /// The caller set no deadline: the wait ends when a living owner keeps the lock for so long that it is most likely
+    /// stopped.
     Usual,
-    /// Not beyond this moment, whoever has it.
+    /// The wait ends at this moment, whoever has the lock.
     Until(Instant),
 }
 
-impl Patience {
-    /// That of a call which ends at a deadline.
+impl LockWait {
+    /// Returns the wait of a call that ends at a deadline.
     pub(crate) fn deadline(ends: Instant) -> Self {
         Self::Until(ends + SLACK)
     }
 
-    /// That of a call which must not wait.
-    pub(crate) fn poll(inner: &Inner) -> Self {
-        Self::Until(Instant::now() + inner.patience() / POLL_PART)
+    /// Returns the wait of a call that must not block.
+    pub(crate) fn poll(attachment: &Attachment) -> Self {
+        Self::Until(Instant::now() + attachment.lock_timeout() / POLL_PART)
     }
 }
 
-impl Inner {
-    /// Takes the lock, to change something.
-    pub(crate) fn desk_within(&self, patience: Patience) -> Result<Desk<'_, Ground>, LedgerError> {
-        match patience {
-            Patience::Usual => self.desk(),
-            Patience::Until(_) if self.is_forked() => Err(LedgerError::Forked),
-            Patience::Until(ends) => self.book.lock_until(ends).map_err(|why| no_lock(&self.book, why)),
+impl Attachment {
+    /// Takes the lock.
+    pub(crate) fn lock_within(&self, wait: LockWait) -> Result<LockedBook<'_, MappedWords>, LedgerError> {
+        match wait {
+            LockWait::Usual => self.lock(),
+            LockWait::Until(_) if self.is_forked() => Err(LedgerError::Forked),
+            LockWait::Until(ends) => self.book.lock_until(ends).map_err(|why| lock_error(&self.book, why)),
         }
     }
 
-    /// Does something behind the lock. If a damaged word was met, nothing was done that depends on it.
-    pub(crate) fn at_desk<T>(
+    /// Runs `act` behind the lock. Fails if a damaged word was met; then nothing was done that depends on it.
+    pub(crate) fn with_lock<T>(
         &self,
-        patience: Patience,
-        act: impl FnOnce(&mut Desk<'_, Ground>) -> T,
+        wait: LockWait,
+        act: impl FnOnce(&mut LockedBook<'_, MappedWords>) -> T,
     ) -> Result<T, LedgerError> {
-        let mut desk = self.desk_within(patience)?;
-        let done = act(&mut desk);
-        desk.damage().map_or(Ok(done), |word| Err(damaged(&self.book, word)))
+        let mut locked = self.lock_within(wait)?;
+        let done = act(&mut locked);
+        locked.damage().map_or(Ok(done), |word| Err(damaged(&self.book, word)))
     }
 }
 
-/// Returns the error that says why the lock was not to be had.
-pub(crate) fn no_lock(book: &Book<Ground>, why: NoLock) -> LedgerError {
+/// Returns the error for a lock that could not be taken.
+pub(crate) fn lock_error(book: &Book<MappedWords>, why: LockError) -> LedgerError {
     match why {
-        NoLock::Stuck { place } => {
-            let (pid, name) = name_of(book, place);
+        LockError::Stuck { slot } => {
+            let (pid, name) = name_of(book, slot);
             LedgerError::Stuck { file: path_of(book), pid, name }
         }
-        NoLock::Busy => LedgerError::Busy { file: path_of(book) },
-        NoLock::Damaged { word } => damaged(book, word),
+        LockError::Busy => LedgerError::Busy { file: path_of(book) },
+        LockError::Damaged { word } => damaged(book, word),
     }
 }
 
-fn damaged(book: &Book<Ground>, word: usize) -> LedgerError {
+fn damaged(book: &Book<MappedWords>, word: usize) -> LedgerError {
     let what = format!("{} is no value", book.layout().name_of(word));
     LedgerError::Corrupt { file: path_of(book), what: what.into() }
 }
 
-/// Why a request did not come to wait.
+/// The error of a call that may be tried again.
 #[derive(Debug)]
-pub(crate) enum Unqueued {
-    /// The lock could not be had: it may be tried again.
-    Stuck(LedgerError),
-    /// Anything else.
-    Refused(Error),
+pub(crate) enum TryError {
+    /// The lock was not available: the call may be tried again.
+    LockUnavailable(LedgerError),
+    /// Any other error.
+    Failed(Error),
 }
 
-impl From<LedgerError> for Unqueued {
+impl From<LedgerError> for TryError {
     fn from(error: LedgerError) -> Self {
-        if error.is_for_want_of_the_lock() { Self::Stuck(error) } else { Self::Refused(error.into()) }
+        if error.is_lock_unavailable() { Self::LockUnavailable(error) } else { Self::Failed(error.into()) }
     }
 }
 
-impl From<Error> for Unqueued {
+impl From<Error> for TryError {
     fn from(error: Error) -> Self {
-        Self::Refused(error)
+        Self::Failed(error)
     }
 }
 
-impl From<Unqueued> for Error {
-    fn from(unqueued: Unqueued) -> Self {
-        match unqueued {
-            Unqueued::Stuck(error) => error.into(),
-            Unqueued::Refused(error) => error,
+impl From<TryError> for Error {
+    fn from(error: TryError) -> Self {
+        match error {
+            TryError::LockUnavailable(error) => error.into(),
+            TryError::Failed(error) => error,
         }
     }
 }

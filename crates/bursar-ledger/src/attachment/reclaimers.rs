@@ -1,4 +1,4 @@
-//! Callbacks that give back what is borrowed.
+//! The callbacks by which a process gives back what it borrows.
 
 use bursar_core::Bytes;
 use std::any::Any;
@@ -11,23 +11,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) type Reclaim = dyn Fn(Bytes) -> Bytes + Send + Sync;
 type Cached = dyn Fn() -> Bytes + Send + Sync;
 
-/// Who in this process can give something back, and who knows what that might be.
+/// The callbacks of this process: those that give memory back, and those that say how much they could.
 #[derive(Default)]
 pub(crate) struct Reclaimers {
     next: AtomicU64,
     reclaim: Mutex<Vec<(u64, Arc<Reclaim>)>>,
     cached: Mutex<Vec<(u64, Arc<Cached>)>>,
-    /// The first panic of a callback or a waker.
+    /// The message of the first panic of a callback, a probe or a waker.
     panic: Mutex<Option<String>>,
 }
 
 thread_local! {
-    /// A callback that charges something must not be asked again for the same.
+    /// True while callbacks run: one that charges something must not be called again for the same.
     static RECLAIMING: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Reclaimers {
-    /// Asks one after the other until `wanted` is given back; answers what was. Called with nothing locked.
+    /// Calls one callback after the other until `wanted` bytes are given back. Returns what was given back. Must be
+    /// called with nothing locked.
     pub(crate) fn run(&self, wanted: Bytes) -> Bytes {
         if RECLAIMING.replace(true) {
             return Bytes::ZERO;
@@ -38,7 +39,7 @@ impl Reclaimers {
             if given >= wanted {
                 break;
             }
-            let more = self.contained("a reclaim callback", || reclaim(wanted.saturating_sub(given)));
+            let more = self.catch_panic("a reclaim callback", || reclaim(wanted.saturating_sub(given)));
             given = given.saturating_add(more.unwrap_or(Bytes::ZERO));
         }
         RECLAIMING.set(false);
@@ -52,7 +53,7 @@ impl Reclaimers {
         number
     }
 
-    /// Adds the callback that says what is cached to that of a number.
+    /// Adds a callback that says what is cached, under the number of another callback.
     pub(crate) fn register_cached(&self, number: u64, cached: Arc<Cached>) {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).push((number, cached));
     }
@@ -64,36 +65,37 @@ impl Reclaimers {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).retain(|(other, _)| is_other(*other));
     }
 
-    /// Returns the first panic of a callback or a waker.
+    /// Returns the message of the first panic of a callback, a probe or a waker.
     pub(crate) fn first_panic(&self) -> Option<String> {
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What this process's pools hold without using it, as far as they say.
+    /// Returns the bytes that pools of this process hold without using them, according to their callbacks.
     pub(crate) fn cached(&self) -> Bytes {
         let callbacks = self.cached.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let told =
-            callbacks.iter().filter_map(|(_, cached)| self.contained("a callback for what is cached", || cached()));
-        told.fold(Bytes::ZERO, Bytes::saturating_add)
+        let sizes =
+            callbacks.iter().filter_map(|(_, cached)| self.catch_panic("a callback for what is cached", || cached()));
+        sizes.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
-    /// Runs what a program gave us. A panic ends that alone: it is told, the first is kept, and nothing is returned.
-    pub(crate) fn contained<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    /// Runs a function of the program. If it panics, the panic is logged, the first one is remembered, and `None` is
+    /// returned.
+    pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         let caught = catch_unwind(AssertUnwindSafe(run));
         let text = match &caught {
             Ok(_) => return caught.ok(),
-            Err(reason) => format!("{what} panicked: {}", words_of(&**reason)),
+            Err(reason) => format!("{what} panicked: {}", panic_message(&**reason)),
         };
         tracing::error!("{text}");
         self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(text);
-        // What was thrown may itself panic when dropped.
+        // The payload of the panic may itself panic when dropped.
         std::mem::forget(caught);
         None
     }
 }
 
-/// The text of a panic, if it has one.
-fn words_of(reason: &(dyn Any + Send)) -> &str {
+/// Returns the message of a panic.
+fn panic_message(reason: &(dyn Any + Send)) -> &str {
     let text = reason.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("it said nothing")
 }

@@ -1,79 +1,83 @@
-//! One end a process and ledger, however often it is opened.
+//! The attachments of a process: one for each ledger, however often the ledger is opened.
 
-use super::Inner;
-use crate::system::{Identity, Process};
+use super::Attachment;
+use crate::system::{FileId, Process};
 use crate::{LedgerError, Subject, storage};
 use bursar_core::{DeviceContext, DeviceUuid};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What a ledger is known by in this process.
+/// The identity of a ledger within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    File(Identity),
-    /// A device that no other process can open: its driver's address and its identity.
+enum LedgerId {
+    File(FileId),
+    /// A device that no other process can open: the address of its driver and its UUID.
     Private(usize, DeviceUuid),
 }
 
 /// The ledgers that are open in a process.
 #[derive(Debug, Default)]
-struct Registry(Mutex<Vec<(Known, Weak<Inner>)>>);
+struct Registry(Mutex<Vec<(LedgerId, Weak<Attachment>)>>);
 
 impl Registry {
-    /// Those that are open; nobody else opens one meanwhile.
-    fn open_ones(&self) -> MutexGuard<'_, Vec<(Known, Weak<Inner>)>> {
+    /// Locks the list of open ledgers, without those that were closed.
+    fn open_ledgers(&self) -> MutexGuard<'_, Vec<(LedgerId, Weak<Attachment>)>> {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What a forked child finds here although nobody told it of the fork is its parent's.
-        open.retain(|(_, inner)| inner.upgrade().is_some_and(|inner| !inner.is_forked()));
+        // An attachment that a forked child finds here, because no fork handler ran, is its parent's.
+        open.retain(|(_, attachment)| attachment.upgrade().is_some_and(|attachment| !attachment.is_forked()));
         open
     }
 }
 
-fn known(open: &[(Known, Weak<Inner>)], as_what: Known) -> Option<Arc<Inner>> {
-    open.iter().find(|(known, _)| *known == as_what).and_then(|(_, inner)| inner.upgrade())
+fn find(open: &[(LedgerId, Weak<Attachment>)], id: LedgerId) -> Option<Arc<Attachment>> {
+    open.iter().find(|(known, _)| *known == id).and_then(|(_, attachment)| attachment.upgrade())
 }
 
-/// Returns the ledger of `subject` in `folder`, made if there is none.
-pub(crate) fn shared(process: &Arc<Process>, folder: &Path, subject: &Subject) -> Result<Arc<Inner>, LedgerError> {
+/// Attaches to the ledger of `subject` in `folder`, made if there is none.
+pub(crate) fn open_shared(
+    process: &Arc<Process>,
+    folder: &Path,
+    subject: &Subject,
+) -> Result<Arc<Attachment>, LedgerError> {
     let registry = process.local::<Registry>();
-    let mut open = registry.open_ones();
+    let mut open = registry.open_ledgers();
     let opened = storage::open_or_make(process, folder, subject)?;
-    joined(&mut open, opened, subject.clone())
+    attach(&mut open, opened, subject.clone())
 }
 
-/// Returns the ledger in a file that exists.
-pub(crate) fn existing(process: &Arc<Process>, path: &Path) -> Result<Arc<Inner>, LedgerError> {
+/// Attaches to the ledger in a file that exists.
+pub(crate) fn open_existing(process: &Arc<Process>, path: &Path) -> Result<Arc<Attachment>, LedgerError> {
     let registry = process.local::<Registry>();
-    let mut open = registry.open_ones();
+    let mut open = registry.open_ledgers();
     let (opened, subject) = storage::open(process, path)?;
-    joined(&mut open, opened, subject)
+    attach(&mut open, opened, subject)
 }
 
-fn joined(
-    open: &mut Vec<(Known, Weak<Inner>)>,
-    opened: storage::Opened,
+fn attach(
+    open: &mut Vec<(LedgerId, Weak<Attachment>)>,
+    opened: storage::LedgerFile,
     subject: Subject,
-) -> Result<Arc<Inner>, LedgerError> {
-    let as_what = Known::File(opened.identity);
-    if let Some(inner) = known(open, as_what) {
-        return Ok(inner);
+) -> Result<Arc<Attachment>, LedgerError> {
+    let id = LedgerId::File(opened.file_id);
+    if let Some(attachment) = find(open, id) {
+        return Ok(attachment);
     }
-    let inner = Arc::new(Inner::join(opened, subject)?);
-    open.push((as_what, Arc::downgrade(&inner)));
-    Ok(inner)
+    let attachment = Arc::new(Attachment::attach(opened, subject)?);
+    open.push((id, Arc::downgrade(&attachment)));
+    Ok(attachment)
 }
 
-/// Returns the ledger of a device that no other process can open: one a device of a driver.
-pub(crate) fn private(context: &DeviceContext) -> Result<Arc<Inner>, LedgerError> {
+/// Attaches to the ledger of a device that no other process can open: one for each device of a driver.
+pub(crate) fn open_private(context: &DeviceContext) -> Result<Arc<Attachment>, LedgerError> {
     let registry = Process::this().local::<Registry>();
-    let mut open = registry.open_ones();
+    let mut open = registry.open_ledgers();
     let driver = Arc::as_ptr(context.driver()).cast::<u8>().addr();
-    let as_what = Known::Private(driver, context.facts().uuid);
-    if let Some(inner) = known(&open, as_what) {
-        return Ok(inner);
+    let id = LedgerId::Private(driver, context.facts().uuid);
+    if let Some(attachment) = find(&open, id) {
+        return Ok(attachment);
     }
-    let inner = Inner::private(Subject::device(context.facts()));
-    let inner = Arc::new(inner.map_err(|error| LedgerError::io(Path::new("private ledger"), "mmap", error))?);
-    open.push((as_what, Arc::downgrade(&inner)));
-    Ok(inner)
+    let attachment = Attachment::new_private(Subject::device(context.facts()));
+    let attachment = Arc::new(attachment.map_err(|error| LedgerError::io(Path::new("private ledger"), "mmap", error))?);
+    open.push((id, Arc::downgrade(&attachment)));
+    Ok(attachment)
 }

@@ -1,233 +1,247 @@
-//! What this process is told by others: that a request was served, that an owner wants its own back, that one died.
+//! The threads that react to other processes: a request was granted, memory is asked back, a process died, the file was
+//! removed.
+//!
+//! Whoever waits is woken when another process releases or dies. The *listener* sleeps on the process's `EVENTS` word,
+//! which others increment; it wakes futures, runs reclaim callbacks and measures for those who wait. The *watcher*
+//! reads inotify events of the file: a process that dies closes the file. Both start when they are first needed.
 
-use super::{Inner, MEASURE_EVERY, Patience, Probe};
-use crate::book::{Book, Entry};
+use super::{Attachment, LockWait, MEASURE_EVERY, Probe};
+use crate::book::{Book, QueueEntry};
 use crate::format::{Words, process};
-use crate::storage::Ground;
-use crate::system::{News, Watch};
+use crate::storage::MappedWords;
+use crate::system::{FileEvents, Watch};
 use bursar_core::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-/// How often to try for a lock that could not be had.
+/// The interval between tries for a lock that was not available.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
 
-/// A future that waits, and how to measure for it.
+/// A future that waits, with the probe to measure by for it.
 #[derive(Debug)]
-struct Sleeper {
-    entry: Entry,
+struct WaitingFuture {
+    entry: QueueEntry,
     waker: Waker,
     probe: Option<Arc<Probe>>,
 }
 
-/// Who is to be woken, and the threads that do.
+/// The futures to wake, and the threads that do.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    sleepers: Mutex<Vec<Sleeper>>,
-    /// Futures that could not have the lock, and try again a little later.
-    later: Mutex<Vec<Waker>>,
+pub(crate) struct Wakeups {
+    futures: Mutex<Vec<WaitingFuture>>,
+    /// Futures that did not get the lock, and try again a little later.
+    retries: Mutex<Vec<Waker>>,
     listening: OnceLock<bool>,
     watch: OnceLock<Option<Arc<dyn Watch>>>,
     stopped: Arc<AtomicBool>,
 }
 
-impl Bell {
-    fn sleepers(&self) -> MutexGuard<'_, Vec<Sleeper>> {
-        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+impl Wakeups {
+    fn futures(&self) -> MutexGuard<'_, Vec<WaitingFuture>> {
+        self.futures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `waker` woken when the entry was served.
-    pub(crate) fn remember(&self, entry: Entry, waker: &Waker, probe: Option<&Arc<Probe>>, book: &Book<Ground>) {
-        let mut sleepers = self.sleepers();
-        let is_new = !sleepers.iter().any(|sleeper| sleeper.entry == entry);
-        sleepers.retain(|sleeper| sleeper.entry != entry);
-        sleepers.push(Sleeper { entry, waker: waker.clone(), probe: probe.cloned() });
-        drop(sleepers);
+    /// Has `waker` woken when the entry was granted.
+    pub(crate) fn register(
+        &self,
+        entry: QueueEntry,
+        waker: &Waker,
+        probe: Option<&Arc<Probe>>,
+        book: &Book<MappedWords>,
+    ) {
+        let mut futures = self.futures();
+        let is_new = !futures.iter().any(|future| future.entry == entry);
+        futures.retain(|future| future.entry != entry);
+        futures.push(WaitingFuture { entry, waker: waker.clone(), probe: probe.cloned() });
+        drop(futures);
         if is_new && probe.is_some() {
-            // The thread may sleep until it is rung for, and is to measure from now on.
-            ring(book);
+            // The listener may sleep without a timeout, and is to measure from now on.
+            signal_self(book);
         }
     }
 
-    pub(crate) fn forget(&self, entry: Entry) {
-        self.sleepers().retain(|sleeper| sleeper.entry != entry);
+    pub(crate) fn unregister(&self, entry: QueueEntry) {
+        self.futures().retain(|future| future.entry != entry);
     }
 
     /// Has `waker` woken a little later, to try for the lock again.
-    pub(crate) fn try_later(&self, waker: &Waker, book: &Book<Ground>) {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
-        ring(book);
+    pub(crate) fn retry_later(&self, waker: &Waker, book: &Book<MappedWords>) {
+        self.retries.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
+        signal_self(book);
     }
 
-    fn take_later(&self) -> Vec<Waker> {
-        std::mem::take(&mut *self.later.lock().unwrap_or_else(PoisonError::into_inner))
+    fn take_retries(&self) -> Vec<Waker> {
+        std::mem::take(&mut *self.retries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Ends the threads, without waiting for them: the last handle may be dropped by one of them.
-    pub(crate) fn stop(&self, book: &Book<Ground>) {
+    pub(crate) fn stop(&self, book: &Book<MappedWords>) {
         self.stopped.store(true, Ordering::SeqCst);
-        ring(book);
+        signal_self(book);
         if let Some(Some(watch)) = self.watch.get() {
             watch.end();
         }
     }
 }
 
-/// Has the listening thread of this process look around.
-fn ring(book: &Book<Ground>) {
-    book.words().fetch_add(book.bell_at(), 1);
-    book.words().wake(book.bell_at(), u32::MAX);
+/// Wakes the listener of this process.
+fn signal_self(book: &Book<MappedWords>) {
+    book.words().fetch_add(book.events_at(), 1);
+    book.words().wake(book.events_at(), u32::MAX);
 }
 
-impl Inner {
-    /// Starts the thread that is told of grants and of owners that want their own back.
-    pub(crate) fn listen(self: &Arc<Self>) {
-        self.bell.listening.get_or_init(|| {
-            let (book, stopped) = (Arc::clone(&self.book), Arc::clone(&self.bell.stopped));
-            let heard = book.words().load(book.bell_at());
-            let mut listener = Listener { inner: Arc::downgrade(self), book, stopped, heard };
+impl Attachment {
+    /// Starts the listener, if it does not run yet.
+    pub(crate) fn start_listener(self: &Arc<Self>) {
+        self.wakeups.listening.get_or_init(|| {
+            let (book, stopped) = (Arc::clone(&self.book), Arc::clone(&self.wakeups.stopped));
+            let seen = book.words().load(book.events_at());
+            let mut listener = Listener { attachment: Arc::downgrade(self), book, stopped, seen };
             self.process().kernel().spawn(Box::new(move || listener.round()))
         });
     }
 
-    /// Starts the thread that is told of deaths; answers whether the kernel tells.
-    pub(crate) fn watch(self: &Arc<Self>) -> bool {
+    /// Starts the watcher, if it does not run yet. Returns whether the kernel reports deaths; if not, those who wait
+    /// must look for them.
+    pub(crate) fn start_watcher(self: &Arc<Self>) -> bool {
         let Some(path) = self.file() else { return true };
-        let started = self.bell.watch.get_or_init(|| {
+        let started = self.wakeups.watch.get_or_init(|| {
             let kernel = self.process().kernel();
             let watch = kernel.watch(path).ok()?;
-            let mut watcher = Watcher { inner: Arc::downgrade(self), watch: Arc::clone(&watch), is_looking: false };
+            let mut watcher =
+                Watcher { attachment: Arc::downgrade(self), watch: Arc::clone(&watch), death_pending: false };
             kernel.spawn(Box::new(move || watcher.round())).then_some(watch)
         });
         started.is_some()
     }
 
-    /// Returns whether something could not be done for want of the lock, and is to be tried again.
-    fn answer_the_bell(&self) -> bool {
-        self.wake_futures(|entry| self.book.has_left_the_queue(entry));
-        if self.book.peek_process(self.book.place(), process::WANTED) == 0 {
+    /// Wakes futures whose requests were granted and gives back what was asked for. Returns whether the lock was not
+    /// available, so that this has to be tried again.
+    fn handle_events(&self) -> bool {
+        self.wake_futures(|entry| self.book.has_left_queue(entry));
+        if self.book.peek_process(self.book.slot(), process::RETURN_REQUESTED) == 0 {
             return false;
         }
-        match self.at_desk(Patience::poll(self), |desk| desk.take_wanted()) {
+        match self.with_lock(LockWait::poll(self), |locked| locked.take_return_request()) {
             Ok(0) => false,
             Ok(wanted) => {
                 self.reclaimers.run(Bytes(wanted));
                 false
             }
-            Err(why) => why.is_for_want_of_the_lock(),
+            Err(why) => why.is_lock_unavailable(),
         }
     }
 
-    fn wake_futures(&self, which: impl Fn(Entry) -> bool) {
-        let woken: Vec<Sleeper> = {
-            let mut sleepers = self.bell.sleepers();
-            let (woken, asleep) = sleepers.drain(..).partition(|sleeper| which(sleeper.entry));
-            *sleepers = asleep;
+    fn wake_futures(&self, which: impl Fn(QueueEntry) -> bool) {
+        let woken: Vec<WaitingFuture> = {
+            let mut futures = self.wakeups.futures();
+            let (woken, asleep) = futures.drain(..).partition(|future| which(future.entry));
+            *futures = asleep;
             woken
         };
-        woken.into_iter().for_each(|sleeper| self.wake(sleeper.waker));
+        woken.into_iter().for_each(|future| self.wake(future.waker));
     }
 
     fn wake(&self, waker: Waker) {
-        self.reclaimers.contained("a waker", || waker.wake());
+        self.reclaimers.catch_panic("a waker", || waker.wake());
     }
 
-    /// Notices whether the file is gone, and has everyone of this process who waits notice it too.
-    fn look_for_the_file_together(&self) {
-        self.book.words().look_for_the_file();
+    /// Checks whether the file is gone, and if so wakes everyone of this process who waits, to notice it too.
+    fn refresh_state_of_waiters(&self) {
+        self.book.words().refresh_state();
         if !self.book.words().is_live() {
             self.book.wake_own_waiters();
             self.wake_futures(|_| true);
         }
     }
 
-    fn measure_for_those_who_wait(&self) {
-        let probe = self.bell.sleepers().iter().find_map(|sleeper| sleeper.probe.clone());
+    fn measure_for_waiting_futures(&self) {
+        let probe = self.wakeups.futures().iter().find_map(|future| future.probe.clone());
         if let Some(probe) = probe {
-            // A probe that fails says so to whoever asks next.
-            let _ = self.reclaimers.contained("a probe", || self.measure(&probe, Patience::poll(self)));
+            // A probe that fails reports it to whoever measures next.
+            let _ = self.reclaimers.catch_panic("a probe", || self.measure(&probe, LockWait::poll(self)));
         }
     }
 
-    /// Gives back what the dead left. The kernel tells of a closing before it drops the lock, so a little patience is
-    /// needed. Returns whether to look again, since somebody kept the ledger locked.
-    fn look_for_the_dead(&self) -> bool {
+    /// Reclaims what dead processes held. The kernel reports that a file was closed before it drops the locks, so this
+    /// is tried for a while. Returns whether to try again, because the lock was not available.
+    fn reclaim_after_death(&self) -> bool {
         for pause_ms in [0, 1, 2, 4, 8, 16, 32, 64] {
             self.process().kernel().sleep(Duration::from_millis(pause_ms));
-            match self.at_desk(Patience::poll(self), |desk| desk.bury_the_dead()) {
+            match self.with_lock(LockWait::poll(self), |locked| locked.reclaim_dead_processes()) {
                 Ok(false) => (),
                 Ok(true) => return false,
-                Err(why) => return why.is_for_want_of_the_lock(),
+                Err(why) => return why.is_lock_unavailable(),
             }
         }
         false
     }
 }
 
-/// The thread that is told of grants and of owners that want their own back.
+/// The thread that waits for events of this process.
 struct Listener {
-    inner: Weak<Inner>,
-    /// Outlives the ledger's last handle, so that there is a word to sleep on.
-    book: Arc<Book<Ground>>,
+    attachment: Weak<Attachment>,
+    /// Kept alive beyond the last handle, so that there is a word to sleep on.
+    book: Arc<Book<MappedWords>>,
     stopped: Arc<AtomicBool>,
-    heard: u64,
+    seen: u64,
 }
 
 impl Listener {
-    /// Looks at what there is to be told, then sleeps until there is more. Returns whether to go on.
+    /// Handles the events so far, then sleeps until there are more. Returns whether to go on.
     fn round(&mut self) -> bool {
-        let Some(alive) = self.inner.upgrade() else { return false };
-        let busy = alive.answer_the_bell();
-        let later = alive.bell.take_later();
-        let measures = alive.bell.sleepers().iter().any(|sleeper| sleeper.probe.is_some());
+        let Some(alive) = self.attachment.upgrade() else { return false };
+        let busy = alive.handle_events();
+        let retries = alive.wakeups.take_retries();
+        let measures = alive.wakeups.futures().iter().any(|future| future.probe.is_some());
         drop(alive);
         if self.stopped.load(Ordering::SeqCst) {
             return false;
         }
-        if busy || !later.is_empty() {
+        if busy || !retries.is_empty() {
             self.book.words().process().kernel().sleep(RETRY_EVERY);
-            if let Some(alive) = self.inner.upgrade() {
-                later.into_iter().for_each(|waker| alive.wake(waker));
+            if let Some(alive) = self.attachment.upgrade() {
+                retries.into_iter().for_each(|waker| alive.wake(waker));
             }
             return true;
         }
-        let (words, at) = (self.book.words(), self.book.bell_at());
-        words.wait(at, self.heard, measures.then_some(MEASURE_EVERY));
+        let (words, at) = (self.book.words(), self.book.events_at());
+        words.wait(at, self.seen, measures.then_some(MEASURE_EVERY));
         let now = words.load(at);
-        if now == self.heard
-            && let Some(alive) = self.inner.upgrade()
+        if now == self.seen
+            && let Some(alive) = self.attachment.upgrade()
         {
-            alive.measure_for_those_who_wait();
+            alive.measure_for_waiting_futures();
         }
-        self.heard = now;
+        self.seen = now;
         true
     }
 }
 
-/// The thread that is told of deaths, and of what happens to the file.
+/// The thread that waits for events of the file.
 struct Watcher {
-    inner: Weak<Inner>,
+    attachment: Weak<Attachment>,
     watch: Arc<dyn Watch>,
-    /// Whether somebody may have died whose charge could not be given back yet.
-    is_looking: bool,
+    /// True if a process may have died whose charge could not be reclaimed yet.
+    death_pending: bool,
 }
 
 impl Watcher {
-    /// Waits for news of the file and acts on it. Returns whether to go on.
+    /// Waits for events of the file and handles them. Returns whether to go on.
     fn round(&mut self) -> bool {
-        let news = if self.is_looking { Ok(News::default()) } else { self.watch.read() };
-        let (Ok(news), Some(alive)) = (news, self.inner.upgrade()) else { return false };
-        if news.renamed {
-            alive.look_for_the_file_together();
+        let events = if self.death_pending { Ok(FileEvents::default()) } else { self.watch.read() };
+        let (Ok(events), Some(alive)) = (events, self.attachment.upgrade()) else { return false };
+        if events.renamed {
+            alive.refresh_state_of_waiters();
         }
-        if news.closed || self.is_looking {
-            self.is_looking = alive.look_for_the_dead();
+        if events.closed || self.death_pending {
+            self.death_pending = alive.reclaim_after_death();
         }
-        if self.is_looking {
+        if self.death_pending {
             alive.process().kernel().sleep(RETRY_EVERY);
         }
-        !news.over
+        !events.over
     }
 }

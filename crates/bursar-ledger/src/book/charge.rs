@@ -1,67 +1,68 @@
-//! Charging and releasing where one compare-and-swap does not do.
+//! Charging and releasing behind the lock, where the balance of a node does not suffice.
 
-use super::{ACCOUNT, Book, Desk, Key, Lack, NoLock};
+use super::{ACCOUNT, Book, LockError, LockedBook, NodeKey, Shortfall};
 use crate::format::{Words, header, node};
 use std::time::Duration;
 
-/// Why a charge was not made.
+/// The reasons for which a book refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// It does not fit.
-    Lack(Lack),
-    /// The ledger was cleared, and the account with it.
+pub enum BookError {
+    /// The request does not fit.
+    Shortfall(Shortfall),
+    /// The ledger was cleared, and the node with it.
     Cleared,
-    /// There are no more places in the tables.
-    Full,
+    /// A table has no free row.
+    TableFull,
 }
 
-impl From<Lack> for Refused {
-    fn from(lack: Lack) -> Self {
-        Self::Lack(lack)
+impl From<Shortfall> for BookError {
+    fn from(shortfall: Shortfall) -> Self {
+        Self::Shortfall(shortfall)
     }
 }
 
-impl<W: Words> Desk<'_, W> {
-    /// Charges an account or a reservation, taking what it lacks from above and up to `credit` more where that is easy.
-    /// Refuses only when all credit was called in and the dead are buried.
-    pub fn charge(&mut self, key: Key, bytes: u64, credit: u64) -> Result<(), Refused> {
+impl<W: Words> LockedBook<'_, W> {
+    /// Charges an account or a reservation. An account whose balance is too small takes the rest from its parent, and
+    /// up to `credit` more where that is there for the taking. Refuses only after all credit was recalled and the
+    /// charges of dead processes were reclaimed.
+    pub fn charge(&mut self, key: NodeKey, bytes: u64, credit: u64) -> Result<(), BookError> {
         if !self.is_current(key) {
-            return Err(Refused::Cleared);
+            return Err(BookError::Cleared);
         }
         self.settle_path(key.node);
-        if self.charge_easily(key.node, bytes, credit) {
+        if self.try_charge(key.node, bytes, credit) {
             return Ok(());
         }
-        if self.of(key.node, node::KIND) != ACCOUNT {
-            let left = self.left(key.node);
-            return Err(Lack { remaining: left, limit: self.of(key.node, node::TOTAL) }.into());
+        if self.field(key.node, node::KIND) != ACCOUNT {
+            let balance = self.balance(key.node);
+            return Err(Shortfall { remaining: balance, limit: self.field(key.node, node::TOTAL) }.into());
         }
-        self.bury_the_dead();
+        self.reclaim_dead_processes();
         let parent = self.parent(key.node);
-        self.gather(parent);
-        self.pull(parent, bytes)?;
-        self.put_total(key.node, self.of(key.node, node::TOTAL).saturating_add(bytes));
+        self.recall_credit(parent);
+        self.take_from(parent, bytes)?;
+        self.set_total(key.node, self.field(key.node, node::TOTAL).saturating_add(bytes));
         self.finish();
         Ok(())
     }
 
-    fn charge_easily(&mut self, node: usize, bytes: u64, credit: u64) -> bool {
-        let left = self.left(node);
-        if left >= bytes {
-            self.put_left(node, left - bytes);
+    fn try_charge(&mut self, node: usize, bytes: u64, credit: u64) -> bool {
+        let balance = self.balance(node);
+        if balance >= bytes {
+            self.set_balance(node, balance - bytes);
             self.finish();
             return true;
         }
-        if self.of(node, node::KIND) != ACCOUNT {
+        if self.field(node, node::KIND) != ACCOUNT {
             return false;
         }
-        let (parent, lacking) = (self.parent(node), bytes - left);
+        let (parent, lacking) = (self.parent(node), bytes - balance);
         let more = if self.get(header::WAITING) == 0 { credit } else { 0 };
         for more in [more, 0] {
             let wanted = lacking.saturating_add(more);
-            if self.pull(parent, wanted).is_ok() {
-                self.put_total(node, self.of(node, node::TOTAL).saturating_add(wanted));
-                self.put_left(node, more);
+            if self.take_from(parent, wanted).is_ok() {
+                self.set_total(node, self.field(node, node::TOTAL).saturating_add(wanted));
+                self.set_balance(node, more);
                 self.finish();
                 return true;
             }
@@ -69,26 +70,32 @@ impl<W: Words> Desk<'_, W> {
         false
     }
 
-    /// Puts back what was charged. An account keeps `keep` of it as credit if it may.
-    pub(super) fn release(&mut self, key: Key, bytes: u64, keep: u64) {
+    /// Puts back what was charged. An account keeps up to `keep` of it as credit, if it may keep any.
+    pub(super) fn release(&mut self, key: NodeKey, bytes: u64, keep: u64) {
         if !self.is_current(key) {
             return;
         }
         self.settle_path(key.node);
-        let left = self.left(key.node).saturating_add(bytes).min(self.not_in_parts(key.node));
-        self.put_left(key.node, left);
-        if self.of(key.node, node::KIND) == ACCOUNT {
-            let keep = if self.is_pressed(key.node) { 0 } else { keep };
-            self.give_up_credit(key.node, left.saturating_sub(keep));
+        let balance = self.balance(key.node).saturating_add(bytes).min(self.not_in_children(key.node));
+        self.set_balance(key.node, balance);
+        if self.field(key.node, node::KIND) == ACCOUNT {
+            let keep = if self.must_return_credit(key.node) { 0 } else { keep };
+            self.return_credit(key.node, balance.saturating_sub(keep));
         }
         self.finish();
-        self.serve();
+        self.grant_waiting();
     }
 }
 
 impl<W: Words> Book<W> {
-    /// Charges behind the lock: see [`Desk::charge`].
-    pub fn charge(&self, key: Key, bytes: u64, credit: u64, patience: Duration) -> Result<Result<(), Refused>, NoLock> {
-        Ok(self.lock(patience)?.charge(key, bytes, credit))
+    /// Charges behind the lock: see [`LockedBook::charge`].
+    pub fn charge(
+        &self,
+        key: NodeKey,
+        bytes: u64,
+        credit: u64,
+        timeout: Duration,
+    ) -> Result<Result<(), BookError>, LockError> {
+        Ok(self.lock(timeout)?.charge(key, bytes, credit))
     }
 }

@@ -1,7 +1,7 @@
-//! The undo journal: what stood where, before the step that is being made.
+//! The undo journal: the old values of the words that the current step has changed.
 //!
-//! An entry is two words: the number of a word with forty bits made of what stood there, sealed, and what stood there. So a
-//! journal of which a bit has changed is not undone, and not believed.
+//! An entry is two words: the index of a word together with forty bits of a hash of its old value, sealed, and the old
+//! value. So a journal in which a bit has changed is neither undone nor believed.
 
 use super::Book;
 use crate::format::{Words, digest, header, sealed, unsealed};
@@ -9,38 +9,38 @@ use crate::format::{Words, digest, header, sealed, unsealed};
 const AT: u64 = (1 << 16) - 1;
 
 impl<W: Words> Book<W> {
-    /// Enters what stands at a word as the `entry`th change of a step.
-    pub(super) fn enter(&self, entry: usize, at: usize) {
-        let (words, place) = (&self.words, self.layout.journal_at(entry));
+    /// Records the value of a word as entry `entry` of the current step.
+    pub(super) fn record(&self, entry: usize, at: usize) {
+        let (words, slot) = (&self.words, self.layout.journal_at(entry));
         let old = words.load(at);
-        words.store(place, sealed(at as u64 | digest(old) << 16));
-        words.store(place + 1, old);
+        words.store(slot, sealed(at as u64 | digest(old) << 16));
+        words.store(slot + 1, old);
     }
 
-    /// The word an entry is about and what stood there, or the word of the entry that is damaged.
-    fn entry(&self, entry: usize) -> Result<(usize, u64), usize> {
-        let place = self.layout.journal_at(entry);
-        let old = self.words.load(place + 1);
-        let what = unsealed(self.words.load(place)).filter(|what| what >> 16 == digest(old)).ok_or(place)?;
+    /// Returns the word an entry is about and its old value, or the word of the entry that is damaged.
+    fn journal_entry(&self, entry: usize) -> Result<(usize, u64), usize> {
+        let slot = self.layout.journal_at(entry);
+        let old = self.words.load(slot + 1);
+        let what = unsealed(self.words.load(slot)).filter(|what| what >> 16 == digest(old)).ok_or(slot)?;
         Ok(((what & AT) as usize, old))
     }
 
-    /// How many entries count, or the word that is damaged.
+    /// Returns the number of valid entries, or the word that is damaged.
     fn entries(&self) -> Result<usize, usize> {
         let entries = unsealed(self.words.load(header::JOURNAL)).map(|entries| entries as usize);
         entries.filter(|&entries| entries <= self.layout.journal).ok_or(header::JOURNAL)
     }
 
-    /// Whether the journal can be undone; if not, which word of it is damaged.
+    /// Checks that the journal can be undone. Fails with the word of it that is damaged.
     pub(super) fn check_journal(&self) -> Result<(), usize> {
-        (0..self.entries()?).try_for_each(|entry| self.entry(entry).map(|_| ()))
+        (0..self.entries()?).try_for_each(|entry| self.journal_entry(entry).map(|_| ()))
     }
 
-    /// Undoes the step that was not finished; none of it, if the journal is damaged.
+    /// Undoes the unfinished step; none of it, if the journal is damaged.
     pub(super) fn undo(&self) -> Result<(), usize> {
         self.check_journal()?;
         for entry in (0..self.entries()?).rev() {
-            let (at, old) = self.entry(entry)?;
+            let (at, old) = self.journal_entry(entry)?;
             self.words.store(at, old);
         }
         self.words.store(header::JOURNAL, 0);

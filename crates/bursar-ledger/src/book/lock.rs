@@ -1,57 +1,62 @@
-//! The one lock of a ledger, which outlives its owner's death.
+//! The one lock of a ledger, which survives the death of its owner.
 //!
-//! The lock word says which place has it, how often it was taken, and two flags. It is free when no place is named. Each
-//! taking counts up, so a process that saw its owner dead cannot take it from the next owner at the same place.
+//! The lock's word names the slot of its owner, how often the lock was taken, and two flags; it is free when it names
+//! no slot. Every acquisition is counted, so a process that saw an owner dead cannot take the lock from the next owner
+//! in the same slot.
 
-use super::{Book, Desk};
+use super::{Book, LockedBook};
 use crate::format::{Words, header::LOCK, sealed, unsealed};
 use std::time::{Duration, Instant};
 
 const OWNER: u64 = 0xffff;
-/// Something was left to be looked at by whoever gives the lock back.
-pub(super) const ATTENTION: u64 = 1 << 16;
-/// Somebody sleeps until the lock is given back.
+/// Set when notes were left: whoever gives the lock back applies them first.
+pub(super) const NOTES: u64 = 1 << 16;
+/// Set when somebody sleeps until the lock is given back.
 const SLEEPERS: u64 = 1 << 17;
-const TAKING: u64 = 1 << 18;
-/// The bits that count takings; they begin anew when they are full.
-const TAKINGS: u64 = (1 << 56) - TAKING;
+const ACQUISITION: u64 = 1 << 18;
+/// The bits that count acquisitions; the count wraps around.
+const ACQUISITIONS: u64 = (1 << 56) - ACQUISITION;
 
-/// How often to look again before sleeping. A model checker explores each look, and needs none.
+const _: () =
+    assert!(NOTES == 1 << 16 && SLEEPERS == 1 << 17 && ACQUISITION == 1 << 18, "as format/layout.rs draws it");
+
+/// The number of looks before sleeping. A model checker explores each look, and needs none.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 200 };
-/// How long to sleep before asking whether the owner lives.
-const NAP: Duration = Duration::from_millis(20);
+/// The time to sleep before checking whether the owner is alive.
+const LIVENESS_CHECK_EVERY: Duration = Duration::from_millis(20);
 
-/// Why the lock was not to be had.
+/// The reasons for which the lock could not be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoLock {
-    /// A living process has it and does not give it back: most likely it is stopped.
+pub enum LockError {
+    /// A living process keeps it: most likely it is stopped.
     Stuck {
-        /// Where that is in the table of processes.
-        place: usize,
+        /// The slot of that process.
+        slot: usize,
     },
-    /// Others had it, one after the other, until the time was over.
+    /// Others had it, one after the other, until the deadline had passed.
     Busy,
-    /// The file is damaged there: nobody can know who has the lock, or what its dead owner was doing.
+    /// A word is damaged, so nobody can know who has the lock or what its dead owner was doing.
     Damaged {
-        /// Which word.
+        /// The index of the word.
         word: usize,
     },
 }
 
-/// When to stop waiting for the lock.
+/// The end of a wait for the lock.
 #[derive(Clone, Copy, Debug)]
-enum Patience {
-    /// When an owner has had it for so long, since it was seen to take it.
-    Taking(Duration),
-    /// At that moment, whoever has it.
+enum WaitLimit {
+    /// When one owner has kept the lock for so long since it was seen to take it.
+    PerOwner(Duration),
+    /// At this moment, whoever has the lock.
     Until(Instant),
 }
 
-impl Patience {
-    /// How long to wait for an owner that was seen to take it at `since`; nothing once it is over.
-    fn left(self, since: Instant) -> Option<Duration> {
+impl WaitLimit {
+    /// Returns how long to wait for an owner that was seen to take the lock at `since`, or `None` once the wait is
+    /// over.
+    fn remaining(self, since: Instant) -> Option<Duration> {
         let left = match self {
-            Self::Taking(longest) => longest.saturating_sub(since.elapsed()),
+            Self::PerOwner(longest) => longest.saturating_sub(since.elapsed()),
             Self::Until(ends) => ends.saturating_duration_since(Instant::now()),
         };
         (!left.is_zero()).then_some(left)
@@ -59,80 +64,80 @@ impl Patience {
 }
 
 impl<W: Words> Book<W> {
-    /// Takes the lock; a living owner may keep it for `patience`, each time it takes it.
-    pub fn lock(&self, patience: Duration) -> Result<Desk<'_, W>, NoLock> {
-        self.acquire(Patience::Taking(patience), false)
+    /// Takes the lock. Fails when a living owner keeps it for longer than `timeout` at a time.
+    pub fn lock(&self, timeout: Duration) -> Result<LockedBook<'_, W>, LockError> {
+        self.acquire(WaitLimit::PerOwner(timeout), false)
     }
 
-    /// Takes the lock if it can be had by then, and in any case if it is free.
-    pub fn lock_until(&self, ends: Instant) -> Result<Desk<'_, W>, NoLock> {
-        self.acquire(Patience::Until(ends), false)
+    /// Takes the lock if that is possible before `ends`, and in any case if it is free.
+    pub fn lock_until(&self, ends: Instant) -> Result<LockedBook<'_, W>, LockError> {
+        self.acquire(WaitLimit::Until(ends), false)
     }
 
-    /// Takes the lock for a process that has just come to its place: if the lock names the place, it is a dead
-    /// predecessor's.
-    pub fn lock_as_newcomer(&self, patience: Duration) -> Result<Desk<'_, W>, NoLock> {
-        self.acquire(Patience::Taking(patience), true)
+    /// Takes the lock for a process that has just claimed its slot: if the lock names the slot, the owner is a dead
+    /// predecessor.
+    pub fn lock_as_newcomer(&self, timeout: Duration) -> Result<LockedBook<'_, W>, LockError> {
+        self.acquire(WaitLimit::PerOwner(timeout), true)
     }
 
-    /// Takes the lock of a copy that nobody else uses, whoever had the original's, and undoes what was half done in it.
-    pub fn lock_copy(&self) -> Desk<'_, W> {
-        let word = self.lock_now();
-        self.words.store(LOCK, sealed(self.place as u64 + 1));
-        let desk = Desk::sit_down_for_the_dead(self);
-        if let Err(NoLock::Damaged { word }) = word {
-            desk.damaged(word);
+    /// Takes the lock of a snapshot that nobody else uses, whoever had the original's, and undoes its unfinished step.
+    pub fn lock_snapshot(&self) -> LockedBook<'_, W> {
+        let word = self.read_lock();
+        self.words.store(LOCK, sealed(self.slot as u64 + 1));
+        let locked = LockedBook::take_over(self);
+        if let Err(LockError::Damaged { word }) = word {
+            locked.record_damage(word);
         }
-        desk
+        locked
     }
 
-    /// How often the lock was taken, and the place that has it.
+    /// Returns how often the lock was taken and the slot that has it, from the lock's word.
     pub fn lock_state(word: u64) -> (u64, Option<usize>) {
         let word = unsealed(word).unwrap_or(0);
-        (word / TAKING, (word & OWNER).checked_sub(1).map(|place| place as usize))
+        (word / ACQUISITION, (word & OWNER).checked_sub(1).map(|slot| slot as usize))
     }
 
-    /// The lock's word when the process at `place` has taken it for the `takings`th time.
-    pub const fn lock_word(takings: u64, place: usize) -> u64 {
-        sealed((takings * TAKING) | (place as u64 + 1))
+    /// Returns the lock's word when the process in `slot` has taken it as the `acquisitions`th.
+    pub const fn lock_word(acquisitions: u64, slot: usize) -> u64 {
+        sealed((acquisitions * ACQUISITION) | (slot as u64 + 1))
     }
 
-    /// How often the lock was taken until now: an owner that is stopped keeps that from changing.
-    pub fn takings(&self) -> u64 {
+    /// Returns how often the lock was taken so far. The number does not change while an owner is stopped.
+    pub fn acquisitions(&self) -> u64 {
         Self::lock_state(self.words.load(LOCK)).0
     }
 
-    fn lock_now(&self) -> Result<u64, NoLock> {
-        unsealed(self.words.load(LOCK)).ok_or(NoLock::Damaged { word: LOCK })
+    fn read_lock(&self) -> Result<u64, LockError> {
+        unsealed(self.words.load(LOCK)).ok_or(LockError::Damaged { word: LOCK })
     }
 
-    fn change(&self, word: u64, new: u64) -> bool {
+    fn swap_lock(&self, word: u64, new: u64) -> bool {
         self.words.compare_exchange(LOCK, sealed(word), sealed(new)).is_ok()
     }
 
-    fn acquire(&self, patience: Patience, newcomer: bool) -> Result<Desk<'_, W>, NoLock> {
+    fn acquire(&self, limit: WaitLimit, newcomer: bool) -> Result<LockedBook<'_, W>, LockError> {
         let (mut spins, mut slept) = (0, 0);
         let (mut seen, mut is_passed_on): (Option<(u64, Instant)>, bool) = (None, false);
         loop {
-            let word = self.lock_now()?;
+            let word = self.read_lock()?;
             let owner = word & OWNER;
             if owner == 0 {
                 if self.take(word, slept) {
-                    return Ok(Desk::sit_down(self));
+                    return Ok(LockedBook::new(self));
                 }
                 continue;
             }
-            let place = owner as usize - 1;
-            let dead = if place == self.place { newcomer } else { spins >= SPINS && !self.words.alive(place) };
+            let slot = owner as usize - 1;
+            let dead = if slot == self.slot { newcomer } else { spins >= SPINS && !self.words.alive(slot) };
             if dead {
                 if let Err(at) = self.check_journal()
-                    && self.lock_now()? == word
+                    && self.read_lock()? == word
                 {
-                    return Err(NoLock::Damaged { word: at });
+                    return Err(LockError::Damaged { word: at });
                 }
-                // It may have died with notes half digested.
-                if self.take(word, ATTENTION | word & SLEEPERS | slept) {
-                    return Ok(Desk::sit_down_for_the_dead(self));
+                // The dead owner may have left notes half applied.
+                if self.take(word, NOTES | word & SLEEPERS | slept) {
+                    return Ok(LockedBook::take_over(self));
                 }
                 continue;
             }
@@ -142,62 +147,65 @@ impl<W: Words> Book<W> {
                 continue;
             }
             let since = match seen {
-                Some((taking, since)) if taking == word / TAKING => since,
+                Some((acquisition, since)) if acquisition == word / ACQUISITION => since,
                 _ => {
-                    is_passed_on = seen.is_some() && matches!(patience, Patience::Until(_));
-                    seen.insert((word / TAKING, Instant::now())).1
+                    is_passed_on = seen.is_some() && matches!(limit, WaitLimit::Until(_));
+                    seen.insert((word / ACQUISITION, Instant::now())).1
                 }
             };
-            let Some(left) = patience.left(since) else {
-                return Err(if is_passed_on { NoLock::Busy } else { NoLock::Stuck { place } });
+            let Some(left) = limit.remaining(since) else {
+                return Err(if is_passed_on { LockError::Busy } else { LockError::Stuck { slot } });
             };
-            if word & SLEEPERS != 0 || self.change(word, word | SLEEPERS) {
-                self.words.wait(LOCK, sealed(word | SLEEPERS), Some(NAP.min(left)));
-                // Others may sleep too, and the one who woke us has forgotten them.
+            if word & SLEEPERS != 0 || self.swap_lock(word, word | SLEEPERS) {
+                self.words.wait(LOCK, sealed(word | SLEEPERS), Some(LIVENESS_CHECK_EVERY.min(left)));
+                // Others may sleep too, and the one who woke this thread cleared the flag for all.
                 slept = SLEEPERS;
             }
         }
     }
 
     fn take(&self, word: u64, flags: u64) -> bool {
-        let takings = ((word & !(TAKING - 1)) + TAKING) & TAKINGS;
-        self.change(word, takings | flags | (self.place as u64 + 1))
+        let acquisitions = ((word & !(ACQUISITION - 1)) + ACQUISITION) & ACQUISITIONS;
+        self.swap_lock(word, acquisitions | flags | (self.slot as u64 + 1))
     }
 
-    /// Takes the lock if it is free. If not, whoever has it is told of notes, and digests them before giving it back.
-    pub(super) fn lock_or_leave_a_note(&self) -> Option<Desk<'_, W>> {
+    /// Takes the lock if it is free. Otherwise tells its owner that there are notes, which the owner applies before
+    /// giving the lock back.
+    pub(super) fn lock_or_flag_notes(&self) -> Option<LockedBook<'_, W>> {
         loop {
-            let word = self.lock_now().ok()?;
+            let word = self.read_lock().ok()?;
             if word & OWNER == 0 {
                 if self.take(word, 0) {
-                    return Some(Desk::sit_down(self));
+                    return Some(LockedBook::new(self));
                 }
-            } else if word & ATTENTION != 0 || self.change(word, word | ATTENTION) {
+            } else if word & NOTES != 0 || self.swap_lock(word, word | NOTES) {
                 return None;
             }
         }
     }
 
-    /// Whether there are notes; whoever asks digests them.
-    pub(super) fn take_note(&self) -> bool {
-        while let Ok(word) = self.lock_now() {
-            if word & ATTENTION == 0 {
+    /// Clears the flag that says that there are notes. Returns whether it was set, in which case the caller applies
+    /// them.
+    pub(super) fn take_notes_flag(&self) -> bool {
+        while let Ok(word) = self.read_lock() {
+            if word & NOTES == 0 {
                 return false;
             }
-            if self.change(word, word & !ATTENTION) {
+            if self.swap_lock(word, word & !NOTES) {
                 return true;
             }
         }
         false
     }
 
-    /// Gives the lock back, unless a note was left meanwhile. One that is damaged stays as it is.
+    /// Gives the lock back, unless notes were left meanwhile. Returns whether it did. A damaged lock word stays as it
+    /// is.
     pub(super) fn unlock(&self) -> bool {
-        while let Ok(word) = self.lock_now() {
-            if word & ATTENTION != 0 {
+        while let Ok(word) = self.read_lock() {
+            if word & NOTES != 0 {
                 return false;
             }
-            if self.change(word, word & TAKINGS) {
+            if self.swap_lock(word, word & ACQUISITIONS) {
                 if word & SLEEPERS != 0 {
                     self.words.wake(LOCK, 1);
                 }

@@ -1,132 +1,136 @@
-//! Giving up without waiting: what a process cannot do because another has the lock, it leaves as a note.
+//! Notes: giving something up without waiting for the lock.
 //!
-//! A note is a word that only its writer's handle means, written without the lock: bytes that were returned to a node, the
-//! life of a node whose handle is gone, of an entry of the queue that nobody waits for, or of a process that closed the
-//! ledger. Then the lock's word says that there are notes, and whoever has the lock digests them before giving it back. An
-//! owner that is stopped does so when it continues; if it dies, whoever takes the lock from it looks for all of them. The
-//! writer's own death needs no note: all it had is given back when it is buried.
+//! A process that gives something up while another has the lock leaves a note. A note is a word that only the handle of
+//! its writer has a reason to write: bytes that were returned to a node, or the generation of a node whose handle is
+//! gone, of a queue entry that nobody waits for, or of a process that closed the ledger. Then the lock's word is
+//! flagged, and its owner applies all notes before giving the lock back. An owner that is stopped does so when it
+//! continues; if it dies, whoever takes the lock from it looks for all of them. The death of the writer needs no note:
+//! all it had is reclaimed.
 //!
-//! A node or entry may be somebody else's by the time a note is written, after the ledger was cleared by force. So a note
-//! names a life, and never replaces a later one. Digesting one twice does no harm: the life has passed, or nothing is left.
+//! After the ledger was cleared by force, a node or entry may belong to somebody else by the time a note is written. So
+//! a note names a generation and never replaces a later one. Applying one twice does no harm: the generation has
+//! passed, or nothing is left to do.
 
-use super::{Book, Desk, Entry, FREE, Key};
+use super::{Book, FREE, LockedBook, NodeKey, QueueEntry};
 use crate::format::{Words, node, process, sealed, unsealed, waiter};
 use std::time::Duration;
 
 impl<W: Words> Book<W> {
-    /// Releases: see [`Desk::release`]. Never waits.
-    pub fn release(&self, key: Key, bytes: u64, keep: u64) {
-        if let Some(mut desk) = self.lock_if_free() {
-            desk.release(key, bytes, keep);
+    /// Releases: see [`LockedBook::release`]. Never waits.
+    pub fn release(&self, key: NodeKey, bytes: u64, keep: u64) {
+        if let Some(mut locked) = self.lock_if_free() {
+            locked.release(key, bytes, keep);
             return;
         }
-        // The life is looked at once more, since a forced clearing may have given the node to somebody else.
-        if self.peek(key.node, node::LIFE) == key.life {
-            // Nobody can give back more than was taken, and what that is stays far from what the word can hold.
+        // The generation is checked once more, since a forced clearing may have given the row to somebody else.
+        if self.peek(key.node, node::GENERATION) == key.generation {
+            // Nobody can return more than was taken, and totals stay far from what the word can hold.
             let bytes = bytes.min(self.peek(key.node, node::TOTAL));
             self.words.fetch_add(self.layout.node_at(key.node) + node::RETURNED, sealed(bytes));
-            self.have_notes_digested();
+            self.announce_notes();
         }
     }
 
-    /// Gives up a node of this process: see [`Desk::close`]. Never waits.
-    pub fn close(&self, key: Key) {
-        if let Some(mut desk) = self.lock_if_free() {
-            desk.close(key);
+    /// Closes a node of this process: see [`LockedBook::close`]. Never waits.
+    pub fn close(&self, key: NodeKey) {
+        if let Some(mut locked) = self.lock_if_free() {
+            locked.close(key);
             return;
         }
-        self.note(self.layout.node_at(key.node) + node::CLOSED, key.life + 1);
-        self.have_notes_digested();
+        self.write_note(self.layout.node_at(key.node) + node::CLOSED, key.generation + 1);
+        self.announce_notes();
     }
 
-    /// Leaves the queue: see [`Desk::cancel`]. Never waits. What is granted before the note is read is given back then.
-    pub fn cancel(&self, entry: Entry) {
-        if let Some(mut desk) = self.lock_if_free() {
-            desk.cancel(entry);
+    /// Leaves the queue: see [`LockedBook::cancel`]. Never waits. What is granted before the note is applied is given
+    /// back then.
+    pub fn cancel(&self, entry: QueueEntry) {
+        if let Some(mut locked) = self.lock_if_free() {
+            locked.cancel(entry);
             return;
         }
-        self.note(self.layout.waiter_at(entry.index) + waiter::ABANDONED, entry.life());
-        self.have_notes_digested();
+        self.write_note(self.layout.waiter_at(entry.index) + waiter::ABANDONED, entry.generation());
+        self.announce_notes();
     }
 
-    /// Leaves: see [`Desk::depart`]. Waits for `patience` at most, since the place can be used again only if the lock was
-    /// to be had.
-    pub fn depart(&self, patience: Duration) -> bool {
-        if let Ok(mut desk) = self.lock(patience) {
-            return desk.depart();
+    /// Removes this process: see [`LockedBook::unregister_process`]. Waits for `timeout` at most, since the slot can be
+    /// used again only if the lock was available.
+    pub fn unregister_process(&self, timeout: Duration) -> bool {
+        if let Ok(mut locked) = self.lock(timeout) {
+            return locked.unregister_process();
         }
-        let at = self.layout.process_at(self.place);
-        let state = self.peek_process(self.place, process::STATE);
-        if state & process::TAKEN != 0 {
-            self.note(at + process::DEPARTED, state & !process::TAKEN);
-            self.have_notes_digested();
+        let at = self.layout.process_at(self.slot);
+        let state = self.peek_process(self.slot, process::STATE);
+        if state & process::OCCUPIED != 0 {
+            self.write_note(at + process::DEPARTED, state & !process::OCCUPIED);
+            self.announce_notes();
         }
         false
     }
 
-    /// Writes a life where no later one stands.
-    fn note(&self, at: usize, life: u64) {
-        self.words.update(at, |noted| unsealed(noted).filter(|noted| *noted < life).map(|_| sealed(life)));
+    /// Writes a generation unless a later one is there.
+    fn write_note(&self, at: usize, generation: u64) {
+        self.words.update(at, |noted| unsealed(noted).filter(|noted| *noted < generation).map(|_| sealed(generation)));
     }
 
-    fn have_notes_digested(&self) {
-        if let Some(mut desk) = self.lock_or_leave_a_note() {
-            desk.digest();
+    fn announce_notes(&self) {
+        if let Some(mut locked) = self.lock_or_flag_notes() {
+            locked.apply_notes();
         }
     }
 
-    fn lock_if_free(&self) -> Option<Desk<'_, W>> {
+    fn lock_if_free(&self) -> Option<LockedBook<'_, W>> {
         self.lock(Duration::ZERO).ok()
     }
 }
 
-impl<W: Words> Desk<'_, W> {
-    /// Does what notes ask for, if some were left.
-    pub(super) fn digest_notes(&mut self) {
-        if self.book.take_note() {
-            self.digest();
+impl<W: Words> LockedBook<'_, W> {
+    /// Applies all notes, if some were left.
+    pub(super) fn apply_pending_notes(&mut self) {
+        if self.book.take_notes_flag() {
+            self.apply_notes();
         }
     }
 
-    /// Looks for every note there may be, and does what it asks for, each in steps of its own.
-    pub fn digest(&mut self) {
+    /// Looks for every note there may be and applies it, each in steps of its own.
+    pub fn apply_notes(&mut self) {
         let mut any = false;
         for node in self.nodes() {
-            any |= self.digest_at(node);
+            any |= self.apply_node_notes(node);
         }
         for entry in 0..self.book.layout.waiters {
             if self.is_abandoned(entry) {
-                self.drop_entry(entry);
+                self.remove_entry(entry);
                 any = true;
             }
         }
-        for place in self.places() {
-            let at = self.book.layout.process_at(place);
+        for slot in self.slots() {
+            let at = self.book.layout.process_at(slot);
             let state = self.get(at + process::STATE);
-            if state & process::TAKEN != 0 && self.get(at + process::DEPARTED) == state & !process::TAKEN {
-                self.depart_from(place);
+            if state & process::OCCUPIED != 0 && self.get(at + process::DEPARTED) == state & !process::OCCUPIED {
+                self.unregister_slot(slot);
                 any = true;
             }
         }
         if any {
-            self.serve();
+            self.grant_waiting();
         }
     }
 
-    /// Puts back what was returned to a node, gives up credit that may not be kept, and closes it if its handle is gone.
-    fn digest_at(&mut self, node: usize) -> bool {
-        if self.of(node, node::KIND) == FREE {
+    /// Settles a node to which bytes were returned, returns credit that may not be kept, and closes the node if its
+    /// handle is gone. Returns whether there was a note.
+    fn apply_node_notes(&mut self, node: usize) -> bool {
+        if self.field(node, node::KIND) == FREE {
             return false;
         }
         let returned = self.returned(node) > 0;
         if returned {
             self.settle_path(node);
-            if self.is_pressed(node) {
-                self.give_up_credit(node, self.left(node));
+            if self.must_return_credit(node) {
+                self.return_credit(node, self.balance(node));
                 self.finish();
             }
         }
-        let closed = self.of(node, node::CLOSED) == self.of(node, node::LIFE).wrapping_add(1);
+        let closed = self.field(node, node::CLOSED) == self.field(node, node::GENERATION).wrapping_add(1);
         if closed {
             self.close_node(node);
         }

@@ -1,13 +1,14 @@
-//! Text in words.
+//! Text stored in words.
 
 use super::LETTERS;
 
-/// Up to `N` words of text; what does not fit is cut at a character's boundary.
+/// Packs text into `N` words of 8 bytes; what does not fit is cut off at a character boundary.
 pub(crate) fn packed<const N: usize>(text: &str) -> [u64; N] {
     in_words(text, 8)
 }
 
-/// Up to `N` words of text that can be sealed; what does not fit is cut at a character's boundary.
+/// Packs text into `N` values of [`LETTERS`] bytes, which can be sealed; what does not fit is cut off at a character
+/// boundary.
 pub(crate) fn spelled<const N: usize>(text: &str) -> [u64; N] {
     in_words(text, LETTERS)
 }
@@ -26,13 +27,13 @@ fn in_words<const N: usize>(text: &str, width: usize) -> [u64; N] {
     })
 }
 
-/// The text in `words`; what is no text shows as such.
+/// Returns the text that was [packed] into `words`; bytes that are no UTF-8 become replacement characters.
 pub(crate) fn unpacked(words: impl IntoIterator<Item = u64>) -> String {
     let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The text that was [spelled] in `words`.
+/// Returns the text that was [spelled] in `words`.
 pub(crate) fn unspelled(words: impl IntoIterator<Item = u64>) -> String {
     let letters = words.into_iter().flat_map(|word| word.to_le_bytes().into_iter().take(LETTERS));
     let bytes: Vec<u8> = letters.take_while(|byte| *byte != 0).collect();

@@ -1,9 +1,9 @@
-//! One process of the model: the handles it has, and what they hold.
+//! One process of the model: its handles, and what they hold.
 
 use super::DEVICES;
 use crate::system::Process;
 use crate::system::simulated::Pid;
-use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, Reserving};
+use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, ReserveFuture};
 use bursar_core::Result;
 use std::any::Any;
 use std::future::Future;
@@ -11,44 +11,45 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A request that waits for its turn.
-pub(super) type Turn = Pin<Box<Reserving>>;
+/// A future that waits for a reservation.
+pub(super) type WaitingFuture = Pin<Box<ReserveFuture>>;
 
-/// Polls a turn once. It comes back, with what it was given if it was.
-pub(super) fn polled(mut turn: Turn) -> (Turn, Option<Result<Reservation>>) {
-    let polled = match turn.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+/// Polls a future once. Returns it, with its result if it is ready.
+pub(super) fn polled(mut future: WaitingFuture) -> (WaitingFuture, Option<Result<Reservation>>) {
+    let polled = match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => Some(done),
         Poll::Pending => None,
     };
-    (turn, polled)
+    (future, polled)
 }
 
-/// What a process has of one device.
+/// The handles of a process for one device.
 #[derive(Default)]
-pub(super) struct End {
+pub(super) struct DeviceHandles {
     pub(super) ledgers: Vec<Ledger>,
     /// Handles of one account.
     pub(super) accounts: Vec<LedgerAccount>,
-    /// What is charged to the account.
+    /// The bytes that are charged to the account.
     pub(super) held: u64,
-    /// What was charged when the last handle of the ledger was dropped: it stays so until the process ends.
+    /// The bytes that were charged when the last handle of the ledger was dropped: they stay charged until the process
+    /// ends.
     left_behind: u64,
     pub(super) reservations: Vec<(Reservation, u64)>,
     pub(super) delegations: Vec<(Delegation, u64)>,
     pub(super) drawn: Vec<(Reservation, u64)>,
-    pub(super) turns: Vec<(Turn, u64)>,
-    /// Those whose turn has come.
-    pub(super) finished: Vec<Turn>,
+    pub(super) waiting: Vec<(WaitingFuture, u64)>,
+    /// Futures that have resolved.
+    pub(super) finished: Vec<WaitingFuture>,
     pub(super) reclaimers: Vec<Reclaimer>,
 }
 
-impl End {
-    /// What this process holds by handles of its own, delegations aside.
+impl DeviceHandles {
+    /// Returns the bytes that the process holds by handles of its own, not counting delegations.
     pub(super) fn holds(&self) -> u64 {
         self.held + self.left_behind + self.reservations.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// Takes one handle out, to be dropped, with the number of the delegation it was, if it was one.
+    /// Takes one handle out, to be dropped, with the number of the delegation if it was one.
     pub(super) fn take(&mut self, which: u64) -> Option<(Box<dyn Any>, Option<u64>)> {
         let boxed = |handle: Box<dyn Any>| (handle, None);
         match which {
@@ -61,21 +62,21 @@ impl End {
             }),
             11..=12 => self.drawn.pop().map(|(drawn, _)| boxed(Box::new(drawn))),
             13 => {
-                let turn = self.finished.pop().or_else(|| self.turns.pop().map(|(turn, _)| turn));
-                turn.map(|turn| boxed(Box::new(turn)))
+                let future = self.finished.pop().or_else(|| self.waiting.pop().map(|(future, _)| future));
+                future.map(|future| boxed(Box::new(future)))
             }
             _ => self.reclaimers.pop().map(|reclaimer| boxed(Box::new(reclaimer))),
         }
     }
 
-    /// Takes note of what nobody can give back any more.
+    /// Accounts for what nobody can release any more, once all handles are gone.
     pub(super) fn settle(&mut self) {
         let any = !self.ledgers.is_empty()
             || !self.accounts.is_empty()
             || !self.reservations.is_empty()
             || !self.delegations.is_empty()
             || !self.drawn.is_empty()
-            || !self.turns.is_empty()
+            || !self.waiting.is_empty()
             || !self.finished.is_empty();
         if !any {
             self.left_behind += std::mem::take(&mut self.held);
@@ -95,11 +96,11 @@ impl End {
 pub(super) struct Actor {
     pub(super) pid: Pid,
     pub(super) process: Arc<Process>,
-    pub(super) ends: [End; DEVICES],
+    pub(super) devices: [DeviceHandles; DEVICES],
 }
 
 impl Actor {
     pub(super) fn new(pid: Pid, process: Arc<Process>) -> Self {
-        Self { pid, process, ends: Default::default() }
+        Self { pid, process, devices: Default::default() }
     }
 }

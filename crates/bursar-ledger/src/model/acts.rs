@@ -1,7 +1,7 @@
-//! What processes of the model do.
+//! The acts of processes in the model.
 
-use super::actor::{self, Actor, End};
-use super::{AWAY, DEVICES, Given, HOME, LIMIT, Model, allowed, fair, subject};
+use super::actor::{self, Actor, DeviceHandles};
+use super::{AWAY, DEVICES, DelegationRecord, HOME, LIMIT, Model, check_allowed, check_fair, subject};
 use crate::system::Process;
 use crate::system::simulated::Pid;
 use crate::{Delegation, Ledger, LedgerError, api};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl Model {
     pub(super) fn start(&self) {
         let (pid, kernel) = self.world.start();
-        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::over(kernel))));
+        self.actors.borrow_mut().push(Actor::new(pid, Arc::new(Process::new(kernel))));
     }
 
     pub(super) fn device(&self) -> usize {
@@ -20,42 +20,42 @@ impl Model {
     }
 
     pub(super) fn ledger(&self, pid: Pid, device: usize) -> Option<Ledger> {
-        self.end(pid, device, |end| end.ledgers.last().cloned()).flatten()
+        self.end(pid, device, |handles| handles.ledgers.last().cloned()).flatten()
     }
 
     pub(super) fn open(&self, pid: Pid) {
         let device = self.device();
         let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
-        if self.end(pid, device, |end| end.ledgers.len()).is_none_or(|ledgers| ledgers > 1) {
+        if self.end(pid, device, |handles| handles.ledgers.len()).is_none_or(|ledgers| ledgers > 1) {
             return;
         }
         let open = || Ledger::open_by(&process, Path::new(HOME), &subject(device));
         self.run(pid, open, |actor, opened| match opened {
-            Ok(ledger) => actor.ends[device].ledgers.push(ledger),
-            Err(error) => allowed(&error),
+            Ok(ledger) => actor.devices[device].ledgers.push(ledger),
+            Err(error) => check_allowed(&error),
         });
     }
 
-    /// Drops one handle of a process, whichever comes.
+    /// Drops one handle of a process, chosen at random.
     pub(super) fn drop_something(&self, pid: Pid) {
         self.drop_handle(pid, self.device(), self.below(16));
     }
 
     pub(super) fn drop_handle(&self, pid: Pid, device: usize, which: u64) {
-        let taken = self.end(pid, device, |end| end.take(which)).flatten();
+        let taken = self.end(pid, device, |handles| handles.take(which)).flatten();
         let Some((handle, given)) = taken else { return };
         if let Some(given) = given
             && let Some(given) = self.given.borrow_mut().get_mut(&given)
         {
             given.kept = false;
         }
-        self.run(pid, || drop(handle), |actor, ()| actor.ends[device].settle());
+        self.run(pid, || drop(handle), |actor, ()| actor.devices[device].settle());
     }
 
-    /// Drops everything a process has of one device, but what is still charged to its account.
+    /// Drops all handles of a process for one device; what is charged to its account stays charged.
     pub(super) fn close(&self, pid: Pid) {
         let device = self.device();
-        // Each kind twice: reclaimers, turns, what is drawn, delegations, reservations, accounts, ledgers.
+        // Each kind twice: reclaimers, futures, drawn reservations, delegations, reservations, accounts, ledgers.
         let which = [14, 13, 11, 10, 6, 5, 0].into_iter().flat_map(|which| [which; 2]);
         for which in which {
             self.drop_handle(pid, device, which);
@@ -70,8 +70,8 @@ impl Model {
             pid,
             move || ledger.reserve(Bytes(bytes)),
             |actor, reserved| match reserved {
-                Ok(reservation) => actor.ends[device].reservations.push((reservation, bytes)),
-                Err(error) => fair(&error),
+                Ok(reservation) => actor.devices[device].reservations.push((reservation, bytes)),
+                Err(error) => check_fair(&error),
             },
         );
     }
@@ -79,7 +79,7 @@ impl Model {
     pub(super) fn charge(&self, pid: Pid) {
         let device = self.device();
         let bytes = 1 + self.below(LIMIT / 4);
-        let known = self.end(pid, device, |end| end.accounts.last().cloned()).flatten();
+        let known = self.end(pid, device, |handles| handles.accounts.last().cloned()).flatten();
         let ledger = self.ledger(pid, device);
         let in_the_middle = self.stopped.borrow().contains(&pid);
         if known.is_none() && (ledger.is_none() || in_the_middle) {
@@ -92,24 +92,24 @@ impl Model {
         };
         self.run(pid, charge, |actor, done| match done {
             Ok((account, charged)) => {
-                let end = &mut actor.ends[device];
-                // One handle more would be a clone of one that is kept.
-                if end.accounts.len() < 2 {
-                    end.accounts.push(account);
+                let handles = &mut actor.devices[device];
+                // A third handle would be a clone of one that is there.
+                if handles.accounts.len() < 2 {
+                    handles.accounts.push(account);
                 }
                 match charged {
-                    Ok(()) => end.held += bytes,
-                    Err(error) => fair(&error),
+                    Ok(()) => handles.held += bytes,
+                    Err(error) => check_fair(&error),
                 }
             }
-            Err(error) => allowed(&error),
+            Err(error) => check_allowed(&error),
         });
     }
 
     pub(super) fn release(&self, pid: Pid) {
         let device = self.device();
         let part = self.below(LIMIT);
-        let Some((account, bytes)) = self.end(pid, device, |end| end.give_back(part)).flatten() else { return };
+        let Some((account, bytes)) = self.end(pid, device, |handles| handles.give_back(part)).flatten() else { return };
         self.run(pid, move || account.release(Bytes(bytes)), |_, ()| {});
     }
 
@@ -120,30 +120,32 @@ impl Model {
             pid,
             move || ledger.on_reclaim(|_| Bytes::ZERO),
             |actor, reclaimer| {
-                actor.ends[device].reclaimers.push(reclaimer);
+                actor.devices[device].reclaimers.push(reclaimer);
             },
         );
     }
 
     pub(super) fn delegate(&self, pid: Pid) {
         let device = self.device();
-        let Some((reservation, bytes)) = self.end(pid, device, |end| end.reservations.pop()).flatten() else { return };
-        // What a failed delegation was of is given back with the error.
-        let number = self.random.borrow_mut().next();
+        let Some((reservation, bytes)) = self.end(pid, device, |handles| handles.reservations.pop()).flatten() else {
+            return;
+        };
+        // A delegation that fails drops its reservation.
+        let number = self.random.borrow_mut().next_u64();
         self.run(
             pid,
             move || reservation.delegate(),
             |actor, delegated: Result<Delegation, Error>| match delegated {
                 Ok(delegation) => {
-                    let given = Given { device, bytes, token: delegation.token(), kept: true };
+                    let given = DelegationRecord { device, bytes, token: delegation.token(), kept: true };
                     self.given.borrow_mut().insert(number, given);
-                    actor.ends[device].delegations.push((delegation, number));
+                    actor.devices[device].delegations.push((delegation, number));
                 }
-                Err(error) => fair(&error),
+                Err(error) => check_fair(&error),
             },
         );
         if !self.given.borrow().contains_key(&number) {
-            self.end(pid, device, End::settle);
+            self.end(pid, device, DeviceHandles::settle);
         }
     }
 
@@ -161,10 +163,10 @@ impl Model {
         let Some(process) = self.with(pid, |actor| Arc::clone(&actor.process)) else { return };
         self.run(
             pid,
-            move || api::drawn_by(&process, &token),
+            move || api::from_token(&process, &token),
             |actor, drawn| match drawn {
-                Ok(drawn) => actor.ends[device].drawn.push((drawn, number)),
-                Err(error) => allowed(&error),
+                Ok(drawn) => actor.devices[device].drawn.push((drawn, number)),
+                Err(error) => check_allowed(&error),
             },
         );
     }
@@ -173,28 +175,28 @@ impl Model {
         let device = self.device();
         let bytes = 1 + self.below(LIMIT);
         let Some(ledger) = self.ledger(pid, device) else { return };
-        let turn = Box::pin(ledger.reserve_async(Bytes(bytes), crate::Priority::NORMAL));
+        let future = Box::pin(ledger.reserve_async(Bytes(bytes), crate::Priority::NORMAL));
         drop(ledger);
-        self.end(pid, device, |end| end.turns.push((turn, bytes)));
+        self.end(pid, device, |handles| handles.waiting.push((future, bytes)));
         self.poll(pid);
     }
 
     pub(super) fn poll(&self, pid: Pid) {
         let device = self.device();
-        let Some((turn, bytes)) = self.end(pid, device, |end| end.turns.pop()).flatten() else { return };
+        let Some((future, bytes)) = self.end(pid, device, |handles| handles.waiting.pop()).flatten() else { return };
         self.run(
             pid,
-            move || actor::polled(turn),
-            |actor, (turn, polled)| {
-                let end = &mut actor.ends[device];
+            move || actor::polled(future),
+            |actor, (future, polled)| {
+                let handles = &mut actor.devices[device];
                 match polled {
-                    None => end.turns.push((turn, bytes)),
-                    // Dropped later: others can act then.
+                    None => handles.waiting.push((future, bytes)),
+                    // Dropped later, so that others can act before.
                     Some(polled) => {
-                        end.finished.push(turn);
+                        handles.finished.push(future);
                         match polled {
-                            Ok(reservation) => end.reservations.push((reservation, bytes)),
-                            Err(error) => fair(&error),
+                            Ok(reservation) => handles.reservations.push((reservation, bytes)),
+                            Err(error) => check_fair(&error),
                         }
                     }
                 }
@@ -210,7 +212,7 @@ impl Model {
             child = Some(pid);
             kernel
         });
-        // A child that was killed while it let go of its parent's descriptors has come to nothing.
+        // A child that was killed while it closed its parent's descriptors does not come into being.
         if let (Some(forked), Some(child)) = (forked, child)
             && self.world.is_alive(child)
         {
@@ -225,19 +227,19 @@ impl Model {
             at.map(|at| actors.remove(at))
         };
         let Some(actor) = actor else { return };
-        for (_, number) in actor.ends.iter().flat_map(|end| &end.delegations) {
+        for (_, number) in actor.devices.iter().flat_map(|handles| &handles.delegations) {
             if let Some(given) = self.given.borrow_mut().get_mut(number) {
                 given.kept = false;
             }
         }
         self.remains.borrow_mut().push((actor, self.world.kill(pid)));
         self.bury_the_dead();
-        self.judge();
+        self.check_sum();
     }
 
     pub(super) fn bury_the_dead(&self) {
         if self.stopped.borrow().is_empty() {
-            self.world.bury(self.remains.take());
+            self.world.discard(self.remains.take());
         }
     }
 

@@ -1,42 +1,37 @@
-//! Where ledgers are kept: one folder a user, which nobody else can write to.
+//! The folder that ledgers are in: one for each user, which nobody else can write to.
 
 use crate::LedgerError;
-use crate::system::{Facts, FileKind, Opening, Process, Tether};
+use crate::system::{Descriptor, FileKind, FileMetadata, OpenMode, Process};
+use bursar_linux::{NotPrivate, check_owner};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The variable that names the folder.
-const VARIABLE: &str = "BURSAR_LEDGER_DIR";
-
-/// Returns the folder that ledgers of this user are kept in; it need not exist.
-pub(crate) fn chosen() -> PathBuf {
-    match std::env::var_os(VARIABLE) {
-        Some(folder) if !folder.is_empty() => folder.into(),
-        _ => PathBuf::from(format!("/dev/shm/bursar-{}", Process::this().kernel().user())),
-    }
+/// Returns the folder for ledgers of this user; it need not exist.
+pub(crate) fn default_folder() -> PathBuf {
+    bursar_linux::shared_folder(Process::this().kernel().user())
 }
 
-/// A folder of ledgers, open: whatever becomes of its name, files are found in it.
+/// A folder of ledgers, open: files are found in it whatever becomes of its name.
 #[derive(Debug)]
 pub(crate) struct Folder {
-    /// Without links, so that it means the same wherever the process goes.
+    /// The path without links, so that it is valid whatever the working directory is.
     pub(crate) path: PathBuf,
-    pub(crate) open: Tether,
-    facts: Facts,
+    pub(crate) open: Descriptor,
+    metadata: FileMetadata,
 }
 
 impl Folder {
-    /// Opens a folder, made if there is none, that is this user's and that no other can write to.
+    /// Opens a folder, made if there is none. It must belong to this user, and nobody else may be able to write to it.
     pub(crate) fn make(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
-        let path = without_end(path);
+        let path = without_trailing_slash(path);
         match process.kernel().make_folder(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            // What is there is looked at below, whether or not one could be made beside it.
+            // The folder that is there is checked below, whether or not one could be made.
             Err(error) => {
-                if process.kernel().facts_of(&path).is_err() {
+                if process.kernel().metadata_of(&path).is_err() {
                     return Err(LedgerError::io(&path, "mkdir", error));
                 }
             }
@@ -46,41 +41,35 @@ impl Folder {
 
     /// Opens a folder that exists.
     pub(crate) fn open(process: &Arc<Process>, path: &Path) -> Result<Self, LedgerError> {
-        let path = &*without_end(path);
+        let path = &*without_trailing_slash(path);
         let kernel = process.kernel();
-        let wrong = |why: &str| LedgerError::Folder { folder: path.to_owned(), why: why.into() };
+        let wrong = |why: NotPrivate| LedgerError::Folder { folder: path.to_owned(), why: why.to_string().into() };
         let failed = |call| move |error| LedgerError::io(path, call, error);
-        match kernel.facts_of(path).map_err(failed("stat"))?.kind {
+        match kernel.metadata_of(path).map_err(failed("stat"))?.kind {
             FileKind::Folder => {}
-            FileKind::Link => return Err(wrong("it is a symbolic link")),
-            FileKind::File | FileKind::Other => return Err(wrong("it is not a folder")),
+            FileKind::Link => return Err(wrong(NotPrivate::Link)),
+            FileKind::File | FileKind::Other => return Err(wrong(NotPrivate::NotAFolder)),
         }
-        let open = process.open(path, Opening::Folder).map_err(failed("open"))?;
-        let facts = kernel.facts(open.file()).map_err(failed("stat"))?;
-        let (owner, user, mode) = (facts.user, kernel.user(), facts.mode);
-        if owner != user {
-            return Err(wrong(&format!("it belongs to user {owner}, and this process runs as {user}")));
-        }
-        if mode & 0o022 != 0 {
-            return Err(wrong(&format!("other users can write to it (mode {mode:03o})")));
-        }
+        let open = process.open(path, OpenMode::Folder).map_err(failed("open"))?;
+        let metadata = kernel.metadata(open.file()).map_err(failed("stat"))?;
+        check_owner(metadata.user, metadata.mode, kernel.user()).map_err(wrong)?;
         let path = kernel.canonical(path).map_err(failed("realpath"))?;
-        Ok(Self { path, open, facts })
+        Ok(Self { path, open, metadata })
     }
 
-    /// Returns whether its path still leads to it.
-    pub(crate) fn is_in_its_place(&self) -> bool {
-        let there = self.open.kernel().facts_of(&self.path);
-        there.is_ok_and(|there| there.identity == self.facts.identity)
+    /// Returns whether the folder's path still leads to it.
+    pub(crate) fn is_at_its_path(&self) -> bool {
+        let there = self.open.kernel().metadata_of(&self.path);
+        there.is_ok_and(|there| there.file_id == self.metadata.file_id)
     }
 }
 
-/// A path without a slash at its end, which would have the system follow a link there.
-fn without_end(path: &Path) -> PathBuf {
+/// Returns a path without a slash at its end, which would have the system follow a link there.
+fn without_trailing_slash(path: &Path) -> PathBuf {
     path.components().collect()
 }
 
-/// Returns the ledgers in the folder; none where there is no folder.
+/// Returns the files of the ledgers in a folder; none where there is no folder.
 pub(crate) fn ledgers(folder: &Path) -> Result<Vec<PathBuf>, LedgerError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

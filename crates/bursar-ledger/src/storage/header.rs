@@ -1,25 +1,25 @@
-//! The header of a ledger, written and read.
+//! Writing and reading the header of a ledger.
 
 use super::in_use::hash;
 use crate::book::Book;
-use crate::format::{Layout, MAGIC, Sheet, VERSION, Words, header, packed, unpacked};
+use crate::format::{LedgerLayout, MAGIC, VERSION, Words, WordsSnapshot, header, packed, unpacked};
 use crate::{LedgerError, Subject};
 use bursar_core::{Bytes, DeviceUuid};
 use std::path::Path;
 
-/// A new ledger, as bytes.
-pub(crate) fn image(subject: &Subject) -> Vec<u8> {
-    let layout = Layout::FILE;
-    let sheet = Sheet::new(std::iter::repeat_n(0, layout.words()), Vec::new());
+/// Returns the contents of the file of a new ledger.
+pub(crate) fn new_file_contents(subject: &Subject) -> Vec<u8> {
+    let layout = LedgerLayout::FILE;
+    let sheet = WordsSnapshot::new(std::iter::repeat_n(0, layout.words()), Vec::new());
     write_header(&sheet, layout, subject);
     (0..layout.words()).flat_map(|at| sheet.load(at).to_le_bytes()).collect()
 }
 
-/// Writes a new ledger's header and first figures.
-pub(crate) fn write_header(words: impl Words, layout: Layout, subject: &Subject) {
+/// Writes the header and the first figures of a new ledger.
+pub(crate) fn write_header(words: impl Words, layout: LedgerLayout, subject: &Subject) {
     let (high, low) = halves(subject.uuid);
     let book = Book::new(words, layout, 0);
-    book.found(subject.total.get());
+    book.initialize(subject.total.get());
     let words = book.words();
     let fields = [
         (header::MAGIC, MAGIC),
@@ -42,14 +42,14 @@ fn halves(uuid: DeviceUuid) -> (u64, u64) {
     ((value >> 64) as u64, value as u64)
 }
 
-/// Over the words that never change.
+/// Returns the checksum of the words that never change.
 fn checksum(words: &impl Words) -> u64 {
     let bytes: Vec<u8> = (0..header::CHECKSUM).flat_map(|at| words.load(at).to_le_bytes()).collect();
     hash(&bytes)
 }
 
-/// What a ledger is about, once its header is believed.
-pub(crate) fn subject_in(path: &Path, words: &impl Words) -> Result<Subject, LedgerError> {
+/// Checks the header of a ledger and returns its subject.
+pub(crate) fn read_subject(path: &Path, words: &impl Words) -> Result<Subject, LedgerError> {
     let file = path.to_owned();
     if words.load(header::MAGIC) != MAGIC {
         return Err(LedgerError::NotALedger { file });
@@ -57,7 +57,7 @@ pub(crate) fn subject_in(path: &Path, words: &impl Words) -> Result<Subject, Led
     if words.load(header::VERSION) != VERSION {
         return Err(LedgerError::Version { file, found: words.load(header::VERSION), ours: VERSION });
     }
-    if words.load(header::CHECKSUM) != checksum(words) || words.load(header::SHAPE) != Layout::FILE.shape() {
+    if words.load(header::CHECKSUM) != checksum(words) || words.load(header::SHAPE) != LedgerLayout::FILE.shape() {
         return Err(LedgerError::Corrupt { file, what: "its header does not match its checksum".into() });
     }
     let uuid = u128::from(words.load(header::UUID)) << 64 | u128::from(words.load(header::UUID + 1));

@@ -1,87 +1,90 @@
-//! Which ledger is in use under a name, even after the name or the whole folder was moved or removed.
+//! Locks that say which file is in use under a path, even after the file or its folder was moved or removed.
 //!
-//! Whoever uses a ledger file has two shared locks that no `rm` or `mv` can take away: one on a byte of the folder, chosen
-//! by the file's name and identity, and one on a byte of the root folder `/`, chosen by the whole path and the identity.
-//! No data is in those bytes; folders have none. The bytes for one name and every identity lie together, so one question
-//! tells whether somebody uses *another* file under that name, and nobody opens or makes a second one beside it.
+//! A lock file in the folder would go with the folder, and a newcomer would then make a second ledger beside the first.
+//! So every process that uses a ledger file holds two shared locks that no `rm` or `mv` takes away: one on a byte of
+//! the folder, chosen by a hash of the file's name and id, and one on a byte of the root folder `/`, chosen by a hash
+//! of the whole path and the id. Folders can be locked though nothing can be written there, and nobody removes the
+//! root. The bytes for one name and every id lie together, so one call tells whether somebody uses *another* file under
+//! that name, and nobody opens or makes a second one beside it.
 //!
 //! A path leads to the same root only within one mount namespace, so containers that share the folder under roots of
-//! their own rely on the first lock alone: there, a folder that is moved in use can get a second.
+//! their own rely on the first lock alone: there, a second ledger can come into being beside a folder that is moved
+//! while in use.
 
 use super::folder::Folder;
-use crate::system::{Facts, Identity, Lock, Opening, Range, Tether};
+use crate::system::{Descriptor, FileId, FileMetadata, LockKind, LockRange, OpenMode};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The bytes for one name: one for each identity a file can have, as a number of 32 bits.
-const IDENTITIES: i64 = 1 << 32;
-/// Where those of all names begin: far beyond what anybody else locks.
-const FIRST: i64 = 1 << 61;
-/// The most a name's number can be.
-const NAMES: u64 = 1 << 29;
+/// The number of bytes for one name: one for each id a file can have, hashed to 32 bits.
+const FILE_IDS: i64 = 1 << 32;
+/// The first byte for any name: far beyond what anybody else locks.
+const FIRST_BYTE: i64 = 1 << 61;
+/// The number of hashes a name can have.
+const NAME_HASHES: u64 = 1 << 29;
 
-/// The bytes that stand for a name.
-fn bytes_for(name: &[u8]) -> Range {
-    Range { start: FIRST + (hash(name) % NAMES) as i64 * IDENTITIES, length: IDENTITIES }
+/// Returns the range of bytes for a name.
+fn bytes_for(name: &[u8]) -> LockRange {
+    LockRange { start: FIRST_BYTE + (hash(name) % NAME_HASHES) as i64 * FILE_IDS, length: FILE_IDS }
 }
 
-/// FNV-1a.
+/// Returns the FNV-1a hash of bytes.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// A folder and the root, with the bytes in each that stand for a name.
-fn bytes_in<'a>(folder: &'a Folder, root: Option<&'a Tether>, name: &OsStr) -> Vec<(&'a Tether, Range)> {
-    let whole = root.map(|root| (root, bytes_for_path(folder, name)));
-    std::iter::once((&folder.open, bytes_for(name.as_bytes()))).chain(whole).collect()
+/// Returns a folder and the root, with the range of bytes for a name in each.
+fn bytes_in<'a>(folder: &'a Folder, root: Option<&'a Descriptor>, name: &OsStr) -> Vec<(&'a Descriptor, LockRange)> {
+    let consistent = root.map(|root| (root, bytes_for_path(folder, name)));
+    std::iter::once((&folder.open, bytes_for(name.as_bytes()))).chain(consistent).collect()
 }
 
-fn bytes_for_path(folder: &Folder, name: &OsStr) -> Range {
+fn bytes_for_path(folder: &Folder, name: &OsStr) -> LockRange {
     bytes_for(folder.path.join(name).as_os_str().as_bytes())
 }
 
-/// Opens the root; nothing where this user may not.
-fn root(folder: &Folder) -> io::Result<Option<Tether>> {
-    match folder.open.process().open(Path::new("/"), Opening::Folder) {
+/// Opens the root. Returns `None` where this user may not.
+fn root(folder: &Folder) -> io::Result<Option<Descriptor>> {
+    match folder.open.process().open(Path::new("/"), OpenMode::Folder) {
         Ok(root) => Ok(Some(root)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// The locks of one process on the names of one file, and the folder it is in.
+/// The locks of one process that say that a file is in use, and the folder of the file.
 #[derive(Debug)]
-pub(crate) struct Anchors {
+pub(crate) struct InUseLocks {
     pub(crate) folder: Folder,
-    root: Option<Tether>,
+    root: Option<Descriptor>,
     name: OsString,
-    /// Which of a name's bytes is the file's.
+    /// The offset of the file's byte in the range for its name.
     byte: i64,
 }
 
-impl Anchors {
-    /// Locks the names of a file in a folder.
-    pub(crate) fn drop_at(folder: Folder, name: &OsStr, file: Identity) -> io::Result<Self> {
+impl InUseLocks {
+    /// Takes the locks for a file in a folder.
+    pub(crate) fn acquire(folder: Folder, name: &OsStr, file: FileId) -> io::Result<Self> {
         let number = hash(&[file.device.to_le_bytes(), file.inode.to_le_bytes()].concat());
-        let byte = (number % IDENTITIES as u64) as i64;
+        let byte = (number % FILE_IDS as u64) as i64;
         let root = root(&folder)?;
-        for (tether, range) in bytes_in(&folder, root.as_ref(), name) {
-            let own = Range { start: range.start + byte, length: 1 };
-            tether.kernel().try_lock(tether.file(), Lock::Shared, own)?;
+        for (descriptor, range) in bytes_in(&folder, root.as_ref(), name) {
+            let own = LockRange { start: range.start + byte, length: 1 };
+            descriptor.kernel().try_lock(descriptor.file(), LockKind::Shared, own)?;
         }
         Ok(Self { folder, root, name: name.to_owned(), byte })
     }
 
-    /// Returns whether somebody uses another file under one of the names.
-    pub(crate) fn others(&self) -> io::Result<bool> {
-        for (tether, range) in bytes_in(&self.folder, self.root.as_ref(), &self.name) {
-            let before = Range { start: range.start, length: self.byte };
-            let after = Range { start: range.start + self.byte + 1, length: IDENTITIES - 1 - self.byte };
+    /// Returns whether somebody uses another file under the same name or path.
+    pub(crate) fn is_other_in_use(&self) -> io::Result<bool> {
+        for (descriptor, range) in bytes_in(&self.folder, self.root.as_ref(), &self.name) {
+            let before = LockRange { start: range.start, length: self.byte };
+            let after = LockRange { start: range.start + self.byte + 1, length: FILE_IDS - 1 - self.byte };
             for part in [before, after] {
-                if part.length > 0 && tether.kernel().is_locked(tether.file(), Lock::Exclusive, part)? {
+                if part.length > 0 && descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, part)? {
                     return Ok(true);
                 }
             }
@@ -89,28 +92,28 @@ impl Anchors {
         Ok(false)
     }
 
-    /// Returns the facts of what the name leads to now.
-    pub(crate) fn facts(&self) -> io::Result<Facts> {
-        self.folder.open.kernel().facts_in(self.folder.open.file(), &self.name)
+    /// Returns the metadata of what the name leads to now.
+    pub(crate) fn metadata(&self) -> io::Result<FileMetadata> {
+        self.folder.open.kernel().metadata_in(self.folder.open.file(), &self.name)
     }
 
-    pub(crate) fn tethers(&self) -> impl Iterator<Item = &Tether> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = &Descriptor> {
         std::iter::once(&self.folder.open).chain(&self.root)
     }
 }
 
-/// Returns whether anybody uses a file under one of the names of `name` in a folder.
-pub(crate) fn are_dropped(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+/// Returns whether anybody uses a file under the name or path of `name` in a folder.
+pub(crate) fn is_any_in_use(folder: &Folder, name: &OsStr) -> io::Result<bool> {
     let root = root(folder)?;
-    for (tether, range) in bytes_in(folder, root.as_ref(), name) {
-        if tether.kernel().is_locked(tether.file(), Lock::Exclusive, range)? {
+    for (descriptor, range) in bytes_in(folder, root.as_ref(), name) {
+        if descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, range)? {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Returns the processes that use some file under the path of `name` in a folder, where they can be seen.
+/// Returns the processes that use some file under the path of `name` in a folder, where they are visible.
 pub(crate) fn users(folder: &Folder, name: &OsStr) -> Vec<u32> {
-    folder.open.kernel().who_locks(bytes_for_path(folder, name))
+    folder.open.kernel().lock_holders(bytes_for_path(folder, name))
 }

@@ -1,131 +1,132 @@
-//! The words of a ledger in memory: mapped from its file, or this process's own.
+//! The words of a ledger in memory: mapped from its file, or private to this process.
 
-use super::file::{Opened, life_of};
-use super::in_use::Anchors;
-use crate::format::{Layout, Words};
-use crate::system::{Identity, Lock, Mapping, Process, Tether};
+use super::file::{LedgerFile, liveness_byte};
+use super::in_use::InUseLocks;
+use crate::format::{LedgerLayout, Words};
+use crate::system::{Descriptor, FileId, LockKind, Mapping, Process};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// All is well.
+/// The value of the state word while the ledger may be used.
 const LIVE: u64 = 1;
-/// The file's name leads to it no more.
-const GONE: u64 = 2;
+/// The value of the state word after the file was removed or replaced.
+const DELETED: u64 = 2;
 
-/// How this process stands to a ledger it opened.
+/// The states of this process's handles to a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It may use it.
+pub(crate) enum HandleState {
+    /// The ledger may be used.
     Live,
     /// The file was removed or replaced while in use.
-    Gone,
-    /// It was forked from the process that opened it.
+    Deleted,
+    /// This process was forked from the one that opened the ledger.
     Forked,
 }
 
-/// The file that words are mapped from, and the locks that tie this process to it.
+/// The file that words are mapped from, and the locks that this process holds on it.
 #[derive(Debug)]
-struct Home {
+struct Backing {
     path: PathBuf,
-    identity: Identity,
-    /// Has the lock of this process's place.
-    lives: Tether,
-    anchors: Anchors,
+    file_id: FileId,
+    /// Holds the lock on the liveness byte of this process.
+    liveness: Descriptor,
+    in_use: InUseLocks,
 }
 
-impl Home {
-    fn tethers(&self) -> impl Iterator<Item = &Tether> {
-        std::iter::once(&self.lives).chain(self.anchors.tethers())
+impl Backing {
+    fn descriptors(&self) -> impl Iterator<Item = &Descriptor> {
+        std::iter::once(&self.liveness).chain(self.in_use.descriptors())
     }
 }
 
-/// The words, and what ties this process to them.
+/// The words of an open ledger.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct MappedWords {
     map: Mapping,
-    /// One word that says how this process stands; a forked child finds a zero.
-    mark: Mapping,
-    home: Option<Home>,
+    /// A word of this process that holds the state of its handles; a forked child finds a zero.
+    state_word: Mapping,
+    backing: Option<Backing>,
     process: Arc<Process>,
 }
 
-impl Ground {
-    /// Words of this process alone.
-    pub(crate) fn private(process: &Arc<Process>, layout: Layout) -> io::Result<Self> {
+impl MappedWords {
+    /// Makes words that are private to this process.
+    pub(crate) fn private(process: &Arc<Process>, layout: LedgerLayout) -> io::Result<Self> {
         let map = Mapping::private(layout.words())?;
-        Ok(Self { map, mark: Mapping::again(&new_mark()?), home: None, process: Arc::clone(process) })
+        Ok(Self { map, state_word: Mapping::alias(&new_state_word()?), backing: None, process: Arc::clone(process) })
     }
 
-    /// The words of a file. The lock of the place is that of another opening than the one that is mapped: the map in a
-    /// forked child would keep it.
-    pub(crate) fn of_file(layout: Layout, opened: Opened) -> io::Result<Self> {
-        let Opened { path, identity, mapped, lives, anchors } = opened;
-        let process = Arc::clone(lives.process());
+    /// Maps the words of a file. The lock on the liveness byte belongs to another open file description than the one
+    /// that is mapped: otherwise the mapping in a forked child would keep the lock alive.
+    pub(crate) fn of_file(layout: LedgerLayout, opened: LedgerFile) -> io::Result<Self> {
+        let LedgerFile { path, file_id, mapped, liveness, in_use } = opened;
+        let process = Arc::clone(liveness.process());
         let map = process.kernel().map(mapped.file(), layout.words())?;
-        let mark = new_mark()?;
-        lives.mark(&mark);
-        let home = Some(Home { path, identity, lives, anchors });
-        Ok(Self { map, mark: Mapping::again(&mark), home, process })
+        let state_word = new_state_word()?;
+        liveness.clear_on_fork(&state_word);
+        let backing = Some(Backing { path, file_id, liveness, in_use });
+        Ok(Self { map, state_word: Mapping::alias(&state_word), backing, process })
     }
 
     pub(crate) const fn process(&self) -> &Arc<Process> {
         &self.process
     }
 
-    /// Where the file is; a private ledger has none.
+    /// Returns the path of the file; a private ledger has none.
     pub(crate) fn path(&self) -> Option<&Path> {
-        self.home.as_ref().map(|home| home.path.as_path())
+        self.backing.as_ref().map(|backing| backing.path.as_path())
     }
 
-    pub(crate) fn standing(&self) -> Standing {
-        match self.mark.word(0).load(Ordering::Relaxed) {
-            LIVE => Standing::Live,
-            GONE => Standing::Gone,
-            _ => Standing::Forked,
+    pub(crate) fn state(&self) -> HandleState {
+        match self.state_word.word(0).load(Ordering::Relaxed) {
+            LIVE => HandleState::Live,
+            DELETED => HandleState::Deleted,
+            _ => HandleState::Forked,
         }
     }
 
-    /// Whether there is nothing to say about [`Self::standing`].
+    /// Returns whether [`Self::state`] is [`HandleState::Live`].
     #[inline(always)]
     pub(crate) fn is_live(&self) -> bool {
-        self.mark.word(0).load(Ordering::Relaxed) == LIVE
+        self.state_word.word(0).load(Ordering::Relaxed) == LIVE
     }
 
-    /// Notices whether the file's name still leads to it, and whether it does so again.
-    pub(crate) fn look_for_the_file(&self) {
-        let Some(home) = self.home.as_ref().filter(|_| self.standing() != Standing::Forked) else { return };
-        let (from, to) = match home.anchors.facts() {
-            Ok(facts) if facts.identity == home.identity => (GONE, LIVE),
+    /// Updates the state by checking whether the file's name still leads to it.
+    pub(crate) fn refresh_state(&self) {
+        let Some(backing) = self.backing.as_ref().filter(|_| self.state() != HandleState::Forked) else { return };
+        let (from, to) = match backing.in_use.metadata() {
+            Ok(metadata) if metadata.file_id == backing.file_id => (DELETED, LIVE),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return,
-            _ => (LIVE, GONE),
+            _ => (LIVE, DELETED),
         };
-        // A fork meanwhile has its own word, and whoever else looks sees the same.
-        let _ = self.mark.word(0).compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+        // A child forked meanwhile has a word of its own, and other threads that check find the same.
+        let _ = self.state_word.word(0).compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Gives up the place.
-    pub(crate) fn cut(&self) {
-        self.home.iter().flat_map(Home::tethers).for_each(Tether::cut);
+    /// Closes the files, and with them gives up the slot.
+    pub(crate) fn close_files(&self) {
+        self.backing.iter().flat_map(Backing::descriptors).for_each(Descriptor::close);
     }
 
-    /// Keeps the place until the process ends.
-    pub(crate) fn keep_for_good(&self) {
-        self.home.iter().flat_map(Home::tethers).for_each(Tether::keep_for_good);
+    /// Leaves the files open until the process ends, and with them keeps the slot.
+    pub(crate) fn leak_files(&self) {
+        self.backing.iter().flat_map(Backing::descriptors).for_each(Descriptor::keep_open);
     }
 }
 
-fn new_mark() -> io::Result<Arc<Mapping>> {
-    // A page, since the system wipes whole pages.
-    let mark = Mapping::private(512)?;
-    mark.wipe_on_fork();
-    mark.word(0).store(LIVE, Ordering::SeqCst);
-    Ok(Arc::new(mark))
+fn new_state_word() -> io::Result<Arc<Mapping>> {
+    // A whole page, since the system wipes whole pages.
+    let state_word = Mapping::private(512)?;
+    state_word.wipe_on_fork();
+    state_word.word(0).store(LIVE, Ordering::SeqCst);
+    Ok(Arc::new(state_word))
 }
 
-impl Words for Ground {
+#[deny(clippy::missing_trait_methods)]
+impl Words for MappedWords {
     #[inline(always)]
     fn load(&self, at: usize) -> u64 {
         self.map.load(at)
@@ -133,24 +134,24 @@ impl Words for Ground {
     #[inline(always)]
     fn store(&self, at: usize, value: u64) {
         #[cfg(test)]
-        self.process.kernel().writes();
+        self.process.kernel().before_write();
         self.map.word(at).store(value, Ordering::Release);
     }
     #[inline(always)]
     fn compare_exchange(&self, at: usize, current: u64, new: u64) -> Result<u64, u64> {
         #[cfg(test)]
-        self.process.kernel().writes();
+        self.process.kernel().before_write();
         self.map.word(at).compare_exchange(current, new, Ordering::SeqCst, Ordering::SeqCst)
     }
     #[inline(always)]
     fn update(&self, at: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
-        let place = self.map.word(at);
-        let mut word = place.load(Ordering::Acquire);
+        let cell = self.map.word(at);
+        let mut word = cell.load(Ordering::Acquire);
         loop {
             #[cfg(test)]
-            self.process.kernel().writes();
+            self.process.kernel().before_write();
             let Some(new) = change(word) else { return false };
-            match place.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
+            match cell.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return true,
                 Err(seen) => word = seen,
             }
@@ -158,16 +159,16 @@ impl Words for Ground {
     }
     #[inline(always)]
     fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
-        let place = self.map.word(at);
-        let word = place.load(Ordering::Acquire);
+        let cell = self.map.word(at);
+        let word = cell.load(Ordering::Acquire);
         #[cfg(test)]
-        self.process.kernel().writes();
+        self.process.kernel().before_write();
         let new = change(word);
-        new.is_some_and(|new| place.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+        new.is_some_and(|new| cell.compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst).is_ok())
     }
     fn fetch_add(&self, at: usize, value: u64) -> u64 {
         #[cfg(test)]
-        self.process.kernel().writes();
+        self.process.kernel().before_write();
         self.map.word(at).fetch_add(value, Ordering::SeqCst)
     }
     fn wait(&self, at: usize, value: u64, timeout: Option<Duration>) {
@@ -176,9 +177,11 @@ impl Words for Ground {
     fn wake(&self, at: usize, most: u32) {
         self.process.kernel().wake(self.map.word(at), most);
     }
-    fn alive(&self, place: usize) -> bool {
-        // Whoever cannot be asked about lives: a charge kept too long is safer than one given away.
-        let locked = |lives: &Tether| lives.kernel().is_locked(lives.file(), Lock::Exclusive, life_of(place));
-        self.home.as_ref().is_some_and(|home| locked(&home.lives).unwrap_or(true))
+    fn alive(&self, slot: usize) -> bool {
+        // A process that cannot be asked about counts as alive: a charge kept too long is safer than one given away.
+        let locked = |liveness: &Descriptor| {
+            liveness.kernel().is_locked(liveness.file(), LockKind::Exclusive, liveness_byte(slot))
+        };
+        self.backing.as_ref().is_some_and(|backing| locked(&backing.liveness).unwrap_or(true))
     }
 }

@@ -1,57 +1,58 @@
-//! A copy of a ledger's words, to be believed before the ledger is used and to be read without using it.
+//! Copying the words of a ledger's file, to check them before the ledger is used or to read it without using it.
 
-use super::file::{SIZE, check_facts, life_of, refused};
-use super::header::subject_in;
+use super::file::{FILE_BYTES, check_metadata, liveness_byte, open_error};
+use super::header::read_subject;
 use crate::book::Book;
-use crate::format::{Layout, Sheet, header};
-use crate::system::{Lock, Opening, Process, Tether};
+use crate::format::{LedgerLayout, WordsSnapshot, header};
+use crate::system::{Descriptor, LockKind, OpenMode, Process};
 use crate::{LedgerError, Subject};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A copy of a ledger's words.
-pub(crate) struct Copy {
-    pub(crate) words: Sheet,
-    /// Whether nobody changed anything while it was taken.
-    whole: bool,
+/// A copy of the words of a ledger's file.
+pub(crate) struct FileSnapshot {
+    pub(crate) words: WordsSnapshot,
+    /// True if nobody changed anything while the copy was made.
+    consistent: bool,
 }
 
-impl Copy {
-    /// Taken at a moment when nobody changes anything, if one can be had.
-    pub(crate) fn of(path: &Path, file: &Tether) -> Result<Self, LedgerError> {
+impl FileSnapshot {
+    /// Reads the file at a moment when nobody changes anything, if there is one.
+    pub(crate) fn read(path: &Path, file: &Descriptor) -> Result<Self, LedgerError> {
         let kernel = file.kernel();
         let read = || -> io::Result<(Vec<u8>, u64)> {
-            let (mut bytes, mut lock) = (vec![0; SIZE as usize], [0; 8]);
+            let (mut bytes, mut lock) = (vec![0; FILE_BYTES as usize], [0; 8]);
             kernel.read_at(file.file(), &mut bytes, 0)?;
             kernel.read_at(file.file(), &mut lock, header::LOCK as u64 * 8)?;
             Ok((bytes, u64::from_le_bytes(lock)))
         };
         let mut latest = read().map_err(|error| LedgerError::io(path, "read", error))?;
-        let mut whole = false;
+        let mut consistent = false;
         for pause_us in [0, 0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000] {
             kernel.sleep(Duration::from_micros(pause_us));
             let before = latest;
             latest = read().map_err(|error| LedgerError::io(path, "read", error))?;
-            let ((takings, owner), (later, _)) =
-                (Book::<Sheet>::lock_state(before.1), Book::<Sheet>::lock_state(latest.1));
-            // An owner that is stopped or dead changes nothing either.
-            whole = takings == later && (owner.is_none_or(|place| !is_alive(file, place)) || before.0 == latest.0);
-            if whole {
+            let ((acquisitions, owner), (later, _)) =
+                (Book::<WordsSnapshot>::lock_state(before.1), Book::<WordsSnapshot>::lock_state(latest.1));
+            // An owner of the lock that is stopped or dead changes nothing either.
+            consistent =
+                acquisitions == later && (owner.is_none_or(|slot| !is_alive(file, slot)) || before.0 == latest.0);
+            if consistent {
                 break;
             }
         }
         let words: Vec<u64> = latest.0.chunks_exact(8).map(word).collect();
-        let high = words[header::PLACES_HIGH].min(Layout::FILE.places as u64) as usize;
-        let alive = (0..high).map(|place| is_alive(file, place)).collect();
-        Ok(Self { words: Sheet::new(words, alive), whole })
+        let high = words[header::PROCESSES_HIGH].min(LedgerLayout::FILE.processes as u64) as usize;
+        let alive = (0..high).map(|slot| is_alive(file, slot)).collect();
+        Ok(Self { words: WordsSnapshot::new(words, alive), consistent })
     }
 
-    /// Believes the words only if their figures agree, once what was half done is undone.
-    pub(crate) fn audit(&self, path: &Path) -> Result<(), LedgerError> {
-        let book = Book::new(&self.words, Layout::FILE, Layout::FILE.places);
-        let found = book.lock_copy().contradiction().filter(|_| self.whole);
+    /// Checks that the figures agree, once the unfinished step is undone.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), LedgerError> {
+        let book = Book::new(&self.words, LedgerLayout::FILE, LedgerLayout::FILE.processes);
+        let found = book.lock_snapshot().find_inconsistency().filter(|_| self.consistent);
         found.map_or(Ok(()), |what| Err(LedgerError::Corrupt { file: path.to_owned(), what: what.into() }))
     }
 }
@@ -60,17 +61,17 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap_or_default())
 }
 
-/// Whoever cannot be asked about lives.
-fn is_alive(file: &Tether, place: usize) -> bool {
-    file.kernel().is_locked(file.file(), Lock::Exclusive, life_of(place)).unwrap_or(true)
+/// Returns whether the process in a slot is alive; one that cannot be asked about counts as alive.
+fn is_alive(file: &Descriptor, slot: usize) -> bool {
+    file.kernel().is_locked(file.file(), LockKind::Exclusive, liveness_byte(slot)).unwrap_or(true)
 }
 
-/// Reads a ledger without joining those who use it.
-pub(crate) fn look_at(process: &Arc<Process>, path: &Path) -> Result<(Subject, Sheet), LedgerError> {
-    let file = process.open(path, Opening::Read).map_err(|error| refused(process.kernel(), path, error))?;
-    check_facts(path, &file)?;
-    let copy = Copy::of(path, &file)?;
-    let subject = subject_in(path, &copy.words)?;
-    copy.audit(path)?;
+/// Reads a ledger without opening it as a process that uses it.
+pub(crate) fn inspect(process: &Arc<Process>, path: &Path) -> Result<(Subject, WordsSnapshot), LedgerError> {
+    let file = process.open(path, OpenMode::Read).map_err(|error| open_error(process.kernel(), path, error))?;
+    check_metadata(path, &file)?;
+    let copy = FileSnapshot::read(path, &file)?;
+    let subject = read_subject(path, &copy.words)?;
+    copy.check(path)?;
     Ok((subject, copy.words))
 }

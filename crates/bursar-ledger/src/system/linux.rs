@@ -1,7 +1,9 @@
-//! The system this process runs on.
+//! The system calls of Linux.
 #![allow(unsafe_code)]
 
-use super::{Facts, FileKind, Identity, Kernel, Lock, Mapping, News, Opening, Process, Range, Rounds, Watch};
+use super::{
+    FileEvents, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, Mapping, OpenMode, Process, Rounds, Watch,
+};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -15,11 +17,11 @@ use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
-/// Linux, as this process sees it.
+/// The system this process runs on.
 #[derive(Debug)]
 pub(crate) struct Linux;
 
-/// Turns a result that is -1 for a failure into one.
+/// Turns the result of a call, which is -1 where it failed, into a `Result`.
 fn checked(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -30,47 +32,48 @@ fn with_zero(name: &OsStr) -> io::Result<CString> {
 
 /// Lends a descriptor to the standard library, without closing it.
 fn borrowed(file: RawFd) -> ManuallyDrop<File> {
-    // SAFETY: the caller's descriptor is open, and what is made here is never dropped, so it stays the caller's to close.
+    // SAFETY: the caller's descriptor is open, and what is made here is never dropped, so it stays the caller's to
+    // close.
     ManuallyDrop::new(unsafe { File::from_raw_fd(file) })
 }
 
-fn facts_from(stat: &libc::stat) -> Facts {
+fn metadata_from(stat: &libc::stat) -> FileMetadata {
     let kind = match stat.st_mode & libc::S_IFMT {
         libc::S_IFREG => FileKind::File,
         libc::S_IFDIR => FileKind::Folder,
         libc::S_IFLNK => FileKind::Link,
         _ => FileKind::Other,
     };
-    let identity = Identity { device: stat.st_dev, inode: stat.st_ino };
-    Facts { kind, identity, user: stat.st_uid, mode: stat.st_mode & 0o7777, size: stat.st_size.unsigned_abs() }
+    let file_id = FileId { device: stat.st_dev, inode: stat.st_ino };
+    FileMetadata { kind, file_id, user: stat.st_uid, mode: stat.st_mode & 0o7777, size: stat.st_size.unsigned_abs() }
 }
 
-fn facts_at(folder: RawFd, name: &OsStr) -> io::Result<Facts> {
+fn metadata_at(folder: RawFd, name: &OsStr) -> io::Result<FileMetadata> {
     let name = with_zero(name)?;
     // SAFETY: zeros are a `stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the name ends with a zero and `stat` may be written; a descriptor that is not open is an error.
     checked(unsafe { libc::fstatat(folder, name.as_ptr(), &raw mut stat, libc::AT_SYMLINK_NOFOLLOW) })?;
-    Ok(facts_from(&stat))
+    Ok(metadata_from(&stat))
 }
 
-fn open_at(folder: RawFd, name: &OsStr, how: Opening) -> io::Result<RawFd> {
-    let flags = match how {
-        Opening::Folder => libc::O_RDONLY | libc::O_DIRECTORY,
-        Opening::Read => libc::O_RDONLY,
-        Opening::Write => libc::O_RDWR,
+fn open_at(folder: RawFd, name: &OsStr, mode: OpenMode) -> io::Result<RawFd> {
+    let flags = match mode {
+        OpenMode::Folder => libc::O_RDONLY | libc::O_DIRECTORY,
+        OpenMode::Read => libc::O_RDONLY,
+        OpenMode::Write => libc::O_RDWR,
     };
-    // A pipe in place of a file must not be waited for, and a terminal must not become ours.
+    // Opening a pipe in place of a file must not block, and a terminal must not become the controlling one.
     let flags = flags | libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let name = with_zero(name)?;
     // SAFETY: the name ends with a zero; a descriptor that is not open is an error.
     checked(unsafe { libc::openat(folder, name.as_ptr(), flags) })
 }
 
-fn flock(lock: Lock, range: Range) -> libc::flock {
+fn flock(lock: LockKind, range: LockRange) -> libc::flock {
     let kind = match lock {
-        Lock::Shared => libc::F_RDLCK,
-        Lock::Exclusive => libc::F_WRLCK,
+        LockKind::Shared => libc::F_RDLCK,
+        LockKind::Exclusive => libc::F_WRLCK,
     };
     libc::flock {
         l_type: kind as _,
@@ -81,7 +84,7 @@ fn flock(lock: Lock, range: Range) -> libc::flock {
     }
 }
 
-/// The half of a word that the system looks at.
+/// Returns the half of a word that a futex compares.
 fn lower_half(word: &AtomicU64) -> *const u32 {
     let first = std::ptr::from_ref(word).cast::<u32>();
     if cfg!(target_endian = "big") { first.wrapping_add(1) } else { first }
@@ -89,8 +92,7 @@ fn lower_half(word: &AtomicU64) -> *const u32 {
 
 impl Kernel for Linux {
     fn user(&self) -> u32 {
-        // SAFETY: takes nothing and cannot fail.
-        unsafe { libc::geteuid() }
+        bursar_linux::user_id()
     }
 
     fn pid(&self) -> u32 {
@@ -103,7 +105,7 @@ impl Kernel for Linux {
         if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
     }
 
-    fn patience(&self) -> Duration {
+    fn lock_timeout(&self) -> Duration {
         Duration::from_secs(5)
     }
 
@@ -124,32 +126,32 @@ impl Kernel for Linux {
         DirBuilder::new().mode(0o700).create(path)
     }
 
-    fn facts_of(&self, path: &Path) -> io::Result<Facts> {
-        facts_at(libc::AT_FDCWD, path.as_os_str())
+    fn metadata_of(&self, path: &Path) -> io::Result<FileMetadata> {
+        metadata_at(libc::AT_FDCWD, path.as_os_str())
     }
 
-    fn facts_in(&self, folder: RawFd, name: &OsStr) -> io::Result<Facts> {
-        facts_at(folder, name)
+    fn metadata_in(&self, folder: RawFd, name: &OsStr) -> io::Result<FileMetadata> {
+        metadata_at(folder, name)
     }
 
-    fn facts(&self, file: RawFd) -> io::Result<Facts> {
+    fn metadata(&self, file: RawFd) -> io::Result<FileMetadata> {
         // SAFETY: zeros are a `stat`.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` may be written; a descriptor that is not open is an error.
         checked(unsafe { libc::fstat(file, &raw mut stat) })?;
-        Ok(facts_from(&stat))
+        Ok(metadata_from(&stat))
     }
 
-    fn open(&self, path: &Path, how: Opening) -> io::Result<RawFd> {
-        open_at(libc::AT_FDCWD, path.as_os_str(), how)
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<RawFd> {
+        open_at(libc::AT_FDCWD, path.as_os_str(), mode)
     }
 
-    fn open_in(&self, folder: RawFd, name: &OsStr, how: Opening) -> io::Result<RawFd> {
-        open_at(folder, name, how)
+    fn open_in(&self, folder: RawFd, name: &OsStr, mode: OpenMode) -> io::Result<RawFd> {
+        open_at(folder, name, mode)
     }
 
     fn close(&self, file: RawFd) {
-        // SAFETY: the caller's table had it, so it is open and nobody else's; taking it out made this the only closing.
+        // SAFETY: the caller has removed it from its table, so it is open, belongs to nobody else and is closed once.
         unsafe { libc::close(file) };
     }
 
@@ -162,11 +164,11 @@ impl Kernel for Linux {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: the name ends with a zero; a descriptor that is not open is an error.
         let file = checked(unsafe { libc::openat(folder, name.as_ptr(), flags, 0o600) })?;
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just opened, and owned by nobody else.
         let mut file = File::from(unsafe { OwnedFd::from_raw_fd(file) });
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         let length = libc::off_t::try_from(contents.len()).map_err(io::Error::other)?;
-        // Set aside, so that writing to a map of it cannot fail.
+        // Allocated, so that writing to a mapping of it cannot fail.
         // SAFETY: the descriptor is open for as long as `file` lives.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
             0 => file.write_all(contents),
@@ -186,7 +188,7 @@ impl Kernel for Linux {
         checked(unsafe { libc::unlinkat(folder, name.as_ptr(), 0) }).map(drop)
     }
 
-    fn try_lock(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
+    fn try_lock(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool> {
         let lock = flock(lock, range);
         // SAFETY: `lock` is a whole `flock`, which the call only reads; a descriptor that is not open is an error.
         match checked(unsafe { libc::fcntl(file, libc::F_OFD_SETLK, &raw const lock) }) {
@@ -196,14 +198,14 @@ impl Kernel for Linux {
         }
     }
 
-    fn is_locked(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
+    fn is_locked(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool> {
         let mut lock = flock(lock, range);
         // SAFETY: `lock` is a whole `flock` that the call may write; a descriptor that is not open is an error.
         checked(unsafe { libc::fcntl(file, libc::F_OFD_GETLK, &raw mut lock) })?;
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
     }
 
-    fn try_lock_whole(&self, file: RawFd) -> io::Result<bool> {
+    fn try_lock_file(&self, file: RawFd) -> io::Result<bool> {
         // SAFETY: takes a descriptor and flags; a descriptor that is not open is an error.
         match checked(unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) }) {
             Ok(_) => Ok(true),
@@ -212,7 +214,7 @@ impl Kernel for Linux {
         }
     }
 
-    fn who_locks(&self, range: Range) -> Vec<u32> {
+    fn lock_holders(&self, range: LockRange) -> Vec<u32> {
         let mut found = Vec::new();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -251,9 +253,9 @@ impl Kernel for Linux {
     }
 }
 
-/// Returns whether a line of a descriptor's information in /proc tells of a lock of its description within `range`. Such
-/// a line ends with the first and the last byte.
-fn is_lock_within(line: &str, range: Range) -> bool {
+/// Returns whether a line of a descriptor's fdinfo in /proc describes a lock of its description within `range`. Such a
+/// line ends with the first and the last byte.
+fn is_lock_within(line: &str, range: LockRange) -> bool {
     let mut words = line.split_ascii_whitespace().rev();
     let (last, first) = (words.next(), words.next());
     let number = |word: Option<&str>| word.and_then(|word| word.parse::<i64>().ok());
@@ -264,8 +266,9 @@ fn is_lock_within(line: &str, range: Range) -> bool {
         && number(last).is_some_and(inside)
 }
 
-/// Has forks wait while descriptors of a process are opened and closed, and the child let go of them.
-pub(crate) fn have_forks_told() {
+/// Registers handlers that make a fork wait while a descriptor is being opened or closed, and that close all of them in
+/// the child.
+pub(crate) fn install_fork_handlers() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handlers live as long as the program, and run where a fork may run them: they take a lock before,
@@ -298,41 +301,41 @@ impl Inotify {
         let path = with_zero(path.as_os_str())?;
         // SAFETY: takes flags only.
         let file = checked(unsafe { libc::inotify_init1(libc::IN_CLOEXEC) })?;
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just opened, and owned by nobody else.
         let file = unsafe { OwnedFd::from_raw_fd(file) };
-        let news = libc::IN_CLOSE_WRITE | libc::IN_ATTRIB | libc::IN_MOVE_SELF | libc::IN_DELETE_SELF;
+        let events = libc::IN_CLOSE_WRITE | libc::IN_ATTRIB | libc::IN_MOVE_SELF | libc::IN_DELETE_SELF;
         // SAFETY: the descriptor is open and the path ends with a zero.
-        let number = checked(unsafe { libc::inotify_add_watch(file.as_raw_fd(), path.as_ptr(), news) })?;
+        let number = checked(unsafe { libc::inotify_add_watch(file.as_raw_fd(), path.as_ptr(), events) })?;
         Ok(Self { file, number })
     }
 }
 
 impl Watch for Inotify {
-    fn read(&self) -> io::Result<News> {
+    fn read(&self) -> io::Result<FileEvents> {
         const HEAD: usize = size_of::<libc::inotify_event>();
         let mut buffer = [0u8; 4096];
-        // SAFETY: the buffer is as long as is said.
+        // SAFETY: the buffer has the length that is passed.
         let read = unsafe { libc::read(self.file.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
         let Ok(read) = usize::try_from(read) else {
             let error = io::Error::last_os_error();
             let interrupted = error.kind() == io::ErrorKind::Interrupted;
-            return if interrupted { Ok(News::default()) } else { Err(error) };
+            return if interrupted { Ok(FileEvents::default()) } else { Err(error) };
         };
-        let (mut news, mut rest) = (News::default(), &buffer[..read]);
+        let (mut events, mut rest) = (FileEvents::default(), &buffer[..read]);
         while rest.len() >= HEAD {
             let word = |at: usize| u32::from_ne_bytes(rest[at..at + 4].try_into().unwrap_or_default());
-            // The watch, what happened, a cookie, the length of a name: four words, as inotify(7) has them.
+            // Four words as inotify(7) has them: the watch, the mask, a cookie and the length of a name.
             let (mask, name) = (word(4), word(12) as usize);
-            news.closed |= mask & (libc::IN_CLOSE_WRITE | libc::IN_Q_OVERFLOW) != 0;
-            news.renamed |= mask & (libc::IN_ATTRIB | libc::IN_MOVE_SELF | libc::IN_DELETE_SELF) != 0;
-            news.over |= mask & libc::IN_IGNORED != 0;
+            events.closed |= mask & (libc::IN_CLOSE_WRITE | libc::IN_Q_OVERFLOW) != 0;
+            events.renamed |= mask & (libc::IN_ATTRIB | libc::IN_MOVE_SELF | libc::IN_DELETE_SELF) != 0;
+            events.over |= mask & libc::IN_IGNORED != 0;
             rest = rest.get(HEAD + name..).unwrap_or_default();
         }
-        Ok(news)
+        Ok(events)
     }
 
     fn end(&self) {
-        // SAFETY: the descriptor is open; a watch that has ended already is an error and nothing else.
+        // SAFETY: the descriptor is open; for a watch that has ended already the call fails and does nothing.
         unsafe { libc::inotify_rm_watch(self.file.as_raw_fd(), self.number) };
     }
 }
@@ -343,7 +346,7 @@ mod tests {
 
     #[test]
     fn locks_in_proc_are_recognised_by_their_bytes() {
-        let range = Range { start: 100, length: 10 };
+        let range = LockRange { start: 100, length: 10 };
         let line = |first, last| format!("lock:\t1: OFDLCK ADVISORY  READ -1 00:1b:2 {first} {last}");
         assert!(is_lock_within(&line("100", "109"), range));
         for (first, last) in [("99", "99"), ("110", "110"), ("0", "EOF"), ("105", "EOF")] {

@@ -1,4 +1,4 @@
-//! The one place that maps memory: words of a file, or of this process alone.
+//! Mapped memory: words of a file, or of this process alone.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -7,14 +7,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words that are mapped until this is dropped. A number beyond the last means one within.
+/// Words that are mapped until this is dropped. An index beyond the last selects a word within bounds.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<AtomicU64>,
-    /// The highest number of a word: a power of two less one.
+    /// The highest index of a word: a power of two less one.
     last: usize,
-    /// The mapping whose words these are, if they are another's.
-    of: Option<Arc<Self>>,
+    /// The mapping that these words belong to, if this is an alias.
+    owner: Option<Arc<Self>>,
 }
 
 // SAFETY: the map is plain memory, reached through atomics only, and unmapped when nobody borrows it any more.
@@ -23,13 +23,13 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// The first `words` words of a file, a power of two, shared with everyone who maps it. The file must be that long
-    /// and stay so: the kernel ends a process that touches what was cut off.
+    /// Maps the first `words` words of a file, a power of two, shared with everyone who maps it. The file must be that
+    /// long and stay so: the kernel kills a process that touches what was cut off.
     pub(crate) fn of_file(file: RawFd, words: usize) -> io::Result<Self> {
         Self::map(words, libc::MAP_SHARED, file)
     }
 
-    /// Words of this process, all zero.
+    /// Maps words of this process alone, all zero.
     pub(crate) fn private(words: usize) -> io::Result<Self> {
         Self::map(words, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
@@ -43,15 +43,15 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mapped at the address 0"))?;
-        Ok(Self { base, last: words - 1, of: None })
+        Ok(Self { base, last: words - 1, owner: None })
     }
 
-    /// The same words once more, within reach of whoever has this.
-    pub(crate) fn again(mapping: &Arc<Self>) -> Self {
-        Self { base: mapping.base, last: mapping.last, of: Some(Arc::clone(mapping)) }
+    /// Returns an alias of a mapping, which reaches the same words without another indirection.
+    pub(crate) fn alias(mapping: &Arc<Self>) -> Self {
+        Self { base: mapping.base, last: mapping.last, owner: Some(Arc::clone(mapping)) }
     }
 
-    /// How many words there are.
+    /// Returns the number of words.
     #[cfg(test)]
     pub(crate) const fn len(&self) -> usize {
         self.last + 1
@@ -61,17 +61,16 @@ impl Mapping {
         (self.last + 1) * 8
     }
 
-    /// Has a forked child find zeros here. Where the system cannot, [`Process`](crate::system::Process) does
-    /// it.
+    /// Has the system show zeros to forked children. Where it cannot, [`Process`](super::Process) writes them.
     pub(crate) fn wipe_on_fork(&self) {
         // SAFETY: the range is this map; its contents do not change.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes(), libc::MADV_WIPEONFORK) };
     }
 
-    /// A word.
+    /// Returns a word.
     #[inline(always)]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: a number masked by the highest is one of a word.
+        // SAFETY: an index masked by the highest is within the mapping.
         let word = unsafe { self.base.add(at & self.last) };
         // SAFETY: within the map, aligned as pages are, and mapped while `self` is borrowed.
         unsafe { word.as_ref() }
@@ -85,7 +84,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if self.of.is_none() {
+        if self.owner.is_none() {
             // SAFETY: mapped by `map` with this length, and nothing that borrows or shares it outlives `self`.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes()) };
         }

@@ -1,13 +1,14 @@
-//! A process's end of the system: the descriptors that tie it to its ledgers, and what a fork does to them.
+//! The descriptors of a process, and their end in a forked child.
 //!
-//! A process is known to others by locks on bytes of files, and such a lock lives as long as any descriptor of its open
-//! file description. So a descriptor that a forked child kept would keep its dead parent's charge, and one that is closed
-//! twice could be somebody else's by then. Every descriptor is therefore in one table from the call that opens it to the
-//! call that closes it; each has a number that is never used again; and the table is locked across both calls and across
-//! every fork. The child closes what it finds there before it runs anything else.
+//! Others know that a process is alive by its locks on bytes of files, and such a lock lives as long as any descriptor
+//! of its open file description. So a descriptor that a forked child kept would keep its dead parent's charge, and a
+//! descriptor number that is closed twice may belong to another file the second time. Therefore every descriptor is in
+//! one table from the call that opens it to the call that closes it, under a number that is never used again, and the
+//! table is locked across both calls and across every fork (`pthread_atfork`). The child closes what it finds there
+//! before it runs anything else. The table is short and locked for moments only.
 
 use super::linux::{self, Linux};
-use super::{Kernel, Mapping, Opening};
+use super::{Kernel, Mapping, OpenMode};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -17,26 +18,26 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// One descriptor of this process.
+/// A row of the table.
 #[derive(Debug)]
-struct Descriptor {
-    /// Never used again.
+struct TableEntry {
+    /// A number that no other row ever has.
     number: u64,
     file: RawFd,
-    /// A word that a forked child sets to zero.
-    mark: Option<Arc<Mapping>>,
+    /// A mapping whose first word a forked child sets to zero.
+    flag: Option<Arc<Mapping>>,
 }
 
-/// What a fork must find whole.
+/// The state of a process that must be consistent when it forks.
 #[derive(Debug, Default)]
 struct Table {
-    descriptors: Vec<Descriptor>,
+    descriptors: Vec<TableEntry>,
     next: u64,
     /// The value of [`Process::local`]. Another thread may be changing it while this one forks, so the child starts anew.
     local: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// A process, as the system and its ledgers know it.
+/// A process with its descriptors. Tests have several.
 #[derive(Debug)]
 pub(crate) struct Process {
     kernel: Box<dyn Kernel>,
@@ -44,7 +45,7 @@ pub(crate) struct Process {
 }
 
 thread_local! {
-    /// The table of the one process, from just before a fork until just after it.
+    /// The locked table of this process, from just before a fork until just after it.
     static FORKING: RefCell<Option<MutexGuard<'static, Table>>> = const { RefCell::new(None) };
 }
 
@@ -52,13 +53,13 @@ impl Process {
     /// Returns the process this code runs in.
     pub(crate) fn this() -> &'static Arc<Self> {
         static THIS: LazyLock<Arc<Process>> = LazyLock::new(|| {
-            linux::have_forks_told();
-            Arc::new(Process::over(Box::new(Linux)))
+            linux::install_fork_handlers();
+            Arc::new(Process::new(Box::new(Linux)))
         });
         &THIS
     }
 
-    pub(crate) fn over(kernel: Box<dyn Kernel>) -> Self {
+    pub(crate) fn new(kernel: Box<dyn Kernel>) -> Self {
         Self { kernel, table: Mutex::default() }
     }
 
@@ -79,27 +80,32 @@ impl Process {
     }
 
     /// Opens what a path leads to.
-    pub(crate) fn open(self: &Arc<Self>, path: &Path, how: Opening) -> io::Result<Tether> {
-        self.tethered(|kernel| kernel.open(path, how))
+    pub(crate) fn open(self: &Arc<Self>, path: &Path, mode: OpenMode) -> io::Result<Descriptor> {
+        self.open_with(|kernel| kernel.open(path, mode))
     }
 
     /// Opens a name in a folder.
-    pub(crate) fn open_in(self: &Arc<Self>, folder: &Tether, name: &OsStr, how: Opening) -> io::Result<Tether> {
-        self.tethered(|kernel| kernel.open_in(folder.file, name, how))
+    pub(crate) fn open_in(
+        self: &Arc<Self>,
+        folder: &Descriptor,
+        name: &OsStr,
+        mode: OpenMode,
+    ) -> io::Result<Descriptor> {
+        self.open_with(|kernel| kernel.open_in(folder.file, name, mode))
     }
 
-    fn tethered(self: &Arc<Self>, open: impl FnOnce(&dyn Kernel) -> io::Result<RawFd>) -> io::Result<Tether> {
+    fn open_with(self: &Arc<Self>, open: impl FnOnce(&dyn Kernel) -> io::Result<RawFd>) -> io::Result<Descriptor> {
         let mut table = self.table();
         let file = open(self.kernel())?;
         let number = table.next;
         table.next += 1;
-        table.descriptors.push(Descriptor { number, file, mark: None });
-        Ok(Tether { process: Arc::clone(self), number, file, kept: AtomicBool::new(false) })
+        table.descriptors.push(TableEntry { number, file, flag: None });
+        Ok(Descriptor { process: Arc::clone(self), number, file, kept_open: AtomicBool::new(false) })
     }
 
-    /// Has the table wait for a fork.
+    /// Locks the table for the time of a fork.
     pub(crate) fn before_fork(&'static self) {
-        // A thread that is ending has no such place any more; its fork does without.
+        // A thread that is ending has no thread-local values any more; its fork does without the lock.
         let _ = FORKING.try_with(|forking| *forking.borrow_mut() = Some(self.table()));
     }
 
@@ -107,29 +113,30 @@ impl Process {
         let _ = FORKING.try_with(|forking| drop(forking.borrow_mut().take()));
     }
 
-    /// Lets go, in a forked child, of everything that is its parent's.
+    /// Closes every descriptor of the parent, in a forked child.
     pub(crate) fn in_forked_child(&self) {
         let _ = FORKING.try_with(|forking| {
             if let Some(mut table) = forking.borrow_mut().take() {
-                table.let_go(self.kernel());
+                table.close_all(self.kernel());
             }
         });
     }
 
-    /// A child that was just forked, over its own end of a simulated system. Returns nothing while a real fork would wait.
+    /// Returns a child that was just forked, over its own kernel of a simulated system, or `None` while a real fork
+    /// would wait for the table.
     #[cfg(test)]
     pub(crate) fn forked(&self, kernel: impl FnOnce() -> Box<dyn Kernel>) -> Option<Self> {
         let table = self.table.try_lock().ok()?;
-        let copy = |descriptor: &Descriptor| Descriptor { mark: None, ..*descriptor };
+        let copy = |descriptor: &TableEntry| TableEntry { flag: None, ..*descriptor };
         let descriptors = table.descriptors.iter().map(copy).collect();
         let mut child = Table { descriptors, next: table.next, local: None };
         let kernel = kernel();
         drop(table);
-        child.let_go(&*kernel);
+        child.close_all(&*kernel);
         Some(Self { kernel, table: Mutex::new(child) })
     }
 
-    /// Whether another thread of this process is just opening or closing something.
+    /// Returns whether another thread of this process is just opening or closing something.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) -> bool {
         self.table.try_lock().is_err()
@@ -137,30 +144,31 @@ impl Process {
 }
 
 impl Table {
-    fn let_go(&mut self, kernel: &dyn Kernel) {
+    fn close_all(&mut self, kernel: &dyn Kernel) {
         for descriptor in self.descriptors.drain(..) {
             kernel.close(descriptor.file);
-            if let Some(mark) = descriptor.mark {
-                mark.word(0).store(0, Ordering::SeqCst);
-                // Freeing memory is nothing for a moment like this.
-                std::mem::forget(mark);
+            if let Some(flag) = descriptor.flag {
+                flag.word(0).store(0, Ordering::SeqCst);
+                // Between fork and exec nothing may be freed.
+                std::mem::forget(flag);
             }
         }
         std::mem::forget(self.local.take());
     }
 }
 
-/// A descriptor that ends with this process, is closed once, and does not follow it into a forked child.
+/// A file descriptor that is closed once, at the latest with its process, and is not inherited by forked children.
 #[derive(Debug)]
-pub(crate) struct Tether {
+pub(crate) struct Descriptor {
     process: Arc<Process>,
     number: u64,
     file: RawFd,
-    kept: AtomicBool,
+    kept_open: AtomicBool,
 }
 
-impl Tether {
-    /// The descriptor. In a forked child, and once this is cut, it is closed and may be another file's.
+impl Descriptor {
+    /// Returns the number of the descriptor. In a forked child, and after [`Self::close`], it may be that of another
+    /// file.
     pub(crate) const fn file(&self) -> RawFd {
         self.file
     }
@@ -173,22 +181,23 @@ impl Tether {
         self.process.kernel()
     }
 
-    /// Has a forked child find a zero at the first word of `mark`.
-    pub(crate) fn mark(&self, mark: &Arc<Mapping>) {
+    /// Sets the first word of `flag` to zero in a forked child.
+    pub(crate) fn clear_on_fork(&self, flag: &Arc<Mapping>) {
         let mut table = self.process.table();
         if let Some(descriptor) = table.descriptors.iter_mut().find(|descriptor| descriptor.number == self.number) {
-            descriptor.mark = Some(Arc::clone(mark));
+            descriptor.flag = Some(Arc::clone(flag));
         }
     }
 
-    /// Keeps the descriptor open until the process ends, whatever becomes of this.
-    pub(crate) fn keep_for_good(&self) {
-        self.kept.store(true, Ordering::SeqCst);
+    /// Keeps the descriptor open until the process ends, even after this is dropped.
+    pub(crate) fn keep_open(&self) {
+        self.kept_open.store(true, Ordering::SeqCst);
     }
 
-    /// Closes the descriptor, once, unless it is kept for good; in a forked child it is closed already.
-    pub(crate) fn cut(&self) {
-        if self.kept.load(Ordering::SeqCst) {
+    /// Closes the descriptor, unless it is closed already or [kept open](Self::keep_open). In a forked child it is
+    /// closed already.
+    pub(crate) fn close(&self) {
+        if self.kept_open.load(Ordering::SeqCst) {
             return;
         }
         let mut table = self.process.table();
@@ -199,8 +208,8 @@ impl Tether {
     }
 }
 
-impl Drop for Tether {
+impl Drop for Descriptor {
     fn drop(&mut self) {
-        self.cut();
+        self.close();
     }
 }

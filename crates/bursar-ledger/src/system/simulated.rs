@@ -1,13 +1,13 @@
-//! A system of many processes in one thread, for tests of life and death.
+//! A simulated system of many processes in one thread, for tests of their lives and deaths.
 //!
 //! The fault model: every call, and every write of a ledger's word, is a moment at which anything else can happen. Just
-//! before it takes effect, the one who
-//! runs the test is asked what happens meanwhile: other processes and other threads of the same one may do anything, fork,
-//! rename and remove files, and the caller itself may be killed. A process that is killed does nothing from that call on.
-//! Descriptors are numbers, the lowest free one is given out next, and a description with its locks lives as long as any
-//! process has a descriptor of it, forked children included. Sleeping and waiting take no time and wake for no reason.
+//! before it takes effect a hook of the test runs: other processes and other threads of the same process may do
+//! anything, fork, rename and remove files, and the caller itself may be killed. A process that is killed does nothing
+//! from that call on. Descriptors are numbers, of which the lowest free one is given out next, and an open file
+//! description with its locks lives as long as any process has a descriptor of it, forked children included. Sleeping
+//! and waiting take no time and end for no reason.
 //!
-//! Writes that a killed process's destructors would still make are taken back: see [`World::bury`].
+//! Writes that destructors of a killed process still make are reverted: see [`World::discard`].
 
 mod calls;
 mod state;
@@ -27,31 +27,31 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// The number of a process.
+/// The id of a process.
 pub(crate) type Pid = u32;
 
-/// Asked before everything a process does that others can see.
-pub(crate) type Meanwhile = Rc<dyn Fn(Pid, Moment)>;
+/// A hook that runs before everything a process does that others can see.
+pub(crate) type Hook = Rc<dyn Fn(Pid, Moment)>;
 
 /// A moment at which something else can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// Before a call to the system.
     Call,
-    /// Before a word of a ledger is written, most often with its lock in hand.
+    /// Before a word of a ledger is written, most often with its lock held.
     Write,
 }
 
-/// Why a process ended here: not a failure.
-struct Killed;
+/// The payload of the panic that ends a killed process: not a failure.
+struct KillMarker;
 
 thread_local! {
-    static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
-    /// Whether what is left of a dead process is being dropped.
-    static BURYING: Cell<bool> = const { Cell::new(false) };
+    static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    /// True while the remains of a dead process are being dropped.
+    static DISCARDING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The system all processes share.
+/// The system that all processes share.
 pub(crate) struct World(Mutex<State>);
 
 impl fmt::Debug for World {
@@ -60,11 +60,11 @@ impl fmt::Debug for World {
     }
 }
 
-/// The words of every file, as they were at a moment.
+/// The words of every file at a moment.
 type Snapshot = Vec<(Arc<Mapping>, Vec<u64>)>;
 
 impl World {
-    /// A system with nothing but a folder `/shm`, where `meanwhile` is asked before every call.
+    /// Makes a system with nothing but a folder `/shm`.
     pub(crate) fn new() -> Arc<Self> {
         let mut state = State { next_pid: 100, ..State::default() };
         state.inodes.push((Contents::Folder(BTreeMap::from([("shm".into(), 1)])), 0o755));
@@ -72,22 +72,22 @@ impl World {
         Arc::new(Self(Mutex::new(state)))
     }
 
-    /// Has `meanwhile` asked before every call from here on, in this thread.
-    pub(crate) fn ask(meanwhile: Option<Meanwhile>) {
-        MEANWHILE.set(meanwhile);
+    /// Sets the hook that runs before every call from here on, in this thread.
+    pub(crate) fn set_hook(hook: Option<Hook>) {
+        HOOK.set(hook);
     }
 
-    /// Lets others act, then returns whether a process still lives. One that was killed meanwhile ends here, unless it is
-    /// being buried already.
-    fn comes_to(&self, pid: Pid, moment: Moment) -> bool {
-        let buried = BURYING.get() || std::thread::panicking();
-        let meanwhile = MEANWHILE.with_borrow(Clone::clone).filter(|_| !buried);
-        if let Some(meanwhile) = meanwhile {
-            meanwhile(pid, moment);
+    /// Runs the hook, then returns whether the process is still alive. One that was killed meanwhile ends here by a
+    /// panic, unless it is being discarded already.
+    fn reach(&self, pid: Pid, moment: Moment) -> bool {
+        let discarding = DISCARDING.get() || std::thread::panicking();
+        let hook = HOOK.with_borrow(Clone::clone).filter(|_| !discarding);
+        if let Some(hook) = hook {
+            hook(pid, moment);
         }
         let lives = self.is_alive(pid);
-        if !lives && !buried {
-            panic_any((Killed, self.snapshot()));
+        if !lives && !discarding {
+            panic_any((KillMarker, self.snapshot()));
         }
         lives
     }
@@ -119,7 +119,7 @@ impl World {
         self.state().processes.contains_key(&pid)
     }
 
-    /// Kills a process: its descriptors are closed and its threads end. Returns what is to be buried.
+    /// Kills a process: its descriptors are closed and its threads end. Returns its threads, to be discarded.
     #[must_use]
     pub(crate) fn kill(&self, pid: Pid) -> Vec<Rounds> {
         let mut state = self.state();
@@ -129,14 +129,14 @@ impl World {
         state.threads.extract_if(.., |(owner, _)| *owner == pid).map(|(_, rounds)| rounds).collect()
     }
 
-    /// Drops what is left of a dead process, so that nothing it does in doing so is seen. Not while the process is in the
-    /// middle of a call: what is dropped might wait for what that call has locked.
-    pub(crate) fn bury<T>(&self, remains: T) {
+    /// Drops what remains of a dead process, and reverts what its destructors write. Must not be called while the
+    /// process is in the middle of a call: a destructor might wait for what that call has locked.
+    pub(crate) fn discard<T>(&self, remains: T) {
         let before = self.snapshot();
-        let outermost = !BURYING.replace(true);
+        let outermost = !DISCARDING.replace(true);
         drop(remains);
         if outermost {
-            BURYING.set(false);
+            DISCARDING.set(false);
         }
         restore(before);
     }
@@ -153,12 +153,12 @@ impl World {
         files.into_iter().map(|file| (Arc::clone(&file), (0..file.len()).map(|at| file.load(at)).collect())).collect()
     }
 
-    /// Runs what a process does. Returns nothing if it was killed in the middle of it.
+    /// Runs what a process does. Returns `None` if it was killed meanwhile.
     pub(crate) fn run<T>(&self, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(done) => Some(done),
-            Err(reason) if reason.is::<(Killed, Snapshot)>() => {
-                if let Ok(killed) = reason.downcast::<(Killed, Snapshot)>() {
+            Err(reason) if reason.is::<(KillMarker, Snapshot)>() => {
+                if let Ok(killed) = reason.downcast::<(KillMarker, Snapshot)>() {
                     restore(killed.1);
                 }
                 None
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Takes a thread of a process out of its sleep, has it do one round, and puts it back unless it has ended.
+    /// Wakes a thread of a process, runs one round of it, and puts it back unless it has ended.
     pub(crate) fn run_thread(&self, pid: Pid, which: usize) {
         let mut state = self.state();
         let own: Vec<usize> = (0..state.threads.len()).filter(|&at| state.threads[at].0 == pid).collect();
@@ -180,14 +180,14 @@ impl World {
         if self.is_alive(pid) && goes_on == Some(true) {
             self.state().threads.push((pid, rounds));
         } else if self.is_alive(pid) {
-            // What a thread still had is dropped when it ends.
+            // What a thread owns is dropped when it ends.
             self.run(move || drop(rounds));
         } else {
-            self.bury(rounds);
+            self.discard(rounds);
         }
     }
 
-    /// Renames or removes what is at `path`, as somebody with a shell might.
+    /// Renames what is at `path`, as somebody with a shell might.
     pub(crate) fn rename(&self, path: &str, to: &str) {
         let mut state = self.state();
         let (Ok(from_folder), Ok(to_folder)) = (parent(&state, path), parent(&state, to)) else { return };
@@ -239,13 +239,13 @@ fn restore(snapshot: Snapshot) {
     }
 }
 
-/// Keeps deaths out of what a failing test prints.
-pub(crate) fn die_quietly() {
+/// Keeps the panics of killed processes out of what a failing test prints.
+pub(crate) fn silence_kill_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !info.payload().is::<(Killed, Snapshot)>() {
+            if !info.payload().is::<(KillMarker, Snapshot)>() {
                 usual(info);
             }
         }));

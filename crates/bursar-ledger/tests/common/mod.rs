@@ -1,12 +1,11 @@
-//! Several processes in one: a ledger's words in memory or in a file, views of it that can die, and what they leave
-//! behind.
+//! Several simulated processes: a ledger's words in memory or in a file, and views of it that can die.
 
 #![allow(dead_code, reason = "each test uses part of it")]
 
 pub(crate) mod scene;
 
 use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION};
-use bursar_ledger::format::{Layout, STEP_MAX, Words, header, node, unsealed, waiter};
+use bursar_ledger::format::{LedgerLayout, STEP_MAX, Words, attempt_with, header, node, unsealed, update_with, waiter};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -15,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How large the tables of these ledgers are.
-pub(crate) const LAYOUT: Layout = Layout { journal: STEP_MAX, places: 8, waiters: 8, nodes: 48 };
+/// The layout of these ledgers.
+pub(crate) const LAYOUT: LedgerLayout = LedgerLayout { journal: STEP_MAX, processes: 8, waiters: 8, nodes: 48 };
 
 /// The words that several processes share.
 pub(crate) struct Memory {
@@ -26,7 +25,7 @@ pub(crate) struct Memory {
 
 enum Backing {
     Heap(Vec<AtomicU64>),
-    /// One process at a time.
+    /// Used by one process at a time.
     File(File),
 }
 
@@ -61,15 +60,15 @@ impl Memory {
     pub(crate) fn new(total: u64) -> Arc<Self> {
         let words = (0..LAYOUT.words()).map(|_| AtomicU64::new(0)).collect();
         let memory = Self::over(Backing::Heap(words));
-        memory.process(0).found(total);
+        memory.process(0).initialize(total);
         memory
     }
 
     fn over(words: Backing) -> Arc<Self> {
-        Arc::new(Self { words, dead: (0..LAYOUT.places).map(|_| AtomicBool::new(false)).collect() })
+        Arc::new(Self { words, dead: (0..LAYOUT.processes).map(|_| AtomicBool::new(false)).collect() })
     }
 
-    /// The words in a file that [`Self::write_to`] wrote.
+    /// Opens the words in a file that [`Self::write_to`] wrote.
     pub(crate) fn in_file(path: &Path) -> Arc<Self> {
         Self::over(Backing::File(File::options().read(true).write(true).open(path).unwrap()))
     }
@@ -79,7 +78,7 @@ impl Memory {
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// The same words, to go another way with.
+    /// Returns a copy of the words.
     pub(crate) fn copied(&self) -> Arc<Self> {
         let copy = Self::over(Backing::Heap((0..LAYOUT.words()).map(|at| AtomicU64::new(self.load(at))).collect()));
         for (dead, copied) in self.dead.iter().zip(&copy.dead) {
@@ -88,41 +87,48 @@ impl Memory {
         copy
     }
 
-    /// Changes a bit, as radiation does.
+    /// Flips a bit.
     pub(crate) fn flip(&self, at: usize, bit: u32) {
         let _ = self.words.update(at, |word| Some(word ^ 1 << bit));
     }
 
-    /// The ledger as the process at `place` sees it.
-    pub(crate) fn process(self: &Arc<Self>, place: usize) -> Book<View> {
-        self.dead[place].store(false, SeqCst);
-        Book::new(View::new(self, place), LAYOUT, place)
+    /// Returns the ledger as the process in `slot` sees it.
+    pub(crate) fn process(self: &Arc<Self>, slot: usize) -> Book<View> {
+        self.dead[slot].store(false, SeqCst);
+        Book::new(View::new(self, slot), LAYOUT, slot)
     }
 
-    pub(crate) fn kill(&self, place: usize) {
-        self.dead[place].store(true, SeqCst);
+    pub(crate) fn kill(&self, slot: usize) {
+        self.dead[slot].store(true, SeqCst);
     }
 
     pub(crate) fn load(&self, at: usize) -> u64 {
         self.words.load(at)
     }
 
-    /// The value of a sealed word.
+    /// Returns the value of a sealed word.
     pub(crate) fn value(&self, at: usize) -> u64 {
         unsealed(self.load(at)).unwrap_or_else(|| panic!("{} is damaged", LAYOUT.name_of(at)))
     }
 
-    /// Everything that means something: nodes with what they have and have left, the queue, and the figures of all.
+    /// Returns everything that has a meaning: the figures of all nodes, the queue, and the header.
     pub(crate) fn state(&self) -> Vec<u64> {
         let mut state = vec![self.value(header::WAITING), self.value(header::UNMANAGED), self.value(header::TICKET)];
         for at in 0..LAYOUT.nodes {
             let word = |field| self.value(LAYOUT.node_at(at) + field);
             if word(node::KIND) != FREE {
                 let raw = |field| self.load(LAYOUT.node_at(at) + field);
-                let returned = unsealed(raw(node::RETURNED).wrapping_sub(raw(node::FOLDED))).expect("whole");
-                let left = Book::new(Peeking(self), LAYOUT, 0).peek_left(at) + returned;
-                let fields =
-                    [node::KIND, node::PARENT, node::OWNER, node::TOTAL, node::GUARANTEE, node::CEILING, node::LIFE];
+                let returned = unsealed(raw(node::RETURNED).wrapping_sub(raw(node::SETTLED))).expect("whole");
+                let left = Book::new(ReadOnly(self), LAYOUT, 0).peek_balance(at) + returned;
+                let fields = [
+                    node::KIND,
+                    node::PARENT,
+                    node::OWNER,
+                    node::TOTAL,
+                    node::GUARANTEE,
+                    node::CEILING,
+                    node::GENERATION,
+                ];
                 state.extend([at as u64, left].into_iter().chain(fields.map(word)));
             }
         }
@@ -135,25 +141,25 @@ impl Memory {
         state
     }
 
-    /// How many nodes are frozen.
+    /// Returns the number of frozen nodes.
     pub(crate) fn frozen(&self) -> usize {
-        (0..LAYOUT.nodes).filter(|&at| self.load(LAYOUT.node_at(at) + node::LEFT) >> 63 != 0).count()
+        (0..LAYOUT.nodes).filter(|&at| self.load(LAYOUT.node_at(at) + node::BALANCE) >> 63 != 0).count()
     }
 
-    /// What all the nodes of a place have together, reservations' parts not counted twice.
-    pub(crate) fn of_place(&self, place: usize) -> u64 {
+    /// Returns the sum of the totals of a slot's nodes, counting children of reservations once.
+    pub(crate) fn total_of_slot(&self, slot: usize) -> u64 {
         let word = |at, field| self.value(LAYOUT.node_at(at) + field);
         let mine = (0..LAYOUT.nodes).filter(|&at| {
-            matches!(word(at, node::KIND), ACCOUNT | RESERVATION) && word(at, node::OWNER) == place as u64 + 1
+            matches!(word(at, node::KIND), ACCOUNT | RESERVATION) && word(at, node::OWNER) == slot as u64 + 1
         });
         mine.map(|at| word(at, node::TOTAL)).sum()
     }
 }
 
-/// Nobody's way to the words: only to read them.
-struct Peeking<'a>(&'a Memory);
+/// A view of the words that only reads them.
+struct ReadOnly<'a>(&'a Memory);
 
-impl Words for Peeking<'_> {
+impl Words for ReadOnly<'_> {
     fn load(&self, at: usize) -> u64 {
         self.0.load(at)
     }
@@ -161,6 +167,12 @@ impl Words for Peeking<'_> {
         unreachable!("nothing is written");
     }
     fn compare_exchange(&self, _: usize, _: u64, _: u64) -> Result<u64, u64> {
+        unreachable!("nothing is written");
+    }
+    fn update(&self, _: usize, _: impl Fn(u64) -> Option<u64>) -> bool {
+        unreachable!("nothing is written");
+    }
+    fn attempt(&self, _: usize, _: impl FnOnce(u64) -> Option<u64>) -> bool {
         unreachable!("nothing is written");
     }
     fn fetch_add(&self, _: usize, _: u64) -> u64 {
@@ -173,62 +185,62 @@ impl Words for Peeking<'_> {
     }
 }
 
-/// What others do, told which write it is just before.
-pub(crate) type Meanwhile = Box<dyn FnMut(u64) + Send>;
+/// A hook that runs just before a write, with the number of the write.
+pub(crate) type Hook = Box<dyn FnMut(u64) + Send>;
 
 /// States, each with the number of writes that led there.
 pub(crate) type Steps = Vec<(u64, Vec<u64>)>;
 
-/// Why a process ended here: not a failure.
-pub(crate) struct Killed;
+/// The payload of the panic that ends a killed process: not a failure.
+pub(crate) struct KillMarker;
 
-/// One process's way to the words. It can be told to die before its nth write.
+/// One process's view of the words. It can be made to die before its nth write.
 pub(crate) struct View {
     memory: Arc<Memory>,
-    place: usize,
+    slot: usize,
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) dies_at: AtomicU64,
     /// The most changes a step made.
     pub(crate) longest_step: AtomicU64,
     died: AtomicBool,
-    /// What happens elsewhere just before a write, by its number.
-    pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
+    /// Runs just before every write.
+    pub(crate) hook: Mutex<Option<Hook>>,
     /// The state after each finished step, with the number of writes up to there.
     pub(crate) steps: Mutex<Option<Steps>>,
 }
 
 impl View {
-    fn new(memory: &Arc<Memory>, place: usize) -> Self {
+    fn new(memory: &Arc<Memory>, slot: usize) -> Self {
         Self {
             memory: Arc::clone(memory),
-            place,
+            slot,
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             dies_at: AtomicU64::new(u64::MAX),
             longest_step: AtomicU64::new(0),
             died: AtomicBool::new(false),
-            meanwhile: Mutex::new(None),
+            hook: Mutex::new(None),
             steps: Mutex::new(None),
         }
     }
 
-    /// Whether a write still happens; the one at which the process dies unwinds out of it.
+    /// Returns whether a write still takes effect. At the write where the process dies it unwinds.
     fn may_write(&self) -> bool {
         if self.died.load(SeqCst) {
             return false;
         }
         let number = self.writes.fetch_add(1, SeqCst);
-        if let Some(meanwhile) = self.meanwhile.lock().unwrap().as_mut() {
-            meanwhile(number);
+        if let Some(hook) = self.hook.lock().unwrap().as_mut() {
+            hook(number);
         }
         if number == self.dies_at.load(SeqCst) {
             if let Backing::File(_) = self.memory.words {
                 std::process::abort();
             }
             self.died.store(true, SeqCst);
-            self.memory.kill(self.place);
-            panic_any(Killed);
+            self.memory.kill(self.slot);
+            panic_any(KillMarker);
         }
         true
     }
@@ -243,7 +255,7 @@ impl View {
 impl Words for View {
     fn load(&self, at: usize) -> u64 {
         self.reads.fetch_add(1, SeqCst);
-        // To the dead nothing is locked, so that what unwinds out of them comes to an end.
+        // To a dead process nothing is locked, so that its destructors come to an end.
         if at == header::LOCK && self.died.load(SeqCst) { 0 } else { self.memory.load(at) }
     }
     fn store(&self, at: usize, value: u64) {
@@ -263,6 +275,12 @@ impl Words for View {
         }
         self.memory.words.update(at, |word| (word == current).then_some(new))
     }
+    fn update(&self, at: usize, change: impl Fn(u64) -> Option<u64>) -> bool {
+        update_with(self, at, change)
+    }
+    fn attempt(&self, at: usize, change: impl FnOnce(u64) -> Option<u64>) -> bool {
+        attempt_with(self, at, change)
+    }
     fn fetch_add(&self, at: usize, value: u64) -> u64 {
         if !self.may_write() {
             return 0;
@@ -275,37 +293,37 @@ impl Words for View {
         std::thread::yield_now();
     }
     fn wake(&self, _: usize, _: u32) {}
-    fn alive(&self, place: usize) -> bool {
-        self.memory.dead.get(place).is_some_and(|dead| !dead.load(SeqCst))
+    fn alive(&self, slot: usize) -> bool {
+        self.memory.dead.get(slot).is_some_and(|dead| !dead.load(SeqCst))
     }
 }
 
-/// Runs what may die; answers whether it lived.
+/// Runs what may die. Returns whether it survived.
 pub(crate) fn survives(run: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(()) => true,
-        Err(reason) if reason.is::<Killed>() => false,
+        Err(reason) if reason.is::<KillMarker>() => false,
         Err(reason) => std::panic::resume_unwind(reason),
     }
 }
 
-/// Keeps deaths out of what a failing test prints.
-pub(crate) fn die_quietly() {
+/// Keeps the panics of killed processes out of what a failing test prints.
+pub(crate) fn silence_kill_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if !info.payload().is::<Killed>() {
+            if !info.payload().is::<KillMarker>() {
                 usual(info);
             }
         }));
     });
 }
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Takes the place of this book's process.
-pub(crate) fn arrive(book: &Book<View>) {
-    let mut desk = book.lock_as_newcomer(PATIENCE).unwrap();
-    desk.arrive(100 + book.place() as u64, "test", 0);
+/// Registers this book's process in its slot.
+pub(crate) fn register(book: &Book<View>) {
+    let mut locked = book.lock_as_newcomer(LOCK_TIMEOUT).unwrap();
+    locked.register_process(100 + book.slot() as u64, "test", 0);
 }

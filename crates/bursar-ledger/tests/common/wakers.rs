@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Counts how often it was woken.
+/// A waker that counts how often it was woken.
 #[derive(Default)]
 pub(crate) struct Count(pub(crate) AtomicUsize);
 

@@ -2,14 +2,14 @@
 
 use crate::common::Memory;
 use crate::common::scene::{OPERATIONS, repaired, scene, steps_of};
-use crate::puppet::{Folder, ROLE, myself};
+use crate::peer::{Folder, ROLE, myself};
 use crate::trial;
 use libtest_mimic::Trial;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// How many children abort; a person who wants all of them says 1000000.
+/// The variable for how many children abort; 1000000 for all of them.
 const COUNT: &str = "BURSAR_LEDGER_CRASHES";
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -1,8 +1,9 @@
-//! Files that are no ledger, or not ours, or nowhere (L7): each says which file and what helps, and stays as it is.
+//! Files that are no ledger, belong to others or do not exist (L7): each error names the file and a remedy, and the
+//! file stays as it is.
 
-use crate::puppet::{Folder, Puppet, ROLE, myself, subject};
+use crate::peer::{Folder, Peer, ROLE, myself, subject};
 use crate::trial;
-use bursar_ledger::format::{Layout, header, sealed};
+use bursar_ledger::format::{LedgerLayout, header, sealed};
 use bursar_ledger::{Ledger, LedgerError};
 use libtest_mimic::Trial;
 use std::fs;
@@ -33,9 +34,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// A ledger that was in use once, changed by `spoil`; opening and inspecting it must fail and leave it as it is.
 fn refused_after(spoil: impl FnOnce(&Folder)) -> LedgerError {
     let folder = Folder::new();
-    let mut puppet = Puppet::new(&folder);
-    assert_eq!(puppet.order("charge 10"), "ok");
-    puppet.kill();
+    let mut peer = Peer::new(&folder);
+    assert_eq!(peer.command("charge 10"), "ok");
+    peer.kill();
     spoil(&folder);
     let before = fs::read(folder.file()).unwrap();
     let refused = Ledger::open_in(folder.path(), &subject()).unwrap_err();
@@ -72,7 +73,7 @@ fn l7_noise_is_refused() {
     };
     let all = refused_after(|folder| fs::write(folder.file(), noise(1).take(262_144).collect::<Vec<u8>>()).unwrap());
     assert!(matches!(all, LedgerError::NotALedger { .. }), "{all}");
-    // Behind a header that is whole, wherever it begins.
+    // Garbage behind a valid header, wherever it begins.
     for seed in 0..20 {
         let from = header::LOCK * 8 + (seed as usize * 1237) % 8192;
         let refused = refused_after(|folder| {
@@ -88,36 +89,36 @@ fn l7_noise_is_refused() {
 }
 
 fn l7_figures_that_do_not_agree_are_refused() {
-    let layout = Layout::FILE;
+    let layout = LedgerLayout::FILE;
     let total_of_the_device = layout.node_at(0) + bursar_ledger::format::node::TOTAL;
     let refused = refused_after(|folder| write(folder, total_of_the_device, sealed(999)));
     assert!(matches!(&refused, LedgerError::Corrupt { what, .. } if what.contains("999")), "{refused}");
 }
 
-/// Bits of the device, its tenant and an account change under a process that has them mapped: no request that does not fit
-/// is granted, and what is not the answer of a whole ledger names the file and the remedy.
+/// Bits of the device, its tenant and an account change under a process that has them mapped: no request that does not
+/// fit is granted, and every other error names the file and the remedy.
 fn l7_a_bit_that_changes_in_a_live_file_grants_nothing() {
-    let layout = Layout::FILE;
+    let layout = LedgerLayout::FILE;
     let words = layout.node_at(0)..layout.node_at(3);
     for (word, bit) in words.flat_map(|word| (0..64).map(move |bit| (word, bit))).step_by(17) {
         let folder = Folder::new();
-        let mut puppet = Puppet::new(&folder);
-        assert_eq!(puppet.order("charge 100"), "ok");
+        let mut peer = Peer::new(&folder);
+        assert_eq!(peer.command("charge 100"), "ok");
         let bytes = fs::read(folder.file()).unwrap();
         let old = u64::from_le_bytes(bytes[word * 8..word * 8 + 8].try_into().unwrap());
         write(&folder, word, old ^ 1 << bit);
         let what = format!("bit {bit} of {}", layout.name_of(word));
-        let is_damaged = |answer: &str| {
-            answer.contains(folder.file().to_str().unwrap())
-                && answer.contains("is damaged")
-                && answer.contains("remove it")
+        let is_damaged = |reply: &str| {
+            reply.contains(folder.file().to_str().unwrap())
+                && reply.contains("is damaged")
+                && reply.contains("remove it")
         };
-        for order in ["charge 950", "reserve 950"] {
-            let answer = puppet.order(order);
-            assert!(answer.starts_with("error over budget") || is_damaged(&answer), "{what}: {order}: {answer}");
+        for command in ["charge 950", "reserve 950"] {
+            let reply = peer.command(command);
+            assert!(reply.starts_with("error over budget") || is_damaged(&reply), "{what}: {command}: {reply}");
         }
-        let answer = puppet.order("charge 50");
-        assert!(answer == "ok" || is_damaged(&answer), "{what}: {answer}");
+        let reply = peer.command("charge 50");
+        assert!(reply == "ok" || is_damaged(&reply), "{what}: {reply}");
         match Ledger::inspect(&folder.file()) {
             Ok(reading) => assert_eq!((reading.held.get(), reading.undrawn.get()), (150, 0), "{what}"),
             Err(why) => assert!(is_damaged(&why.to_string()), "{what}: {why}"),
@@ -184,21 +185,21 @@ fn can_mount() -> bool {
     command.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// What a process answers that opens a ledger in a folder where `mount` was done, which only that process sees.
+/// Returns the reply of a process that opens a ledger in a folder where `mount` was run, which only that process sees.
 fn opened_after(mount: &str) -> String {
     let folder = Folder::new();
     let mut command = Command::new("unshare");
     let script = format!(r#"folder=$0; {mount} && exec "$1""#);
     command.args(["-Urm", "sh", "-c", &script]).arg(folder.path()).arg(myself().get_program()).env(ROLE, "puppet");
-    Puppet::started(command).order(&format!("open {}", folder.path().display()))
+    Peer::started(command).command(&format!("open {}", folder.path().display()))
 }
 
 fn l7_a_read_only_file_system_is_named() {
-    let answer = opened_after(r#"mount -t tmpfs -o ro,mode=700 none "$folder""#);
-    assert!(answer.starts_with("error") && answer.contains("file system that cannot be written to"), "{answer}");
+    let reply = opened_after(r#"mount -t tmpfs -o ro,mode=700 none "$folder""#);
+    assert!(reply.starts_with("error") && reply.contains("file system that cannot be written to"), "{reply}");
 }
 
 fn l7_a_full_file_system_is_named() {
-    let answer = opened_after(r#"mount -t tmpfs -o size=64k,mode=700 none "$folder""#);
-    assert!(answer.starts_with("error there is no room for"), "{answer}");
+    let reply = opened_after(r#"mount -t tmpfs -o size=64k,mode=700 none "$folder""#);
+    assert!(reply.starts_with("error there is no room for"), "{reply}");
 }

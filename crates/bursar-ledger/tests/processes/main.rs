@@ -1,12 +1,13 @@
-//! Trials with several processes: the test starts itself again as the others. What a machine cannot do is ignored.
+//! Trials with several processes: the test starts itself again as the others. Trials that need what the machine does
+//! not have are ignored.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod crash;
 mod faults;
-mod life;
+mod lifecycle;
 mod moved;
-mod puppet;
+mod peer;
 mod queue;
 mod reopen;
 mod stopped;
@@ -15,9 +16,9 @@ mod torture;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() {
-    if let Ok(role) = std::env::var(puppet::ROLE) {
+    if let Ok(role) = std::env::var(peer::ROLE) {
         return match role.as_str() {
-            "puppet" => puppet::play(),
+            "puppet" => peer::play(),
             "crash" => crash::play(),
             "torture" => torture::play(),
             "storm" => stopped::play(),
@@ -26,7 +27,7 @@ fn main() {
     }
     let arguments = Arguments::from_args();
     let trials = [
-        life::trials(),
+        lifecycle::trials(),
         reopen::trials(),
         moved::trials(),
         queue::trials(),

@@ -1,6 +1,6 @@
 //! Folders and files that are moved, removed or replaced while in use, and things that are no ledger (L7).
 
-use crate::puppet::{Folder, Puppet, TOTAL, subject};
+use crate::peer::{Folder, Peer, TOTAL, subject};
 use crate::trial;
 use bursar_core::{Bytes, Error};
 use bursar_ledger::{Ledger, LedgerError, Reservation};
@@ -27,18 +27,18 @@ fn refusal(folder: &Path) -> LedgerError {
     Ledger::open_in(folder, &subject()).expect_err("somebody uses another ledger of this device")
 }
 
-fn names_its_user(refused: &LedgerError, puppet: &Puppet) {
+fn names_its_user(refused: &LedgerError, peer: &Peer) {
     let LedgerError::InUse { pids, .. } = refused else { panic!("{refused}") };
-    assert_eq!(pids, &[puppet.child.id()], "{refused}");
+    assert_eq!(pids, &[peer.child.id()], "{refused}");
 }
 
 fn l7_a_folder_that_is_moved_in_use_has_no_second() {
     let around = Folder::new();
     let (here, there) = (around.path().join("here"), around.path().join("there"));
     fs::create_dir(&here).unwrap();
-    let mut one = Puppet::idle();
-    assert_eq!(one.order(&format!("open {}", here.display())), "ok");
-    assert_eq!(one.order("reserve 800"), "ok");
+    let mut one = Peer::idle();
+    assert_eq!(one.command(&format!("open {}", here.display())), "ok");
+    assert_eq!(one.command("reserve 800"), "ok");
     fs::rename(&here, &there).unwrap();
     names_its_user(&refusal(&here), &one);
     // By its new name it is the same ledger.
@@ -56,11 +56,11 @@ fn l7_a_folder_that_is_moved_in_use_has_no_second() {
 
 fn l7_a_folder_that_is_removed_in_use_has_no_second() {
     let folder = Folder::new();
-    let mut one = Puppet::new(&folder);
-    assert_eq!(one.order("reserve 700"), "ok");
+    let mut one = Peer::new(&folder);
+    assert_eq!(one.command("reserve 700"), "ok");
     fs::remove_dir_all(folder.path()).unwrap();
     names_its_user(&refusal(folder.path()), &one);
-    let told = one.order("reserve 1");
+    let told = one.command("reserve 1");
     assert!(told.starts_with("error") && told.contains("removed"), "{told}");
     one.kill();
     assert_eq!(folder.open().available().unwrap(), TOTAL);
@@ -68,8 +68,8 @@ fn l7_a_folder_that_is_removed_in_use_has_no_second() {
 
 fn l7_a_folder_emptied_in_use_has_no_second() {
     let folder = Folder::new();
-    let mut one = Puppet::new(&folder);
-    assert_eq!(one.order("reserve 700"), "ok");
+    let mut one = Peer::new(&folder);
+    assert_eq!(one.command("reserve 700"), "ok");
     for entry in fs::read_dir(folder.path()).unwrap() {
         fs::remove_file(entry.unwrap().path()).unwrap();
     }
@@ -83,13 +83,13 @@ fn l7_another_ledger_in_its_place_is_refused() {
     for folder in [&here, &spare] {
         drop(Ledger::open_in(folder, &subject()).unwrap());
     }
-    let mut one = Puppet::idle();
-    assert_eq!(one.order(&format!("open {}", here.display())), "ok");
-    assert_eq!(one.order("reserve 800"), "ok");
+    let mut one = Peer::idle();
+    assert_eq!(one.command(&format!("open {}", here.display())), "ok");
+    assert_eq!(one.command("reserve 800"), "ok");
     fs::rename(&here, &there).unwrap();
     fs::rename(&spare, &here).unwrap();
     names_its_user(&refusal(&here), &one);
-    // The same with the file alone.
+    // And with the file alone.
     fs::rename(&here, &spare).unwrap();
     fs::rename(&there, &here).unwrap();
     let name = subject().file_name();
@@ -134,9 +134,9 @@ fn l7_what_a_dead_maker_left_is_removed() {
     drop(folder.open());
     let draft = folder.path().join(format!(".{}.draft", subject().file_name()));
     fs::hard_link(folder.file(), &draft).unwrap();
-    let mut one = Puppet::new(&folder);
+    let mut one = Peer::new(&folder);
     assert_eq!(names_in(folder.path()), [folder.file()]);
-    assert_eq!(one.order("reserve 1000"), "ok");
+    assert_eq!(one.command("reserve 1000"), "ok");
     assert!(folder.open().reserve(Bytes(1)).unwrap_err().is_capacity());
 }
 
@@ -144,17 +144,17 @@ fn l7_what_a_dead_maker_left_is_removed() {
 fn l7_too_many_open_files_are_named() {
     let folder = Folder::new();
     let ledger = folder.open();
-    let mut one = Puppet::idle();
+    let mut one = Peer::idle();
     let mut opened = 0;
     for files in 0..12 {
-        assert_eq!(one.order(&format!("files {files}")), "ok");
-        let told = one.order(&format!("open {}", folder.path().display()));
+        assert_eq!(one.command(&format!("files {files}")), "ok");
+        let told = one.command(&format!("open {}", folder.path().display()));
         opened += u32::from(told == "ok");
         assert!(told == "ok" || told.contains("too many files are open"), "{files} descriptors left: {told}");
         assert!(ledger.reading().unwrap().processes.len() <= 2, "a failed attempt leaves nobody behind");
         if told == "ok" {
-            assert_eq!(one.order("charge 1000"), "ok");
-            assert_eq!(one.order("release 1000"), "ok");
+            assert_eq!(one.command("charge 1000"), "ok");
+            assert_eq!(one.command("release 1000"), "ok");
         }
     }
     assert!(opened > 0, "a dozen descriptors are enough");

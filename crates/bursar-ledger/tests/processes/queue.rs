@@ -1,6 +1,6 @@
 //! Waiting across processes (L4), and giving back what is borrowed (L2).
 
-use crate::puppet::{Folder, Puppet, TOTAL};
+use crate::peer::{Folder, Peer, TOTAL};
 use crate::trial;
 use bursar_core::{Account, Bytes, Error};
 use bursar_ledger::{Ledger, Priority};
@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Returns once somebody waits, or `n` do.
+/// Returns once `n` requests wait.
 fn until_waiting(ledger: &Ledger, n: usize) {
     let began = Instant::now();
     while ledger.reading().unwrap().waiting.len() != n {
@@ -35,36 +35,36 @@ fn until_waiting(ledger: &Ledger, n: usize) {
 
 fn l4_a_release_elsewhere_wakes_who_waits() {
     let folder = Folder::new();
-    let (mut one, mut other, ledger) = (Puppet::new(&folder), Puppet::new(&folder), folder.open());
-    assert_eq!(one.order("charge 900"), "ok");
-    other.begin("within 500 60000 1");
+    let (mut one, mut other, ledger) = (Peer::new(&folder), Peer::new(&folder), folder.open());
+    assert_eq!(one.command("charge 900"), "ok");
+    other.send("within 500 60000 1");
     until_waiting(&ledger, 1);
     let waiting = &ledger.reading().unwrap().waiting[0];
     assert_eq!((waiting.pid, waiting.bytes, waiting.priority), (other.child.id(), Bytes(500), Priority(1)));
-    assert_eq!(one.order("release 400"), "ok");
-    assert_eq!(other.answer(), "ok");
+    assert_eq!(one.command("release 400"), "ok");
+    assert_eq!(other.reply(), "ok");
     assert_eq!(ledger.reading().unwrap().undrawn, Bytes(500));
 }
 
 fn l4_a_death_elsewhere_wakes_who_waits() {
     let folder = Folder::new();
-    let (mut one, mut other) = (Puppet::new(&folder), Puppet::new(&folder));
-    assert_eq!(one.order("charge 900"), "ok");
-    other.begin("within 500 60000 1");
+    let (mut one, mut other) = (Peer::new(&folder), Peer::new(&folder));
+    assert_eq!(one.command("charge 900"), "ok");
+    other.send("within 500 60000 1");
     until_waiting(&folder.open(), 1);
     let began = Instant::now();
     one.kill();
-    assert_eq!(other.answer(), "ok");
+    assert_eq!(other.reply(), "ok");
     assert!(began.elapsed() < LONG / 2, "the kernel tells, nobody waits for the deadline");
 }
 
 fn l4_a_waiter_that_dies_leaves_no_trace() {
     let folder = Folder::new();
-    let (mut one, ledger) = (Puppet::new(&folder), folder.open());
+    let (mut one, ledger) = (Peer::new(&folder), folder.open());
     let ours = ledger.reserve(Bytes(600)).unwrap();
-    one.begin("within 500 60000 1");
+    one.send("within 500 60000 1");
     until_waiting(&ledger, 1);
-    // It waits for what is there, so nobody else may have it.
+    // It waits for what is available, so nobody else may have it.
     assert!(ledger.reserve(Bytes(300)).unwrap_err().is_capacity());
     one.kill();
     assert!(ledger.reading().unwrap().waiting.is_empty());
@@ -73,69 +73,70 @@ fn l4_a_waiter_that_dies_leaves_no_trace() {
     assert_eq!(ledger.available().unwrap(), TOTAL);
 }
 
-/// A stream of small requests from three processes, and one that wants nearly all: once it waits, whoever comes later
-/// waits behind it, so it is served when those who came before are done.
+/// Three processes make small requests, and one asks for nearly all: once it waits, whoever comes later waits behind
+/// it, so it is served when those who came before are done.
 fn l4_the_large_is_served_within_the_second_round() {
     let folder = Folder::new();
     let ledger = folder.open();
-    let mut small: Vec<Puppet> = (0..3).map(|_| Puppet::new(&folder)).collect();
-    let mut large = Puppet::new(&folder);
-    for puppet in &mut small {
-        assert_eq!(puppet.order("within 300 60000 1"), "ok");
+    let mut small: Vec<Peer> = (0..3).map(|_| Peer::new(&folder)).collect();
+    let mut large = Peer::new(&folder);
+    for peer in &mut small {
+        assert_eq!(peer.command("within 300 60000 1"), "ok");
     }
-    large.begin("within 900 60000 1");
+    large.send("within 900 60000 1");
     until_waiting(&ledger, 1);
-    // The second round: each gives back and asks again, and none may overtake.
-    for (done, puppet) in small.iter_mut().enumerate() {
-        assert_eq!(puppet.order("drop"), "ok");
-        assert!(puppet.order("reserve 50").starts_with("error over budget: 50 B requested, 0 B"));
-        puppet.begin("within 300 60000 1");
+    // The second round: each releases and asks again, and none may overtake.
+    for (done, peer) in small.iter_mut().enumerate() {
+        assert_eq!(peer.command("drop"), "ok");
+        assert!(peer.command("reserve 50").starts_with("error over budget: 50 B requested, 0 B"));
+        peer.send("within 300 60000 1");
         until_waiting(&ledger, if done == 2 { 3 } else { done + 2 });
     }
-    assert_eq!(large.answer(), "ok");
+    assert_eq!(large.reply(), "ok");
     assert_eq!(ledger.reading().unwrap().undrawn, Bytes(900));
-    assert_eq!(large.order("drop"), "ok");
-    for puppet in &mut small {
-        assert_eq!(puppet.answer(), "ok");
+    assert_eq!(large.command("drop"), "ok");
+    for peer in &mut small {
+        assert_eq!(peer.reply(), "ok");
     }
 }
 
 fn l2_other_processes_give_back_when_the_owner_asks() {
     let folder = Folder::new();
-    let (mut borrower, ledger) = (Puppet::new(&folder), folder.open());
+    let (mut borrower, ledger) = (Peer::new(&folder), folder.open());
     let owner = ledger.tenant("owner").unwrap();
     owner.configure(Bytes(600), TOTAL).unwrap();
-    assert_eq!(borrower.order("charge 900"), "ok");
-    assert_eq!(borrower.order("give-back-when-asked 900"), "ok");
-    // Only those of this process are asked at once, and there are none.
+    assert_eq!(borrower.command("charge 900"), "ok");
+    assert_eq!(borrower.command("give-back-when-asked 900"), "ok");
+    // `reserve` asks only the callbacks of this process, and there are none.
     assert!(owner.reserve(Bytes(500)).unwrap_err().is_capacity());
     let granted = owner.reserve_within(Bytes(500), LONG, Priority::NORMAL).unwrap();
     assert_eq!(granted.undrawn(), Bytes(500));
-    assert_eq!(borrower.order("held"), "500");
+    assert_eq!(borrower.command("held"), "500");
 }
 
-/// Asked twice through the bell: the callback that panics each time keeps neither the other callback nor later bells.
+/// Asked twice by another process: the callback that panics each time keeps neither the other callback nor later
+/// requests from being served.
 fn l2_a_callback_that_panics_ends_no_thread_that_listens() {
     let folder = Folder::new();
-    let (mut borrower, ledger) = (Puppet::new(&folder), folder.open());
+    let (mut borrower, ledger) = (Peer::new(&folder), folder.open());
     let owner = ledger.tenant("owner").unwrap();
     owner.configure(Bytes(600), TOTAL).unwrap();
-    assert_eq!(borrower.order("charge 900"), "ok");
-    assert_eq!(borrower.order("panic-when-asked"), "ok");
-    assert_eq!(borrower.order("give-back-when-asked 900"), "ok");
+    assert_eq!(borrower.command("charge 900"), "ok");
+    assert_eq!(borrower.command("panic-when-asked"), "ok");
+    assert_eq!(borrower.command("give-back-when-asked 900"), "ok");
     let within = Duration::from_secs(10);
     let one = owner.reserve_within(Bytes(300), within, Priority::NORMAL).unwrap();
     let other = owner.reserve_within(Bytes(300), within, Priority::NORMAL).unwrap();
     assert_eq!((one.bytes(), other.bytes()), (Bytes(300), Bytes(300)));
-    assert_eq!(borrower.order("held"), "400");
+    assert_eq!(borrower.command("held"), "400");
 }
 
 fn l2_the_refusal_names_who_still_borrows() {
     let folder = Folder::new();
-    let (mut borrower, ledger) = (Puppet::new(&folder), folder.open());
+    let (mut borrower, ledger) = (Peer::new(&folder), folder.open());
     let owner = ledger.tenant("owner").unwrap();
     owner.configure(Bytes(600), TOTAL).unwrap();
-    assert_eq!(borrower.order("charge 900"), "ok");
+    assert_eq!(borrower.command("charge 900"), "ok");
     let refused = owner.reserve_within(Bytes(500), Duration::from_millis(50), Priority::NORMAL).unwrap_err();
     let Error::Withheld { requested, by, .. } = &refused else { panic!("{refused}") };
     assert_eq!(*requested, Bytes(500));

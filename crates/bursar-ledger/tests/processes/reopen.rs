@@ -1,6 +1,6 @@
 //! Ledgers that one process opens, closes and opens again while its own threads still know of the old one (L5, L6).
 
-use crate::puppet::{Folder, Puppet, TOTAL, subject};
+use crate::peer::{Folder, Peer, TOTAL, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes, DeviceUuid};
 use bursar_ledger::{Ledger, Priority, Subject};
@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Has this process's listening thread know of a ledger that is closed right after.
+/// Opens a ledger, starts its listener, and closes it.
 fn open_listen_and_close(folder: &Folder, round: u32) {
     let ledger = folder.open();
     if round.is_multiple_of(2) {
@@ -30,14 +30,14 @@ fn open_listen_and_close(folder: &Folder, round: u32) {
 
 fn l6_who_opens_again_keeps_its_place() {
     let folder = Folder::new();
-    let mut other = Puppet::new(&folder);
+    let mut other = Peer::new(&folder);
     for round in 0..100 {
         open_listen_and_close(&folder, round);
         let ledger = folder.open();
         let everything = ledger.reserve(TOTAL).unwrap();
         // The thread of the closed ledger has time to end.
         std::thread::yield_now();
-        let told = other.order("reserve 1000");
+        let told = other.command("reserve 1000");
         assert!(told.starts_with("error over budget"), "round {round}: another process was told {told:?}");
         everything.charge(TOTAL).unwrap();
         everything.release(TOTAL);

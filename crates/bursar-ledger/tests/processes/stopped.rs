@@ -1,11 +1,11 @@
 //! A stopped process that has the lock keeps nobody from giving up: deadlines are kept, dropping never waits, and what could
 //! not be done is done later by whoever has the lock next (L4, L6).
 
-use crate::puppet::{Folder, Puppet, ROLE, TOTAL, myself, subject};
+use crate::peer::{Folder, Peer, ROLE, TOTAL, myself, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes};
 use bursar_ledger::book::Book;
-use bursar_ledger::format::{Sheet, header};
+use bursar_ledger::format::{WordsSnapshot, header};
 use bursar_ledger::{Ledger, LedgerError, Priority, Reservation};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -30,47 +30,47 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Longer than anything here takes that waits for nobody, and shorter than a stuck lock is waited for.
+/// Longer than anything takes that waits for nobody, and shorter than the timeout for a stuck lock.
 const SOON: Duration = Duration::from_secs(2);
 
 /// A process that is stopped with the lock of the ledger in `folder`.
 struct Stopped {
-    puppet: Puppet,
+    peer: Peer,
     folder: Folder,
 }
 
 impl Stopped {
-    /// It has the ledger open, and nothing of it.
+    /// Starts a process that has the ledger open and holds nothing, and stops it with the lock.
     fn new() -> (Self, Ledger) {
         let folder = Folder::new();
-        let puppet = Puppet::new(&folder);
+        let peer = Peer::new(&folder);
         let ledger = folder.open();
-        (Self { puppet, folder }, ledger)
+        (Self { peer, folder }, ledger)
     }
 
     fn stop(&self) {
-        self.puppet.signal(Signal::STOP);
+        self.peer.signal(Signal::STOP);
         let file = std::fs::OpenOptions::new().write(true).open(self.folder.file()).unwrap();
-        let taken = Book::<Sheet>::lock_word(1 << 20, 0);
+        let taken = Book::<WordsSnapshot>::lock_word(1 << 20, 0);
         file.write_all_at(&taken.to_le_bytes(), header::LOCK as u64 * 8).unwrap();
     }
 
     fn is_named_by(&self, error: &str) -> bool {
-        error.contains(&format!("(pid {}) has had the lock", self.puppet.child.id()))
+        error.contains(&format!("(pid {}) has had the lock", self.peer.child.id()))
     }
 
-    /// It dies, and the lock can be had.
+    /// Kills the process, so that the lock becomes available.
     fn end(self) -> Folder {
-        self.puppet.kill();
+        self.peer.kill();
         self.folder
     }
 }
 
 fn soon<T>(act: impl FnOnce() -> T) -> T {
     let began = Instant::now();
-    let answer = act();
+    let reply = act();
     assert!(began.elapsed() < SOON, "it took {:?}", began.elapsed());
-    answer
+    reply
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
@@ -91,7 +91,7 @@ fn deadline_without_a_trace() {
     });
     until("somebody who waits", || ledger.reading().unwrap().waiting.len() == 1);
     stopped.stop();
-    // Room for the other to be granted, as soon as somebody can.
+    // Room for the other request, to be granted as soon as somebody has the lock.
     soon(|| drop(most));
     let refused = waits.join().unwrap().unwrap_err().to_string();
     assert!(began.elapsed() < Duration::from_millis(1500) + SOON, "{:?}", began.elapsed());
@@ -123,7 +123,7 @@ fn futures() {
     let all = ledger.reserve(TOTAL).unwrap();
     let woken = Arc::new(Flag::default());
     let waker = Waker::from(Arc::clone(&woken));
-    let poll = |future: Pin<&mut bursar_ledger::Reserving>| future.poll(&mut Context::from_waker(&waker));
+    let poll = |future: Pin<&mut bursar_ledger::ReserveFuture>| future.poll(&mut Context::from_waker(&waker));
     let mut joined = Box::pin(ledger.reserve_async(Bytes(700), Priority::HIGH));
     assert!(poll(joined.as_mut()).is_pending());
     stopped.stop();
@@ -179,12 +179,12 @@ fn opening() {
     assert_eq!(stopped.end().open().available().unwrap(), TOTAL);
 }
 
-/// One of the processes in the storm: takes and gives up in every way until it is told to end, and then keeps the ledger open
-/// with nothing of it.
+/// One of the processes in the storm: takes and gives up in every way until it is told to end, and then keeps the
+/// ledger open with nothing of it.
 pub(crate) fn play() {
     let folder = std::path::PathBuf::from(std::env::var_os("FOLDER").unwrap());
     let ledger = Ledger::open_in(&folder, &subject()).unwrap();
-    let (ends, mut orders) = (AtomicBool::new(false), std::io::stdin().lines());
+    let (ends, mut commands) = (AtomicBool::new(false), std::io::stdin().lines());
     std::thread::scope(|scope| {
         for thread in 0..2 {
             let (ledger, ends) = (&ledger, &ends);
@@ -192,14 +192,14 @@ pub(crate) fn play() {
                 (thread..).take_while(|_| !ends.load(SeqCst)).for_each(|turn| take_and_give_up(ledger, turn))
             });
         }
-        let _ = orders.next();
+        let _ = commands.next();
         ends.store(true, SeqCst);
     });
-    #[allow(clippy::print_stdout, reason = "this is how it answers")]
+    #[allow(clippy::print_stdout, reason = "this is how it replies")]
     {
         println!("done");
     }
-    let _ = orders.next();
+    let _ = commands.next();
 }
 
 fn take_and_give_up(ledger: &Ledger, turn: u64) {
@@ -228,22 +228,22 @@ fn storm() {
     let start = |_| {
         let mut command = myself();
         command.env(ROLE, "storm").env("FOLDER", folder.path());
-        Puppet::commanded(command)
+        Peer::commanded(command)
     };
-    let mut puppets: Vec<Puppet> = (0..4).map(start).collect();
+    let mut peers: Vec<Peer> = (0..4).map(start).collect();
     let began = Instant::now();
     for turn in 0.. {
         if began.elapsed() > Duration::from_millis(length) {
             break;
         }
-        let puppet = &puppets[turn % puppets.len()];
-        puppet.signal(Signal::STOP);
+        let peer = &peers[turn % peers.len()];
+        peer.signal(Signal::STOP);
         std::thread::sleep(Duration::from_millis(130));
-        puppet.signal(Signal::CONT);
+        peer.signal(Signal::CONT);
         std::thread::sleep(Duration::from_millis(3));
     }
-    for puppet in &mut puppets {
-        assert_eq!(puppet.order("end"), "done");
+    for peer in &mut peers {
+        assert_eq!(peer.command("end"), "done");
     }
     let reading = ledger.reading().unwrap();
     assert_eq!((reading.held, reading.undrawn, reading.waiting.len()), (Bytes::ZERO, Bytes::ZERO, 0), "{reading:?}");
@@ -262,14 +262,15 @@ fn any_number_of_releases() {
     stopped.stop();
     soon(|| accounts.iter().for_each(|account| account.release(Bytes(3))));
     let reading = Ledger::inspect(&stopped.folder.file()).unwrap();
-    // As it will be once somebody has the lock: all was given back, and the one who waits has it.
+    // The reading is that of the ledger once somebody has the lock: all was released, and the request that waits is
+    // granted.
     assert_eq!((reading.held, reading.undrawn, reading.waiting.len()), (Bytes::ZERO, TOTAL, 0));
     let folder = stopped.end();
     drop((waits, accounts, ledger));
     assert_eq!(folder.open().available().unwrap(), TOTAL);
 }
 
-/// Each giver gives back what only its child holds: that is cut, however many do so.
+/// Each giver releases what only its child holds: the excess is cut off, however many do so.
 fn any_number_of_figures() {
     let folder = Folder::new();
     let ledger = folder.open();

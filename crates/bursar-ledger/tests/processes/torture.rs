@@ -1,9 +1,10 @@
 //! Many processes at one limit while they are killed and started again (L5, L6).
 
-use crate::puppet::{Folder, ROLE, TOTAL, myself, subject};
+use crate::peer::{Folder, ROLE, TOTAL, myself, subject};
 use crate::trial;
 use bursar_core::{Account, Bytes};
 use bursar_ledger::{Ledger, Priority};
+use bursar_sim::Random;
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::fs::{File, OpenOptions};
@@ -13,14 +14,14 @@ use std::time::{Duration, Instant};
 
 const PROCESSES: usize = 16;
 const THREADS: usize = 4;
-/// How long, in milliseconds; a person who wants to be sure says 30000.
+/// The variable for how long, in milliseconds; 30000 to be sure.
 const LENGTH: &str = "BURSAR_LEDGER_TORTURE_MS";
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("l6_killed_again_and_again_nobody_exceeds_the_limit", torture)]
 }
 
-/// What each thread holds, written where the one that watches can read it: never more than is charged.
+/// The bytes that each thread holds, written to a file that the parent reads: never more than is charged.
 struct Board(File);
 
 impl Board {
@@ -47,17 +48,6 @@ impl Board {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 fn start(folder: &Folder, process: usize, seed: u64) -> Child {
     let mut command = myself();
     command.env(ROLE, "torture").env("FOLDER", folder.path());
@@ -73,7 +63,7 @@ pub(crate) fn play() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (ledger, board) = (ledger.clone(), Board::open(&folder));
-            let random = Random(((seed << 8) | (thread as u64 + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+            let random = Random::new((seed << 8) | thread as u64);
             scope.spawn(move || work(&ledger, &board, process * THREADS + thread, random));
         }
     });
@@ -119,7 +109,7 @@ fn work(ledger: &Ledger, board: &Board, at: usize, mut random: Random) -> Option
 fn torture() {
     let length = std::env::var(LENGTH).ok().and_then(|ms| ms.parse().ok()).unwrap_or(2_000);
     let seed = std::env::var("BURSAR_LEDGER_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(length);
-    let (folder, mut random) = (Folder::new(), Random(seed | 1));
+    let (folder, mut random) = (Folder::new(), Random::new(seed));
     let (ledger, board) = (folder.open(), Board::open(folder.path()));
     board.write(PROCESSES * THREADS, 0);
     let mut children: Vec<Child> = (0..PROCESSES).map(|process| start(&folder, process, seed)).collect();

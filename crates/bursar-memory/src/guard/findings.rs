@@ -1,4 +1,4 @@
-//! What was found and not reported yet.
+//! Findings that were not reported yet.
 
 use bursar_core::{Action, DeviceContext, Error, Record, Result};
 use std::collections::VecDeque;
@@ -6,12 +6,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Findings of one device's memory. They are made by host functions on whatever thread the driver runs those; the event
-/// sink is told later, by the thread that comes to report them.
+/// The findings of one device's guard. They are made by host functions on whatever thread the driver runs those; they go to
+/// the event sink later, on the thread that reports them.
 #[derive(Default)]
 pub(super) struct Findings {
     any: AtomicBool,
-    /// Of each, whether the sink was told.
+    /// Each finding, and whether it went to the sink.
     found: Mutex<VecDeque<(Error, bool)>>,
 }
 
@@ -26,14 +26,14 @@ impl Findings {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Tells the sink what it has not been told.
-    pub(super) fn tell(&self, context: &DeviceContext) {
+    /// Sends the findings to the sink that have not gone there.
+    pub(super) fn emit(&self, context: &DeviceContext) {
         if !self.any.load(Ordering::Acquire) {
             return;
         }
-        let untold = |(error, told): &mut (Error, bool)| (!std::mem::replace(told, true)).then(|| error.clone());
-        let news: Vec<_> = self.found().iter_mut().filter_map(untold).collect();
-        for error in &news {
+        let take_unsent = |(error, sent): &mut (Error, bool)| (!std::mem::replace(sent, true)).then(|| error.clone());
+        let unsent: Vec<_> = self.found().iter_mut().filter_map(take_unsent).collect();
+        for error in &unsent {
             if let Error::OutOfBounds { ptr, generation, tag, .. } | Error::UseAfterFree { ptr, generation, tag } =
                 *error
             {
@@ -44,19 +44,19 @@ impl Findings {
         }
     }
 
-    /// Reports the oldest finding, if there is one.
+    /// Takes the oldest finding, if there is one, and returns it as the error.
     pub(super) fn report(&self, context: &DeviceContext) -> Result<()> {
         if !self.any.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.tell(context);
+        self.emit(context);
         let mut found = self.found();
         let oldest = found.pop_front();
         self.any.store(!found.is_empty(), Ordering::Release);
         oldest.map_or(Ok(()), |(error, _)| Err(error))
     }
 
-    /// Reports everything.
+    /// Takes every finding.
     pub(super) fn take_all(&self) -> Vec<Error> {
         let mut found = self.found();
         self.any.store(false, Ordering::Release);

@@ -1,6 +1,6 @@
 //! Freed blocks that are kept for a while.
 
-use super::live::Once;
+use super::live_blocks::ReportOnce;
 use bursar_core::{DeviceBlock, DevicePtr, Generation, Stream};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,34 +8,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A block that its user has freed and the memory below has not got back.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct FreedBlock {
     pub(super) whole: DeviceBlock,
-    /// Where everything that was done with it is ordered.
+    /// The stream on which everything that was done with it is ordered.
     pub(super) stream: Stream,
     /// The part of it that was filled; none where that failed.
     pub(super) filled: Option<Range<u64>>,
-    /// What its user knew it as.
+    /// The address that its user had.
     pub(super) ptr: DevicePtr,
     pub(super) generation: Generation,
-    pub(super) reported: Once,
+    pub(super) reported: ReportOnce,
 }
 
 /// Freed blocks, oldest first, and those that should have left and could not.
 #[derive(Debug)]
 pub(super) struct Quarantine {
     capacity: u64,
-    kept: Mutex<Held>,
+    contents: Mutex<Contents>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
-    blocks: VecDeque<Kept>,
+struct Contents {
+    blocks: VecDeque<FreedBlock>,
     bytes: u64,
-    stuck: Vec<Kept>,
+    stuck: Vec<FreedBlock>,
 }
 
-impl Held {
-    fn pop(&mut self) -> Option<Kept> {
+impl Contents {
+    fn pop(&mut self) -> Option<FreedBlock> {
         let oldest = self.blocks.pop_front()?;
         self.bytes -= oldest.whole.granted().get();
         Some(oldest)
@@ -44,55 +44,55 @@ impl Held {
 
 impl Quarantine {
     pub(super) fn new(capacity: u64) -> Self {
-        Self { capacity, kept: Mutex::default() }
+        Self { capacity, contents: Mutex::default() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How much is kept.
+    /// Returns how many bytes are kept.
     pub(super) fn bytes(&self) -> u64 {
-        self.held().bytes
+        self.contents().bytes
     }
 
     /// Keeps a block; one that is larger than all that may be kept comes back.
-    pub(super) fn keep(&self, kept: Kept) -> Option<Kept> {
-        let bytes = kept.whole.granted().get();
+    pub(super) fn keep(&self, freed: FreedBlock) -> Option<FreedBlock> {
+        let bytes = freed.whole.granted().get();
         if bytes > self.capacity {
-            return Some(kept);
+            return Some(freed);
         }
-        let mut held = self.held();
-        held.bytes += bytes;
-        held.blocks.push_back(kept);
+        let mut contents = self.contents();
+        contents.bytes += bytes;
+        contents.blocks.push_back(freed);
         None
     }
 
     /// Keeps a block that was to leave and was not taken, until the next time everything is to.
-    pub(super) fn keep_stuck(&self, kept: Kept) {
-        self.held().stuck.push(kept);
+    pub(super) fn keep_stuck(&self, freed: FreedBlock) {
+        self.contents().stuck.push(freed);
     }
 
-    /// What has to leave now: the oldest, while more is kept than may be.
-    pub(super) fn leaving(&self) -> Option<Kept> {
-        let mut held = self.held();
-        if held.bytes > self.capacity { held.pop() } else { None }
+    /// Takes the oldest block out while more is kept than may be.
+    pub(super) fn pop_excess(&self) -> Option<FreedBlock> {
+        let mut contents = self.contents();
+        if contents.bytes > self.capacity { contents.pop() } else { None }
     }
 
-    /// Empties it.
-    pub(super) fn take_all(&self) -> VecDeque<Kept> {
-        let mut held = self.held();
-        held.bytes = 0;
-        let mut all = std::mem::take(&mut held.blocks);
-        all.extend(held.stuck.drain(..));
+    /// Takes every block out.
+    pub(super) fn take_all(&self) -> VecDeque<FreedBlock> {
+        let mut contents = self.contents();
+        contents.bytes = 0;
+        let mut all = std::mem::take(&mut contents.blocks);
+        all.extend(contents.stuck.drain(..));
         all
     }
 
-    /// Puts blocks back that were taken out to be looked at; they are older than those that came since.
-    pub(super) fn put_back(&self, mut blocks: VecDeque<Kept>) {
-        let mut held = self.held();
-        held.bytes += blocks.iter().map(|kept| kept.whole.granted().get()).sum::<u64>();
-        blocks.append(&mut held.blocks);
-        held.blocks = blocks;
+    /// Puts blocks back that were taken out to be inspected; they are older than those that came since.
+    pub(super) fn put_back(&self, mut blocks: VecDeque<FreedBlock>) {
+        let mut contents = self.contents();
+        contents.bytes += blocks.iter().map(|freed| freed.whole.granted().get()).sum::<u64>();
+        blocks.append(&mut contents.blocks);
+        contents.blocks = blocks;
     }
 }

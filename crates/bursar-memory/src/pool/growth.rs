@@ -1,130 +1,199 @@
 //! More memory where it is needed: frames moved, and frames made.
+//!
+//! Taking and planning are one step with the free lists locked, so that what others free in between is found and not mapped
+//! again. The plan is carried out with nothing locked, and entered, or undone, afterwards.
 
-use super::plan::Placed;
+use super::allocate::Request;
+use super::growth_plan::{FailedGrowth, FrameMove, GrowthPlan, PlacedFrame, units};
+use super::release::emit;
 use super::runs::UNIT;
-use super::{Pool, Want};
-use bursar_core::{Action, Bytes, DevicePtr, DriverError, Error, FrameKind, FrameSource, Holder, Result, Status};
+use super::{PagePoolResource, driver_calls};
+use bursar_core::{Action, Bytes, DevicePtr, DriverError, Error, Frame, FrameKind, FrameSource, Result, Status};
 
-/// How often a request that is about to be refused looks again while others move frames about.
-const ROUNDS: u32 = 1 << 16;
-
-/// In how many of those it asks all streams again how far they are.
-const LOOKS: u32 = 16;
-
-impl<F: FrameSource> Pool<F> {
-    /// Grows for a request; where there is no memory for it, does what can be done about that and tries again.
-    pub(super) fn grow_or_explain(&self, want: Want) -> Result<u64> {
-        let (context, bytes) = (self.context(), Bytes(want.len * UNIT));
-        let refused = |outcome: &Result<u64>| outcome.as_ref().is_err_and(Error::is_capacity);
-        let explained = |outcome: Result<u64>| outcome.map_err(|error| context.explain(error, bytes));
-        let mut outcome = self.take_or_grow(want, None);
-        if !refused(&outcome) {
-            return outcome;
-        }
-        if outcome.as_ref().is_err_and(|error| is_beyond(error, bytes)) {
-            return explained(outcome);
-        }
-        self.source.reap()?;
-        self.wait_for_pending(self.settings.patience)?;
-        outcome = self.take_or_grow(want, outcome.err());
-        if !refused(&outcome) {
-            return outcome;
-        }
-        context.trim();
-        // What another thread has in hand may come back between a look and a refusal: only one that began with nothing in
-        // anybody's hand counts.
-        let mut quiet = self.middle().flights == 0;
-        outcome = self.take_or_grow(want, None);
-        for round in 0..ROUNDS {
-            if !refused(&outcome) || (quiet && round >= LOOKS) {
-                break;
-            }
-            std::thread::yield_now();
-            quiet = self.middle().flights == 0;
-            outcome = if round < LOOKS {
-                // Others took what everyone may have and freed as much on their own streams since.
-                self.drain(None, None);
-                self.look_everywhere().map_err(|error| context.failed(error))?;
-                self.take_or_grow(want, outcome.err())
-            } else {
-                self.take_or_grow(want, None)
-            };
-        }
-        if refused(&outcome) { explained(outcome) } else { outcome }
-    }
-
-    /// Takes what is free, or else plans, with the middle in hand for both: what others free in between fits, and there
-    /// would be nothing to map. Where as much had to be made as was `refused` before, that is the answer again.
-    fn take_or_grow(&self, want: Want, refused: Option<Error>) -> Result<u64> {
-        let mut middle = self.middle();
-        if let Some(at) = middle.take(want.place, want.len, want.align) {
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Takes what is free, or else grows, by moving frames or making them. Where as much had to be made as was `refused`
+    /// before, that refusal is returned again.
+    pub(super) fn take_or_grow(&self, request: Request, refused: Option<Error>) -> Result<u64> {
+        let mut lists = self.state.lists();
+        if let Some(at) = lists.take(request.slot, request.len, request.align) {
             return Ok(at);
         }
         if self.addresses.is_empty() {
-            drop(middle);
-            return self.add_slab(want);
+            drop(lists);
+            return self.grow_by_slab(request);
         }
-        let room = want.len + want.align - 1;
-        let plan = middle.plan(want.place, room);
+        let room = request.len + request.align - 1;
+        let plan = lists.plan_growth(request.slot, room);
         let plan = match (plan, refused) {
-            (Some((growth, home)), Some(refused)) if growth.make.iter().sum::<u64>() >= missing(&refused) => {
-                middle.undo(growth.undone(Vec::new(), Vec::new()), home);
+            (Some(plan), Some(refused)) if plan.make.iter().sum::<u64>() >= refused_units(&refused) => {
+                lists.undo_growth(plan.give_up(Vec::new(), Vec::new()));
                 return Err(refused);
             }
             (plan, _) => plan,
         };
-        drop(middle);
-        let Some((growth, home)) = plan else {
+        drop(lists);
+        let Some(plan) = plan else {
             let error = DriverError::new("address_reserve", self.context.device(), Status::OutOfMemory);
             return Err(self.context.allocation_failed(error, Bytes(room * UNIT)));
         };
-        match self.carry_out(growth) {
-            Ok((growth, frames)) => {
-                let mut middle = self.middle();
-                middle.grown(growth, home, frames);
-                let taken = middle.take(want.place, want.len, want.align);
-                middle.gather(want.place);
-                drop(middle);
-                taken.map_or_else(|| self.take_or_grow(want, None), Ok)
+        match self.carry_out(plan) {
+            Ok((plan, made)) => {
+                let mut lists = self.state.lists();
+                lists.enter_growth(plan, made);
+                let taken = lists.take(request.slot, request.len, request.align);
+                lists.claim_common(request.slot);
+                drop(lists);
+                taken.map_or_else(|| self.take_or_grow(request, None), Ok)
             }
-            Err((undone, error)) => {
-                self.middle().undo(*undone, home);
+            Err((failed, error)) => {
+                self.state.lists().undo_growth(*failed);
                 Err(error)
             }
         }
     }
 
-    /// Where the device cannot map pages: memory with an address of its own. Its last unit is never granted, so that two
-    /// slabs which happen to lie side by side do not become one.
-    fn add_slab(&self, want: Want) -> Result<u64> {
-        let room = want.len + want.align;
+    /// Grows where the device cannot map pages: by memory with an address of its own. Its last unit is never granted, so that
+    /// two slabs which happen to lie side by side do not become one.
+    fn grow_by_slab(&self, request: Request) -> Result<u64> {
+        let room = request.len + request.align;
         let frame = self.source.create_frame(room * UNIT)?;
         let FrameKind::Slab(DevicePtr(ptr)) = frame.kind() else {
-            self.release(frame);
-            return Err(Error::Unsupported { device: self.context().device(), what: "frames that cannot be mapped" });
+            self.release_frame(frame);
+            return Err(Error::Unsupported { device: self.context.device(), what: "frames that cannot be mapped" });
         };
         let len = frame.bytes().get() / UNIT - 1;
-        self.tell(Action::Grow, ptr / UNIT, len + 1);
-        let mut middle = self.middle();
-        middle.ground.made(frame.bytes());
-        middle.enter(ptr / UNIT, Placed { frame, len });
-        let taken = middle.take(want.place, want.len, want.align);
-        drop(middle);
-        taken.map_or_else(|| self.add_slab(want), Ok)
+        emit(&self.context, Action::Grow, ptr / UNIT, len + 1);
+        let mut lists = self.state.lists();
+        lists.space.count_made(frame.bytes());
+        lists.enter_frame(ptr / UNIT, PlacedFrame { frame, len });
+        let taken = lists.take(request.slot, request.len, request.align);
+        drop(lists);
+        taken.map_or_else(|| self.grow_by_slab(request), Ok)
+    }
+
+    /// Makes, moves and maps the frames of a growth. More memory is made first, so that nothing has moved where there is none.
+    fn carry_out(&self, mut plan: GrowthPlan) -> Result<(GrowthPlan, Vec<Frame>), (Box<FailedGrowth>, Error)> {
+        let mut made = match self.make_frames(&plan.make) {
+            Ok(made) => made,
+            Err(error) => return Err((Box::new(plan.give_up(Vec::new(), Vec::new())), error)),
+        };
+        let mut moved = Vec::new();
+        if let Err(error) = self.unmap_all(&mut plan.moves, |next| moved.push(next)) {
+            return Err((Box::new(plan.give_up(moved, made)), error));
+        }
+        let GrowthPlan { consolidate, consolidated, .. } = &mut plan;
+        let given_back = self.unmap_all(consolidate, |FrameMove { from, placed }| {
+            consolidated.push((from, placed.len));
+            self.release_frame(placed.frame);
+        });
+        let remade = given_back.and_then(|()| self.make_frames(&plan.remake));
+        let complete = remade.and_then(|mut remade| {
+            made.append(&mut remade);
+            self.make_slack(&mut plan, &mut made)
+        });
+        if let Err(error) = complete {
+            return Err((Box::new(plan.give_up(moved, made)), error));
+        }
+        let frames = plan.unmapped.iter().chain(moved.iter().map(|moved| &moved.placed.frame)).chain(&made);
+        if let Err((error, mapped)) = self.map_all(plan.at, plan.need, frames) {
+            let mut failed = plan.give_up(moved, made);
+            failed.set_stuck(mapped);
+            return Err((Box::new(failed), error));
+        }
+        moved.iter().for_each(|moved| emit(&self.context, Action::Remap, moved.from, moved.placed.len));
+        plan.consolidated.iter().for_each(|&(from, len)| emit(&self.context, Action::Remap, from, len));
+        if !plan.make.is_empty() {
+            emit(&self.context, Action::Grow, plan.at, plan.make.iter().sum());
+        }
+        plan.moves = moved;
+        Ok((plan, made))
+    }
+
+    /// Unmaps frames one after the other and passes each to `then`; those that could not be unmapped stay.
+    fn unmap_all(&self, frames: &mut Vec<FrameMove>, mut then: impl FnMut(FrameMove)) -> Result<()> {
+        while let Some(next) = frames.pop() {
+            if let Err(error) = driver_calls::unmap(&self.context, next.from, next.placed.len) {
+                frames.push(next);
+                return Err(self.context.failed(error));
+            }
+            then(next);
+        }
+        Ok(())
+    }
+
+    /// Maps frames one after the other, `len` units in all. Where that fails nothing is mapped, or else the first frames
+    /// are, because they could not be unmapped: the error comes with their length.
+    fn map_all<'a>(&self, start: u64, len: u64, frames: impl Iterator<Item = &'a Frame>) -> Result<(), (Error, u64)> {
+        let (context, mut at, mut mapped) = (&self.context, start, Ok(()));
+        for frame in frames {
+            mapped = driver_calls::map(context, at, frame);
+            if mapped.is_err() {
+                break;
+            }
+            at += units(frame.bytes());
+        }
+        mapped.and_then(|()| driver_calls::allow_access(context, start, len)).map_err(|error| {
+            let unmapped = if at > start { driver_calls::unmap(context, start, at - start) } else { Ok(()) };
+            let is_stuck = unmapped.inspect_err(|&error| context.fault().record(error)).is_err();
+            (context.failed(error), if is_stuck { at - start } else { 0 })
+        })
+    }
+
+    /// Makes frames of these lengths, all of them or none.
+    fn make_frames(&self, lens: &[u64]) -> Result<Vec<Frame>> {
+        let mut made = Vec::with_capacity(lens.len());
+        for &len in lens {
+            match self.source.create_frame(len * UNIT) {
+                Ok(frame) => {
+                    self.state.lists().space.count_made(frame.bytes());
+                    made.push(frame);
+                }
+                Err(error) => {
+                    let had = made.iter().map(|frame| frame.bytes().get()).sum();
+                    made.into_iter().for_each(|frame| self.release_frame(frame));
+                    return Err(refusal_of_all(error, Bytes(lens.iter().sum::<u64>() * UNIT), Bytes(had)));
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    /// Makes the slack of a growth, as far as there is memory for it.
+    fn make_slack(&self, plan: &mut GrowthPlan, made: &mut Vec<Frame>) -> Result<()> {
+        let mut lens = std::mem::take(&mut plan.slack).into_iter();
+        while let Some(len) = lens.next() {
+            match self.make_frames(&[len]) {
+                Ok(mut frame) => made.append(&mut frame),
+                Err(error) => {
+                    self.state.lists().space.give_up_slack(plan, len + lens.sum::<u64>());
+                    return if error.is_capacity() { Ok(()) } else { Err(error) };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a frame back that is mapped nowhere.
+    fn release_frame(&self, frame: Frame) {
+        self.state.release_frame(frame, &|frame| self.source.release_frame(frame));
     }
 }
 
-/// Whether so much could never be granted, whatever is freed.
-fn is_beyond(refused: &Error, bytes: Bytes) -> bool {
-    match *refused {
-        Error::OutOfBudget { limit, .. } => bytes > limit,
-        Error::OutOfMemory { total, .. } => bytes > total,
-        _ => false,
+/// Puts the refusal of one frame into the numbers of all that were to be made: `had` were, and have gone back.
+fn refusal_of_all(refused: Error, requested: Bytes, had: Bytes) -> Error {
+    match refused {
+        Error::OutOfBudget { remaining, limit, .. } => {
+            Error::OutOfBudget { requested, remaining: remaining.saturating_add(had), limit }
+        }
+        Error::OutOfMemory { device, free, total, .. } => {
+            Error::OutOfMemory { device, requested, free: free.saturating_add(had), total }
+        }
+        other => other,
     }
 }
 
-/// How much was to be made, in units.
-fn missing(refused: &Error) -> u64 {
+/// Returns how much was to be made when it was refused, in units.
+fn refused_units(refused: &Error) -> u64 {
     match *refused {
         Error::OutOfBudget { requested, .. } | Error::OutOfMemory { requested, .. } => requested.get() / UNIT,
         _ => u64::MAX,

@@ -1,13 +1,14 @@
-//! What was freed on one stream, in that stream's own time.
+//! A lane: the memory that was freed on one stream, in that stream's own time.
 
 use super::runs::{Run, Runs};
 use bursar_core::RawEvent;
 
 /// The free runs of one stream.
 ///
-/// Time moves on with each event that is recorded on the stream: a run freed at time `t` is free for everyone once the
-/// event that ended `t`, or a later one, has been passed; until then it is free for its own stream only, and for streams
-/// that wait for such an event. So a free costs no event, and one event tells about everything freed before it.
+/// A free is stamped with the lane's time, which moves on with each question that is put to the driver about the stream: a run
+/// stamped `t` is common once an event that ended `t`, or a later one, has been passed; until then it is free for its own stream
+/// only, and for streams that wait for such an event. So a free costs no event, and one event tells about everything freed before
+/// it. A stream that is idle is asked directly, and one that is not is given an event to be asked about later.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) runs: Runs,
@@ -15,13 +16,13 @@ pub(super) struct Lane {
     pub(super) now: u64,
     /// The latest stamp of a run here.
     latest: u64,
-    /// How much was freed since the stream was last asked how far it is.
-    pub(super) news: u64,
+    /// The units that were freed since the stream was last asked how far it is.
+    pub(super) unasked: u64,
     /// The last event recorded, and the time it ended, while it is not known to have been passed.
     pub(super) event: Option<Mark>,
-    /// For other lanes, by their place: everything they stamped before this, this stream waits for or came after.
-    seen: Vec<u64>,
-    /// Which stream of this place it is, counted.
+    /// For other lanes, by their slot: this stream comes after everything they stamped before this time.
+    ordered: Vec<u64>,
+    /// The number of streams that had this slot before.
     pub(super) life: u64,
 }
 
@@ -33,23 +34,23 @@ pub(super) struct Mark {
 }
 
 impl Lane {
-    /// The empty lane of the next stream at the same place.
+    /// Makes the empty lane of the next stream at the same slot.
     pub(super) fn following(ended: &Self) -> Self {
         Self { life: ended.life + 1, ..Self::default() }
     }
 
-    /// Frees a run on this stream, now. `false`, and nothing changes, where a part of it is free already.
+    /// Frees a run on this stream, now. Returns `false`, and nothing changes, where a part of it is free already.
     #[inline(always)]
     pub(super) fn free(&mut self, at: u64, len: u64) -> bool {
         let freed = self.runs.insert(Run { at, len, stamp: self.now });
         if freed {
             self.latest = self.now;
-            self.news += len;
+            self.unasked += len;
         }
         freed
     }
 
-    /// Takes over runs that everyone may have.
+    /// Adds runs that every stream may have.
     pub(super) fn gather(&mut self, runs: Runs) {
         if self.runs.is_empty() {
             self.runs = runs;
@@ -66,37 +67,38 @@ impl Lane {
         self.runs.insert(run)
     }
 
-    /// Ends the current time, for an event that is recorded next; answers what it covers.
+    /// Ends the current time, for an event that is recorded next; returns the time before which it covers everything.
     pub(super) fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
-    /// Before which time this stream is ordered after that of another place.
-    pub(super) fn has_seen(&self, place: usize) -> u64 {
-        self.seen.get(place).copied().unwrap_or(0)
+    /// Returns the time of another lane before which this stream comes after everything stamped there.
+    pub(super) fn ordered_before(&self, slot: usize) -> u64 {
+        self.ordered.get(slot).copied().unwrap_or(0)
     }
 
-    pub(super) fn see(&mut self, place: usize, before: u64) {
-        if self.seen.len() <= place {
-            self.seen.resize(place + 1, 0);
+    /// Enters that this stream comes after everything stamped before a time of another lane.
+    pub(super) fn set_ordered(&mut self, slot: usize, before: u64) {
+        if self.ordered.len() <= slot {
+            self.ordered.resize(slot + 1, 0);
         }
-        self.seen[place] = self.seen[place].max(before);
+        self.ordered[slot] = self.ordered[slot].max(before);
     }
 
-    /// Forgets what was seen of a place whose stream has ended.
-    pub(super) fn forget(&mut self, place: usize) {
-        if let Some(seen) = self.seen.get_mut(place) {
-            *seen = 0;
+    /// Forgets the order with a slot whose stream has ended.
+    pub(super) fn forget(&mut self, slot: usize) {
+        if let Some(before) = self.ordered.get_mut(slot) {
+            *before = 0;
         }
     }
 
-    /// Takes out what was stamped before a time that has been passed, into `to`; answers how much that was.
+    /// Moves what was stamped before a time that has been passed into `to`; returns how much that was, in units.
     pub(super) fn pass(&mut self, passed: u64, to: &mut Runs) -> u64 {
         let before = self.runs.total();
         let mut hand_over = |run: Run| {
             let added = to.insert(Run { stamp: 0, ..run });
-            debug_assert!(added, "{run:?} was nobody's");
+            debug_assert!(added, "{run:?} was in no other list");
         };
         if self.latest < passed {
             self.runs.iter().for_each(hand_over);

@@ -1,12 +1,11 @@
-//! The recipe of a pool, and the handle that reads the pools made by it.
+//! The layer that makes pools, and the handle that reads them.
 
-use super::ground::{FrameSizes, Ground};
-use super::hand::Number;
+use super::address_space::{AddressSpace, FrameSizes};
 use super::magazine::LONGEST;
 use super::runs::UNIT;
-use super::shelf::Shelf;
-use super::{Pool, Settings};
-use bursar_core::{Bytes, DeviceId, Error, FrameSource, Layer, MAX_ALIGN, Member, OwnerId, Result};
+use super::thread_cache::PoolNumber;
+use super::{PagePoolResource, PoolState, Settings};
+use bursar_core::{Bytes, DeviceId, Error, FrameSource, Holder, Layer, MAX_ALIGN, Member, OwnerId, Result, Standing};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,18 +34,18 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct PagePool {
-    most: Bytes,
+    largest_frame: Bytes,
     magazine: Bytes,
-    /// The one size of its blocks; none where there are all.
+    /// The one size of all blocks; `None` where there are all sizes.
     fixed: Option<Bytes>,
     patience: Duration,
-    built: Arc<Mutex<Vec<Weak<dyn Read>>>>,
+    built: Arc<Mutex<Vec<Weak<dyn BuiltPool>>>>,
 }
 
 impl Default for PagePool {
     fn default() -> Self {
         Self {
-            most: Bytes::mib(64),
+            largest_frame: Bytes::mib(64),
             magazine: Bytes::mib(1),
             fixed: None,
             patience: Duration::from_secs(1),
@@ -56,23 +55,23 @@ impl Default for PagePool {
 }
 
 impl PagePool {
-    /// The largest frame it makes, 64 MiB by default and never less than the device's pages. A frame moves whole: large
+    /// Sets the largest frame that is made, 64 MiB by default and never less than the device's pages. A frame moves whole: large
     /// ones make large blocks cheap to assemble, small ones leave less behind at the ends of blocks.
     #[must_use]
-    pub const fn largest_frame(mut self, most: Bytes) -> Self {
-        self.most = most;
+    pub const fn largest_frame(mut self, bytes: Bytes) -> Self {
+        self.largest_frame = bytes;
         self
     }
 
-    /// How much one thread may keep ready for one stream, 1 MiB by default; blocks of up to a sixteenth of it are kept. Zero
-    /// keeps none.
+    /// Sets how much one thread may keep ready for one stream, 1 MiB by default; blocks of up to a sixteenth of it are kept.
+    /// Zero keeps none.
     #[must_use]
     pub const fn magazine(mut self, bytes: Bytes) -> Self {
         self.magazine = bytes;
         self
     }
 
-    /// A pool of blocks of one size, for those who know theirs: whatever is asked for, up to `bytes`, is granted as much.
+    /// Makes pools of blocks of one size, for those who know theirs: whatever is asked for, up to `bytes`, is granted as much.
     /// All free memory is then as good as any other, so nothing is ever in pieces, and every block fits every request. A
     /// size that no block can have is refused when the pool is made.
     ///
@@ -91,30 +90,30 @@ impl PagePool {
         Self { fixed: Some(bytes), ..Self::default() }
     }
 
-    /// How long a request waits for frees that have not run before it fails for want of memory, one second by default.
+    /// Sets how long a request waits for frees that have not run before it fails for want of memory, one second by default.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// What each living pool says.
+    /// Returns a reading of each pool that is alive.
     pub fn readings(&self) -> Vec<PoolReading> {
         self.living().iter().map(|pool| pool.read()).collect()
     }
 
-    /// Asks each living pool to give back whole free frames until no more than `keep` is cached; answers how much went.
+    /// Has each pool give back whole free frames until no more than `keep` is cached; returns how much went.
     pub fn trim(&self, keep: Bytes) -> Bytes {
-        self.living().iter().fold(Bytes::ZERO, |sum, pool| sum.saturating_add(pool.give_up(keep)))
+        self.living().iter().fold(Bytes::ZERO, |sum, pool| sum.saturating_add(pool.trim_to(keep)))
     }
 
-    fn living(&self) -> Vec<Arc<dyn Read>> {
+    fn living(&self) -> Vec<Arc<dyn BuiltPool>> {
         let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         built.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
-/// What one pool says at a moment.
+/// A reading of one pool at a moment.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId};
@@ -125,66 +124,70 @@ impl PagePool {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolReading {
-    /// Whose memory it is.
+    /// The device whose memory it is.
     pub device: DeviceId,
-    /// What it holds of the device.
+    /// The bytes that it holds of the device.
     pub held: Bytes,
-    /// What users hold of it.
+    /// The bytes that users hold of it.
     pub live: Bytes,
-    /// What nobody uses.
+    /// The bytes that nobody uses.
     pub cached: Bytes,
-    /// What of that is not known to be done with.
+    /// The part of those that is not known to be done with.
     pub pending: Bytes,
     /// The most that lies free in one piece.
     pub largest_free_run: Bytes,
 }
 
-/// A pool whose frames come from anywhere.
-trait Read: fmt::Debug + Send + Sync {
+/// A pool over any frame source, for the handle.
+trait BuiltPool: fmt::Debug + Send + Sync {
     fn read(&self) -> PoolReading;
-    fn give_up(&self, keep: Bytes) -> Bytes;
+    fn trim_to(&self, keep: Bytes) -> Bytes;
 }
 
-impl<F: FrameSource> Read for Pool<F> {
+impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
     fn read(&self) -> PoolReading {
-        self.reading()
+        let (device, live) = (self.context.device(), self.bytes_outstanding());
+        let Standing { held, cached, pending, largest_free_run } = self.state.standing();
+        PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
-    fn give_up(&self, keep: Bytes) -> Bytes {
+
+    fn trim_to(&self, keep: Bytes) -> Bytes {
         self.trim(keep)
     }
 }
 
-/// How many times a device's memory the pool's addresses are; they cost nothing, and room between frames is what blocks
-/// grow into.
+/// The number of times that a device's memory goes into the pool's addresses; they cost nothing, and room between frames is
+/// what blocks grow into.
 const ADDRESSES: u64 = 16;
 
 impl<F: FrameSource> Layer<F> for PagePool {
-    type Output = Arc<Pool<F>>;
+    type Output = Arc<PagePoolResource<F>>;
 
-    fn layer(&self, source: F) -> Result<Arc<Pool<F>>> {
+    fn layer(&self, source: F) -> Result<Arc<PagePoolResource<F>>> {
         let fixed = self.fixed.map_or(Ok(0), fixed_units)?;
         let granule = source.frame_granularity().get() / UNIT;
-        let most = (self.most.get() / UNIT / granule * granule).max(granule);
+        let largest = (self.largest_frame.get() / UNIT / granule * granule).max(granule);
         let addresses = reserve(&source, granule)?;
         let magazine = self.magazine.get() / UNIT;
-        let longest_kept = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
-        let quick = longest_kept * UNIT;
-        let settings = Settings { fixed, longest_kept, quick, patience: self.patience };
-        let ground = Ground::new(addresses.clone(), FrameSizes { granule, most });
+        let longest_cached = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
+        let longest_cached_bytes = longest_cached * UNIT;
+        let settings = Settings { fixed, longest_cached, longest_cached_bytes, patience: self.patience };
+        let space = AddressSpace::new(addresses.clone(), FrameSizes { granule, largest });
         let context = source.context().clone();
-        let (owner, shelf) = (OwnerId::unique(), Shelf::new(ground, magazine, &context));
-        let pool = Arc::new(Pool { source, context, owner, number: Number::of(owner), settings, addresses, shelf });
+        let (owner, state) = (OwnerId::unique(), PoolState::new(space, magazine, &context));
+        let number = PoolNumber::of(owner);
+        let pool = Arc::new(PagePoolResource { source, context, owner, number, settings, addresses, state });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
-        bursar_core::Holder::context(&*pool).join(member);
-        let reader: Weak<dyn Read> = Arc::downgrade(&pool) as Weak<dyn Read>;
+        pool.context.join(member);
+        let built_pool: Weak<dyn BuiltPool> = Arc::downgrade(&pool) as Weak<dyn BuiltPool>;
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         built.retain(|pool| pool.strong_count() > 0);
-        built.push(reader);
+        built.push(built_pool);
         Ok(pool)
     }
 }
 
-/// The length of blocks of one size, in units, with room for any alignment before it overflows.
+/// Returns the length of blocks of one size, in units, with room for any alignment before it overflows.
 fn fixed_units(bytes: Bytes) -> Result<u64> {
     match bytes.get().checked_add(MAX_ALIGN + UNIT) {
         Some(_) if bytes > Bytes::ZERO => Ok(bytes.get().div_ceil(UNIT)),

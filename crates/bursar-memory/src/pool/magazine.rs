@@ -1,9 +1,9 @@
-//! Blocks one thread has freed on one stream and may have again at once.
+//! A magazine: blocks that one thread has freed on one stream and may have again at once.
 //!
-//! A magazine is a small table by size. Only its thread puts blocks in, so a free place stays free until that thread fills
-//! it, with a plain store. Anyone may take one out, by a swap on that place alone: the thread itself, or whoever would
-//! otherwise have to grow the pool or refuse. So there is no lock, no line that threads share unless one drains another,
-//! and nothing to go wrong between the two but a block that one of them gets and the other does not.
+//! It is a small set-associative table, by size. Only its thread puts blocks in, so an empty entry stays empty until that
+//! thread fills it, with a plain store. Anyone may take one out, by a swap on that entry alone: the thread itself, or whoever
+//! would otherwise have to grow the pool or refuse. So there is no lock, no cache line that threads share unless one drains
+//! another, and all that can happen between the two is that one of them gets a block and the other does not.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -22,20 +22,20 @@ const WAYS: usize = 2;
 
 const LEN_BITS: u32 = 13;
 
-/// The longest block that can be kept, in units.
+/// The longest block that fits, in units.
 pub(super) const LONGEST: u64 = (1 << LEN_BITS) - 1;
 
-/// A block that lies in a magazine, in units.
+/// A stretch of the pool's memory, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Extent {
     pub(super) at: u64,
     pub(super) len: u64,
 }
 
-/// Nothing has no length, so no block looks like this.
+/// The word of an empty entry: every block has a length, so no block looks like this.
 const EMPTY: u64 = 0;
 
-impl Kept {
+impl Extent {
     const fn pack(self) -> u64 {
         self.at << LEN_BITS | self.len
     }
@@ -45,39 +45,39 @@ impl Kept {
     }
 }
 
-/// The places of some sizes: one cache line.
+/// The entries of some sizes: one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Set([AtomicU64; WAYS]);
 
 impl Set {
-    fn take_all(&self) -> impl Iterator<Item = Kept> + '_ {
-        let full = self.0.iter().filter(|place| place.load(Ordering::Relaxed) != EMPTY);
-        full.map(|place| place.swap(EMPTY, Ordering::AcqRel)).filter(|&word| word != EMPTY).map(Kept::unpack)
+    fn take_all(&self) -> impl Iterator<Item = Extent> + '_ {
+        let full = self.0.iter().filter(|entry| entry.load(Ordering::Relaxed) != EMPTY);
+        full.map(|entry| entry.swap(EMPTY, Ordering::AcqRel)).filter(|&word| word != EMPTY).map(Extent::unpack)
     }
 }
 
-/// A free place of a magazine.
+/// An empty entry of a magazine.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct VacantEntry<'a> {
     magazine: &'a Magazine,
-    place: &'a AtomicU64,
+    entry: &'a AtomicU64,
     len: u64,
-    /// What room is left once it is filled.
+    /// The room that is left once it is filled.
     room: i64,
 }
 
-impl Place<'_> {
-    /// Puts the block in that the place was found for. All that others can have done there meanwhile is swap nothing for
+impl VacantEntry<'_> {
+    /// Puts the block in that the entry was found for. All that others can have done there meanwhile is swap nothing for
     /// nothing, and a swap that comes later takes the block: a store never falls between the two halves of a swap.
     #[inline]
     pub(super) fn fill(self, at: u64) {
-        let word = Kept { at, len: self.len }.pack();
+        let word = Extent { at, len: self.len }.pack();
         if cfg!(loom) {
             // Loom lets a store fall there; see `tests/loom.rs`.
-            assert_eq!(self.place.swap(word, Ordering::Release), EMPTY, "a free place stays free");
+            assert_eq!(self.entry.swap(word, Ordering::Release), EMPTY, "an empty entry stays empty");
         } else {
-            self.place.store(word, Ordering::Release);
+            self.entry.store(word, Ordering::Release);
         }
         self.magazine.room.store(self.room, Ordering::Relaxed);
     }
@@ -87,67 +87,68 @@ impl Place<'_> {
 #[derive(Debug)]
 pub(super) struct Magazine {
     sets: [Set; SETS],
-    /// How much more the thread may put in, in units: what others took makes no room until the next count.
+    /// The units that the thread may still put in: what others took makes no room until the next count.
     room: AtomicI64,
-    /// How often others have taken something out since the last count.
+    /// The number of times others have taken something out since the last count.
     drained: AtomicU64,
-    /// How much may lie here, in units.
-    most: i64,
-    /// What the thread was granted and gave back while it had this at hand, in bytes; only the thread writes it.
+    /// The most that may lie here, in units.
+    capacity: i64,
+    /// The bytes that the thread was granted and gave back while this was its recent magazine; only the thread writes them.
     granted: AtomicU64,
     released: AtomicU64,
 }
 
 impl Magazine {
-    /// An empty one for at most so many units.
-    pub(super) fn new(most: u64) -> Self {
-        let most = most.cast_signed();
+    /// Makes an empty magazine for at most `capacity` units.
+    pub(super) fn new(capacity: u64) -> Self {
+        let capacity = capacity.cast_signed();
         Self {
             sets: std::array::from_fn(|_| Set::default()),
-            room: AtomicI64::new(most),
+            room: AtomicI64::new(capacity),
             drained: AtomicU64::new(0),
-            most,
+            capacity,
             granted: AtomicU64::new(0),
             released: AtomicU64::new(0),
         }
     }
 
-    /// Sizes are often all multiples of some power of two, so the upper bits of a product tell them apart and not the lower.
+    /// Returns the set of a size. Sizes are often all multiples of some power of two, so the upper bits of a product tell them
+    /// apart and not the lower.
     #[inline]
     fn set_of(&self, len: u64) -> &Set {
         const GOLDEN: u32 = 0x9E37_79B9;
         &self.sets[(u64::from((len as u32).wrapping_mul(GOLDEN)) >> (u32::BITS - SET_BITS)) as usize]
     }
 
-    /// A block of exactly `len` units; for the magazine's own thread.
+    /// Takes a block of exactly `len` units; for the magazine's own thread.
     #[inline(always)]
     pub(super) fn take(&self, len: u64) -> Option<u64> {
-        for place in &self.set_of(len).0 {
-            let word = place.load(Ordering::Relaxed);
+        for entry in &self.set_of(len).0 {
+            let word = entry.load(Ordering::Relaxed);
             // Whoever else takes it leaves nothing here, so a swap gets this block or none.
-            if word & LONGEST == len && place.swap(EMPTY, Ordering::Acquire) != EMPTY {
+            if word & LONGEST == len && entry.swap(EMPTY, Ordering::Acquire) != EMPTY {
                 self.make_room(len.cast_signed());
-                return Some(Kept::unpack(word).at);
+                return Some(Extent::unpack(word).at);
             }
         }
         None
     }
 
-    /// A place for a block of `len` units, unless its sizes' places are full or there is no room for as much; for the
+    /// Returns an entry for a block of `len` units, unless those of its size are full or there is no room for as much; for the
     /// magazine's own thread, and good until it next puts something in.
     #[inline(always)]
-    pub(super) fn place_for(&self, len: u64) -> Option<Place<'_>> {
+    pub(super) fn vacant_entry(&self, len: u64) -> Option<VacantEntry<'_>> {
         let room = self.room.load(Ordering::Relaxed) - len.cast_signed();
         if room < 0 {
             return None;
         }
-        let place = self.set_of(len).0.iter().find(|place| place.load(Ordering::Relaxed) == EMPTY)?;
-        Some(Place { magazine: self, place, len, room })
+        let entry = self.set_of(len).0.iter().find(|entry| entry.load(Ordering::Relaxed) == EMPTY)?;
+        Some(VacantEntry { magazine: self, entry, len, room })
     }
 
-    /// Keeps a block, if there is a place for it; for the magazine's own thread.
-    pub(super) fn put(&self, kept: Kept) -> bool {
-        self.place_for(kept.len).map(|place| place.fill(kept.at)).is_some()
+    /// Puts a block in and returns whether there was an entry for it; for the magazine's own thread.
+    pub(super) fn put(&self, extent: Extent) -> bool {
+        self.vacant_entry(extent.len).map(|entry| entry.fill(extent.at)).is_some()
     }
 
     #[inline]
@@ -155,57 +156,58 @@ impl Magazine {
         self.room.store(self.room.load(Ordering::Relaxed) + len, Ordering::Relaxed);
     }
 
-    /// Keeps a block in the place of another where it can; answers the one that has to go. For the magazine's own thread.
+    /// Puts a block in, in the entry of another where it can, and returns the one that has to go; for the magazine's own
+    /// thread.
     #[cold]
-    pub(super) fn exchange(&self, kept: Kept) -> Option<Kept> {
+    pub(super) fn exchange(&self, extent: Extent) -> Option<Extent> {
         if self.drained.swap(0, Ordering::Relaxed) > 0 {
-            self.room.store(self.most - self.kept().cast_signed(), Ordering::Relaxed);
-            if self.put(kept) {
+            self.room.store(self.capacity - self.units().cast_signed(), Ordering::Relaxed);
+            if self.put(extent) {
                 return None;
             }
         }
-        let place = &self.set_of(kept.len).0[kept.at as usize % WAYS];
-        let gained = |other: Kept| other.len.cast_signed() - kept.len.cast_signed();
-        let other = Kept::unpack(place.load(Ordering::Relaxed));
+        let entry = &self.set_of(extent.len).0[extent.at as usize % WAYS];
+        let gained = |other: Extent| other.len.cast_signed() - extent.len.cast_signed();
+        let other = Extent::unpack(entry.load(Ordering::Relaxed));
         if other.len == 0 || self.room.load(Ordering::Relaxed) + gained(other) < 0 {
-            return Some(kept);
+            return Some(extent);
         }
         // If another took it meanwhile there is less than no room, until the next count.
-        let other = Kept::unpack(place.swap(kept.pack(), Ordering::AcqRel));
+        let other = Extent::unpack(entry.swap(extent.pack(), Ordering::AcqRel));
         self.make_room(gained(other));
         (other.len > 0).then_some(other)
     }
 
     /// Counts a grant; for the magazine's own thread.
     #[inline]
-    pub(super) fn granted(&self, bytes: u64) {
+    pub(super) fn count_granted(&self, bytes: u64) {
         self.granted.store(self.granted.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
     }
 
     /// Counts a return; for the magazine's own thread.
     #[inline]
-    pub(super) fn released(&self, bytes: u64) {
+    pub(super) fn count_released(&self, bytes: u64) {
         self.released.store(self.released.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Release);
     }
 
-    /// What was granted, in bytes, modulo 2⁶⁴.
+    /// Returns what was ever granted, in bytes, modulo 2⁶⁴.
     pub(super) fn granted_total(&self) -> u64 {
         self.granted.load(Ordering::Acquire)
     }
 
-    /// What was given back, in bytes, modulo 2⁶⁴.
+    /// Returns what was ever given back, in bytes, modulo 2⁶⁴.
     pub(super) fn released_total(&self) -> u64 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// What lies here now, in units.
-    pub(super) fn kept(&self) -> u64 {
-        self.sets.iter().flat_map(|set| &set.0).map(|place| place.load(Ordering::Relaxed) & LONGEST).sum()
+    /// Returns what lies here now, in units.
+    pub(super) fn units(&self) -> u64 {
+        self.sets.iter().flat_map(|set| &set.0).map(|entry| entry.load(Ordering::Relaxed) & LONGEST).sum()
     }
 
     /// Takes everything out; for any thread.
-    pub(super) fn drain(&self, out: &mut Vec<Kept>) {
-        if self.room.load(Ordering::Relaxed) < self.most {
+    pub(super) fn drain(&self, out: &mut Vec<Extent>) {
+        if self.room.load(Ordering::Relaxed) < self.capacity {
             out.extend(self.sets.iter().flat_map(Set::take_all));
             self.drained.fetch_add(1, Ordering::Relaxed);
         }
@@ -220,14 +222,14 @@ mod tests {
     fn what_is_put_in_comes_out_once_and_by_its_size() {
         let magazine = Magazine::new(10_000);
         for n in 1..=40 {
-            assert!(magazine.put(Kept { at: 1000 + n, len: n }));
+            assert!(magazine.put(Extent { at: 1000 + n, len: n }));
         }
         assert_eq!(magazine.take(7), Some(1007));
         assert_eq!(magazine.take(7), None);
         let mut rest = Vec::new();
         magazine.drain(&mut rest);
-        rest.sort_by_key(|kept| kept.at);
-        let expected: Vec<_> = (1..=40).filter(|&n| n != 7).map(|n| Kept { at: 1000 + n, len: n }).collect();
+        rest.sort_by_key(|extent| extent.at);
+        let expected: Vec<_> = (1..=40).filter(|&n| n != 7).map(|n| Extent { at: 1000 + n, len: n }).collect();
         assert_eq!(rest, expected);
         magazine.drain(&mut rest);
         assert_eq!(rest.len(), expected.len());
@@ -236,22 +238,22 @@ mod tests {
     #[test]
     fn it_is_bounded_in_bytes_and_in_blocks_and_exchanges() {
         let magazine = Magazine::new(100);
-        // The first block of its sizes lies in the first of their places, where those go too whose address leaves nothing.
-        let (kept, ways) = (Kept { at: 8, len: 60 }, WAYS as u64);
-        let [same, other] = [0, 1].map(|place| Kept { at: 100 * ways + place, len: 60 });
+        // The first block of its size lies in the first entry of its set; `exchange` chooses the entry by address.
+        let (kept, ways) = (Extent { at: 8, len: 60 }, WAYS as u64);
+        let [same, other] = [0, 1].map(|place| Extent { at: 100 * ways + place, len: 60 });
         assert!(magazine.put(kept));
         assert!(!magazine.put(same), "more than may lie here");
         assert_eq!(magazine.exchange(other), Some(other), "no other there");
         assert_eq!(magazine.exchange(same), Some(kept));
         magazine.drain(&mut Vec::new());
-        assert!(!magazine.put(Kept { at: 1, len: 60 }), "what others took counts until the next count");
-        assert_eq!(magazine.exchange(Kept { at: 1, len: 60 }), None);
+        assert!(!magazine.put(Extent { at: 1, len: 60 }), "what others took counts until the next count");
+        assert_eq!(magazine.exchange(Extent { at: 1, len: 60 }), None);
         magazine.drain(&mut Vec::new());
         for n in 0..ways {
-            assert!(magazine.put(Kept { at: 1 + n, len: 1 }));
+            assert!(magazine.put(Extent { at: 1 + n, len: 1 }));
         }
-        assert!(!magazine.put(Kept { at: 50, len: 1 }), "no place left for its size");
-        assert!(magazine.exchange(Kept { at: 50, len: 1 }).is_some_and(|other| other.at <= ways));
-        assert_eq!(magazine.kept(), ways);
+        assert!(!magazine.put(Extent { at: 50, len: 1 }), "no entry left for its size");
+        assert!(magazine.exchange(Extent { at: 50, len: 1 }).is_some_and(|other| other.at <= ways));
+        assert_eq!(magazine.units(), ways);
     }
 }

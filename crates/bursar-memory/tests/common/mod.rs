@@ -6,7 +6,7 @@ use bursar_core::{
     Account, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
     Result, Stream, forward_holder, forward_memory_resource, tag,
 };
-use bursar_memory::{GlobalDeviceBudget, OnAccount};
+use bursar_memory::{GlobalDeviceBudgetResource, OnAccount};
 use bursar_sim::{Faults, Stall};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -58,13 +58,13 @@ pub(crate) trait Budget: DeviceMemoryResource {
     fn reserved(&self) -> Bytes;
 }
 
-impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudget<R> {
+impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudgetResource<R> {
     fn reserved(&self) -> Bytes {
         self.reserved_bytes()
     }
 }
 
-impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudget<R, OnAccount> {
+impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudgetResource<R, OnAccount> {
     fn reserved(&self) -> Bytes {
         self.reserved_bytes()
     }
@@ -76,11 +76,11 @@ impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudget<R, OnAccount> {
 macro_rules! with_each_budget {
     ($inner:expr, $limit:expr, |$budget:ident| $body:block) => {{
         {
-            let $budget = GlobalDeviceBudget::new($inner, $limit);
+            let $budget = bursar_memory::GlobalDeviceBudgetResource::new($inner, $limit);
             $body
         }
         let purse = common::Purse::of($limit);
-        let $budget = GlobalDeviceBudget::charged_to($inner, purse.clone()).expect("room");
+        let $budget = bursar_memory::GlobalDeviceBudgetResource::charged_to($inner, purse.clone()).expect("room");
         $body
         assert_eq!($budget.reserved_bytes(), purse.held(), "the account knows what is reserved");
         drop($budget);

@@ -8,7 +8,7 @@ use bursar_core::{
     Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Layer, Pattern, RawStream, Result,
     Stream, tag,
 };
-use bursar_memory::{GlobalDeviceBudget, PagePool, Pool};
+use bursar_memory::{GlobalDeviceBudgetResource, PagePool, PagePoolResource};
 use bursar_sim::{Faults, Launch, Sim, Stall};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,14 +21,14 @@ pub(crate) fn small() -> PagePool {
     PagePool::default().largest_frame(Bytes(FRAME))
 }
 
-pub(crate) type Budget = Arc<GlobalDeviceBudget<DeviceFrames>>;
+pub(crate) type Budget = Arc<GlobalDeviceBudgetResource<DeviceFrames>>;
 
 pub(crate) struct Rig {
     pub(crate) sim: Arc<Sim>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) context: Arc<DeviceContext>,
     pub(crate) budget: Budget,
-    pub(crate) pool: Arc<Pool<Budget>>,
+    pub(crate) pool: Arc<PagePoolResource<Budget>>,
 }
 
 impl Rig {
@@ -55,7 +55,8 @@ impl Rig {
         recipe: &PagePool,
     ) -> Self {
         let context = common::context(driver);
-        let budget = Arc::new(GlobalDeviceBudget::new(DeviceFrames::new(context.clone()), Bytes(frames * FRAME)));
+        let budget =
+            Arc::new(GlobalDeviceBudgetResource::new(DeviceFrames::new(context.clone()), Bytes(frames * FRAME)));
         let pool = recipe.layer(budget.clone()).expect("addresses are plenty");
         Self { sim, faults, context, budget, pool }
     }

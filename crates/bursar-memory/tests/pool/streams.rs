@@ -7,7 +7,7 @@ use bursar_core::{
     AdoptedStream, BlockParts, Bytes, DeviceBlock, DeviceMemoryResource, Driver, Error, Gate, Holder, Layer, OwnerId,
     RawStream, tag,
 };
-use bursar_memory::GlobalDeviceBudget;
+use bursar_memory::GlobalDeviceBudgetResource;
 use bursar_sim::Sim;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -179,7 +179,10 @@ fn p7_a_block_of_somebody_else_comes_back() {
     let rig = Rig::new(Sim::seeded(1), 8, &small());
     let stream = rig.stream();
     let other = small()
-        .layer(GlobalDeviceBudget::new(bursar_core::leaf::DeviceFrames::new(rig.context.clone()), Bytes(8 * FRAME)))
+        .layer(GlobalDeviceBudgetResource::new(
+            bursar_core::leaf::DeviceFrames::new(rig.context.clone()),
+            Bytes(8 * FRAME),
+        ))
         .expect("addresses are plenty");
     let direct = DirectMemory::new(rig.context.clone());
     let (pooled, plain) = (

@@ -1,7 +1,7 @@
 //! Which calls are to fail: the rules, and the devices that are lost.
 
 use super::call::{Call, Calls};
-use crate::rng::mix;
+use crate::random::mix;
 use bursar_core::{DeviceId, DriverError, Status};
 use std::collections::HashMap;
 

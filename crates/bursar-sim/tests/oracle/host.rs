@@ -2,7 +2,8 @@
 
 use super::judge;
 use super::rig::{Host, Rig, SEEDS};
-use bursar_sim::{Access, HazardKind};
+use bursar_core::Access;
+use bursar_sim::HazardKind;
 
 #[test]
 fn a_source_in_pinned_memory_is_not_written_before_its_copy_is_done() {

@@ -3,7 +3,7 @@
 use super::judge;
 use super::rig::{PAGE, Rig, SEEDS};
 use bursar_core::{Gate, HostFunction, tag};
-use bursar_sim::{HazardKind, Launch, Place};
+use bursar_sim::{Executor, HazardKind, Launch};
 
 #[test]
 fn memory_is_not_touched_before_it_is_allocated() {
@@ -19,8 +19,8 @@ fn memory_is_not_touched_before_it_is_allocated() {
     };
     let hazard = judge(HazardKind::UseBeforeAllocation, |rig| program(rig, false), |rig| program(rig, true));
     let first = hazard.first.expect("the allocation");
-    assert_eq!((first.what, first.place), ("allocate_async", Place::Stream(1)));
-    assert_eq!((hazard.second.what, hazard.second.place), ("fill", Place::Stream(2)));
+    assert_eq!((first.what, first.executor), ("allocate_async", Executor::Stream(1)));
+    assert_eq!((hazard.second.what, hazard.second.executor), ("fill", Executor::Stream(2)));
     assert_eq!(hazard.range.end - hazard.range.start, 64);
 }
 

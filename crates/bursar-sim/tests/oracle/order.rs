@@ -3,7 +3,7 @@
 use super::judge;
 use super::rig::{Rig, SEEDS};
 use bursar_core::{Gate, HostFunction, RawStream};
-use bursar_sim::{HazardKind, Launch, Place};
+use bursar_sim::{Executor, HazardKind, Launch};
 
 #[test]
 fn conflicting_accesses_are_ordered() {
@@ -34,7 +34,7 @@ fn readers_need_no_order_but_a_writer_waits_for_all_of_them() {
         rig.fill(streams[0], ptr, 1, 64);
     };
     let hazard = judge(HazardKind::Conflict, |rig| program(rig, true), |rig| program(rig, false));
-    assert_eq!(hazard.first.map(|first| first.place), Some(Place::Stream(3)));
+    assert_eq!(hazard.first.map(|first| first.executor), Some(Executor::Stream(3)));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What a search found, and the words it says it in.
 
 use super::{Explained, SEED_VARIABLE};
-use bursar_core::AllocTag;
-use bursar_sim::{Access, CallRecord, HazardKind, LeakReport, Operation, Place};
+use bursar_core::{Access, AllocTag};
+use bursar_sim::{CallRecord, DriverLeakReport, Executor, HazardKind, Operation};
 use std::fmt;
 use std::panic::Location;
 
@@ -30,7 +30,7 @@ pub enum Finding {
         message: String,
     },
     /// Something is still held.
-    Leak(LeakReport),
+    Leak(DriverLeakReport),
     /// `BURSAR_SEED` is no seed; nothing was run.
     Variable {
         /// What it says.
@@ -174,13 +174,13 @@ impl Explained {
 
 /// An operation as a party to a missing order, like "stream 2's read".
 fn party(op: &Operation) -> String {
-    let place = op.place;
+    let executor = op.executor;
     match (op.access, op.what) {
-        (Some(Access::Read), _) => format!("{place}'s read"),
-        (Some(Access::Write), _) => format!("{place}'s write"),
-        (_, "granted" | "allocate" | "allocate_async") => format!("the allocation on {place}"),
-        (_, "freed" | "free" | "free_async") => format!("the free on {place}"),
-        (_, what) => format!("{what} on {place}"),
+        (Some(Access::Read), _) => format!("{executor}'s read"),
+        (Some(Access::Write), _) => format!("{executor}'s write"),
+        (_, "granted" | "allocate" | "allocate_async") => format!("the allocation on {executor}"),
+        (_, "freed" | "free" | "free_async") => format!("the free on {executor}"),
+        (_, what) => format!("{what} on {executor}"),
     }
 }
 
@@ -207,9 +207,9 @@ impl fmt::Display for Told<'_> {
             "freed" => "free",
             what => what,
         };
-        match op.place {
-            Place::Host => write!(f, "{what} by the host")?,
-            place => write!(f, "{what} on {place}")?,
+        match op.executor {
+            Executor::Host => write!(f, "{what} by the host")?,
+            executor => write!(f, "{what} on {executor}")?,
         }
         if let Some(bytes) = op.bytes {
             let how = match op.access {

@@ -1,7 +1,7 @@
 //! A run cut down to the calls that a hazard is about.
 
 use super::Finding;
-use bursar_sim::{CallRecord, Hazard, Operation, Outcome, Sim};
+use bursar_sim::{CallOutcome, CallRecord, Hazard, Operation, Sim};
 use std::collections::BTreeSet;
 
 /// How many hazards of one run are looked at: the first are the causes of the others.
@@ -72,7 +72,7 @@ impl Explained {
 /// stream.
 fn covers(one: &Hazard, other: &Hazard) -> bool {
     let (Some(first), Some(earlier)) = (one.first, other.first) else { return false };
-    let is_same_stream = first.device == earlier.device && first.place == earlier.place;
+    let is_same_stream = first.device == earlier.device && first.executor == earlier.executor;
     one.second.call == other.second.call && is_same_stream && earlier.call < first.call
 }
 
@@ -82,7 +82,7 @@ fn allocation_of(log: &[CallRecord], hazard: &Hazard) -> Option<usize> {
     let gives_it = |call: &CallRecord| {
         let start = match (call.name, call.outcome) {
             ("granted", _) => call.ptr,
-            ("allocate" | "allocate_async", Outcome::Value(ptr)) => ptr,
+            ("allocate" | "allocate_async", CallOutcome::Value(ptr)) => ptr,
             _ => return false,
         };
         (start..start.saturating_add(call.bytes)).contains(&hazard.range.start)
@@ -92,7 +92,7 @@ fn allocation_of(log: &[CallRecord], hazard: &Hazard) -> Option<usize> {
 
 /// Whether a call was made on the stream of an operation.
 fn is_on(call: &CallRecord, op: &Operation) -> bool {
-    call.device == op.device && call.place == Some(op.place)
+    call.device == op.device && call.stream == Some(op.executor)
 }
 
 /// The calls of a run that matter to a hazard.

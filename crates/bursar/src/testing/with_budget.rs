@@ -2,7 +2,7 @@
 
 use crate::{Gpu, driver};
 use bursar_core::{Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
-use bursar_ledger::{Ledger, Priority, Reservation, Reserving};
+use bursar_ledger::{Ledger, Priority, Reservation, ReserveFuture};
 use bursar_memory::{GlobalDeviceBudget, PagePool};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -93,7 +93,7 @@ fn devices() -> Result<&'static [Arc<DeviceContext>]> {
 /// deadline it waits as long as it takes.
 fn first_turn(ledgers: &[Ledger], bytes: Bytes, deadline: Option<Instant>) -> Result<(usize, Reservation)> {
     let waker = Waker::from(Arc::new(Alarm(std::thread::current())));
-    let mut turns: Vec<(usize, Pin<Box<Reserving>>)> = ledgers
+    let mut turns: Vec<(usize, Pin<Box<ReserveFuture>>)> = ledgers
         .iter()
         .enumerate()
         .filter(|(_, ledger)| ledger.limit() >= bytes)

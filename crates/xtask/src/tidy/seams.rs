@@ -9,10 +9,10 @@ use crate::lexer::{braced, compact, offsets_of, preamble, words};
 use crate::tree::{File, Tree};
 
 /// Traits whose implementations must be complete by their own hand.
-const FORWARDED: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder"];
+const FORWARDED: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder", "Words"];
 
-/// Traits of the core that may have no default bodies.
-const WITHOUT_DEFAULTS: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder"];
+/// Traits that may have no default bodies.
+const WITHOUT_DEFAULTS: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder", "Words"];
 
 const DENY: &str = "#[deny(clippy::missing_trait_methods)]";
 
@@ -77,7 +77,10 @@ fn skip_generics(text: &str) -> &str {
 }
 
 pub(super) fn traits_have_no_default_bodies(tree: &Tree) -> Vec<Finding> {
-    tree.rust_files().filter(|file| file.path.starts_with("crates/bursar-core/src/")).flat_map(default_bodies).collect()
+    let declares = |file: &&File| {
+        ["core", "ledger"].iter().any(|name| file.path.starts_with(&format!("crates/bursar-{name}/src/")))
+    };
+    tree.rust_files().filter(declares).flat_map(default_bodies).collect()
 }
 
 fn default_bodies(file: &File) -> Vec<Finding> {

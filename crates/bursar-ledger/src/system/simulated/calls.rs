@@ -2,7 +2,7 @@
 
 use super::state::{Contents, HeldLock, State, WatchState};
 use super::{Moment, Pid, World};
-use crate::system::{Facts, Kernel, Lock, Mapping, News, Opening, Range, Rounds, Watch};
+use crate::system::{FileEvents, FileMetadata, Kernel, LockKind, LockRange, Mapping, OpenMode, Rounds, Watch};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One process's end of the system.
+/// The kernel as one process sees it.
 #[derive(Debug)]
 pub(super) struct Simulated {
     pub(super) world: Arc<World>,
@@ -20,13 +20,13 @@ pub(super) struct Simulated {
 }
 
 impl Simulated {
-    /// Lets others act, then dies or makes the call. The dead make no calls, and are told that they failed.
+    /// Runs the hook, then makes the call. A call of a dead process fails.
     fn call<T>(&self, call: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
         self.at(Moment::Call, call)
     }
 
     fn at<T>(&self, moment: Moment, call: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
-        if self.world.comes_to(self.pid, moment) {
+        if self.world.reach(self.pid, moment) {
             call(&mut self.world.state())
         } else {
             Err(io::Error::other("the dead call nobody"))
@@ -44,7 +44,7 @@ impl Kernel for Simulated {
     fn name(&self) -> String {
         "simulated".to_owned()
     }
-    fn patience(&self) -> Duration {
+    fn lock_timeout(&self) -> Duration {
         Duration::ZERO
     }
     fn sleep(&self, _: Duration) {
@@ -73,23 +73,23 @@ impl Kernel for Simulated {
             Ok(())
         })
     }
-    fn facts_of(&self, path: &Path) -> io::Result<Facts> {
-        self.call(|state| state.find(path).map(|inode| state.facts(inode)))
+    fn metadata_of(&self, path: &Path) -> io::Result<FileMetadata> {
+        self.call(|state| state.find(path).map(|inode| state.metadata(inode)))
     }
-    fn facts_in(&self, folder: RawFd, name: &OsStr) -> io::Result<Facts> {
+    fn metadata_in(&self, folder: RawFd, name: &OsStr) -> io::Result<FileMetadata> {
         self.call(|state| {
             let (_, folder) = state.inode(self.pid, folder)?;
-            state.find_in(folder, name).map(|inode| state.facts(inode))
+            state.find_in(folder, name).map(|inode| state.metadata(inode))
         })
     }
-    fn facts(&self, file: RawFd) -> io::Result<Facts> {
-        self.call(|state| state.inode(self.pid, file).map(|(_, inode)| state.facts(inode)))
+    fn metadata(&self, file: RawFd) -> io::Result<FileMetadata> {
+        self.call(|state| state.inode(self.pid, file).map(|(_, inode)| state.metadata(inode)))
     }
 
-    fn open(&self, path: &Path, _: Opening) -> io::Result<RawFd> {
+    fn open(&self, path: &Path, _: OpenMode) -> io::Result<RawFd> {
         self.call(|state| state.find(path).and_then(|inode| state.open(self.pid, inode)))
     }
-    fn open_in(&self, folder: RawFd, name: &OsStr, _: Opening) -> io::Result<RawFd> {
+    fn open_in(&self, folder: RawFd, name: &OsStr, _: OpenMode) -> io::Result<RawFd> {
         self.call(|state| {
             let (_, folder) = state.inode(self.pid, folder)?;
             state.find_in(folder, name).and_then(|inode| state.open(self.pid, inode))
@@ -149,7 +149,7 @@ impl Kernel for Simulated {
         })
     }
 
-    fn try_lock(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
+    fn try_lock(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool> {
         self.call(|state| {
             let (description, inode) = state.inode(self.pid, file)?;
             let free = !state.conflict(description, inode, lock, range);
@@ -159,25 +159,25 @@ impl Kernel for Simulated {
             Ok(free)
         })
     }
-    fn is_locked(&self, file: RawFd, lock: Lock, range: Range) -> io::Result<bool> {
+    fn is_locked(&self, file: RawFd, lock: LockKind, range: LockRange) -> io::Result<bool> {
         self.call(|state| {
             let (description, inode) = state.inode(self.pid, file)?;
             Ok(state.conflict(description, inode, lock, range))
         })
     }
-    fn try_lock_whole(&self, file: RawFd) -> io::Result<bool> {
+    fn try_lock_file(&self, file: RawFd) -> io::Result<bool> {
         self.call(|state| {
             let (description, inode) = state.inode(self.pid, file)?;
             let other =
                 |held: &HeldLock| held.inode == inode && held.range.is_none() && held.description != description;
             let free = !state.locks.iter().any(other);
             if free {
-                state.locks.push(HeldLock { inode, description, lock: Lock::Exclusive, range: None });
+                state.locks.push(HeldLock { inode, description, lock: LockKind::Exclusive, range: None });
             }
             Ok(free)
         })
     }
-    fn who_locks(&self, _: Range) -> Vec<u32> {
+    fn lock_holders(&self, _: LockRange) -> Vec<u32> {
         Vec::new()
     }
 
@@ -186,7 +186,7 @@ impl Kernel for Simulated {
             let (_, inode) = state.inode(self.pid, file)?;
             let Contents::File(mapping) = &state.inodes[inode].0 else { return Err(ErrorKind::IsADirectory.into()) };
             assert_eq!(mapping.len(), words, "all of a ledger is mapped");
-            Ok(Mapping::again(mapping))
+            Ok(Mapping::alias(mapping))
         })
     }
     fn wait(&self, _: &AtomicU64, _: u64, _: Option<Duration>) {
@@ -195,7 +195,7 @@ impl Kernel for Simulated {
     fn wake(&self, _: &AtomicU64, _: u32) {
         let _ = self.call(|_| Ok(()));
     }
-    fn writes(&self) {
+    fn before_write(&self) {
         let _ = self.at(Moment::Write, |_| Ok(()));
     }
     fn watch(&self, path: &Path) -> io::Result<Arc<dyn Watch>> {
@@ -203,7 +203,7 @@ impl Kernel for Simulated {
             let inode = state.find(path)?;
             let number = state.next_description;
             state.next_description += 1;
-            state.watches.insert(number, WatchState { pid: self.pid, inode, news: News::default() });
+            state.watches.insert(number, WatchState { pid: self.pid, inode, events: FileEvents::default() });
             Ok(number)
         })?;
         let kernel = Self { world: Arc::clone(&self.world), pid: self.pid };
@@ -218,10 +218,10 @@ struct SimulatedWatch {
 }
 
 impl Watch for SimulatedWatch {
-    fn read(&self) -> io::Result<News> {
+    fn read(&self) -> io::Result<FileEvents> {
         self.kernel.call(|state| {
-            let over = News { over: true, ..News::default() };
-            Ok(state.watches.get_mut(&self.number).map_or(over, |watch| std::mem::take(&mut watch.news)))
+            let over = FileEvents { over: true, ..FileEvents::default() };
+            Ok(state.watches.get_mut(&self.number).map_or(over, |watch| std::mem::take(&mut watch.events)))
         })
     }
 

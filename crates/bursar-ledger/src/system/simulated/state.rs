@@ -1,7 +1,7 @@
-//! Files, descriptors, locks and watches.
+//! The state of a simulated system: files, descriptors, locks, watches and threads.
 
 use super::Pid;
-use crate::system::{Facts, FileKind, Identity, Lock, Mapping, News, Range, Rounds};
+use crate::system::{FileEvents, FileId, FileKind, FileMetadata, LockKind, LockRange, Mapping, Rounds};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
@@ -18,15 +18,15 @@ pub(super) enum Contents {
 pub(super) struct HeldLock {
     pub(super) inode: usize,
     pub(super) description: u64,
-    pub(super) lock: Lock,
-    /// Nothing for a lock of the whole file, which is apart from those of ranges.
-    pub(super) range: Option<Range>,
+    pub(super) lock: LockKind,
+    /// `None` for a lock of the whole file, which is independent of those on ranges.
+    pub(super) range: Option<LockRange>,
 }
 
 pub(super) struct WatchState {
     pub(super) pid: Pid,
     pub(super) inode: usize,
-    pub(super) news: News,
+    pub(super) events: FileEvents,
 }
 
 #[derive(Default)]
@@ -35,7 +35,7 @@ pub(super) struct State {
     /// The inode of each open file description.
     pub(super) descriptions: BTreeMap<u64, usize>,
     pub(super) next_description: u64,
-    /// The descriptors of everyone who lives.
+    /// The descriptors of every living process.
     pub(super) processes: BTreeMap<Pid, BTreeMap<RawFd, u64>>,
     pub(super) next_pid: Pid,
     pub(super) locks: Vec<HeldLock>,
@@ -72,13 +72,13 @@ impl State {
         self.entries(folder)?.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    pub(super) fn facts(&self, inode: usize) -> Facts {
+    pub(super) fn metadata(&self, inode: usize) -> FileMetadata {
         let (contents, mode) = &self.inodes[inode];
         let (kind, size) = match contents {
             Contents::Folder(_) => (FileKind::Folder, 0),
             Contents::File(words) => (FileKind::File, words.len() as u64 * 8),
         };
-        Facts { kind, identity: Identity { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
+        FileMetadata { kind, file_id: FileId { device: 1, inode: inode as u64 }, user: 0, mode: *mode, size }
     }
 
     pub(super) fn description(&self, pid: Pid, file: RawFd) -> io::Result<u64> {
@@ -104,7 +104,7 @@ impl State {
         Ok(file)
     }
 
-    /// Ends descriptions that nobody has a descriptor of, and tells who watches their files.
+    /// Ends descriptions that no process has a descriptor of, with an event for those who watch their files.
     pub(super) fn end_unused(&mut self) {
         let used = |id: &u64| self.processes.values().any(|files| files.values().any(|description| description == id));
         let unused: Vec<u64> = self.descriptions.keys().copied().filter(|id| !used(id)).collect();
@@ -112,23 +112,23 @@ impl State {
             let inode = self.descriptions.remove(&description);
             self.locks.retain(|lock| lock.description != description);
             for watch in self.watches.values_mut().filter(|watch| Some(watch.inode) == inode) {
-                watch.news.closed = true;
+                watch.events.closed = true;
             }
         }
     }
 
     pub(super) fn renamed(&mut self, inode: usize) {
         for watch in self.watches.values_mut().filter(|watch| watch.inode == inode) {
-            watch.news.renamed = true;
+            watch.events.renamed = true;
         }
     }
 
-    pub(super) fn conflict(&self, description: u64, inode: usize, lock: Lock, range: Range) -> bool {
-        let meets = |held: Range| held.start < range.start + range.length && range.start < held.start + held.length;
+    pub(super) fn conflict(&self, description: u64, inode: usize, lock: LockKind, range: LockRange) -> bool {
+        let meets = |held: LockRange| held.start < range.start + range.length && range.start < held.start + held.length;
         self.locks.iter().any(|held| {
             held.inode == inode
                 && held.description != description
-                && (lock == Lock::Exclusive || held.lock == Lock::Exclusive)
+                && (lock == LockKind::Exclusive || held.lock == LockKind::Exclusive)
                 && held.range.is_some_and(meets)
         })
     }

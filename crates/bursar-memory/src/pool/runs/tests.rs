@@ -89,12 +89,12 @@ proptest! {
                     prop_assert_eq!(runs.insert(run), model.insert(run));
                 }
                 Step::Take(len, align) => {
-                    prop_assert_eq!(runs.find(len).map(|spot| spot.at), model.find(len, 1));
-                    let spot = runs.find_aligned(len, align);
-                    prop_assert_eq!(spot.map(|spot| spot.at), model.find(len, align));
-                    if let Some(spot) = spot {
-                        let at = if align == 1 { runs.take(len).expect("as was found") } else { runs.carve(spot, len, align) };
-                        prop_assert!(at.is_multiple_of(align) && (spot.at..spot.at + align).contains(&at));
+                    prop_assert_eq!(runs.find(len).map(|found| found.at), model.find(len, 1));
+                    let found = runs.find_aligned(len, align);
+                    prop_assert_eq!(found.map(|found| found.at), model.find(len, align));
+                    if let Some(found) = found {
+                        let at = if align == 1 { runs.take(len).expect("as was found") } else { runs.carve(found, len, align) };
+                        prop_assert!(at.is_multiple_of(align) && (found.at..found.at + align).contains(&at));
                         model.remove(at..at + len);
                     } else {
                         prop_assert!(align > 1 || runs.take(len).is_none());

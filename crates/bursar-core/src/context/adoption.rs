@@ -1,0 +1,59 @@
+//! Streams that somebody else made, for as long as they are used here.
+#![allow(unsafe_code)]
+
+use super::DeviceContext;
+use crate::{RawStream, Result, Stream};
+use std::sync::Arc;
+
+/// A foreign stream that may be used here until this is dropped.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn show(context: &Arc<DeviceContext>, raw: RawStream) -> Result<()> {
+/// // SAFETY: `raw` outlives the adoption.
+/// let adopted = unsafe { context.adopt_stream(raw)? };
+/// assert_eq!(context.resolve(adopted.stream())?, raw);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AdoptedStream {
+    context: Arc<DeviceContext>,
+    stream: Stream,
+}
+
+impl AdoptedStream {
+    /// Returns the stream's token.
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+}
+
+impl DeviceContext {
+    /// Lets a stream that somebody else made be used here, until the adoption is dropped. A raw handle of zero, like
+    /// [`RawStream::LEGACY`], is the legacy default stream; [`RawStream::PER_THREAD`] is refused.
+    ///
+    /// Drop the adoption before the stream is destroyed: that is when everything freed on it is put in order, so that
+    /// its memory stays reusable. Dropping it waits for calls that use the stream to return.
+    ///
+    /// # Safety
+    /// `raw` is a live stream of this device until the adoption has been dropped.
+    pub unsafe fn adopt_stream(self: &Arc<Self>, raw: RawStream) -> Result<AdoptedStream> {
+        let stream = self.streams.adopt(raw)?;
+        Ok(AdoptedStream { context: self.clone(), stream })
+    }
+}
+
+impl Drop for AdoptedStream {
+    fn drop(&mut self) {
+        if let Some(raw) = self.context.streams.release(self.stream) {
+            self.context.inherit(self.stream, raw);
+            for member in self.context.members() {
+                member.stream_ends(self.stream, raw);
+            }
+            self.context.clocks.forget(self.stream);
+            self.context.streams.vacate(self.stream);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Copies and fills that have run when the call returns.
+//!
+//! A borrowed [`DeviceBlock`] proves that its range is live and, borrowed mutably, that nobody else touches it. Work is
+//! submitted to the stream named, after whatever the block's own stream was given before, and waited for: so neither host
+//! memory nor a block has to outlive the call, and nothing is in flight after it. An error means that the range may hold
+//! anything, never that work may still touch it.
+#![allow(unsafe_code)]
+
+use super::DeviceContext;
+use crate::block::{OUTSIDE, range};
+use crate::{DeviceBlock, DevicePtr, DriverResult, Error, Pattern, RawStream, Result, Stream};
+
+impl DeviceContext {
+    /// Writes `src` into the block, `offset` bytes from its start.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, block: &mut DeviceBlock, stream: Stream) -> Result<()> {
+    /// context.copy_from_host(block, 4, &[1, 2, 3], stream)?;
+    /// let mut bytes = [0; 3];
+    /// context.copy_to_host(block, 4, &mut bytes, stream)?;
+    /// assert_eq!(bytes, [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn copy_from_host(&self, block: &mut DeviceBlock, offset: u64, src: &[u8], stream: Stream) -> Result<()> {
+        let bytes = src.len() as u64;
+        let dst = range(block, offset, bytes)?;
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `src` is borrowed; `run`
+            // passes a live stream that is ordered after the block's own.
+            unsafe { self.driver().copy_to_device(self.device(), raw, dst, src.as_ptr(), bytes) }
+        })
+    }
+
+    /// Reads what is `offset` bytes from the start of the block into `dst`.
+    pub fn copy_to_host(&self, block: &DeviceBlock, offset: u64, dst: &mut [u8], stream: Stream) -> Result<()> {
+        let bytes = dst.len() as u64;
+        let src = range(block, offset, bytes)?;
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `src` lies in a block that is borrowed until this has run, as `dst` is borrowed mutably; `run`
+            // passes a live stream that is ordered after the block's own.
+            unsafe { self.driver().copy_to_host(self.device(), raw, dst.as_mut_ptr(), src, bytes) }
+        })
+    }
+
+    /// Copies `bytes` from one block of this device to another.
+    pub fn copy_blocks(
+        &self,
+        dst: &mut DeviceBlock,
+        dst_offset: u64,
+        src: &DeviceBlock,
+        src_offset: u64,
+        bytes: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let (to, from) = (range(dst, dst_offset, bytes)?, range(src, src_offset, bytes)?);
+        self.run([dst.stream(), src.stream()], bytes, stream, |raw| {
+            // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run` passes
+            // a live stream that is ordered after the blocks' own.
+            unsafe { self.driver().copy_on_device(self.device(), raw, to, from, bytes) }
+        })
+    }
+
+    /// Repeats `pattern` `count` times, from `offset` bytes after the start of the block on. The offset is a multiple of
+    /// the pattern's width.
+    pub fn fill(
+        &self,
+        block: &mut DeviceBlock,
+        offset: u64,
+        pattern: Pattern,
+        count: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let bytes = count.checked_mul(pattern.width()).ok_or(OUTSIDE)?;
+        let dst = range(block, offset, bytes)?;
+        if !dst.0.is_multiple_of(pattern.width()) {
+            return Err(Error::InvalidValue { what: "a fill begins at a multiple of its pattern's width" });
+        }
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `dst` is aligned to the pattern and lies in a block that is borrowed mutably until this has run;
+            // `run` passes a live stream that is ordered after the block's own.
+            unsafe { self.driver().fill(self.device(), raw, dst, pattern, count) }
+        })
+    }
+
+    /// Repeats the bytes of `unit` `count` times, from `offset` bytes after the start of the block on, whatever their
+    /// number. What no [`Pattern`] can say is written once and doubled on the device.
+    pub fn fill_with(
+        &self,
+        block: &mut DeviceBlock,
+        offset: u64,
+        unit: &[u8],
+        count: u64,
+        stream: Stream,
+    ) -> Result<()> {
+        let width = unit.len() as u64;
+        let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
+        let dst = range(block, offset, bytes)?;
+        self.run([block.stream()], bytes, stream, |raw| {
+            // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `unit` is borrowed, and has
+            // room for one unit because there are bytes to fill; `run` passes a live stream that is ordered after the
+            // block's own.
+            unsafe { self.driver().copy_to_device(self.device(), raw, dst, unit.as_ptr(), width) }?;
+            // SAFETY: as above; what is filled are `bytes` of the block.
+            unsafe { self.repeat_first(raw, dst, width, bytes) }
+        })
+    }
+
+    /// Repeats the first `width` bytes at `dst` until there are `bytes`: each copy is as long as all before it.
+    ///
+    /// # Safety
+    /// What [`Driver::copy_on_device`](crate::Driver::copy_on_device) asks of a copy within the `bytes` at `dst`.
+    pub(crate) unsafe fn repeat_first(
+        &self,
+        raw: RawStream,
+        dst: DevicePtr,
+        width: u64,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let mut filled = width;
+        while filled < bytes {
+            let more = filled.min(bytes - filled);
+            // SAFETY: the caller's promise; what is copied ends where the copy begins.
+            unsafe { self.driver().copy_on_device(self.device(), raw, dst.offset(filled), dst, more) }?;
+            filled += more;
+        }
+        Ok(())
+    }
+
+    /// Submits work on blocks whose own streams are `homes` and waits for it.
+    fn run<const N: usize>(
+        &self,
+        homes: [Stream; N],
+        bytes: u64,
+        stream: Stream,
+        submit: impl FnOnce(RawStream) -> DriverResult<()>,
+    ) -> Result<()> {
+        self.fault().check()?;
+        let held = self.hold_for_memory(stream)?;
+        for home in homes.into_iter().filter(|home| *home != stream) {
+            self.order(home, stream)?;
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        let submitted = submit(held.raw());
+        let view = self.clocks().look(stream);
+        let waited = self.wait_for(held.raw()).inspect(|()| self.clocks().completed(stream, &view));
+        submitted.and(waited).map_err(|error| self.failed(error))
+    }
+}

@@ -1,0 +1,258 @@
+//! Adopted streams that have ended while the driver let nothing be ordered after them.
+//!
+//! What such a stream was given may still run, and its handle is not ours any more. So until there is an order, nothing
+//! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps memory
+//! that was freed on it goes on keeping it. Order comes from an event that was recorded on the stream before it ended, or
+//! from a wait for the whole device.
+#![allow(unsafe_code)]
+
+use super::{DeviceContext, Remains};
+use crate::{
+    Bytes, DevicePtr, DriverError, Error, MIN_ALIGN, RawEvent, RawStream, Result, Status, Stream, StreamMisuse,
+};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A stream that ended, the event that was recorded on it if that went well, and why nothing comes after it.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    stream: Stream,
+    event: Option<RawEvent>,
+    error: DriverError,
+}
+
+/// The streams of one context that nothing is ordered after.
+#[derive(Debug, Default)]
+pub(super) struct Unordered {
+    count: AtomicUsize,
+    ended: Mutex<Vec<Ended>>,
+}
+
+impl Unordered {
+    fn ended(&self) -> MutexGuard<'_, Vec<Ended>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(SeqCst) == 0
+    }
+
+    fn add(&self, ended: Ended) {
+        let mut all = self.ended();
+        all.push(ended);
+        self.count.store(all.len(), SeqCst);
+    }
+
+    /// Takes a stream out that is in order now; `None` where somebody else has.
+    fn remove(&self, stream: Stream) -> Option<Ended> {
+        let mut all = self.ended();
+        let at = all.iter().position(|ended| ended.stream == stream)?;
+        let removed = all.swap_remove(at);
+        self.count.store(all.len(), SeqCst);
+        Some(removed)
+    }
+
+    /// Why nothing comes after a stream that has ended; `None` where its heir does.
+    fn error(&self, stream: Stream) -> Option<DriverError> {
+        if self.is_empty() {
+            return None;
+        }
+        self.ended().iter().find(|ended| ended.stream == stream).map(|ended| ended.error)
+    }
+}
+
+impl DeviceContext {
+    /// Returns a stream of the context's own that comes after everything given to streams whose adoption has ended: where
+    /// what was to be freed on one of them is freed instead.
+    pub fn heir(&self) -> Result<Stream> {
+        match self.heir.get() {
+            Some(&heir) => Ok(heir),
+            None => self.create_stream(0).map(|made| *self.heir.get_or_init(|| made)),
+        }
+    }
+
+    /// Returns a stream of the context's own that comes after everything given to one whose adoption has ended; waits for
+    /// an adoption that is just being dropped. The caller holds no adopted stream: whoever drops that one would wait for
+    /// the caller, and those whom the caller waits for may be waiting for the caller.
+    ///
+    /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there is
+    /// an order; see [`order_ended`](Self::order_ended).
+    pub fn heir_of(&self, ended: Stream) -> Result<Stream> {
+        while self.has_ended(ended) && !self.streams.has_parted(ended) {
+            std::thread::yield_now();
+        }
+        if self.unordered(ended).is_some() {
+            self.order_ended(Duration::ZERO);
+        }
+        self.unordered(ended).map_or_else(|| self.heir(), |error| Err(Error::Driver(error)))
+    }
+
+    /// Returns a stream that comes after everything `stream` was given: itself, or its [heir](Self::heir_of) if its
+    /// adoption has ended.
+    pub fn lasting(&self, stream: Stream) -> Result<Stream> {
+        self.check_own(stream)?;
+        if self.has_ended(stream) { self.heir_of(stream) } else { Ok(stream) }
+    }
+
+    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of). The
+    /// caller holds no adopted stream.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
+    /// context.on_lasting(stream, |stream| context.synchronize(stream))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_lasting<T>(&self, stream: Stream, act: impl Fn(Stream) -> Result<T>) -> Result<T> {
+        match act(stream) {
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) if self.has_ended(stream) => {
+                act(self.heir_of(stream)?)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Returns whether a stream was adopted and its adoption has ended.
+    pub(crate) fn has_ended(&self, stream: Stream) -> bool {
+        self.streams.has_ended(stream)
+    }
+
+    /// Has the heir come after what a stream was given whose adoption ends. If that fails, the stream is waited for; and
+    /// if that fails too, it is remembered that nothing comes after it yet.
+    pub(super) fn inherit(&self, stream: Stream, raw: RawStream) {
+        let recorded = self.record_last(raw);
+        let event = recorded.as_ref().ok().copied();
+        let ordered = recorded.and_then(|event| self.have_heir_wait(event)).or_else(|error| {
+            // SAFETY: the adoption's stream is live until this returns.
+            let waited = unsafe { self.driver().stream_synchronize(self.device(), raw) };
+            waited.map_err(|_| error)
+        });
+        match ordered {
+            Ok(()) => event.into_iter().for_each(|event| self.take_back_event(event)),
+            Err(error) => {
+                self.fault().record(error);
+                self.unordered.add(Ended { stream, event, error });
+            }
+        }
+    }
+
+    /// Marks the last point of a stream that ends. One that is being captured is left alone: an event would become part
+    /// of the graph.
+    fn record_last(&self, raw: RawStream) -> Result<RawEvent, DriverError> {
+        // SAFETY: the adoption's stream is live until its goodbye is over.
+        if matches!(unsafe { self.driver().stream_is_capturing(self.device(), raw) }, Ok(true)) {
+            return Err(DriverError::new("event_record", self.device(), Status::Capturing));
+        }
+        let event = self.take_event()?;
+        // SAFETY: as above, and the event is this context's.
+        let recorded = unsafe { self.driver().event_record(self.device(), event, raw) };
+        recorded.map(|()| event).inspect_err(|_| self.take_back_event(event))
+    }
+
+    fn have_heir_wait(&self, event: RawEvent) -> Result<(), DriverError> {
+        let held = self.heir().and_then(|heir| self.hold(heir));
+        let held = held.map_err(|error| {
+            error.driver_error().unwrap_or(DriverError::new("stream_wait", self.device(), Status::InvalidHandle))
+        })?;
+        // SAFETY: the heir is held, and the event is this context's.
+        unsafe { self.driver().stream_wait(self.device(), held.raw(), event) }
+    }
+
+    fn take_back_event(&self, event: RawEvent) {
+        // SAFETY: taken from this context in `record_last`, and given back once: by whoever finds its stream in order.
+        unsafe { self.give_event(event) };
+    }
+
+    /// Why nothing comes after a stream whose adoption has ended yet; `None` where its [heir](Self::heir_of) does. To be
+    /// asked by members when they hear that a stream ends, and before what was freed on one is used again.
+    pub fn unordered(&self, ended: Stream) -> Option<DriverError> {
+        self.unordered.error(ended)
+    }
+
+    /// The driver's failure behind a free on `stream` that was refused with `error`: one to order it, or to have anything
+    /// come after the stream if that has ended. `None` where the stream does not belong there: then the block goes back.
+    pub fn failed_order(&self, error: &Error, stream: Stream) -> Option<DriverError> {
+        match (self.is_own(stream), self.has_ended(stream)) {
+            (true, true) => self.heir_of(stream).err()?.driver_error(),
+            (true, false) => error.driver_error(),
+            (false, _) => None,
+        }
+    }
+
+    /// Puts streams in order that ended without: by their events where they have one. Where `patience` is
+    /// [`Duration::MAX`] all work of the device is waited for if that is what it takes; otherwise nothing is.
+    pub fn order_ended(&self, patience: Duration) {
+        if self.unordered.is_empty() {
+            return;
+        }
+        // They stay where they are meanwhile, so that nobody takes them for ordered.
+        let all = self.unordered.ended().clone();
+        let (ordered, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|ended| self.is_in_order(ended));
+        ordered.iter().for_each(|ended| self.put_in_order(ended));
+        if patience == Duration::MAX && !left.is_empty() {
+            match self.wait_for_device() {
+                Ok(()) => left.iter().for_each(|ended| self.put_in_order(ended)),
+                Err(error) => drop(self.failed(error)),
+            }
+        }
+    }
+
+    /// Whether the heir comes after what a stream was given by now, or it has run.
+    fn is_in_order(&self, ended: &Ended) -> bool {
+        let Some(event) = ended.event else { return false };
+        self.have_heir_wait(event).is_ok() || {
+            // SAFETY: the event is this context's; it is at most asked about twice where another thread was faster.
+            let progress = unsafe { self.driver().event_query(self.device(), event) };
+            progress.is_ok_and(|progress| progress.is_complete())
+        }
+    }
+
+    fn put_in_order(&self, ended: &Ended) {
+        if let Some(Ended { event: Some(event), .. }) = self.unordered.remove(ended.stream) {
+            self.take_back_event(event);
+        }
+    }
+
+    /// Waits for all work of the device, as the freeing of memory does. Not while a stream is being captured, which would
+    /// spoil that.
+    fn wait_for_device(&self) -> Result<(), DriverError> {
+        if self.is_capturing_any()? {
+            return Err(DriverError::new("free", self.device(), Status::Capturing));
+        }
+        let ptr = self.driver().allocate(self.device(), MIN_ALIGN)?;
+        // SAFETY: allocated just above, and used by nobody.
+        let freed = unsafe { self.driver().free(self.device(), ptr) };
+        freed.inspect_err(|_| self.leave(Crumb(Some(ptr))))
+    }
+}
+
+/// The little memory that a wait for the device was made with, where freeing it failed.
+#[derive(Debug)]
+struct Crumb(Option<DevicePtr>);
+
+impl Remains for Crumb {
+    fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
+        let Some(ptr) = self.0 else { return Bytes::ZERO };
+        // SAFETY: the pointer is from `wait_for_device`, and is forgotten once it is freed.
+        match unsafe { context.driver().free(context.device(), ptr) } {
+            Ok(()) => {
+                self.0 = None;
+                Bytes(MIN_ALIGN)
+            }
+            Err(error) => {
+                context.fault().record(error);
+                Bytes::ZERO
+            }
+        }
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes(self.0.map_or(0, |_| MIN_ALIGN))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}

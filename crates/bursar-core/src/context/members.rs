@@ -1,0 +1,65 @@
+//! The pools and leaves of a device that can be asked to give memory back.
+
+use super::DeviceContext;
+use crate::{Bytes, RawStream, Standing, Stream};
+use std::fmt;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+/// A holder of a device's memory that can be asked to give some back, or to prepare for the end of a stream.
+///
+/// ```
+/// use bursar_core::{Bytes, Member, RawStream, Standing, Stream};
+///
+/// #[derive(Debug)]
+/// struct Hoard;
+///
+/// impl Member for Hoard {
+///     fn trim(&self) -> Bytes {
+///         Bytes::ZERO
+///     }
+///     fn standing(&self) -> Standing {
+///         Standing::default()
+///     }
+///     fn stream_ends(&self, _: Stream, _: RawStream) {}
+/// }
+/// ```
+pub trait Member: fmt::Debug + Send + Sync {
+    /// Gives back to the driver what it can spare and returns how much that was.
+    fn trim(&self) -> Bytes;
+
+    /// Returns how much it holds, and how; called when a request was refused.
+    fn standing(&self) -> Standing;
+
+    /// Prepares for the end of an adopted stream. This is the last moment at which the stream can be recorded on, by its
+    /// raw handle, since its token resolves no more. Nobody else uses the stream, and the context's
+    /// [`heir`](DeviceContext::heir) comes after it already, unless it is [unordered](DeviceContext::unordered).
+    /// Everything freed on it must stay reusable, or become so once there is an order.
+    fn stream_ends(&self, stream: Stream, raw: RawStream);
+}
+
+impl DeviceContext {
+    /// Has `member` asked for trims and told of streams that end, for as long as it lives.
+    pub fn join(&self, member: Weak<dyn Member>) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.push(member);
+    }
+
+    /// Gives back what was [left behind](Self::left_behind) and asks every member for a trim; returns how much went.
+    pub fn trim(&self) -> Bytes {
+        self.order_ended(Duration::ZERO);
+        let left = self.give_back_remains(Duration::ZERO);
+        self.members().iter().fold(left, |sum, member| sum.saturating_add(member.trim()))
+    }
+
+    /// Returns what the members hold together; `None` where there are none.
+    pub fn standing(&self) -> Option<Standing> {
+        self.members().iter().map(|member| member.standing()).reduce(Standing::and)
+    }
+
+    pub(super) fn members(&self) -> Vec<Arc<dyn Member>> {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.iter().filter_map(Weak::upgrade).collect()
+    }
+}

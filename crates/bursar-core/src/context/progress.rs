@@ -1,0 +1,193 @@
+//! Following a stream: how far it has come with what it was given.
+//!
+//! Whoever keeps memory that a stream may still use counts what it gives the stream in a number that only grows, a
+//! *position*: bytes freed, a logical time, pieces given back. [`StreamProgress`] finds out up to which position the stream
+//! has run. A stream that is idle has passed every position there was before the question. One that never is has events
+//! recorded on it, each with the position it covers.
+#![allow(unsafe_code)]
+
+use super::DeviceContext;
+use crate::{DriverError, Held, Progress, RawEvent, RawStream};
+use std::collections::VecDeque;
+
+/// The events that were recorded on one stream and are not known to have been passed, oldest first.
+///
+/// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back with
+/// [`put_back`](Self::put_back). Events belong to the context: give them back with [`forget`](Self::forget) at the end, since
+/// dropping this cannot.
+///
+/// A position is compared as a running total, modulo 2⁶⁴: a later one is less than 2⁶³ further.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(context: &DeviceContext, stream: Stream, given: u64) -> Result<()> {
+/// let mut progress = StreamProgress::default();
+/// let held = context.hold_for_memory(stream)?;
+/// match progress.ask(context, Some(&held), given)? {
+///     Some(passed) => println!("has run everything up to {passed}"),
+///     None if progress.is_marked() => println!("has not passed the next event"),
+///     None => progress.mark(context, &held, given)?,
+/// }
+/// progress.forget(context);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Default)]
+pub struct StreamProgress {
+    marks: VecDeque<Mark>,
+}
+
+/// An event, and the position that the stream has passed with it.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    event: RawEvent,
+    position: u64,
+}
+
+impl StreamProgress {
+    /// Returns `true` if an event is waited for.
+    pub fn is_marked(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
+    /// Takes the events out, to be asked about with no lock held.
+    #[must_use = "events that are dropped are lost"]
+    pub fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    /// Puts events back that were taken out, in the order of their positions with those recorded meanwhile.
+    pub fn put_back(&mut self, mut taken: Self) {
+        if self.is_marked() {
+            taken.marks.append(&mut self.marks);
+            let marks = taken.marks.make_contiguous();
+            marks.sort_by(|a, b| a.position.wrapping_sub(b.position).cast_signed().cmp(&0));
+        }
+        *self = taken;
+    }
+
+    /// Returns the position that the stream is known to have passed: `now`, which is read before this is called, if the
+    /// stream is idle, and otherwise that of the last event it has passed. Returns `None` if it has passed none.
+    ///
+    /// `stream` is the stream, or one that comes after everything it was given; `None` where there is no such stream, and
+    /// only the events can be asked about.
+    pub fn ask(
+        &mut self,
+        context: &DeviceContext,
+        stream: Option<&Held<'_>>,
+        now: u64,
+    ) -> Result<Option<u64>, DriverError> {
+        if let Some(stream) = stream
+            && is_idle(context, stream)?
+        {
+            self.pass(context, now);
+            return Ok(Some(now));
+        }
+        let mut passed = None;
+        while let Some(&Mark { event, position }) = self.marks.front() {
+            // SAFETY: the event was taken from this context and is given back when it is forgotten.
+            match unsafe { context.driver().event_query(context.device(), event) } {
+                Ok(Progress::Complete) => {
+                    self.marks.pop_front();
+                    give_back(context, event);
+                    passed = Some(position);
+                }
+                Ok(Progress::Pending) => break,
+                // What was found before holds all the same.
+                Err(error) => return passed.map_or(Err(error), |passed| Ok(Some(passed))),
+            }
+        }
+        Ok(passed)
+    }
+
+    /// Forgets the events at or before a position that has been passed.
+    fn pass(&mut self, context: &DeviceContext, passed: u64) {
+        self.marks.retain(|mark| {
+            let is_ahead = is_after(mark.position, passed);
+            if !is_ahead {
+                give_back(context, mark.event);
+            }
+            is_ahead
+        });
+    }
+
+    /// Records an event on the stream, or on one that comes after it: once the event is passed, so is `now`.
+    pub fn mark(&mut self, context: &DeviceContext, stream: &Held<'_>, now: u64) -> Result<(), DriverError> {
+        // SAFETY: the stream is live while it is held.
+        unsafe { self.mark_raw(context, stream.raw(), now) }
+    }
+
+    /// As [`mark`](Self::mark), on a stream that cannot be held any more because its adoption ends.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of the context's device.
+    pub(crate) unsafe fn mark_raw(
+        &mut self,
+        context: &DeviceContext,
+        stream: RawStream,
+        now: u64,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's own promise.
+        let event = unsafe { record(context, stream) }?;
+        self.marks.push_back(Mark { event, position: now });
+        Ok(())
+    }
+
+    /// Has `waiting` come after everything that `stream` was given before `now`, by an event that then is the only one
+    /// here. Where that fails the events stay as they were.
+    pub fn have_wait(
+        &mut self,
+        context: &DeviceContext,
+        stream: &Held<'_>,
+        waiting: &Held<'_>,
+        now: u64,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the stream is live while it is held.
+        let event = unsafe { record(context, stream.raw()) }?;
+        // SAFETY: the stream is live while it is held, and the event was recorded just above.
+        let waited = unsafe { context.driver().stream_wait(context.device(), waiting.raw(), event) };
+        waited.inspect_err(|_| give_back(context, event))?;
+        self.forget(context);
+        self.marks.push_back(Mark { event, position: now });
+        Ok(())
+    }
+
+    /// Waits until every event has been passed.
+    pub fn wait(&self, context: &DeviceContext) -> Result<(), DriverError> {
+        self.marks.back().map_or(Ok(()), |last| {
+            // SAFETY: the event was taken from this context and is given back when it is forgotten.
+            unsafe { context.driver().event_synchronize(context.device(), last.event) }
+        })
+    }
+
+    /// Gives every event back to the context.
+    pub fn forget(&mut self, context: &DeviceContext) {
+        self.marks.drain(..).for_each(|mark| give_back(context, mark.event));
+    }
+}
+
+/// Returns `true` if running total `a` is further than `b`.
+pub(crate) const fn is_after(a: u64, b: u64) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
+fn is_idle(context: &DeviceContext, stream: &Held<'_>) -> Result<bool, DriverError> {
+    // SAFETY: the stream is live while it is held.
+    unsafe { context.driver().stream_query(context.device(), stream.raw()) }.map(Progress::is_complete)
+}
+
+/// Records an event of the context on a stream.
+///
+/// # Safety
+/// `stream` is a live stream of the context's device.
+unsafe fn record(context: &DeviceContext, stream: RawStream) -> Result<RawEvent, DriverError> {
+    let event = context.take_event()?;
+    // SAFETY: the caller's own promise, and the event is spare.
+    let recorded = unsafe { context.driver().event_record(context.device(), event, stream) };
+    recorded.map(|()| event).inspect_err(|_| give_back(context, event))
+}
+
+fn give_back(context: &DeviceContext, event: RawEvent) {
+    // SAFETY: the event was taken from this context by `record`, and is given back once, when its mark is forgotten.
+    unsafe { context.give_event(event) };
+}

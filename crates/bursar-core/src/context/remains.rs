@@ -1,0 +1,112 @@
+//! What those who are gone could not give back to the driver.
+//!
+//! Whoever is dropped gives back what it holds of the device. Where the driver fails that, or work may still use it, the
+//! rest is left to the context, which keeps it, counts it, and tries again: with every trim, before an allocation is
+//! refused, and at its own end. What is left keeps no context alive, so that the end comes.
+
+use super::DeviceContext;
+use crate::{Bytes, DriverError, Status};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Something of a device that its holder could not give back before it was dropped.
+///
+/// ```
+/// use bursar_core::{Bytes, DeviceContext, Remains};
+/// use std::time::Duration;
+///
+/// #[derive(Debug)]
+/// struct Nothing;
+///
+/// impl Remains for Nothing {
+///     fn give_back(&mut self, _: &DeviceContext, _: Duration) -> Bytes {
+///         Bytes::ZERO
+///     }
+///     fn bytes(&self) -> Bytes {
+///         Bytes::ZERO
+///     }
+///     fn is_empty(&self) -> bool {
+///         true
+///     }
+/// }
+/// ```
+pub trait Remains: fmt::Debug + Send {
+    /// Gives back what the driver takes by now and returns how much device memory that was. Work that may still use it is
+    /// waited for as long as it takes where `patience` is [`Duration::MAX`], and not at all otherwise. Failures are
+    /// recorded in the context's fault.
+    fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes;
+
+    /// How much device memory is left.
+    fn bytes(&self) -> Bytes;
+
+    /// Whether nothing is left, memory or other.
+    fn is_empty(&self) -> bool;
+}
+
+/// How often a context tries at its own end: a failure that does not last is not the end of what is left.
+const LAST_TRIES: u32 = 3;
+
+/// The remains that one context keeps.
+#[derive(Debug, Default)]
+pub(super) struct LeftBehind {
+    all: Mutex<Vec<Box<dyn Remains>>>,
+}
+
+impl LeftBehind {
+    fn all(&self) -> MutexGuard<'_, Vec<Box<dyn Remains>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DeviceContext {
+    /// Takes over what somebody could not give back before being dropped; nothing where nothing is left.
+    pub fn leave(&self, remains: impl Remains + 'static) {
+        if !remains.is_empty() {
+            self.left.all().push(Box::new(remains));
+        }
+    }
+
+    /// How much device memory is held by nobody but the context: those who held it are gone, and the driver has not taken
+    /// it back yet. [`trim`](Self::trim) tries again.
+    pub fn left_behind(&self) -> Bytes {
+        self.left.all().iter().fold(Bytes::ZERO, |sum, remains| sum.saturating_add(remains.bytes()))
+    }
+
+    /// Gives back what was left and can be given back by now; returns how much device memory that was.
+    pub(super) fn give_back_remains(&self, patience: Duration) -> Bytes {
+        let mut all = std::mem::take(&mut *self.left.all());
+        let mut given = Bytes::ZERO;
+        for remains in &mut all {
+            given = given.saturating_add(remains.give_back(self, patience));
+        }
+        all.retain(|remains| !remains.is_empty());
+        self.left.all().append(&mut all);
+        given
+    }
+
+    /// Gives back everything that was left, at the context's own end.
+    pub(super) fn give_back_last_remains(&self) {
+        for _ in 0..LAST_TRIES {
+            if self.left.all().is_empty() {
+                return;
+            }
+            self.give_back_remains(Duration::MAX);
+        }
+    }
+
+    /// Asks the driver for memory and, where it has none, once more after what was left behind has been given back.
+    #[inline]
+    pub(crate) fn ask_for_memory<T>(&self, ask: impl Fn() -> Result<T, DriverError>) -> Result<T, DriverError> {
+        match ask() {
+            Ok(granted) => Ok(granted),
+            Err(error) => self.ask_again(error, ask),
+        }
+    }
+
+    #[cold]
+    fn ask_again<T>(&self, error: DriverError, ask: impl Fn() -> Result<T, DriverError>) -> Result<T, DriverError> {
+        let has_more = error.status == Status::OutOfMemory && self.give_back_remains(Duration::ZERO) > Bytes::ZERO;
+        if has_more { ask() } else { Err(error) }
+    }
+}

@@ -1,0 +1,128 @@
+//! The streams of a device: creating them, and holding one while it is used.
+//!
+//! **Only a stream whose raw handle others have can be captured into a graph**, so the driver is asked about captures for
+//! those alone. Asking for the handle of a stream ([`resolve`](DeviceContext::resolve)) is what makes it one.
+#![allow(unsafe_code)]
+
+use super::DeviceContext;
+use crate::stream::Held;
+use crate::{DriverError, Error, RawStream, Result, STREAM_SLOTS, Stream, StreamMisuse};
+
+impl DeviceContext {
+    /// Returns the legacy default stream.
+    pub fn default_stream(&self) -> Stream {
+        self.streams.default_stream()
+    }
+
+    /// Creates a stream that lives as long as the context. `priority` is within the facts' range.
+    pub fn create_stream(&self, priority: i32) -> Result<Stream> {
+        if !self.facts.stream_priorities.contains(&priority) {
+            return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
+        }
+        let raw = self.driver.stream_create(self.device, priority).map_err(Error::CreateFailed)?;
+        self.streams.own(raw).inspect_err(|_| self.destroy_stream(raw))
+    }
+
+    /// Returns the driver's handle of a stream of this context, for the driver and other libraries. Whoever has it can
+    /// capture the stream into a graph, so from now on the driver is asked about that at each allocation and free.
+    pub fn resolve(&self, stream: Stream) -> Result<RawStream> {
+        let raw = self.streams.expose(stream)?;
+        self.fault.alarm();
+        Ok(raw)
+    }
+
+    /// Keeps a stream of this context alive while it is used.
+    #[inline]
+    pub fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+        self.streams.hold(stream)
+    }
+
+    /// Keeps a stream alive that memory may be ordered on: one of this context, not being captured.
+    #[inline]
+    pub fn hold_for_memory(&self, stream: Stream) -> Result<Held<'_>> {
+        let held = self.hold(stream)?;
+        // SAFETY: the stream is live while it is held.
+        if self.streams.is_exposed(stream) && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }? {
+            let (device, stream) = (self.device, stream.number());
+            return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
+        }
+        Ok(held)
+    }
+
+    /// Holds a stream for a free, as [`hold_for_memory`](Self::hold_for_memory) does. Where the driver fails even to say
+    /// whether the stream is being captured, the free itself meets the same failure and is kept.
+    pub fn hold_for_free(&self, stream: Stream) -> Result<Held<'_>> {
+        match self.hold_for_memory(stream) {
+            Err(Error::Driver(_)) => self.hold(stream),
+            other => other,
+        }
+    }
+
+    /// Keeps the stream that is in a slot of the table now alive while it is used, if there is one.
+    pub fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+        self.streams.hold_slot(slot)
+    }
+
+    /// Keeps the stream that is in a slot of the table now alive, unless it is being captured into a graph, when nothing
+    /// may be asked of it.
+    pub fn hold_slot_for_memory(&self, slot: usize) -> Result<Option<Held<'_>>, DriverError> {
+        let Some(held) = self.hold_slot(slot) else { return Ok(None) };
+        // SAFETY: the stream is live while it is held.
+        let free = !self.streams.is_exposed_slot(slot)
+            || !unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }?;
+        Ok(free.then_some(held))
+    }
+
+    /// Checks that memory may be ordered on a stream: one of this context, not being captured into a graph.
+    pub fn check_stream(&self, stream: Stream) -> Result<()> {
+        self.hold_for_memory(stream).map(drop)
+    }
+
+    /// Checks a stream as [`check_stream`](Self::check_stream) does, at once where the context made it and nobody else has
+    /// its handle.
+    #[inline]
+    pub(crate) fn check_use(&self, stream: Stream) -> Result<()> {
+        if self.streams.is_private(stream) { Ok(()) } else { self.check_stream(stream) }
+    }
+
+    /// Returns the driver's handle of a stream that memory may be ordered on without further questions: one that this
+    /// context made, so that it stays, and whose handle nobody else has, so that it is not being captured. For all others
+    /// there is [`hold_for_memory`](Self::hold_for_memory). The result stays right while there are no more
+    /// [`alarms`](Self::alarms).
+    pub fn own_stream(&self, stream: Stream) -> Option<RawStream> {
+        self.streams.unexposed(stream)
+    }
+
+    /// Returns how often there was a reason to check again: a fault was remembered, or the handle of a stream given to
+    /// others. Whoever reads it before a check need not check again while it stays the same.
+    #[inline]
+    pub fn alarms(&self) -> u32 {
+        self.fault.alarms()
+    }
+
+    /// Returns whether a stream is of this context; it may have ended.
+    #[inline]
+    pub(crate) fn is_own(&self, stream: Stream) -> bool {
+        self.streams.is_own(stream)
+    }
+
+    /// Refuses a stream of another context.
+    #[inline]
+    pub(crate) fn check_own(&self, stream: Stream) -> Result<()> {
+        self.streams.check_own(stream)
+    }
+
+    /// Returns whether any stream of the table is being captured into a graph.
+    pub(super) fn is_capturing_any(&self) -> Result<bool, DriverError> {
+        for slot in 0..STREAM_SLOTS {
+            if let Some(held) = self.hold_slot(slot)
+                && self.streams.is_exposed_slot(slot)
+                // SAFETY: the stream is live while it is held.
+                && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

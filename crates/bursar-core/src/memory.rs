@@ -1,0 +1,17 @@
+//! Memory resources: the traits that layers and pools are written to, their composition, and the leaves at the bottom.
+
+mod account;
+mod admission;
+mod forward;
+mod host;
+mod layer;
+pub mod leaf;
+mod observed;
+mod resource;
+
+pub use account::Account;
+pub use admission::Admission;
+pub use host::HostMemory;
+pub use layer::{Build, Compose, Identity, Layer, Stack};
+pub use observed::Observed;
+pub use resource::{DeviceMemoryResource, FrameRelease, FrameSource, Holder};

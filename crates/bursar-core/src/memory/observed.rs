@@ -1,0 +1,169 @@
+//! The top of every stack: tells the device's sink what was granted, freed and failed.
+
+use crate::observe::Counter;
+use crate::{
+    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Record, Refused, Result, Stream, Tally,
+    forward_holder, forward_memory_resource,
+};
+
+/// A resource whose grants and frees reach the sink of its device. Every built [`Stack`](crate::Stack) ends in one; with
+/// nobody listening it costs a few instructions.
+///
+/// A free is told before the memory can be given out again, so that records of one address are in order. If it is then
+/// refused, the allocation it left in place is told again, with the error. What belongs to another context is refused below,
+/// and nothing is told of it here.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
+/// let memory: Observed<_> = Stack::new().over(leaf::Direct).build(context)?;
+/// assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Observed<R> {
+    inner: R,
+    /// The short way to the device's tally, if it had one when this was made.
+    counter: Counter,
+}
+
+impl<R: DeviceMemoryResource> Observed<R> {
+    /// Observes `inner`.
+    pub fn new(inner: R) -> Self {
+        let context = inner.context();
+        let tally = context.sink().tally();
+        let counter = tally.map(|tally| Counter::new(tally, context.device())).unwrap_or_default();
+        Self { inner, counter }
+    }
+
+    /// What is observed.
+    pub const fn inner(&self) -> &R {
+        &self.inner
+    }
+
+    /// Whether a block and the stream it is freed on are of this context; either stream may have ended.
+    #[inline]
+    fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
+        self.context().is_own(stream) && block.stream().is_beside(stream)
+    }
+
+    /// Where blocks are counted; a device has one such place, once it has any.
+    fn tally(&self) -> Option<&Tally> {
+        self.counter.tally().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
+    }
+
+    /// Counts a block that was granted.
+    #[inline]
+    fn count(&self, block: &DeviceBlock) {
+        if !self.counter.granted(block.tag(), block.granted()) {
+            self.count_at_length(block.tag(), block.granted());
+        }
+    }
+
+    #[cold]
+    fn count_at_length(&self, tag: AllocTag, granted: Bytes) {
+        if let Some(tally) = self.tally() {
+            tally.granted_at_length(self.context().device(), tag, granted);
+        }
+    }
+
+    /// Allocates a block of which somebody wants a record.
+    #[cold]
+    #[inline(never)]
+    fn allocate_and_tell(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        let granted = self.inner.allocate(bytes, align, stream, tag);
+        match &granted {
+            Ok(block) => {
+                self.context().sink().tell(block, Action::Allocate, stream);
+                self.count(block);
+            }
+            Err(error) => self.tell_failure(bytes, stream, tag, error),
+        }
+        granted
+    }
+
+    /// Frees a block that cannot be counted where the thread counted last, or of which somebody wants a record.
+    #[cold]
+    #[inline(never)]
+    fn free_and_tell(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        if self.is_local(&block, stream) {
+            self.context().sink().tell(&block, Action::Free, stream);
+            if let Some(tally) = self.tally() {
+                tally.freed_at_length(block.device(), block.tag(), block.granted());
+            }
+        }
+        self.free_told(block, stream)
+    }
+
+    /// Frees a block of which has been told.
+    #[inline(always)]
+    fn free_told(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        match self.inner.deallocate(block, stream) {
+            Ok(()) => Ok(()),
+            Err(refused) => {
+                self.take_back(&refused, stream);
+                Err(refused)
+            }
+        }
+    }
+
+    #[cold]
+    fn take_back(&self, refused: &Refused, stream: Stream) {
+        if self.is_local(&refused.block, stream) {
+            self.context().sink().restored(refused, stream);
+        }
+    }
+
+    #[cold]
+    fn tell_failure(&self, bytes: u64, stream: Stream, tag: AllocTag, error: &Error) {
+        let context = self.context();
+        context.sink().emit(&Record {
+            stream: Some(stream),
+            tag,
+            asked: Bytes(bytes),
+            error: Some(error),
+            ..Record::new(Action::Fail, context.device())
+        });
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> Holder for Observed<R> {
+    forward_holder!(self.inner);
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
+    forward_memory_resource!(self.inner; granted_size, tracks_use);
+
+    #[inline]
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        if self.context().sink().wants(Action::Allocate) {
+            return self.allocate_and_tell(bytes, align, stream, tag);
+        }
+        match self.inner.allocate(bytes, align, stream, tag) {
+            Ok(block) => {
+                self.count(&block);
+                Ok(block)
+            }
+            Err(error) => {
+                self.tell_failure(bytes, stream, tag, &error);
+                Err(error)
+            }
+        }
+    }
+
+    #[inline]
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let context = self.context();
+        if block.stream() != stream
+            || !context.is_own(stream)
+            || context.sink().wants(Action::Free)
+            || !self.counter.freed(block.tag(), block.granted())
+        {
+            return self.free_and_tell(block, stream);
+        }
+        self.free_told(block, stream)
+    }
+}

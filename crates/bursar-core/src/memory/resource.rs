@@ -1,0 +1,135 @@
+//! The seam every memory resource, layer and pool is written to.
+
+use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, Refused, RefusedFrame, Result, Stream};
+use crate::{forward_holder, forward_memory_resource};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Something that holds device memory and knows how much: what resources and frame sources have in common.
+///
+/// No method has a default body: a layer that forgets one does not compile.
+///
+/// ```
+/// # use bursar_core::*;
+/// fn in_flight(holder: &dyn Holder, live: Bytes) -> Bytes {
+///     holder.bytes_outstanding().saturating_sub(live)
+/// }
+/// ```
+pub trait Holder: fmt::Debug + Send + Sync + 'static {
+    /// The device's context.
+    fn context(&self) -> &Arc<DeviceContext>;
+
+    /// What is live, and what was freed but may still be in use by work that has not run.
+    fn bytes_outstanding(&self) -> Bytes;
+
+    /// Everything ever granted and really free again, in bytes, modulo 2⁶⁴: it only grows.
+    fn released_total(&self) -> u64;
+
+    /// Finds out, without waiting, which frees have completed; answers how many bytes that was.
+    fn reap(&self) -> Result<Bytes>;
+
+    /// Waits, at most for `patience`, until what had been freed before the call has completed; answers how many bytes
+    /// that was. [`Duration::MAX`] waits as long as it takes.
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes>;
+}
+
+/// A source of stream-ordered device memory.
+///
+/// ```
+/// # use bursar_core::*;
+/// fn round_trip(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
+///     let expected = memory.granted_size(1000, 256)?;
+///     let block = memory.allocate(1000, 256, stream, tag!("example"))?;
+///     assert_eq!(block.granted(), expected);
+///     Ok(memory.deallocate(block, stream)?)
+/// }
+/// ```
+pub trait DeviceMemoryResource: Holder {
+    /// What a request will be granted, known beforehand: a pure function of the request.
+    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes>;
+
+    /// Allocates memory that work ordered after this point of `stream` may use, aligned to `align` or 256, whichever is
+    /// larger.
+    fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock>;
+
+    /// Frees a block once the work submitted to `stream` so far has run; every use on another stream must be ordered
+    /// before that point. A block or stream that does not belong here comes back with the reason and nothing happens. A
+    /// free that the driver fails is kept, counted and tried again, and the device's next fallible call reports it.
+    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused>;
+
+    /// Whether uses of its blocks on several streams can be tracked.
+    fn tracks_use(&self) -> bool;
+}
+
+/// A source of physical memory, which a pool maps where it needs it. Creating a frame is charged; mapping it is not.
+///
+/// ```
+/// # use bursar_core::*;
+/// fn one_page(source: &dyn FrameSource) -> Result<Frame> {
+///     source.create_frame(source.frame_granularity().get())
+/// }
+/// ```
+pub trait FrameSource: Holder {
+    /// The size frames are rounded up to.
+    fn frame_granularity(&self) -> Bytes;
+
+    /// How large a frame of at least `bytes` will be, known beforehand.
+    fn granted_frame(&self, bytes: u64) -> Result<Bytes>;
+
+    /// Creates a frame of at least `bytes`.
+    fn create_frame(&self, bytes: u64) -> Result<Frame>;
+
+    /// Gives a frame back to the driver; it must be mapped nowhere. A frame of another source comes back with the reason.
+    fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame>;
+
+    /// The way to give frames back that its user could not unmap while the source was there.
+    fn release(&self) -> Arc<dyn FrameRelease>;
+}
+
+/// Gives frames of one source back to the driver, also when that source is gone; see
+/// [`FrameSource::release`](FrameSource::release). It keeps no context alive.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(source: Box<dyn FrameSource>) -> Result<()> {
+/// let (frame, release, context) = (source.create_frame(1)?, source.release(), source.context().clone());
+/// drop(source);
+/// release.release(&context, frame).map_err(|refused| refused.error)?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait FrameRelease: fmt::Debug + Send + Sync {
+    /// Gives a frame back, which is mapped nowhere, and counts it for whoever still asks its source. One that the driver
+    /// does not take, and one of another source, comes back with the reason.
+    fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame>;
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: Holder + ?Sized> Holder for Arc<R> {
+    forward_holder!(**self);
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: DeviceMemoryResource + ?Sized> DeviceMemoryResource for Arc<R> {
+    forward_memory_resource!(**self; granted_size, #[inline(always)] allocate, #[inline(always)] deallocate, tracks_use);
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<R: FrameSource + ?Sized> FrameSource for Arc<R> {
+    fn frame_granularity(&self) -> Bytes {
+        (**self).frame_granularity()
+    }
+    fn granted_frame(&self, bytes: u64) -> Result<Bytes> {
+        (**self).granted_frame(bytes)
+    }
+    fn create_frame(&self, bytes: u64) -> Result<Frame> {
+        (**self).create_frame(bytes)
+    }
+    fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        (**self).release_frame(frame)
+    }
+    fn release(&self) -> Arc<dyn FrameRelease> {
+        (**self).release()
+    }
+}

@@ -1,0 +1,231 @@
+//! A place for each thread to count in.
+
+use super::Amount;
+use super::cell::{Cell, Cells};
+use super::chunks::Chunks;
+use super::level::{Levels, Share, Shares, above_zero};
+use super::place::{NEAR_TAGS, Place};
+use super::scopes::Scopes;
+use super::slack::{Slack, Step};
+use crate::sync::at_thread_end;
+use crate::{Bytes, ThreadIndex};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+
+const THREADS: usize = 1024;
+
+/// One thread's place, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Shard {
+    whole: Slack,
+    tags: Chunks<Slack, NEAR_TAGS>,
+    cells: Cells,
+    scopes: Scopes,
+}
+
+/// Everything that a block is counted in.
+pub(super) struct Here<'a> {
+    shares: Shares<'a>,
+    cell: &'a Cell,
+    scopes: &'a Scopes,
+}
+
+impl Here<'_> {
+    /// Counts a block that was granted.
+    pub(super) fn rise(self, bytes: u64) {
+        self.shares.rise(bytes);
+        self.cell.rise(bytes);
+        self.scopes.rise(bytes);
+    }
+
+    /// Counts a block that was freed.
+    pub(super) fn fall(self, bytes: u64) {
+        self.shares.fall(bytes);
+        self.cell.fall(bytes);
+        self.scopes.fall(bytes);
+    }
+
+    /// Undoes [`fall`](Self::fall).
+    pub(super) fn restore(self, bytes: u64) {
+        self.shares.rise(bytes);
+        self.cell.restore(bytes);
+        self.scopes.restore(bytes);
+    }
+}
+
+impl Shard {
+    const fn new() -> Self {
+        let tags = Chunks::new([const { Slack::new() }; NEAR_TAGS]);
+        Self { whole: Slack::new(), tags, cells: Cells::new(), scopes: Scopes::new() }
+    }
+
+    /// Counts a block of a place that is told apart, halted or not.
+    pub(super) fn count(&self, levels: &Levels, place: Place, count: impl FnOnce(Here<'_>)) {
+        let Place { tag, .. } = place;
+        let (level, slack) = (levels.tags.get_or_make(tag), self.tags.get_or_make(tag));
+        let shares = self.shares(levels, Share { level, slack });
+        self.whole.halt(false);
+        count(Here { shares, cell: self.cells.get_or_make(place), scopes: &self.scopes });
+        self.whole.halt(self.scopes.any_open());
+    }
+
+    /// The shares of everything and of a tag that is near, unless they are halted.
+    #[inline]
+    pub(super) fn shares_near<'a>(&'a self, levels: &'a Levels, tag: usize) -> Option<Shares<'a>> {
+        if self.whole.is_halted() {
+            return None;
+        }
+        let (level, slack) = (levels.tags.nearest(tag), self.tags.nearest(tag));
+        Some(self.shares(levels, Share { level, slack }))
+    }
+
+    #[inline]
+    fn shares<'a>(&'a self, levels: &'a Levels, tag: Share<'a>) -> Shares<'a> {
+        let whole = Share { level: &levels.whole, slack: &self.whole };
+        Shares { turn: &levels.turn, whole, tag }
+    }
+
+    /// Opens, reads or closes scopes. While any is open everything is halted, so that it is counted there too.
+    pub(super) fn scopes<T>(&self, f: impl FnOnce(&Scopes) -> T) -> T {
+        let result = f(&self.scopes);
+        self.whole.halt(self.scopes.any_open());
+        result
+    }
+
+    /// Moves both slacks by a step, for a tag that is near, if that is enough.
+    #[inline]
+    pub(super) fn step_near(&self, tag: usize, step: Step) -> bool {
+        Slack::shift(&self.whole, self.tags.nearest(tag), step)
+    }
+
+    /// The cell of a place that is near, by its [index](Place::index).
+    #[inline]
+    pub(super) fn cell_near(&self, index: usize) -> &Cell {
+        self.cells.nearest(index)
+    }
+
+    /// Makes it what it was when it was new.
+    fn clear(&self) {
+        self.whole.clear();
+        self.tags.one_or_all(None).for_each(Slack::clear);
+        self.cells.clear();
+        self.scopes.clear();
+    }
+
+    /// Moves both slacks by a step and answers the cell that is left to count in, if that is all there is to do.
+    #[inline]
+    fn step(&self, place: Place, step: Step) -> Option<&Cell> {
+        let (tag, cell) = (self.tags.near(place.tag)?, self.cells.near(place)?);
+        Slack::shift(&self.whole, tag, step).then_some(cell)
+    }
+}
+
+/// Places that nobody counts in. None is ever given up, so that a thread may remember where it counted last.
+static SPARE: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
+
+fn spare() -> MutexGuard<'static, Vec<&'static Shard>> {
+    SPARE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn fresh() -> &'static Shard {
+    let spare = spare().pop();
+    spare.unwrap_or_else(|| Box::leak(Box::new(Shard::new())))
+}
+
+/// Where a thread counted last that never did: in nobody's place, for a tally that is never made.
+const NEVER: (u64, &Shard) = (u64::MAX, &NOWHERE);
+static NOWHERE: Shard = Shard::new();
+
+thread_local! {
+    /// Where the thread counted last, and for whom.
+    static LAST: std::cell::Cell<(u64, &'static Shard)> = const { std::cell::Cell::new(NEVER) };
+}
+
+/// Where the current thread counted last, if that was for the tally with this number.
+#[inline]
+pub(super) fn last(number: u64) -> Option<&'static Shard> {
+    let (whose, shard) = LAST.get();
+    (whose == number).then_some(shard)
+}
+
+/// Forgets where the current thread counted, whose place will be another's.
+fn forget() {
+    LAST.set(NEVER);
+}
+
+/// The places of all threads.
+#[derive(Debug)]
+pub(super) struct Shards {
+    /// Nobody else's, ever, and not zero.
+    number: u64,
+    shards: [OnceLock<&'static Shard>; THREADS + 1],
+    turns: Mutex<()>,
+}
+
+impl Default for Shards {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static FORGETS: Once = Once::new();
+        FORGETS.call_once(|| at_thread_end(forget));
+        let number = NEXT.fetch_add(1, Relaxed);
+        Self { number, shards: [const { OnceLock::new() }; THREADS + 1], turns: Mutex::default() }
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        for shard in self.shards.iter().filter_map(OnceLock::get) {
+            shard.clear();
+            spare().push(shard);
+        }
+    }
+}
+
+impl Shards {
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Moves the current thread's slacks by a step and answers the cell that is left to count in, if that is all there is
+    /// to do.
+    #[inline]
+    pub(super) fn step(&self, place: Place, step: Step) -> Option<&Cell> {
+        let (place, thread) = (place.near()?, ThreadIndex::known_below(THREADS)?);
+        self.shards[thread].get()?.step(place, step)
+    }
+
+    /// Runs `f` as the only one in the current thread's place. Threads without a number of their own, and those beyond
+    /// the first thousand, take turns in one.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&Shard) -> T) -> T {
+        match ThreadIndex::current() {
+            Some(index) if index.get() < THREADS => {
+                let shard = self.shards[index.get()].get_or_init(fresh);
+                LAST.set((self.number, shard));
+                f(shard)
+            }
+            _ => {
+                let _turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+                f(self.shards[THREADS].get_or_init(fresh))
+            }
+        }
+    }
+
+    /// What is live and what was ever granted, on one device or all and for one tag or all. Frees are read before grants,
+    /// and a free is counted after its grant; so only frees of what was never counted can take more than there was, and
+    /// then nothing is live.
+    pub(super) fn sum(&self, device: Option<usize>, tag: Option<usize>) -> (Amount, Amount) {
+        let cells = || {
+            let shards = self.shards.iter().filter_map(OnceLock::get);
+            shards.flat_map(move |shard| shard.cells.of(device, tag))
+        };
+        let freed = Cell::freed(cells());
+        let granted = Cell::granted(cells());
+        let less = |granted: u64, freed: u64| above_zero(granted.wrapping_sub(freed).cast_signed());
+        let live = Amount {
+            bytes: Bytes(less(granted.bytes.get(), freed.bytes.get())),
+            count: less(granted.count, freed.count),
+        };
+        (live, granted)
+    }
+}

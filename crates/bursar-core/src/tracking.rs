@@ -1,0 +1,302 @@
+//! Use tracking: no stream touches a block that it may not.
+//!
+//! A [`TrackedBlock`] remembers which streams use it. Whoever wants to use it says so first: [`prepare_block_use`]
+//! submits the waits that the use needs, and the [`BlockUse`] it answers records the use when it ends, whatever happened
+//! in between. A read comes after the writes of other streams, a write after their reads too, and a free after everything.
+//! What follows on the same stream waits for nothing, so a block that stays on one stream costs no event: there are
+//! numbers instead, and the event is recorded on the other stream when somebody must wait for it.
+//!
+//! [`prepare_block_use`]: DeviceContext::prepare_block_use
+#![allow(unsafe_code)]
+
+mod marks;
+mod submission;
+mod tracked;
+mod transfer;
+
+use crate::stream::Held;
+use crate::{Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
+use marks::{Marks, Need};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+pub use submission::Submission;
+pub use tracked::{RefusedTracked, TrackedBlock};
+pub use transfer::Transfer;
+
+/// What work does with a block; the greater of two is what both together do.
+///
+/// ```
+/// use bursar_core::Access;
+///
+/// assert_eq!(Access::Read.max(Access::Write), Access::Write);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// It only reads.
+    Read,
+    /// It writes, and may read.
+    Write,
+}
+
+impl DeviceContext {
+    /// Makes what is submitted to `stream` from here on come after the uses of `block` that `access` must come after,
+    /// and answers the use, which lasts until it is [finished](Self::finish_block_use) or dropped.
+    ///
+    /// Launch in between. Another use that begins meanwhile comes after what was launched so far; what is launched after
+    /// that is unordered with it, so begin again, with [`BlockUse::renew`], where somebody else may have come between.
+    ///
+    /// An error means that nothing was declared: the stream or the block is not of this context, the memory cannot track
+    /// ([`Error::Unsupported`]), a stream that would have to be waited for is being captured, or the driver failed.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # use std::sync::Arc;
+    /// # fn launch(_: RawStream, _: DevicePtr) {}
+    /// # fn show(context: &Arc<DeviceContext>, block: &TrackedBlock, stream: Stream) -> Result<()> {
+    /// let reading = context.prepare_block_use(block, stream, Access::Read)?;
+    /// launch(context.resolve(stream)?, block.ptr());
+    /// context.finish_block_use(reading);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prepare_block_use(
+        self: &Arc<Self>,
+        block: &TrackedBlock,
+        stream: Stream,
+        access: Access,
+    ) -> Result<BlockUse> {
+        let uses = block.uses(self)?;
+        BlockUse::begin(uses, stream, access)
+    }
+
+    /// Records a use whose work has been submitted. Dropping it does the same.
+    pub fn finish_block_use(&self, done: BlockUse) {
+        drop(done);
+    }
+
+    /// Records a use that was submitted to `stream` already and that its submitter ordered after the others: nothing is
+    /// waited for.
+    pub fn record_block_use(self: &Arc<Self>, block: &TrackedBlock, stream: Stream, access: Access) -> Result<()> {
+        let uses = block.uses(self)?;
+        let _held = self.hold(stream)?;
+        let number = self.clocks().pass(stream);
+        uses.marks().mark(stream, access, number);
+        uses.tell(stream);
+        Ok(())
+    }
+
+    /// Begins a submission to a stream that may be used and returns its number.
+    #[inline]
+    fn begin_submission(&self, stream: Stream) -> Result<u64> {
+        self.check_submission(stream)?;
+        Ok(self.clocks().begin(stream))
+    }
+
+    /// Reports the device's fault, and refuses a stream that may not be used.
+    #[inline]
+    fn check_submission(&self, stream: Stream) -> Result<()> {
+        self.fault().check()?;
+        self.check_use(stream)
+    }
+}
+
+/// A use of a block that has begun: its stream comes after whatever it must. It ends when this is dropped, and counts
+/// from its beginning on, so that it cannot be forgotten once something was launched. One that is leaked never ends: whoever
+/// waits for its stream will wait for it again.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn show(context: &Arc<DeviceContext>, block: &TrackedBlock, stream: Stream) -> Result<()> {
+/// let mut using = context.prepare_block_use(block, stream, Access::Read)?;
+/// using.renew(Access::Write)?;
+/// assert_eq!((using.stream(), using.access()), (stream, Access::Write));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a use ends when this is dropped"]
+pub struct BlockUse {
+    uses: Arc<Uses>,
+    stream: Stream,
+    access: Access,
+    number: u64,
+}
+
+impl BlockUse {
+    fn begin(uses: &Arc<Uses>, stream: Stream, access: Access) -> Result<Self> {
+        let number = uses.context.begin_submission(stream)?;
+        // From here on it ends in any case.
+        let begun = Self { uses: uses.clone(), stream, access, number };
+        uses.begin(stream, access, number)?;
+        Ok(begun)
+    }
+
+    /// The stream that uses the block.
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// The strongest access so far.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Makes what is submitted from here on come after whatever `access` must come after by now. The use goes on, with
+    /// the stronger of the two accesses; after an error it is as it was.
+    pub fn renew(&mut self, access: Access) -> Result<()> {
+        self.uses.begin(self.stream, access, self.number)?;
+        self.access = self.access.max(access);
+        Ok(())
+    }
+
+    /// Ends a use whose work has run.
+    fn end_complete(self) {
+        self.uses.marks().retract(self.stream, self.access, self.number);
+    }
+}
+
+impl Drop for BlockUse {
+    fn drop(&mut self) {
+        self.uses.context.clocks().end(self.stream);
+    }
+}
+
+impl fmt::Debug for BlockUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockUse").field("stream", &self.stream).field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+/// Who uses one block: what a block and the uses that have begun share.
+#[derive(Debug)]
+struct Uses {
+    context: Arc<DeviceContext>,
+    /// What the sink is told.
+    record: Record<'static>,
+    marks: Mutex<Marks>,
+}
+
+impl Uses {
+    fn new(context: Arc<DeviceContext>, block: &DeviceBlock, born: u64) -> Self {
+        let record = Record {
+            tag: block.tag(),
+            ptr: block.ptr(),
+            granted: block.granted(),
+            asked: block.requested(),
+            generation: Some(block.generation()),
+            ..Record::new(Action::Use, block.device())
+        };
+        Self { context, record, marks: Mutex::new(Marks::born(block.stream(), born)) }
+    }
+
+    #[inline]
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a use by a submission to a stream that may be used: waits for what it must come after, and counts from
+    /// before that on.
+    #[inline]
+    fn begin(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
+        let only = self.marks().mark_only(stream, access, number);
+        match only {
+            Some(true) => self.tell(stream),
+            Some(false) => {}
+            None => return self.begin_among_others(stream, access, number),
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn begin_among_others(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
+        let context = &*self.context;
+        let held = context.hold(stream)?;
+        let mut marks = self.marks();
+        let needs = marks.needs(stream, access, context.clocks(), |stream| context.has_ended(stream));
+        let is_news = marks.mark(stream, access, number);
+        drop(marks);
+        let ordered = self.wait_for_all(needs, stream, held);
+        let mut marks = self.marks();
+        match (&ordered, access) {
+            (Ok(_held), Access::Write) => {
+                marks.forget_seen(stream, context.clocks(), |stream| context.has_ended(stream))
+            }
+            (Ok(_), Access::Read) => {}
+            (Err(_), _) if is_news => marks.retract(stream, access, number),
+            (Err(_), _) => {}
+        }
+        drop(marks);
+        if is_news && ordered.is_ok() {
+            self.tell(stream);
+        }
+        ordered.map(drop)
+    }
+
+    #[inline]
+    fn tell(&self, stream: Stream) {
+        if self.context.sink().wants(Action::Use) {
+            self.tell_those_who_listen(stream);
+        }
+    }
+
+    #[cold]
+    fn tell_those_who_listen(&self, stream: Stream) {
+        self.context.sink().emit(&Record { stream: Some(stream), ..self.record });
+    }
+
+    /// Makes what is submitted to `stream` from here on come after every use.
+    fn end_all_before(&self, stream: Stream) -> Result<()> {
+        let context = &*self.context;
+        let mut marks = self.marks();
+        if marks.stay_on(stream) {
+            return Ok(());
+        }
+        let needs = marks.needs(stream, Access::Write, context.clocks(), |stream| context.has_ended(stream));
+        drop(marks);
+        let held = context.hold_for_memory(stream)?;
+        self.wait_for_all(needs, stream, held).map(drop)
+    }
+
+    /// Returns once no use is in flight. What could not be waited for is left to the device's next fallible call.
+    fn wait_on_host(&self) {
+        let streams = self.marks().streams();
+        for stream in streams {
+            if let Err(Error::Driver(error)) = self.context.drain(stream) {
+                self.context.fault().record(error);
+            }
+        }
+    }
+
+    fn wait_for_all<'a>(&'a self, mut needs: Vec<Need>, stream: Stream, mut held: Held<'a>) -> Result<Held<'a>> {
+        let clocks = self.context.clocks();
+        while let Some(need) = Need::take_latest(&mut needs, clocks) {
+            if self.context.has_ended(need.stream) || !need.is_met(stream, clocks) {
+                held = self.wait_for(need.stream, stream, held)?;
+            }
+        }
+        Ok(held)
+    }
+
+    /// Has `stream` wait for what `first` was given so far, or, if that has ended, for the heir of it.
+    fn wait_for<'a>(&'a self, first: Stream, stream: Stream, held: Held<'a>) -> Result<Held<'a>> {
+        let context = &*self.context;
+        let (first, first_held, held) = match context.hold_for_memory(first) {
+            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
+                drop(held);
+                let heir = context.heir_of(first)?;
+                let number = context.clocks().pass(heir);
+                self.marks().inherit(first, heir, number);
+                (heir, context.hold_for_memory(heir)?, context.hold(stream)?)
+            }
+            answer => (first, answer?, held),
+        };
+        if first == stream {
+            return Ok(held);
+        }
+        let view = context.clocks().look(first);
+        // SAFETY: the streams are live while they are held.
+        unsafe { context.chain(first_held.raw(), held.raw()) }.map_err(|error| context.failed(error))?;
+        context.clocks().waited(stream, first, &view);
+        Ok(held)
+    }
+}

@@ -1,0 +1,229 @@
+//! Work that is submitted to one stream: launches of the caller's own, copies and fills, ordered by the blocks they use.
+//!
+//! A [`TrackedBlock`] that is borrowed stays where it is until the work was submitted, and cannot be freed afterwards
+//! before it has run, since the use is recorded. Host memory is moved into a [`Transfer`]. So whatever is done with these in
+//! safe code, no work touches memory that is not there any more. A call that returns an error may have submitted its work
+//! all the same; the use counts and host memory is waited for in any case.
+#![allow(unsafe_code)]
+
+use super::{Access, TrackedBlock, Transfer};
+use crate::block::{OUTSIDE, range};
+use crate::{DeviceContext, DriverResult, Error, HostMemory, Pattern, RawStream, Result, Stream};
+use std::sync::Arc;
+
+/// Work that is being submitted to one stream: uses of any number of blocks that begin one after the other and end
+/// together, when this is dropped.
+///
+/// A block that is used several times counts with the strongest access, and each time the stream comes after whatever it
+/// must come after by then. A submission that is leaked never ends: whoever waits for its stream will wait for it again.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn launch(_: RawStream, _: DevicePtr, _: DevicePtr) {}
+/// # fn show(context: &Arc<DeviceContext>, from: &mut TrackedBlock, to: &TrackedBlock, stream: Stream) -> Result<()> {
+/// let mut submission = Submission::new(context, stream);
+/// submission.fill(from, 0, Pattern::U32(7), 1024)?;
+/// submission.declare(from, Access::Read)?;
+/// submission.declare(to, Access::Write)?;
+/// launch(context.resolve(stream)?, from.ptr(), to.ptr());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a submission ends when this is dropped"]
+pub struct Submission<'a> {
+    context: &'a Arc<DeviceContext>,
+    stream: Stream,
+    /// The submission's number on its stream; zero before the first use.
+    number: u64,
+}
+
+impl<'a> Submission<'a> {
+    /// Makes a submission that uses nothing yet.
+    #[inline]
+    pub const fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
+        Self { context, stream, number: 0 }
+    }
+
+    /// Returns the stream.
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// Returns the device's context.
+    pub const fn context(&self) -> &'a Arc<DeviceContext> {
+        self.context
+    }
+
+    /// Begins a use of `block` by what the caller launches next, which lasts until the submission ends. See
+    /// [`prepare_block_use`](DeviceContext::prepare_block_use) for what that does and when it is refused; the stream is
+    /// checked once for all declared uses.
+    #[inline]
+    pub fn declare(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
+        let uses = block.uses(self.context)?;
+        if self.number == 0 {
+            self.number = self.context.begin_submission(self.stream)?;
+        }
+        uses.begin(self.stream, access, self.number)
+    }
+
+    /// Begins a use of `block` by work that is submitted here: the device's fault and the stream are checked for each.
+    fn declare_own(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
+        let uses = block.uses(self.context)?;
+        if self.number == 0 {
+            self.number = self.context.begin_submission(self.stream)?;
+        } else {
+            self.context.check_submission(self.stream)?;
+        }
+        uses.begin(self.stream, access, self.number)
+    }
+
+    /// Repeats `pattern` `count` times, from `offset` bytes after the start of `block` on. The offset is a multiple of the
+    /// pattern's width.
+    pub fn fill(&mut self, block: &mut TrackedBlock, offset: u64, pattern: Pattern, count: u64) -> Result<()> {
+        let bytes = count.checked_mul(pattern.width()).ok_or(OUTSIDE)?;
+        let dst = range(block.block(), offset, bytes)?;
+        if !dst.0.is_multiple_of(pattern.width()) {
+            return Err(Error::InvalidValue { what: "a fill begins at a multiple of its pattern's width" });
+        }
+        self.declare_own(block, Access::Write)?;
+        self.submit(|context, raw| {
+            // SAFETY: `dst` is aligned and lies in a block that is borrowed; the use orders it, and the stream is live.
+            unsafe { context.driver().fill(context.device(), raw, dst, pattern, count) }
+        })
+    }
+
+    /// Repeats the bytes of `unit` `count` times, from `offset` bytes after the start of `block` on, which is a multiple of
+    /// as many bytes as there are in `unit`. The first unit is made of fills and doubled on the device, so that no host
+    /// memory is read later.
+    pub fn fill_with(&mut self, block: &mut TrackedBlock, offset: u64, unit: &[u8], count: u64) -> Result<()> {
+        let width = unit.len() as u64;
+        let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
+        let dst = range(block.block(), offset, bytes)?;
+        if bytes > 0 && !offset.is_multiple_of(width) {
+            return Err(Error::InvalidValue { what: "a fill begins at a multiple of its unit's width" });
+        }
+        self.declare_own(block, Access::Write)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.submit(|context, raw| {
+            let (driver, device, mut at) = (context.driver(), context.device(), dst);
+            for pattern in patterns(unit) {
+                // SAFETY: `at` is aligned and lies in a block that is borrowed, with room for a unit; the use orders it,
+                // and the stream is live.
+                unsafe { driver.fill(device, raw, at, pattern, 1) }?;
+                at = at.offset(pattern.width());
+            }
+            // SAFETY: as above; what is filled are `bytes` of the block.
+            unsafe { context.repeat_first(raw, dst, width, bytes) }
+        })
+    }
+
+    /// Copies `bytes` from `src_offset` of one block of the device to `dst_offset` of another.
+    pub fn copy(
+        &mut self,
+        dst: &mut TrackedBlock,
+        dst_offset: u64,
+        src: &TrackedBlock,
+        src_offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let (to, from) = (range(dst.block(), dst_offset, bytes)?, range(src.block(), src_offset, bytes)?);
+        self.declare_own(src, Access::Read)?;
+        self.declare_own(dst, Access::Write)?;
+        self.submit(|context, raw| {
+            // SAFETY: the ranges lie in different blocks, both borrowed; the uses order them, and the stream is live.
+            unsafe { context.driver().copy_on_device(context.device(), raw, to, from, bytes) }
+        })
+    }
+
+    /// Copies all of `memory` to `offset` bytes after the start of `dst`.
+    pub fn copy_from_host<H: HostMemory>(
+        &mut self,
+        dst: &mut TrackedBlock,
+        offset: u64,
+        memory: H,
+    ) -> Result<Transfer<H>> {
+        let bytes = memory.host_len() as u64;
+        let dst_ptr = range(dst.block(), offset, bytes)?;
+        self.declare_own(dst, Access::Write)?;
+        self.transfer(memory, |context, raw, src| {
+            // SAFETY: `dst_ptr` lies in a block that is borrowed, ordered by the use; `src` is kept by the transfer, which
+            // nobody reads or writes until the copy has run. The stream is live.
+            unsafe { context.driver().copy_to_device(context.device(), raw, dst_ptr, src, bytes) }
+        })
+    }
+
+    /// Copies what is `offset` bytes after the start of `src` into all of `memory`. Into memory that is not pinned, the
+    /// driver may wait for the copy before this returns.
+    pub fn copy_to_host<H: HostMemory>(&mut self, src: &TrackedBlock, offset: u64, memory: H) -> Result<Transfer<H>> {
+        let bytes = memory.host_len() as u64;
+        let src_ptr = range(src.block(), offset, bytes)?;
+        self.declare_own(src, Access::Read)?;
+        self.transfer(memory, |context, raw, dst| {
+            // SAFETY: `src_ptr` lies in a block that is borrowed, ordered by the use; `dst` is kept by the transfer, which
+            // nobody reads or writes until the copy has run. The stream is live.
+            unsafe { context.driver().copy_to_host(context.device(), raw, dst, src_ptr, bytes) }
+        })
+    }
+
+    /// Submits a copy of `memory`. If the driver returns an error, the transfer is dropped, which waits for a copy that may
+    /// have been submitted all the same.
+    fn transfer<H: HostMemory>(
+        &self,
+        memory: H,
+        copy: impl FnOnce(&DeviceContext, RawStream, *mut u8) -> DriverResult<()>,
+    ) -> Result<Transfer<H>> {
+        let is_empty = memory.host_len() == 0;
+        let mut transfer = Transfer::of_nothing(self.context, self.stream, memory);
+        if !is_empty {
+            let ptr = transfer.host_ptr();
+            self.submit(|context, raw| copy(context, raw, ptr))?;
+        }
+        Ok(transfer)
+    }
+
+    fn submit(&self, submit: impl FnOnce(&DeviceContext, RawStream) -> DriverResult<()>) -> Result<()> {
+        let held = self.context.hold(self.stream)?;
+        submit(self.context, held.raw()).map_err(|error| self.context.failed(error))
+    }
+}
+
+impl Drop for Submission<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.number > 0 {
+            self.context.clocks().end(self.stream);
+        }
+    }
+}
+
+/// Returns the widest patterns that make up one unit, which lies at a multiple of its own width.
+fn patterns(unit: &[u8]) -> impl Iterator<Item = Pattern> {
+    let width = match unit.len() {
+        len if len.is_multiple_of(4) => 4,
+        len if len.is_multiple_of(2) => 2,
+        _ => 1,
+    };
+    unit.chunks_exact(width).map(|part| match *part {
+        [a, b, c, d] => Pattern::U32(u32::from_ne_bytes([a, b, c, d])),
+        [a, b] => Pattern::U16(u16::from_ne_bytes([a, b])),
+        _ => Pattern::U8(part[0]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_made_of_the_widest_patterns_there_are() {
+        let of = |unit: &[u8]| patterns(unit).collect::<Vec<_>>();
+        assert_eq!(of(&[1, 2, 3]), [Pattern::U8(1), Pattern::U8(2), Pattern::U8(3)]);
+        assert_eq!(of(&[1, 0, 2, 0, 3, 0]).len(), 3);
+        let words = [7u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat();
+        assert_eq!(of(&words), [Pattern::U32(7), Pattern::U32(9)]);
+    }
+}

@@ -1,0 +1,213 @@
+//! A block that remembers who uses it.
+
+use super::{Access, BlockUse, Submission, Transfer, Uses};
+use crate::{
+    DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result, Stream,
+};
+use std::sync::{Arc, OnceLock};
+
+/// A [`DeviceBlock`] together with what is known of its uses on streams, so that nobody uses or frees it too early.
+///
+/// It lives on the stream that it was allocated on as far as it was never declared to be used on another: work that is
+/// launched there with its address needs no declaration for the free, which follows that stream. All of a block is tracked
+/// as one: uses of different parts of it are ordered like uses of the same part.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn show(memory: &dyn DeviceMemoryResource, home: Stream, other: Stream) -> Result<()> {
+/// let context = memory.context();
+/// let mut block = TrackedBlock::new(memory, memory.allocate(4096, 256, home, tag!("batch"))?);
+/// Submission::new(context, home).fill(&mut block, 0, Pattern::U32(7), 1024)?;
+/// let copy = block.copy_to_host_async(context, 0, vec![0u32; 1024], other)?;
+/// block.free(memory, home)?;
+/// assert_eq!(copy.wait()?, [7; 1024]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a block leaks its memory: give it back with `free`"]
+pub struct TrackedBlock {
+    block: DeviceBlock,
+    /// The number of its allocation on its own stream.
+    born: u64,
+    can_track: bool,
+    /// Made when the first use is declared.
+    uses: OnceLock<Arc<Uses>>,
+}
+
+/// A free that was refused: the block comes back with the reason, and everything known of its uses.
+///
+/// ```
+/// # use bursar_core::*;
+/// # fn show(memory: &dyn DeviceMemoryResource, block: TrackedBlock, captured: Stream, stream: Stream) -> Result<()> {
+/// let refused = block.free(memory, captured).unwrap_err();
+/// assert!(matches!(refused.error, Error::StreamMisuse { .. }));
+/// refused.block.free(memory, stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("the block was not freed: {error}")]
+pub struct RefusedTracked {
+    /// The block, as it was.
+    pub block: Box<TrackedBlock>,
+    /// Why it was not taken.
+    #[source]
+    pub error: Error,
+}
+
+impl From<RefusedTracked> for Error {
+    fn from(refused: RefusedTracked) -> Self {
+        refused.error
+    }
+}
+
+impl TrackedBlock {
+    /// Tracks a block that `memory` just gave out.
+    pub fn new(memory: &dyn DeviceMemoryResource, block: DeviceBlock) -> Self {
+        let born = memory.context().clocks().pass(block.stream());
+        Self { block, born, can_track: memory.tracks_use(), uses: OnceLock::new() }
+    }
+
+    /// The token.
+    #[inline]
+    pub const fn block(&self) -> &DeviceBlock {
+        &self.block
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub const fn ptr(&self) -> DevicePtr {
+        self.block.ptr()
+    }
+
+    /// Its uses, to declare another one; refused where the block is of another context or cannot be tracked.
+    #[inline]
+    pub(super) fn uses(&self, context: &Arc<DeviceContext>) -> Result<&Arc<Uses>> {
+        match self.uses.get() {
+            Some(uses) if Arc::ptr_eq(&uses.context, context) => Ok(uses),
+            _ => self.first_use(context),
+        }
+    }
+
+    #[cold]
+    fn first_use(&self, context: &Arc<DeviceContext>) -> Result<&Arc<Uses>> {
+        context.check_own(self.block.stream())?;
+        if !self.can_track {
+            let (device, what) = (context.device(), "tracking the uses of this memory");
+            return Err(Error::Unsupported { device, what });
+        }
+        Ok(self.uses.get_or_init(|| Arc::new(Uses::new(context.clone(), &self.block, self.born))))
+    }
+
+    /// Frees it in the order of `stream`, after every use on other streams that still matters.
+    pub fn free(self, memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<(), RefusedTracked> {
+        let ordered = self.uses.get().map_or(Ok(()), |uses| uses.end_all_before(stream));
+        let Self { block, born, can_track, uses } = self;
+        let (block, error) = match ordered {
+            Ok(()) => match memory.deallocate(block, stream) {
+                Ok(()) => return Ok(()),
+                Err(Refused { block, error }) => (block, error),
+            },
+            Err(error) => (block, error),
+        };
+        Err(RefusedTracked { block: Box::new(Self { block, born, can_track, uses }), error })
+    }
+
+    /// The token alone, once the stream that it was allocated on, or the heir of that if its adoption has ended, comes
+    /// after every use. Where the driver does not let that be said, the uses are waited for.
+    pub fn into_block(self) -> DeviceBlock {
+        if let Some(uses) = self.uses.get() {
+            let (context, home) = (&uses.context, self.block.stream());
+            if context.on_lasting(home, |home| uses.end_all_before(home)).is_err() {
+                uses.wait_on_host();
+            }
+        }
+        self.block
+    }
+
+    /// Runs work that has run when it returns, on the block's own stream, in order with uses on others.
+    fn waited<T>(&mut self, access: Access, run: impl FnOnce(&mut DeviceBlock, Stream) -> Result<T>) -> Result<T> {
+        let home = self.block.stream();
+        let using = begun(self, home, access)?;
+        let answer = run(&mut self.block, home);
+        ended(using, answer.is_ok());
+        answer
+    }
+
+    /// As [`DeviceContext::copy_from_host`], on the block's own stream and after its uses on others.
+    pub fn copy_from_host(&mut self, context: &DeviceContext, offset: u64, src: &[u8]) -> Result<()> {
+        self.waited(Access::Write, |block, home| context.copy_from_host(block, offset, src, home))
+    }
+
+    /// As [`DeviceContext::copy_to_host`], on the block's own stream and after writes on others.
+    pub fn copy_to_host(&self, context: &DeviceContext, offset: u64, dst: &mut [u8]) -> Result<()> {
+        let home = self.block.stream();
+        let using = begun(self, home, Access::Read)?;
+        let answer = context.copy_to_host(&self.block, offset, dst, home);
+        ended(using, answer.is_ok());
+        answer
+    }
+
+    /// As [`DeviceContext::copy_blocks`], on this block's own stream and after the uses of both on others.
+    pub fn copy_from(
+        &mut self,
+        context: &DeviceContext,
+        offset: u64,
+        src: &Self,
+        src_offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let reading = begun(src, self.block.stream(), Access::Read)?;
+        let answer = self.waited(Access::Write, |block, home| {
+            context.copy_blocks(block, offset, &src.block, src_offset, bytes, home)
+        });
+        ended(reading, answer.is_ok());
+        answer
+    }
+
+    /// As [`DeviceContext::fill`], on the block's own stream and after its uses on others.
+    pub fn fill(&mut self, context: &DeviceContext, offset: u64, pattern: Pattern, count: u64) -> Result<()> {
+        self.waited(Access::Write, |block, home| context.fill(block, offset, pattern, count, home))
+    }
+
+    /// As [`DeviceContext::fill_with`], on the block's own stream and after its uses on others.
+    pub fn fill_with(&mut self, context: &DeviceContext, offset: u64, unit: &[u8], count: u64) -> Result<()> {
+        self.waited(Access::Write, |block, home| context.fill_with(block, offset, unit, count, home))
+    }
+
+    /// Submits [`Submission::copy_from_host`] by itself.
+    pub fn copy_from_host_async<H: HostMemory>(
+        &mut self,
+        context: &Arc<DeviceContext>,
+        offset: u64,
+        memory: H,
+        stream: Stream,
+    ) -> Result<Transfer<H>> {
+        Submission::new(context, stream).copy_from_host(self, offset, memory)
+    }
+
+    /// Submits [`Submission::copy_to_host`] by itself.
+    pub fn copy_to_host_async<H: HostMemory>(
+        &self,
+        context: &Arc<DeviceContext>,
+        offset: u64,
+        memory: H,
+        stream: Stream,
+    ) -> Result<Transfer<H>> {
+        Submission::new(context, stream).copy_to_host(self, offset, memory)
+    }
+}
+
+/// Begins a use of a block, if any was declared before: otherwise it never left its own stream, which such work follows.
+fn begun(block: &TrackedBlock, stream: Stream, access: Access) -> Result<Option<BlockUse>> {
+    block.uses.get().map(|uses| BlockUse::begin(uses, stream, access)).transpose()
+}
+
+fn ended(using: Option<BlockUse>, has_run: bool) {
+    match using {
+        Some(using) if has_run => using.end_complete(),
+        using => drop(using),
+    }
+}

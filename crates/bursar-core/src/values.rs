@@ -1,0 +1,16 @@
+//! Plain values that every other module speaks of: sizes, addresses, tags, generations and devices.
+
+mod address;
+mod bytes;
+mod device;
+mod generation;
+mod tag;
+
+pub(crate) use address::round_up;
+pub use address::{DevicePtr, MAX_ALIGN, MIN_ALIGN};
+pub use bytes::{Bytes, ParseBytesError};
+pub use device::{
+    Capabilities, DeviceFacts, DeviceId, DeviceUuid, Link, LinkKind, MemoryInfo, NumaNode, ParseUuidError, PciAddress,
+};
+pub use generation::Generation;
+pub use tag::AllocTag;

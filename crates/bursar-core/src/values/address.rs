@@ -1,0 +1,46 @@
+//! Addresses in device memory and their alignment.
+
+use std::fmt;
+
+/// An address in device memory; never dereferenced on the host.
+///
+/// ```
+/// use bursar_core::DevicePtr;
+///
+/// assert_eq!(DevicePtr(0x200).offset(0x100), DevicePtr(0x300));
+/// assert_eq!(DevicePtr(0x200).to_string(), "0x200");
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address `bytes` further on.
+    pub const fn offset(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl fmt::Display for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for DevicePtr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Every block is aligned to at least this many bytes.
+pub const MIN_ALIGN: u64 = 256;
+/// The largest alignment that can be asked for, in bytes.
+pub const MAX_ALIGN: u64 = 2 << 20;
+
+/// Rounds up to a multiple of `to`, a power of two; `None` where it does not fit.
+pub(crate) const fn round_up(bytes: u64, to: u64) -> Option<u64> {
+    match bytes.checked_add(to - 1) {
+        Some(sum) => Some(sum & !(to - 1)),
+        None => None,
+    }
+}

@@ -1,0 +1,37 @@
+//! Versions of CUDA.
+
+use std::fmt;
+
+/// A version of CUDA.
+///
+/// ```
+/// use bursar_cuda::Version;
+///
+/// let version = Version { major: 13, minor: 0 };
+/// assert!(version > Version::NEEDED);
+/// assert_eq!(version.to_string(), "13.0");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// The part that is raised when something is taken away.
+    pub major: u32,
+    /// The part that is raised when something is added.
+    pub minor: u32,
+}
+
+impl Version {
+    /// The oldest that has everything which is called here.
+    pub const NEEDED: Self = Self { major: 12, minor: 2 };
+
+    /// From the driver's number, 1000 × major + 10 × minor.
+    pub(crate) const fn from_number(number: i32) -> Self {
+        let number = if number < 0 { 0 } else { number.cast_unsigned() };
+        Self { major: number / 1000, minor: number % 1000 / 10 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}

@@ -1,0 +1,82 @@
+//! Streams on lease.
+
+use super::StreamPool;
+use bursar_core::{DeviceContext, Stream};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A stream of a [`StreamPool`] that goes back when this is dropped. Whatever takes a [`Stream`] takes a borrowed lease.
+///
+/// Giving it back waits for nothing: the next holder's work runs after this one's, as it is the same stream. Memory that
+/// was allocated on it may outlive the lease.
+///
+/// ```
+/// use bursar_core::{Stack, leaf, tag};
+/// use bursar_device::DevicePool;
+/// use bursar_sim::Sim;
+///
+/// let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
+/// let gpu = gpus.round_robin();
+/// let lease = gpu.streams().lease()?;
+/// let (id, stream) = (lease.id(), *lease);
+///
+/// let buffer = gpu.buffer::<u8>(64, &lease, tag!("scratch"))?;
+/// drop(lease);
+/// assert_eq!(buffer.stream(), stream);
+/// assert_eq!(gpu.streams().lease()?.id(), id);
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[must_use = "a lease ends when it is dropped"]
+pub struct StreamLease {
+    pool: StreamPool,
+    id: u32,
+    stream: Stream,
+}
+
+impl StreamLease {
+    pub(super) fn new(pool: StreamPool, id: u32, stream: Stream) -> Self {
+        Self { pool, id, stream }
+    }
+
+    /// Returns the stream's number in the pool.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Returns the context of the stream's device.
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
+        self.pool.context()
+    }
+
+    /// Returns the stream.
+    pub fn stream(&self) -> Stream {
+        self.stream
+    }
+}
+
+impl Deref for StreamLease {
+    type Target = Stream;
+
+    fn deref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl From<&StreamLease> for Stream {
+    fn from(lease: &StreamLease) -> Self {
+        lease.stream
+    }
+}
+
+impl fmt::Debug for StreamLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamLease").field("id", &self.id).field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+impl Drop for StreamLease {
+    fn drop(&mut self) {
+        self.pool.give_back(self.id);
+    }
+}

@@ -1,0 +1,13 @@
+//! The pinned memory that a pool keeps: free pieces by size, pieces that streams may be using, and buffers in use.
+
+mod buffer;
+mod host_memory;
+mod in_flight;
+mod pieces;
+mod releaser;
+mod stream_marker;
+
+pub use buffer::PinnedBuffer;
+pub(crate) use pieces::PieceCache;
+pub use pieces::PinnedPoolCounts;
+pub(crate) use releaser::Releaser;

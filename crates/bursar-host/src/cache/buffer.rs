@@ -1,0 +1,116 @@
+//! Pinned memory that frees itself.
+
+use super::PieceCache;
+use crate::Placement;
+use crate::memory::{Piece, Slab};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Pinned host memory of one owner: bytes that every device can reach, in any thread.
+///
+/// Dropping it, in whichever thread, gives it back: to its [pool](crate::PinnedPool), or, if it has none, to the driver,
+/// the kernel and the account, which waits for the work of the device. Moved into an asynchronous copy, as
+/// [`HostMemory`](bursar_core::HostMemory), it stays there until the copy has run. Whoever gives its address to a device
+/// in other ways keeps the buffer until the device is done with it, or gives it back with
+/// [`release_on`](crate::PinnedPool::release_on).
+///
+/// What is in fresh memory is zeros; a pool's is as its last holder left it.
+///
+/// ```
+/// use bursar_core::{DeviceContext, DeviceId};
+/// use bursar_host::NumaWorkerPool;
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let mut buffer = NumaWorkerPool::global()?.pin(&context, 1000).wait()?;
+/// buffer[..3].copy_from_slice(&[1, 2, 3]);
+/// let sum = std::thread::spawn(move || buffer.iter().map(|byte| u32::from(*byte)).sum::<u32>());
+/// assert_eq!(sum.join().unwrap(), 6);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct PinnedBuffer {
+    /// None once it has gone back.
+    piece: Option<Piece>,
+    len: usize,
+    /// The pool it goes back to, and where it lies there.
+    origin: Option<(Arc<PieceCache>, u32)>,
+}
+
+impl PinnedBuffer {
+    /// The first `len` bytes of a slab of its own.
+    pub(crate) fn alone(slab: Slab, len: usize) -> Self {
+        let bytes = slab.len();
+        Self { piece: slab.cut(bytes).next(), len, origin: None }
+    }
+
+    /// The first `len` bytes of a piece that goes back to `shelf`.
+    #[inline]
+    pub(crate) fn of_pool(piece: Piece, len: usize, cache: Arc<PieceCache>, bin: u32) -> Self {
+        Self { piece: Some(piece), len, origin: Some((cache, bin)) }
+    }
+
+    /// How many bytes it has.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a buffer holds at least one byte.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How its memory was placed.
+    pub fn placement(&self) -> &Placement {
+        const NOWHERE: &Placement = &Placement::unknown();
+        self.piece.as_ref().map_or(NOWHERE, |piece| piece.slab().placement())
+    }
+
+    #[inline]
+    pub(crate) const fn piece(&self) -> Option<&Piece> {
+        self.piece.as_ref()
+    }
+
+    /// Takes it apart: the piece, and which bin of `shelf` it belongs to. A buffer from elsewhere comes back.
+    pub(crate) fn into_piece_of(mut self, cache: &Arc<PieceCache>) -> Result<(Piece, u32), Self> {
+        match (&self.origin, self.piece.take()) {
+            (Some((origin, bin)), Some(piece)) if Arc::ptr_eq(origin, cache) => Ok((piece, *bin)),
+            (_, piece) => {
+                self.piece = piece;
+                Err(self)
+            }
+        }
+    }
+}
+
+impl Drop for PinnedBuffer {
+    #[inline]
+    fn drop(&mut self) {
+        if let (Some(piece), Some((cache, bin))) = (self.piece.take(), self.origin.take()) {
+            cache.put(piece, bin);
+        }
+    }
+}
+
+impl Deref for PinnedBuffer {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.piece.as_ref().map_or(&[], |piece| piece.bytes(self.len))
+    }
+}
+
+impl DerefMut for PinnedBuffer {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.piece.as_mut().map_or(&mut [], |piece| piece.bytes_mut(self.len))
+    }
+}
+
+impl fmt::Debug for PinnedBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PinnedBuffer").field("len", &self.len).field("piece", &self.piece).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! Giving pinned memory back takes as long as the device works, so a thread of its own does it.
+
+use crate::memory::Piece;
+use crate::thread::join;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+/// A thread, started when it is first needed, that drops what it is given, everything there is at a time: the first waits
+/// for the device, and what follows finds it done.
+#[derive(Debug, Default)]
+pub(crate) struct Releaser {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pieces: Vec<Piece>,
+    /// How many batches were given, and how many of them are gone.
+    submitted: u64,
+    released: u64,
+    closed: bool,
+}
+
+impl Releaser {
+    /// Takes pieces to be given back. Where no thread can be started, they are given back here.
+    pub(crate) fn submit(&self, pieces: Vec<Piece>) {
+        if pieces.is_empty() || !self.has_thread() {
+            return drop(pieces);
+        }
+        let mut state = self.shared.state();
+        state.pieces.extend(pieces);
+        state.submitted += 1;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    fn has_thread(&self) -> bool {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let shared = self.shared.clone();
+            *thread = std::thread::Builder::new().name("pinned-release".to_owned()).spawn(move || shared.run()).ok();
+        }
+        thread.is_some()
+    }
+
+    /// Waits until everything that was given before is gone.
+    pub(crate) fn flush(&self) {
+        let mut state = self.shared.state();
+        let upto = state.submitted;
+        while state.released < upto {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.state();
+        loop {
+            if !state.pieces.is_empty() {
+                let (pieces, upto) = (std::mem::take(&mut state.pieces), state.submitted);
+                drop(state);
+                if catch_unwind(AssertUnwindSafe(|| drop(pieces))).is_err() {
+                    tracing::error!("a driver panicked over memory that was given back");
+                }
+                state = self.state();
+                state.released = upto;
+                self.changed.notify_all();
+            } else if state.closed {
+                return;
+            } else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+impl Drop for Releaser {
+    fn drop(&mut self) {
+        self.shared.state().closed = true;
+        self.shared.changed.notify_all();
+        join(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}

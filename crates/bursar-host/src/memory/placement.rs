@@ -1,0 +1,153 @@
+//! How memory was placed, and where the kernel says it is.
+
+use crate::{Errno, Machine, StepOutcome, System};
+use bursar_core::NumaNode;
+use std::fmt;
+
+/// Up to so many pages each is asked about; of more, evenly spread ones.
+const ASKED_MAX: usize = 16_384;
+
+/// How a buffer came to be where it is: what was asked of the kernel, how each step went, and where it says the pages are.
+///
+/// The workers say here whatever they could not do, and go on: memory on another node is slower, not wrong.
+///
+/// ```
+/// use bursar_core::{DeviceContext, DeviceId, NumaNode};
+/// use bursar_host::NumaWorkerPool;
+/// use bursar_sim::Sim;
+///
+/// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+/// let buffer = NumaWorkerPool::global()?.pin(&context, 4096).wait()?;
+/// let placement = buffer.placement();
+/// assert_eq!(placement.node, NumaNode::UNKNOWN, "the simulated device reports none");
+/// println!("{placement}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Placement {
+    /// The node it was wanted on: the one that the GPU's PCI address reports, unless another was asked for.
+    pub node: NumaNode,
+    /// The node that its memory was asked of: another where that one has no memory to give.
+    pub memory_node: NumaNode,
+    /// Whether the worker runs on CPUs of the node, or of the nearest one that has any, as the kernel confirmed.
+    pub worker_pinned: StepOutcome,
+    /// Whether the policy of the range names the node.
+    pub bound: StepOutcome,
+    /// Whether huge pages were asked for and the kernel took the advice.
+    pub huge_pages: StepOutcome,
+    /// Whether the kernel said where the pages are.
+    pub verified: StepOutcome,
+    /// How many pages it was asked about: all of them, or evenly spread ones of a large buffer.
+    pub pages_asked: usize,
+    /// How many of those are on the node that memory was asked of; where that is unknown, on whichever node holds most.
+    pub pages_on_node: usize,
+    /// How many threads touched the memory.
+    pub threads: usize,
+}
+
+impl Placement {
+    pub(crate) const fn unknown() -> Self {
+        Self {
+            node: NumaNode::UNKNOWN,
+            memory_node: NumaNode::UNKNOWN,
+            worker_pinned: StepOutcome::NotAsked,
+            bound: StepOutcome::NotAsked,
+            huge_pages: StepOutcome::NotAsked,
+            verified: StepOutcome::NotAsked,
+            pages_asked: 0,
+            pages_on_node: 0,
+            threads: 0,
+        }
+    }
+
+    /// Whether the kernel confirmed that every page it was asked about is where it should be.
+    pub fn is_verified(&self) -> bool {
+        self.verified.is_done() && self.pages_on_node == self.pages_asked
+    }
+
+    /// Asks the kernel where the pages of a range are.
+    pub(crate) fn verify(&mut self, system: &dyn System, address: usize, bytes: usize, page: usize) {
+        match locate(system, address, bytes, page) {
+            Ok(nodes) => {
+                self.verified = StepOutcome::Done;
+                self.pages_asked = nodes.len();
+                self.pages_on_node = count_on(&nodes, self.memory_node);
+            }
+            Err(why) => self.verified = StepOutcome::Refused(why),
+        }
+    }
+}
+
+/// The nodes of the pages of a range, or of evenly spread ones if there are many. An error is one for all of them.
+fn locate(system: &dyn System, address: usize, bytes: usize, page: usize) -> Result<Vec<i32>, Errno> {
+    if bytes == 0 {
+        return Ok(Vec::new());
+    }
+    let first = address - address % page;
+    let pages = (address + bytes - first).div_ceil(page);
+    let stride = pages.div_ceil(ASKED_MAX).max(1);
+    let asked: Vec<usize> = (0..pages).step_by(stride).map(|at| first + at * page).collect();
+    let nodes = system.locate(&asked)?;
+    match nodes.first() {
+        // Memory that the driver mapped itself is not the kernel's to tell about.
+        Some(&first) if first < 0 && nodes.iter().all(|node| *node < 0) => Err(Errno(-first)),
+        _ => Ok(nodes),
+    }
+}
+
+fn count_on(nodes: &[i32], node: NumaNode) -> usize {
+    let on = |wanted: i32| nodes.iter().filter(|node| **node == wanted).count();
+    match node.index() {
+        Some(index) => i32::try_from(index).map_or(0, on),
+        None => nodes.iter().filter(|node| **node >= 0).max().map_or(0, |last| (0..=*last).map(on).max().unwrap_or(0)),
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.node)?;
+        if self.memory_node != self.node {
+            write!(f, " (memory of node {})", self.memory_node)?;
+        }
+        match self.verified {
+            StepOutcome::Done => write!(f, ": {} of {} pages there", self.pages_on_node, self.pages_asked)?,
+            other => write!(f, ": where the pages are was {other}")?,
+        }
+        let steps =
+            [("pinning the worker", self.worker_pinned), ("mbind", self.bound), ("huge pages", self.huge_pages)];
+        steps.iter().filter(|(_, went)| went.has_failed()).try_for_each(|(step, went)| write!(f, "; {step}: {went}"))
+    }
+}
+
+/// Where the kernel says that the pages of some memory are: how many it was asked about, and how many of those are on
+/// `node`, or on whichever node holds most where that is unknown.
+///
+/// ```
+/// use bursar_core::NumaNode;
+/// use bursar_host::{Machine, pages_on_node};
+///
+/// let memory = vec![1u8; 1 << 16];
+/// if let Ok((asked, there)) = pages_on_node(&Machine::default(), &memory, NumaNode::UNKNOWN) {
+///     assert!(asked >= 16 && there <= asked);
+/// }
+/// ```
+pub fn pages_on_node(system: &dyn System, memory: &[u8], node: NumaNode) -> Result<(usize, usize), Errno> {
+    let nodes = locate(system, memory.as_ptr().addr(), memory.len(), Machine::page())?;
+    Ok((nodes.len(), count_on(&nodes, node)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n4_pages_are_counted_on_the_node_that_was_asked_and_never_guessed() {
+        let nodes = [0, 0, 1, -2, 0];
+        assert_eq!(count_on(&nodes, NumaNode::new(0)), 3);
+        assert_eq!(count_on(&nodes, NumaNode::new(1)), 1);
+        assert_eq!(count_on(&nodes, NumaNode::new(7)), 0);
+        assert_eq!(count_on(&nodes, NumaNode::UNKNOWN), 3);
+        assert_eq!(count_on(&[-2, -14], NumaNode::UNKNOWN), 0);
+    }
+}

@@ -1,0 +1,214 @@
+//! Pinned memory, and the pieces it is cut into.
+#![allow(unsafe_code)]
+
+use super::{Charge, Placement};
+use crate::{PinnedKind, Region};
+use bursar_core::{Bytes, DeviceContext, DriverError, HostFlags};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Pinned memory that every device can reach. Dropping it gives it back: to the driver first, which waits for the work of
+/// the device if the memory was registered, then to the kernel, then to the account.
+pub(crate) struct Slab {
+    /// Nothing once it has gone.
+    backing: Option<Backing>,
+    start: NonNull<u8>,
+    bytes: usize,
+    placement: Placement,
+    stranded: Arc<StrandedSlabs>,
+}
+
+/// What is left to give back, in the order in which it is given back.
+struct Backing {
+    context: Arc<DeviceContext>,
+    start: NonNull<u8>,
+    /// What was registered; what the driver allocated itself has none.
+    region: Option<Region>,
+    charge: Charge,
+}
+
+// SAFETY: a slab is memory that nobody else has; its pieces are what gives access to it.
+unsafe impl Send for Slab {}
+// SAFETY: nothing is read or written through a shared slab.
+unsafe impl Sync for Slab {}
+// SAFETY: as for a slab.
+unsafe impl Send for Backing {}
+
+impl Slab {
+    /// Pins a region. On failure the region and the charge are given back.
+    pub(crate) fn register(
+        context: &Arc<DeviceContext>,
+        region: Region,
+        charge: Charge,
+        stranded: &Arc<StrandedSlabs>,
+    ) -> Result<Self, DriverError> {
+        let (start, bytes, device) = (region.start(), region.len(), context.device());
+        // SAFETY: the region is mapped, and stays so in `Remains` until it has been unregistered.
+        unsafe { context.driver().host_register(device, start.as_ptr(), bytes, HostFlags::default()) }?;
+        Ok(Self::new(context, start, bytes, Some(region), charge, stranded))
+    }
+
+    /// Has the driver allocate pinned memory itself. On failure the charge is given back.
+    pub(crate) fn allocate(
+        context: &Arc<DeviceContext>,
+        bytes: usize,
+        kind: PinnedKind,
+        charge: Charge,
+        stranded: &Arc<StrandedSlabs>,
+    ) -> Result<Self, DriverError> {
+        let flags = HostFlags { write_combined: kind == PinnedKind::WriteCombined };
+        let start = context.driver().host_allocate(context.device(), bytes, flags)?;
+        let out_of_memory = || DriverError::new("host_allocate", context.device(), bursar_core::Status::OutOfMemory);
+        let start = NonNull::new(start).ok_or_else(out_of_memory)?;
+        Ok(Self::new(context, start, bytes, None, charge, stranded))
+    }
+
+    fn new(
+        context: &Arc<DeviceContext>,
+        start: NonNull<u8>,
+        bytes: usize,
+        region: Option<Region>,
+        charge: Charge,
+        stranded: &Arc<StrandedSlabs>,
+    ) -> Self {
+        let backing = Some(Backing { context: context.clone(), start, region, charge });
+        Self { backing, start, bytes, placement: Placement::unknown(), stranded: stranded.clone() }
+    }
+
+    /// Says how it was placed.
+    pub(crate) fn placed(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
+    pub(crate) const fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.start.as_ptr().addr()
+    }
+
+    /// Cuts it into pieces of `each` bytes, which together keep it alive. What is left over stays unused.
+    pub(crate) fn cut(self, each: usize) -> impl Iterator<Item = Piece> + use<> {
+        let count = self.bytes.checked_div(each).unwrap_or(0);
+        let slab = Arc::new(self);
+        (0..count).map(move |index| {
+            // SAFETY: `count` pieces of `each` bytes are no more than the slab has.
+            let start = unsafe { slab.start.add(index * each) };
+            Piece { start, bytes: each, slab: slab.clone() }
+        })
+    }
+}
+
+impl Backing {
+    /// Gives it back to the driver.
+    fn unpin(&self) -> Result<(), DriverError> {
+        let (driver, device, start) = (self.context.driver(), self.context.device(), self.start.as_ptr());
+        match self.region {
+            // SAFETY: registered once, when the slab was made; unregistered with success once, since what succeeded goes.
+            Some(_) => unsafe { driver.host_unregister(device, start) },
+            // SAFETY: allocated by this driver for the slab, and freed with success once; its pieces have gone, and whoever
+            // had one kept it until the device was done with it.
+            None => unsafe { driver.host_free(device, start) },
+        }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if let Some(backing) = self.backing.take()
+            && let Err(error) = backing.unpin()
+        {
+            backing.context.fault().record(error);
+            self.stranded.backing().push(backing);
+        }
+    }
+}
+
+impl fmt::Debug for Slab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slab({:#x}, {} bytes)", self.address(), self.bytes)
+    }
+}
+
+/// Memory that a driver did not take back: mapped and charged until it does.
+#[derive(Default)]
+pub(crate) struct StrandedSlabs {
+    backing: Mutex<Vec<Backing>>,
+}
+
+impl StrandedSlabs {
+    fn backing(&self) -> MutexGuard<'_, Vec<Backing>> {
+        self.backing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tries each once more; answers how much is left.
+    pub(crate) fn retry(&self) -> Bytes {
+        let all = std::mem::take(&mut *self.backing());
+        let left: Vec<_> = all.into_iter().filter_map(|backing| backing.unpin().err().map(|_| backing)).collect();
+        let mut backing = self.backing();
+        backing.extend(left);
+        backing.iter().fold(Bytes::ZERO, |sum, backing| sum.saturating_add(backing.charge.bytes()))
+    }
+}
+
+impl fmt::Debug for StrandedSlabs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stranded").field("slabs", &self.backing().len()).finish()
+    }
+}
+
+/// A part of a slab that only its holder has; the slab lives until all of its pieces have gone.
+pub(crate) struct Piece {
+    start: NonNull<u8>,
+    bytes: usize,
+    slab: Arc<Slab>,
+}
+
+// SAFETY: a piece is memory that only its holder has, wherever that is.
+unsafe impl Send for Piece {}
+// SAFETY: a shared piece can only be read.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) const fn slab(&self) -> &Arc<Slab> {
+        &self.slab
+    }
+
+    #[inline]
+    pub(crate) const fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its first `len` bytes, or all of them if there are fewer.
+    #[inline]
+    pub(crate) fn bytes(&self, len: usize) -> &[u8] {
+        // SAFETY: the slab's memory is mapped and filled by the kernel, lives as long as the piece, and this part of it is
+        // the piece's alone.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), len.min(self.bytes)) }
+    }
+
+    /// Its first `len` bytes, or all of them if there are fewer, to be written.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and the piece is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), len.min(self.bytes)) }
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Piece({:p}, {} bytes)", self.start, self.bytes)
+    }
+}

@@ -1,0 +1,108 @@
+//! Mapped memory that unmaps itself.
+#![allow(unsafe_code)]
+
+use super::calls;
+use crate::Errno;
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where huge pages begin.
+const HUGE: usize = 2 << 20;
+
+/// A range of this process's addresses, mapped until it is dropped. A large one begins where a huge page can.
+///
+/// ```
+/// use bursar_host::{Machine, System};
+///
+/// let region = Machine::default().reserve(3 << 20)?;
+/// assert_eq!(region.len(), 3 << 20);
+/// assert_eq!(region.address() % (2 << 20), 0);
+/// # Ok::<(), bursar_host::Errno>(())
+/// ```
+pub struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
+    mapped: Arc<AtomicUsize>,
+}
+
+// SAFETY: a region is addresses that nobody else has; it hands out no reference to what is there.
+unsafe impl Send for Region {}
+// SAFETY: as above; what it does through a shared reference, threads may do at once.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps `bytes`, a multiple of pages, and counts them in `mapped` until they are unmapped.
+    pub(super) fn map(bytes: usize, mapped: &Arc<AtomicUsize>) -> Result<Self, Errno> {
+        let spare = if bytes >= HUGE { HUGE } else { 0 };
+        let all = bytes.checked_add(spare).ok_or(Errno(libc::ENOMEM))?;
+        let start = calls::map(all)?;
+        let front = if spare > 0 { start.as_ptr().align_offset(HUGE).min(spare) } else { 0 };
+        // SAFETY: at most the spare bytes further, inside the mapping.
+        let begin = unsafe { start.add(front) };
+        // SAFETY: inside the mapping or at its end.
+        let end = unsafe { begin.add(bytes) };
+        mapped.fetch_add(bytes, Ordering::Relaxed);
+        for (from, len) in [(start, front), (end, spare - front)] {
+            if len > 0 {
+                // SAFETY: the margins of a mapping that nobody knows of yet. One that stays is addresses without memory.
+                let _ = unsafe { calls::unmap(from, len) };
+            }
+        }
+        Ok(Self { start: begin, bytes, mapped: mapped.clone() })
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> usize {
+        self.start.as_ptr().addr()
+    }
+
+    /// How many bytes it has.
+    pub const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Never: nothing is not mapped.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Writes a zero to each page of a part. Only for memory that nobody has been given yet.
+    pub(crate) fn touch(&self, part: Range<usize>) {
+        for at in part.step_by(calls::page()).filter(|at| *at < self.bytes) {
+            // SAFETY: inside the mapping.
+            let byte = unsafe { self.start.add(at) };
+            // SAFETY: mapped for writing, and nobody reads it meanwhile.
+            unsafe { byte.write_volatile(0) };
+        }
+    }
+
+    pub(crate) const fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The part of it that `part` names, cut at its end.
+    pub(super) fn part(&self, part: Range<usize>) -> (NonNull<u8>, usize) {
+        let (from, to) = (part.start.min(self.bytes), part.end.min(self.bytes));
+        // SAFETY: inside the mapping or at its end.
+        (unsafe { self.start.add(from) }, to.saturating_sub(from))
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `map`, and whoever had pieces of it has given them up.
+        match unsafe { calls::unmap(self.start, self.bytes) } {
+            Ok(()) => drop(self.mapped.fetch_sub(self.bytes, Ordering::Relaxed)),
+            Err(why) => tracing::error!(%why, bytes = self.bytes, "a region could not be unmapped and stays"),
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:#x}, {} bytes)", self.address(), self.bytes)
+    }
+}

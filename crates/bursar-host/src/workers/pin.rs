@@ -1,0 +1,232 @@
+//! One request, step by step, on a worker's thread.
+//!
+//! What a step takes is a value that the next one moves on, and that gives itself back when it is dropped. So a request
+//! can end anywhere, by an error, a panic, or because nobody wants it any more, and nothing is lost.
+
+use crate::cache::PieceCache;
+use crate::memory::{Charge, Slab, StrandedSlabs};
+use crate::{
+    Errno, HostError, Machine, PinStep, PinnedKind, PinnedOptions, Placement, Region, StepOutcome, System, Topology,
+};
+use bursar_core::{Bytes, DeviceContext, DriverError, NumaNode, Status};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Helpers are worth starting for this much.
+const PARALLEL_MIN: usize = 16 << 20;
+/// What a thread touches before it looks whether it should go on: a multiple of huge pages.
+const CHUNK_MAX: usize = 32 << 20;
+const CHUNK_MIN: usize = 2 << 20;
+/// Memory is written no faster by more threads.
+const THREADS_MAX: usize = 64;
+
+/// What is wanted: how much, a multiple of pages, by whom, and how.
+#[derive(Debug)]
+pub(crate) struct SlabSpec {
+    pub(crate) context: Arc<DeviceContext>,
+    pub(crate) bytes: usize,
+    pub(crate) options: PinnedOptions,
+    /// Whose free memory may go where there is none left.
+    pub(crate) evictable: Option<Arc<PieceCache>>,
+}
+
+/// Asked between steps; an error ends the request.
+pub(crate) type Checkpoint<'a> = dyn Fn(PinStep) -> Result<(), HostError> + Sync + 'a;
+
+/// Where a worker stands: which node it serves, and how well.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeBinding {
+    node: NumaNode,
+    memory_node: NumaNode,
+    worker_pinned: StepOutcome,
+    cpus: usize,
+}
+
+impl NodeBinding {
+    /// Pins the calling thread to the CPUs of a node, or the nearest ones, has the kernel confirm it, and says how that
+    /// went.
+    pub(crate) fn take(system: &dyn System, topology: &Topology, node: NumaNode) -> Self {
+        let wanted = node.index().and_then(|index| topology.cpus_near(index)).map(|near| &near.cpus);
+        let worker_pinned = match (node.index(), wanted) {
+            (None, _) => StepOutcome::NotAsked,
+            (Some(_), None) => StepOutcome::Absent,
+            (Some(_), Some(cpus)) => {
+                let confirmed = system.run_on(cpus).and_then(|()| system.runs_on());
+                confirmed.and_then(|on| if on.is_within(cpus) { Ok(()) } else { Err(Errno(libc::ESRCH)) }).into()
+            }
+        };
+        if !worker_pinned.is_done() && !topology.cpus().is_empty() {
+            // It would run where the thread may that asked first. Where it may not go elsewhere, it stays there.
+            let _ = system.run_on(topology.cpus());
+        }
+        let memory_node = node.index().and_then(|index| topology.memory_near(index));
+        let memory_node = memory_node.map_or(NumaNode::UNKNOWN, |near| NumaNode::new(near.index));
+        let cpus = system.runs_on().map_or(1, |cpus| cpus.len()).clamp(1, THREADS_MAX);
+        if worker_pinned.has_failed() {
+            tracing::warn!(%node, %worker_pinned, "the worker of this NUMA node is not pinned to it");
+        }
+        Self { node, memory_node, worker_pinned, cpus }
+    }
+}
+
+/// Makes what is wanted. Where there is no memory for it, what a pool keeps and nobody uses goes first, and it is tried once
+/// more.
+pub(crate) fn pin(
+    spec: &SlabSpec,
+    binding: &NodeBinding,
+    system: &dyn System,
+    stranded: &Arc<StrandedSlabs>,
+    checkpoint: &Checkpoint<'_>,
+) -> Result<Slab, HostError> {
+    let pin = || pin_once(spec, binding, system, stranded, checkpoint);
+    match (pin(), &spec.evictable) {
+        (Err(refused), Some(cache)) if refused.is_capacity() => {
+            let (evictable, bytes) = cache.take_whole_slabs(Bytes::ZERO);
+            // Before it is tried again.
+            drop(evictable);
+            if bytes > Bytes::ZERO { pin() } else { Err(refused) }
+        }
+        (answer, _) => answer,
+    }
+}
+
+fn pin_once(
+    spec: &SlabSpec,
+    binding: &NodeBinding,
+    system: &dyn System,
+    stranded: &Arc<StrandedSlabs>,
+    checkpoint: &Checkpoint<'_>,
+) -> Result<Slab, HostError> {
+    let SlabSpec { context, bytes, options, .. } = spec;
+    checkpoint(PinStep::Charge)?;
+    context.fault().check()?;
+    stranded.retry();
+    let requested = Bytes(*bytes as u64);
+    check_limits(system, requested)?;
+    let charge = Charge::take(options.account.as_ref(), requested)?;
+    let mut placement = Placement {
+        node: binding.node,
+        memory_node: binding.memory_node,
+        worker_pinned: binding.worker_pinned,
+        ..UNKNOWN
+    };
+    let slab = if options.kind == PinnedKind::Registered {
+        let region = place(spec, binding, system, &mut placement, checkpoint)?;
+        checkpoint(PinStep::Register)?;
+        Slab::register(context, region, charge, stranded)
+    } else {
+        checkpoint(PinStep::Register)?;
+        Slab::allocate(context, *bytes, options.kind, charge, stranded)
+    };
+    let slab = slab.map_err(|error| not_pinned(spec, system, error))?;
+    checkpoint(PinStep::Verify)?;
+    placement.verify(system, slab.address(), slab.len(), Machine::page());
+    checkpoint(PinStep::Deliver)?;
+    Ok(slab.placed(placement))
+}
+
+const UNKNOWN: Placement = Placement::unknown();
+
+/// A region with memory behind all of it, from the node if that can be.
+fn place(
+    spec: &SlabSpec,
+    binding: &NodeBinding,
+    system: &dyn System,
+    placement: &mut Placement,
+    checkpoint: &Checkpoint<'_>,
+) -> Result<Region, HostError> {
+    let requested = Bytes(spec.bytes as u64);
+    let refused = |step| move |why| HostError::System { step, requested, why };
+    checkpoint(PinStep::Reserve)?;
+    let region = system.reserve(spec.bytes).map_err(refused(PinStep::Reserve))?;
+    checkpoint(PinStep::Bind)?;
+    placement.bound = match (binding.node.index(), binding.memory_node.index()) {
+        (None, _) => StepOutcome::NotAsked,
+        (Some(_), None) => StepOutcome::Absent,
+        (Some(_), Some(node)) => system.bind(&region, node).into(),
+    };
+    checkpoint(PinStep::Advise)?;
+    if !spec.options.small_pages {
+        placement.huge_pages = system.advise_huge(&region).into();
+    }
+    checkpoint(PinStep::Touch)?;
+    placement.threads = touch(&region, system, binding.cpus, checkpoint, &refused(PinStep::Touch))?;
+    Ok(region)
+}
+
+/// Puts memory behind a region, with helpers on the worker's CPUs, which they inherit; answers how many threads that took.
+fn touch(
+    region: &Region,
+    system: &dyn System,
+    cpus: usize,
+    checkpoint: &Checkpoint<'_>,
+    refused: &(dyn Fn(Errno) -> HostError + Sync),
+) -> Result<usize, HostError> {
+    let bytes = region.len();
+    let chunk = (bytes / (4 * cpus)).clamp(CHUNK_MIN, CHUNK_MAX).next_multiple_of(CHUNK_MIN);
+    let chunks = bytes.div_ceil(chunk);
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let failed = || failure.lock().unwrap_or_else(PoisonError::into_inner);
+    let touch_on = || {
+        while failed().is_none() {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= chunks {
+                return;
+            }
+            let part = at * chunk..bytes.min((at + 1) * chunk);
+            if let Err(error) =
+                checkpoint(PinStep::Touch).and_then(|()| populate(region, system, part).map_err(refused))
+            {
+                failed().get_or_insert(error);
+            }
+        }
+    };
+    let threads = if bytes < PARALLEL_MIN { 1 } else { cpus.min(chunks) };
+    let started = std::thread::scope(|scope| {
+        // Where a helper cannot be started, those that could do its work.
+        let start = |n: &usize| {
+            std::thread::Builder::new().name(format!("numa-touch-{n}")).spawn_scoped(scope, touch_on).is_ok()
+        };
+        let helpers = (1..threads).filter(start).count();
+        touch_on();
+        helpers + 1
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(started),
+    }
+}
+
+/// A kernel that cannot populate has its pages touched instead; one that has no memory says so.
+fn populate(region: &Region, system: &dyn System, part: Range<usize>) -> Result<(), Errno> {
+    match system.populate(region, part.clone()) {
+        Err(Errno(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES)) => {
+            region.touch(part);
+            Ok(())
+        }
+        answer => answer,
+    }
+}
+
+/// Refuses what the machine or a control group has no room for, before anything is touched.
+pub(crate) fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), HostError> {
+    let Some(limit) = system.limits().into_iter().find(|limit| limit.available < requested) else { return Ok(()) };
+    let (available, all) = (limit.available, limit.limit);
+    Err(match limit.group {
+        Some(group) => HostError::ControlGroup { requested, available, limit: all, group },
+        None => HostError::NoMemory { requested, available, total: all },
+    })
+}
+
+/// Why the driver did not pin it. CUDA on Linux pins without asking for the limit on locked memory; where a driver refuses
+/// and the limit does not cover the request, that is the reason.
+fn not_pinned(spec: &SlabSpec, system: &dyn System, why: DriverError) -> HostError {
+    let requested = Bytes(spec.bytes as u64);
+    let locked = system.locked_memory();
+    let is_about_memory = matches!(why.status, Status::OutOfMemory | Status::Other { sticky: false, .. });
+    if is_about_memory && !locked.covers(requested) {
+        return HostError::LockedMemory { requested, locked: locked.locked, limit: locked.limit, why };
+    }
+    HostError::Device(spec.context.failed(why))
+}

@@ -1,0 +1,121 @@
+//! Budgets that pay from an account.
+
+use super::account_charge::{AccountCharge, AccountError};
+use super::{ChargePolicy, GlobalDeviceBudgetResource};
+use bursar_core::{Account, Bytes, DeviceContext, Error, Holder, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// Charges an account: before memory is asked for, and until the memory below has it back.
+///
+/// The account decides how much may be held, so such a budget knows what it has reserved, but no limit.
+///
+/// ```
+/// use bursar_memory::{GlobalDeviceBudgetResource, OnAccount};
+///
+/// fn charged<R: bursar_core::Holder>(budget: &GlobalDeviceBudgetResource<R, OnAccount>) -> bursar_core::Bytes {
+///     budget.reserved_bytes()
+/// }
+/// ```
+#[derive(Debug)]
+pub struct OnAccount {
+    account: Arc<dyn Account>,
+    charge: AccountCharge,
+}
+
+impl OnAccount {
+    /// Charges the account for what `inner` holds already.
+    fn over(inner: &impl Holder, account: Arc<dyn Account>) -> Result<Arc<Self>> {
+        let (released, held) = (inner.released_total(), inner.bytes_outstanding());
+        if held > Bytes::ZERO {
+            account.charge(held)?;
+        }
+        let charge = AccountCharge::new(released, held.get());
+        Ok(Arc::new(Self { account, charge }))
+    }
+
+    fn release(&self, bytes: u64) {
+        self.account.release(Bytes(bytes));
+    }
+
+    fn charge(&self, bytes: Bytes) -> Result<(), AccountError<Error>> {
+        self.account.charge(bytes).map_err(|error| match *error.root() {
+            Error::OutOfBudget { remaining, limit, .. } => {
+                AccountError::Full { remaining: remaining.get(), limit: limit.get(), error }
+            }
+            _ if error.is_capacity() => AccountError::Full { remaining: 0, limit: u64::MAX, error },
+            _ => AccountError::Closed(error),
+        })
+    }
+}
+
+impl ChargePolicy for OnAccount {
+    type Terms = Accounts;
+
+    fn open<I: Holder>(accounts: &Accounts, inner: &Arc<I>) -> Result<Arc<Self>> {
+        Self::over(&**inner, (accounts.find)(inner.context())?)
+    }
+
+    fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()> {
+        let reap = || {
+            let reaped = inner.reap();
+            self.pay_back(inner);
+            reaped.map(drop)
+        };
+        self.charge.admit(bytes.get(), || self.charge(bytes), || inner.released_total(), reap)
+    }
+
+    fn conclude(&self, bytes: Bytes, is_granted: bool) {
+        match is_granted {
+            true => self.charge.confirm(bytes.get()),
+            false => self.charge.roll_back(bytes.get(), |bytes| self.release(bytes)),
+        }
+    }
+
+    fn pay_back(&self, inner: &(impl Holder + ?Sized)) {
+        self.charge.pay_back(|| inner.released_total(), |bytes| self.release(bytes));
+    }
+
+    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
+        Bytes(self.charge.used(|| inner.released_total()))
+    }
+}
+
+impl Drop for OnAccount {
+    /// Pays back the rest. The memory below is gone already, and what it lost is nobody's any more.
+    fn drop(&mut self) {
+        match self.charge.close() {
+            0 => {}
+            rest => self.release(rest),
+        }
+    }
+}
+
+impl<R: Holder> GlobalDeviceBudgetResource<R, OnAccount> {
+    /// Makes a budget over `inner` that pays from `account`. What `inner` holds already is charged at once, or refused.
+    pub fn charged_to(inner: R, account: Arc<dyn Account>) -> Result<Self> {
+        let policy = OnAccount::over(&inner, account)?;
+        Ok(Self { inner: Arc::new(inner), policy })
+    }
+}
+
+/// Finds the account of a device.
+type FindAccount = dyn Fn(&Arc<DeviceContext>) -> Result<Arc<dyn Account>> + Send + Sync;
+
+/// The accounts that the budgets of a layer pay from, by device.
+#[derive(Clone)]
+pub struct Accounts {
+    find: Arc<FindAccount>,
+}
+
+impl Accounts {
+    pub(super) fn new(find: impl Fn(&Arc<DeviceContext>) -> Result<Arc<dyn Account>> + Send + Sync + 'static) -> Self {
+        Self { find: Arc::new(find) }
+    }
+}
+
+impl fmt::Debug for Accounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Accounts").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,262 @@
+//! The guard of one device: what it asks of the memory below, when it fills and inspects blocks, and when they go back.
+
+use super::findings::Findings;
+use super::live_blocks::{LiveBlock, LiveBlocks, ReportOnce};
+use super::quarantine::{FreedBlock, Quarantine};
+use super::{CANARY, FREED, FRESH, Inspect, MARGIN};
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member, OwnerId,
+    RawStream, Refused, Result, Standing, Stream,
+};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The time that a reap which emptied the quarantine gives it to be inspected: this long, and as long again for every MiB.
+const SETTLE: Duration = Duration::from_millis(2);
+
+/// The size of one block with its margins, as it is asked of the memory below.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PaddedSize {
+    /// The offset of the user's block.
+    pub(super) front: u64,
+    /// The bytes that the user asked for.
+    bytes: u64,
+    /// The bytes with both margins.
+    pub(super) whole: u64,
+}
+
+impl PaddedSize {
+    pub(super) fn of(bytes: u64, align: u64) -> Result<Self> {
+        bursar_core::grant(bytes, align)?;
+        let front = align.max(MIN_ALIGN);
+        let whole = bytes.checked_add(front + MARGIN).ok_or(Error::InvalidSize { requested: bytes })?;
+        Ok(Self { front, bytes, whole })
+    }
+
+    /// Puts the size that the user asked for in the place of the padded one that was refused.
+    pub(super) fn name_requested(self, error: Error) -> Error {
+        match error {
+            Error::InvalidSize { .. } => Error::InvalidSize { requested: self.bytes },
+            other => other,
+        }
+    }
+}
+
+/// The guard of one device.
+pub(super) struct Watcher<R: DeviceMemoryResource> {
+    inspector: Inspector,
+    pub(super) inner: R,
+    pub(super) owner: OwnerId,
+    pub(super) live: LiveBlocks,
+    pub(super) quarantine: Quarantine,
+    patience: Duration,
+    pub(super) findings: Arc<Findings>,
+}
+
+impl<R: DeviceMemoryResource> Watcher<R> {
+    pub(super) fn new(inner: R, quarantine: Bytes, patience: Duration) -> Self {
+        Self {
+            inspector: Inspector::new(inner.context().clone()),
+            inner,
+            owner: OwnerId::unique(),
+            live: LiveBlocks::default(),
+            quarantine: Quarantine::new(quarantine.get()),
+            patience,
+            findings: Arc::default(),
+        }
+    }
+
+    pub(super) fn context(&self) -> &Arc<DeviceContext> {
+        self.inner.context()
+    }
+
+    /// Allocates a padded block, giving up the quarantine where there is no memory for it.
+    pub(super) fn allocate(&self, size: PaddedSize, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        let attempt =
+            || self.inner.allocate(size.whole, align, stream, tag).map_err(|error| size.name_requested(error));
+        match attempt() {
+            Err(error) if error.is_capacity() && self.drain() > 0 => {
+                self.inner.reap_blocking(self.patience)?;
+                attempt()
+            }
+            decided => decided,
+        }
+    }
+
+    /// Fills the margins and the block; one that cannot be filled goes back.
+    pub(super) fn fill_fresh(&self, mut whole: DeviceBlock, size: PaddedSize, stream: Stream) -> Result<DeviceBlock> {
+        let context = self.context();
+        let PaddedSize { front, bytes, .. } = size;
+        let margins = context.submit_fill(&mut whole, front - MARGIN, CANARY, MARGIN + bytes + MARGIN, stream);
+        let filled = margins.and_then(|()| context.submit_fill(&mut whole, front, FRESH, bytes, stream));
+        match filled {
+            Ok(()) => Ok(whole),
+            Err(error) => {
+                self.give_back(FreedBlock {
+                    ptr: whole.ptr(),
+                    generation: whole.generation(),
+                    whole,
+                    stream,
+                    filled: None,
+                    reported: ReportOnce::default(),
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// Orders a free on another stream after the block's own.
+    pub(super) fn ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<()> {
+        self.context().check_stream(stream)?;
+        let home = self.context().lasting(block.stream())?;
+        if home == stream { Ok(()) } else { self.context().order(home, stream) }
+    }
+
+    /// Inspects the margins of a block that its user frees, and fills all of it. Neither happens where it could not be
+    /// ordered.
+    pub(super) fn retire(&self, live: LiveBlock, block: DeviceBlock, stream: Stream, ordered: bool) -> FreedBlock {
+        let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.requested().get());
+        let inspected = ordered.then(|| self.inspect_margins(&live, stream));
+        let mut whole = live.fenced.open(block);
+        let start = ptr.0 - whole.ptr().0 - MARGIN;
+        let len = MARGIN + bytes + MARGIN;
+        let filled = inspected.and_then(|inspected| {
+            let filled = inspected.and_then(|()| self.context().submit_fill(&mut whole, start, FREED, len, stream));
+            filled.map(|()| start..start + len).map_err(|error| self.record_fault(error)).ok()
+        });
+        FreedBlock { whole, stream, filled, ptr, generation, reported: ReportOnce::default() }
+    }
+
+    /// Has the device's next fallible call report what went wrong with an inspection.
+    fn record_fault(&self, error: Error) {
+        if let Error::Driver(error) = error {
+            self.context().fault().record(error);
+        }
+    }
+
+    fn inspect_margins(&self, live: &LiveBlock, stream: Stream) -> Result<()> {
+        let (fenced, reported, findings) = (&live.fenced, live.reported.clone(), self.findings.clone());
+        let (ptr, generation, tag) = (fenced.ptr(), fenced.generation(), fenced.tag());
+        self.inspector.inspect_margins(fenced, MARGIN, CANARY, stream, move |damage| {
+            if let Some(offset) = damage
+                && reported.set_first()
+            {
+                findings.add(Error::OutOfBounds { ptr, generation, tag, offset });
+            }
+        })
+    }
+
+    fn inspect_freed(&self, freed: &FreedBlock, stream: Stream) -> Result<()> {
+        let Some(filled) = freed.filled.clone() else { return Ok(()) };
+        let (reported, findings) = (freed.reported.clone(), self.findings.clone());
+        let (ptr, generation, tag) = (freed.ptr, freed.generation, freed.whole.tag());
+        self.inspector.inspect(&freed.whole, filled, FREED, stream, move |damage| {
+            if damage.is_some() && reported.set_first() {
+                findings.add(Error::UseAfterFree { ptr, generation, tag });
+            }
+        })
+    }
+
+    /// Inspects a block for the last time and frees it. One that the memory below does not take stays.
+    pub(super) fn give_back(&self, mut freed: FreedBlock) {
+        freed.stream = self.context().lasting(freed.stream).unwrap_or(freed.stream);
+        match self.inspect_freed(&freed, freed.stream) {
+            Ok(()) => freed.filled = None,
+            Err(error) => self.record_fault(error),
+        }
+        let FreedBlock { mut whole, mut stream, filled, ptr, generation, reported } = freed;
+        while let Err(Refused { block, .. }) = self.inner.deallocate(whole, stream) {
+            whole = block;
+            match self.context().lasting(stream) {
+                // There is an order by now.
+                Ok(heir) if heir != stream => stream = heir,
+                _ => {
+                    return self.quarantine.keep_stuck(FreedBlock { whole, stream, filled, ptr, generation, reported });
+                }
+            }
+        }
+    }
+
+    /// Empties the quarantine and returns how much was in it.
+    pub(super) fn drain(&self) -> u64 {
+        let freed = self.quarantine.take_all();
+        let bytes = freed.iter().map(|freed| freed.whole.granted().get()).sum();
+        freed.into_iter().for_each(|freed| self.give_back(freed));
+        bytes
+    }
+
+    /// Empties the quarantine and finds out what is free, giving what was drained a moment to be inspected.
+    pub(super) fn drain_and_reap(&self) -> Result<Bytes> {
+        let (start, before) = (Instant::now(), self.inner.released_total());
+        let drained = self.drain();
+        let moment = SETTLE * u32::try_from(1 + (drained >> 20)).unwrap_or(u32::MAX);
+        let released = || self.inner.released_total().wrapping_sub(before);
+        self.inner.reap()?;
+        while released() < drained && start.elapsed() < moment {
+            std::thread::yield_now();
+            self.inner.reap()?;
+        }
+        Ok(Bytes(released()))
+    }
+}
+
+impl<R: DeviceMemoryResource> Inspect for Watcher<R> {
+    fn inspect_all(&self) -> Result<()> {
+        let mut streams = BTreeSet::new();
+        let live = self.live.try_for_each(|live| {
+            let stream = self.context().lasting(live.fenced.stream())?;
+            streams.insert(stream);
+            self.inspect_margins(live, stream)
+        });
+        let freed = self.quarantine.take_all();
+        let quarantined = freed.iter().try_for_each(|freed| {
+            let stream = self.context().lasting(freed.stream)?;
+            streams.insert(stream);
+            self.inspect_freed(freed, stream)
+        });
+        self.quarantine.put_back(freed);
+        let inspected = live.and(quarantined);
+        let waited = streams.into_iter().try_for_each(|stream| self.context().synchronize(stream));
+        self.findings.emit(self.context());
+        inspected.and(waited)
+    }
+}
+
+impl<R: DeviceMemoryResource> Member for Watcher<R> {
+    fn trim(&self) -> Bytes {
+        self.drain_and_reap().unwrap_or_else(|error| {
+            self.record_fault(error);
+            Bytes::ZERO
+        })
+    }
+
+    /// Returns what is in quarantine; the memory below tells the rest.
+    fn standing(&self) -> Standing {
+        Standing { pending: Bytes(self.quarantine.bytes()), ..Standing::default() }
+    }
+
+    fn stream_ends(&self, _: Stream, _: RawStream) {}
+}
+
+impl<R: DeviceMemoryResource> Drop for Watcher<R> {
+    fn drop(&mut self) {
+        self.context().order_ended(Duration::MAX);
+        let freed = self.quarantine.take_all();
+        let streams: BTreeSet<_> = freed.iter().filter_map(|freed| self.context().lasting(freed.stream).ok()).collect();
+        freed.into_iter().for_each(|freed| self.give_back(freed));
+        for stream in streams {
+            if let Err(error) = self.context().synchronize(stream) {
+                self.record_fault(error);
+            }
+        }
+        self.findings.emit(self.context());
+    }
+}
+
+impl<R: DeviceMemoryResource> fmt::Debug for Watcher<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watcher").field("quarantined", &self.quarantine.bytes()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,259 @@
+//! The ladder of a request, top to bottom: each step is tried when those above have nothing.
+//!
+//! 1. **The thread's cache**: a block of that size which the thread freed on the stream a moment ago. No lock, no driver call.
+//! 2. **The free lists**: the first fit among the runs that every stream may have, or else among those freed on this stream.
+//!    One short lock.
+//! 3. **Streams that have passed**: the other streams are asked how far they have come, and what they are done with is for
+//!    everyone.
+//! 4. **A wait**: memory that another stream freed and is not done with, after a wait that is put into this stream.
+//! 5. **The caches of all threads**: they are drained into the free lists, and 3 and 4 tried again.
+//! 6. **Growth**: whole free frames are moved to where they are needed, and frames are made.
+//! 7. **Patience**: frees that have not run are waited for, every pool of the device gives back what it can, and what other
+//!    threads are moving about just now is waited for, with 6 tried in between.
+//! 8. **An explanation** of the refusal.
+//!
+//! Rare things end a call: on the way through 1 and 2 nothing is kept across a call, and whoever must check or search further
+//! makes one last call.
+
+use super::magazine::Magazine;
+use super::runs::UNIT;
+use super::{PagePoolResource, Settings, driver_calls};
+use bursar_core::{AllocTag, Bytes, DeviceBlock, Error, FrameSource, MAX_ALIGN, MIN_ALIGN, Result, Stream};
+
+/// A request, in units, for a stream that is held, or stays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) len: u64,
+    pub(super) align: u64,
+    /// The slot of the stream.
+    pub(super) slot: usize,
+}
+
+/// The number of times a request that is about to be refused tries again while others move frames about.
+const ROUNDS: u32 = 1 << 16;
+
+/// The number of those in which it asks all streams again how far they are.
+const ASKING_ROUNDS: u32 = 16;
+
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Allocates from the thread's recent magazine (step 1); whatever is not there ends in a call of the rest of the ladder.
+    #[inline(always)]
+    pub(super) fn allocate_cached(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        if align != MIN_ALIGN && (align > MIN_ALIGN || !align.is_power_of_two()) {
+            return self.allocate_checked(bytes, align, stream, tag);
+        }
+        let Some(magazine) = self.recent_magazine(stream) else {
+            return self.allocate_checked(bytes, align, stream, tag);
+        };
+        let last = bytes.wrapping_sub(1);
+        if last < self.settings.longest_cached_bytes
+            && let len = (last / UNIT + 1).max(self.settings.fixed)
+            && let Some(at) = magazine.take(len)
+        {
+            magazine.count_granted(len * UNIT);
+            return Ok(driver_calls::make_block((at, len), bytes, stream, tag, self.owner));
+        }
+        self.allocate_uncached(bytes, stream, tag, magazine)
+    }
+
+    /// Allocates what the thread's recent magazine does not have (steps 2 to 8).
+    #[inline(never)]
+    fn allocate_uncached(&self, bytes: u64, stream: Stream, tag: AllocTag, magazine: &Magazine) -> Result<DeviceBlock> {
+        let (len, align) = self.settings.units(bytes, MIN_ALIGN)?;
+        let at = self.take_free(Request { len, align, slot: stream.slot() })?;
+        magazine.count_granted(len * UNIT);
+        Ok(driver_calls::make_block((at, len), bytes, stream, tag, self.owner))
+    }
+
+    /// Allocates with every check made (steps 1 to 8): for any alignment, after an alarm, where a driver listens, and for
+    /// streams that the thread has not used lately or that have to be held.
+    #[inline(never)]
+    fn allocate_checked(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
+        let size = self.settings.units(bytes, align)?;
+        let alarms = self.context.alarms();
+        self.context.fault().check()?;
+        let at = match self.recent_magazine_noted(stream) {
+            Some(magazine) => {
+                let at = self.take_cached(size, stream, Some(magazine))?;
+                magazine.count_granted(size.0 * UNIT);
+                at
+            }
+            None => self.take_for_held(size, stream, alarms)?,
+        };
+        Ok(driver_calls::make_noted_block(&self.context, (at, size.0), bytes, stream, tag, self.owner))
+    }
+
+    /// Takes memory for a stream that has to be held, or that the thread has not used lately, and remembers its magazine.
+    #[inline(never)]
+    fn take_for_held(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
+        let _held = self.context.hold_for_memory(stream)?;
+        let thread = self.state.current_thread();
+        let magazine = thread.magazine(stream.slot());
+        self.remember_magazine(stream, alarms);
+        let at = self.take_cached(size, stream, magazine)?;
+        thread.count_granted(size.0 * UNIT);
+        Ok(at)
+    }
+
+    /// Step 1 with the magazine found: takes memory from there, or from further down.
+    #[inline]
+    fn take_cached(&self, size: (u64, u64), stream: Stream, magazine: Option<&Magazine>) -> Result<u64> {
+        let (len, align) = size;
+        if len <= self.settings.longest_cached
+            && align == 1
+            && let Some(at) = magazine.and_then(|magazine| magazine.take(len))
+        {
+            return Ok(at);
+        }
+        self.take_free(Request { len, align, slot: stream.slot() })
+    }
+
+    /// Step 2: takes memory from the free lists, or from further down.
+    #[inline(always)]
+    fn take_free(&self, request: Request) -> Result<u64> {
+        match self.take_from_lists(request) {
+            Some(at) => Ok(at),
+            None => self.take_elsewhere(request),
+        }
+    }
+
+    /// Takes what is common or the stream's own, unless some streams should be asked first.
+    #[inline(always)]
+    fn take_from_lists(&self, request: Request) -> Option<u64> {
+        let mut lists = self.state.lists();
+        if lists.note_request(request.slot, request.len) {
+            return None;
+        }
+        lists.claim_common_if_alone(request.slot);
+        lists.take(request.slot, request.len, request.align)
+    }
+
+    /// Steps 3 to 5: takes memory that belongs to other streams or lies in caches, or goes further down.
+    #[cold]
+    fn take_elsewhere(&self, request: Request) -> Result<u64> {
+        let Request { len, align, slot } = request;
+        // Under pressure, a large request has the streams asked first that have freed much.
+        if self.state.lists().note_request(slot, len) {
+            self.ask_streams_that_freed_much()?;
+            let taken = self.state.lists().take(slot, len, align);
+            if let Some(at) = taken {
+                return Ok(at);
+            }
+        }
+        loop {
+            // 3. What other streams are done with.
+            self.state.ask_all(&self.context).map_err(|error| self.context.failed(error))?;
+            let taken = self.state.lists().take(slot, len, align);
+            if let Some(at) = taken {
+                return Ok(at);
+            }
+            // 4. What they are not done with.
+            if let Some(at) = self.take_after_wait(request)? {
+                return Ok(at);
+            }
+            // 5. What lies in caches; if there is any, it is in the free lists now.
+            if !self.state.drain(None, None) {
+                return self.grow_or_explain(request);
+            }
+        }
+    }
+
+    /// Step 4: takes what another stream has free and is not done with, after a wait that is put into the stream of the
+    /// request. What was freed longest ago comes first.
+    fn take_after_wait(&self, request: Request) -> Result<Option<u64>> {
+        let Request { len, align, slot } = request;
+        let fits = {
+            let mut lists = self.state.lists();
+            if let Some(at) = lists.take_ordered(slot, len, align) {
+                return Ok(Some(at));
+            }
+            lists.lanes_that_fit(slot, len, align)
+        };
+        for lane in fits {
+            self.wait_for_lane(lane, request).map_err(|error| self.context.failed(error))?;
+            let taken = self.state.lists().take_ordered(slot, len, align);
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Steps 6 to 8: grows; where there is no memory for that, waits for what may come back and tries again, and explains the
+    /// refusal in the end.
+    fn grow_or_explain(&self, request: Request) -> Result<u64> {
+        let (context, bytes) = (&self.context, Bytes(request.len * UNIT));
+        let refused = |outcome: &Result<u64>| outcome.as_ref().is_err_and(Error::is_capacity);
+        let explained = |outcome: Result<u64>| outcome.map_err(|error| context.explain(error, bytes));
+        // 6. Growth.
+        let mut outcome = self.take_or_grow(request, None);
+        if !refused(&outcome) {
+            return outcome;
+        }
+        if outcome.as_ref().is_err_and(|error| exceeds_total(error, bytes)) {
+            return explained(outcome);
+        }
+        // 7. Frees that have not run, within the pool's patience; then what every pool of the device can give back.
+        self.source.reap()?;
+        self.state.wait_for_pending(context, self.settings.patience)?;
+        outcome = self.take_or_grow(request, outcome.err());
+        if !refused(&outcome) {
+            return outcome;
+        }
+        context.trim();
+        // What another thread has taken out may come back between a try and its refusal: only a refusal counts whose try
+        // began with nothing in flight.
+        let mut quiet = self.state.lists().in_flight == 0;
+        outcome = self.take_or_grow(request, None);
+        for round in 0..ROUNDS {
+            if !refused(&outcome) || (quiet && round >= ASKING_ROUNDS) {
+                break;
+            }
+            std::thread::yield_now();
+            quiet = self.state.lists().in_flight == 0;
+            outcome = if round < ASKING_ROUNDS {
+                // Others took what was common and freed as much on their own streams since.
+                self.state.drain(None, None);
+                self.state.ask_all(context).map_err(|error| context.failed(error))?;
+                self.take_or_grow(request, outcome.err())
+            } else {
+                self.take_or_grow(request, None)
+            };
+        }
+        // 8. An explanation.
+        if refused(&outcome) { explained(outcome) } else { outcome }
+    }
+}
+
+/// Returns whether so much could never be granted, whatever is freed.
+fn exceeds_total(refused: &Error, bytes: Bytes) -> bool {
+    match *refused {
+        Error::OutOfBudget { limit, .. } => bytes > limit,
+        Error::OutOfMemory { total, .. } => bytes > total,
+        _ => false,
+    }
+}
+
+impl Settings {
+    /// Returns the length and the alignment of a request, in units; an error where it cannot be granted.
+    #[inline]
+    pub(super) fn units(&self, bytes: u64, align: u64) -> Result<(u64, u64)> {
+        if !align.is_power_of_two() || align > MAX_ALIGN {
+            return Err(Error::InvalidAlignment { align });
+        }
+        let align = align.max(UNIT) / UNIT;
+        // A run is found with room for the alignment, so that much must not overflow either.
+        match bytes.checked_add(MAX_ALIGN + UNIT) {
+            Some(_) if bytes > 0 && self.fixed == 0 => Ok((bytes.div_ceil(UNIT), align)),
+            Some(_) if bytes > 0 => self.fixed_units(bytes).map(|len| (len, align)),
+            _ => Err(Error::InvalidSize { requested: bytes }),
+        }
+    }
+
+    fn fixed_units(&self, bytes: u64) -> Result<u64> {
+        match bytes.div_ceil(UNIT) {
+            len if len <= self.fixed => Ok(self.fixed),
+            _ => Err(Error::InvalidNumber { what: "larger than the blocks of a pool of one size", number: bytes }),
+        }
+    }
+}

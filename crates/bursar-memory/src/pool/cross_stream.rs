@@ -1,0 +1,182 @@
+//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits for whom.
+//!
+//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no other stream
+//! from being asked.
+
+use super::allocate::Request;
+use super::driver_calls;
+use super::free_lists::{Question, UnorderedFree};
+use super::lane::Mark;
+use super::runs::UNIT;
+use super::{PagePoolResource, PoolState};
+use bursar_core::{Action, Bytes, DeviceContext, DriverError, FrameSource, Record, Result};
+use std::time::{Duration, Instant};
+
+/// The time that a bounded wait sleeps between two questions.
+const POLL: Duration = Duration::from_micros(50);
+
+impl PoolState {
+    /// Asks how far a stream has come with what was freed on it. One that is idle has passed everything; one that is
+    /// not is asked about an event that was recorded earlier, and is given one to be asked about later.
+    pub(super) fn ask(&self, context: &DeviceContext, lane: usize) -> Result<(), DriverError> {
+        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let mut question = self.lists().question(lane);
+        let idle = driver_calls::is_idle(context, held.raw());
+        let mut unneeded = None;
+        let outcome = match (idle, question.event.take()) {
+            (Ok(true), mark) => {
+                self.enter_passed(context, &question, question.before);
+                unneeded = mark.map(|mark| mark.event);
+                Ok(())
+            }
+            (Ok(false), Some(mark)) => match driver_calls::query_event(context, mark.event) {
+                Ok(progress) if progress.is_complete() => {
+                    self.enter_passed(context, &question, mark.before);
+                    unneeded = Some(mark.event);
+                    Ok(())
+                }
+                other => {
+                    unneeded = self.lists().keep_event(&question, mark);
+                    other.map(drop)
+                }
+            },
+            (Ok(false), None) => driver_calls::record_event(context, held.raw()).map(|event| {
+                unneeded = self.lists().keep_event(&question, Mark { event, before: question.before });
+            }),
+            (Err(error), mark) => {
+                unneeded = mark.and_then(|mark| self.lists().keep_event(&question, mark));
+                Err(error)
+            }
+        };
+        unneeded.into_iter().for_each(|event| driver_calls::return_event(context, event));
+        outcome
+    }
+
+    /// Enters that a stream has passed everything stamped before a time, and tells the sink.
+    fn enter_passed(&self, context: &DeviceContext, question: &Question, before: u64) {
+        let found = self.lists().passed(question, before);
+        if found > 0 {
+            let granted = Bytes(found * UNIT);
+            context.sink().emit(&Record { granted, ..Record::new(Action::Reap, context.device()) });
+        }
+    }
+
+    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A stream that
+    /// cannot be asked does not keep the others from being asked.
+    pub(super) fn ask_all(&self, context: &DeviceContext) -> Result<(), DriverError> {
+        let has_unordered = !self.lists().unordered.is_empty();
+        if has_unordered {
+            self.retry_unordered(context);
+        }
+        let lanes = self.lists().lanes_with_runs();
+        let mut outcome = Ok(());
+        for lane in lanes {
+            outcome = outcome.and(self.ask(context, lane));
+        }
+        outcome
+    }
+
+    /// Frees what could not be put in order when it was freed, as far as it can be now. What still cannot was reported.
+    #[cold]
+    fn retry_unordered(&self, context: &DeviceContext) {
+        let unordered = {
+            let mut lists = self.lists();
+            lists.in_flight += 1;
+            std::mem::take(&mut lists.unordered)
+        };
+        let retry = |mut one| self.free_in_order(context, &mut one).err().map(|_| one);
+        let left: Vec<_> = unordered.into_iter().filter_map(retry).collect();
+        let mut lists = self.lists();
+        lists.in_flight -= 1;
+        lists.unordered.extend(left);
+    }
+
+    fn free_in_order(&self, context: &DeviceContext, unordered: &mut UnorderedFree) -> Result<()> {
+        let stream = context.lasting(unordered.stream)?;
+        let has_run = |stream| context.has_run(stream, Duration::ZERO).unwrap_or(false);
+        let is_over = has_run(unordered.home) && has_run(stream);
+        if !is_over && unordered.home != stream {
+            context.order_after(unordered.home, stream)?;
+        }
+        let held = context.hold_for_free(stream)?;
+        if let Some(ptr) = unordered.unnoted.take() {
+            driver_calls::note_free_on(context, ptr, held.raw());
+        }
+        self.lists().free_own(stream.slot(), unordered.at, unordered.len);
+        Ok(())
+    }
+
+    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams can
+    /// be asked.
+    pub(super) fn wait_for_pending(&self, context: &DeviceContext, patience: Duration) -> Result<()> {
+        let start = Instant::now();
+        self.drain(None, None);
+        let ask = || self.ask_all(context).map_err(|error| context.failed(error));
+        if patience == Duration::MAX {
+            return self.wait_for_all(context).map_err(|error| context.failed(error));
+        }
+        loop {
+            ask()?;
+            if self.lists().pending_units() == 0 || start.elapsed() >= patience {
+                return Ok(());
+            }
+            std::thread::sleep(POLL.min(patience));
+        }
+    }
+
+    /// Waits for every stream that has something free, as long as it takes.
+    fn wait_for_all(&self, context: &DeviceContext) -> Result<(), DriverError> {
+        let mut outcome = self.ask_all(context);
+        if self.lists().pending_units() == 0 {
+            return outcome;
+        }
+        if !self.lists().unordered.is_empty() {
+            context.order_ended(Duration::MAX);
+            self.retry_unordered(context);
+        }
+        let lanes = self.lists().lanes_with_runs();
+        for lane in lanes {
+            let waited = context.hold_slot_for_memory(lane).and_then(|held| match held {
+                Some(held) => driver_calls::synchronize(context, held.raw()),
+                None => Ok(()),
+            });
+            outcome = outcome.and(waited);
+        }
+        let stuck = self.lists().unordered.first().and_then(|first| context.unordered(first.stream));
+        outcome.and(self.ask_all(context)).and(stuck.map_or(Ok(()), Err))
+    }
+}
+
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Asks the streams that have freed much how far they are, for a large request that is met next.
+    #[cold]
+    pub(super) fn ask_streams_that_freed_much(&self) -> Result<()> {
+        let lanes = self.state.lists().lanes_worth_asking();
+        lanes
+            .into_iter()
+            .try_for_each(|lane| self.state.ask(&self.context, lane))
+            .map_err(|error| self.context.failed(error))
+    }
+
+    /// Has the stream of a request come after everything that was freed on another.
+    pub(super) fn wait_for_lane(&self, lane: usize, request: Request) -> Result<(), DriverError> {
+        let (context, state) = (&self.context, &self.state);
+        let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
+        let Some(waiting) = context.hold_slot(request.slot) else { return Ok(()) };
+        let question = state.lists().question(lane);
+        let spare = question.event.map(|mark| mark.event);
+        let recorded = driver_calls::record_event(context, held.raw());
+        let waited = recorded.and_then(|event| driver_calls::wait_event(context, waiting.raw(), event).map(|()| event));
+        let (mut lists, before) = (state.lists(), question.before);
+        let unneeded = match waited {
+            Ok(event) => {
+                lists.enter_wait(request.slot, &question, before);
+                [spare, lists.keep_event(&question, Mark { event, before })]
+            }
+            Err(_) => [recorded.ok(), question.event.and_then(|mark| lists.keep_event(&question, mark))],
+        };
+        drop(lists);
+        unneeded.into_iter().flatten().for_each(|event| driver_calls::return_event(context, event));
+        waited.map(drop)
+    }
+}

@@ -1,0 +1,146 @@
+//! The pool's own calls of the driver, and the one place where its blocks are made.
+//!
+//! The rest of the pool keeps what makes them sound: a range is granted while no free run holds any of it and no other block
+//! does; a frame is unmapped after it was taken out of the common runs, which hold only what no work touches any more; and a
+//! frame is mapped nowhere or in one place.
+#![allow(unsafe_code)]
+
+use super::runs::UNIT;
+use bursar_core::{
+    AllocTag, BlockParts, DeviceBlock, DeviceContext, DevicePtr, DriverError, Frame, FrameKind, Note, OwnerId,
+    Progress, RawEvent, RawStream, Stream,
+};
+
+fn ptr(at: u64) -> DevicePtr {
+    DevicePtr(at * UNIT)
+}
+
+/// Makes the block for a range that was taken out of every run, `len` units from `at` on.
+#[inline]
+pub(super) fn make_block(
+    (at, len): (u64, u64),
+    requested: u64,
+    stream: Stream,
+    tag: AllocTag,
+    owner: OwnerId,
+) -> DeviceBlock {
+    let parts = BlockParts { ptr: ptr(at), requested, granted: len * UNIT, tag, owner, offset: 0 };
+    // SAFETY: the range was taken out of every run and is given out with this token alone.
+    unsafe { DeviceBlock::from_parts(parts, stream) }
+}
+
+/// Makes a block as [`make_block`] does, and tells a driver that listens.
+#[inline]
+pub(super) fn make_noted_block(
+    context: &DeviceContext,
+    (at, len): (u64, u64),
+    requested: u64,
+    stream: Stream,
+    tag: AllocTag,
+    owner: OwnerId,
+) -> DeviceBlock {
+    if context.listens() {
+        send_grant_note(context, ptr(at), requested, stream, tag);
+    }
+    make_block((at, len), requested, stream, tag, owner)
+}
+
+#[cold]
+fn send_grant_note(context: &DeviceContext, ptr: DevicePtr, requested: u64, stream: Stream, tag: AllocTag) {
+    if let Ok(held) = context.hold(stream) {
+        // SAFETY: the range is the pool's, in memory that its frames gave it, and the stream is held.
+        unsafe { context.note(Note::Granted { ptr, bytes: requested, stream: held.raw(), tag }) };
+    }
+}
+
+/// Tells a driver that listens that a block of the pool is free from here on, in the order of a stream that stays alive.
+#[inline]
+pub(super) fn note_free(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
+    if context.listens() {
+        send_free_note(context, block, stream);
+    }
+}
+
+#[cold]
+fn send_free_note(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
+    if let Ok(held) = context.hold(stream) {
+        // SAFETY: the block is the pool's, whoever frees it has given it up, and the stream is held.
+        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
+    }
+}
+
+/// Tells a driver that listens that a range which was a block of the pool is free from here on, in the order of a stream that
+/// is held.
+pub(super) fn note_free_on(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
+    // SAFETY: the range was a block of the pool, which took it back.
+    unsafe { context.note(Note::Freed { ptr, stream: raw }) };
+}
+
+/// Records an event on a stream that is held, and returns it.
+pub(super) fn record_event(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, DriverError> {
+    let event = context.take_event()?;
+    // SAFETY: the event is spare and the stream held, both of this device.
+    unsafe { context.driver().event_record(context.device(), event, raw) }
+        .inspect_err(|_| return_event(context, event))?;
+    Ok(event)
+}
+
+/// Returns whether a stream that is held has run everything it was given.
+pub(super) fn is_idle(context: &DeviceContext, raw: RawStream) -> Result<bool, DriverError> {
+    // SAFETY: the stream is held.
+    unsafe { context.driver().stream_query(context.device(), raw) }.map(Progress::is_complete)
+}
+
+/// Returns whether an event has been passed; the caller took it from this context and has not returned it.
+pub(super) fn query_event(context: &DeviceContext, event: RawEvent) -> Result<Progress, DriverError> {
+    // SAFETY: the event was taken from this context and not returned.
+    unsafe { context.driver().event_query(context.device(), event) }
+}
+
+/// Has a stream that is held wait for an event, which was taken from this context and not returned.
+pub(super) fn wait_event(context: &DeviceContext, raw: RawStream, event: RawEvent) -> Result<(), DriverError> {
+    // SAFETY: the stream is held and the event taken and not returned, both of this device.
+    unsafe { context.driver().stream_wait(context.device(), raw, event) }
+}
+
+/// Returns an event to the context it was taken from.
+pub(super) fn return_event(context: &DeviceContext, event: RawEvent) {
+    // SAFETY: it was taken from this context, and whoever has it returns it once.
+    unsafe { context.give_event(event) };
+}
+
+/// Waits for a stream that is held.
+pub(super) fn synchronize(context: &DeviceContext, raw: RawStream) -> Result<(), DriverError> {
+    // SAFETY: the stream is held.
+    unsafe { context.driver().stream_synchronize(context.device(), raw) }
+}
+
+/// Maps a frame that is mapped nowhere at addresses that were claimed for it. A slab has an address of its own.
+pub(super) fn map(context: &DeviceContext, at: u64, frame: &Frame) -> Result<(), DriverError> {
+    match frame.kind() {
+        // SAFETY: the addresses are reserved, nothing is mapped there, and they were claimed for this frame alone.
+        FrameKind::Pages(pages) => unsafe {
+            context.driver().pages_map(context.device(), ptr(at), frame.bytes().get(), pages)
+        },
+        FrameKind::Slab(_) => Ok(()),
+    }
+}
+
+/// Lets the device use `len` units of frames that were mapped from `at` on.
+pub(super) fn allow_access(context: &DeviceContext, at: u64, len: u64) -> Result<(), DriverError> {
+    // SAFETY: the range is that of frames which were mapped there one after the other, whole.
+    unsafe { context.driver().pages_allow(context.device(), ptr(at), len * UNIT) }
+}
+
+/// Unmaps frames that lie at `at`, `len` units in all. They were taken out of the free lists: nobody can be granted any of
+/// it, and all work that touched it is known to have run.
+pub(super) fn unmap(context: &DeviceContext, at: u64, len: u64) -> Result<(), DriverError> {
+    // SAFETY: as above; the range begins and ends with a frame.
+    unsafe { context.driver().pages_unmap(context.device(), ptr(at), len * UNIT) }
+}
+
+/// Gives the pool's addresses back, with nothing mapped there.
+pub(super) fn release_addresses(context: &DeviceContext, at: u64, len: u64) -> Result<(), DriverError> {
+    // SAFETY: the pool reserved exactly this and is at its end, with every frame unmapped.
+    unsafe { context.driver().address_release(context.device(), ptr(at), len * UNIT) }
+}

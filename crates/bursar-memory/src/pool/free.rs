@@ -1,0 +1,148 @@
+//! The way back of a block: into the thread's cache if there is room, or else into the free list of the stream.
+//!
+//! Owner, size and alignment of every block that comes back are checked, in release builds too. A free on another stream than
+//! the block's own is ordered after it first; one that the driver fails to order is kept until there is an order, and the
+//! device's next fallible call reports the failure.
+
+use super::free_lists::UnorderedFree;
+use super::magazine::{Extent, Magazine};
+use super::runs::UNIT;
+use super::{PagePoolResource, driver_calls};
+use bursar_core::{DeviceBlock, Error, FrameSource, Held, Refused, Result, Stream};
+
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of one of those below.
+    #[inline(always)]
+    pub(super) fn free_cached(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let (at, bytes) = (block.ptr().0, block.granted().get());
+        if block.owner() != self.owner || block.stream() != stream || !(at | bytes).is_multiple_of(UNIT) {
+            return self.free_checked(block, stream);
+        }
+        let Some(magazine) = self.recent_magazine(stream) else { return self.free_checked(block, stream) };
+        if bytes.wrapping_sub(UNIT) < self.settings.longest_cached_bytes
+            && let Some(entry) = magazine.vacant_entry(bytes / UNIT)
+        {
+            entry.fill(at / UNIT);
+            magazine.count_released(bytes);
+            return Ok(());
+        }
+        self.free_uncached(block, stream, magazine)
+    }
+
+    /// Frees a block that the thread's recent magazine has no entry for.
+    #[inline(never)]
+    fn free_uncached(&self, block: DeviceBlock, stream: Stream, magazine: &Magazine) -> Result<(), Refused> {
+        if !self.is_own(&block) {
+            return Err(Refused { error: self.foreign(&block), block });
+        }
+        let Extent { at, len } = extent_of(&block);
+        if len <= self.settings.longest_cached {
+            self.exchange(magazine, stream.slot(), Extent { at, len });
+        } else if !self.state.lists().free(stream.slot(), at, len) {
+            return Err(already_free(block));
+        }
+        magazine.count_released(len * UNIT);
+        Ok(())
+    }
+
+    /// Frees a block with every check made: on any stream, after an alarm, and where a driver listens.
+    #[inline(never)]
+    fn free_checked(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let bytes = block.granted().get();
+        if self.is_own(&block)
+            && block.stream() == stream
+            && let Some(magazine) = self.recent_magazine_noted(stream)
+        {
+            driver_calls::note_free(&self.context, &block, stream);
+            if !self.put_back(extent_of(&block), stream, Some(magazine)) {
+                return Err(already_free(block));
+            }
+            magazine.count_released(bytes);
+            return Ok(());
+        }
+        let _held = match self.order_and_hold(&block, stream) {
+            Ok(held) => held,
+            Err(error) => return self.free_unordered(block, stream, error),
+        };
+        driver_calls::note_free(&self.context, &block, stream);
+        let thread = self.state.current_thread();
+        if !self.put_back(extent_of(&block), stream, thread.magazine(stream.slot())) {
+            return Err(already_free(block));
+        }
+        thread.count_released(bytes);
+        Ok(())
+    }
+
+    /// Keeps a block that the driver could not order after its own stream, until it can. Whatever else is wrong with a free is
+    /// returned to its caller.
+    #[cold]
+    fn free_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
+        let failed = self.context.failed_order(&error, stream).filter(|_| self.is_own(&block));
+        let Some(failed) = failed else { return Err(Refused { block, error }) };
+        self.context.fault().record(failed);
+        let (Extent { at, len }, home) = (extent_of(&block), block.stream());
+        self.state.lists().unordered.push(UnorderedFree { at, len, home, stream, unnoted: Some(block.ptr()) });
+        self.state.current_thread().count_released(len * UNIT);
+        Ok(())
+    }
+
+    /// Puts what was a block of this pool into a magazine, or into the free lists; returns `false` where it is there already.
+    #[inline]
+    fn put_back(&self, extent: Extent, stream: Stream, magazine: Option<&Magazine>) -> bool {
+        match magazine {
+            Some(magazine) if extent.len <= self.settings.longest_cached => {
+                if !magazine.put(extent) {
+                    self.exchange(magazine, stream.slot(), extent);
+                }
+                true
+            }
+            _ => self.state.lists().free(stream.slot(), extent.at, extent.len),
+        }
+    }
+
+    /// Puts a block into a full magazine in the place of another, which goes to the free lists; or, where that cannot be,
+    /// itself.
+    #[cold]
+    fn exchange(&self, magazine: &Magazine, slot: usize, extent: Extent) {
+        if let Some(Extent { at, len }) = magazine.exchange(extent) {
+            self.state.lists().free_own(slot, at, len);
+        }
+    }
+
+    /// Checks a free, orders it after the block's own stream and holds the stream it is on.
+    fn order_and_hold(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
+        let context = &self.context;
+        if !self.is_own(block) {
+            return Err(self.foreign(block));
+        }
+        if block.stream() != stream {
+            context.order_after(block.stream(), stream)?;
+        }
+        context.hold_for_free(stream)
+    }
+
+    /// Returns whether a block can be one of this pool's: made here, in one piece of its memory.
+    #[inline]
+    fn is_own(&self, block: &DeviceBlock) -> bool {
+        let (at, len) = (block.ptr().0, block.granted().get());
+        let inside = self.addresses.contains(&(at / UNIT)) || self.addresses.is_empty();
+        block.owner() == self.owner && inside && (at | len).is_multiple_of(UNIT) && len > 0
+    }
+
+    #[cold]
+    fn foreign(&self, block: &DeviceBlock) -> Error {
+        Error::ForeignBlock { device: self.context.device(), ptr: block.ptr() }
+    }
+}
+
+/// Returns where a block of a pool lies, in units.
+#[inline]
+fn extent_of(block: &DeviceBlock) -> Extent {
+    Extent { at: block.ptr().0 / UNIT, len: block.granted().get() / UNIT }
+}
+
+#[cold]
+fn already_free(block: DeviceBlock) -> Refused {
+    let error = Error::UseAfterFree { ptr: block.ptr(), generation: block.generation(), tag: block.tag() };
+    Refused { block, error }
+}

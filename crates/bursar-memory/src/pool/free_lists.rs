@@ -1,0 +1,311 @@
+//! The free lists of a pool: the lane of each stream, what is common to all, and the address space they lie in.
+//!
+//! Nothing here calls the driver: what has to be asked or done is planned here, carried out with nothing locked, and entered
+//! here afterwards. What is taken out meanwhile is in no list, and a request that would be refused waits until it is back
+//! (`in_flight`).
+
+use super::address_space::AddressSpace;
+use super::lane::{Lane, Mark};
+use super::runs::{Run, RunPosition, Runs, UNIT};
+use bursar_core::{DevicePtr, RawEvent, Stream};
+
+/// The free lists of a pool, which are behind its one lock; addresses and lengths are in units.
+#[derive(Debug)]
+pub(super) struct FreeLists {
+    lanes: Vec<Option<Box<Lane>>>,
+    /// Memory that is free for nobody yet, because the driver let nothing come after the streams that used it.
+    pub(super) unordered: Vec<UnorderedFree>,
+    /// Memory that every stream may have: never used, or used by work that is known to have run.
+    pub(super) common: Runs,
+    pub(super) space: AddressSpace,
+    /// The number of growths and trims that are being carried out, with memory in no list.
+    pub(super) in_flight: u32,
+    /// The number of lanes there are.
+    pub(super) open: usize,
+    /// The units that were freed since their streams were last asked how far they are.
+    unasked: u64,
+    /// The number of large requests for which that still matters: while the pool is growing or moving frames.
+    pub(super) pressure: u32,
+}
+
+/// The length from which on the place of a block decides whether frames have to be moved, in units.
+const LARGE: u64 = (8 << 20) / UNIT;
+
+/// The units that a stream has freed since it was last asked, from which on asking it is worth a driver call.
+const WORTH_ASKING: u64 = (12 << 20) / UNIT;
+
+/// Memory that was freed on a stream which could not be ordered after the block's own, or which ended with nothing ordered
+/// after it. It is free once a stream comes after both.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnorderedFree {
+    pub(super) at: u64,
+    pub(super) len: u64,
+    /// The block's own stream.
+    pub(super) home: Stream,
+    /// The stream it was freed on.
+    pub(super) stream: Stream,
+    /// The block, where a driver that listens has not been told of the free.
+    pub(super) unnoted: Option<DevicePtr>,
+}
+
+/// The state of a stream that ends, which decides what becomes of the memory that was freed on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StreamEnd {
+    /// The stream at this slot comes after it, and inherits.
+    InheritedBy(usize),
+    /// Its work has run.
+    Complete,
+    /// Nothing comes after it yet.
+    Unordered(Stream),
+}
+
+/// A lane that has something to ask the driver about.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) slot: usize,
+    life: u64,
+    /// An event that was recorded earlier, taken out while it is asked about.
+    pub(super) event: Option<Mark>,
+    /// The time before which the stream has passed everything once it has passed all it was given until now.
+    pub(super) before: u64,
+}
+
+impl FreeLists {
+    pub(super) fn new(space: AddressSpace) -> Self {
+        let (lanes, unordered, common) = (Vec::new(), Vec::new(), Runs::default());
+        Self { lanes, unordered, common, space, in_flight: 0, open: 0, unasked: 0, pressure: 0 }
+    }
+
+    /// Returns the lane of a stream, opening it if need be.
+    #[inline]
+    pub(super) fn lane(&mut self, slot: usize) -> &mut Lane {
+        if !matches!(self.lanes.get(slot), Some(Some(_))) {
+            self.open_lane(slot);
+        }
+        self.lanes[slot].get_or_insert_default()
+    }
+
+    #[cold]
+    fn open_lane(&mut self, slot: usize) {
+        if self.lanes.len() <= slot {
+            self.lanes.resize_with(slot + 1, || None);
+        }
+        self.lanes[slot] = Some(Box::default());
+        self.open += 1;
+    }
+
+    pub(super) fn lane_if_open(&self, slot: usize) -> Option<&Lane> {
+        self.lanes.get(slot).and_then(Option::as_deref)
+    }
+
+    pub(super) fn open_lanes(&mut self) -> impl Iterator<Item = &mut Lane> {
+        self.lanes.iter_mut().flatten().map(|lane| &mut **lane)
+    }
+
+    /// Returns what is free and not known to be free for every stream, in units.
+    pub(super) fn pending_units(&self) -> u64 {
+        let unordered: u64 = self.unordered.iter().map(|unordered| unordered.len).sum();
+        self.lanes.iter().flatten().map(|lane| lane.runs.total()).sum::<u64>() + unordered
+    }
+
+    /// Returns what is free, in units: mapped, and mapped nowhere.
+    pub(super) fn free_units(&self) -> u64 {
+        self.common.total() + self.pending_units() + self.space.unmapped()
+    }
+
+    /// Returns the length of the longest free run, in units.
+    pub(super) fn longest(&self) -> u64 {
+        let lanes = self.lanes.iter().flatten().map(|lane| lane.runs.longest());
+        lanes.fold(self.common.longest(), u64::max)
+    }
+
+    /// Frees a run on a stream. Returns `false`, and nothing changes, where a part of it is free there already.
+    #[inline(always)]
+    pub(super) fn free(&mut self, slot: usize, at: u64, len: u64) -> bool {
+        if self.common.is_empty() {
+            let freed = self.lane(slot).free(at, len);
+            self.unasked += if freed { len } else { 0 };
+            return freed;
+        }
+        let whole = self.common.take_beside(at..at + len);
+        let freed = self.lane(slot).free(whole.start, whole.end - whole.start);
+        self.unasked += if freed { whole.end - whole.start } else { 0 };
+        if !freed {
+            let [low, high] = [(whole.start, at), (at + len, whole.end)];
+            let beside = [low, high].into_iter().filter(|(start, end)| start < end);
+            beside.for_each(|(at, end)| self.add_common(Run { at, len: end - at, stamp: 0 }));
+        }
+        freed
+    }
+
+    /// Frees a run that the pool itself had.
+    pub(super) fn free_own(&mut self, slot: usize, at: u64, len: u64) {
+        let freed = self.free(slot, at, len);
+        debug_assert!(freed, "{len} at {at} were in no list");
+    }
+
+    /// Lets every stream have a run.
+    pub(super) fn add_common(&mut self, run: Run) {
+        let added = self.common.insert(Run { stamp: 0, ..run });
+        debug_assert!(added, "{run:?} was in no list");
+    }
+
+    /// Notes a request, and returns whether some streams should be asked how far they are before it is met: where it is large,
+    /// the pool is under pressure, and the others have freed as much since they were asked, a better place may be known then.
+    /// To ask is cheap beside moving frames, which is what blocks in poor places lead to.
+    #[inline]
+    pub(super) fn note_request(&mut self, slot: usize, len: u64) -> bool {
+        len >= LARGE && self.pressure > 0 && self.open > 1 && self.note_under_pressure(slot, len)
+    }
+
+    fn note_under_pressure(&mut self, slot: usize, len: u64) -> bool {
+        self.pressure -= 1;
+        let of = |lane: &Option<Box<Lane>>| lane.as_ref().map_or(0, |lane| lane.unasked);
+        let own = self.lanes.get(slot).map_or(0, of);
+        let mut others = self.lanes.iter().enumerate().filter(|&(other, _)| other != slot);
+        self.unasked - own >= len && others.any(|(_, lane)| of(lane) >= WORTH_ASKING)
+    }
+
+    /// Takes `len` units that a stream may have without asking or waiting for anyone: from what is common if there are as
+    /// many, and else from its own, which nobody else can have yet.
+    #[inline(always)]
+    pub(super) fn take(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
+        let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        match own {
+            _ if align > 1 => self.take_aligned(slot, len, align),
+            Some(own) if self.common.is_empty() => own.take(len),
+            Some(own) => self.common.take(len).or_else(|| own.take(len)),
+            None => self.common.take(len),
+        }
+    }
+
+    #[cold]
+    fn take_aligned(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
+        let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        [Some(&mut self.common), own].into_iter().flatten().find_map(|runs| {
+            let position = runs.find_aligned(len, align)?;
+            Some(runs.carve(position, len, align))
+        })
+    }
+
+    /// Takes `len` units of another stream that this one comes after already.
+    pub(super) fn take_ordered(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
+        let fits = self.fits_elsewhere(slot, len, align);
+        let is_ordered = |&&(from, _, run): &&(usize, RunPosition, Run)| run.stamp < self.ordered_before(slot, from);
+        let &(from, position, _) = fits.iter().find(is_ordered)?;
+        Some(self.lane(from).runs.carve(position, len, align))
+    }
+
+    fn ordered_before(&self, slot: usize, from: usize) -> u64 {
+        self.lane_if_open(slot).map_or(0, |lane| lane.ordered_before(from))
+    }
+
+    /// Returns the first fit in each other lane.
+    fn fits_elsewhere(&mut self, slot: usize, len: u64, align: u64) -> Vec<(usize, RunPosition, Run)> {
+        let others = self.lanes.iter_mut().enumerate().filter(|&(other, _)| other != slot);
+        let fit = |(other, lane): (usize, &mut Option<Box<Lane>>)| {
+            let runs = &mut lane.as_mut()?.runs;
+            let position = runs.find_aligned(len, align)?;
+            Some((other, position, runs.get(position)))
+        };
+        others.filter_map(fit).collect()
+    }
+
+    /// Returns the slots of the other lanes with a run that fits, the one that was freed longest ago first.
+    pub(super) fn lanes_that_fit(&mut self, slot: usize, len: u64, align: u64) -> Vec<usize> {
+        let fits = self.fits_elsewhere(slot, len, align);
+        let age = |from: usize, run: Run| self.lanes[from].as_ref().map_or(0, |lane| lane.now - run.stamp);
+        let mut fits: Vec<_> = fits.into_iter().map(|(from, _, run)| (age(from, run), from)).collect();
+        fits.sort_by_key(|&(age, from)| (u64::MAX - age, from));
+        fits.into_iter().map(|(_, from)| from).collect()
+    }
+
+    /// Returns the slots of the lanes with anything in them.
+    pub(super) fn lanes_with_runs(&self) -> Vec<usize> {
+        self.lanes_that(|lane| !lane.runs.is_empty())
+    }
+
+    /// Returns the slots of the lanes in which much was freed since their streams were asked.
+    pub(super) fn lanes_worth_asking(&self) -> Vec<usize> {
+        self.lanes_that(|lane| lane.unasked >= WORTH_ASKING)
+    }
+
+    fn lanes_that(&self, are: impl Fn(&Lane) -> bool) -> Vec<usize> {
+        let lanes = self.lanes.iter().enumerate();
+        lanes.filter(|(_, lane)| lane.as_ref().is_some_and(|lane| are(lane))).map(|(slot, _)| slot).collect()
+    }
+
+    /// Begins a question to the driver about a lane: about its event, if it has one, which is taken out, and about the stream
+    /// as it is now.
+    pub(super) fn question(&mut self, slot: usize) -> Question {
+        let lane = self.lane(slot);
+        let unasked = std::mem::take(&mut lane.unasked);
+        let question = Question { slot, life: lane.life, event: lane.event.take(), before: lane.tick() };
+        self.unasked -= unasked;
+        question
+    }
+
+    /// Enters that a stream has passed everything stamped before a time, which is common from now on; returns how much.
+    pub(super) fn passed(&mut self, question: &Question, before: u64) -> u64 {
+        let Self { lanes, common, .. } = self;
+        match lanes[question.slot].as_mut() {
+            Some(lane) if lane.life == question.life => lane.pass(before, common),
+            _ => 0,
+        }
+    }
+
+    /// Keeps the event of a lane that has not been passed; returns one that is not needed any more.
+    pub(super) fn keep_event(&mut self, question: &Question, mark: Mark) -> Option<RawEvent> {
+        let lane = self.lane(question.slot);
+        match lane.event {
+            _ if lane.life != question.life => Some(mark.event),
+            Some(other) if other.before >= mark.before => Some(mark.event),
+            _ => lane.event.replace(mark).map(|older| older.event),
+        }
+    }
+
+    /// Enters that a stream waits for everything another stamped before a time.
+    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question, before: u64) {
+        if self.lane(question.slot).life == question.life {
+            self.lane(slot).set_ordered(question.slot, before);
+        }
+    }
+
+    /// Lets the only stream there is have what is common as its own.
+    #[inline(always)]
+    pub(super) fn claim_common_if_alone(&mut self, slot: usize) {
+        if self.open == 1 && !self.common.is_empty() {
+            self.claim_common(slot);
+        }
+    }
+
+    /// Where only one stream has anything free, lets it have what is common as its own: what it frees next then coalesces
+    /// with that, and any other stream that comes asks.
+    #[cold]
+    pub(super) fn claim_common(&mut self, slot: usize) {
+        let others = self.lanes.iter().enumerate().filter(|&(other, _)| other != slot);
+        if others.filter_map(|(_, lane)| lane.as_ref()).all(|lane| lane.runs.is_empty()) {
+            let common = std::mem::take(&mut self.common);
+            self.lane(slot).gather(common);
+        }
+    }
+
+    /// Ends a lane with its stream. Returns an event that is not needed any more.
+    pub(super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<RawEvent> {
+        self.lanes.iter_mut().flatten().for_each(|lane| lane.forget(slot));
+        let lane = self.lanes.get_mut(slot)?.as_mut()?;
+        let fresh = Lane::following(lane);
+        let ended = std::mem::replace(&mut **lane, fresh);
+        self.unasked -= ended.unasked;
+        for run @ Run { at, len, .. } in ended.runs.iter() {
+            match end {
+                StreamEnd::InheritedBy(heir) => self.free_own(heir, at, len),
+                StreamEnd::Complete => self.add_common(run),
+                StreamEnd::Unordered(stream) => {
+                    self.unordered.push(UnorderedFree { at, len, home: stream, stream, unnoted: None });
+                }
+            }
+        }
+        ended.event.map(|mark| mark.event)
+    }
+}

@@ -1,0 +1,21 @@
+//! The simulated machine: devices and their memory, streams and the work queued on them, all behind one lock.
+
+mod capacity;
+mod contents;
+mod device;
+mod eager_space;
+mod heap;
+mod queues;
+mod shared_usage;
+mod sparse;
+mod state;
+mod work;
+
+pub(crate) use device::{ADDRESSES, Mapping, addresses};
+pub(crate) use heap::{AllocationKind, Heap, UNIT};
+pub(crate) use queues::{Blocker, StartedHostFunction, StreamPoint};
+pub(crate) use shared_usage::SharedUsage;
+pub(crate) use sparse::Word;
+pub(crate) use state::MachineState;
+pub use work::KernelMemory;
+pub(crate) use work::{KernelBody, Source, Work};

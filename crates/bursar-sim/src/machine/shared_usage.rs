@@ -1,0 +1,264 @@
+//! What the processes that name the same devices hold of them.
+//!
+//! Every simulator that holds memory of named devices has one small file in the folder of that name: for each device, the
+//! bytes it holds. The file is locked as long as its simulator lives, and the kernel drops the lock with the process,
+//! however that ends; so a file that can be locked is a dead one's and counts nothing. Whoever wants memory takes the lock
+//! of the folder, adds up the files of the living, and writes its own before it lets go. There is nobody else to ask, and
+//! nothing is remembered that could be wrong.
+//!
+//! A process that is forked shares its parent's locks: until it ends or executes another program, what the parent held
+//! counts as held.
+
+use bursar_linux::{create_private_folder, shared_folder, user_id};
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The file whose lock is the folder's.
+const LOCK: &str = "lock";
+/// What the name of a simulator's file ends in.
+const HELD: &str = ".held";
+
+/// What this simulator and others hold of the devices of one name.
+#[derive(Debug)]
+pub(crate) struct SharedUsage {
+    folder: PathBuf,
+    /// Bytes held here, by device.
+    held: Vec<u64>,
+    /// Taken with the first allocation: who only looks leaves no trace.
+    own: Option<OwnFile>,
+}
+
+/// A simulator's own file, locked, and the file whose lock is the folder's.
+#[derive(Debug)]
+struct OwnFile {
+    path: PathBuf,
+    file: File,
+    lock: File,
+}
+
+/// The lock of a folder, held.
+struct FolderLock<'a>(&'a File);
+
+impl Drop for FolderLock<'_> {
+    fn drop(&mut self) {
+        // The lock goes with its file in any case.
+        let _ = self.0.unlock();
+    }
+}
+
+impl SharedUsage {
+    /// The devices called `name`, in `root` or where all processes of this user look.
+    pub(crate) fn new(name: &str, root: Option<&Path>, devices: usize) -> Self {
+        let root = root.map_or_else(|| shared_folder(user_id()), Path::to_owned);
+        Self { folder: root.join(folder_name(name)), held: vec![0; devices], own: None }
+    }
+
+    /// Counts `bytes` as held here if all that is held then is at most `total`.
+    pub(crate) fn charge(&mut self, device: usize, bytes: u64, total: u64) -> io::Result<bool> {
+        if self.own.is_none() {
+            self.own = Some(self.create_own_file()?);
+        }
+        let Some(own) = &self.own else { return Ok(false) };
+        let _locked = own.lock_folder()?;
+        let mine = self.held[device].saturating_add(bytes);
+        let fits = others(&self.folder, Some(&own.path), device)?.saturating_add(mine) <= total;
+        if fits {
+            own.write(device, mine)?;
+            self.held[device] = mine;
+        }
+        Ok(fits)
+    }
+
+    /// Counts `bytes` as held no more.
+    pub(crate) fn release(&mut self, device: usize, bytes: u64) -> io::Result<()> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let _locked = locked(&own.lock)?;
+        self.held[device] = self.held[device].saturating_sub(bytes);
+        own.write(device, self.held[device])
+    }
+
+    /// What all processes hold of a device.
+    pub(crate) fn held(&self, device: usize) -> io::Result<u64> {
+        if let Some(own) = &self.own {
+            let _locked = own.lock_folder()?;
+            return Ok(others(&self.folder, Some(&own.path), device)?.saturating_add(self.held[device]));
+        }
+        loop {
+            let path = self.folder.join(LOCK);
+            let lock = match File::open(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+                other => other?,
+            };
+            let _locked = locked(&lock)?;
+            if is_same(&lock.metadata()?, &path) {
+                return others(&self.folder, None, device);
+            }
+        }
+    }
+
+    /// Makes the folder and a file of our own in it.
+    fn create_own_file(&self) -> io::Result<OwnFile> {
+        loop {
+            if let Some(root) = self.folder.parent() {
+                create_private_folder(root)?;
+            }
+            create_private_folder(&self.folder)?;
+            let lock_path = self.folder.join(LOCK);
+            let opened =
+                OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
+            let lock = match opened {
+                // The last of the others left, and took the folder with it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                other => other?,
+            };
+            let locked = locked(&lock)?;
+            if !is_same(&lock.metadata()?, &lock_path) {
+                continue;
+            }
+            let (path, file) = own_file(&self.folder)?;
+            file.lock()?;
+            file.write_all_at(&vec![0; 8 * self.held.len()], 0)?;
+            drop(locked);
+            return Ok(OwnFile { path, file, lock });
+        }
+    }
+}
+
+impl Drop for SharedUsage {
+    /// Leaves; the last to leave takes the folder along. What cannot be removed is found dead by the next one.
+    fn drop(&mut self) {
+        let Some(own) = &self.own else { return };
+        let Ok(_locked) = locked(&own.lock) else { return };
+        let _ = std::fs::remove_file(&own.path);
+        if others(&self.folder, None, 0).is_ok() && files(&self.folder).is_ok_and(|files| files.is_empty()) {
+            let _ = std::fs::remove_file(self.folder.join(LOCK));
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+impl OwnFile {
+    /// Locks the folder, unless somebody removed it: others then use another, and nobody knows of everybody.
+    fn lock_folder(&self) -> io::Result<FolderLock<'_>> {
+        let locked = locked(&self.lock)?;
+        if self.file.metadata()?.nlink() == 0 {
+            let why = format!("{} was removed while its device was in use", self.path.display());
+            return Err(io::Error::new(ErrorKind::NotFound, why));
+        }
+        Ok(locked)
+    }
+
+    fn write(&self, device: usize, held: u64) -> io::Result<()> {
+        self.file.write_all_at(&held.to_le_bytes(), 8 * device as u64)
+    }
+}
+
+fn locked(lock: &File) -> io::Result<FolderLock<'_>> {
+    loop {
+        match lock.lock() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => return other.map(|()| FolderLock(lock)),
+        }
+    }
+}
+
+/// What the living others hold of a device; the files of the dead go. With the lock of the folder held.
+fn others(folder: &Path, own: Option<&Path>, device: usize) -> io::Result<u64> {
+    let mut sum = 0u64;
+    for path in files(folder)? {
+        if Some(path.as_path()) == own {
+            continue;
+        }
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        match file.try_lock_shared() {
+            Ok(()) => drop(std::fs::remove_file(&path)),
+            Err(TryLockError::WouldBlock) => {
+                let mut word = [0; 8];
+                // One with fewer devices holds nothing of this one.
+                if file.read_exact_at(&mut word, 8 * device as u64).is_ok() {
+                    sum = sum.saturating_add(u64::from_le_bytes(word));
+                }
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(sum)
+}
+
+/// The files of simulators.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let is_one = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(HELD));
+    paths.filter(|path| path.as_ref().map_or(true, is_one)).collect()
+}
+
+/// A new file, named like no other.
+fn own_file(folder: &Path) -> io::Result<(PathBuf, File)> {
+    let process = std::process::id();
+    for number in 0u64.. {
+        let path = folder.join(format!("{process}-{number}{HELD}"));
+        match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            other => return other.map(|file| (path, file)),
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+fn is_same(opened: &Metadata, path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino()))
+}
+
+/// A name as a folder: characters that mean something in paths, and those beyond ASCII, by their numbers.
+fn folder_name(name: &str) -> OsString {
+    let mut folder = "sim-".to_owned();
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => folder.push(byte.into()),
+            _ => folder.push_str(&format!("%{byte:02x}")),
+        }
+    }
+    folder.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l5_a_name_is_one_folder_whatever_it_is_made_of() {
+        for (name, folder) in
+            [("pair", "sim-pair"), ("../up", "sim-..%2fup"), ("a b", "sim-a%20b"), ("a%20b", "sim-a%2520b")]
+        {
+            assert_eq!(folder_name(name), folder);
+        }
+    }
+
+    #[test]
+    fn l5_whoever_comes_while_the_last_one_leaves_finds_a_folder() {
+        let root = std::env::temp_dir().join(format!("bursar-share-{}", std::process::id()));
+        let come_and_go = || -> io::Result<()> {
+            for _ in 0..5_000 {
+                assert!(SharedUsage::new("busy", Some(&root), 1).charge(0, 1, u64::MAX)?);
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let others = [0; 3].map(|_| scope.spawn(come_and_go));
+            for other in others {
+                other.join().expect("no panic").expect("a folder at every attempt");
+            }
+        });
+        std::fs::remove_dir(&root).expect("nothing is left in the folder");
+    }
+}

@@ -1,0 +1,216 @@
+//! The state of the simulated machine, behind one lock.
+
+use super::device::{Device, Pages, addresses};
+use super::eager_space::EagerAddressSpace;
+use super::heap::Heap;
+use super::queues::{QueuedWork, StreamPoint};
+use super::shared_usage::SharedUsage;
+use super::sparse::SparseBytes;
+use crate::Executor;
+use crate::call_log::{CALLS_KEPT, CallLog};
+use crate::host_memory::PinnedMap;
+use crate::operation::CallResult;
+use crate::oracle::{Oracle, VectorClock};
+use crate::random::{Random, mix};
+use bursar_core::{DeviceId, RawEvent, RawPages, RawStream, Status};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The first handle of a stream that was created; smaller ones are the default streams.
+const FIRST_STREAM: u64 = 0x10;
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) device: usize,
+    pub(crate) executor: Executor,
+    /// Whether it synchronises with the legacy default stream.
+    pub(crate) is_blocking: bool,
+    pub(crate) is_alive: bool,
+    pub(crate) is_capturing: bool,
+    /// A host function of it is running, with the lock released.
+    pub(crate) is_busy: bool,
+    pub(crate) queue: VecDeque<QueuedWork>,
+    pub(crate) submitted: u64,
+    pub(crate) completed: u64,
+}
+
+impl Stream {
+    fn new(device: usize, executor: Executor, is_blocking: bool) -> Self {
+        Self {
+            device,
+            executor,
+            is_blocking,
+            is_alive: true,
+            is_capturing: false,
+            is_busy: false,
+            queue: VecDeque::new(),
+            submitted: 0,
+            completed: 0,
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.completed == self.submitted
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) device: usize,
+    pub(crate) record: Option<StreamPoint>,
+    pub(crate) clock: VectorClock,
+}
+
+/// Everything the simulator knows, apart from the heaps of an immediate one.
+#[derive(Debug)]
+pub(crate) struct MachineState {
+    pub(crate) random: Random,
+    fresh: u8,
+    pub(crate) devices: Vec<Device>,
+    /// The legacy default streams first, by device.
+    pub(crate) streams: Vec<Stream>,
+    /// The streams that have something queued.
+    pub(crate) active: Vec<usize>,
+    pub(crate) events: HashMap<u64, Event>,
+    next_event: u64,
+    pub(crate) pages: BTreeMap<u64, Pages>,
+    next_pages: u64,
+    pub(crate) pinned: PinnedMap,
+    /// What other processes hold of devices that have a name.
+    pub(crate) share: Option<SharedUsage>,
+    /// `None` for an immediate simulator.
+    pub(crate) oracle: Option<Oracle>,
+    pub(crate) log: CallLog,
+    /// What keeps an immediate simulator from taking its short cuts: queued work, captures, lost devices, devices with a
+    /// name, of which others have to be told.
+    pub(crate) shortcut_blockers: Arc<AtomicUsize>,
+}
+
+impl MachineState {
+    pub(crate) fn new(seed: Option<u64>, heaps: &[Arc<Mutex<Heap>>], shortcut_blockers: Arc<AtomicUsize>) -> Self {
+        let fresh = seed.map_or(0xa5, |seed| 0x80 | mix(seed) as u8);
+        let device = |(index, heap): (usize, &Arc<Mutex<Heap>>)| {
+            let (allocations, reservations) = addresses(index);
+            Device {
+                heap: heap.clone(),
+                space: EagerAddressSpace::new(allocations.start, allocations.end),
+                store: SparseBytes::new(fresh),
+                reservations: BTreeMap::new(),
+                spare_reservations: Vec::new(),
+                next_reservation: reservations.start,
+                mappings: BTreeMap::new(),
+                opened: 0,
+                is_lost: false,
+                is_touched: false,
+            }
+        };
+        let mut state = Self {
+            random: Random::new(seed.unwrap_or(0)),
+            fresh,
+            devices: heaps.iter().enumerate().map(device).collect(),
+            streams: Vec::new(),
+            active: Vec::new(),
+            events: HashMap::new(),
+            next_event: 1,
+            pages: BTreeMap::new(),
+            next_pages: 1,
+            pinned: PinnedMap::default(),
+            share: None,
+            oracle: seed.map(|_| Oracle::new(heaps.len())),
+            log: CallLog::new(CALLS_KEPT),
+            shortcut_blockers,
+        };
+        for index in 0..heaps.len() {
+            state.add_stream(Stream::new(index, Executor::DefaultStream, false));
+        }
+        state
+    }
+
+    pub(crate) fn block_shortcuts(&self) {
+        self.shortcut_blockers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn unblock_shortcuts(&self) {
+        self.shortcut_blockers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn add_stream(&mut self, stream: Stream) {
+        self.streams.push(stream);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.add_stream();
+        }
+    }
+
+    pub(crate) fn create_stream(&mut self, device: usize, is_blocking: bool) -> RawStream {
+        let created = self.streams.len() - self.devices.len();
+        self.add_stream(Stream::new(device, Executor::Stream(created as u32 + 1), is_blocking));
+        RawStream(FIRST_STREAM + created as u64)
+    }
+
+    /// The index of a handle, whoever's it is.
+    fn index_of(&self, device: usize, raw: RawStream) -> Option<usize> {
+        match raw.0 {
+            0 => Some(device),
+            _ if raw == RawStream::LEGACY => Some(device),
+            handle => usize::try_from(handle.checked_sub(FIRST_STREAM)?).ok()?.checked_add(self.devices.len()),
+        }
+    }
+
+    /// The stream that a handle means on a device, if it is alive there.
+    pub(crate) fn stream(&self, device: usize, raw: RawStream) -> CallResult<usize> {
+        let index = self.index_of(device, raw).ok_or(Status::InvalidHandle)?;
+        match self.streams.get(index) {
+            Some(stream) if stream.is_alive && stream.device == device => Ok(index),
+            _ => Err(Status::InvalidHandle),
+        }
+    }
+
+    /// The stream that a handle means, if work can be submitted to it.
+    pub(crate) fn open_stream(&self, device: usize, raw: RawStream) -> CallResult<usize> {
+        let index = self.stream(device, raw)?;
+        match self.streams[index].is_capturing {
+            true => Err(Status::Capturing),
+            false => Ok(index),
+        }
+    }
+
+    /// A handle as the log names it.
+    pub(crate) fn executor(&self, device: DeviceId, raw: RawStream) -> Executor {
+        let index = self.index_of(device.0 as usize, raw);
+        let stream = index.and_then(|index| self.streams.get(index));
+        stream.map_or(Executor::Unknown(raw.0), |stream| stream.executor)
+    }
+
+    pub(crate) fn create_event(&mut self, device: usize) -> RawEvent {
+        let raw = self.next_event;
+        self.next_event += 1;
+        let event = Event { device, record: None, clock: VectorClock::default() };
+        self.events.insert(raw, event);
+        RawEvent(raw)
+    }
+
+    /// An event, if it is alive and of this device.
+    pub(crate) fn event(&self, device: usize, raw: RawEvent) -> CallResult<&Event> {
+        let event = self.events.get(&raw.0).filter(|event| event.device == device);
+        event.ok_or(Status::InvalidHandle)
+    }
+
+    pub(crate) fn create_pages(&mut self, device: usize, bytes: u64) -> RawPages {
+        let raw = self.next_pages;
+        self.next_pages += 1;
+        let pages = Pages { device, bytes, store: SparseBytes::new(self.fresh), mappings: 0, is_released: false };
+        self.pages.insert(raw, pages);
+        RawPages(raw)
+    }
+
+    /// Drops physical memory that is released and mapped nowhere.
+    pub(crate) fn drop_pages_if_unused(&mut self, raw: u64) {
+        let is_unused = |pages: &Pages| pages.is_released && pages.mappings == 0;
+        if self.pages.get(&raw).is_some_and(is_unused)
+            && let Some(pages) = self.pages.remove(&raw)
+        {
+            self.release_capacity(pages.device, pages.bytes);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Driver calls and the operations they submit, as hazards and the log name them.
+
+use bursar_core::{Access, AllocTag, DeviceId, Status};
+use std::fmt;
+use std::ops::Range;
+use std::panic::Location;
+
+/// Who did something: the host, or a stream.
+///
+/// ```
+/// use bursar_sim::Executor;
+///
+/// assert_eq!(Executor::Stream(2).to_string(), "stream 2");
+/// assert_eq!(Executor::DefaultStream.to_string(), "the default stream");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Executor {
+    /// A call that takes effect at once.
+    Host,
+    /// The legacy default stream of the device.
+    DefaultStream,
+    /// A stream, numbered in the order in which the simulator made them.
+    Stream(u32),
+    /// A handle that is no stream.
+    Unknown(u64),
+}
+
+impl fmt::Display for Executor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.pad("the host"),
+            Self::DefaultStream => f.pad("the default stream"),
+            Self::Stream(number) => f.pad(&format!("stream {number}")),
+            Self::Unknown(handle) => f.pad(&format!("unknown stream {handle:#x}")),
+        }
+    }
+}
+
+/// One side of a hazard: what was done, by whom, and with which driver call.
+///
+/// ```
+/// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern};
+/// use bursar_sim::Sim;
+///
+/// let sim = Sim::seeded(1);
+/// let (device, stream) = (DeviceId(0), sim.stream_create(DeviceId(0), 0)?);
+/// // SAFETY: breaking the driver's contract is what the simulator is for.
+/// unsafe { sim.fill(device, stream, DevicePtr(0x10_0000), Pattern::U8(1), 16).unwrap_err() };
+/// assert_eq!(sim.hazards()[0].second.to_string(), "fill on stream 1 (call 2)");
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Operation {
+    /// The driver call or, for a simulated kernel, its name.
+    pub what: &'static str,
+    /// The device it was submitted to.
+    pub device: DeviceId,
+    /// Where it ran.
+    pub executor: Executor,
+    /// What the memory was for, as far as the layers above said.
+    pub tag: AllocTag,
+    /// The number of the call, as the log counts them.
+    pub call: u64,
+    /// What it does with the bytes; `None` for what gives memory out or takes it away.
+    pub access: Option<Access>,
+    /// The bytes it reaches, of which those of the hazard are a part; `None` where it has none of its own.
+    pub bytes: Option<ByteRange>,
+    /// Where in the program it was called; `None` where nobody said.
+    pub location: Option<&'static Location<'static>>,
+}
+
+impl fmt::Display for Operation {
+    /// The alternate form also says where in the program it was called.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {} (call {})", self.what, self.executor, self.call)?;
+        match self.location {
+            _ if !f.alternate() => Ok(()),
+            Some(location) => write!(f, " at {location}"),
+            None => f.write_str(" at an unknown place"),
+        }
+    }
+}
+
+/// A range of addresses that can be copied and compared with a [`Range`].
+///
+/// ```
+/// use bursar_sim::ByteRange;
+///
+/// let range = ByteRange { start: 0x100, end: 0x200 };
+/// assert_eq!(range, 0x100..0x200);
+/// assert_eq!(range.to_string(), "0x100..0x200");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ByteRange {
+    /// The first address.
+    pub start: u64,
+    /// The address after the last.
+    pub end: u64,
+}
+
+impl From<Range<u64>> for ByteRange {
+    fn from(range: Range<u64>) -> Self {
+        Self { start: range.start, end: range.end }
+    }
+}
+
+impl PartialEq<Range<u64>> for ByteRange {
+    fn eq(&self, other: &Range<u64>) -> bool {
+        (self.start, self.end) == (other.start, other.end)
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}..{:#x}", self.start, self.end)
+    }
+}
+
+/// What a call answers before its name and device are put to a failure.
+pub(crate) type CallResult<T> = Result<T, Status>;
+
+/// A driver call in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallInfo {
+    pub(crate) name: &'static str,
+    pub(crate) number: u64,
+    pub(crate) device: usize,
+    pub(crate) location: Option<&'static Location<'static>>,
+}
+
+impl CallInfo {
+    pub(crate) fn operation(self, executor: Executor) -> Operation {
+        Operation {
+            what: self.name,
+            device: DeviceId(self.device as u32),
+            executor,
+            tag: AllocTag::UNTAGGED,
+            call: self.number,
+            access: None,
+            bytes: None,
+            location: self.location,
+        }
+    }
+}

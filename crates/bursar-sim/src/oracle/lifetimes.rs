@@ -1,0 +1,197 @@
+//! The lives of memory: who was given which range, and who had it before.
+
+use super::accesses::OrderedOp;
+use super::clock::VectorClock;
+use bursar_core::AllocTag;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// How many dead lives are remembered for reports, beside those whose death still matters.
+const DEAD_KEPT: usize = 4096;
+
+/// One life of a range: from when it was given out to when it was given back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lifetime {
+    pub(crate) end: u64,
+    pub(crate) tag: AllocTag,
+    pub(crate) began: OrderedOp,
+    pub(crate) ended: Option<OrderedOp>,
+    /// The death of the life before, of all or part of the range.
+    pub(crate) before: Option<OrderedOp>,
+}
+
+/// A part of a range, and the life it belongs to if it has or had one.
+pub(crate) type Part = (Range<u64>, Option<Lifetime>);
+
+/// The lives in one space of addresses. They do not overlap: a new one takes the place of the dead ones under it.
+#[derive(Debug, Default)]
+pub(crate) struct Lifetimes {
+    lifetimes: BTreeMap<u64, Lifetime>,
+    dead: usize,
+    /// How many dead there were to stay the last time that some were to be forgotten.
+    needed: usize,
+}
+
+impl Lifetimes {
+    /// Begins a life. What overlaps it is cut away; the call has looked at [`parts`](Self::parts) before.
+    pub(crate) fn begin(&mut self, range: Range<u64>, began: OrderedOp, tag: AllocTag) {
+        let ends = self.parts(range.clone()).into_iter().filter_map(|(_, lifetime)| lifetime?.ended);
+        let before = ends.max_by_key(|freed| freed.op.call);
+        self.forget(range.clone());
+        let lifetime = Lifetime { end: range.end, tag, began, ended: None, before };
+        self.lifetimes.insert(range.start, lifetime);
+    }
+
+    /// The live life that begins exactly at `start`.
+    pub(crate) fn live_at(&self, start: u64) -> Option<Lifetime> {
+        self.lifetimes.get(&start).copied().filter(|lifetime| lifetime.ended.is_none())
+    }
+
+    /// Ends the life that begins at `start`; the host knows `host` to have run.
+    pub(crate) fn end(&mut self, start: u64, ended: OrderedOp, host: &VectorClock) {
+        if let Some(lifetime) = self.lifetimes.get_mut(&start) {
+            lifetime.ended = Some(ended);
+            self.dead += 1;
+            self.bound(host);
+        }
+    }
+
+    pub(crate) fn set_tag(&mut self, start: u64, tag: AllocTag) {
+        if let Some(lifetime) = self.lifetimes.get_mut(&start) {
+            lifetime.tag = tag;
+        }
+    }
+
+    /// The range in parts, with gaps where nothing ever lived.
+    pub(crate) fn parts(&self, range: Range<u64>) -> Vec<Part> {
+        let before = self.lifetimes.range(..range.start).next_back();
+        let touching = before
+            .into_iter()
+            .chain(self.lifetimes.range(range.clone()))
+            .filter(|(_, lifetime)| lifetime.end > range.start);
+        let mut parts = Vec::new();
+        let mut next = range.start;
+        for (start, lifetime) in touching {
+            let start = (*start).max(range.start);
+            if next < start {
+                parts.push((next..start, None));
+            }
+            next = lifetime.end.min(range.end);
+            parts.push((start..next, Some(*lifetime)));
+        }
+        if next < range.end {
+            parts.push((next..range.end, None));
+        }
+        parts
+    }
+
+    /// Forgets what lived in a range, and only there.
+    pub(crate) fn forget(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        self.cut(range.start);
+        self.cut(range.end);
+        let inside: Vec<u64> = self.lifetimes.range(range).map(|(start, _)| *start).collect();
+        for start in inside {
+            self.remove(start);
+        }
+    }
+
+    pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Lifetime)> {
+        let live = self.lifetimes.iter().filter(|(_, lifetime)| lifetime.ended.is_none());
+        live.map(|(start, lifetime)| (*start, lifetime))
+    }
+
+    fn cut(&mut self, at: u64) {
+        let Some((_, lifetime)) = self.lifetimes.range_mut(..at).next_back() else {
+            return;
+        };
+        if lifetime.end > at {
+            let tail = *lifetime;
+            lifetime.end = at;
+            self.dead += usize::from(tail.ended.is_some());
+            self.lifetimes.insert(at, tail);
+        }
+    }
+
+    fn remove(&mut self, start: u64) {
+        if self.lifetimes.remove(&start).is_some_and(|lifetime| lifetime.ended.is_some()) {
+            self.dead -= 1;
+        }
+    }
+
+    /// Forgets dead lives once there are too many: the older half of those that everything later is ordered after. A
+    /// death that the host does not know to be over may yet be what a reuse should have waited for.
+    fn bound(&mut self, host: &VectorClock) {
+        // Looking through all of them again is worth it when as many have come as had to stay.
+        if self.dead <= DEAD_KEPT + 2 * self.needed {
+            return;
+        }
+        let is_over = |freed: &OrderedOp| host.covers(freed.epoch);
+        let ends = self.lifetimes.values().filter_map(|lifetime| lifetime.ended);
+        let mut over: Vec<u64> = ends.filter(is_over).map(|freed| freed.op.call).collect();
+        self.needed = self.dead - over.len();
+        if over.is_empty() {
+            return;
+        }
+        let middle = over.len() / 2;
+        let (_, oldest_kept, _) = over.select_nth_unstable(middle);
+        let oldest_kept = *oldest_kept;
+        self.lifetimes.retain(|_, lifetime| {
+            lifetime.ended.as_ref().is_none_or(|freed| freed.op.call >= oldest_kept || !is_over(freed))
+        });
+        self.dead = self.lifetimes.values().filter(|lifetime| lifetime.ended.is_some()).count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Executor;
+    use crate::operation::CallInfo;
+    use crate::oracle::Epoch;
+
+    fn moment(call: u64) -> OrderedOp {
+        let op = CallInfo { name: "allocate", number: call, device: 0, location: None }.operation(Executor::Host);
+        OrderedOp { op, epoch: Epoch::HOST }
+    }
+
+    /// A part of a range: which call its life began with, and whether it is live.
+    type Shape = (Range<u64>, Option<(u64, bool)>);
+
+    fn shape(lifetimes: &Lifetimes, range: Range<u64>) -> Vec<Shape> {
+        let parts = lifetimes.parts(range).into_iter();
+        parts
+            .map(|(range, lifetime)| {
+                (range, lifetime.map(|lifetime| (lifetime.began.op.call, lifetime.ended.is_none())))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_new_life_takes_the_place_of_the_dead_and_remembers_them() {
+        let mut lifetimes = Lifetimes::default();
+        lifetimes.begin(0..100, moment(1), AllocTag::UNTAGGED);
+        lifetimes.end(0, moment(2), &VectorClock::default());
+        lifetimes.begin(40..60, moment(3), AllocTag::UNTAGGED);
+        let expected =
+            [(0..40, Some((1, false))), (40..60, Some((3, true))), (60..100, Some((1, false))), (100..110, None)];
+        assert_eq!(shape(&lifetimes, 0..110), expected);
+        let before = lifetimes.live_at(40).and_then(|lifetime| lifetime.before);
+        assert_eq!(before.map(|freed| freed.op.call), Some(2));
+        assert!(lifetimes.live_at(0).is_none());
+    }
+
+    #[test]
+    fn the_dead_are_bounded_and_the_latest_stay() {
+        let mut lifetimes = Lifetimes::default();
+        for call in 0..3 * DEAD_KEPT as u64 {
+            lifetimes.begin(call * 10..call * 10 + 5, moment(call), AllocTag::UNTAGGED);
+            lifetimes.end(call * 10, moment(call), &VectorClock::default());
+        }
+        assert!(lifetimes.lifetimes.len() <= DEAD_KEPT + 1);
+        let last = 3 * DEAD_KEPT as u64 - 1;
+        assert_eq!(shape(&lifetimes, last * 10..last * 10 + 5), [(last * 10..last * 10 + 5, Some((last, false)))]);
+    }
+}

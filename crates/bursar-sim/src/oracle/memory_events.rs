@@ -1,0 +1,169 @@
+//! What happens to memory: allocation, mapping, blocks noted by the layers above, and the ends of all of them.
+
+use super::accesses::OrderedOp;
+use super::clock::{Epoch, VectorClock};
+use super::device_memory::Space;
+use super::{Oracle, Violation, violation_of};
+use crate::{HazardKind, Operation};
+use bursar_core::AllocTag;
+use std::ops::Range;
+
+impl Oracle {
+    /// The driver gave out `range`, from `born` on.
+    pub(crate) fn allocated(&mut self, device: usize, range: Range<u64>, began: OrderedOp) {
+        let began = began.of(&range);
+        let device_memory = &mut self.devices[device];
+        device_memory.memory.begin(range.clone(), began, AllocTag::UNTAGGED);
+        device_memory.spaces.insert(range.start, Space { end: range.end, has_blocks: false });
+    }
+
+    /// The driver got back what it gave out at `start`, in stream order unless the host waited for the whole device.
+    pub(crate) fn freed(&mut self, device: usize, start: u64, ended: OrderedOp) {
+        let Some(lifetime) = self.devices[device].memory.live_at(start) else {
+            return;
+        };
+        let range = start..lifetime.end;
+        let (ended, clock) = (ended.of(&range), self.clock_of(ended.epoch));
+        let late = self.devices[device].accesses.unordered(range.clone(), &clock);
+        let mut is_wrong = self.report_unordered(device, HazardKind::FreeUnordered, late, ended.op);
+        let held = self.blocks_held(device, range.clone(), &clock);
+        is_wrong |= self.report_unordered(device, HazardKind::FreeUnordered, held, ended.op);
+        if !is_wrong && !clock.covers(lifetime.began.epoch) && !self.devices[device].has_blocks(start) {
+            self.report_unordered(device, HazardKind::FreeUnordered, vec![(range.clone(), lifetime.began)], ended.op);
+        }
+        let device_memory = &mut self.devices[device];
+        let tag = lifetime.tag;
+        let op = Operation { tag, ..ended.op };
+        device_memory.memory.end(start, OrderedOp { op, ..ended }, &self.host);
+        device_memory.accesses.forget(range.clone());
+        device_memory.blocks.forget(range);
+        device_memory.spaces.remove(&start);
+    }
+
+    /// The blocks in a range that live, or whose free is not ordered before `clock`; each with its birth or that free. The
+    /// uses of a block are forgotten with its free, which comes after them.
+    fn blocks_held(&self, device: usize, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
+        let parts = self.devices[device].blocks.parts(range).into_iter();
+        let held = parts.filter_map(|(part, block)| {
+            let block = block?;
+            match block.ended {
+                None => Some((part, block.began)),
+                Some(freed) => (!clock.covers(freed.epoch)).then_some((part, freed)),
+            }
+        });
+        held.collect()
+    }
+
+    /// The clock of something at `epoch`, or the host's.
+    fn clock_of(&self, epoch: Epoch) -> VectorClock {
+        if epoch == Epoch::HOST { self.host.clone() } else { self.streams[epoch.stream].clone() }
+    }
+
+    pub(crate) fn reserved(&mut self, device: usize, range: Range<u64>) {
+        let space = Space { end: range.end, has_blocks: false };
+        self.devices[device].spaces.insert(range.start, space);
+    }
+
+    pub(crate) fn unreserved(&mut self, device: usize, range: Range<u64>) {
+        let device_memory = &mut self.devices[device];
+        device_memory.spaces.remove(&range.start);
+        device_memory.blocks.forget(range);
+    }
+
+    /// Pages became usable.
+    pub(crate) fn mapped(&mut self, device: usize, range: Range<u64>, op: Operation) {
+        let device_memory = &mut self.devices[device];
+        let began = OrderedOp { op, epoch: Epoch::HOST };
+        device_memory.memory.begin(range.clone(), began, AllocTag::UNTAGGED);
+        device_memory.accesses.forget(range);
+    }
+
+    /// Pages were taken away.
+    pub(crate) fn unmapped(&mut self, device: usize, range: Range<u64>, op: Operation) {
+        let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
+        self.report_unordered(device, HazardKind::UnmapUnderUse, late, op);
+        let held = self.blocks_held(device, range.clone(), &self.host);
+        self.report_unordered(device, HazardKind::UnmapUnderUse, held, op);
+        let device_memory = &mut self.devices[device];
+        let ended = OrderedOp { op, epoch: Epoch::HOST };
+        if device_memory.memory.live_at(range.start).is_some() {
+            device_memory.memory.end(range.start, ended, &self.host);
+        }
+        device_memory.blocks.forget(range.clone());
+        device_memory.accesses.forget(range);
+    }
+
+    /// A layer above says that `range` is a block from a point of a stream on; what comes next there has `clock`.
+    pub(crate) fn granted(
+        &mut self,
+        device: usize,
+        range: Range<u64>,
+        began: OrderedOp,
+        clock: &VectorClock,
+        tag: AllocTag,
+    ) {
+        let op = Operation { tag, ..began.of(&range).op };
+        for (part, lifetime) in self.devices[device].memory.parts(range.clone()) {
+            if let Some(violation) = violation_of(lifetime, clock, HazardKind::NotMapped) {
+                self.report_violation(device, part, violation, op);
+            }
+        }
+        for (part, block) in self.devices[device].blocks.parts(range.clone()) {
+            let Some(block) = block else { continue };
+            match block.ended {
+                None => {
+                    self.report_unordered(device, HazardKind::Overlap, vec![(part, block.began)], op);
+                }
+                Some(freed) if !clock.covers(freed.epoch) => {
+                    self.report_unordered(device, HazardKind::ReusedUnordered, vec![(part, freed)], op);
+                }
+                Some(_) => {}
+            }
+        }
+        let late = self.devices[device].accesses.unordered(range.clone(), clock);
+        self.report_unordered(device, HazardKind::ReusedUnordered, late, op);
+        self.forget_accesses(device, range.clone(), began.epoch, clock);
+        self.begin_block(device, range, OrderedOp { op, ..began }, tag);
+    }
+
+    /// Forgets the accesses to a range at a point of a stream where what comes next has `clock`. Those stay that only an
+    /// implicit wait orders before it: the stream has not waited yet, so who knows the point does not know them.
+    fn forget_accesses(&mut self, device: usize, range: Range<u64>, at: Epoch, clock: &VectorClock) {
+        let own = &self.streams[at.stream];
+        let stays = |past: &OrderedOp| clock.covers(past.epoch) && !own.covers(past.epoch);
+        self.devices[device].accesses.forget_unless(range, stays);
+    }
+
+    fn begin_block(&mut self, device: usize, range: Range<u64>, began: OrderedOp, tag: AllocTag) {
+        let device_memory = &mut self.devices[device];
+        if let Some((start, space)) = device_memory.space_of(range.start) {
+            device_memory.spaces.insert(start, Space { has_blocks: true, ..space });
+            let is_allocation = device_memory.memory.live_at(start).is_some_and(|lifetime| lifetime.end == space.end);
+            if is_allocation {
+                device_memory.memory.set_tag(start, tag);
+            }
+        }
+        device_memory.blocks.begin(range, began, tag);
+    }
+
+    /// A layer above says that the block at `start` is nobody's from a point of a stream on; what comes next there has
+    /// `clock`.
+    pub(crate) fn block_freed(&mut self, device: usize, start: u64, ended: OrderedOp, clock: &VectorClock) {
+        let device_memory = &self.devices[device];
+        let Some(block) = device_memory.blocks.live_at(start) else {
+            let part = device_memory.blocks.parts(start..start + 1).pop();
+            let first = part.and_then(|(_, lifetime)| Some(lifetime?.ended?.op));
+            let kind = if first.is_some() { HazardKind::UseAfterFree } else { HazardKind::FreeUnordered };
+            let violation = Violation { kind, first, reused: None };
+            return self.report_violation(device, start..start + 1, violation, ended.op);
+        };
+        let range = start..block.end;
+        let op = Operation { tag: block.tag, ..ended.of(&range).op };
+        let late = device_memory.accesses.unordered(range.clone(), clock);
+        if !self.report_unordered(device, HazardKind::FreeUnordered, late, op) && !clock.covers(block.began.epoch) {
+            self.report_unordered(device, HazardKind::FreeUnordered, vec![(range.clone(), block.began)], op);
+        }
+        self.forget_accesses(device, range, ended.epoch, clock);
+        self.devices[device].blocks.end(start, OrderedOp { op, ..ended }, &self.host);
+    }
+}

@@ -1,0 +1,119 @@
+//! Allocating and freeing.
+
+use super::active_call::ActiveCall;
+use crate::Executor;
+use crate::machine::{AllocationKind, MachineState, UNIT, Work};
+use crate::operation::CallResult;
+use crate::oracle::{Epoch, OrderedOp, VectorClock};
+use bursar_core::{DevicePtr, RawStream, Status};
+
+/// What an allocation of `bytes` takes.
+pub(crate) fn rounded(bytes: u64) -> CallResult<u64> {
+    match bytes {
+        0 => Err(Status::InvalidValue),
+        _ => bytes.checked_next_multiple_of(UNIT).ok_or(Status::OutOfMemory),
+    }
+}
+
+impl ActiveCall<'_> {
+    /// Allocates memory that is usable everywhere at once.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> CallResult<DevicePtr> {
+        let bytes = rounded(bytes)?;
+        let at = self.take(bytes, AllocationKind::Direct, None)?;
+        let (device, op) = (self.device(), self.call.operation(Executor::Host));
+        if let Some(oracle) = &mut self.oracle {
+            let epoch = Epoch::HOST;
+            oracle.allocated(device, at..at + bytes, OrderedOp { op, epoch });
+        }
+        Ok(DevicePtr(at))
+    }
+
+    /// Allocates memory that is usable by what is ordered after this point of the stream.
+    pub(crate) fn allocate_async(&mut self, stream: RawStream, bytes: u64) -> CallResult<DevicePtr> {
+        let (device, call) = (self.device(), self.call);
+        let stream = self.open_stream(device, stream)?;
+        let bytes = rounded(bytes)?;
+        let at = self.take(bytes, AllocationKind::StreamOrdered, Some(stream))?;
+        let epoch = self.submit(call, stream, None, &[], Work::Nothing);
+        let op = call.operation(self.streams[stream].executor);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.allocated(device, at..at + bytes, OrderedOp { op, epoch });
+        }
+        Ok(DevicePtr(at))
+    }
+
+    /// Finds an address and counts its memory as held. Where frees that have not run would make room, streams go on as
+    /// far as they can without waiting for anybody, as the real driver waits for them internally.
+    fn take(&mut self, bytes: u64, kind: AllocationKind, stream: Option<usize>) -> CallResult<u64> {
+        let device = self.device();
+        if self.oracle.is_none() {
+            return MachineState::take(self, device, bytes, kind);
+        }
+        loop {
+            let others = stream.map_or(Vec::new(), |stream| self.implied(stream));
+            let clock = stream.zip(self.oracle.as_ref()).map(|(stream, oracle)| oracle.ahead(stream, &others));
+            if let Some(at) = self.take_now(bytes, kind, clock.as_ref())? {
+                return Ok(at);
+            }
+            let later = self.devices[device].space.pending();
+            let is_possible = bytes <= self.memory_info(device)?.free.get().saturating_add(later);
+            if !is_possible || !self.step() {
+                return Err(Status::OutOfMemory);
+            }
+        }
+    }
+
+    fn take_now(&mut self, bytes: u64, kind: AllocationKind, clock: Option<&VectorClock>) -> CallResult<Option<u64>> {
+        let index = self.device();
+        let has_room = self.charge(index, bytes)?;
+        let state = &mut **self;
+        let taken = state.devices[index].space.take(bytes, kind, clock, has_room, &mut state.random);
+        if has_room && taken.is_none_or(|taken| taken.is_held) {
+            state.release_capacity(index, bytes);
+        }
+        Ok(taken.map(|taken| taken.ptr))
+    }
+
+    /// Ends the life of an allocation and answers its size; its memory is still held.
+    fn retire(&mut self, at: u64, kind: AllocationKind) -> CallResult<u64> {
+        let device = &self.devices[self.device()];
+        let bytes = match self.oracle {
+            Some(_) => device.space.size_of(at, kind),
+            None => device.heap().retire(at, kind),
+        };
+        bytes.ok_or(Status::InvalidValue)
+    }
+
+    /// Frees an allocation after waiting for everything on the device.
+    pub(crate) fn free(&mut self, ptr: DevicePtr) -> CallResult<()> {
+        let (device, call, at) = (self.device(), self.call, ptr.0);
+        if self.oracle.is_some() && self.devices[device].space.size_of(at, AllocationKind::Direct).is_none() {
+            return Err(Status::InvalidValue);
+        }
+        self.wait_for_device(device)?;
+        let bytes = self.retire(at, AllocationKind::Direct)?;
+        let ended = OrderedOp { op: call.operation(Executor::Host), epoch: Epoch::HOST };
+        self.end_life(at, ended);
+        self.release(call, at, bytes);
+        Ok(())
+    }
+
+    /// Frees an allocation at this point of the stream.
+    pub(crate) fn free_async(&mut self, stream: RawStream, ptr: DevicePtr) -> CallResult<()> {
+        let (device, call, at) = (self.device(), self.call, ptr.0);
+        let stream = self.open_stream(device, stream)?;
+        let bytes = self.retire(at, AllocationKind::StreamOrdered)?;
+        let epoch = self.submit(call, stream, None, &[], Work::Release { at, bytes });
+        let op = call.operation(self.streams[stream].executor);
+        self.end_life(at, OrderedOp { op, epoch });
+        Ok(())
+    }
+
+    fn end_life(&mut self, at: u64, ended: OrderedOp) {
+        let device = self.device();
+        if let Some(oracle) = &mut self.oracle {
+            oracle.freed(device, at, ended);
+            self.devices[device].space.retire(at, ended.op.call, ended.epoch);
+        }
+    }
+}

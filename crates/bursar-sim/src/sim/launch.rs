@@ -1,0 +1,111 @@
+//! Simulated kernels: work of a user's own that says which bytes it touches.
+
+use super::active_call::ActiveCall;
+use crate::machine::{KernelBody, KernelMemory, Work};
+use crate::operation::CallResult;
+use crate::oracle::RangeAccess;
+use bursar_core::{Access, DevicePtr, RawStream, Status};
+use std::fmt;
+
+/// A simulated kernel: its name, the ranges it touches, and optionally what it does with them.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver};
+/// use bursar_sim::{Launch, Sim};
+///
+/// let (sim, device) = (Sim::seeded(1), DeviceId(0));
+/// let (stream, ptr) = (sim.stream_create(device, 0)?, sim.allocate(device, 256)?);
+/// let double = Launch::new("double")
+///     .writes(ptr, 1)
+///     .body(move |memory| {
+///         let byte = memory.read(ptr, 1)[0];
+///         memory.write(ptr, &[byte * 2]);
+///     });
+/// sim.poke(ptr, &[21]);
+/// sim.launch(device, stream, double)?;
+/// sim.settle();
+/// assert_eq!(sim.peek(ptr, 1), [42]);
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+pub struct Launch {
+    pub(crate) name: &'static str,
+    touches: Vec<(DevicePtr, u64, Access)>,
+    host: Vec<(u64, u64, Access)>,
+    body: Option<KernelBody>,
+}
+
+impl Launch {
+    /// A kernel that touches nothing.
+    pub fn new(name: &'static str) -> Self {
+        Self { name, touches: Vec::new(), host: Vec::new(), body: None }
+    }
+
+    /// It reads this range.
+    #[must_use]
+    pub fn reads(mut self, ptr: DevicePtr, bytes: u64) -> Self {
+        self.touches.push((ptr, bytes, Access::Read));
+        self
+    }
+
+    /// It writes this range, and may read it.
+    #[must_use]
+    pub fn writes(mut self, ptr: DevicePtr, bytes: u64) -> Self {
+        self.touches.push((ptr, bytes, Access::Write));
+        self
+    }
+
+    /// It reads this pinned host memory. Only what is [declared](crate::Sim::touch_host) is judged against that, not a
+    /// write that nobody told of, as with copies.
+    #[must_use]
+    pub fn reads_host(mut self, ptr: *const u8, bytes: u64) -> Self {
+        self.host.push((ptr.addr() as u64, bytes, Access::Read));
+        self
+    }
+
+    /// It writes this pinned host memory, as with [`reads_host`](Self::reads_host).
+    #[must_use]
+    pub fn writes_host(mut self, ptr: *const u8, bytes: u64) -> Self {
+        self.host.push((ptr.addr() as u64, bytes, Access::Write));
+        self
+    }
+
+    /// What it does. It must not call the driver, and touches only the ranges that were declared. A panic of it is a
+    /// hazard, and nothing else happens; an immediate simulator, which looks for none, drops it.
+    #[must_use]
+    pub fn body(mut self, body: impl FnOnce(&mut KernelMemory<'_>) + Send + 'static) -> Self {
+        self.body = Some(Box::new(body));
+        self
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch").field("name", &self.name).field("touches", &self.touches).finish_non_exhaustive()
+    }
+}
+
+impl ActiveCall<'_> {
+    pub(crate) fn launch(&mut self, stream: RawStream, launch: Launch) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
+        let mut touches = Vec::new();
+        for (ptr, bytes, access) in launch.touches {
+            let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
+            let range = ptr.0..end;
+            touches.push(RangeAccess { range, access });
+        }
+        let mut host = Vec::new();
+        for (at, bytes, access) in launch.host {
+            let end = at.checked_add(bytes).ok_or(Status::InvalidValue)?;
+            self.pinned.around(at, bytes).ok_or(Status::InvalidValue)?;
+            host.push(RangeAccess { range: at..end, access });
+        }
+        let work = launch.body.map_or(Work::Nothing, Work::Kernel);
+        let epoch = self.submit(call, stream, None, &touches, work);
+        let op = call.operation(self.streams[stream].executor);
+        if let Some(oracle) = &mut self.oracle {
+            host.iter().for_each(|touch| oracle.touch_host_memory(touch, touch.by(op), epoch));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Streams, events, and the notes that follow their order.
+
+use super::active_call::ActiveCall;
+use crate::machine::Work;
+use crate::operation::CallResult;
+use crate::oracle::OrderedOp;
+use bursar_core::{Note, Progress, RawEvent, RawStream, Status};
+
+impl ActiveCall<'_> {
+    pub(crate) fn destroy_stream(&mut self, raw: RawStream) -> CallResult<()> {
+        let stream = self.stream(self.device(), raw)?;
+        if stream < self.devices.len() {
+            return Err(Status::InvalidHandle);
+        }
+        self.streams[stream].is_alive = false;
+        if std::mem::take(&mut self.streams[stream].is_capturing) {
+            self.unblock_shortcuts();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stream_wait(&mut self, stream: RawStream, event: RawEvent) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
+        let event = self.events.get(&event.0).ok_or(Status::InvalidHandle)?;
+        let (record, clock) = (event.record, event.clock.clone());
+        if let Some(oracle) = &mut self.oracle {
+            oracle.wait(stream, &clock);
+        }
+        self.submit(call, stream, record, &[], Work::Nothing);
+        Ok(())
+    }
+
+    pub(crate) fn event_record(&mut self, event: RawEvent, stream: RawStream) -> CallResult<()> {
+        let call = self.call;
+        let stream = self.open_stream(call.device, stream)?;
+        self.event(call.device, event)?;
+        self.submit(call, stream, None, &[], Work::Nothing);
+        let clock = self.oracle.as_ref().map(|oracle| oracle.clock(stream).clone());
+        let mark = self.end_of(stream);
+        if let Some(event) = self.events.get_mut(&event.0) {
+            event.record = Some(mark);
+            event.clock = clock.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn event_query(&mut self, event: RawEvent) -> CallResult<Progress> {
+        self.event(self.device(), event)?;
+        self.pass_time();
+        let event = self.event(self.device(), event)?;
+        if event.record.is_some_and(|mark| !self.is_reached(mark)) {
+            return Ok(Progress::Pending);
+        }
+        let clock = event.clock.clone();
+        if let Some(oracle) = &mut self.oracle {
+            oracle.host_observed(&clock);
+        }
+        Ok(Progress::Complete)
+    }
+
+    pub(crate) fn event_synchronize(&mut self, event: RawEvent) -> CallResult<()> {
+        let event = self.event(self.device(), event)?;
+        let (record, clock) = (event.record, event.clock.clone());
+        if let Some(mark) = record {
+            self.wait_for(&[mark])?;
+        }
+        if let Some(oracle) = &mut self.oracle {
+            oracle.host_observed(&clock);
+        }
+        Ok(())
+    }
+
+    /// Hears which range is a block.
+    pub(crate) fn note(&mut self, note: Note) -> CallResult<()> {
+        let (device, call) = (self.device(), self.call);
+        let raw = match note {
+            Note::Granted { stream, .. } | Note::Freed { stream, .. } => stream,
+            _ => return Ok(()),
+        };
+        let stream = self.stream(device, raw)?;
+        let (others, op) = (self.implied(stream), call.operation(self.streams[stream].executor));
+        let Some(oracle) = &mut self.oracle else { return Ok(()) };
+        let (epoch, clock) = oracle.point(stream, &others);
+        match note {
+            Note::Granted { ptr, bytes, tag, .. } => {
+                let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
+                oracle.granted(device, ptr.0..end, OrderedOp { op, epoch }, &clock, tag);
+            }
+            Note::Freed { ptr, .. } => oracle.block_freed(device, ptr.0, OrderedOp { op, epoch }, &clock),
+            _ => {}
+        }
+        Ok(())
+    }
+}
