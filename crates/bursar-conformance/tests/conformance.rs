@@ -1,4 +1,4 @@
-//! Every clause on every driver and every stack. A driver or a stack more is one line more.
+//! Runs every clause on every driver and every stack. To add a driver or a stack, add a row.
 #![allow(unsafe_code)]
 
 use bursar::ledger::Ledger;
@@ -24,12 +24,12 @@ fn budget() -> GlobalDeviceBudget {
     GlobalDeviceBudget::of(LIMIT)
 }
 
-/// The same limit, as an account of a ledger that this process has to itself.
+/// Returns a budget with the same limit, on an account of a ledger that is private to this process.
 fn shared() -> GlobalDeviceBudget<OnAccount> {
     GlobalDeviceBudget::shared_by(|_| Ok(Arc::new(Ledger::private(LIMIT).account()?)))
 }
 
-/// A guard that lets go of what is freed at once.
+/// Returns a guard without quarantine.
 fn guard() -> Guard {
     Guard::default().quarantine(Bytes::ZERO)
 }
@@ -106,7 +106,7 @@ fn drivers() -> Vec<DriverRow> {
     ]
 }
 
-/// Devices that cannot map pages.
+/// Returns a simulator whose devices cannot map pages.
 fn slabs(seed: u64) -> Arc<Sim> {
     Sim::builder().seed(seed).devices(2, Bytes::gib(80)).without_pages().build()
 }
@@ -128,11 +128,11 @@ fn simulated(sim: Arc<Sim>) -> OpenDriver {
     }
 }
 
-/// The driver, loaded once, with the first device open until the process ends: making a context takes longer than most
-/// trials do.
+/// Returns the CUDA driver, which is loaded once and has the first device open until the process ends: creating a context
+/// takes longer than most trials.
 ///
-/// Trials run in parallel and have one device, so they take turns on it. In the driver, a free that waits for the whole
-/// device keeps other threads out meanwhile: if it waited for a stream that another trial has stalled, neither would end.
+/// Trials run in parallel and have one device, so they take turns on it. A free that waits for the whole device keeps other
+/// threads out of the driver meanwhile: if it waited for a stream that another trial has stalled, neither would end.
 fn cuda() -> Result<OpenDriver, String> {
     static LOADED: OnceLock<Result<(Arc<Cuda>, RawContext), String>> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());

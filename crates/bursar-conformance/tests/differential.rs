@@ -1,5 +1,5 @@
-//! The simulator against itself, against a model that knows no streams, and against the hardware: thousands of generated
-//! programs, each of which must give the same bytes and the same statuses everywhere.
+//! Compares the simulator with itself on other schedules, with a model without streams, and with the hardware: thousands of
+//! generated programs must give the same bytes and the same statuses everywhere.
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
@@ -16,7 +16,7 @@ const PROGRAMS: u64 = 2000;
 /// The schedules that every program is simulated with.
 const SCHEDULES: Range<u64> = 0..3;
 
-/// Fails with the program where two of its outcomes differ.
+/// Fails with the program if two of its outcomes differ.
 fn agree(
     program: &DriverProgram,
     seed: u64,
@@ -33,7 +33,7 @@ fn agree(
     }
 }
 
-/// Runs a program with one schedule, on a simulator that must find nothing wrong with it.
+/// Runs a program with one schedule, on a simulator that must find no hazard and no leak.
 fn simulated(program: &DriverProgram, schedule: u64) -> Result<ProgramOutcome, Failed> {
     let sim = Sim::seeded(schedule);
     let outcome = program.run(&*sim);

@@ -1,5 +1,5 @@
-//! The ledger between processes, on devices that all of them can open: simulated ones with a name always, CUDA where there
-//! is a device. Every process is this program, started again with a part to play.
+//! Trials of the ledger between processes, on devices that all of them can open: named simulated ones always, CUDA if there
+//! is a device. Every process is this program, started again with a role.
 
 #[path = "ledger/processes.rs"]
 mod processes;
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// How far what is measured may be from what was: drivers keep a little more or less after work was done.
+/// The most that two measurements of the same memory may differ: drivers keep a little more or less after work was done.
 const SLACK: u64 = 64 << 20;
 
 fn memory_of_a_killed_process_is_had(folder: &LedgerFolder) {

@@ -1,4 +1,5 @@
-//! Use tracking over generated programs: no hazard on any schedule, every read sees what it must, and every wait counts.
+//! Trials of use tracking over generated programs: no schedule has a hazard, every read sees what it must, and every wait is
+//! needed.
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
@@ -12,14 +13,14 @@ use std::sync::Arc;
 const PROGRAMS: u64 = 1000;
 const THREADED_PROGRAMS: u64 = 100;
 const CUDA_PROGRAMS: u64 = 40;
-/// How many programs are run again and again, each time with another wait lost.
+/// The number of programs that are run again and again, each time with another wait dropped.
 const MUTATED_PROGRAMS: u64 = 10;
 
 fn failed(program: &UseProgram, seed: u64, what: impl std::fmt::Display) -> Failed {
     format!("{what}\n{SEED_VARIABLE}={seed} replays it\n{program}").into()
 }
 
-/// Runs a program on a simulator, which must find nothing wrong with it, and compares what it read.
+/// Runs a program on a simulator, which must find no hazard and no leak, and checks what the program read.
 fn is_clean(seed: u64, shape: UseShape) -> Result<UseOutcome, Failed> {
     let (program, sim) = (UseProgram::generate(seed, shape), Sim::seeded(seed));
     let outcome = program.run(sim.clone());
@@ -36,8 +37,8 @@ fn is_right_on_cuda(cuda: &Arc<Cuda>, seed: u64, shape: UseShape) -> Result<(), 
     program.run(cuda.clone()).wrong.map_or(Ok(()), |wrong| Err(failed(&program, seed, wrong)))
 }
 
-/// Loses each wait of some programs alone. Answers how many waits there were, and which of them nobody missed: those that
-/// the vector clocks of the simulator find included in others.
+/// Runs some programs once for each of their waits, without that wait. Returns the number of waits, and those that were not
+/// missed: the vector clocks of the simulator find them implied by others.
 fn unneeded_waits(shape: UseShape) -> (u64, Vec<(u64, u64)>) {
     let (mut waits, mut unneeded) = (0, Vec::new());
     for seed in seeds(0..MUTATED_PROGRAMS) {
@@ -56,7 +57,7 @@ fn unneeded_waits(shape: UseShape) -> (u64, Vec<(u64, u64)>) {
     (waits, unneeded)
 }
 
-/// Every wait is noticed when it is missing.
+/// Checks that every wait is missed when it is dropped.
 fn every_wait_is_needed() -> Result<(), Failed> {
     match unneeded_waits(UseShape::BARE) {
         (300.., unneeded) if unneeded.is_empty() => Ok(()),
@@ -64,7 +65,7 @@ fn every_wait_is_needed() -> Result<(), Failed> {
     }
 }
 
-/// Where two buffers are asked for one after the other, nearly every wait is.
+/// Checks that nearly every wait is missed when steps declare two buffers one after the other.
 fn few_waits_of_copies_are_included_in_others() -> Result<(), Failed> {
     match unneeded_waits(UseShape::PAIRED) {
         (300.., unneeded) if unneeded.len() <= 10 => Ok(()),

@@ -1,5 +1,5 @@
-//! How fast logs are read: makes one of ten million events, or as many as it is told, and times reading it in each format;
-//! a snapshot, which nobody makes that long, of a million at most.
+//! Measures how fast traces are read: makes one of ten million events, or of EVENTS, and times reading it in each format. The
+//! snapshot has a million events at most, since real ones are not longer.
 //! `cargo run --release -p bursar-trace --example parse-speed [EVENTS]`.
 
 use bursar_trace::{EventOrigin, FilePosition, Format, Trace, TraceBuilder};
@@ -7,7 +7,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-/// Blocks of many sizes on four streams, a thousand of them live at a time, freed in no particular order.
+/// Makes a trace of blocks of many sizes on four streams, a thousand of them live at a time, freed in no particular order.
 fn made_up(events: u64) -> Result<Trace, Box<dyn Error>> {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     let mut live: Vec<(u64, u64)> = Vec::new();
@@ -29,7 +29,7 @@ fn made_up(events: u64) -> Result<Trace, Box<dyn Error>> {
     Ok(builder.finish())
 }
 
-/// How long this thread has run, which a busy machine does not change; Linux alone says.
+/// Returns the CPU time of this thread, which does not depend on how busy the machine is, on Linux.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9

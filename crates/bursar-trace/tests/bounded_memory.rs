@@ -1,5 +1,5 @@
-//! A long trace needs memory for a window and for what is live, and not for its length. This file holds one test: what is
-//! measured is the process.
+//! Checks that a long trace needs memory for one window and for live blocks, and not for its length. This file has one test,
+//! because the memory of the whole process is measured.
 #![cfg(target_os = "linux")]
 
 use bursar_core::{Build, Counted, DeviceContext, DeviceId, Stack, leaf};
@@ -11,7 +11,8 @@ use std::path::Path;
 const OPERATIONS: u64 = 400_000;
 const LIVE: u64 = 1000;
 
-/// Allocations and frees in turn, of blocks that live for a thousand allocations, in a file that is never held whole.
+/// Writes a log of alternating allocations and frees, of blocks that live for a thousand allocations, without building it in
+/// memory.
 fn make(path: &Path) {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("a file"));
     let mut line = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
@@ -27,14 +28,14 @@ fn make(path: &Path) {
     }
 }
 
-/// The most memory this process has had, in KiB.
+/// Returns the peak memory of this process, in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux says");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says");
     line.trim().split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
 }
 
-/// Opens and replays the trace, and answers by how much that raised the most this process has had.
+/// Opens and replays the trace, and returns by how much that raised the peak memory of this process.
 fn raised_kib(path: &Path, window: usize) -> u64 {
     let before = peak_kib();
     let file = TraceFile::open_in_windows(path, window).expect("a trace");

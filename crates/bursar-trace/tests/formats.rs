@@ -1,4 +1,7 @@
-//! Every format, read as its writers write it.
+//! Reads every format as its writers write it.
+//!
+//! `fixtures/make.py` wrote the fixtures: an RMM log, plain, gzipped and truncated; a snapshot of the shape of PyTorch 2.11's
+//! in each pickle protocol; and pickles that would run code. `torch-2.11-h200.pickle` is PyTorch's own.
 
 use bursar_core::{AllocTag, Bytes};
 use bursar_trace::{Event, EventKind, FilePosition, Format, Trace, UnmatchedEvent, bundled, read, read_from};

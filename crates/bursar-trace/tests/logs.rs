@@ -1,4 +1,4 @@
-//! A log that Bursar writes, read back and replayed, gives the statistics of the run it was written in.
+//! Checks that a log which Bursar writes, read back and replayed, gives the statistics of the run it was written in.
 
 use bursar_core::{
     AllocTag, Build, Bytes, Counted, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Stack, Stream,
@@ -53,7 +53,7 @@ impl Logged {
         Self { folder, logs, statistics, context, memory }
     }
 
-    /// Ends the logs and answers what the run counted until then.
+    /// Closes the logs and returns the counts of the run until then.
     fn close(&self) -> Run {
         for log in &self.logs {
             let summary = log.close(Duration::from_secs(120)).expect("the writer does not block");
@@ -81,7 +81,7 @@ impl Drop for Logged {
     }
 }
 
-/// What a run counted.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Run {
     counts: Counts,
@@ -90,7 +90,7 @@ struct Run {
 }
 
 impl Run {
-    /// What a replay counts of it: failures are not tried again, and everything is freed in the end.
+    /// Returns the counts that a replay must have: failures are not replayed, and everything is freed in the end.
     fn replayed(mut self) -> Self {
         self.failed = 0;
         self.tags.iter_mut().chain([&mut self.counts]).for_each(|counts| counts.current = Default::default());
@@ -98,7 +98,7 @@ impl Run {
     }
 }
 
-/// Replays once, by one thread, under the same limit, and counts.
+/// Replays a trace once, on one thread, under the same limit, and returns the counts.
 fn watched(file: &TraceFile) -> Run {
     let statistics = Statistics::default();
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
@@ -188,8 +188,8 @@ const THREADS: u64 = 8;
 const ROUNDS: u64 = 5;
 const BLOCKS: u64 = 20;
 
-/// One of eight threads: each round it fills its part, passes all of it on to the next thread, and frees what it is
-/// given. Nobody frees before everybody has allocated, so what is live at most does not depend on who is faster.
+/// Runs one of eight threads: in each round it allocates blocks, sends them to the next thread, and frees the blocks that it
+/// receives. No thread frees before all have allocated, so the peak does not depend on which is faster.
 fn worker(
     number: u64,
     logged: &Logged,
@@ -211,7 +211,7 @@ fn worker(
     }
 }
 
-/// The most that is live at a time: what was granted in the largest round.
+/// Returns the most bytes that are live at a time: those granted in the largest round.
 fn most_granted(memory: &dyn DeviceMemoryResource) -> Bytes {
     let of_round = |round| {
         let sizes = (0..THREADS).flat_map(move |number| {
@@ -253,7 +253,7 @@ fn g1_a_log_of_eight_threads_that_free_each_others_blocks_counts_the_same() {
     }
 }
 
-/// Replays by as many threads as the trace has, three times over, and answers what was granted in all.
+/// Replays a trace on as many threads as it has, three times, and returns the total of granted bytes.
 fn in_threads(file: &TraceFile, blocks: u32) -> [u64; 2] {
     let statistics = Statistics::default();
     let driver = Counted::new(Sim::immediate());

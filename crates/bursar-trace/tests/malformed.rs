@@ -1,4 +1,5 @@
-//! Bad traces get an error that names the file, the line and the reason; none runs, hangs or takes the machine's memory.
+//! Checks that malformed traces get an error with the file, the line and the reason, and that none of them runs code, hangs or
+//! exhausts the memory.
 
 use bursar_trace::{Reason, Trace, TraceError, TraceLimit, convert, read, read_from};
 use flate2::write::GzEncoder;
@@ -15,7 +16,7 @@ fn fails(bytes: &[u8]) -> TraceError {
     read_from(bytes, "bad").expect_err("a bad trace")
 }
 
-/// The error of a log whose second row is wrong.
+/// Returns the error of a log whose second row is wrong.
 fn row(row: &str) -> String {
     fails(format!("{HEADER}1,0,allocate,0x1,5,0\n{row}\n").as_bytes()).to_string()
 }
@@ -60,7 +61,7 @@ fn packed(text: &[u8]) -> Vec<u8> {
     packed.finish().expect("memory")
 }
 
-/// A log as two members, with `between` and `behind` around the second.
+/// Returns a gzipped log of two members, with `between` and `behind` around the second.
 fn members(between: &[u8], behind: &[u8]) -> Vec<u8> {
     let rows = [format!("{HEADER}1,0,allocate,0x1,5,0\n"), "1,0,free,0x1,5,0\n".to_owned()];
     let [first, second] = rows.map(|rows| packed(rows.as_bytes()));
@@ -97,7 +98,7 @@ fn bytes_behind_a_gzip_are_named_and_not_called_a_cut() {
     assert!(matches!(error.reason, Reason::TrailingBytes { .. }), "a snapshot too: {error}");
 }
 
-/// A pickle ends before its gzip does, and only the checksum there tells that it is what was written.
+/// A pickle ends before its gzip stream, and only the checksum at the end shows that it is what was written.
 #[test]
 fn a_damaged_checksum_is_an_error_in_every_format() {
     let entry = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x05u".repeat(100);
@@ -193,7 +194,7 @@ fn every_instruction_that_calls_or_builds_is_refused() {
     }
 }
 
-/// A pickle whose root is `{"device_traces": …}`.
+/// Returns a pickle whose root is `{"device_traces": …}`.
 fn snapshot(traces: &[u8]) -> Vec<u8> {
     [b"\x80\x04}\x8c\x0ddevice_traces".as_slice(), traces, b"s."].concat()
 }
@@ -280,7 +281,7 @@ fn malformed_pickles_are_errors() {
     }
 }
 
-/// `count` times `piece`, gzipped: a bomb.
+/// Returns `piece` repeated `count` times, gzipped: a bomb.
 fn bomb(head: &[u8], piece: &[u8], count: usize) -> Vec<u8> {
     let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(head).expect("memory");

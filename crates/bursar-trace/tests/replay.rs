@@ -1,4 +1,4 @@
-//! Replays keep what the trace says and count what the driver was asked.
+//! Checks that replays run every operation of the trace, and count driver calls.
 
 use bursar_core::leaf::Leaf;
 use bursar_core::{
@@ -139,7 +139,7 @@ fn watching_sees_every_operation_in_order_with_its_block() {
     assert_eq!((seen, blocks, peak), (replay.operations(), trace.blocks, trace.peak_live()));
 }
 
-/// Memory with a bug in it.
+/// A resource that panics.
 #[derive(Debug)]
 struct Broken(Arc<DeviceContext>);
 
@@ -207,7 +207,7 @@ impl<M> Patient<M> {
     const EARLY: u64 = 100;
     const LATE: u64 = 200;
 
-    /// Whether that thread is asleep, and how often it was given the CPU.
+    /// Returns whether that thread is asleep, and its numbers of context switches.
     fn sleeper(&self) -> Option<(bool, String)> {
         let thread = self.early.lock().expect("no panic").clone()?;
         let status = std::fs::read_to_string(Path::new("/proc").join(thread).join("status")).expect("a thread");
@@ -216,7 +216,7 @@ impl<M> Patient<M> {
         Some((is_asleep, switches))
     }
 
-    /// Waits until that thread sleeps and is not given the CPU for a moment.
+    /// Waits until that thread sleeps and has no context switch for 20 ms.
     fn wait_for_sleep(&self) {
         let give_up = Instant::now() + Duration::from_secs(20);
         while Instant::now() < give_up {
@@ -243,7 +243,7 @@ impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
         let mut early = self.early.lock().expect("no panic");
         match bytes {
             Self::EARLY => *early = Some(thread),
-            // The pass that watches does everything on one thread, which need not wait for itself.
+            // A watched pass runs on one thread, which must not wait for itself.
             Self::LATE if early.as_ref() != Some(&thread) => {
                 drop(early);
                 self.wait_for_sleep();
@@ -255,8 +255,8 @@ impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
     }
 }
 
-/// A thread that waits for a block leaves the CPU to whoever has work: beside a busy program, one that only yields would be
-/// given the CPU again and again, each time after all others had their share.
+/// A thread that waits for a block sleeps and leaves the CPU to others: beside a busy program, a thread that only yields would
+/// be scheduled again and again, each time after all others had their share.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_that_waits_for_a_block_sleeps() {

@@ -1,4 +1,4 @@
-//! A tag is the same in every format, whatever text it is.
+//! Checks that every format preserves tags, whatever text they are.
 
 use bursar_core::{AllocTag, Build, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
 use bursar_memory::Logging;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What a tag has to survive: whatever ends a field, a line or a text somewhere.
+/// Tags that are hard to write: whatever ends a field, a line or a text in some format.
 const ODD: [&str; 22] = [
     "",
     " ",
@@ -37,7 +37,7 @@ const ODD: [&str; 22] = [
     "1,0,free,0x1,5,0\n1,0,free,0x2,5,0",
 ];
 
-/// Any text of at most 256 bytes, with a taste for those that are hard to write down.
+/// Generates texts of at most 256 bytes, often such as are hard to write.
 fn tags() -> impl Strategy<Value = Vec<String>> {
     let odd = prop::sample::select(&ODD[..]).prop_map(str::to_owned);
     let pieces = prop::collection::vec(prop::sample::select(&ODD[..]), 0..4).prop_map(|parts| parts.concat());
@@ -45,7 +45,7 @@ fn tags() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(prop_oneof![odd, pieces, "[\"\r\n, ]{0,6}", any], 1..8)
 }
 
-/// A trace with an allocation, a failure and a free for each tag.
+/// Builds a trace with an allocation, a failure and a free for each tag.
 fn trace(tags: &[String]) -> Trace {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     for (number, tag) in (1..).zip(tags) {
@@ -58,7 +58,7 @@ fn trace(tags: &[String]) -> Trace {
     builder.finish()
 }
 
-/// A folder of one case's own, removed with it.
+/// A temporary folder, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -77,7 +77,7 @@ impl Drop for Folder {
     }
 }
 
-/// Allocates under each tag and logs it to `path`.
+/// Allocates a block with each tag and logs that to `path`.
 fn log(tags: &[String], path: PathBuf) {
     let log = Logging::to_file(path).expect("a log");
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// The lines of a quoted field count: an error behind it names the line that an editor shows.
+/// Lines within a quoted field are counted: an error after it names the line that an editor shows.
 #[test]
 fn g1_places_count_lines_also_within_quotes() {
     let log = "Thread,Time,Action,Pointer,Size,Stream,Device,Tag\n\
@@ -149,7 +149,7 @@ fn g1_places_count_lines_also_within_quotes() {
     assert_eq!(trace.missing_frees.iter().map(|missing| missing.position.0).collect::<Vec<_>>(), [2, 5, 6]);
 }
 
-/// A quote that nobody closes is told at the row that opens it, also where more follows than a row may have.
+/// A quote that is never closed is reported at the row that opens it, even if more follows than a row may have.
 #[test]
 fn g1_an_open_quote_is_told_at_its_row() {
     for rows in [1, 100_000] {
@@ -161,7 +161,7 @@ fn g1_an_open_quote_is_told_at_its_row() {
     }
 }
 
-/// What RMM's own readers see of an ordinary row has no quotes in it.
+/// Ordinary rows have no quotes, so RMM's own readers can read them.
 #[test]
 fn g1_an_ordinary_tag_is_written_without_quotes() {
     let trace = trace(&["weights".to_owned(), "kv-cache/é #1".to_owned(), "untagged".to_owned()]);

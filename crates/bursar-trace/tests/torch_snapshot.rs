@@ -1,4 +1,4 @@
-//! A snapshot as PyTorch 2.11 wrote it on an H200: a few matrix products on the default stream, buffers on a second one,
+//! Reads a snapshot that PyTorch 2.11 wrote on an H200: a few matrix products on the default stream, buffers on a second one,
 //! and an allocation that failed.
 
 use bursar_core::Bytes;

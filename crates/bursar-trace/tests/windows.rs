@@ -1,4 +1,4 @@
-//! A trace that is read in windows is the trace that is held whole.
+//! Checks that a trace read in windows is the same as the trace kept whole.
 
 use bursar_core::{Build, Bytes, Counted, DeviceContext, DeviceId, Holder, Stack, leaf};
 use bursar_memory::GlobalDeviceBudget;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file of its own for each test, gone with it.
+/// A temporary file, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,7 +33,8 @@ impl Drop for Scratch {
 
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
-/// A row a choice: most allocate or free something live; some free nothing, fail, or allocate where a block is live.
+/// Makes a log with one row per choice: most allocate a block or free a live one; some free an unknown address, fail, or
+/// allocate where a block is live.
 fn log(choices: &[(u8, u8, u16)]) -> String {
     let mut live: Vec<u64> = Vec::new();
     let mut text = HEADER.to_owned();
@@ -55,7 +56,7 @@ fn log(choices: &[(u8, u8, u16)]) -> String {
     text
 }
 
-/// What a watched pass saw, under a budget that refuses some of it.
+/// Returns the steps of a watched pass, under a budget that refuses some allocations.
 fn seen(file: &TraceFile) -> Vec<(u64, Event, Bytes, bool)> {
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
     let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::kib(512))).over(leaf::Direct);
@@ -111,7 +112,7 @@ proptest! {
     }
 }
 
-/// Twenty blocks; the free of one of them, in a later window, has its pointer wrong.
+/// Makes a log of twenty blocks. The free of one of them, in a later window, has a wrong address.
 fn with_a_wrong_free() -> String {
     let allocate = (1..=20u64).map(|n| format!("1,0,allocate,{n:#x}000,64,0\n"));
     let free = (1..=20u64).map(|n| format!("1,0,free,{:#x}000,64,0\n", if n == 15 { 99 } else { n }));
@@ -180,7 +181,7 @@ fn a_snapshot_is_held_whole_however_small_the_window() {
     assert_eq!(file.whole(), Some(&read(&path).expect("a trace")));
 }
 
-/// A pipe gives its bytes once.
+/// A pipe can be read once only.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_cannot_be_read_twice_is_held_whole() {

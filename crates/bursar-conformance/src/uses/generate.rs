@@ -24,7 +24,7 @@ fn step(random: &mut Random, shape: UseShape) -> Step {
             Call::StreamSynchronize,
         ];
         let call = calls[random.index(calls.len())];
-        Fault { call, is_lost_answer: call.is_submission() && random.chance(2) }
+        Fault { call, is_result_lost: call.is_submission() && random.chance(2) }
     });
     Step { action, fault }
 }

@@ -100,8 +100,8 @@ impl UseRunner {
     fn perform_all(&self, steps: &[Step]) -> Vec<SubmittedRead> {
         let mut reads = Vec::new();
         for step in steps {
-            if let Some(Fault { call, is_lost_answer }) = step.fault {
-                match is_lost_answer {
+            if let Some(Fault { call, is_result_lost }) = step.fault {
+                match is_result_lost {
                     true => self.faults.lose_nth_result(call, 1, Status::InvalidValue),
                     false => self.faults.fail_next(call, Status::InvalidValue),
                 }

@@ -46,5 +46,5 @@ pub(super) enum Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub(super) call: Call,
-    pub(super) is_lost_answer: bool,
+    pub(super) is_result_lost: bool,
 }

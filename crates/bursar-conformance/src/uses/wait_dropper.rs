@@ -40,13 +40,13 @@ impl WaitDropper {
 /// Defines a method that forwards unchanged, as all do but one.
 macro_rules! forwarded {
     (unsafe fn stream_wait $($signature:tt)*) => {};
-    (fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        fn $method(&self, $($arg: $type),*) -> $answer {
+    (fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        fn $method(&self, $($arg: $type),*) -> $result {
             self.inner.$method($($arg),*)
         }
     };
-    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
-        unsafe fn $method(&self, $($arg: $type),*) -> $answer {
+    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty) => {
+        unsafe fn $method(&self, $($arg: $type),*) -> $result {
             // SAFETY: the caller's own promise.
             unsafe { self.inner.$method($($arg),*) }
         }

@@ -1,4 +1,4 @@
-//! Where processes meet: a folder of ledgers of a trial's own, and the processes in it.
+//! The folder of ledgers of a trial, and the child processes that share it.
 
 use crate::role::{Driver, VARIABLE};
 use std::io::{BufRead, BufReader, Write};
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A folder of ledgers, gone with this value.
+/// A folder of ledgers, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct LedgerFolder {
     driver: Driver,
@@ -23,7 +23,7 @@ impl LedgerFolder {
         Self { driver, folder }
     }
 
-    /// Starts a process that pays for a tenant of that name.
+    /// Starts a process that is charged to a tenant of that name.
     pub(crate) fn start(&self, tenant: &str) -> ChildProcess {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .env(VARIABLE, format!("{} {tenant}", self.driver.name()))
@@ -44,7 +44,7 @@ impl Drop for LedgerFolder {
     }
 }
 
-/// Another process, which ends with this value.
+/// A child process, killed when dropped.
 #[derive(Debug)]
 pub(crate) struct ChildProcess {
     child: Child,
@@ -53,7 +53,7 @@ pub(crate) struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Has it do something, and waits for what it says to that.
+    /// Sends a command and waits for its result.
     pub(crate) fn ask(&mut self, what: &str) -> String {
         let input = self.input.as_mut().expect("it has not ended");
         writeln!(input, "{what}").and_then(|()| input.flush()).expect("it listens");
@@ -62,18 +62,19 @@ impl ChildProcess {
         line.trim_end().to_owned()
     }
 
+    /// Sends a command whose result is a number.
     pub(crate) fn number(&mut self, what: &str) -> u64 {
         let said = self.ask(what);
         said.parse().unwrap_or_else(|_| panic!("{what}: {said:?}"))
     }
 
-    /// Lets it end by itself.
+    /// Closes its input, and waits until it ends by itself.
     pub(crate) fn end(mut self) {
         drop(self.input.take());
         assert!(self.child.wait().expect("it was started").success());
     }
 
-    /// Ends it with SIGKILL, whatever it holds.
+    /// Kills it with SIGKILL, whatever it holds.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it is alive");
         self.child.wait().expect("it was started");
@@ -82,7 +83,7 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Ended already, or a trial failed and nobody waits for it.
+        // It has ended already, or the trial failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! What a process on the stage does: one thing for each line it reads, and one line to say how that went.
+//! The child processes of the ledger trials: each carries out one command per line of its input, and prints one line with the
+//! result.
 
 use bursar::Pattern;
 use bursar::ledger::{Ledger, Priority, Reservation};
@@ -11,12 +12,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(crate) const VARIABLE: &str = "BURSAR_TEST_PART";
+/// The environment variable with the driver and the tenant of a child process.
+pub(crate) const VARIABLE: &str = "BURSAR_TEST_ROLE";
 
-/// The most that anybody waits for anything.
+/// The longest wait.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Whose devices the trial is about.
+/// The driver of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     Sim,
@@ -39,8 +41,8 @@ impl Driver {
     }
 }
 
-/// Plays the part that this process was started for, if it was.
-#[allow(clippy::print_stdout, reason = "how a process answers another")]
+/// Runs this process in its role, if it was started with one.
+#[allow(clippy::print_stdout, reason = "the results of a child process")]
 pub(crate) fn run_if_child() -> Option<ExitCode> {
     let role = std::env::var(VARIABLE).ok()?;
     let (driver, tenant) = role.split_once(' ')?;
@@ -54,7 +56,7 @@ pub(crate) fn run_if_child() -> Option<ExitCode> {
     })
 }
 
-#[allow(clippy::print_stdout, reason = "how a process answers another")]
+#[allow(clippy::print_stdout, reason = "the results of a child process")]
 fn run(driver: Driver, tenant: &str) -> Result<(), Box<dyn Error>> {
     let mut role = Role::new(driver, tenant)?;
     for line in std::io::stdin().lock().lines() {
@@ -73,9 +75,9 @@ struct Role {
     stream: Stream,
     pool: PagePool,
     memory: Arc<dyn DeviceMemoryResource>,
-    /// What was set aside and not drawn yet.
+    /// Memory that was set aside and not drawn yet.
     reservation: Option<Reservation>,
-    /// Memory that was drawn from a reservation, and its stack.
+    /// Blocks that were drawn from a reservation, each with its stack.
     drawn: Vec<(Arc<dyn DeviceMemoryResource>, DeviceBlock)>,
     held: Vec<DeviceBlock>,
 }
@@ -107,7 +109,7 @@ impl Role {
         Ok(role)
     }
 
-    /// Has the driver set up what it sets up with the first use of a device, so that it is there when we measure.
+    /// Uses the device once, so that the memory which the driver allocates on first use is there before anything is measured.
     fn warm_up(&self) -> bursar::Result<()> {
         let block = self.filled(&self.memory, Bytes::mib(2))?;
         self.memory.deallocate(block, self.stream)?;
@@ -116,7 +118,7 @@ impl Role {
         Ok(())
     }
 
-    /// A block that is really there: every byte of it was written.
+    /// Allocates a block and writes every byte of it.
     fn filled(&self, memory: &Arc<dyn DeviceMemoryResource>, bytes: Bytes) -> bursar::Result<DeviceBlock> {
         let mut block = memory.allocate(bytes.get(), 256, self.stream, tag!("filled"))?;
         self.context.fill(&mut block, 0, Pattern::U32(7), bytes.get() / 4, self.stream)?;
@@ -160,7 +162,7 @@ impl Role {
         }
     }
 
-    /// Fills all that was set aside, through a pool of its own.
+    /// Draws the whole reservation as one block, through a pool of its own.
     fn draw(&mut self) -> bursar::Result<()> {
         let Some(reservation) = self.reservation.take() else { return Ok(()) };
         let bytes = reservation.bytes();
@@ -172,7 +174,7 @@ impl Role {
         Ok(())
     }
 
-    /// Waits for its turn to have `bytes`, and fills them; answers how long that took.
+    /// Waits for a reservation of `bytes`, draws it, and returns how long that took.
     fn grow(&mut self, bytes: Bytes) -> bursar::Result<Duration> {
         let start = Instant::now();
         let tenant = self.ledger.tenant(&self.tenant)?;
@@ -181,7 +183,7 @@ impl Role {
         Ok(start.elapsed())
     }
 
-    /// Gives everything back, and measures until so much is used outside the ledger, or the deadline has passed.
+    /// Frees everything, and measures until `overhead` bytes are used outside the ledger, or the deadline has passed.
     fn settle(&mut self, overhead: u64) -> bursar::Result<u64> {
         for block in std::mem::take(&mut self.held) {
             self.memory.deallocate(block, self.stream)?;

@@ -1,4 +1,4 @@
-//! Keeps what is freed and gives it out again, to whichever stream asks.
+//! A leaf that caches freed blocks and reuses them on any stream.
 #![allow(unsafe_code)]
 
 use super::{BlockAccounting, Notes, Variant, accounted_holder};
@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The sizes it keeps; few, so that much is reused.
+/// The sizes of its blocks; few, so that most are reused.
 const CLASSES: [Bytes; 3] = [Bytes::kib(4), Bytes::kib(64), Bytes::mib(1)];
 
-/// A block that nobody has, and the stream it was freed on.
+/// A free block, and the stream that it was freed on.
 type Spare = (DevicePtr, Stream);
 
-/// Its bug: a stream that gets a block does not wait for the one it was freed on.
+/// A caching leaf. Its bug: a stream that is given a block does not wait for the stream that it was freed on.
 #[derive(Debug)]
 pub(crate) struct CachingLeaf {
     accounting: BlockAccounting,
     variant: Variant,
-    /// What was freed, by its size.
+    /// The free blocks, by size.
     spares: Mutex<HashMap<u64, Vec<Spare>>>,
 }
 
@@ -52,7 +52,7 @@ impl Holder for CachingLeaf {
         Ok(Bytes::ZERO)
     }
 
-    /// Gives back to the driver, which waits for the device, what nobody has.
+    /// Frees the cached blocks, for which the driver waits for the device.
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
         let context = &self.accounting.context;
         let spares = std::mem::take(&mut *self.spares.lock().unwrap_or_else(PoisonError::into_inner));

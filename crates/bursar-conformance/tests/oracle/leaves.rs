@@ -1,4 +1,4 @@
-//! Leaves that can be broken on purpose, each in one way that real allocators have been.
+//! Leaves that can be broken on purpose, each in a way that real allocators have been broken.
 #![allow(unsafe_code)]
 
 mod caching;
@@ -15,21 +15,21 @@ use bursar_core::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Whether a leaf has its bug.
+/// A leaf with or without its bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
     Broken,
     Repaired,
 }
 
-/// Whether a leaf tells the driver which ranges are blocks, as pools must and leaves may.
+/// Notes to the driver of which ranges are blocks, which pools must send and leaves may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notes {
     Sent,
     Omitted,
 }
 
-/// What is the same in each of them: whose blocks they are, and how many bytes are out.
+/// The parts that the leaves have in common: the owner of the blocks, and the bytes granted and released.
 #[derive(Debug)]
 struct BlockAccounting {
     context: Arc<DeviceContext>,
@@ -50,7 +50,7 @@ impl BlockAccounting {
         }
     }
 
-    /// Makes the block at `ptr`, which is the leaf's to give.
+    /// Creates the block at `ptr`, which belongs to the leaf.
     ///
     /// # Safety
     /// As for [`DeviceBlock::from_parts`].
@@ -67,7 +67,7 @@ impl BlockAccounting {
         unsafe { DeviceBlock::from_parts(parts, stream) }
     }
 
-    /// Takes a block back at a point of a stream; answers where it was.
+    /// Takes a block back at a point of a stream, and returns its address.
     fn take_back(&self, block: DeviceBlock, raw: RawStream) -> DevicePtr {
         assert_eq!(block.owner(), self.owner, "programs free blocks where they got them");
         let ptr = block.ptr();
@@ -87,7 +87,7 @@ impl BlockAccounting {
     }
 }
 
-/// The parts of [`Holder`](bursar_core::Holder) that the book answers.
+/// Defines the methods of [`Holder`](bursar_core::Holder) that [`BlockAccounting`] implements.
 macro_rules! accounted_holder {
     () => {
         fn context(&self) -> &Arc<DeviceContext> {

@@ -1,4 +1,4 @@
-//! Maps frames as blocks, and unmaps them when they are freed.
+//! A leaf that maps frames as blocks, and unmaps them when they are freed.
 #![allow(unsafe_code)]
 
 use super::{BlockAccounting, Notes, Variant, accounted_holder};
@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Its bug: it unmaps at once, and not when the stream has passed the free.
+/// A mapping leaf. Its bug: it unmaps at once, and not when the stream has passed the free.
 #[derive(Debug)]
 pub(crate) struct MappingLeaf {
     accounting: BlockAccounting,
     variant: Variant,
     frames: DeviceFrames,
-    /// The frames of the blocks that are out.
+    /// The frames of live blocks.
     live: Mutex<HashMap<DevicePtr, Frame>>,
-    /// What was freed at the record of an event.
+    /// Freed blocks, each with the event that was recorded at its free.
     retired: Mutex<Vec<(DevicePtr, Frame, RawEvent)>>,
 }
 
@@ -69,7 +69,7 @@ impl MappingLeaf {
         Ok(())
     }
 
-    /// Puts a block behind an event, so that it is unmapped when its stream has passed this point.
+    /// Records an event for a freed block, so that it is unmapped when its stream has passed this point.
     fn retire(&self, ptr: DevicePtr, frame: Frame, stream: Stream) -> Result<()> {
         let context = &self.accounting.context;
         let (raw, event) = (context.resolve(stream)?, context.take_event()?);
@@ -79,7 +79,7 @@ impl MappingLeaf {
         Ok(())
     }
 
-    /// Unmaps what was retired, where `is_over` says that its event has passed.
+    /// Unmaps the freed blocks whose event has passed according to `is_over`.
     fn unmap_retired(&self, is_over: impl Fn(RawEvent) -> Result<bool>) -> Result<Bytes> {
         let before = self.released_total();
         let retired = std::mem::take(&mut *locked(&self.retired));

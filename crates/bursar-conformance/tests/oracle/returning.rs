@@ -1,4 +1,4 @@
-//! Gives memory back to the driver on a stream of its own, so that no user's stream waits for a free.
+//! A leaf that frees blocks on a stream of its own, so that no stream of a user waits for a free.
 #![allow(unsafe_code)]
 
 use super::{BlockAccounting, Notes, Variant, accounted_holder};
@@ -8,7 +8,7 @@ use bursar_core::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Its bug: the stream that frees does not wait for the one the block was freed on.
+/// A returning leaf. Its bug: its stream does not wait for the stream that the block was freed on.
 #[derive(Debug)]
 pub(crate) struct ReturningLeaf {
     accounting: BlockAccounting,

@@ -23,7 +23,7 @@ pub(super) struct ThreadBlocks {
 #[derive(Debug)]
 pub(super) struct Exchange {
     blocks: Vec<Mutex<Handover>>,
-    /// Whether a thread has failed, so that nobody waits for it any more.
+    /// True once a thread has failed, so that nobody waits for it any more.
     is_over: AtomicBool,
 }
 
