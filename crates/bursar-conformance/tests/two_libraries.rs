@@ -49,13 +49,13 @@ fn open(cuda: Arc<Cuda>) -> Gpu {
 
 /// The contexts and the stream of cudarc: the primary context, which Bursar uses too, and a private one.
 #[derive(Clone)]
-struct Theirs {
+struct Cudarc {
     primary: Arc<CudaContext>,
     private: Arc<CudaContext>,
     stream: Arc<CudaStream>,
 }
 
-impl Theirs {
+impl Cudarc {
     fn new() -> Self {
         let primary = CudaContext::new(0).expect("the device works");
         let stream = primary.new_stream().expect("a stream");
@@ -167,7 +167,7 @@ fn live_a_life(gpu: &Gpu, words: usize, word: u32, between: &dyn Fn()) {
 
 fn d2_memory_and_streams_are_interchangeable(cuda: Arc<Cuda>) {
     const WORDS: usize = 100_000;
-    let theirs = Theirs::new();
+    let theirs = Cudarc::new();
     let gpu = open(cuda);
     assert_eq!(gpu.raw_context().0, theirs.primary.cu_ctx() as u64, "one primary context");
     let raw = RawStream(theirs.stream.cu_stream() as u64);
@@ -195,7 +195,7 @@ fn d2_memory_and_streams_are_interchangeable(cuda: Arc<Cuda>) {
 }
 
 fn d2_every_call_leaves_the_current_context_as_it_was(cuda: Arc<Cuda>) {
-    let theirs = Theirs::new();
+    let theirs = Cudarc::new();
     let gpu = unchanged(|| Ok(open(cuda)));
     let (primary, private) = (theirs.primary.cu_ctx(), theirs.private.cu_ctx());
     assert_ne!(primary, private);
@@ -223,7 +223,7 @@ fn d2_every_call_leaves_the_current_context_as_it_was(cuda: Arc<Cuda>) {
 fn d2_another_library_between_our_calls_disturbs_nothing(cuda: Arc<Cuda>) {
     const OURS: u32 = 4;
     const LIVES: u32 = 500;
-    let (theirs, gpu, done) = (Theirs::new(), open(cuda), AtomicBool::new(false));
+    let (theirs, gpu, done) = (Cudarc::new(), open(cuda), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for thread in 0..2 {
             let (theirs, done) = (&theirs, &done);

@@ -22,7 +22,7 @@ fn tag(number: u64) -> AllocTag {
 }
 
 /// A run that is counted and logged in both forms.
-struct Logged {
+struct LoggedRun {
     folder: PathBuf,
     logs: [Logging; 2],
     statistics: Statistics,
@@ -30,7 +30,7 @@ struct Logged {
     memory: Arc<dyn DeviceMemoryResource>,
 }
 
-impl Logged {
+impl LoggedRun {
     fn start() -> Self {
         Self::start_with(LIMIT)
     }
@@ -75,7 +75,7 @@ impl Logged {
     }
 }
 
-impl Drop for Logged {
+impl Drop for LoggedRun {
     fn drop(&mut self) {
         let _best_effort = std::fs::remove_dir_all(&self.folder);
     }
@@ -119,7 +119,7 @@ proptest! {
     fn g1_a_log_read_back_and_replayed_counts_the_same(
         steps in prop::collection::vec((any::<bool>(), any::<u16>(), 1u64..200_000), 1..200),
     ) {
-        let logged = Logged::start();
+        let logged = LoggedRun::start();
         let streams = [logged.context.default_stream(), logged.context.create_stream(0).expect("a stream")];
         let mut live: Vec<DeviceBlock> = Vec::new();
         let (mut asked, mut peak_asked) = (0, 0);
@@ -164,7 +164,7 @@ fn a_replay_that_is_logged_is_the_trace_again() {
         event.tag = tag(u64::from(event.block));
     }
     let trace = Trace { events: rows, streams: vec![0, 7, 9], ..trace };
-    let logged = Logged::start_with(Bytes::MAX);
+    let logged = LoggedRun::start_with(Bytes::MAX);
     let replay = Replay::new(&trace, &logged.context).expect("streams");
     replay.watch(&*logged.memory, &mut |_| {}).expect("a replay");
     logged.close();
@@ -192,7 +192,7 @@ const BLOCKS: u64 = 20;
 /// receives. No thread frees before all have allocated, so the peak does not depend on which is faster.
 fn worker(
     number: u64,
-    logged: &Logged,
+    logged: &LoggedRun,
     stream: Stream,
     meet: &Barrier,
     (give, take): (mpsc::Sender<DeviceBlock>, mpsc::Receiver<DeviceBlock>),
@@ -224,7 +224,7 @@ fn most_granted(memory: &dyn DeviceMemoryResource) -> Bytes {
 
 #[test]
 fn g1_a_log_of_eight_threads_that_free_each_others_blocks_counts_the_same() {
-    let logged = Logged::start();
+    let logged = LoggedRun::start();
     let meet = Barrier::new(THREADS as usize);
     let (mut givers, takers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
     givers.rotate_left(1);

@@ -204,8 +204,8 @@ fn pickles_that_are_no_snapshot_say_why() {
     for (bytes, part) in [
         (b"\x80\x04N.".to_vec(), "it has no device_traces"),
         (b"\x80\x04}.".to_vec(), "it has no device_traces"),
-        (snapshot(b"N"), "device_traces is no list"),
-        (snapshot(b"](}\x8c\x06actionNse"), "the trace of a device is no list"),
+        (snapshot(b"N"), "device_traces is not a list"),
+        (snapshot(b"](}\x8c\x06actionNse"), "the trace of a device is not a list"),
         (snapshot(b"](]\x94h\x00e"), "two devices share one trace"),
         (
             snapshot(b"]](}\x8c\x04sizeK\x01sea"),

@@ -141,9 +141,9 @@ fn watching_sees_every_operation_in_order_with_its_block() {
 
 /// A resource that panics.
 #[derive(Debug)]
-struct Broken(Arc<DeviceContext>);
+struct PanickingResource(Arc<DeviceContext>);
 
-impl Holder for Broken {
+impl Holder for PanickingResource {
     fn context(&self) -> &Arc<DeviceContext> {
         &self.0
     }
@@ -161,7 +161,7 @@ impl Holder for Broken {
     }
 }
 
-impl DeviceMemoryResource for Broken {
+impl DeviceMemoryResource for PanickingResource {
     fn granted_size(&self, bytes: u64, _: u64) -> bursar_core::Result<Bytes> {
         Ok(Bytes(bytes))
     }
@@ -185,7 +185,7 @@ fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
     let (tell, told) = mpsc::channel::<()>();
     let runner = std::thread::spawn(move || {
         let _dropped_at_the_end = tell;
-        replay.run(&Broken(context), &driver).map(drop)
+        replay.run(&PanickingResource(context), &driver).map(drop)
     });
     let ended = told.recv_timeout(Duration::from_secs(120));
     assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "nobody waits for ever");
@@ -196,14 +196,14 @@ fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
 /// A stack in which a thread that allocates `LATE` bytes first waits until the one that allocated `EARLY` bytes sleeps.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
-struct Patient<M> {
+struct SleepProbe<M> {
     inner: M,
     /// The thread that allocated `EARLY` bytes, as the kernel names it.
     early: Mutex<Option<PathBuf>>,
 }
 
 #[cfg(target_os = "linux")]
-impl<M> Patient<M> {
+impl<M> SleepProbe<M> {
     const EARLY: u64 = 100;
     const LATE: u64 = 200;
 
@@ -231,12 +231,12 @@ impl<M> Patient<M> {
 }
 
 #[cfg(target_os = "linux")]
-impl<M: DeviceMemoryResource> Holder for Patient<M> {
+impl<M: DeviceMemoryResource> Holder for SleepProbe<M> {
     forward_holder!(self.inner);
 }
 
 #[cfg(target_os = "linux")]
-impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
+impl<M: DeviceMemoryResource> DeviceMemoryResource for SleepProbe<M> {
     forward_memory_resource!(self.inner; granted_size, deallocate, tracks_use);
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> bursar_core::Result<DeviceBlock> {
         let thread = std::fs::read_link("/proc/thread-self").expect("Linux says");
@@ -269,7 +269,7 @@ fn a_thread_that_waits_for_a_block_sleeps() {
     let driver = Counted::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let inner = Stack::new().over(leaf::Async).build(&context).expect("a stack");
-    let memory = Patient { inner, early: Mutex::default() };
+    let memory = SleepProbe { inner, early: Mutex::default() };
     let cost = Replay::new(&trace, &context).expect("streams").run(&memory, &driver).expect("a replay");
     assert_eq!((cost.operations, cost.refused, memory.bytes_outstanding()), (4, 0, Bytes::ZERO));
 }

@@ -59,9 +59,9 @@ fn trace(tags: &[String]) -> Trace {
 }
 
 /// A temporary folder, removed when dropped.
-struct Folder(PathBuf);
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -71,7 +71,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _gone_already = std::fs::remove_dir_all(&self.0);
     }
@@ -110,7 +110,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
     fn g1_any_tag_is_converted_in_a_ring_and_stays(tags in tags()) {
-        let (folder, trace) = (Folder::new(), trace(&tags));
+        let (folder, trace) = (TempFolder::new(), trace(&tags));
         let names = ["0.csv", "1.jsonl", "2.csv.gz", "3.jsonl.gz", "4.csv"].map(|name| folder.0.join(name));
         write(&trace, &names[0]).expect("written");
         for pair in names.windows(2) {
@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn g1_any_tag_that_is_logged_is_read_back_as_it_was(tags in tags()) {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         for name in ["log.csv", "log.jsonl", "log.csv.gz"] {
             log(&tags, folder.0.join(name));
             let trace = read(folder.0.join(name)).expect("our own log");

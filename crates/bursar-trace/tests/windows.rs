@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A temporary file, removed when dropped.
-struct Scratch(PathBuf);
+struct TempFile(PathBuf);
 
-impl Scratch {
+impl TempFile {
     fn new(text: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -25,7 +25,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _may_be_gone = std::fs::remove_file(&self.0);
     }
@@ -78,9 +78,9 @@ proptest! {
         choices in prop::collection::vec(any::<(u8, u8, u16)>(), 2..300),
         window in 1usize..100,
     ) {
-        let scratch = Scratch::new(&log(&choices));
-        let Ok(trace) = read(&scratch.0) else { return Err(TestCaseError::reject("nothing happens in it")) };
-        let (windows, whole) = (scratch.open(window), TraceFile::from(trace.clone()));
+        let temp = TempFile::new(&log(&choices));
+        let Ok(trace) = read(&temp.0) else { return Err(TestCaseError::reject("nothing happens in it")) };
+        let (windows, whole) = (temp.open(window), TraceFile::from(trace.clone()));
         prop_assert_eq!(windows.summary(), whole.summary());
         prop_assert_eq!(windows.streams(), whole.streams());
         let rows = trace.events.len() + trace.unknown_frees.len();
@@ -100,8 +100,8 @@ proptest! {
         choices in prop::collection::vec((0u8..250, any::<u8>(), any::<u16>()), 50..300),
         window in 1usize..100,
     ) {
-        let scratch = Scratch::new(&log(&choices));
-        let file = scratch.open(window);
+        let temp = TempFile::new(&log(&choices));
+        let file = temp.open(window);
         let driver = Counted::new(Sim::immediate());
         let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
@@ -121,21 +121,21 @@ fn with_a_wrong_free() -> String {
 
 #[test]
 fn strictness_names_the_line_in_whichever_window_it_is() {
-    let scratch = Scratch::new(&with_a_wrong_free());
-    let error = scratch.open(4).summary().strict().expect_err("a wrong free");
+    let temp = TempFile::new(&with_a_wrong_free());
+    let error = temp.open(4).summary().strict().expect_err("a wrong free");
     assert_eq!(error.position.map(|position| position.0), Some(36));
     assert!(matches!(error.reason, Reason::UnknownFree { pointer: 0x63000, count: 1 }), "{error}");
 
     let unfreed = with_a_wrong_free().replace("1,0,free,0x63000,64,0\n", "").replace("1,0,free,0x12000,64,0\n", "");
-    let error = Scratch::new(&unfreed).open(4).summary().strict().expect_err("a missing free");
+    let error = TempFile::new(&unfreed).open(4).summary().strict().expect_err("a missing free");
     assert_eq!(error.position.map(|position| position.0), Some(16));
     assert!(matches!(error.reason, Reason::MissingFree { pointer: 0xf000, bytes: 64, count: 2 }), "{error}");
 }
 
 #[test]
 fn what_is_wrong_in_a_later_window_is_told_on_opening() {
-    let scratch = Scratch::new(&(with_a_wrong_free() + "1,0,allocate,0x1000,many,0\n"));
-    let error = TraceFile::open_in_windows(&scratch.0, 4).expect_err("a bad row");
+    let temp = TempFile::new(&(with_a_wrong_free() + "1,0,allocate,0x1000,many,0\n"));
+    let error = TraceFile::open_in_windows(&temp.0, 4).expect_err("a bad row");
     assert_eq!(error.position.map(|position| position.0), Some(42), "{error}");
 }
 
@@ -153,12 +153,12 @@ fn a_file_that_changed_ends_the_replay_and_everything_is_given_back() {
         ("nothing left", String::new()),
     ];
     for (what, changed) in changes {
-        let scratch = Scratch::new(&text);
-        let file = scratch.open(4);
+        let temp = TempFile::new(&text);
+        let file = temp.open(4);
         let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
         let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
         let replay = Replay::of(&file, &context).expect("streams");
-        std::fs::write(&scratch.0, &changed).expect("a file");
+        std::fs::write(&temp.0, &changed).expect("a file");
         let error = replay.watch(&memory, &mut |_| {}).expect_err(what);
         let expected = match &error {
             ReplayError::Trace(error) => match (what, &error.reason) {
@@ -169,7 +169,7 @@ fn a_file_that_changed_ends_the_replay_and_everything_is_given_back() {
             ReplayError::Memory(_) => false,
         };
         assert!(expected, "{what}: {error}");
-        assert!(error.to_string().starts_with(&scratch.0.display().to_string()), "{error}");
+        assert!(error.to_string().starts_with(&temp.0.display().to_string()), "{error}");
         assert_eq!(memory.bytes_outstanding(), Bytes::ZERO, "{what}");
     }
 }

@@ -1,6 +1,6 @@
 //! Generates a program from a seed.
 
-use super::op::{BlockRange, HostOffset, ImpossibleCall, Op, Ordering};
+use super::op::{AllocationOrder, BlockRange, HostOffset, ImpossibleCall, Op};
 use super::order::{Epoch, Order};
 use super::{DriverProgram, HostKind, MemorySource, ProgramShape, random};
 use bursar_core::Pattern;
@@ -119,15 +119,15 @@ impl Generator {
         }
         self.resource_called();
         let ordering = match self.shape.memory {
-            MemorySource::Driver if self.random.chance(4) => Ordering::Device,
-            _ => Ordering::Stream,
+            MemorySource::Driver if self.random.chance(4) => AllocationOrder::Device,
+            _ => AllocationOrder::Stream,
         };
         let (block, bytes) = (self.blocks.len(), 1 + self.random.below(self.bytes_max));
         self.blocks.push(Block {
             bytes,
             is_live: true,
             is_written: false,
-            last_write: (ordering == Ordering::Stream).then(|| self.order.submit(stream)),
+            last_write: (ordering == AllocationOrder::Stream).then(|| self.order.submit(stream)),
             reads: Vec::new(),
         });
         self.ops.push(Op::Allocate { block, bytes, stream, ordering });

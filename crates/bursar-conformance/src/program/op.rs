@@ -15,7 +15,7 @@ pub(super) struct BlockRange {
 
 /// The order of an allocation and its free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ordering {
+pub(super) enum AllocationOrder {
     /// The order of a stream.
     Stream,
     /// None: the block can be used on every stream at once, and its free waits for the device.
@@ -86,7 +86,7 @@ pub(super) enum Op {
         block: usize,
         bytes: u64,
         stream: usize,
-        ordering: Ordering,
+        ordering: AllocationOrder,
     },
     Free {
         block: usize,
@@ -181,7 +181,7 @@ fn expectation(expected: Option<Progress>) -> &'static str {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allocate { block, bytes, stream, ordering: Ordering::Stream } => {
+            Self::Allocate { block, bytes, stream, ordering: AllocationOrder::Stream } => {
                 write!(f, "s{stream}  allocate b{block}, {bytes} bytes")
             }
             Self::Allocate { block, bytes, .. } => write!(f, "    allocate b{block}, {bytes} bytes"),

@@ -33,7 +33,7 @@ impl Clock {
 
 /// The latest record of an event.
 #[derive(Clone, Debug)]
-struct Record {
+struct EventRecord {
     stream: usize,
     clock: Clock,
     /// True once the host has waited for it, or for its stream since.
@@ -48,7 +48,7 @@ pub(super) struct Order {
     streams: Vec<Clock>,
     /// True for each stream that the host has waited for and that nothing was submitted to since.
     is_dry: Vec<bool>,
-    events: Vec<Option<Record>>,
+    events: Vec<Option<EventRecord>>,
     /// The host function that a shut gate holds.
     held: Option<Epoch>,
 }
@@ -93,7 +93,7 @@ impl Order {
     pub(super) fn record(&mut self, event: usize, stream: usize) {
         self.submit(stream);
         let clock = self.streams[stream].clone();
-        self.events[event] = Some(Record { stream, clock, is_done: false });
+        self.events[event] = Some(EventRecord { stream, clock, is_done: false });
     }
 
     pub(super) fn wait(&mut self, event: usize, stream: usize) {

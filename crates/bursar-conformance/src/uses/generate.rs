@@ -1,7 +1,7 @@
 //! Generates the steps of a program from a seed.
 
 use super::UseShape;
-use super::step::{Action, Fault, Method, Step};
+use super::step::{Fault, Method, Step, UseAction};
 use crate::program::random;
 use bursar_sim::{Call, Random};
 
@@ -29,28 +29,28 @@ fn step(random: &mut Random, shape: UseShape) -> Step {
     Step { action, fault }
 }
 
-fn action(random: &mut Random, shape: UseShape) -> Action {
+fn action(random: &mut Random, shape: UseShape) -> UseAction {
     let (slot, stream) = (random.index(shape.slots), random.index(shape.streams));
     let value = random.next_u64() as u32;
     match random.below(100) {
-        0..25 => Action::Write { slot, stream, value, method: method(random, shape) },
-        25..35 if shape.mixed => Action::Update { slot, stream, value, second: random.chance(2) },
+        0..25 => UseAction::Write { slot, stream, value, method: method(random, shape) },
+        25..35 if shape.mixed => UseAction::Update { slot, stream, value, second: random.chance(2) },
         35..48 if shape.copies => {
             let to = (slot + 1 + random.index(shape.slots - 1)) % shape.slots;
-            Action::Copy { from: slot, to, stream, method: method(random, shape) }
+            UseAction::Copy { from: slot, to, stream, method: method(random, shape) }
         }
         48..70 => {
             let method = method(random, shape);
-            Action::Read { slot, stream, method: if shape.mixed { method } else { Method::Launched } }
+            UseAction::Read { slot, stream, method: if shape.mixed { method } else { Method::Launched } }
         }
         70..74 if shape.mixed => {
             let reader = (stream + 1 + random.index(shape.streams - 1)) % shape.streams;
-            Action::Overlap { slot, writer: stream, reader, value, reader_first: random.chance(2) }
+            UseAction::Overlap { slot, writer: stream, reader, value, reader_first: random.chance(2) }
         }
-        74..96 => Action::Drop { slot, on: (shape.mixed && random.chance(4)).then_some(stream) },
-        96..98 if shape.mixed => Action::Synchronize { stream },
-        98..100 if shape.adopts => Action::End,
-        _ => Action::Read { slot, stream, method: Method::Launched },
+        74..96 => UseAction::Drop { slot, on: (shape.mixed && random.chance(4)).then_some(stream) },
+        96..98 if shape.mixed => UseAction::Synchronize { stream },
+        98..100 if shape.adopts => UseAction::End,
+        _ => UseAction::Read { slot, stream, method: Method::Launched },
     }
 }
 

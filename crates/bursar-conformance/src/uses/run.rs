@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::slots::{Halves, ReadBacks, Slots, TrackedBuffer, wrong};
-use super::step::{Action, Fault, Method, Step};
+use super::step::{Fault, Method, Step, UseAction};
 use super::{UseProgram, UseShape};
 use bursar_core::{
     Access, AdoptedStream, DeviceId, DevicePtr, Driver, Pattern, RawStream, Result, Stack, Status, Stream, Transfer,
@@ -125,37 +125,41 @@ impl UseRunner {
         }
     }
 
-    fn perform(&self, action: &Action, reads: &mut Vec<SubmittedRead>) {
+    fn perform(&self, action: &UseAction, reads: &mut Vec<SubmittedRead>) {
         match *action {
-            Action::Write { slot, stream, value, method } => self.change(slot, stream, |live, stream| {
+            UseAction::Write { slot, stream, value, method } => self.change(slot, stream, |live, stream| {
                 self.write(live, stream, value, method)?;
                 Ok([Some(value); 2])
             }),
-            Action::Update { slot, stream, value, second } => self.change(slot, stream, |live, stream| {
+            UseAction::Update { slot, stream, value, second } => self.change(slot, stream, |live, stream| {
                 self.update(live, stream, value, second)?;
                 let [first, other] = live.halves;
                 Ok(if second { [first, Some(value)] } else { [Some(value), other] })
             }),
-            Action::Copy { from, to, stream, method } => self.on(stream, |stream| self.copy(from, to, stream, method)),
-            Action::Read { slot, stream, method } => self.on(stream, |stream| self.read(slot, stream, method, reads)),
-            Action::Overlap { slot, writer, reader, value, reader_first } => self.on(reader, |reader| {
+            UseAction::Copy { from, to, stream, method } => {
+                self.on(stream, |stream| self.copy(from, to, stream, method))
+            }
+            UseAction::Read { slot, stream, method } => {
+                self.on(stream, |stream| self.read(slot, stream, method, reads))
+            }
+            UseAction::Overlap { slot, writer, reader, value, reader_first } => self.on(reader, |reader| {
                 self.change(slot, writer, |live, writer| {
                     self.overlap(live, writer, reader, value, reader_first)?;
                     Ok([Some(value); 2])
                 });
             }),
-            Action::Drop { slot, on } => {
+            UseAction::Drop { slot, on } => {
                 let Some(mut live) = self.slots.write(slot).take() else { return };
                 if let Some(stream) = on {
                     // If that fails, the buffer is freed on its own stream.
                     let _chosen = self.on(stream, |stream| live.buffer.free_on(stream));
                 }
             }
-            Action::Synchronize { stream } => {
+            UseAction::Synchronize { stream } => {
                 // A failure is an injected fault, and nothing has happened then.
                 let _waited = self.on(stream, |stream| self.gpu.context().synchronize(stream));
             }
-            Action::End => {
+            UseAction::End => {
                 let adopted = self.adopted.as_ref().expect("only programs that adopt have this");
                 let mut adopted = adopted.write().unwrap_or_else(PoisonError::into_inner);
                 adopted.end(&self.gpu);

@@ -5,14 +5,14 @@ use bursar_sim::Call;
 /// One step, with the fault that is injected during it, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    pub(super) action: Action,
+    pub(super) action: UseAction,
     pub(super) fault: Option<Fault>,
 }
 
 /// The action of a step on slots, which hold buffers. An empty slot is given a buffer, on the stream of the step, before it is
 /// used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum UseAction {
     /// Fills all of a buffer.
     Write { slot: usize, stream: usize, value: u32, method: Method },
     /// Fills one half of a buffer and leaves the other.

@@ -92,7 +92,7 @@ fn read_record(
 }
 
 fn missing(field: &'static str) -> Reason {
-    Reason::Field { field, found: String::new(), expected: "it to be there" }
+    Reason::Field { field, found: String::new(), expected: "a value" }
 }
 
 /// Returns the message of an error without its line number, which is always 1 here; the column stays.

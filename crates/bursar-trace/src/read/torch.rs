@@ -32,7 +32,7 @@ pub(crate) fn read(reader: impl BufRead, name: &str) -> Result<Trace, TraceError
 fn devices(root: Value, data: &PickleData) -> Result<Vec<&[Value]>, Reason> {
     let absent = "it has no device_traces; record with torch.cuda.memory._record_memory_history()";
     let traces = data.get(root, DEVICE_TRACES).ok_or(Reason::NotSnapshot { what: absent })?;
-    let traces = data.list(traces).ok_or(Reason::NotSnapshot { what: "device_traces is no list" })?;
+    let traces = data.list(traces).ok_or(Reason::NotSnapshot { what: "device_traces is not a list" })?;
     if traces.len() > usize::from(u8::MAX) + 1 {
         return Err(TraceLimit::Device { device: traces.len() as u64 - 1 }.into());
     }
@@ -45,7 +45,7 @@ fn devices(root: Value, data: &PickleData) -> Result<Vec<&[Value]>, Reason> {
         }
     }
     let lists = traces.iter().map(|&trace| data.list(trace));
-    lists.collect::<Option<_>>().ok_or(Reason::NotSnapshot { what: "the trace of a device is no list" })
+    lists.collect::<Option<_>>().ok_or(Reason::NotSnapshot { what: "the trace of a device is not a list" })
 }
 
 /// Returns the entries of all devices, merged by time; those of one device stay in their order.

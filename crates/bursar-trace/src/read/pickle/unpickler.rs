@@ -117,15 +117,14 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
     /// Counts `bytes` that are about to be kept.
     fn reserve(&mut self, bytes: usize, at: u64) -> Result<(), Reason> {
         let rest = self.room.checked_sub(bytes as u64);
-        self.room = rest.ok_or_else(|| {
-            malformed("there is more in it than is read: a snapshot of a few million entries at most", at)
-        })?;
+        self.room =
+            rest.ok_or_else(|| malformed("it is too large: snapshots of a few million entries can be read", at))?;
         Ok(())
     }
 
     fn push(&mut self, value: Value, at: u64) -> Result<(), Reason> {
         if self.stack.len() >= MAX_STACK {
-            return Err(malformed("its stack is too deep", at));
+            return Err(malformed("the stack is too deep", at));
         }
         self.stack.push(value);
         Ok(())
@@ -138,19 +137,19 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
 
     fn pop(&mut self, at: u64) -> Result<Value, Reason> {
         if self.stack.len() <= self.floor() {
-            return Err(malformed("it takes a value that is not there", at));
+            return Err(malformed("the stack has too few values", at));
         }
-        self.stack.pop().ok_or_else(|| malformed("it takes a value that is not there", at))
+        self.stack.pop().ok_or_else(|| malformed("the stack has too few values", at))
     }
 
     fn top(&self, at: u64) -> Result<Value, Reason> {
         let top = self.stack[self.floor()..].last().copied();
-        top.ok_or_else(|| malformed("it takes a value that is not there", at))
+        top.ok_or_else(|| malformed("the stack has too few values", at))
     }
 
     fn mark(&mut self, at: u64) -> Result<(), Reason> {
         if self.marks.len() >= MAX_STACK {
-            return Err(malformed("its stack is too deep", at));
+            return Err(malformed("the stack is too deep", at));
         }
         self.marks.push(self.stack.len());
         Ok(())
@@ -158,13 +157,13 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
 
     /// Removes the last mark, and returns the index of the first value above it.
     fn take_mark(&mut self, at: u64) -> Result<usize, Reason> {
-        self.marks.pop().ok_or_else(|| malformed("it takes a mark that is not there", at))
+        self.marks.pop().ok_or_else(|| malformed("the stack has no mark", at))
     }
 
     /// Returns the index of the first of the last `count` values.
     fn last(&self, count: usize, at: u64) -> Result<usize, Reason> {
         let from = self.stack.len().checked_sub(count).filter(|&from| from >= self.floor());
-        from.ok_or_else(|| malformed("it takes a value that is not there", at))
+        from.ok_or_else(|| malformed("the stack has too few values", at))
     }
 
     /// Removes the last mark and puts a new container below the values above it. Returns the index of the first of those.
@@ -229,7 +228,7 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
     fn text_line(&mut self, decode: impl FnOnce(&[u8]) -> Option<Vec<u8>>, at: u64) -> Result<(), Reason> {
         let mut buffer = [0; text_arguments::MAX_LINE];
         let Some(line) = self.input.line(&mut buffer)? else { return self.push(Value::Other, at) };
-        let text = decode(line).ok_or_else(|| malformed("a text is in no quotes", at))?;
+        let text = decode(line).ok_or_else(|| malformed("a string has no quotes", at))?;
         if text.len() as u64 > MAX_TEXT { self.push(Value::Other, at) } else { self.push_text(&text, at) }
     }
 
@@ -238,7 +237,7 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
         let mut buffer = [0; 64];
         let value = match self.input.line(&mut buffer)? {
             Some(b"00" | b"01") if opcode == b'I' => Value::Other,
-            Some(line) => text_arguments::number(line).ok_or_else(|| malformed("a number is none", at))?,
+            Some(line) => text_arguments::number(line).ok_or_else(|| malformed("a number cannot be parsed", at))?,
             None => Value::Other,
         };
         self.push(value, at)
@@ -248,7 +247,7 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
     fn index_line(&mut self, at: u64) -> Result<u32, Reason> {
         let mut buffer = [0; 64];
         let index = self.input.line(&mut buffer)?.and_then(text_arguments::index);
-        index.ok_or_else(|| malformed("it remembers or recalls under what is no number", at))
+        index.ok_or_else(|| malformed("a memo index is not a number", at))
     }
 
     fn new_list(&mut self, at: u64) -> Result<(), Reason> {
@@ -268,7 +267,7 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
     /// Moves the values from `from` on into the list below them.
     fn append(&mut self, from: usize, at: u64) -> Result<(), Reason> {
         let Some(Value::List(list)) = self.below(from) else {
-            return Err(malformed("it appends to what is no list", at));
+            return Err(malformed("it appends to a value that is not a list", at));
         };
         for index in from..self.stack.len() {
             let useful = match self.stack[index] {
@@ -288,10 +287,10 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
     /// Moves the keys and values from `from` on into the dictionary below them.
     fn set(&mut self, from: usize, at: u64) -> Result<(), Reason> {
         let Some(Value::Dict(dict)) = self.below(from) else {
-            return Err(malformed("it sets keys of what is no dict", at));
+            return Err(malformed("it sets keys of a value that is not a dict", at));
         };
         if !(self.stack.len() - from).is_multiple_of(2) {
-            return Err(malformed("it sets a key to nothing", at));
+            return Err(malformed("a key has no value", at));
         }
         for index in (from..self.stack.len()).step_by(2) {
             let Value::Text(text) = self.stack[index] else { continue };
@@ -334,7 +333,7 @@ impl<'k, R: BufRead> Unpickler<'k, R> {
 
     fn recall(&mut self, index: u32, at: u64) -> Result<(), Reason> {
         let value = self.memo.get(index as usize).or_else(|| self.sparse_memo.get(&index));
-        let value = *value.ok_or_else(|| malformed("it recalls what was never remembered", at))?;
+        let value = *value.ok_or_else(|| malformed("it recalls a memo entry that was never stored", at))?;
         self.push(value, at)
     }
 }
@@ -355,7 +354,7 @@ fn refuse(opcode: u8, offset: u64) -> Reason {
         0x93 => "STACK_GLOBAL",
         0x97 => "NEXT_BUFFER",
         0x98 => "READONLY_BUFFER",
-        _ => return malformed("an instruction that no data needs", offset),
+        _ => return malformed("an unknown instruction", offset),
     };
     Reason::Code { opcode, offset }
 }
