@@ -1,5 +1,5 @@
-//! What `cargo xtask instructions` runs under callgrind: one kind of work through one stack of the command, on an immediate
-//! simulated device.
+//! The program that `cargo xtask instructions` runs under callgrind: one kind of work through one stack of the command, on an
+//! immediate simulated device.
 //!
 //! Without arguments it lists the measurements, one a line; given one of them (`pairs async`), it runs it and prints how many
 //! units of work the measured functions did.
@@ -15,19 +15,19 @@ use clap::ValueEnum;
 use stacks::StackName;
 use std::sync::Arc;
 
-/// Allocations of this size and their frees are one kind of work.
+/// The size of the blocks of the kind `pairs`: an allocation and its free.
 const PAIR: Bytes = Bytes::kib(1);
 const PAIRS: u64 = 10_000;
 
-/// Another kind of work is the bundled trace.
+/// The kinds of work: pairs, and the bundled trace.
 const KINDS: [&str; 2] = ["pairs", "replay"];
 
-/// The third is the pool's middle, with so many free blocks that do not lie next to each other.
+/// A third kind, `middle`, is for the pool alone: the numbers of free blocks, no two of which are adjacent.
 const FREE_BLOCKS: [usize; 2] = [1_000, 100_000];
-/// So many operations, half of them frees, on blocks of these sizes: too long for magazines.
+/// The number of operations of the kind `middle`, half of them frees, on blocks of these sizes, too long for magazines.
 const IN_THE_MIDDLE: u64 = 20_000;
 const MIDDLING: std::ops::Range<u64> = 65 << 10..128 << 10;
-/// So many of the blocks in use are exchanged for others.
+/// The number of blocks in use that are exchanged for others.
 const EXCHANGED: usize = 64;
 const SEED: u64 = 7;
 
@@ -78,7 +78,7 @@ fn measured_pairs(memory: &dyn DeviceMemoryResource, stream: Stream, tag: AllocT
     Ok(())
 }
 
-/// Numbers in a random order that is the same each time.
+/// A random number generator with a fixed sequence (xorshift).
 struct Random(u64);
 
 impl Random {

@@ -1,8 +1,10 @@
-//! What can be asked on the command line.
+//! The command line.
 
-use crate::output::Failure;
-use crate::{bench, completions, fit, ledger, replay, run};
-use bursar::driver::{Choice, SimDevices};
+use crate::commands::{bench, completions, fit, ledger, replay};
+use crate::failure::Failure;
+use crate::options::GlobalOptions;
+use crate::run;
+use crate::stage::Stage;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,31 +17,16 @@ pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Print one JSON value and nothing else on standard output.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-
-    /// auto (CUDA where it works, simulated devices otherwise), cuda, or sim.
-    #[arg(long, global = true, value_name = "DRIVER", env = bursar::driver::VARIABLE, default_value = "auto")]
-    pub(crate) driver: Choice,
-
-    /// Simulated devices: how many and how large; with @NAME, the same in every process.
-    #[arg(
-        long,
-        global = true,
-        value_name = "NxSIZE[@NAME]",
-        env = bursar::driver::SIM_DEVICES_VARIABLE,
-        default_value = "2x80GiB"
-    )]
-    pub(crate) sim_devices: SimDevices,
+    #[command(flatten)]
+    pub(crate) options: GlobalOptions,
 }
 
 impl Arguments {
-    /// Reads words, the first of which names the program. Help that was asked for, and wrong usage, are shown here.
+    /// Parses words, the first of which names the program. Prints the help that was asked for, and errors of usage.
     pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Result<Self, Failure> {
         Self::try_parse_from(words).map_err(|shown| match shown.print() {
             Err(error) if !shown.use_stderr() && error.kind() != ErrorKind::BrokenPipe => Failure::Output(error),
-            _ => Failure::Told { status: u8::try_from(shown.exit_code()).unwrap_or(u8::MAX) },
+            _ => Failure::AlreadyReported { status: u8::try_from(shown.exit_code()).unwrap_or(u8::MAX) },
         })
     }
 }
@@ -57,13 +44,13 @@ pub(crate) enum Command {
     /// A trace is an RMM CSV log, Bursar's own CSV or JSON lines, or a PyTorch memory snapshot, gzipped or not. One pass
     /// warms the stack up, the second is timed; reading is outside the clock.
     #[command(after_help = replay::EXAMPLES)]
-    Replay(replay::Asked),
+    Replay(replay::ReplayArgs),
     /// Times the hot path.
     #[command(subcommand, after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4")]
     Bench(Bench),
     /// Says how many workers fit into RAM or VRAM, and why.
     #[command(after_help = fit::EXAMPLES)]
-    Fit(fit::Stage),
+    Fit(Stage),
     /// Runs as many workers as fit, each with its device and its share, until they have ended.
     ///
     /// What workers write is shown line by line with their number. Ctrl-C and SIGTERM reach every process of every worker;
@@ -71,12 +58,12 @@ pub(crate) enum Command {
     /// workers ignore too.
     ///
     /// No process of a worker outlives the run, however that ends, and nothing is ended that the run did not start. A run is
-    /// three processes, `bursar run`, its keeper and its crew: if one is killed, or two, the others end every worker.
+    /// three processes, `bursar run`, its watchdog and its supervisor: if one is killed, or two, the others end every worker.
     #[command(after_help = run::EXAMPLES)]
-    Run(run::Asked),
+    Run(run::RunArgs),
     /// Who holds what of each device, and what all programs together may hold.
     #[command(subcommand, after_help = ledger::EXAMPLES)]
-    Ledger(ledger::Asked),
+    Ledger(ledger::LedgerCommand),
     /// Prints the script by which a shell completes this command.
     #[command(after_help = completions::COMPLETION_EXAMPLES)]
     Completions {
@@ -85,7 +72,7 @@ pub(crate) enum Command {
     },
     /// Prints the manual page of this command or of one of its commands, or writes all of them.
     #[command(after_help = completions::MAN_EXAMPLES)]
-    Man(completions::Wanted),
+    Man(completions::ManArgs),
     /// Turns a trace of one format into another, chosen by the ending: .csv, .jsonl or .pickle, with or without .gz.
     #[command(after_help = "Example:\n  bursar convert snapshot.pickle run.csv.gz")]
     Convert {
@@ -102,10 +89,10 @@ pub(crate) enum Command {
 pub(crate) enum Bench {
     /// Allocates and frees one block over and over, each thread on a stream of its own.
     #[command(after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4 --stack async")]
-    Pairs(bench::Asked),
+    Pairs(bench::PairsArgs),
     /// Pins memory as the driver does and as Bursar does, and copies both, and pageable memory, to the device and back.
     #[command(after_help = bench::pinned::EXAMPLES)]
-    Pinned(bench::pinned::Asked),
+    Pinned(bench::pinned::PinnedArgs),
 }
 
 const EXAMPLES: &str = "\

@@ -1,65 +1,74 @@
-//! The command `bursar`: thin, everything it shows is the library's.
+//! The command `bursar`, a thin layer over the library.
+//!
+//! Every command computes data; `output` shows it to people or prints it as JSON, and `failure` maps errors to hints and
+//! exit statuses. Modules use only those below them:
+//!
+//! - `arguments`: the command line.
+//! - `commands`: a module for each command but `run`.
+//! - `run`: `bursar run`, which is several processes; see its documentation.
+//! - `stage`: the options that describe a stage, common to `fit` and `run`; `stacks`: the stacks that have a name.
+//! - `options`: the options of every command; `output`; `failure`.
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod bench;
-mod completions;
-mod convert;
-mod demo;
-mod devices;
-mod fit;
-mod ledger;
+mod commands;
+mod failure;
+mod options;
 mod output;
-mod replay;
 mod run;
 mod stacks;
+mod stage;
 
 use arguments::{Arguments, Bench, Command};
-use output::Failure;
-use run::{Part, Role};
+use clap::CommandFactory;
+use commands::{bench, completions, convert, demo, devices, fit, ledger, replay};
+use failure::Failure;
+use run::{Invocation, Role};
 use rustix::process::Pid;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 fn main() -> ExitCode {
-    // A file that may not grow is one that cannot be written, and no reason to be killed.
+    // With a handler, writing to a file at its size limit is an error; without one, it kills the process.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let words = std::env::args_os();
-    let done = match run::part(words.skip(1)) {
-        Some(part) => play(part),
-        None => Arguments::read(std::env::args_os()).and_then(|arguments| run(&arguments, None)),
+    let done = match Invocation::parse(std::env::args_os().skip(1)) {
+        Some(invocation) => play_role(invocation),
+        None => Arguments::read(std::env::args_os()).and_then(|arguments| execute(&arguments, None)),
     };
     done.unwrap_or_else(|failure| output::fail(&failure))
 }
 
-/// Does what a process does that a run has started for itself.
-fn play(part: Part) -> Result<ExitCode, Failure> {
-    match part.role {
-        Role::Launch => Ok(run::launch(&part)),
-        Role::Keeper => run::keep(part),
-        Role::Crew => {
-            let words = std::iter::once("bursar".into()).chain(part.words);
-            run(&Arguments::read(words)?, Some(part.parent))
+/// Runs as one of the processes that `bursar run` starts for itself.
+fn play_role(invocation: Invocation) -> Result<ExitCode, Failure> {
+    match invocation.role {
+        Role::Launch => Ok(run::launch(&invocation)),
+        Role::Watchdog => run::watch(invocation),
+        Role::Supervisor => {
+            let words = std::iter::once("bursar".into()).chain(invocation.words);
+            execute(&Arguments::read(words)?, Some(invocation.parent))
         }
     }
 }
 
-/// Does what was asked; `keeper` is who started this process, where it is the crew of a run.
-fn run(arguments: &Arguments, keeper: Option<Pid>) -> Result<ExitCode, Failure> {
-    let json = arguments.json;
-    let open = || bursar::driver::open(arguments.driver, &arguments.sim_devices);
-    let done = match (&arguments.command, keeper) {
-        (Some(Command::Run(_)), None) => return run::front(std::env::args_os().skip(1)),
-        (Some(Command::Run(asked)), Some(keeper)) => run::crew(keeper, arguments, asked),
+/// Executes a command. `watchdog` is the parent of this process if it is the supervisor of a run.
+fn execute(arguments: &Arguments, watchdog: Option<Pid>) -> Result<ExitCode, Failure> {
+    let options = &arguments.options;
+    let json = options.json;
+    let open = || bursar::driver::open(options.driver, &options.sim_devices);
+    let done = match (&arguments.command, watchdog) {
+        (Some(Command::Run(_)), None) => return run::start(std::env::args_os().skip(1)),
+        (Some(Command::Run(args)), Some(watchdog)) => run::supervise(watchdog, options, args),
         (None | Some(Command::Demo), _) => output::show(&demo::tour(&open()?)?, json),
         (Some(Command::Devices), _) => output::show(&devices::list(&open()?), json),
-        (Some(Command::Ledger(asked)), _) => ledger::run(&open()?, asked, json),
-        (Some(Command::Replay(asked)), _) => output::show(&replay::replay(&open()?, asked)?, json),
-        (Some(Command::Bench(Bench::Pairs(asked))), _) => output::show(&bench::pairs(&open()?, asked)?, json),
-        (Some(Command::Bench(Bench::Pinned(asked))), _) => output::show(&bench::pinned::pinned(&open()?, asked)?, json),
+        (Some(Command::Ledger(command)), _) => ledger::run(&open()?, command, json),
+        (Some(Command::Replay(args)), _) => output::show(&replay::replay(&open()?, args)?, json),
+        (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
+        (Some(Command::Bench(Bench::Pinned(args))), _) => output::show(&bench::pinned::pinned(&open()?, args)?, json),
         (Some(Command::Fit(stage)), _) => fit::fit(stage, json, open),
-        (Some(Command::Completions { shell }), _) => output::show(&completions::script(*shell), json),
-        (Some(Command::Man(wanted)), _) => output::show(&completions::manual(wanted)?, json),
+        (Some(Command::Completions { shell }), _) => {
+            output::show(&completions::script(Arguments::command(), *shell), json)
+        }
+        (Some(Command::Man(args)), _) => output::show(&completions::manual(Arguments::command(), args)?, json),
         (Some(Command::Convert { from, to }), _) => output::show(&convert::convert(from, to)?, json),
     };
     done.map(|()| ExitCode::SUCCESS)

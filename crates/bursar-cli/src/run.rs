@@ -1,53 +1,37 @@
-//! `bursar run`: as many workers as fit, each with its device and its share, until they have ended.
+//! `bursar run`: runs as many workers as fit, each with its device and its share, until they have ended.
+//!
+//! - `processes`: the processes of a run, and how they end each other.
+//! - `supervisor`: the loop that starts, watches and ends workers.
+//! - `slots`: where workers run, and the memory reserved for them.
+//! - `output`: the thread that prints what workers write.
 
-mod bell;
-mod crew;
-mod failed;
-mod finish;
-mod front;
-mod hands;
-mod keeper;
-mod launch;
-mod line;
-mod lines;
-mod outcome;
-mod parent;
-mod place;
-mod pump;
-mod roles;
-mod screen;
-mod seat;
-mod seating;
-mod signals;
-mod strays;
-mod template;
-mod told;
-mod worker;
+mod output;
+mod processes;
+mod slots;
+mod supervisor;
 
-pub(crate) use failed::RunFailure;
-pub(crate) use roles::{Part, Role, part};
+pub(crate) use processes::{Invocation, Role};
 
-use crate::arguments::Arguments;
-use crate::fit::Stage;
-use crate::output::{FAINT, Failure, WARNING};
+use crate::failure::Failure;
+use crate::options::GlobalOptions;
+use crate::output::{FAINT, WARNING};
+use crate::stage::Stage;
 use bursar::driver::{Choice, OpenedDriver, SimDevices};
-use bursar::fit::{FitError, Pool};
+use bursar::fit::{FitError, MemoryKind};
 use clap::Args;
-use crew::{Crew, Orders};
-use hands::Hands;
-use line::Listener;
-use parent::Parent;
-use pump::Pump;
+use output::{Console, OutputThread};
+use processes::child_lock::ChildLock;
+use processes::parent_process::ParentProcess;
+use processes::signal_socket::SignalReceiver;
+use processes::{foreground, launch, watchdog};
 use rustix::process::{Pid, Resource, getpid, getrlimit, set_child_subreaper};
-use screen::Screen;
-use seat::{Room, Seat};
-use seating::Seating;
+use slots::{Scheduler, Slot, SlotSource};
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use template::Template;
+use supervisor::{CommandTemplate, Policy, RunFailure, Supervisor, names_a_device};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -59,12 +43,12 @@ Each worker gets BURSAR_WORKER, BURSAR_WORKERS, its device in CUDA_VISIBLE_DEVIC
 Exit status: 0 every worker ended well, 1 workers failed or do not fit, 2 wrong usage or no such command, 3 the machine
 failed us, 128 and the signal's number where a signal ended the run.";
 
-/// As good as for ever.
+/// The longest grace, so that adding it to a moment does not overflow.
 const GRACE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What can be asked of a run.
+/// The options of a run.
 #[derive(Debug, Args)]
-pub(crate) struct Asked {
+pub(crate) struct RunArgs {
     #[command(flatten)]
     stage: Stage,
 
@@ -95,128 +79,133 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(seconds.min(GRACE_MAX))
 }
 
-/// Runs `bursar` with these words as a run that is kept; see [`roles`].
-pub(crate) fn front(words: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
-    front::run(words).map_err(|error| system("the run could not be started", error))
+/// Starts a run as the process that the user started; see [`processes`].
+pub(crate) fn start(words: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
+    foreground::run(words).map_err(|error| system("the run could not be started", error))
 }
 
-/// Keeps a run; see [`keeper`].
-pub(crate) fn keep(part: Part) -> Result<ExitCode, Failure> {
-    keeper::keep(part).map_err(|error| system("the run could not be kept", error))
+/// Runs as the watchdog; see [`processes`].
+pub(crate) fn watch(invocation: Invocation) -> Result<ExitCode, Failure> {
+    watchdog::watch(invocation).map_err(|error| system("the run could not be kept", error))
 }
 
-/// Becomes a worker; see [`launch`].
-pub(crate) fn launch(part: &Part) -> ExitCode {
-    launch::launch(part)
+/// Becomes a worker; see [`processes`]. Returns only if that failed.
+pub(crate) fn launch(invocation: &Invocation) -> ExitCode {
+    launch::exec_worker(invocation)
 }
 
-/// Does what was asked as the crew that `keeper` started, and ends if that does.
-pub(crate) fn crew(keeper: Pid, arguments: &Arguments, asked: &Asked) -> Result<(), Failure> {
-    let hands = Arc::new(Hands::default());
-    let kept = || {
+/// Runs as the supervisor that `watchdog` started, until no process of its workers is left.
+pub(crate) fn supervise(watchdog: Pid, options: &GlobalOptions, args: &RunArgs) -> Result<(), Failure> {
+    let child_lock = Arc::new(ChildLock::default());
+    let prepare = || {
         let _ = rustix::thread::set_name(c"bursar");
-        // Whatever a worker leaves behind comes to us.
+        // Adopt the processes that a worker leaves behind.
         set_child_subreaper(Some(getpid()))?;
-        let listener = Listener::take(hands.clone())?;
-        match Parent::of_this_process(keeper) {
-            Some(keeper) => hands.end_with(keeper).map(|()| listener),
-            None => hands.end_everything(),
+        let forwarded = SignalReceiver::start(child_lock.clone())?;
+        match ParentProcess::of_this_process(watchdog) {
+            Some(watchdog) => child_lock.exit_with(watchdog).map(|()| forwarded),
+            None => child_lock.kill_all_and_exit(),
         }
     };
-    let listener = kept().map_err(|error| system("the run cannot be kept", error))?;
-    run(arguments, asked, hands, &listener)
+    let forwarded = prepare().map_err(|error| system("the run cannot be kept", error))?;
+    run_workers(options, args, child_lock, &forwarded)
 }
 
-/// Runs the workers until nothing of them is left.
-fn run(arguments: &Arguments, asked: &Asked, hands: Arc<Hands>, listener: &Listener) -> Result<(), Failure> {
-    let (stage, json) = (&asked.stage, arguments.json);
-    if stage.pool == Pool::Ram && asked.command.iter().any(|word| template::names_a_device(word)) {
+fn run_workers(
+    options: &GlobalOptions,
+    args: &RunArgs,
+    child_lock: Arc<ChildLock>,
+    forwarded: &SignalReceiver,
+) -> Result<(), Failure> {
+    let (stage, json) = (&args.stage, options.json);
+    if stage.pool == MemoryKind::Ram && args.command.iter().any(|word| names_a_device(word)) {
         return Err(Failure::Usage("{device} stands for nothing in --pool ram: leave it out"));
     }
-    let open = || bursar::driver::open(arguments.driver, &arguments.sim_devices);
+    let open = || bursar::driver::open(options.driver, &options.sim_devices);
     let opened = stage.needs_driver(true).then(open).transpose()?;
-    let measured = stage.measured()?;
-    let spec = stage.spec(opened.as_ref(), measured.as_ref())?;
-    let seating = Seating::new(spec, stage.available, opened.as_ref(), &told(arguments, opened.as_ref()))?;
+    let peak = stage.trace_peak()?;
+    let spec = stage.spec(opened.as_ref(), peak.as_ref())?;
+    let environment = device_environment(options, opened.as_ref());
+    let scheduler = Scheduler::new(spec, stage.available, opened.as_ref(), &environment)?;
 
-    let pump = Pump::start(Screen::new(json)).map_err(|error| system("output cannot be shown", error))?;
-    let orders = Orders { restarts: asked.restart, fail_fast: asked.fail_fast, grace: asked.grace, json };
-    let crew = Crew::new(orders, pump, hands);
-    if !seating.is_shared() {
-        crew.say(FAINT, "bursar: devices without a name are each program's own, so workers draw on nothing; name them: --sim-devices 2x80GiB@NAME");
+    let output = OutputThread::start(Console::new(json)).map_err(|error| system("output cannot be shown", error))?;
+    let policy = Policy { restarts: args.restart, fail_fast: args.fail_fast, grace: args.grace, json };
+    let supervisor = Supervisor::new(policy, output, child_lock);
+    if !scheduler.is_shared() {
+        supervisor.say(FAINT, "bursar: devices without a name are each program's own, so workers draw on nothing; name them: --sim-devices 2x80GiB@NAME");
     }
-    let (seats, workers) = seats(&crew, &seating, asked)?;
-    let more = workers - seats.len() as u64;
-    let room: Arc<dyn Room> = Arc::new(seating);
-    let template = Template::new(&asked.command, workers);
-    let outcome = crew.run(&template, seats, (more > 0).then_some((room, more)), listener);
-    outcome.map_err(|error| system("the run failed", error))?.judge(&asked.command[0])
+    let (slots, workers) = first_slots(&supervisor, &scheduler, args)?;
+    let more = workers - slots.len() as u64;
+    let source: Arc<dyn SlotSource> = Arc::new(scheduler);
+    let template = CommandTemplate::new(&args.command, workers);
+    let outcome = supervisor.run(&template, slots, (more > 0).then_some((source, more)), forwarded);
+    outcome.map_err(|error| system("the run failed", error))?.into_result(&args.command[0])
 }
 
-/// Why there are no seats.
-enum Unseated {
+/// An error of [`first_slots`].
+enum SlotError {
     Fit(FitError),
     TooMany(Failure),
 }
 
-impl From<FitError> for Unseated {
+impl From<FitError> for SlotError {
     fn from(error: FitError) -> Self {
         Self::Fit(error)
     }
 }
 
-/// The seats there are now, and how many workers there are to be.
-fn seats(crew: &Crew, seating: &Seating, asked: &Asked) -> Result<(Vec<Seat>, u64), Failure> {
-    let want = asked.stage.want.max(1);
-    if asked.elastic {
+/// Returns the slots that there are now, and the number of workers that there will be.
+fn first_slots(supervisor: &Supervisor, scheduler: &Scheduler, args: &RunArgs) -> Result<(Vec<Slot>, u64), Failure> {
+    let want = args.stage.want.max(1);
+    if args.elastic {
         check_open_files(want)?;
     }
-    match seating.seats(|workers| check_open_files(workers).map_err(Unseated::TooMany)) {
-        Ok((plan, seats)) => {
-            crew.say(FAINT, format!("bursar: {}", plan.explanation()));
-            if let Some(complaint) = plan.complaint() {
-                crew.say(WARNING, format!("bursar: {complaint}"));
+    match scheduler.slots(|workers| check_open_files(workers).map_err(SlotError::TooMany)) {
+        Ok((plan, slots)) => {
+            supervisor.say(FAINT, format!("bursar: {}", plan.explanation()));
+            if let Some(message) = plan.overflow_message() {
+                supervisor.say(WARNING, format!("bursar: {message}"));
             }
-            let workers = if asked.elastic { want } else { seats.len() as u64 };
-            Ok((seats, workers))
+            let workers = if args.elastic { want } else { slots.len() as u64 };
+            Ok((slots, workers))
         }
-        Err(Unseated::Fit(error)) if asked.elastic && error.is_capacity() => {
-            crew.say(FAINT, format!("bursar: waiting for room: {error}"));
+        Err(SlotError::Fit(error)) if args.elastic && error.is_capacity() => {
+            supervisor.say(FAINT, format!("bursar: waiting for room: {error}"));
             Ok((Vec::new(), want))
         }
-        Err(Unseated::Fit(error)) => Err(error.into()),
-        Err(Unseated::TooMany(failure)) => Err(failure),
+        Err(SlotError::Fit(error)) => Err(error.into()),
+        Err(SlotError::TooMany(failure)) => Err(failure),
     }
 }
 
-/// What a Bursar program in a worker needs to open the same devices.
-fn told(arguments: &Arguments, opened: Option<&OpenedDriver>) -> Vec<(&'static str, OsString)> {
-    let simulated = opened.filter(|opened| arguments.driver == Choice::Sim || opened.instead_of_cuda.is_some());
+/// Returns the variables that a Bursar program in a worker needs to open the same devices.
+fn device_environment(options: &GlobalOptions, opened: Option<&OpenedDriver>) -> Vec<(&'static str, OsString)> {
+    let simulated = opened.filter(|opened| options.driver == Choice::Sim || opened.instead_of_cuda.is_some());
     match simulated {
         Some(_) => vec![
             (bursar::driver::VARIABLE, "sim".into()),
-            (bursar::driver::SIM_DEVICES_VARIABLE, exactly(&arguments.sim_devices).into()),
+            (bursar::driver::SIM_DEVICES_VARIABLE, to_the_byte(&options.sim_devices).into()),
         ],
         None => Vec::new(),
     }
 }
 
-/// The description of simulated devices to the byte: those of one name have one size.
-fn exactly(SimDevices { count, bytes, name }: &SimDevices) -> String {
+/// Formats simulated devices with their size in bytes, since devices of one name must have one size.
+fn to_the_byte(SimDevices { count, bytes, name }: &SimDevices) -> String {
     let name = name.as_ref().map_or(String::new(), |name| format!("@{name}"));
     format!("{count}x{}{name}", bytes.get())
 }
 
 fn system(what: &'static str, error: io::Error) -> Failure {
-    Failure::Run(RunFailure::System { what, error })
+    RunFailure::System { what, error }.into()
 }
 
-/// Each worker needs two pipes, and starting one a few more files for a moment.
+/// Fails if so many workers need more open files than are allowed: two pipes each, and a few more while one is started.
 fn check_open_files(workers: u64) -> Result<(), Failure> {
     const BESIDE_WORKERS: u64 = 64;
     let needed = workers.saturating_mul(2).saturating_add(BESIDE_WORKERS);
     match getrlimit(Resource::Nofile).current {
-        Some(limit) if limit < needed => Err(Failure::Run(RunFailure::OpenFiles { workers, needed, limit })),
+        Some(limit) if limit < needed => Err(RunFailure::OpenFiles { workers, needed, limit }.into()),
         _ => Ok(()),
     }
 }

@@ -1,11 +1,11 @@
-//! The stacks that can be asked for by name.
+//! The stacks that have a name on the command line.
 
 use bursar::prelude::*;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What hands out the memory.
+/// The name of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StackName {
@@ -26,8 +26,8 @@ impl StackName {
         }
     }
 
-    /// Builds it for a device, under a limit if there is one, and on the share of the device that this process was given, if
-    /// it was given one.
+    /// Builds the stack for a device: under a limit if there is one, and on this process's share of the device if it was given
+    /// one.
     pub(crate) fn build(
         self,
         context: &Arc<DeviceContext>,

@@ -26,7 +26,7 @@ fn n4_every_method_is_timed_copied_and_placed_in_one_run() {
         for figure in ["seconds", "bytes_per_second", "h2d_bytes_per_second", "d2h_bytes_per_second"] {
             assert!(row[figure].as_f64() > Some(0.0), "{figure}: {row}");
         }
-        // Where the kernel may not be asked it is null, and never a guess.
+        // If the kernel may not be asked, the field is null, and never a guess.
         let (asked, there) = (row["pages_asked"].as_u64(), row["pages_on_node"].as_u64());
         assert!(asked.is_some() == there.is_some() && there <= asked, "{row}");
         let made = row["seconds"].as_f64().zip(row["bytes_per_second"].as_f64());

@@ -269,12 +269,12 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
-/// The status of `bursar` with these words, started by a shell that does this with its files, and with ledgers in `folder`.
+/// Returns the exit status of `bursar` with these words, run by a shell with these redirections and with ledgers in `folder`.
 fn status_with(folder: &Path, files: &str, words: &str) -> Option<i32> {
     status_within(folder, "", files, words)
 }
 
-/// The same, after the shell has done something `first`.
+/// Returns the exit status of `bursar` with these words, run by a shell that first does `first`.
 fn status_within(folder: &Path, first: &str, files: &str, words: &str) -> Option<i32> {
     let script = format!("{first} exec {} {words} {files}", env!("CARGO_BIN_EXE_bursar"));
     let mut command = Command::new("sh");
@@ -315,16 +315,16 @@ fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
         for files in ["2>/dev/full", "2>&-", "2>&- <&-"] {
             assert_eq!(status_with(files, words), status, "{words} {files}");
         }
-        // An answer that cannot be written is an error, whatever it would have been; where there is none, nothing changes.
+        // Standard output that cannot be written is an error; a command that prints nothing there is not affected.
         let unwritten = [if status == Some(0) { Some(3) } else { status }, Some(3)];
         for files in [">/dev/full", ">/dev/full 2>/dev/full"] {
             let status = status_with(files, words);
             assert!(unwritten.contains(&status), "{words} {files}: {status:?}");
         }
-        // A file that may not grow is one that cannot be written.
+        // A file at its size limit cannot be written.
         let small = status_within(&folder, "ulimit -f 0;", &format!("2>{}", folder.join("errors").display()), words);
         assert_eq!(small, status, "{words}");
-        // Whoever has seen enough is no error.
+        // A reader that closes the pipe early is no error.
         assert_eq!(status_with("| true", words), Some(0), "{words}");
     }
     std::fs::remove_dir_all(&folder).expect("a folder");

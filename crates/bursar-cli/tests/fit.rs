@@ -20,7 +20,7 @@ impl Folder {
         path.to_str().expect("a plain name").to_owned()
     }
 
-    /// Runs `bursar` with words that hold no blanks.
+    /// Runs `bursar` with words that contain no blanks.
     fn bursar(&self, arguments: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_bursar"))
             .args(arguments.split_whitespace())
@@ -32,15 +32,15 @@ impl Folder {
             .expect("the command was built")
     }
 
-    /// What it answers, and its exit status and words.
+    /// Returns the JSON of the command, its exit status and its standard error.
     fn json(&self, arguments: &str) -> (Value, Option<i32>, String) {
         let output = self.bursar(&format!("{arguments} --json"));
-        let told = text(&output.stderr);
+        let stderr = text(&output.stderr);
         let value = serde_json::from_slice(&output.stdout);
-        (value.unwrap_or_else(|error| panic!("{arguments}: {error}: {told}")), output.status.code(), told)
+        (value.unwrap_or_else(|error| panic!("{arguments}: {error}: {stderr}")), output.status.code(), stderr)
     }
 
-    /// How many ledgers there are.
+    /// Returns the number of ledgers.
     fn ledgers(&self) -> usize {
         std::fs::read_dir(self.0.join("ledgers")).expect("it was made").count()
     }
@@ -76,15 +76,15 @@ fn f1_eight_of_sixteen_fit_and_four_of_four() {
 fn f2_ram_that_overflows_is_a_warning_and_vram_an_answer_of_no() {
     let folder = Folder::new("overflow");
     let stage = "--available 64GiB --fixed 60GiB --per-worker 4GiB --want 16";
-    let (ram, status, told) = folder.json(&format!("fit --pool ram {stage}"));
+    let (ram, status, stderr) = folder.json(&format!("fit --pool ram {stage}"));
     assert_eq!((ram["workers"].as_u64(), &ram["overflow"], status), (Some(1), &true.into(), Some(0)));
-    assert!(told.contains("warning") && told.contains("the shared data will swap"), "{told}");
+    assert!(stderr.contains("warning") && stderr.contains("the shared data will swap"), "{stderr}");
     assert_eq!(ram["overflowed"], "shared");
-    let (vram, status, told) = folder.json(&format!("fit --pool vram {stage}"));
+    let (vram, status, stderr) = folder.json(&format!("fit --pool vram {stage}"));
     assert_eq!((vram["workers"].as_u64(), &vram["overflow"], status), (Some(1), &true.into(), Some(1)));
-    assert!(told.contains("VRAM does not swap"), "{told}");
-    let (_, status, told) = folder.json(&format!("fit --pool vram --allow-overflow {stage}"));
-    assert!(status == Some(0) && told.contains("VRAM does not swap"), "{told}");
+    assert!(stderr.contains("VRAM does not swap"), "{stderr}");
+    let (_, status, stderr) = folder.json(&format!("fit --pool vram --allow-overflow {stage}"));
+    assert!(status == Some(0) && stderr.contains("VRAM does not swap"), "{stderr}");
     let (worker, status, _) = folder.json("fit --pool vram --available 10GiB --per-worker 8GiB");
     assert_eq!((&worker["overflowed"], status), (&"worker".into(), Some(1)));
 }
@@ -162,7 +162,7 @@ fn f6_files_are_added_up_and_times_their_factor() {
     assert!(text(&output.stderr).contains("there is no file"), "{}", text(&output.stderr));
 }
 
-/// What comes to nothing is either meant or a mistake, and never the same as not said.
+/// A size that comes to zero is either meant or an error, and never the same as an option that was not given.
 #[test]
 fn f6_nothing_is_not_the_same_as_not_said() {
     let folder = Folder::new("nothing");
@@ -219,8 +219,8 @@ fn a_recorded_log_says_what_a_worker_needs() {
                1,00:00:00.000002,free,0x1000,3145728,0\n\
                1,00:00:00.000003,free,0x2000,2097152,0\n";
     let log = folder.file("run.csv", log);
-    let (fit, status, told) = folder.json(&format!("fit --available 1GiB --from-trace {log} --want 1000"));
-    assert_eq!((fit["from_trace"]["peak_live"].as_u64(), status), (Some(5 << 20), Some(0)), "{told}");
+    let (fit, status, stderr) = folder.json(&format!("fit --available 1GiB --from-trace {log} --want 1000"));
+    assert_eq!((fit["from_trace"]["peak_live"].as_u64(), status), (Some(5 << 20), Some(0)), "{stderr}");
     let pool = fit["from_trace"]["peak_pool"].as_u64().expect("a size");
     assert!((5 << 20..8 << 20).contains(&pool), "{fit}");
     assert_eq!((fit["per_worker"].as_u64(), fit["workers"].as_u64()), (Some(pool), Some(GIB * 7 / 10 / pool)));

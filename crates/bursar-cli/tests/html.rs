@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 
 const ABSENT: &str = "no Chromium was found";
 
-/// A trial that fails by panicking.
+/// Creates a trial that fails by panicking.
 fn trial(name: &str, run: impl FnOnce() + Send + 'static) -> Trial {
     Trial::test(name, move || {
         run();

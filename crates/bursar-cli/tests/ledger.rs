@@ -36,7 +36,7 @@ const TRIALS: &[(&str, Run)] = &[
 const ROLE: &str = "BURSAR_TEST_ROLE";
 const GPU: Bytes = Bytes::gib(8);
 
-/// Nothing here takes as long: it is the difference between a failure and a hang.
+/// The time after which a trial fails instead of hanging; nothing here takes as long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> ExitCode {
@@ -52,8 +52,8 @@ fn main() -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), TRIALS.iter().map(trial).collect()).exit_code()
 }
 
-/// What the other processes do: take memory, say so, and wait for their input to end.
-#[allow(clippy::print_stdout, reason = "how a process answers another")]
+/// Runs as one of the other processes: takes memory, prints a line, and waits for its input to end.
+#[allow(clippy::print_stdout, reason = "one process reads what another prints")]
 fn play(role: &str) -> ExitCode {
     let sim = Sim::builder().immediate().device(GPU).named("cli").build();
     let context = DeviceContext::open(sim, DeviceId(0)).expect("a device");
@@ -85,7 +85,7 @@ fn play(role: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A folder of ledgers of a trial's own, gone with it.
+/// A folder of ledgers of one trial, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -113,7 +113,7 @@ impl Folder {
             .expect("the command was built")
     }
 
-    /// `bursar` with these words, which is killed where it takes longer.
+    /// Runs `bursar` with these words, and kills it if it takes longer than the timeout.
     fn bursar_within(&self, patience: Duration, words: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.args(["--driver", "sim", "--sim-devices", "1x8GiB@cli"]).args(words.split_whitespace());
@@ -130,7 +130,7 @@ impl Folder {
         child.wait_with_output().expect("it has ended")
     }
 
-    /// The only device, as `arguments` show it.
+    /// Returns the only device in the output of `arguments`.
     fn device(&self, arguments: &[&str]) -> Value {
         let output = self.bursar(&[arguments, &["--json"]].concat());
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -165,7 +165,7 @@ impl Drop for Folder {
     }
 }
 
-/// Another process, which ends with this value.
+/// Another process, killed when dropped.
 struct Other(Child);
 
 impl Other {
@@ -191,7 +191,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// The figures of a device: limit, held, undrawn, unmanaged, in GiB.
+/// Returns the figures of a device: limit, held, undrawn, unmanaged, in GiB.
 fn figures(device: &Value) -> [u64; 4] {
     ["limit", "held", "undrawn", "unmanaged"].map(|field| {
         let bytes = device[field].as_u64().unwrap_or_else(|| panic!("{field} in {device}"));

@@ -23,14 +23,14 @@ use libtest_mimic::{Arguments, Trial};
 use rig::Rig;
 use std::process::ExitCode;
 
-/// A trial by name.
+/// A trial and its name.
 type Named = (&'static str, fn(&Rig));
 
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(roles::VARIABLE) {
         return roles::play(&role);
     }
-    rig::hear_what_is_ignored();
+    rig::unignore_signals();
     let all = [output::TRIALS, ends::TRIALS, kills::TRIALS, shares::TRIALS, terminal::TRIALS].concat();
     let trial = |(name, run): Named| {
         Trial::test(name, move || {

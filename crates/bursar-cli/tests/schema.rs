@@ -1,4 +1,4 @@
-//! Every command's real answer against what docs/cli.md says of it.
+//! Compares every command's real output with the schema in docs/cli.md.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 const DOCUMENT: &str = include_str!("../../../docs/cli.md");
 
-/// What the document says a command answers.
+/// Returns the schema of a command's output in the document.
 fn schema(name: &str) -> Value {
     let start = format!("```json {name}\n");
     let (_, rest) = DOCUMENT.split_once(&start).unwrap_or_else(|| panic!("docs/cli.md says nothing of {name}"));
@@ -15,13 +15,13 @@ fn schema(name: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("docs/cli.md on {name}: {error}"))
 }
 
-/// Every name that the document has an answer for.
+/// Returns every name that the document has a schema for.
 fn documented() -> BTreeSet<String> {
     let blocks = DOCUMENT.lines().filter_map(|line| line.strip_prefix("```json "));
     blocks.map(str::to_owned).collect()
 }
 
-/// What is wrong with `value`, which should look like `schema`.
+/// Returns what is wrong with `value`, which should match `schema`.
 fn wrong(value: &Value, schema: &Value, at: &str) -> Vec<String> {
     let unlike = |kind: &str| vec![format!("{at} is {value}, and should be {kind}")];
     match (schema, value) {
@@ -81,7 +81,7 @@ impl Folder {
         self.path("trace.csv")
     }
 
-    /// Runs `bursar` with words that hold no blanks.
+    /// Runs `bursar` with words that contain no blanks.
     fn bursar(&self, arguments: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_bursar"))
             .args(arguments.split_whitespace())
@@ -93,17 +93,18 @@ impl Folder {
             .expect("the command was built")
     }
 
-    /// Holds what a command answers against what is said of `name`.
+    /// Compares the output of a command with the schema `name`.
     fn check(&self, name: &str, arguments: &str) {
         let output = self.bursar(&format!("--json {arguments}"));
-        let (answer, told) = (text(&output.stdout), text(&output.stderr));
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         let values: Vec<Value> = match name {
-            "run" => answer.lines().map(|line| serde_json::from_str(line).expect("a value a line")).collect(),
+            "run" => stdout.lines().map(|line| serde_json::from_str(line).expect("a value a line")).collect(),
             _ => vec![
-                serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{arguments}: {error}\n{answer}\n{told}")),
+                serde_json::from_str(&stdout)
+                    .unwrap_or_else(|error| panic!("{arguments}: {error}\n{stdout}\n{stderr}")),
             ],
         };
-        assert!(!values.is_empty(), "{arguments}: {told}");
+        assert!(!values.is_empty(), "{arguments}: {stderr}");
         for value in values {
             let wrong = wrong(&value, &schema(name), "");
             assert!(wrong.is_empty(), "{arguments}:\n{}", wrong.join("\n"));
@@ -121,7 +122,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Each command that answers, under the name that the document has for it.
+/// Every command that prints JSON, with the name of its schema in the document.
 const COMMANDS: &[(&str, &str)] = &[
     ("demo", "demo"),
     ("demo", ""),
@@ -146,15 +147,15 @@ const COMMANDS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_answer_is_as_documented() {
-    let folder = Folder::new("answers");
+fn every_output_is_as_documented() {
+    let folder = Folder::new("outputs");
     let trace = folder.trace();
     for (name, arguments) in COMMANDS {
         folder.check(name, &arguments.replace("TRACE", &trace).replace("FOLDER", &folder.path("")));
     }
 }
 
-/// The commands that a command's help lists.
+/// Returns the commands that a command's help lists.
 fn listed(folder: &Folder, command: &str) -> BTreeSet<String> {
     let help = text(&folder.bursar(&format!("{command} --help")).stdout);
     let Some((_, commands)) = help.split_once("Commands:\n") else { return BTreeSet::new() };

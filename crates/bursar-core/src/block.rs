@@ -11,7 +11,7 @@ use crate::values::round_up;
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, MAX_ALIGN, MIN_ALIGN, Result, Stream};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Who made a block, and so the only one who may take it back.
+/// The identity of the resource that made a block, and so the only one that may take it back.
 ///
 /// ```
 /// use bursar_core::OwnerId;
@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub struct OwnerId(u32);
 
 impl OwnerId {
-    /// An identity nobody else in the process has.
+    /// Returns an identity that nothing else in the process has.
     pub fn unique() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
     }
 
-    /// The number itself, which is not zero.
+    /// Returns the number itself, which is not zero.
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
@@ -37,8 +37,8 @@ impl OwnerId {
 
 /// Exclusive ownership of one range of device memory: a linear token.
 ///
-/// A block cannot be copied or, in safe code, forged, and freeing takes it by value; so no two live blocks overlap and a
-/// double free does not compile. Dropping one without freeing it leaks its memory, which stays counted.
+/// A block cannot be copied or, in safe code, forged, and freeing takes it by value; so no two live blocks overlap and
+/// a double free does not compile. Dropping one without freeing it leaks its memory, which stays counted.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -56,8 +56,8 @@ pub struct DeviceBlock {
     ptr: DevicePtr,
     requested: u64,
     granted: u64,
-    /// The number of its [`Generation`]. Numbers that are never zero would leave a `Result` without a mark of its own, and
-    /// `?` would copy a block twice to take it out.
+    /// The number of its [`Generation`]. A number that is never zero would give `Result` a niche instead of a
+    /// discriminant of its own, and `?` would copy a block twice to take it out.
     generation: u64,
     stream: Stream,
     tag: AllocTag,
@@ -67,7 +67,7 @@ pub struct DeviceBlock {
 
 const _: () = assert!(size_of::<DeviceBlock>() == 64, "a block is one cache line");
 
-/// What a block is made of; see [`DeviceBlock::from_parts`].
+/// The parts that a block is made of; see [`DeviceBlock::from_parts`].
 ///
 /// ```
 /// use bursar_core::{AllocTag, BlockParts, DevicePtr, OwnerId};
@@ -84,22 +84,23 @@ const _: () = assert!(size_of::<DeviceBlock>() == 64, "a block is one cache line
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockParts {
-    /// Where the block begins, for its user.
+    /// The address of the block, for its user.
     pub ptr: DevicePtr,
-    /// What was asked for, in bytes.
+    /// The bytes that were requested.
     pub requested: u64,
-    /// What the block costs, in bytes, from `ptr - offset` on.
+    /// The bytes that the block costs, from `ptr - offset` on.
     pub granted: u64,
-    /// What it is for.
+    /// The tag of the allocation.
     pub tag: AllocTag,
-    /// Who made it.
+    /// The resource that made it.
     pub owner: OwnerId,
-    /// How far alignment moved `ptr` into the grant.
+    /// The distance by which alignment moved `ptr` into the grant, in bytes.
     pub offset: u32,
 }
 
 impl BlockParts {
-    /// The first aligned place in an allocation of `granted` bytes at `base`, as [`grant`] sized it.
+    /// Returns the parts of a block at the first aligned address in an allocation of `granted` bytes at `base`, as
+    /// [`grant`] sized it.
     #[inline]
     pub const fn aligned(
         base: DevicePtr,
@@ -119,62 +120,63 @@ impl DeviceBlock {
     ///
     /// # Safety
     /// The granted range is device memory of `stream`'s device that no other live block or frame covers and that its
-    /// maker gives out with this token alone.
+    /// maker hands out with this token alone.
     #[inline]
     pub unsafe fn from_parts(parts: BlockParts, stream: Stream) -> Self {
         let BlockParts { ptr, requested, granted, tag, owner, offset } = parts;
         Self { ptr, requested, granted, generation: Generation::next().get(), stream, tag, owner, offset }
     }
 
-    /// Where it begins.
+    /// Returns the address of its first byte.
     #[inline]
     pub const fn ptr(&self) -> DevicePtr {
         self.ptr
     }
 
-    /// Where its grant begins: at [`ptr`](Self::ptr), or before it where alignment asked for more than a leaf gives.
+    /// Returns the address at which its grant begins: [`ptr`](Self::ptr), or before it where the alignment is larger
+    /// than a leaf's.
     #[inline]
     pub const fn base(&self) -> DevicePtr {
         DevicePtr(self.ptr.0 - self.offset as u64)
     }
 
-    /// What was asked for.
+    /// Returns the bytes that were requested.
     #[inline]
     pub const fn requested(&self) -> Bytes {
         Bytes(self.requested)
     }
 
-    /// What it costs: what budgets charge, and what is free again once it is.
+    /// Returns the bytes that it costs: budgets charge them, and they are free again once it is.
     #[inline]
     pub const fn granted(&self) -> Bytes {
         Bytes(self.granted)
     }
 
-    /// The device it is on.
+    /// Returns the device it is on.
     #[inline]
     pub const fn device(&self) -> DeviceId {
         self.stream.device()
     }
 
-    /// The stream it was allocated on.
+    /// Returns the stream it was allocated on.
     #[inline]
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// What it is for.
+    /// Returns the tag of the allocation.
     #[inline]
     pub const fn tag(&self) -> AllocTag {
         self.tag
     }
 
-    /// Which life of its address it is.
+    /// Returns its generation, which tells it from every other block at the same address.
     #[inline]
     pub const fn generation(&self) -> Generation {
         Generation::numbered(self.generation)
     }
 
-    /// Who made it.
+    /// Returns the identity of the resource that made it.
     #[inline]
     pub const fn owner(&self) -> OwnerId {
         self.owner
@@ -198,7 +200,7 @@ impl DeviceBlock {
 pub struct Refused {
     /// The block, as it was.
     pub block: DeviceBlock,
-    /// Why it was not taken.
+    /// The reason for the refusal.
     #[source]
     pub error: Error,
 }
@@ -209,8 +211,8 @@ impl From<Refused> for Error {
     }
 }
 
-/// What `bytes` at `align` cost where sizes are rounded to [`MIN_ALIGN`] and larger alignments are met by
-/// over-allocating: the grant of every leaf.
+/// Returns the bytes that a request costs where sizes are rounded to [`MIN_ALIGN`] and larger alignments are met by
+/// over-allocating, as in every leaf.
 ///
 /// ```
 /// use bursar_core::{Bytes, grant};
@@ -234,7 +236,7 @@ pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
 /// The error of a range that does not lie in its block.
 pub(crate) const OUTSIDE: Error = Error::InvalidValue { what: "the range does not lie in the block" };
 
-/// Returns the address of `bytes` at `offset`, if they lie in what was asked for with the block.
+/// Returns the address of `bytes` at `offset`, if they lie in what was requested with the block.
 pub(crate) fn range(block: &DeviceBlock, offset: u64, bytes: u64) -> Result<DevicePtr> {
     match offset.checked_add(bytes) {
         Some(end) if end <= block.requested().get() => Ok(block.ptr().offset(offset)),

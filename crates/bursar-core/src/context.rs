@@ -1,7 +1,7 @@
 //! The state that all layers of one device share.
 //!
-//! A [`DeviceContext`] is made once for each device and handed to every layer, so that no layer keeps such state itself.
-//! Each of its concerns has a file:
+//! A [`DeviceContext`] is made once for each device and handed to every layer, so that no layer keeps such state
+//! itself. Each of its concerns has a file:
 //!
 //! | file | concern |
 //! | --- | --- |
@@ -15,31 +15,31 @@
 //! | `remains.rs` | what a dropped holder could not give back |
 //! | `explain.rs` | the explanation of a refusal |
 //! | `fault.rs` | the failure that the next fallible call reports |
-//! | `here.rs` | the place in the program that a call was made from |
+//! | `call_site.rs` | the place in the program that a call was made from |
 //!
 //! # Invariants
-//! **No lock is held across a driver call** once a device is open. State is read or taken out under a lock, the driver is
-//! called, and what it said is entered afterwards.
+//! **No lock is held across a driver call** once a device is open. State is read or taken out under a lock, the driver
+//! is called, and what it said is entered afterwards.
 //!
-//! **What is left behind keeps no context alive.** A holder that is dropped before the driver has everything back leaves
-//! the rest to the context as [`Remains`], which have no handle of the context; so the context ends, and its end is the
-//! last attempt.
+//! **What is left behind keeps no context alive.** A holder that is dropped before the driver has everything back
+//! leaves the rest to the context as [`Remains`], which have no handle of the context; so the context ends, and its end
+//! is the last attempt.
 //!
-//! **Nothing follows a stream that ended unordered.** [`heir_of`](DeviceContext::heir_of) fails for it until an event or a
-//! wait for the whole device has made an order, so every path that would touch its memory, in whichever layer, meets the
-//! same refusal and keeps what it has.
+//! **Nothing follows a stream that ended unordered.** [`heir_of`](DeviceContext::heir_of) fails for it until an event
+//! or a wait for the whole device has made an order, so every path that would touch its memory, in whichever layer,
+//! meets the same refusal and keeps what it has.
 //!
-//! **Whoever waits for an adoption to end holds no adopted stream.** `heir_of` waits for one that is just being dropped,
-//! and that one waits for its users; two of them could otherwise wait for each other.
+//! **Whoever waits for an adoption to end holds no adopted stream.** `heir_of` waits for one that is just being
+//! dropped, and that one waits for its users; two of them could otherwise wait for each other.
 //! [`order_after`](DeviceContext::order_after) is the way to order a free after a stream that may have ended.
 #![allow(unsafe_code)]
 
 mod adoption;
+mod call_site;
 mod copies;
 mod ended;
 mod explain;
 mod fault;
-mod here;
 mod members;
 mod order;
 mod progress;
@@ -47,8 +47,8 @@ mod remains;
 mod streams;
 
 pub use adoption::AdoptedStream;
+pub use call_site::CallSite;
 pub use fault::Fault;
-pub use here::Here;
 pub use members::Member;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
@@ -60,15 +60,15 @@ use crate::{
     RawStream, Result, Status, Stream,
 };
 use ended::Unordered;
-use remains::LeftBehind;
+use remains::RemainsList;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// The state that all layers of one device share: its driver, the table of its streams, the fault it remembers, the sink
-/// its events go to, the blocks lent across raw boundaries, the members to ask for a trim, and what dropped holders could
-/// not give back.
+/// The state that all layers of one device share: its driver, the table of its streams, the fault it remembers, the
+/// sink its events go to, the blocks lent across raw boundaries, the members to ask for a trim, and what dropped
+/// holders could not give back.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -95,7 +95,7 @@ pub struct DeviceContext {
     members: Mutex<Vec<Weak<dyn Member>>>,
     heir: OnceLock<Stream>,
     unordered: Unordered,
-    left: LeftBehind,
+    left: RemainsList,
 }
 
 impl DeviceContext {
@@ -127,7 +127,7 @@ impl DeviceContext {
             members: Mutex::default(),
             heir: OnceLock::new(),
             unordered: Unordered::default(),
-            left: LeftBehind::default(),
+            left: RemainsList::default(),
         }))
     }
 
@@ -202,8 +202,8 @@ impl DeviceContext {
         Error::Driver(error)
     }
 
-    /// Returns the error of a failed allocation of `requested` for its caller: [`Error::OutOfMemory`] with the figures of
-    /// the device where that was the reason.
+    /// Returns the error of a failed allocation of `requested` for its caller: [`Error::OutOfMemory`] with the figures
+    /// of the device where that was the reason.
     #[cold]
     pub fn allocation_failed(&self, error: DriverError, requested: Bytes) -> Error {
         match (error.status, self.driver.memory(self.device)) {

@@ -1,23 +1,23 @@
-//! The port contract: what Bursar asks of a device driver, and nothing else.
+//! The port: everything that Bursar asks of a device driver.
 //!
 //! Everything above this file runs unchanged on any implementation. Handles are words that only their driver
-//! understands. Contexts are the driver's own business: every call names its device and works on any thread, whatever
+//! understands. Contexts are the driver's own concern: every call names its device and works on any thread, whatever
 //! another library made current there.
 //!
 //! # Stream order
 //! A stream runs what is submitted to it in order; work on different streams is unordered unless an event, a
 //! synchronisation or the legacy default stream orders it. Calls marked *stream-ordered* only submit. The streams made
-//! here do not block on the legacy default stream ([`RawStream::LEGACY`]), which synchronises only with blocking streams
-//! that others made.
+//! here do not block on the legacy default stream ([`RawStream::LEGACY`]), which synchronises only with blocking
+//! streams that others made.
 #![allow(unsafe_code)]
 
-mod counted;
+mod counting;
 mod error;
 mod host_function;
 mod methods;
 mod values;
 
-pub use counted::Counted;
+pub use counting::CountingDriver;
 pub use error::{DriverError, Status};
 pub use host_function::{Gate, HostFunction};
 pub use values::{HostFlags, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream};
@@ -25,62 +25,63 @@ pub use values::{HostFlags, Note, Pattern, Progress, RawContext, RawEvent, RawPa
 use crate::{DeviceFacts, DeviceId, DevicePtr, Link, MemoryInfo};
 use std::fmt;
 
-/// What a driver answers with.
+/// The result of a driver call.
 pub type DriverResult<T> = Result<T, DriverError>;
 
 /// A device driver.
 ///
 /// No method has a default body, so that a wrapper which forgets one does not compile. No method may be called from a
-/// [`HostFunction`]. Asking for no memory at all is [`Status::InvalidValue`](crate::Status::InvalidValue); copying or
-/// filling nothing is allowed, and waits for nothing.
+/// [`HostFunction`]. Allocating zero bytes is [`Status::InvalidValue`](crate::Status::InvalidValue); copying or filling
+/// zero bytes is allowed, and waits for nothing.
 ///
 /// # Safety
-/// - Memory given out by a successful call overlaps nothing else the driver has given out and not got back.
-/// - A handle given out is valid until it is destroyed through this driver.
-/// - A host pointer from [`host_allocate`](Self::host_allocate) is valid for reads and writes of the size asked for, by
+/// - Memory returned by a successful call overlaps nothing else that the driver has handed out and not been given back.
+/// - A handle that was returned is valid until it is destroyed through this driver.
+/// - A host pointer from [`host_allocate`](Self::host_allocate) is valid for reads and writes of the requested size, by
 ///   any thread, until [`host_free`](Self::host_free).
 pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
-    /// The driver's name and version, for people.
+    /// Returns the driver's name and version, for people.
     fn describe(&self) -> String;
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     fn device_count(&self) -> u32;
 
-    /// What does not change about a device.
+    /// Returns the facts about a device that do not change.
     fn facts(&self, device: DeviceId) -> DriverResult<DeviceFacts>;
 
-    /// How much memory is free right now, whoever holds the rest.
+    /// Returns how much memory is free right now, whoever holds the rest.
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo>;
 
-    /// The links from `device` that the machine reports; a device that is not in the answer is at an unknown distance.
+    /// Returns the links from `device` that the machine reports; a device that is not among them is at an unknown
+    /// distance.
     fn links(&self, device: DeviceId) -> DriverResult<Vec<Link>>;
 
-    /// Makes the device usable and answers the raw handle of its primary context. Each call is matched by one
+    /// Makes the device usable and returns the raw handle of its primary context. Each call is matched by one
     /// [`close`](Self::close).
     fn open(&self, device: DeviceId) -> DriverResult<RawContext>;
 
     /// Undoes one [`open`](Self::open).
     ///
     /// # Safety
-    /// If it is the last one, nothing that the device has given out is used any more, and memory has been freed.
+    /// If it is the last one, nothing of the device is used any more, and its memory has been freed.
     unsafe fn close(&self, device: DeviceId) -> DriverResult<()>;
 
-    /// The sticky error the device is under, if one has been seen.
+    /// Returns the sticky error the device is under, if one has been seen.
     fn last_error(&self, device: DeviceId) -> Option<DriverError>;
 
-    /// Whether [`note`](Self::note) is worth calling.
+    /// Returns whether the driver uses [notes](Self::note); where it does not, they need not be sent.
     fn listens(&self) -> bool;
 
-    /// Hears which ranges are blocks.
+    /// Tells the driver which ranges are blocks.
     ///
     /// # Safety
-    /// The range lies in memory that this driver gave out on `device`, and its caller owns it.
+    /// The range lies in memory of this driver on `device`, and its caller owns it.
     unsafe fn note(&self, device: DeviceId, note: Note);
 
     /// Allocates device memory, aligned to at least 256 bytes and usable on every stream at once.
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
 
-    /// Frees what [`allocate`](Self::allocate) gave, after waiting for all work of the device.
+    /// Frees memory of [`allocate`](Self::allocate), after waiting for all work of the device.
     ///
     /// # Safety
     /// `ptr` came from `allocate` on `device` and is freed once; nothing submitted later touches it.
@@ -92,7 +93,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `stream` is a live stream of `device`.
     unsafe fn allocate_async(&self, device: DeviceId, stream: RawStream, bytes: u64) -> DriverResult<DevicePtr>;
 
-    /// Stream-ordered: frees what [`allocate_async`](Self::allocate_async) gave.
+    /// Stream-ordered: frees memory of [`allocate_async`](Self::allocate_async).
     ///
     /// # Safety
     /// `stream` is a live stream of `device`. `ptr` came from `allocate_async` on `device` and is freed once; every use
@@ -109,7 +110,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `stream` came from [`stream_create`](Self::stream_create) on `device` and is not used again.
     unsafe fn stream_destroy(&self, device: DeviceId, stream: RawStream) -> DriverResult<()>;
 
-    /// Whether everything submitted to the stream so far has run.
+    /// Returns whether everything submitted to the stream so far has run.
     ///
     /// # Safety
     /// `stream` is a live stream of `device`.
@@ -127,7 +128,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `stream` is a live stream of `device`, and `event` a live event of this driver.
     unsafe fn stream_wait(&self, device: DeviceId, stream: RawStream, event: RawEvent) -> DriverResult<()>;
 
-    /// Whether the stream is being captured into a graph.
+    /// Returns whether the stream is being captured into a graph.
     ///
     /// # Safety
     /// `stream` is a live stream of `device`.
@@ -136,7 +137,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// Creates an event without timing.
     fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent>;
 
-    /// Destroys an event; whoever waits for it already goes on waiting.
+    /// Destroys an event; waits that were submitted for it stay in place.
     ///
     /// # Safety
     /// `event` came from [`event_create`](Self::event_create) on `device` and is not used again.
@@ -148,7 +149,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `stream` is a live stream and `event` a live event of `device`.
     unsafe fn event_record(&self, device: DeviceId, event: RawEvent, stream: RawStream) -> DriverResult<()>;
 
-    /// Whether the stream has passed the latest record; complete if there is none.
+    /// Returns whether the stream has passed the latest record; complete if there is none.
     ///
     /// # Safety
     /// `event` is a live event of `device`.
@@ -164,22 +165,22 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// granularity; an `align` of zero leaves it to the driver.
     fn address_reserve(&self, device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr>;
 
-    /// Gives a reservation back.
+    /// Releases a reserved range of addresses.
     ///
     /// # Safety
-    /// Exactly what [`address_reserve`](Self::address_reserve) gave, with nothing mapped in it.
+    /// Exactly a range that [`address_reserve`](Self::address_reserve) returned, with nothing mapped in it.
     unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()>;
 
     /// Creates physical memory that can be mapped; `bytes` is a multiple of the page granularity.
     fn pages_create(&self, device: DeviceId, bytes: u64) -> DriverResult<RawPages>;
 
-    /// Gives physical memory back. It is really free once it is mapped nowhere.
+    /// Releases physical memory. It is free once it is mapped nowhere.
     ///
     /// # Safety
     /// `pages` came from [`pages_create`](Self::pages_create) on `device` and is released once.
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()>;
 
-    /// Maps all of `pages` at `ptr`; nobody may touch it before [`pages_allow`](Self::pages_allow).
+    /// Maps all of `pages` at `ptr`; it may not be touched before [`pages_allow`](Self::pages_allow).
     ///
     /// # Safety
     /// `ptr .. ptr + bytes` is reserved on `device` and nothing is mapped there; `bytes` is the size of `pages`, which
@@ -214,7 +215,7 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `ptr .. ptr + bytes` is mapped and stays so until [`host_unregister`](Self::host_unregister).
     unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, flags: HostFlags) -> DriverResult<()>;
 
-    /// Unpins what [`host_register`](Self::host_register) pinned, after waiting for all work of the device.
+    /// Unpins memory that [`host_register`](Self::host_register) pinned, after waiting for all work of the device.
     ///
     /// # Safety
     /// `ptr` was registered and is unregistered once.

@@ -1,18 +1,18 @@
-//! Why something was refused or failed: numbers as fields, one classifier, no strings to match on.
+//! The error of every fallible call: numbers as fields, one classifier, no strings to match on.
 
 mod advice;
 mod shortage;
 
 pub use advice::Advice;
-pub use shortage::{Holding, Shortage, Standing};
+pub use shortage::{Holding, MemoryUsage, Shortage};
 
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
 use std::fmt;
 
-/// What everything here answers with.
+/// The result of every fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a request was refused or failed.
+/// The reason why a request was refused or failed.
 ///
 /// ```
 /// use bursar_core::{Bytes, Error};
@@ -31,33 +31,33 @@ pub enum Error {
     /// A size of zero, or one that overflows when it is rounded up.
     #[error("{requested} bytes cannot be allocated: {}", if *requested == 0 { "a block holds at least one byte" } else { "the size overflows when rounded up" })]
     InvalidSize {
-        /// The size asked for, in bytes.
+        /// The requested size in bytes.
         requested: u64,
     },
-    /// An alignment that is no power of two, or larger than any leaf can honour.
+    /// An alignment that is not a power of two, or larger than any leaf can honour.
     #[error("alignment {align} is not a power of two up to {max}", max = crate::MAX_ALIGN)]
     InvalidAlignment {
-        /// The alignment asked for.
+        /// The requested alignment.
         align: u64,
     },
     /// A budget has no room for the request.
     #[error("over budget: {requested} requested, {remaining} of {limit} left")]
     OutOfBudget {
-        /// What would have been granted.
+        /// The bytes that would have been granted.
         requested: Bytes,
-        /// What the budget had left.
+        /// The bytes that the budget had left.
         remaining: Bytes,
-        /// All the budget has.
+        /// The budget's limit.
         limit: Bytes,
     },
-    /// What somebody is owed is lent to others, who did not give it back in time.
+    /// Memory that the caller is guaranteed is lent to others, who did not give it back in time.
     #[error("{requested} requested of what is owed, {remaining} left; still lent to {by}")]
     Withheld {
-        /// What was asked for.
+        /// The requested bytes.
         requested: Bytes,
-        /// What was left.
+        /// The bytes that were left.
         remaining: Bytes,
-        /// Who borrows, and how much.
+        /// The names of those who borrow, and how much each does.
         by: Box<str>,
     },
     /// The device itself has no room for the request.
@@ -65,46 +65,47 @@ pub enum Error {
     OutOfMemory {
         /// The device that was asked.
         device: DeviceId,
-        /// What would have been granted.
+        /// The bytes that would have been granted.
         requested: Bytes,
-        /// What the driver could still give out, read after the failure.
+        /// The bytes that the driver could still allocate, read after the failure.
         free: Bytes,
-        /// All the device has.
+        /// All memory of the device.
         total: Bytes,
     },
-    /// There was no memory for the request, of a limit or of the device, with what explains it: show it with `{:#}`.
+    /// A limit or the device had no memory for the request, with an explanation: show it with `{:#}`.
     #[error(transparent)]
     Shortage(Box<Shortage>),
     /// The stream may not be used for this.
     #[error("{stream} cannot be used on {device}: {why}")]
     StreamMisuse {
-        /// The device whose memory was asked for.
+        /// The device whose memory was requested.
         device: DeviceId,
         /// The number of the stream in its own table.
         stream: StreamNumber,
-        /// What is wrong with it.
+        /// The reason.
         why: StreamMisuse,
     },
     /// A block that was freed already.
     #[error("{ptr} ({generation}, {tag}) was freed already")]
     UseAfterFree {
-        /// Its address.
+        /// The address of the block.
         ptr: DevicePtr,
-        /// Which life of that address was meant.
+        /// The generation of the block.
         generation: Generation,
-        /// What it was for, where that is still known.
+        /// The tag of the allocation, where that is still known.
         tag: AllocTag,
     },
     /// Something was written outside a block, next to it.
     #[error("{tag}: something was written at offset {offset} of {ptr} ({generation}), outside the block")]
     OutOfBounds {
-        /// Where the block begins.
+        /// The address of the block.
         ptr: DevicePtr,
-        /// Which life of that address was meant.
+        /// The generation of the block.
         generation: Generation,
-        /// What it is for.
+        /// The tag of the allocation.
         tag: AllocTag,
-        /// The first byte that was overwritten, from the start of the block: negative before it, or at least its size.
+        /// The offset of the first byte that was overwritten, from the start of the block: negative before it, or at
+        /// least its size.
         offset: i64,
     },
     /// A block of another resource, or of nobody.
@@ -118,16 +119,16 @@ pub enum Error {
     /// Every stream there may be is in use.
     #[error("all {max} streams are in use")]
     Capacity {
-        /// How many there may be.
+        /// The most streams there may be.
         max: usize,
     },
     /// The driver could not create a stream.
     #[error("a stream could not be created")]
     CreateFailed(#[source] DriverError),
-    /// The driver that was asked for cannot be had.
+    /// The driver that was requested is not available.
     #[error("{why}")]
     NoDriver {
-        /// Which one, and what is missing.
+        /// The driver's name, and what is missing.
         why: Box<str>,
     },
     /// No device can be used.
@@ -136,23 +137,23 @@ pub enum Error {
     /// There is no such device.
     #[error("there is no {device} among {count} device{}", if *count == 1 { "" } else { "s" })]
     InvalidDevice {
-        /// The device asked for.
+        /// The requested device.
         device: DeviceId,
-        /// How many there are to ask for.
+        /// The number of devices there are.
         count: u32,
     },
-    /// A number makes no sense.
+    /// A number that makes no sense.
     #[error("invalid value: {what}: {number}")]
     InvalidNumber {
-        /// What is wrong with it.
+        /// The reason.
         what: &'static str,
         /// The number.
         number: u64,
     },
-    /// An argument makes no sense.
+    /// An argument that makes no sense.
     #[error("invalid value: {what}")]
     InvalidValue {
-        /// Which one, and why.
+        /// The argument, and what is wrong with it.
         what: &'static str,
     },
     /// The device cannot do this.
@@ -160,13 +161,13 @@ pub enum Error {
     Unsupported {
         /// The device that was asked.
         device: DeviceId,
-        /// What it lacks.
+        /// The operation that it lacks.
         what: &'static str,
     },
     /// The account that memory is charged to cannot be used.
     #[error("{why}")]
     Account {
-        /// Which one, what is wrong with it, and what helps.
+        /// The account's name, what is wrong with it, and the remedy.
         why: Box<str>,
     },
     /// The process was forked: what the parent opened stays the parent's.
@@ -178,7 +179,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the request failed for want of memory, so that freeing some and asking again could succeed.
+    /// Returns whether the request failed for want of memory, so that freeing some and trying again could succeed.
     pub const fn is_capacity(&self) -> bool {
         match self {
             Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
@@ -187,7 +188,7 @@ impl Error {
         }
     }
 
-    /// The failure of the driver that it is about, if it is.
+    /// Returns the driver's failure, if the error is one.
     ///
     /// ```
     /// use bursar_core::{DeviceId, DriverError, Error, Status};
@@ -203,7 +204,7 @@ impl Error {
         }
     }
 
-    /// The error without what explains it: the refusal inside a [`Shortage`], any other as it is.
+    /// Returns the error without an explanation: the refusal inside a [`Shortage`], any other as it is.
     ///
     /// ```
     /// use bursar_core::Error;
@@ -240,7 +241,7 @@ impl fmt::Display for StreamNumber {
     }
 }
 
-/// What is wrong with the use of a stream.
+/// The reason why a stream may not be used.
 ///
 /// ```
 /// use bursar_core::StreamMisuse;

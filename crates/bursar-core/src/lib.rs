@@ -2,8 +2,8 @@
 //!
 //! Three seams carry everything else, each a file that reads on its own:
 //!
-//! - [`Driver`]: what is asked of a device. A simulated one and CUDA implement it, and everything above runs unchanged on
-//!   both.
+//! - [`Driver`]: what is asked of a device. A simulated one and CUDA implement it, and everything above runs unchanged
+//!   on both.
 //! - [`DeviceMemoryResource`] and [`FrameSource`]: what layers and pools are written to. A [`Stack`] composes them over
 //!   one of the [`leaf`]s.
 //! - [`Account`]: who says how much may be held, and [`Admission`]: who sets memory aside before it is.
@@ -43,19 +43,19 @@ mod values;
 pub use block::{
     BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
-pub use context::{AdoptedStream, DeviceContext, Fault, Here, Member, Remains, StreamProgress};
+pub use context::{AdoptedStream, CallSite, DeviceContext, Fault, Member, Remains, StreamProgress};
 pub use driver::{
-    Counted, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress, RawContext,
-    RawEvent, RawPages, RawStream, Status,
+    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
+    RawContext, RawEvent, RawPages, RawStream, Status,
 };
-pub use error::{Advice, Error, Holding, Result, Shortage, Standing, StreamMisuse, StreamNumber};
-pub use inspect::{Fenced, Inspector};
+pub use error::{Advice, Error, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
+pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
     Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostMemory, Identity,
-    Layer, Observed, Stack, leaf,
+    Layer, ObservedResource, Stack, leaf,
 };
 pub use observe::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
-pub use stream::{Held, STREAM_SLOTS, Stream};
+pub use stream::{STREAM_SLOTS, Stream, StreamHold};
 pub use sync::{Latch, LatchGuard, ThreadIndex};
 pub use tracking::{Access, BlockUse, RefusedTracked, Submission, TrackedBlock, Transfer};
 pub use values::{

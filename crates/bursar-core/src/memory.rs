@@ -13,5 +13,5 @@ pub use account::Account;
 pub use admission::Admission;
 pub use host::HostMemory;
 pub use layer::{Build, Compose, Identity, Layer, Stack};
-pub use observed::Observed;
+pub use observed::ObservedResource;
 pub use resource::{DeviceMemoryResource, FrameRelease, FrameSource, Holder};

@@ -5,8 +5,8 @@
 //! observer that wants them reads them when it is called, so that nobody else pays.
 //!
 //! # Counting without records
-//! An observer that only counts gives the sink its [`Tally`], and [`Observed`](crate::Observed) counts there without
-//! making a record: no virtual call and no copy. All other observers are called.
+//! An observer that only counts gives the sink its [`Tally`], and [`ObservedResource`](crate::ObservedResource) counts
+//! there without making a record: no virtual call and no copy. All other observers are called.
 
 mod query;
 mod record;

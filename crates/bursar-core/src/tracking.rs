@@ -1,10 +1,25 @@
-//! Use tracking: no stream touches a block that it may not.
+//! Use tracking, which orders the streams that use a block.
 //!
-//! A [`TrackedBlock`] remembers which streams use it. Whoever wants to use it says so first: [`prepare_block_use`]
-//! submits the waits that the use needs, and the [`BlockUse`] it answers records the use when it ends, whatever happened
-//! in between. A read comes after the writes of other streams, a write after their reads too, and a free after everything.
-//! What follows on the same stream waits for nothing, so a block that stays on one stream costs no event: there are
-//! numbers instead, and the event is recorded on the other stream when somebody must wait for it.
+//! A [`TrackedBlock`] remembers which streams use it. A use is declared before its work is launched:
+//! [`prepare_block_use`] submits the waits that the use needs, and the [`BlockUse`] it returns ends the use when it is
+//! dropped, whatever happened in between; a [`Submission`] does the same for any number of blocks. A read comes after
+//! the writes of other streams, a write after their reads too, and a free after everything. Work on the same stream
+//! waits for nothing.
+//!
+//! # Invariants
+//! **A use counts from its beginning on.** It is marked before its waits are submitted, so of two uses that meet, the
+//! later sees the earlier, and nothing launched can be lost.
+//!
+//! **Events only between streams.** A block has one mark for each stream: the numbers of its last writing and last
+//! reading submission. An event is recorded on the other stream when somebody must wait, and not if an earlier wait, or
+//! what the host has seen, covers the number. So a block that stays on one stream costs no event.
+//!
+//! **Submissions are numbered when they begin and counted when they end.** While both agree, an event covers all of
+//! them; while one is open, those known to be over before. So a use takes one lock and no list, and an open use is
+//! never taken for a finished one.
+//!
+//! Tracking lives in this crate because a copy that is only submitted is sound because its use is declared: that
+//! argument stands beside the unsafe call in `submission.rs`.
 //!
 //! [`prepare_block_use`]: DeviceContext::prepare_block_use
 #![allow(unsafe_code)]
@@ -14,7 +29,7 @@ mod submission;
 mod tracked;
 mod transfer;
 
-use crate::stream::Held;
+use crate::stream::StreamHold;
 use crate::{Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
 use marks::{Marks, Need};
 use std::fmt;
@@ -23,7 +38,7 @@ pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
 pub use transfer::Transfer;
 
-/// What work does with a block; the greater of two is what both together do.
+/// The way in which work accesses a block; the greater of two accesses covers both.
 ///
 /// ```
 /// use bursar_core::Access;
@@ -32,21 +47,22 @@ pub use transfer::Transfer;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// It only reads.
+    /// Read-only access.
     Read,
-    /// It writes, and may read.
+    /// Write access, possibly with reads.
     Write,
 }
 
 impl DeviceContext {
-    /// Makes what is submitted to `stream` from here on come after the uses of `block` that `access` must come after,
-    /// and answers the use, which lasts until it is [finished](Self::finish_block_use) or dropped.
+    /// Makes what is submitted to `stream` from here on come after the uses of `block` that `access` must come after.
+    /// Returns the use, which lasts until it is [finished](Self::finish_block_use) or dropped.
     ///
-    /// Launch in between. Another use that begins meanwhile comes after what was launched so far; what is launched after
-    /// that is unordered with it, so begin again, with [`BlockUse::renew`], where somebody else may have come between.
+    /// Launch in between. Another use that begins meanwhile comes after what was launched so far; what is launched
+    /// after that is unordered with it, so renew the use ([`BlockUse::renew`]) where another one may have begun.
     ///
-    /// An error means that nothing was declared: the stream or the block is not of this context, the memory cannot track
-    /// ([`Error::Unsupported`]), a stream that would have to be waited for is being captured, or the driver failed.
+    /// An error means that nothing was declared: the stream or the block is not of this context, the memory cannot
+    /// track ([`Error::Unsupported`]), a stream that would have to be waited for is being captured, or the driver
+    /// failed.
     ///
     /// ```
     /// # use bursar_core::*;
@@ -74,8 +90,8 @@ impl DeviceContext {
         drop(done);
     }
 
-    /// Records a use that was submitted to `stream` already and that its submitter ordered after the others: nothing is
-    /// waited for.
+    /// Records a use that was submitted to `stream` already and that its submitter ordered after the others, without
+    /// any wait.
     pub fn record_block_use(self: &Arc<Self>, block: &TrackedBlock, stream: Stream, access: Access) -> Result<()> {
         let uses = block.uses(self)?;
         let _held = self.hold(stream)?;
@@ -101,8 +117,8 @@ impl DeviceContext {
 }
 
 /// A use of a block that has begun: its stream comes after whatever it must. It ends when this is dropped, and counts
-/// from its beginning on, so that it cannot be forgotten once something was launched. One that is leaked never ends: whoever
-/// waits for its stream will wait for it again.
+/// from its beginning on, so that it cannot be lost once something was launched. A use that is leaked never ends:
+/// whoever waits for its stream will wait for it again.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -125,18 +141,18 @@ pub struct BlockUse {
 impl BlockUse {
     fn begin(uses: &Arc<Uses>, stream: Stream, access: Access) -> Result<Self> {
         let number = uses.context.begin_submission(stream)?;
-        // From here on it ends in any case.
+        // From here on the use ends in any case.
         let begun = Self { uses: uses.clone(), stream, access, number };
         uses.begin(stream, access, number)?;
         Ok(begun)
     }
 
-    /// The stream that uses the block.
+    /// Returns the stream that uses the block.
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// The strongest access so far.
+    /// Returns the strongest access so far.
     pub const fn access(&self) -> Access {
         self.access
     }
@@ -167,11 +183,11 @@ impl fmt::Debug for BlockUse {
     }
 }
 
-/// Who uses one block: what a block and the uses that have begun share.
+/// The uses of one block, shared by the block and the uses that have begun.
 #[derive(Debug)]
 struct Uses {
     context: Arc<DeviceContext>,
-    /// What the sink is told.
+    /// The record that is sent to the sink for each use.
     record: Record<'static>,
     marks: Mutex<Marks>,
 }
@@ -194,8 +210,8 @@ impl Uses {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a use by a submission to a stream that may be used: waits for what it must come after, and counts from
-    /// before that on.
+    /// Begins a use by a submission to a stream that may be used: marks it, then submits the waits for what it must
+    /// come after.
     #[inline]
     fn begin(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
         let only = self.marks().mark_only(stream, access, number);
@@ -257,7 +273,7 @@ impl Uses {
         self.wait_for_all(needs, stream, held).map(drop)
     }
 
-    /// Returns once no use is in flight. What could not be waited for is left to the device's next fallible call.
+    /// Waits until no use is in flight. A failure to wait is reported by the device's next fallible call.
     fn wait_on_host(&self) {
         let streams = self.marks().streams();
         for stream in streams {
@@ -267,7 +283,12 @@ impl Uses {
         }
     }
 
-    fn wait_for_all<'a>(&'a self, mut needs: Vec<Need>, stream: Stream, mut held: Held<'a>) -> Result<Held<'a>> {
+    fn wait_for_all<'a>(
+        &'a self,
+        mut needs: Vec<Need>,
+        stream: Stream,
+        mut held: StreamHold<'a>,
+    ) -> Result<StreamHold<'a>> {
         let clocks = self.context.clocks();
         while let Some(need) = Need::take_latest(&mut needs, clocks) {
             if self.context.has_ended(need.stream) || !need.is_met(stream, clocks) {
@@ -277,8 +298,8 @@ impl Uses {
         Ok(held)
     }
 
-    /// Has `stream` wait for what `first` was given so far, or, if that has ended, for the heir of it.
-    fn wait_for<'a>(&'a self, first: Stream, stream: Stream, held: Held<'a>) -> Result<Held<'a>> {
+    /// Makes `stream` wait for what `first` was given so far, or, if that has ended, for its heir.
+    fn wait_for<'a>(&'a self, first: Stream, stream: Stream, held: StreamHold<'a>) -> Result<StreamHold<'a>> {
         let context = &*self.context;
         let (first, first_held, held) = match context.hold_for_memory(first) {
             Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
@@ -288,7 +309,7 @@ impl Uses {
                 self.marks().inherit(first, heir, number);
                 (heir, context.hold_for_memory(heir)?, context.hold(stream)?)
             }
-            answer => (first, answer?, held),
+            held_first => (first, held_first?, held),
         };
         if first == stream {
             return Ok(held);

@@ -29,7 +29,8 @@ impl Shared {
     }
 }
 
-/// One of two threads becomes the favourite and comes in by right while the other takes the right away, and both come again.
+/// One of two threads becomes the favourite and comes in by right while the other takes the right away, and both come
+/// again.
 #[test]
 fn p8_a_latch_lets_one_in_at_a_time_favourite_or_not() {
     let favoured = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! What the async leaf costs: allocate and free through it, against the two driver calls underneath.
+//! The cost of the async leaf: allocating and freeing through it, compared with the two driver calls underneath.
 //!
 //! Requires: CUDA
 //!
@@ -17,7 +17,8 @@
 
 use bursar_core::leaf::AsyncMemory;
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Observed, RawStream, Stack, Stream, leaf, tag,
+    Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Driver, ObservedResource, RawStream, Stack, Stream,
+    leaf, tag,
 };
 use bursar_cuda::Cuda;
 use cudarc::driver::sys::{self, CUcontext, CUstream};
@@ -27,10 +28,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-/// The most that the leaf may cost, as a multiple of the bare pair.
+/// The highest cost of the leaf that passes, as a multiple of the bare pair.
 const BAR: f64 = 1.15;
 const ROUNDS: usize = 41;
-/// How many pairs are timed in a round, by all threads together.
+/// The number of pairs that all threads together time in a round.
 const PAIRS: usize = 16_000;
 const WARM_UP: usize = 200;
 const THREADS: [usize; 2] = [1, 8];
@@ -54,7 +55,7 @@ const CONTENDERS: [Contender; 4] = [Contender::Bare, Contender::Leaf, Contender:
 
 struct Bench {
     context: Arc<DeviceContext>,
-    memory: Observed<Arc<AsyncMemory>>,
+    memory: ObservedResource<Arc<AsyncMemory>>,
     streams: Vec<Stream>,
     /// Streams whose raw handles were asked for, with these.
     shared: Vec<(Stream, RawStream)>,
@@ -165,7 +166,7 @@ impl Bench {
         let mut outcome = Ok(());
         for round in &mut costs {
             for contender in CONTENDERS {
-                // Whoever has failed comes here too, or the others would wait for good.
+                // A thread that failed comes here too, or the others would wait for good.
                 outcome = outcome.and_then(|()| self.prepare(contender, bytes, thread));
                 line.wait();
                 let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! Every conversion between the driver's words and Bursar's.
+//! Every conversion between the driver's types and Bursar's.
 
 use crate::raw::Failure;
 use bursar_core::{
@@ -19,15 +19,14 @@ pub(crate) const INVALID_CONTEXT: c_int = 201;
 const NOT_READY: c_int = 600;
 const STREAM_CAPTURE_IMPLICIT: c_int = 906;
 
-/// Whether a handle means a default stream, the legacy one (0 and 1) or the calling thread's own, rather than a stream
-/// that was created. Which context it belongs to is then for the thread's current one to say.
+/// Returns whether a handle means a default stream, the legacy one (0 and 1) or that of the calling thread, rather than a
+/// stream that was created. A default stream belongs to the current context of the thread.
 pub(crate) const fn is_default_stream(stream: RawStream) -> bool {
     stream.0 <= RawStream::PER_THREAD.0
 }
 
-/// The codes after which every further call of the process fails: those of which the manual says that the process (or,
-/// for an assertion, the context) cannot be used any more, and the two that report a hardware failure which cannot be
-/// corrected.
+/// The codes after which every further call of the process fails: those for which the manual says that the process (or, for
+/// an assertion, the context) can no longer be used, and the two that report an uncorrectable hardware failure.
 const STICKY: [c_int; 15] = [
     214, // ECC_UNCORRECTABLE
     220, // NVLINK_UNCORRECTABLE
@@ -60,8 +59,8 @@ const KNOWN: [Status; 10] = [
     Status::IllegalAddress,
 ];
 
-/// What the driver answered. The code and its name are always the driver's own; `name` is asked where Bursar has no word
-/// for the code.
+/// Returns the status of a driver's code. The code and its name are always the driver's own; `name` is called where Bursar
+/// has no status of its own for the code.
 pub(crate) fn status(code: c_int, name: impl FnOnce() -> Option<&'static str>) -> Status {
     let known = KNOWN.into_iter().find(|status| status.code() == code);
     known.unwrap_or_else(|| Status::Other {
@@ -75,7 +74,7 @@ pub(crate) fn error(device: DeviceId, failure: Failure, name: impl FnOnce() -> O
     DriverError::new(failure.call, device, status(failure.code, name))
 }
 
-/// The answer to a question about work: "not ready" is no failure.
+/// Returns the progress that a query reports: "not ready" is not a failure.
 pub(crate) fn progress(result: Result<(), Failure>) -> Result<Progress, Failure> {
     match result {
         Ok(()) => Ok(Progress::Complete),
@@ -84,8 +83,8 @@ pub(crate) fn progress(result: Result<(), Failure>) -> Result<Progress, Failure>
     }
 }
 
-/// Whether a stream is captured, or has been and the capture has failed. The legacy stream cannot be, but says that using
-/// it would pull it into the capture of a stream that synchronises with it.
+/// Returns whether a stream is being captured, or was and its capture has failed. The legacy stream cannot be captured, but
+/// reports that using it would pull it into the capture of a stream that synchronises with it.
 pub(crate) fn is_capturing(result: Result<c_uint, Failure>) -> Result<bool, Failure> {
     match result {
         Ok(status) => Ok(status != 0),
@@ -94,8 +93,8 @@ pub(crate) fn is_capturing(result: Result<c_uint, Failure>) -> Result<bool, Fail
     }
 }
 
-/// A stream's handle, as every other library in the process has it: 1 and 2 are the driver's own names for the legacy and
-/// the per-thread default stream.
+/// Returns the handle of a stream, as every other library in the process has it: 1 and 2 are the driver's own handles of the
+/// legacy and the per-thread default stream.
 pub(crate) fn stream(raw: RawStream) -> CUstream {
     raw.0 as CUstream
 }
@@ -125,7 +124,7 @@ pub(crate) fn host_alloc_flags(flags: HostFlags) -> c_uint {
     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | write_combined
 }
 
-/// Existing memory cannot become write-combined.
+/// Returns the flags for registering memory; `None` for write-combined memory, which existing memory cannot become.
 pub(crate) fn host_register_flags(flags: HostFlags) -> Option<c_uint> {
     (!flags.write_combined).then_some(CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP)
 }
@@ -134,13 +133,13 @@ pub(crate) fn uuid(uuid: CUuuid) -> DeviceUuid {
     DeviceUuid(uuid.bytes.map(|byte| byte as u8))
 }
 
-/// What stands before the first zero.
+/// Returns the text before the first zero.
 pub(crate) fn text(chars: &[c_char]) -> String {
     let bytes: Vec<u8> = chars.iter().map(|&c| c as u8).take_while(|&byte| byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The address whose parts the driver reports; `None` where one of them is out of range.
+/// Returns the address whose parts the driver reports; `None` where one of them is out of range.
 pub(crate) fn pci(domain: c_int, bus: c_int, device: c_int) -> Option<PciAddress> {
     Some(PciAddress {
         domain: u32::try_from(domain).ok()?,
@@ -149,12 +148,12 @@ pub(crate) fn pci(domain: c_int, bus: c_int, device: c_int) -> Option<PciAddress
     })
 }
 
-/// Where the kernel says which node a PCI device is near.
+/// Returns the file in which the kernel reports the node of a PCI device.
 pub(crate) fn numa_path(sysfs: &Path, pci: PciAddress) -> PathBuf {
     sysfs.join(format!("bus/pci/devices/{pci}/numa_node"))
 }
 
-/// The node in the kernel's words, which are a negative number where it knows of none.
+/// Parses the kernel's report of a node, which is negative where it is unknown.
 pub(crate) fn numa_node(text: &str) -> NumaNode {
     text.trim().parse().map_or(NumaNode::UNKNOWN, NumaNode::new)
 }

@@ -1,4 +1,4 @@
-//! The driver as a value: what it is made from and what it says about itself.
+//! The loaded driver: its devices, and their facts.
 
 use crate::device::Device;
 use crate::load::{self, LoadError};
@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// The CUDA driver of this machine.
 ///
-/// Devices are those that `CUDA_VISIBLE_DEVICES` leaves, in its order. Handles are the driver's own words, so that they
-/// can be exchanged with any other library in the process: a [`RawStream`](bursar_core::RawStream) is the value of a
-/// `CUstream`, a [`RawContext`](bursar_core::RawContext) that of the device's primary `CUcontext`.
+/// Devices are those that `CUDA_VISIBLE_DEVICES` leaves, in its order. Handles are the driver's own values, so that they can
+/// be exchanged with any other library in the process: a [`RawStream`](bursar_core::RawStream) is the value of a `CUstream`,
+/// a [`RawContext`](bursar_core::RawContext) that of the device's primary `CUcontext`.
 ///
 /// ```
 /// use bursar_core::Driver;
@@ -35,7 +35,7 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Loads the driver and counts its devices. No context is made.
+    /// Loads the driver and counts its devices. No context is created.
     pub fn load() -> Result<Arc<Self>, LoadError> {
         let (api, version) = load::load(&exit::EXITING)?;
         let cuda = Self::start(api, version)?;
@@ -56,13 +56,13 @@ impl Cuda {
         Ok(Self { api, devices, version })
     }
 
-    /// The newest version of CUDA that the driver supports.
+    /// Returns the newest version of CUDA that the driver supports.
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// What each process holds of a device, or `None` where NVML does not say: it is missing, may not be asked, or does
-    /// not know the device. Inside a container, the numbers of processes may be those of the host.
+    /// Returns the memory that each process holds of a device, or `None` where NVML cannot tell: it is missing, access is
+    /// denied, or it does not know the device. Inside a container, process ids may be those of the host.
     pub fn processes(&self, device: DeviceId) -> Option<Vec<ProcessMemory>> {
         let nvml = nvml::shared(&self.api)?;
         let (uuid, _) = self.identity(self.device(device).ok()?).ok()?;
@@ -78,7 +78,7 @@ impl Cuda {
         device.checked(&self.api, self.api.device_attribute(attribute, device.handle()?))
     }
 
-    /// What a device is recognised by, in this process and in others.
+    /// Returns the identity of a device, which is the same in every process.
     fn identity(&self, device: &Device) -> DriverResult<(DeviceUuid, Option<PciAddress>)> {
         let uuid = device.checked(&self.api, self.api.device_uuid(device.handle()?))?;
         let pci = conv::pci(
@@ -118,7 +118,7 @@ impl Cuda {
         Ok(Capabilities { stream_ordered: self.attribute(device, pools)? != 0, page_granularity })
     }
 
-    /// The links that NVML reports from a device to the others that can be told apart.
+    /// Returns the links that NVML reports from a device to the other devices that it can identify.
     pub(crate) fn links_from(&self, from: &Device) -> DriverResult<Vec<Link>> {
         let Some(nvml) = nvml::shared(&self.api) else {
             return Ok(Vec::new());

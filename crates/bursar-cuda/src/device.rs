@@ -1,19 +1,24 @@
-//! The right context for each call, and the state of each device.
+//! A device: its state, and the right context for each call.
 //!
-//! Every device has one primary context, which all libraries of the process share. A call runs with that context current
-//! on its thread and leaves the thread as it found it: another library may rely on what it made current, and on nothing
-//! being current, which is how the CUDA runtime knows that a thread has chosen no device yet.
+//! Every device has one primary context, which all libraries of the process share. A call runs with that context current on
+//! its thread and leaves the thread as it found it: another library may rely on the context that it made current, or on none
+//! being current, from which the CUDA runtime concludes that a thread has not chosen a device yet.
 //!
-//! Reading the current context costs about 15 ns, changing it 39 ns, so that a thread on which the right one is current
-//! already pays for one look.
+//! Reading the current context takes about 15 ns, changing it 39 ns, so a thread on which the right one is current pays for
+//! one read.
 //!
-//! A stream belongs to a context, so a call that names one finds its context by it, and the current one is not even looked
-//! at: on an H200, `cuMemAllocAsync`, `cuMemFreeAsync`, `cuStreamQuery`, `cuStreamIsCapturing`, `cuStreamSynchronize`,
-//! `cuEventRecord` and `cuMemsetD8Async` on a stream that was created all succeed with no context current and with another
-//! one. (`cuEventCreate`, which names nothing, answers `CUDA_ERROR_INVALID_CONTEXT` then.) `cuStreamWaitEvent` was not
-//! measured and is taken to be like them. The manual promises this of none, so where a driver answers that error after
-//! all, the call is made again with the context current. The handles 0, 1 and 2 are no such streams: they mean default
-//! streams of the current context.
+//! # A call on a stream needs no current context
+//! A stream belongs to a context, so the driver finds the context of a call by its stream, and the current one is not even
+//! read: on an H200 with driver 580, `cuMemAllocAsync`, `cuMemFreeAsync`, `cuStreamQuery`, `cuStreamIsCapturing`,
+//! `cuStreamSynchronize`, `cuEventRecord` and `cuMemsetD8Async` on a created stream all succeed with no context current and
+//! with another one. (`cuEventCreate`, which takes no handle, returns `CUDA_ERROR_INVALID_CONTEXT` then.)
+//! `cuStreamWaitEvent` was not measured and is assumed to behave like them. The manual does not promise this, so if a driver
+//! does return that error, the call is made again with the context current. The handles 0, 1 and 2 are not such streams:
+//! they mean default streams of the current context.
+//!
+//! # Locks
+//! No lock is held across a driver call once a device is open. Only retaining and releasing the primary context is
+//! serialised.
 #![allow(unsafe_code)]
 
 use crate::conv;
@@ -25,14 +30,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// What is known of one device.
+/// The state of one device.
 pub(crate) struct Device {
     id: DeviceId,
-    /// The driver's handle, or why it gave none: one sick device does not keep the others from being used.
+    /// The driver's handle, or the error of getting it: one faulty device does not keep the others from being used.
     handle: DriverResult<CUdevice>,
     /// The primary context while the device is open, null otherwise.
     primary: AtomicPtr<CUctx_st>,
-    /// How many opens have not been undone.
+    /// The number of opens that have not been closed.
     opens: Mutex<u32>,
     first_sticky: OnceLock<DriverError>,
     stream_priorities: OnceLock<(i32, i32)>,
@@ -40,7 +45,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// The device with this ordinal, which is below the driver's count.
+    /// Finds the device with this ordinal, which is below the driver's count.
     pub(crate) fn find(api: &Api, id: DeviceId) -> Self {
         let mut device = Self {
             id,
@@ -63,12 +68,12 @@ impl Device {
         self.handle
     }
 
-    /// The sticky error that was seen first.
+    /// Returns the first sticky error.
     pub(crate) fn first_sticky(&self) -> Option<DriverError> {
         self.first_sticky.get().copied()
     }
 
-    /// Turns what a call answered into what its caller sees, and remembers the first sticky error.
+    /// Converts the result of a call for its caller, and records the first sticky error.
     #[inline]
     pub(crate) fn checked<T>(&self, api: &Api, result: Result<T, Failure>) -> DriverResult<T> {
         result.map_err(|failure| self.failed(api, failure))
@@ -95,10 +100,10 @@ impl Device {
         Ok(self.primary.load(Ordering::Relaxed))
     }
 
-    /// Releases the primary context on the last call. It goes unless another library retains it too.
+    /// Releases the primary context on the last call. It is destroyed unless another library retains it too.
     ///
     /// # Safety
-    /// If it is the last call, nothing that was made in the context is used any more.
+    /// If it is the last call, nothing that was created in the context is used any more.
     pub(crate) unsafe fn close(&self, api: &Api) -> DriverResult<()> {
         let handle = self.handle()?;
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +122,7 @@ impl Device {
         DriverError::new("cuCtxSetCurrent", self.id, status)
     }
 
-    /// The primary context of an open device.
+    /// Returns the primary context of an open device.
     #[inline]
     fn opened(&self) -> DriverResult<CUcontext> {
         let context = self.primary.load(Ordering::Acquire);
@@ -131,8 +136,8 @@ impl Device {
         self.checked(api, within(api, context, call))
     }
 
-    /// As [`submit`](Self::submit), for a call that finds its context by `stream`: where that is possible and the driver
-    /// does not object, nothing is made current. A call to which it objects has done nothing.
+    /// Runs `call`, whose context the driver finds by `stream`: where that is possible and the driver accepts it, no context
+    /// is made current. A call that the driver rejects for its context has done nothing.
     #[inline]
     pub(crate) fn submit_on_stream<T>(
         &self,
@@ -155,14 +160,14 @@ impl Device {
     /// submitted to a stream.
     ///
     /// While any thread captures a graph in the default mode, calls that might wait for a stream (allocating, freeing,
-    /// asking an event) fail on every thread and spoil the capture, unless their thread has said that it knows better.
-    /// These calls concern no captured stream, so it does.
+    /// querying an event) fail on every thread and invalidate the capture, unless their thread has selected the relaxed
+    /// mode. These calls concern no captured stream, so they select it.
     #[inline]
     pub(crate) fn call<T>(&self, api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
         self.submit(api, |api| relaxed(api, call))
     }
 
-    /// As [`ask`](Self::ask), for a call that finds its context by `stream`.
+    /// Does the same as [`call`](Self::call) for a call whose context the driver finds by `stream`.
     #[inline]
     pub(crate) fn call_on_stream<T>(
         &self,
@@ -173,8 +178,8 @@ impl Device {
         self.submit_on_stream(api, stream, |api| relaxed(api, &call))
     }
 
-    /// As [`ask`](Self::ask), on a device that need not be open: the primary context is retained meanwhile, and made if
-    /// nobody has made it yet.
+    /// Does the same as [`call`](Self::call) on a device that need not be open: the primary context is retained meanwhile,
+    /// and created if nobody has created it yet.
     pub(crate) fn call_even_closed<T>(
         &self,
         api: &Api,
@@ -182,12 +187,12 @@ impl Device {
     ) -> DriverResult<T> {
         self.open(api)?;
         let result = self.call(api, call);
-        // SAFETY: this undoes the open above: where it is the last, what `call` was answered holds nothing of the context.
+        // SAFETY: this undoes the open above. Where it is the last, the result of `call` holds nothing of the context.
         let closed = unsafe { self.close(api) };
         result.and_then(|value| closed.map(|()| value))
     }
 
-    /// The least and the most urgent priority of a stream, asked for once.
+    /// Returns the least and the most urgent priority of a stream, which are queried once.
     pub(crate) fn stream_priorities(&self, api: &Api) -> DriverResult<(i32, i32)> {
         if let Some(&range) = self.stream_priorities.get() {
             return Ok(range);
@@ -196,7 +201,7 @@ impl Device {
         Ok(*self.stream_priorities.get_or_init(|| range))
     }
 
-    /// The kind of pages that are made on the device, asked for once.
+    /// Returns the kind of pages that are created on the device, which is queried once.
     pub(crate) fn page_kind(&self, api: &Api) -> DriverResult<PageKind> {
         const RDMA: CUdevice_attribute =
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
@@ -208,13 +213,13 @@ impl Device {
         Ok(*self.page_kind.get_or_init(|| PageKind::of(handle, rdma)))
     }
 
-    /// The error of a call that is refused without asking the driver.
+    /// Returns the error of a call that is refused without reaching the driver.
     pub(crate) fn refuse(&self, call: &'static str, status: Status) -> DriverError {
         DriverError::new(call, self.id, status)
     }
 }
 
-/// Runs `call` with `context` current, and puts back what was.
+/// Runs `call` with `context` current, and restores the previous one.
 #[inline]
 fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T, Failure>) -> Result<T, Failure> {
     let previous = api.current()?;
@@ -226,22 +231,22 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
     let result = call(api);
     // SAFETY: it was current on this thread until now.
     if unsafe { api.set_current(previous) }.is_err() {
-        // Another thread has destroyed that context meanwhile. There is nothing to put back and nobody to tell, the call
-        // itself having been made; but no thread is left in a context that it did not choose.
-        // SAFETY: null is no context.
+        // Another thread has destroyed that context meanwhile. There is nothing to restore and no error to return, since the
+        // call itself was made; but no thread is left in a context that it did not choose.
+        // SAFETY: null is not a context.
         let _ = unsafe { api.set_current(ptr::null_mut()) };
     }
     result
 }
 
-/// Runs `call` in the relaxed capture mode, and puts back the thread's own.
+/// Runs `call` in the relaxed capture mode, and restores that of the thread.
 #[inline]
 fn relaxed<T>(api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> Result<T, Failure> {
     const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
     let own = api.exchange_capture_mode(RELAXED)?;
     let result = call(api);
     if own != RELAXED {
-        // A mode that the driver itself has given cannot be refused.
+        // The driver does not refuse a mode that it has returned itself.
         let _ = api.exchange_capture_mode(own);
     }
     result

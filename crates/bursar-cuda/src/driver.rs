@@ -1,4 +1,4 @@
-//! The port contract on CUDA: each method is one call, made in the right context.
+//! The [`Driver`] on CUDA: each method is one call, made in the right context.
 #![allow(unsafe_code)]
 
 use crate::raw::{Api, Failure, PageAccess};
@@ -12,13 +12,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 impl Cuda {
-    /// Has a device submit work to a stream.
+    /// Submits work to a stream of a device.
     #[inline]
     fn submit<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
         self.device(device)?.submit(&self.api, call)
     }
 
-    /// Has a device submit work to a stream by which the driver finds the context.
+    /// Submits work to a stream by which the driver finds the context.
     #[inline]
     fn submit_on_stream<T>(
         &self,
@@ -29,15 +29,15 @@ impl Cuda {
         self.device(device)?.submit_on_stream(&self.api, stream, call)
     }
 
-    /// Makes a call about a device that concerns no captured stream.
+    /// Makes a call on a device that concerns no captured stream.
     #[inline]
     fn call<T>(&self, device: DeviceId, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
         self.device(device)?.call(&self.api, call)
     }
 }
 
-// SAFETY: memory, handles and host pointers are the CUDA driver's own, which gives each out once until it is given back
-// and keeps them valid until then; the primary context they belong to is retained while the device is open.
+// SAFETY: memory, handles and host pointers are the CUDA driver's own, which returns each only once until it is freed, and
+// keeps it valid until then; the primary context they belong to is retained while the device is open.
 #[deny(clippy::missing_trait_methods)]
 unsafe impl Driver for Cuda {
     fn describe(&self) -> String {
@@ -48,14 +48,14 @@ unsafe impl Driver for Cuda {
         self.devices.len() as u32
     }
 
-    /// Makes and drops the primary context if the device is not open and nobody else has made it: only a context knows
-    /// the priorities of streams. Later calls remember them.
+    /// Creates and destroys the primary context if the device is not open and nobody else has created it: only a context
+    /// knows the priorities of streams. They are kept for later calls.
     fn facts(&self, device: DeviceId) -> DriverResult<DeviceFacts> {
         self.describe_device(self.device(device)?, Path::new("/sys"))
     }
 
-    /// Makes and drops the primary context if the device is not open and nobody else has made it; the answer then counts
-    /// what that context holds.
+    /// Creates and destroys the primary context if the device is not open and nobody else has created it; the result then
+    /// includes the memory of that context.
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
         let (free, total) = self.device(device)?.call_even_closed(&self.api, Api::memory_info)?;
         Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
@@ -94,9 +94,10 @@ unsafe impl Driver for Cuda {
         self.call(device, |api| unsafe { api.free(ptr.0) })
     }
 
-    /// From the device's current pool: its default one, unless the program has chosen another with `cuDeviceSetMemPool`.
+    /// Allocates from the device's current pool: its default one, unless the program has chosen another with
+    /// `cuDeviceSetMemPool`.
     unsafe fn allocate_async(&self, device: DeviceId, stream: RawStream, bytes: u64) -> DriverResult<DevicePtr> {
-        // CUDA answers a null pointer and success.
+        // CUDA returns a null pointer and success.
         if bytes == 0 {
             return Err(self.device(device)?.refuse("cuMemAllocAsync", Status::InvalidValue));
         }
@@ -210,7 +211,7 @@ unsafe impl Driver for Cuda {
     }
 
     fn host_allocate(&self, device: DeviceId, bytes: usize, flags: HostFlags) -> DriverResult<*mut u8> {
-        // CUDA answers a null pointer and success.
+        // CUDA returns a null pointer and success.
         if bytes == 0 {
             return Err(self.device(device)?.refuse("cuMemHostAlloc", Status::InvalidValue));
         }
@@ -295,11 +296,11 @@ unsafe impl Driver for Cuda {
         })
     }
 
-    /// Where the device is lost before the stream gets there, the function is never run and never dropped.
+    /// If the device is lost before the stream reaches the function, it is neither run nor dropped.
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()> {
         let data = Box::into_raw(Box::new(function));
         let launch = |api: &Api| {
-            // SAFETY: `run` takes the box that `data` is, once; for the stream, the caller's own promise.
+            // SAFETY: `run` takes the box behind `data` once; for the stream, the caller's own promise.
             unsafe { api.launch_host_function(conv::stream(stream), run, data.cast()) }
         };
         self.submit(device, launch).inspect_err(|_| {
@@ -309,12 +310,12 @@ unsafe impl Driver for Cuda {
     }
 }
 
-/// What the driver's own thread calls. No panic may unwind into it.
+/// Runs a host function on the driver's own thread. No panic may unwind into the driver.
 unsafe extern "C" fn run(data: *mut c_void) {
-    // SAFETY: the box that `host_function` gave away, and the driver calls this once.
+    // SAFETY: the box that `host_function` passed to the driver, which calls this once.
     let function = unsafe { Box::from_raw(data.cast::<HostFunction>()) };
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| function.call())) {
-        // Dropping what somebody panicked with may panic too.
+        // Dropping the payload may panic too.
         std::mem::forget(payload);
     }
 }

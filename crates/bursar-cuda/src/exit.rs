@@ -1,10 +1,10 @@
-//! Whether the process is exiting.
+//! The exit of the process.
 //!
-//! The driver takes itself down in an exit handler that it registers while it is loaded or initialised, and a call after
-//! that is undefined. Handlers run in the reverse order of their registration, so one registered after `cuInit` runs
-//! before the driver's: from then on, [`raw`](crate::raw) begins no call. A call that another thread has begun by then is
-//! not waited for, and may still meet the driver as it goes down: a program that exits while its threads use a device has
-//! that race with or without this.
+//! The driver shuts itself down in an exit handler that it registers while it is loaded or initialised, and a call after
+//! that is undefined. Handlers run in the reverse order of their registration, so one registered after `cuInit` runs before
+//! the driver's: from then on, [`raw`](crate::raw) begins no call. A call that another thread has begun by then is not
+//! waited for, and may still be running while the driver shuts down: a program that exits while its threads use a device has
+//! that race with or without this handler.
 #![allow(unsafe_code)]
 
 use std::sync::Once;
@@ -17,12 +17,12 @@ extern "C" fn begin() {
     EXITING.store(true, Relaxed);
 }
 
-/// Has [`BEGUN`] set when the process exits. Comes after `cuInit`.
+/// Registers the handler that sets [`EXITING`] when the process exits. Must come after `cuInit`.
 pub(crate) fn register_handler() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: `begin` only stores a flag that lives as long as the process. Registration fails only where there is
-        // no memory for an entry of a list, and then nothing is lost but the courtesy.
+        // SAFETY: `begin` only stores a flag that lives as long as the process. Registration fails only where there is no
+        // memory for its entry, and then calls during exit are not refused.
         unsafe { libc::atexit(begin) };
     });
 }

@@ -1,7 +1,7 @@
 //! The CUDA driver of Bursar, loaded at run time.
 //!
 //! [`Cuda`] implements [`Driver`](bursar_core::Driver) over the CUDA driver API as cudarc declares it. Building needs no
-//! CUDA at all; running without it is a [`LoadError`] that says what was looked for:
+//! CUDA at all; loading it where it is missing returns a [`LoadError`] that names the libraries searched for:
 //!
 //! ```
 //! use bursar_cuda::{Cuda, LoadError};
@@ -14,16 +14,30 @@
 //! ```
 //!
 //! # Beside other libraries
-//! Only primary contexts are used, memory is plain and never managed, and no setting of a device is changed. A call works
-//! on any thread, whatever another library made current there, and leaves that as it was; nor does it disturb a graph
-//! that another thread captures. Once the process has begun to exit, every new call answers
+//! Only primary contexts are used, memory is plain and never managed, and no setting of a device is changed. A call works on
+//! any thread, whatever context another library made current there, and leaves that as it was; nor does it disturb a graph
+//! that another thread captures. Once the process has begun to exit, every new call returns
 //! [`Status::Unavailable`](bursar_core::Status::Unavailable) without reaching the driver.
 //!
 //! # Versions
-//! Everything that is called exists in every driver since CUDA 12.2, under the same name and with the same signature, and
-//! is looked up when the driver is loaded. The types come from one of cudarc's bindings, by default that of 12.2. cudarc
+//! Every function that is called exists in every driver since CUDA 12.2, under the same name and with the same signature,
+//! and is looked up when the driver is loaded. The types come from one of cudarc's bindings, by default that of 12.2. cudarc
 //! compiles with exactly one of them, so a program that uses cudarc itself with another (`cuda-13000`, say) turns this
 //! crate's default features off; nothing else changes.
+//!
+//! # Structure
+//! Three levels, each of which uses only those before it:
+//!
+//! - `raw` is the table of driver functions, the only place that calls them; results are plain numbers.
+//! - `conv` is the only place that converts between CUDA's types and Bursar's. `device` runs each call in the right context.
+//! - `cuda` and `driver` are [`Cuda`] and its [`Driver`](bursar_core::Driver) methods.
+//!
+//! Beside them, `load` finds the library, `exit` stops calls when the process exits, and `nvml` reads links and processes.
+//!
+//! # Decision: cudarc's types, our own table of symbols
+//! cudarc's functions panic where a symbol is missing, and return a closed enumeration, for which the status of a newer
+//! driver would be undefined behaviour. The table here looks every symbol up once, each checked against cudarc's signature
+//! at compile time, and returns plain integers.
 
 mod conv;
 mod cuda;

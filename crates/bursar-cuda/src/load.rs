@@ -1,4 +1,4 @@
-//! Finding the driver: a machine without one is an ordinary answer.
+//! Finding the driver's library. A machine without one is an ordinary error.
 #![allow(unsafe_code)]
 
 use crate::Version;
@@ -7,12 +7,12 @@ use libloading::Library;
 use std::error::Error;
 use std::sync::atomic::AtomicBool;
 
-/// The names the driver's library goes by, the one that its packages always install first.
+/// The names of the driver's library; the one that its packages always install comes first.
 const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
 const NO_DEVICE: i32 = 100;
 
-/// Why there is no CUDA driver to use.
+/// The reason why there is no CUDA driver to use.
 ///
 /// ```
 /// use bursar_cuda::LoadError;
@@ -26,26 +26,26 @@ const NO_DEVICE: i32 = 100;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The driver's library is not there, or cannot be loaded.
+    /// The driver's library does not exist, or cannot be loaded.
     #[error("no CUDA driver: looked for {}", looked_for.join(", "))]
     NotFound {
-        /// The names it was looked for under, in the loader's own places.
+        /// The names that were searched for, on the loader's own path.
         looked_for: &'static [&'static str],
-        /// What the loader said of the first of them.
+        /// The loader's message about the first of them.
         loader: String,
     },
-    /// The driver is older than what is called here.
+    /// The driver lacks functions that are called here.
     #[error("the CUDA driver is too old: it supports CUDA {version}, and {needed} is needed")]
     TooOld {
-        /// What it supports.
+        /// The version that it supports.
         version: Version,
-        /// The least that will do.
+        /// The least version required.
         needed: Version,
     },
-    /// The library is not the whole driver.
+    /// The library lacks a function.
     #[error("the CUDA driver is incomplete: it has no {symbol}")]
     Incomplete {
-        /// The first function that it lacks.
+        /// The first function that is missing.
         symbol: &'static str,
     },
     /// The driver cannot be used.
@@ -53,9 +53,9 @@ pub enum LoadError {
     InitFailed {
         /// The call that failed.
         call: &'static str,
-        /// The driver's own number for the reason.
+        /// The driver's number of the error.
         code: i32,
-        /// The driver's own name for the reason.
+        /// The driver's name of the error.
         name: &'static str,
     },
     /// The driver works and has no device for this process.
@@ -69,11 +69,11 @@ pub enum LoadError {
     },
 }
 
-/// Loads the library and finds every function in it, none of which is called once `exiting` is set.
+/// Loads the library and finds every function in it. None of them is called once `exiting` is set.
 pub(crate) fn load(exiting: &'static AtomicBool) -> Result<(Api, Version), LoadError> {
     let library = open(NAMES)?;
     let incomplete = |symbol| LoadError::Incomplete { symbol };
-    // A library that will not say, such as the stub that programs are linked against, has `cuInit` say why.
+    // A library without a version, such as the stub that programs are linked against, fails in `cuInit` with a reason.
     let number = raw::driver_version(&library).map_err(incomplete)?;
     let version = Version::from_number(number.unwrap_or_default());
     if number.is_some() && version < Version::NEEDED {
@@ -81,7 +81,7 @@ pub(crate) fn load(exiting: &'static AtomicBool) -> Result<(Api, Version), LoadE
         return Err(LoadError::TooOld { version, needed });
     }
     let api = Api::find(&library, exiting).map_err(incomplete)?;
-    // The functions found in it, and the names of errors, are used for as long as the process lives.
+    // The functions, and the names of errors, are used for as long as the process lives.
     std::mem::forget(library);
     Ok((api, version))
 }
@@ -98,7 +98,7 @@ fn open(names: &'static [&'static str]) -> Result<Library, LoadError> {
     Err(LoadError::NotFound { looked_for: names, loader: loader.unwrap_or_default() })
 }
 
-/// The loader's own words, where it had any.
+/// Returns the loader's own message, where it has one.
 fn loader_message(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }

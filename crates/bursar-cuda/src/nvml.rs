@@ -1,6 +1,6 @@
-//! What the driver does not tell and NVML does: the links between devices, and what each process holds.
+//! The facts that only NVML reports: the links between devices, and the memory of each process.
 //!
-//! NVML is loaded when it is first asked for. Where it is missing, so are those facts, and nothing else.
+//! NVML is loaded when it is first needed. Where it is missing, those facts are unknown, and nothing else.
 
 use crate::raw::Api;
 use bursar_core::{Bytes, DeviceId, DeviceUuid, Link, LinkKind, PciAddress};
@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 
-/// More NVLinks than any device has; a device answers an error for those beyond its own.
+/// More NVLinks than any device has; a device returns an error for those beyond its own.
 const LINKS_MAX: u32 = 64;
 
-/// What one process holds of a device.
+/// The memory that one process holds of a device.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -26,13 +26,13 @@ const LINKS_MAX: u32 = 64;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessMemory {
-    /// The process, as the system that runs the driver numbers it.
+    /// The process id, as the system that runs the driver numbers it.
     pub pid: u32,
-    /// How much it holds, its context included; `None` where the driver may not say.
+    /// The bytes it holds, including its context; `None` where the driver may not tell.
     pub bytes: Option<Bytes>,
 }
 
-/// The NVML of this process. It is never shut down, so that nothing is left to do when the process exits.
+/// Returns the NVML of this process. It is never shut down, so that nothing is left to do when the process exits.
 pub(crate) fn shared(api: &Api) -> Option<&'static Nvml> {
     static SHARED: OnceLock<Option<Nvml>> = OnceLock::new();
     if api.is_exiting() {
@@ -42,23 +42,23 @@ pub(crate) fn shared(api: &Api) -> Option<&'static Nvml> {
     SHARED.get_or_init(|| load().ok()).as_ref()
 }
 
-/// A device as NVML knows it. Part of a device (MIG) has a UUID of its own with another prefix.
+/// Finds a device in NVML. A part of a device (MIG) has a UUID of its own with another prefix.
 fn find(nvml: &Nvml, uuid: DeviceUuid) -> Option<nvml_wrapper::Device<'_>> {
     let whole = uuid.to_string();
     let part = whole.replacen("GPU-", "MIG-", 1);
     nvml.device_by_uuid(whole).or_else(|_| nvml.device_by_uuid(part)).ok()
 }
 
-/// What each process holds of a device, ordered by process.
+/// Returns the memory that each process holds of a device, ordered by process.
 pub(crate) fn processes(nvml: &Nvml, uuid: DeviceUuid) -> Option<Vec<ProcessMemory>> {
     let device = find(nvml, uuid)?;
     let compute = device.running_compute_processes().ok()?;
-    // A device without a display may refuse this question, and then nobody draws on it.
+    // A device without a display may refuse this query, and then no process draws on it.
     let graphics = device.running_graphics_processes().unwrap_or_default();
     Some(merge(compute.into_iter().chain(graphics)))
 }
 
-/// A process that computes and draws is listed twice, with all it holds each time.
+/// Merges the lists: a process that computes and draws is listed twice, with all its memory each time.
 fn merge(listed: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessMemory> {
     let mut held: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for process in listed {
@@ -73,7 +73,7 @@ fn merge(listed: impl Iterator<Item = ProcessInfo>) -> Vec<ProcessMemory> {
     held.into_iter().map(memory).collect()
 }
 
-/// Every link that is reported from a device to each of `peers`: NVLinks, and the way over PCIe.
+/// Returns the links that are reported from a device to each of `peers`: NVLinks, and the path over PCIe.
 pub(crate) fn links(
     nvml: &Nvml,
     from: DeviceUuid,
@@ -101,7 +101,7 @@ pub(crate) fn links(
     links
 }
 
-/// What is at the other end of each active NVLink of a device; `None` where that is not said.
+/// Returns the other end of each active NVLink of a device; `None` where it is not reported.
 fn nvlink_ends(device: &nvml_wrapper::Device<'_>) -> Vec<Option<PciInfo>> {
     (0..LINKS_MAX)
         .map(|link| device.link_wrapper_for(link))
@@ -111,7 +111,7 @@ fn nvlink_ends(device: &nvml_wrapper::Device<'_>) -> Vec<Option<PciInfo>> {
         .collect()
 }
 
-/// How many NVLinks end at the device with this address.
+/// Returns the number of NVLinks that end at the device with this address.
 fn direct_lanes(ends: &[Option<PciInfo>], peer: Option<PciAddress>) -> u32 {
     let Some(peer) = peer else { return 0 };
     let at_peer = |end: &&PciInfo| {
@@ -120,8 +120,8 @@ fn direct_lanes(ends: &[Option<PciInfo>], peer: Option<PciAddress>) -> u32 {
     ends.iter().flatten().filter(at_peer).count() as u32
 }
 
-/// How many NVLinks lead to another device through switches: as many as the end that has fewer of them has, if NVML says
-/// that there is a way over NVLink at all.
+/// Returns the number of NVLinks that lead to another device through switches: the smaller count of the two ends, if NVML
+/// reports a path over NVLink at all.
 fn switched_lanes(
     nvml: &Nvml,
     from: &nvml_wrapper::Device<'_>,
@@ -144,13 +144,13 @@ fn pcie(nvml: &Nvml, a: &nvml_wrapper::Device<'_>, b: &nvml_wrapper::Device<'_>)
     nvml.topology_common_ancestor(a, b).ok().map(kind)
 }
 
-/// NVML tells the topology on Linux only.
+/// NVML reports the topology on Linux only.
 #[cfg(not(target_os = "linux"))]
 fn pcie(_: &Nvml, _: &nvml_wrapper::Device<'_>, _: &nvml_wrapper::Device<'_>) -> Option<LinkKind> {
     None
 }
 
-/// What connects two devices, given the nearest thing that both hang from.
+/// Returns the kind of link between two devices with this nearest common ancestor.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 fn kind(ancestor: TopologyLevel) -> LinkKind {
     match ancestor {

@@ -1,7 +1,7 @@
-//! The calls of the CUDA driver, one thin method each, and the only module that makes them.
+//! The calls of the CUDA driver, one thin method each. No other module makes them.
 //!
-//! A method adds nothing to its call but a place for the answer. Those that need a current context say nothing about
-//! which; [`device`](crate::device) sees to that.
+//! A method adds nothing to its call but a variable for the output. Calls that need a current context do not choose one;
+//! [`device`](crate::device) does.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -22,11 +22,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 type CallResult<T> = Result<T, Failure>;
 
-/// The version the library calls itself, as 1000 × major + 10 × minor, or `None` where it will not say. Every driver has
-/// this call, and answers before `cuInit` too.
+/// Returns the version of the library, as 1000 × major + 10 × minor, or `None` where the call fails. Every driver has this
+/// call, and it works before `cuInit` too.
 pub(crate) fn driver_version(library: &Library) -> Result<Option<c_int>, &'static str> {
     const SYMBOL: &str = "cuDriverGetVersion";
-    // SAFETY: the type is the driver's own, but for a number in the place of the enumeration.
+    // SAFETY: the type is the driver's own, except for a number in place of the enumeration.
     let found = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(SYMBOL) };
     let call = found.map_err(|_| SYMBOL)?;
     let mut version = 0;
@@ -35,14 +35,14 @@ pub(crate) fn driver_version(library: &Library) -> Result<Option<c_int>, &'stati
     Ok((output == 0).then_some(version))
 }
 
-/// What a call writes into the place it is given.
+/// Returns the value that a call writes to its output.
 fn output<T>(empty: T, call: impl FnOnce(*mut T) -> CallResult<()>) -> CallResult<T> {
     let mut place = empty;
     call(&raw mut place)?;
     Ok(place)
 }
 
-/// What a call writes into two places.
+/// Returns the values that a call writes to its two outputs.
 fn outputs<T: Copy>(empty: T, call: impl FnOnce(*mut T, *mut T) -> CallResult<()>) -> CallResult<(T, T)> {
     let (mut first, mut second) = (empty, empty);
     call(&raw mut first, &raw mut second)?;
@@ -51,17 +51,17 @@ fn outputs<T: Copy>(empty: T, call: impl FnOnce(*mut T, *mut T) -> CallResult<()
 
 /// The driver itself, devices, contexts.
 impl Api {
-    /// Whether the process exits, so that every call is refused.
+    /// Returns whether the process is exiting, so that every call is refused.
     pub(crate) fn is_exiting(&self) -> bool {
         self.exiting.load(Relaxed)
     }
 
     pub(crate) fn init(&self) -> CallResult<()> {
-        // SAFETY: without conditions.
+        // SAFETY: the call has no conditions.
         unsafe { self.cuInit(0) }
     }
 
-    /// The driver's name for an answer; it stays where it is for as long as the library is loaded, which is for good.
+    /// Returns the driver's name for a status code. It stays valid while the library is loaded, which is never unloaded.
     pub(crate) fn error_name(&self, code: c_int) -> Option<&'static str> {
         if self.is_exiting() {
             return None;
@@ -72,7 +72,7 @@ impl Api {
         if !known {
             return None;
         }
-        // SAFETY: what the driver names a code with is a terminated string in its own read-only data.
+        // SAFETY: the driver's name for a code is a terminated string in its own read-only data.
         unsafe { CStr::from_ptr(name) }.to_str().ok()
     }
 
@@ -112,7 +112,7 @@ impl Api {
     }
 
     /// # Safety
-    /// The context was retained here, and nothing of it is used any more unless somebody else retains it.
+    /// The context was retained here, and nothing of it is used any more unless another library retains it.
     pub(crate) unsafe fn primary_release(&self, device: CUdevice) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuDevicePrimaryCtxRelease(device) }
@@ -130,13 +130,13 @@ impl Api {
         unsafe { self.cuCtxSetCurrent(context) }
     }
 
-    /// The least and the most urgent priority a stream of the current context may have.
+    /// Returns the least and the most urgent priority of streams of the current context.
     pub(crate) fn stream_priorities(&self) -> CallResult<(c_int, c_int)> {
         // SAFETY: the driver writes two numbers.
         outputs(0, |least, greatest| unsafe { self.cuCtxGetStreamPriorityRange(least, greatest) })
     }
 
-    /// Puts the thread into a capture mode and answers the one it was in.
+    /// Sets the capture mode of the thread, and returns the previous one.
     pub(crate) fn exchange_capture_mode(&self, mode: c_uint) -> CallResult<c_uint> {
         // SAFETY: the driver reads and writes one number, which is as wide as the enumeration.
         output(mode, |mode| unsafe { self.cuThreadExchangeStreamCaptureMode(mode.cast()) })

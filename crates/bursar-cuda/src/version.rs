@@ -13,17 +13,17 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// The part that is raised when something is taken away.
+    /// The major version.
     pub major: u32,
-    /// The part that is raised when something is added.
+    /// The minor version.
     pub minor: u32,
 }
 
 impl Version {
-    /// The oldest that has everything which is called here.
+    /// The oldest version that has every function called here.
     pub const NEEDED: Self = Self { major: 12, minor: 2 };
 
-    /// From the driver's number, 1000 × major + 10 × minor.
+    /// Returns the version of the driver's number, 1000 × major + 10 × minor.
     pub(crate) const fn from_number(number: i32) -> Self {
         let number = if number < 0 { 0 } else { number.cast_unsigned() };
         Self { major: number / 1000, minor: number % 1000 / 10 }

@@ -1,4 +1,4 @@
-//! Loading the driver of the machine that runs the tests, whichever that is.
+//! Loads the driver of the machine that runs the tests, whichever it is.
 
 use bursar_core::Driver;
 use bursar_cuda::{Cuda, LoadError, Version};

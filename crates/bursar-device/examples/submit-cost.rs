@@ -1,4 +1,5 @@
-//! What declaring the uses of a submission costs: two buffers on one stream, one read and one written, and no driver call.
+//! What declaring the uses of a submission costs: two buffers on one stream, one read and one written, and no driver
+//! call.
 //!
 //! ```sh
 //! cargo build --release -p bursar-device --example submit-cost
@@ -7,8 +8,8 @@
 //! done
 //! ```
 //!
-//! The difference of the two totals, divided by 100,000, is the number of instructions a submission takes. With a second
-//! argument `across`, the two buffers are used by two streams in turn, each of which waits for the other.
+//! The difference of the two totals, divided by 100,000, is the number of instructions a submission takes. With a
+//! second argument `across`, the two buffers are used by two streams in turn, each of which waits for the other.
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
 use bursar_core::{DeviceId, Result, Stack, leaf, tag};

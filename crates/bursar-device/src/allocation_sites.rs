@@ -44,7 +44,8 @@ struct LiveBlock {
     bytes: Bytes,
 }
 
-/// The live blocks of one device: an observer, which is called for each block while its allocator is still being called.
+/// The live blocks of one device: an observer, which is called for each block while its allocator is still being
+/// called.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllocationSites {
     live: Arc<Mutex<HashMap<Generation, LiveBlock>>>,
@@ -101,7 +102,7 @@ impl Observer for AllocationSites {
         self.blocks().insert(generation, LiveBlock { location, tag: record.tag, bytes: record.granted });
     }
 
-    /// Each observer is of one device.
+    /// Returns the holders of the one device that this observer is subscribed to.
     fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
         let holding = |(tag, (bytes, blocks))| Holding { tag, bytes, blocks };
         Some(self.sums(|block| block.tag).into_iter().map(holding).collect())

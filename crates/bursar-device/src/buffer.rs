@@ -8,17 +8,18 @@ use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::panic::Location;
 
-/// Elements in the memory of one device, freed in stream order when this is dropped.
+/// A typed buffer in the memory of one device, freed in stream order when it is dropped.
 ///
 /// Reading, writing, filling and copying here are done when the call returns. They follow what the buffer's own stream
 /// was given before, and what was [submitted](crate::Work) with the buffer to others. A length that does not match is
 /// [`Error::InvalidValue`], and an error leaves no work behind.
 ///
-/// Work on any stream uses the buffer through [`submit`](crate::StreamLease::submit), which orders it, and the free comes
-/// after all of that. Whoever gives the [address](Self::ptr) to a kernel without saying so orders that kernel after the
-/// allocation and before the free: both follow [`stream`](Self::stream), unless [`free_on`](Self::free_on) chooses another
-/// one for the free. Where that is an adopted stream whose adoption has ended, the free follows a stream of our own. A free
-/// that is refused, as by a stream being captured, is [deferred](Gpu::deferred_frees).
+/// Work on any stream uses the buffer through [`submit`](crate::StreamLease::submit), which orders it, and the free
+/// comes after all of that. Whoever gives the [address](Self::ptr) to a kernel without declaring it orders that kernel
+/// after the allocation and before the free: both follow [`stream`](Self::stream), unless [`free_on`](Self::free_on)
+/// chooses another one for the free. Where that is an adopted stream whose adoption has ended, the free follows a
+/// stream of the context's own. A free that is refused, as by a stream being captured, is
+/// [deferred](Gpu::deferred_frees).
 ///
 /// ```
 /// use bursar_core::{Stack, leaf, tag};
@@ -117,8 +118,8 @@ impl<T: Pod> DeviceBuffer<T> {
         Ok(())
     }
 
-    /// Returns the token underneath, to be freed by `gpu.memory().deallocate` or lent across a raw boundary; `None` where
-    /// it holds no memory. Its [`stream`](Self::stream) then comes after every use that was submitted.
+    /// Returns the token underneath, to be freed by `gpu.memory().deallocate` or lent across a raw boundary; `None`
+    /// where it holds no memory. Its [`stream`](Self::stream) then comes after every use that was submitted.
     pub fn into_block(mut self) -> Option<DeviceBlock> {
         self.block.take().map(TrackedBlock::into_block)
     }
@@ -166,11 +167,11 @@ impl<T: Pod> DeviceBuffer<T> {
 
 impl Gpu {
     /// Allocates a buffer of `len` elements that work ordered after this point of `stream` may use. Its contents are
-    /// undefined until it is written; one of no elements takes no memory. Where there is no room, the [`Error::Shortage`]
-    /// says who has it.
+    /// undefined until it is written; one of no elements takes no memory. Where there is no room, the
+    /// [`Error::Shortage`] says who has it.
     #[track_caller]
     pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
-        let _call = self.context().here();
+        let _call = self.context().enter_call_site();
         self.retry_frees();
         let _site = self.enter_site(Location::caller());
         DeviceBuffer::allocate(self.clone(), len, stream.into(), tag).map_err(|error| {

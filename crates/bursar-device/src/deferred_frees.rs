@@ -6,12 +6,12 @@ use bursar_core::{
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The path by which the blocks of buffers are freed, with a list of those whose free was refused: their buffer is gone, so
-/// nobody else can hold them, and their memory did not take them. A stream that is being captured into a graph takes no
-/// free, for instance. Such blocks stay counted by their memory and are tried again.
+/// The path by which the blocks of buffers are freed, with a list of those whose free was refused: their buffer is
+/// gone, so nobody else can hold them, and their memory did not take them. A stream that is being captured into a graph
+/// takes no free, for instance. Such blocks stay counted by their memory and are tried again.
 ///
-/// A free on an adopted stream whose adoption has ended is not deferred: it is made on the context's heir of such streams,
-/// which comes after their work.
+/// A free on an adopted stream whose adoption has ended is not deferred: it is made on the context's heir of such
+/// streams, which comes after their work.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredFrees {
     count: AtomicUsize,

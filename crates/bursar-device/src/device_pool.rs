@@ -83,8 +83,8 @@ impl DevicePool {
         &self.left_out
     }
 
-    /// Returns the device with an ordinal of the driver; [`Error::InvalidDevice`] if it is not in the pool, and the reason
-    /// if it was left out.
+    /// Returns the device with an ordinal of the driver; [`Error::InvalidDevice`] if it is not in the pool, and the
+    /// reason if it was left out.
     pub fn device(&self, ordinal: DeviceId) -> Result<&Gpu> {
         if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.id() == ordinal) {
             return Ok(gpu);
@@ -116,9 +116,9 @@ impl DevicePool {
         self.gpus.iter().try_for_each(Gpu::record_sites)
     }
 
-    /// Closes the pool. What of its memory is still held, by buffers that live on or by blocks that were lost, is the error,
-    /// and is logged too. Frees that have not run are waited for, at most a second for each device. A buffer that lives on
-    /// keeps its device open and stays usable.
+    /// Closes the pool. What of its memory is still held, by buffers that live on or by blocks that were lost, is the
+    /// error, and is logged too. Frees that have not run are waited for, at most a second for each device. A buffer
+    /// that lives on keeps its device open and stays usable.
     ///
     /// ```
     /// use bursar_core::{Stack, leaf, tag};

@@ -45,7 +45,7 @@ struct Shared {
     frees: Arc<DeferredFrees>,
     /// Where blocks were allocated, once somebody has asked for that.
     sites: OnceLock<AllocationSites>,
-    /// Whether memory that is still held was logged already.
+    /// True once memory that is still held was logged.
     has_reported: AtomicBool,
 }
 
@@ -142,8 +142,8 @@ impl Gpu {
         leak
     }
 
-    /// Returns the number of blocks whose buffer is gone and whose free was refused, because their stream is being captured
-    /// into a graph, or the driver failed. They stay counted, and every new buffer tries them again.
+    /// Returns the number of blocks whose buffer is gone and whose free was refused, because their stream is being
+    /// captured into a graph, or the driver failed. They stay counted, and every new buffer tries them again.
     pub fn deferred_frees(&self) -> usize {
         self.shared.frees.len()
     }

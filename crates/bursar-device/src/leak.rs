@@ -1,11 +1,11 @@
-//! What is still held when a device is closed.
+//! Reports of memory that is still held when a device is closed.
 
 use bursar_core::{AllocTag, Bytes, DeviceId, Holding};
 use std::cmp::Reverse;
 use std::fmt;
 use std::panic::Location;
 
-/// What is held from one place in the program.
+/// The memory that was allocated at one place in the program and is still held.
 ///
 /// ```
 /// use bursar_core::{Bytes, tag};
@@ -16,13 +16,13 @@ use std::panic::Location;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Where it was allocated; unknown where that was not through a [`Gpu`](crate::Gpu) that recorded it.
+    /// The place of the allocation; `None` where it was not made through a [`Gpu`](crate::Gpu) that recorded it.
     pub location: Option<&'static Location<'static>>,
-    /// What it is for.
+    /// The tag of the allocations.
     pub tag: AllocTag,
-    /// Bytes granted.
+    /// The bytes granted.
     pub bytes: Bytes,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// What is held on one device.
+/// The memory that is held on one device.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId};
@@ -51,23 +51,23 @@ impl fmt::Display for Site {
 pub struct Leak {
     /// The device.
     pub device: DeviceId,
-    /// All that is held there.
+    /// All bytes that are held there.
     pub held: Bytes,
-    /// By tag, the largest first; none where nobody counts.
+    /// The holders by tag, the largest first; empty where nobody counts.
     pub holders: Vec<Holding>,
-    /// By place and tag, the largest first; none where that was not recorded.
+    /// The places by tag, the largest first; empty where they were not recorded.
     pub sites: Vec<Site>,
 }
 
 impl Leak {
-    /// What is held on a device, by whom and from where, in any order.
+    /// Makes a report from holders and places in any order.
     pub fn new(device: DeviceId, held: Bytes, mut holders: Vec<Holding>, mut sites: Vec<Site>) -> Self {
         holders.sort_by_key(|holding| Reverse(holding.bytes));
         sites.sort_by_key(|site| (Reverse(site.bytes), site.location));
         Self { device, held, holders, sites }
     }
 
-    /// What of it nobody accounts for: blocks from before somebody counted, and frees that have not run.
+    /// Returns the bytes that no holder accounts for: blocks from before counting began, and frees that have not run.
     pub fn uncounted(&self) -> Bytes {
         let by_tag = self.holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
         self.held.saturating_sub(by_tag)
@@ -89,7 +89,7 @@ impl fmt::Display for Leak {
     }
 }
 
-/// What was still held when a [`DevicePool`](crate::DevicePool) was closed.
+/// The memory that was still held when a [`DevicePool`](crate::DevicePool) was closed.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId};
@@ -101,7 +101,7 @@ impl fmt::Display for Leak {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeakReport {
-    /// One for each device that something is held on.
+    /// One report for each device that something is held on.
     pub leaks: Vec<Leak>,
 }
 

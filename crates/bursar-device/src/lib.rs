@@ -1,8 +1,8 @@
-//! The devices of Bursar: what a program holds to use a GPU.
+//! The devices of Bursar: the types through which a program uses a GPU.
 //!
 //! - [`DevicePool`]: the usable devices of a driver, and the choice between them.
 //! - [`Gpu`]: one device, with its memory erased to one type and its streams.
-//! - [`StreamPool`]: a bounded number of streams, acquired for good or leased for a while.
+//! - [`StreamPool`]: a bounded number of streams, acquired permanently or leased for a while.
 //! - [`DeviceBuffer`]: typed device memory that frees itself.
 //! - [`Work`]: work that is submitted to a stream, which says what buffers it uses and is ordered by that.
 //!
@@ -38,8 +38,9 @@
 //!
 //! # Source locations
 //! `#[track_caller]` does not pass through a `dyn` seam. So entry points that programs call directly begin with
-//! [`DeviceContext::here`](bursar_core::DeviceContext::here), which does nothing unless the driver listens. The outermost
-//! location counts, since that is the program's; a call that no entry point announced has no location, never a guess.
+//! [`DeviceContext::enter_call_site`](bursar_core::DeviceContext::enter_call_site), which does nothing unless the
+//! driver listens. The outermost location counts, since that is the program's; a call that no entry point announced has
+//! no location, never a guess.
 #![forbid(unsafe_code)]
 
 mod allocation_sites;

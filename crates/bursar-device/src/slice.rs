@@ -57,7 +57,7 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     /// Reads all elements into `dst`, which has as many.
     #[track_caller]
     pub fn read_to_host(&self, dst: &mut [T]) -> Result<()> {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         self.elements.expect_len(dst.len())?;
         let Some(block) = self.block else { return Ok(()) };
         block.copy_to_host(self.context, self.elements.offset(), bytemuck::cast_slice_mut(dst))
@@ -82,7 +82,7 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
     where
         T: Send,
     {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         let values = vec![T::zeroed(); self.len()];
         match self.block {
             Some(block) => submission.copy_to_host(block, self.elements.offset(), values),
@@ -144,7 +144,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// Writes all elements from `src`, which has as many.
     #[track_caller]
     pub fn write_from_host(&mut self, src: &[T]) -> Result<()> {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         self.elements.expect_len(src.len())?;
         let Some(block) = self.block.as_deref_mut() else {
             return Ok(());
@@ -155,7 +155,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// Sets every element to `value`.
     #[track_caller]
     pub fn fill(&mut self, value: T) -> Result<()> {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         let Some(block) = self.block.as_deref_mut() else {
             return Ok(());
         };
@@ -170,7 +170,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// Copies all of `src`, a buffer or a slice of the same device and length.
     #[track_caller]
     pub fn copy_from<'b>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<()> {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         let src = src.into();
         self.elements.expect_len(src.len())?;
         let (Some(block), Some(from)) = (self.block.as_deref_mut(), src.block) else {
@@ -183,7 +183,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// Submits a fill of all of it.
     #[track_caller]
     pub(crate) fn submit_fill(self, value: T, submission: &mut Submission<'_>) -> Result<()> {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         let Some(block) = self.block else { return check_stream(submission) };
         let (offset, unit, count) = (self.elements.offset(), bytemuck::bytes_of(&value), self.elements.len as u64);
         match pattern_of(unit) {
@@ -195,7 +195,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     /// Submits a copy of all of `src`, which has its length.
     #[track_caller]
     pub(crate) fn submit_copy_from(self, src: DeviceSlice<'_, T>, submission: &mut Submission<'_>) -> Result<()> {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         self.elements.expect_len(src.len())?;
         let (Some(block), Some(from)) = (self.block, src.block) else { return check_stream(submission) };
         let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
@@ -212,7 +212,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     where
         T: Send,
     {
-        let _here = self.context.here();
+        let _call = self.context.enter_call_site();
         self.elements.expect_len(values.len())?;
         match self.block {
             Some(block) => submission.copy_from_host(block, self.elements.offset(), values),

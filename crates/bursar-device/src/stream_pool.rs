@@ -35,13 +35,13 @@ impl Default for StreamOptions {
 
 /// A bounded number of streams of one device, created when they are needed. Clones share them.
 ///
-/// A stream can be [acquired](Self::acquire), for good, or [leased](Self::lease), for a while. Each has a number in the
-/// pool, from 1 on, which stays resolvable for the pool's life; 0 is the device's default stream. The streams themselves
-/// live as long as the device's context.
+/// A stream can be [acquired](Self::acquire) permanently, or [leased](Self::lease) for a while. Each has a number in
+/// the pool, from 1 on, which stays resolvable for the pool's life; 0 is the device's default stream. The streams
+/// themselves live as long as the device's context.
 ///
-/// A stream that somebody else made takes no place here: it is adopted by
-/// [`DeviceContext::adopt_stream`](bursar_core::DeviceContext::adopt_stream), whose caller drops the adoption before the
-/// stream is destroyed.
+/// A stream that somebody else made takes no slot here: it is adopted by
+/// [`DeviceContext::adopt_stream`](bursar_core::DeviceContext::adopt_stream), whose caller drops the adoption before
+/// the stream is destroyed.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId, Error};
@@ -129,14 +129,15 @@ impl StreamPool {
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a stream for the caller to keep: nobody is given it again. It is a new one where there is room, otherwise one
-    /// that a lease gave back; [`Error::Capacity`] if there is neither, [`Error::CreateFailed`] if the driver fails.
+    /// Returns a stream for the caller to keep: nobody is given it again. It is a new one where there is room,
+    /// otherwise one that a lease gave back; [`Error::Capacity`] if there is neither, [`Error::CreateFailed`] if the
+    /// driver fails.
     pub fn acquire(&self) -> Result<Stream> {
         self.take(Mode::Acquire).map(|(_, stream)| stream)
     }
 
-    /// Returns a stream until the lease is dropped: one that was given back, the longest idle first, or else a new one. Work
-    /// of the last holder that has not run yet runs first, since it is the same stream.
+    /// Returns a stream until the lease is dropped: one that was given back, the longest idle first, or else a new one.
+    /// Work of the last holder that has not run yet runs first, since it is the same stream.
     pub fn lease(&self) -> Result<StreamLease> {
         self.take(Mode::Lease).map(|(id, stream)| StreamLease::new(self.clone(), id, stream))
     }
@@ -186,6 +187,7 @@ impl StreamPool {
     }
 
     /// Returns the device's context.
+    #[inline]
     pub fn context(&self) -> &Arc<DeviceContext> {
         &self.shared.context
     }
@@ -216,20 +218,21 @@ impl StreamPool {
         self.state().idle.len()
     }
 
-    /// Returns how much memory a stream is expected to need: `BURSAR_POOL_MB_PER_STREAM` when the pool was made, in MiB, or
-    /// 256 MiB.
+    /// Returns how much memory a stream is expected to need: `BURSAR_POOL_MB_PER_STREAM` when the pool was made, in
+    /// MiB, or 256 MiB.
     pub fn bytes_per_stream(&self) -> Bytes {
         self.shared.bytes_per_stream
     }
 
-    /// Returns how much memory `arms` that use `streams` each are expected to need, or the largest size if that does not fit.
+    /// Returns how much memory `arms` that use `streams` each are expected to need, or the largest size if that does
+    /// not fit.
     pub fn planned_pool_bytes(&self, arms: u64, streams: u64) -> Bytes {
         self.bytes_per_stream().saturating_mul(arms).saturating_mul(streams)
     }
 
     /// Warms the memory of a stream: allocates and frees [`bytes_per_stream`](Self::bytes_per_stream) on it, so that a
-    /// pool has them cached. If the free is refused, that is the error, and the block is kept and tried again by the next
-    /// call, or when the pool is dropped.
+    /// pool has them cached. If the free is refused, that is the error, and the block is kept and tried again by the
+    /// next call, or when the pool is dropped.
     pub fn prime(&self, memory: &Arc<dyn DeviceMemoryResource>, stream: impl Into<Stream>) -> Result<()> {
         if !Arc::ptr_eq(memory.context(), self.context()) {
             return Err(Error::InvalidValue { what: "the memory belongs to another context" });

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 /// Work that is being submitted to one stream.
 ///
-/// Those who launch kernels ask for the address of what they use with [`read`](Self::read), [`write`](Self::write) or
-/// [`update`](Self::update), and launch on this [stream](Self::raw_stream) before the submission ends: by then the stream
-/// waits for whatever other streams still do with it. The rest are fills and copies, submitted in the same way and in
+/// To launch a kernel, get the address of each buffer it uses with [`read`](Self::read), [`write`](Self::write) or
+/// [`update`](Self::update), and launch on this [stream](Self::raw_stream) before the submission ends: the stream then
+/// waits for whatever other streams still do with the buffers. Fills and copies are submitted in the same way and in
 /// order with the launches.
 ///
-/// A buffer is tracked as a whole: uses of different slices of it are ordered like uses of the same elements. One that is
-/// used several times counts with the strongest access. An error declares nothing more, and what was declared before it
-/// counts.
+/// A buffer is tracked as a whole: uses of different slices of it are ordered like uses of the same elements. One that
+/// is used several times counts with the strongest access. An error declares nothing more, and what was declared before
+/// it counts.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Result, Stack, leaf, tag};
@@ -70,8 +70,8 @@ impl<'a> Work<'a> {
         Ok(src.ptr())
     }
 
-    /// Returns the address of a buffer or a slice that what is launched next writes, whatever it held; zero where there is
-    /// no memory.
+    /// Returns the address of a buffer or a slice that what is launched next writes, whatever it held; zero where there
+    /// is no memory.
     #[inline]
     #[track_caller]
     pub fn write<'b, T: Pod>(&mut self, dst: impl Into<DeviceSliceMut<'b, T>>) -> Result<DevicePtr> {
@@ -114,7 +114,7 @@ impl<'a> Work<'a> {
         dst.into().submit_copy_from_host(values, &mut self.submission)
     }
 
-    /// Copies all of `src` to the host, where it can be had once the copy has run.
+    /// Copies all of `src` to the host, where the transfer returns it once the copy has run.
     #[track_caller]
     pub fn read_back<'b, T: Pod + Send>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<Transfer<Vec<T>>> {
         src.into().submit_read_back(&mut self.submission)
@@ -124,7 +124,7 @@ impl<'a> Work<'a> {
     #[inline]
     #[track_caller]
     fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
-        let _here = self.submission.context().here();
+        let _call = self.submission.context().enter_call_site();
         match block {
             Some(block) => self.submission.declare(block, access),
             None => self.submission.context().check_stream(self.stream()),
@@ -133,8 +133,8 @@ impl<'a> Work<'a> {
 }
 
 impl StreamLease {
-    /// Submits work, which declares the buffers it uses through the [`Work`] it is given and is ordered after their uses on
-    /// other streams. The uses count when this returns, also by an error or a panic, because something may have
+    /// Submits work, which declares the buffers it uses through the [`Work`] it is given and is ordered after their
+    /// uses on other streams. The uses count when this returns, also by an error or a panic, because something may have
     /// been launched by then. Returns what `submit` returns.
     ///
     /// ```

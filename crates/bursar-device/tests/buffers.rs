@@ -1,4 +1,4 @@
-//! Typed buffers: what is written is what is read, and what is dropped is given back.
+//! Typed buffers: reads return what was written, and a dropped buffer gives its memory back.
 #![allow(unsafe_code)]
 
 use bursar_core::{
@@ -25,7 +25,7 @@ fn faulty() -> (Arc<Faults>, Gpu) {
     (faults.clone(), gpu_on(faults))
 }
 
-/// The frees that a device's sink was told of, by tag.
+/// The frees that were recorded in a device's sink, by tag.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<&'static str>>);
 
@@ -36,7 +36,7 @@ impl Told {
         told
     }
 
-    /// How many there were with a tag, refused ones included.
+    /// Returns the number of frees with a tag, refused ones included.
     fn frees(&self, tag: &str) -> u64 {
         self.0.lock().expect("no panic").iter().filter(|told| **told == tag).count() as u64
     }

@@ -182,7 +182,7 @@ fn d4_round_robin_is_exact_on_sixteen_threads() {
     assert_eq!(ids(next), [0, 1, 2, 3, 0]);
 }
 
-/// Every device is churned by up to a GiB, and what is held of them lies further apart than that.
+/// Up to a GiB of every device is allocated and freed meanwhile, and what is held of them differs by more than that.
 #[test]
 fn d4_most_free_is_right_while_others_allocate() {
     let gpus = open(sim(4));

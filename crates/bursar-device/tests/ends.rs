@@ -1,5 +1,5 @@
-//! R6: whatever call fails in the life of a device, its buffers and its streams, nothing is touched early and nothing is
-//! left behind for good, in whichever order they are dropped.
+//! R6: whatever call fails in the life of a device, its buffers and its streams, nothing is touched early and nothing
+//! is left behind for good, in whichever order they are dropped.
 
 use bursar_core::{Build, DeviceId, Error, Result, Stack, Status, leaf, tag};
 use bursar_device::Gpu;

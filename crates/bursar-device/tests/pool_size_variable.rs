@@ -1,5 +1,5 @@
-//! Clause S6: the variable is read when a pool is made, and nonsense is logged once. In a process of its own, since both
-//! the environment and the log belong to the process.
+//! Clause S6: the variable is read when a pool is made, and nonsense is logged once. In a process of its own, since
+//! both the environment and the log belong to the process.
 #![allow(unsafe_code)]
 
 mod log;

@@ -1,4 +1,4 @@
-//! What is said when memory is short (P4), and when it is still held at the end.
+//! Reports of memory that is short (P4), and of memory that is still held at the end.
 #![allow(unsafe_code)]
 
 mod log;
@@ -130,8 +130,8 @@ fn p4_what_is_no_shortage_is_not_explained_and_raw_stacks_answer_plainly() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever is held: freeing what the advice names makes the same request succeed, and any one of it fewer would not
-    /// have been enough.
+    /// Whatever is held, freeing the tags that the advice names makes the same request succeed, and freeing one tag
+    /// less would not.
     #[test]
     fn p4_what_is_advised_is_enough(sizes in prop::collection::vec(1u64..200, 0..14), requested in 1u64..1200) {
         const NAMES: [&str; 14] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];

@@ -6,30 +6,30 @@ use bursar_sim::Sim;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-/// So much of each device for everybody; what is set aside comes back when it is dropped.
+/// A fixed amount of each device for everybody; a reservation comes back when it is dropped.
 #[derive(Debug)]
-struct Desk {
+struct SharedLimits {
     limits: Vec<u64>,
     taken: Arc<Vec<AtomicU64>>,
-    /// A device that answers nothing, from the one moment or the other on.
+    /// A device that fails, from one step or the other on.
     sick: Option<u32>,
     is_sick_when_asked: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Aside {
+struct TestReservation {
     taken: Arc<Vec<AtomicU64>>,
     device: usize,
     bytes: u64,
 }
 
-impl Drop for Aside {
+impl Drop for TestReservation {
     fn drop(&mut self) {
         self.taken[self.device].fetch_sub(self.bytes, SeqCst);
     }
 }
 
-impl Desk {
+impl SharedLimits {
     fn new(limits: &[u64]) -> Self {
         let taken = Arc::new(limits.iter().map(|_| AtomicU64::new(0)).collect());
         Self { limits: limits.to_vec(), taken, sick: None, is_sick_when_asked: AtomicBool::new(true) }
@@ -48,8 +48,8 @@ impl Desk {
     }
 }
 
-impl Admission for Desk {
-    type Reservation = Aside;
+impl Admission for SharedLimits {
+    type Reservation = TestReservation;
 
     fn available(&self, context: &Arc<DeviceContext>) -> Result<Bytes> {
         if self.is_sick_when_asked.load(SeqCst) {
@@ -59,24 +59,24 @@ impl Admission for Desk {
         Ok(Bytes(self.limits[device] - self.taken[device].load(SeqCst)))
     }
 
-    fn reserve(&self, context: &Arc<DeviceContext>, requested: Bytes) -> Result<Aside> {
+    fn reserve(&self, context: &Arc<DeviceContext>, requested: Bytes) -> Result<TestReservation> {
         self.check(context.device())?;
         let (device, bytes) = (context.device().0 as usize, requested.get());
         let limit = self.limits[device];
         let sum = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
         match self.taken[device].fetch_update(SeqCst, SeqCst, sum) {
-            Ok(_) => Ok(Aside { taken: self.taken.clone(), device, bytes }),
+            Ok(_) => Ok(TestReservation { taken: self.taken.clone(), device, bytes }),
             Err(taken) => Err(Error::OutOfBudget { requested, remaining: Bytes(limit - taken), limit: Bytes(limit) }),
         }
     }
 }
 
-/// Where reservations of these sizes go, one after the other, all kept.
-fn places(desk: &Desk, sizes: &[u64]) -> Vec<Option<u32>> {
-    let (gpus, mut kept) = (desk.gpus(), Vec::new());
+/// Returns the devices that reservations of these sizes go to, one after the other, all kept.
+fn devices_of(admission: &SharedLimits, sizes: &[u64]) -> Vec<Option<u32>> {
+    let (gpus, mut kept) = (admission.gpus(), Vec::new());
     let place = |bytes: &u64| {
-        let (gpu, aside) = gpus.reserve_on_best(desk, Bytes(*bytes)).ok()?;
-        kept.push(aside);
+        let (gpu, reservation) = gpus.reserve_on_best(admission, Bytes(*bytes)).ok()?;
+        kept.push(reservation);
         Some(gpu.id().0)
     };
     sizes.iter().map(place).collect()
@@ -84,71 +84,71 @@ fn places(desk: &Desk, sizes: &[u64]) -> Vec<Option<u32>> {
 
 #[test]
 fn d4_a_reservation_goes_where_most_is_left_and_ties_to_the_first() {
-    let desk = Desk::new(&[4, 6, 6]);
-    assert_eq!(places(&desk, &[3, 1, 1, 4, 4, 1]), [Some(1), Some(2), Some(2), Some(0), Some(2), Some(1)]);
-    assert_eq!(places(&desk, &[6, 6, 4, 1]), [Some(1), Some(2), Some(0), None], "the first places came back");
+    let admission = SharedLimits::new(&[4, 6, 6]);
+    assert_eq!(devices_of(&admission, &[3, 1, 1, 4, 4, 1]), [Some(1), Some(2), Some(2), Some(0), Some(2), Some(1)]);
+    assert_eq!(devices_of(&admission, &[6, 6, 4, 1]), [Some(1), Some(2), Some(0), None], "the first places came back");
 }
 
 #[test]
 fn d4_most_available_counts_what_others_have_set_aside() {
-    let desk = Desk::new(&[4, 6, 6]);
-    let gpus = desk.gpus();
-    assert_eq!(gpus.most_available(&desk).id(), DeviceId(1));
-    let (_, aside) = gpus.reserve_on_best(&desk, Bytes(1)).expect("room");
-    assert_eq!(gpus.most_available(&desk).id(), DeviceId(2));
+    let admission = SharedLimits::new(&[4, 6, 6]);
+    let gpus = admission.gpus();
+    assert_eq!(gpus.most_available(&admission).id(), DeviceId(1));
+    let (_, reservation) = gpus.reserve_on_best(&admission, Bytes(1)).expect("room");
+    assert_eq!(gpus.most_available(&admission).id(), DeviceId(2));
     assert_eq!(gpus.most_free().id(), DeviceId(0), "the devices themselves are all free");
-    drop(aside);
-    assert_eq!(gpus.most_available(&desk).id(), DeviceId(1));
+    drop(reservation);
+    assert_eq!(gpus.most_available(&admission).id(), DeviceId(1));
 }
 
 #[test]
 fn d4_a_refusal_has_the_numbers_of_the_best_device() {
-    let desk = Desk::new(&[3, 5, 4]);
-    let refused = desk.gpus().reserve_on_best(&desk, Bytes(6)).map(|(gpu, _)| gpu.id());
+    let admission = SharedLimits::new(&[3, 5, 4]);
+    let refused = admission.gpus().reserve_on_best(&admission, Bytes(6)).map(|(gpu, _)| gpu.id());
     assert_eq!(refused, Err(Error::OutOfBudget { requested: Bytes(6), remaining: Bytes(5), limit: Bytes(5) }));
 }
 
 #[test]
 fn d4_a_sick_device_is_passed_over_whenever_it_shows() {
     for is_sick_when_asked in [true, false] {
-        let desk = Desk { sick: Some(1), ..Desk::new(&[4, 6, 5]) };
-        desk.is_sick_when_asked.store(is_sick_when_asked, SeqCst);
-        assert_eq!(places(&desk, &[5, 4, 1]), [Some(2), Some(0), None]);
-        let refused = desk.gpus().reserve_on_best(&desk, Bytes(6)).map(drop).expect_err("nobody has so much");
+        let admission = SharedLimits { sick: Some(1), ..SharedLimits::new(&[4, 6, 5]) };
+        admission.is_sick_when_asked.store(is_sick_when_asked, SeqCst);
+        assert_eq!(devices_of(&admission, &[5, 4, 1]), [Some(2), Some(0), None]);
+        let refused = admission.gpus().reserve_on_best(&admission, Bytes(6)).map(drop).expect_err("nobody has so much");
         assert!(refused.is_capacity(), "{refused}");
     }
-    let alone = Desk { sick: Some(0), ..Desk::new(&[4]) };
+    let alone = SharedLimits { sick: Some(0), ..SharedLimits::new(&[4]) };
     let error = alone.gpus().reserve_on_best(&alone, Bytes(1)).map(drop).expect_err("it is lost");
     assert!(matches!(error, Error::Driver(error) if error.status == Status::DeviceLost));
 }
 
-/// Says that there is room wherever nobody has looked since.
+/// Reports room on every device that was not asked since.
 #[derive(Debug)]
 struct Racing {
-    desk: Desk,
+    admission: SharedLimits,
     others_come: AtomicBool,
-    taken: std::sync::Mutex<Vec<Aside>>,
+    taken: std::sync::Mutex<Vec<TestReservation>>,
 }
 
 impl Admission for Racing {
-    type Reservation = Aside;
+    type Reservation = TestReservation;
     fn available(&self, context: &Arc<DeviceContext>) -> Result<Bytes> {
-        self.desk.available(context)
+        self.admission.available(context)
     }
-    fn reserve(&self, context: &Arc<DeviceContext>, bytes: Bytes) -> Result<Aside> {
+    fn reserve(&self, context: &Arc<DeviceContext>, bytes: Bytes) -> Result<TestReservation> {
         if self.others_come.swap(false, SeqCst) {
-            let all = self.desk.available(context)?;
-            self.taken.lock().expect("no panic").push(self.desk.reserve(context, all)?);
+            let all = self.admission.available(context)?;
+            self.taken.lock().expect("no panic").push(self.admission.reserve(context, all)?);
         }
-        self.desk.reserve(context, bytes)
+        self.admission.reserve(context, bytes)
     }
 }
 
 #[test]
 fn d4_whoever_loses_a_race_gets_the_next_best() {
-    let desk = Desk::new(&[4, 6, 5]);
-    let racing = Racing { desk, others_come: AtomicBool::new(true), taken: Default::default() };
-    let gpus = racing.desk.gpus();
+    let admission = SharedLimits::new(&[4, 6, 5]);
+    let racing = Racing { admission, others_come: AtomicBool::new(true), taken: Default::default() };
+    let gpus = racing.admission.gpus();
     let (gpu, _aside) = gpus.reserve_on_best(&racing, Bytes(5)).expect("the next best has room");
     assert_eq!(gpu.id(), DeviceId(2));
 }
@@ -156,13 +156,14 @@ fn d4_whoever_loses_a_race_gets_the_next_best() {
 #[test]
 fn d4_choosers_that_come_at_once_never_overcommit_and_leave_nothing_unused() {
     for round in 0..50 {
-        let desk = Desk::new(&[7, 3, 5]);
-        let gpus = desk.gpus();
+        let admission = SharedLimits::new(&[7, 3, 5]);
+        let gpus = admission.gpus();
         let kept: usize = std::thread::scope(|scope| {
-            let chooser = || scope.spawn(|| (0..4).map_while(|_| gpus.reserve_on_best(&desk, Bytes(1)).ok()).collect());
+            let chooser =
+                || scope.spawn(|| (0..4).map_while(|_| gpus.reserve_on_best(&admission, Bytes(1)).ok()).collect());
             let choosers: Vec<_> = (0..6).map(|_| chooser()).collect();
             let kept: Vec<Vec<_>> = choosers.into_iter().map(|chooser| chooser.join().expect("no panic")).collect();
-            let taken: Vec<u64> = desk.taken.iter().map(|taken| taken.load(SeqCst)).collect();
+            let taken: Vec<u64> = admission.taken.iter().map(|taken| taken.load(SeqCst)).collect();
             assert_eq!(taken, [7, 3, 5], "round {round}: 24 wanted 15");
             kept.iter().map(Vec::len).sum()
         });

@@ -311,7 +311,7 @@ fn capturing(stream: Stream) -> Error {
     Error::StreamMisuse { device: GPU0, stream: stream.number(), why: StreamMisuse::Capturing }
 }
 
-/// Memory that refuses so many frees as if their stream were being captured.
+/// Memory that refuses a number of frees as if their stream were being captured.
 #[derive(Debug)]
 struct Refusing {
     inner: Arc<dyn DeviceMemoryResource>,

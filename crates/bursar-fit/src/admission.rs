@@ -1,14 +1,23 @@
-//! From a plan to a promise: the memory of every worker set aside.
+//! Admission: plans with what is available at the moment, and reserves the memory of every worker.
+//!
+//! A fit that lost its race plans again. [`fit_workers`] plans with what is available and reserves it; if somebody else was
+//! faster, or a program outside the ledger took memory, the reservation is refused and the plan is made anew with what is
+//! left. [`Spec::plan`] alone reserves nothing and creates no ledger.
 
-use crate::source::{Join, Source};
-use crate::{FitError, Need, Place, Plan, Spec};
+mod spec;
+mod target;
+
+pub use spec::Spec;
+
+use crate::{Assignment, FitError, Need, Plan};
 use bursar_core::{Bytes, DeviceId};
 use bursar_ledger::Reservation;
+use target::{Join, Target};
 
-/// How often a plan is made anew because somebody else took what it was about.
-const ATTEMPTS: u32 = 64;
+/// The most plans made because another program took the memory of the one before.
+const ATTEMPTS_MAX: u32 = 64;
 
-/// A plan whose memory is set aside.
+/// A plan whose memory is reserved.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes, DeviceContext, DeviceId};
@@ -17,25 +26,25 @@ const ATTEMPTS: u32 = 64;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let spec = Spec::vram("train", [context]).fixed(Bytes::gib(8)).per_worker(Bytes::gib(16)).want(9);
-/// let admitted = fit_workers(&spec)?;
-/// assert_eq!(admitted.plan.workers, 3);
-/// let reservation = admitted.shares[0].reservation.as_ref().unwrap();
+/// let reserved = fit_workers(&spec)?;
+/// assert_eq!(reserved.plan.workers, 3);
+/// let reservation = reserved.shares[0].reservation.as_ref().unwrap();
 /// assert_eq!(reservation.bytes(), Bytes::gib(8 + 3 * 16));
 ///
 /// let second = fit_workers(&spec).unwrap_err();
-/// assert!(second.is_capacity(), "the same bytes are not promised twice");
+/// assert!(second.is_capacity(), "the same bytes are not reserved twice");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Admitted {
-    /// How many workers go where.
+pub struct ReservedPlan {
+    /// The plan.
     pub plan: Plan,
-    /// What was set aside, for each place that workers go to.
-    pub shares: Vec<Share>,
+    /// The memory reserved, for each assignment that has workers.
+    pub shares: Vec<DeviceShare>,
 }
 
-/// What was set aside for the workers of one device, or in the machine's memory.
+/// The memory reserved for the workers of one device, or in the machine's memory.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -44,82 +53,82 @@ pub struct Admitted {
 /// let spec = Spec::vram("train", []).per_worker(Bytes::gib(4)).want(2).available(Bytes::gib(80));
 /// let share = &fit_workers(&spec)?.shares[0];
 /// assert_eq!((share.device, share.workers), (None, 2));
-/// assert!(share.reservation.is_none(), "of no device, nothing can be set aside");
+/// assert!(share.reservation.is_none(), "nothing can be reserved of no device");
 /// # Ok::<(), bursar_fit::FitError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Share {
+pub struct DeviceShare {
     /// The device; none for the machine's memory.
     pub device: Option<DeviceId>,
-    /// How many workers it is for.
+    /// The number of workers that it is for.
     pub workers: u64,
-    /// What they share and what each of them needs, in one piece to be split; none where nothing is needed, where there is
-    /// no ledger to set it aside in, and where workers overflow and nothing at all is left.
+    /// The memory that they share and that each of them needs, in one reservation to be split; none if nothing is needed,
+    /// if there is no ledger to reserve it in, and if workers overflow and nothing at all is left.
     pub reservation: Option<Reservation>,
 }
 
 impl Spec {
-    /// How many workers fit at this moment, and where. Nothing is set aside, and no ledger is made.
+    /// Plans how many workers fit at this moment, and where. Reserves nothing and creates no ledger.
     pub fn plan(&self) -> Result<Plan, FitError> {
-        plan(self, &Source::all(self, Join::IfThere)?)
+        plan(self, &Target::all(self, Join::IfExists)?)
     }
 }
 
-/// Plans a stage and sets its memory aside. Of two stages that plan at once, each gets bytes of its own: one that finds its
+/// Plans a stage and reserves its memory. Of two stages that plan at once, each gets bytes of its own: one that finds its
 /// plan overtaken plans again with what is left.
 ///
-/// An error where not even one worker fits, unless the stage is in RAM or [allows](Spec::allow_overflow) it. The decision
-/// is logged, in one line.
-pub fn fit_workers(spec: &Spec) -> Result<Admitted, FitError> {
-    let sources = Source::all(spec, Join::Always)?;
+/// Fails if not even one worker fits, unless the stage is in RAM or [allows](Spec::allow_overflow) it. The plan is logged in
+/// one line.
+pub fn fit_workers(spec: &Spec) -> Result<ReservedPlan, FitError> {
+    let targets = Target::all(spec, Join::CreateIfMissing)?;
     let mut attempt = 1;
     loop {
-        let plan = plan(spec, &sources)?;
+        let plan = plan(spec, &targets)?;
         if plan.overflow.is_some() && !spec.overflow_is_allowed {
             plan.log(&spec.label);
             return Err(FitError::Overflow(Box::new(plan)));
         }
-        match shares(&plan, &sources) {
+        match reserve_shares(&plan, &targets) {
             Ok(shares) => {
                 plan.log(&spec.label);
-                return Ok(Admitted { plan, shares });
+                return Ok(ReservedPlan { plan, shares });
             }
-            Err(error) if error.is_capacity() && attempt < ATTEMPTS => attempt += 1,
+            Err(error) if error.is_capacity() && attempt < ATTEMPTS_MAX => attempt += 1,
             Err(error) => return Err(error),
         }
         std::thread::yield_now();
     }
 }
 
-fn plan(spec: &Spec, sources: &[Source]) -> Result<Plan, FitError> {
-    let seats = sources.iter().map(|source| source.seat(spec)).collect::<Result<Vec<_>, _>>()?;
-    Plan::of(spec.pool, spec.need, &seats).ok_or(FitError::NoDevice)
+fn plan(spec: &Spec, targets: &[Target]) -> Result<Plan, FitError> {
+    let candidates = targets.iter().map(|target| target.candidate(spec)).collect::<Result<Vec<_>, _>>()?;
+    Plan::of(spec.memory, spec.need, &candidates).ok_or(FitError::NoDevice)
 }
 
-/// Sets aside what `plan` needs, all or nothing.
-fn shares(plan: &Plan, sources: &[Source]) -> Result<Vec<Share>, FitError> {
-    let seated = plan.places.iter().zip(sources).filter(|(place, _)| place.workers > 0);
-    let share = |(place, source): (&Place, &Source)| {
-        let reservation = match (plan.overflow, place.bytes(&plan.need)) {
-            (None, Some(bytes)) => set_aside(source, bytes)?,
-            _ => what_there_is(source, &plan.need)?,
+/// Reserves what `plan` needs, all or nothing.
+fn reserve_shares(plan: &Plan, targets: &[Target]) -> Result<Vec<DeviceShare>, FitError> {
+    let used = plan.assignments.iter().zip(targets).filter(|(assignment, _)| assignment.workers > 0);
+    let share = |(assignment, target): (&Assignment, &Target)| {
+        let reservation = match (plan.overflow, assignment.bytes(&plan.need)) {
+            (None, Some(bytes)) => reserve(target, bytes)?,
+            _ => reserve_what_is_left(target, &plan.need)?,
         };
-        Ok(Share { device: place.seat.device, workers: place.workers, reservation })
+        Ok(DeviceShare { device: assignment.candidate.device, workers: assignment.workers, reservation })
     };
-    seated.map(share).collect()
+    used.map(share).collect()
 }
 
-fn set_aside(source: &Source, bytes: Bytes) -> Result<Option<Reservation>, FitError> {
-    match &source.ledger {
+fn reserve(target: &Target, bytes: Bytes) -> Result<Option<Reservation>, FitError> {
+    match &target.ledger {
         Some(ledger) if bytes > Bytes::ZERO => Ok(Some(ledger.reserve(bytes)?)),
         _ => Ok(None),
     }
 }
 
-/// For workers that overflow: as much of what they need as there is.
-fn what_there_is(source: &Source, need: &Need) -> Result<Option<Reservation>, FitError> {
-    let Some(ledger) = &source.ledger else { return Ok(None) };
+/// Reserves, for workers that overflow, as much of what they need as is left.
+fn reserve_what_is_left(target: &Target, need: &Need) -> Result<Option<Reservation>, FitError> {
+    let Some(ledger) = &target.ledger else { return Ok(None) };
     let bytes = ledger.available()?.min(need.fixed.saturating_add(need.per_worker));
-    set_aside(source, bytes)
+    reserve(target, bytes)
 }

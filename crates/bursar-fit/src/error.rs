@@ -1,4 +1,4 @@
-//! Why it could not be said how much fits.
+//! The errors of probes and plans.
 
 use crate::Plan;
 use bursar_core::{DriverError, Error};
@@ -6,7 +6,7 @@ use bursar_ledger::LedgerError;
 use bursar_linux::ReadError;
 use std::path::PathBuf;
 
-/// Why it could not be said how much memory is available.
+/// An error from finding out how much memory is available.
 ///
 /// ```
 /// let error = bursar_fit::Ram::below("no/such/machine").read().unwrap_err();
@@ -15,36 +15,36 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
-    /// A file that must be there is not, or cannot be read.
+    /// A required file does not exist or cannot be read.
     #[error("{} cannot be read: {why}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error message.
         why: String,
     },
-    /// A file does not say what it must.
+    /// A file lacks a required field.
     #[error("{} says nothing about {field}", path.display())]
     MissingField {
         /// The file.
         path: PathBuf,
-        /// What it should have said.
+        /// The field that is missing.
         field: String,
     },
-    /// A file says something that is no number of bytes.
+    /// A field is not a number of bytes.
     #[error("{} says that {field} is {text:?}, which is no number", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it is about.
+        /// The field.
         field: String,
-        /// What it says.
+        /// The text found there.
         text: String,
     },
-    /// A probe of somebody's own could not say.
+    /// A custom probe failed.
     #[error("the probe could not say what is available: {why}")]
     Custom {
-        /// Why not.
+        /// The reason it gave.
         why: String,
     },
 }
@@ -60,7 +60,7 @@ impl From<ReadError> for ProbeError {
     }
 }
 
-/// Why no workers can be started.
+/// An error from planning or reserving the memory of workers.
 ///
 /// ```
 /// use bursar_fit::{FitError, Spec};
@@ -78,12 +78,12 @@ pub enum FitError {
     )]
     NoDevice,
     /// Not even one worker fits.
-    #[error("{}", .0.complaint().unwrap_or_default())]
+    #[error("{}", .0.overflow_message().unwrap_or_default())]
     Overflow(Box<Plan>),
-    /// It could not be said what is available.
+    /// The available memory could not be determined.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// Memory could not be set aside, or a device not be asked.
+    /// Memory could not be reserved, or a device could not be queried.
     #[error(transparent)]
     Memory(#[from] Error),
     /// The ledger cannot be used.
@@ -92,7 +92,7 @@ pub enum FitError {
 }
 
 impl FitError {
-    /// Whether there is too little memory, so that it could work when some has come free.
+    /// Returns whether there is too little memory, so that a retry can succeed once some has been freed.
     pub fn is_capacity(&self) -> bool {
         match self {
             Self::Overflow(_) => true,

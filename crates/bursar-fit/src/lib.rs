@@ -1,29 +1,22 @@
-//! How many workers fit, on RAM or on VRAM.
+//! Computes how many workers fit into RAM or VRAM, and reserves the memory for them.
 //!
-//! Three layers, each usable alone. [`compute_fit`] and [`Plan`] are arithmetic: exact, pure, and tested without a
-//! machine. [`Ram`] reads what this machine and its control groups leave. [`Spec::plan`] asks for both, and
-//! [`fit_workers`] ends in a reservation that makes the answer true: of two stages that ask at once, each gets bytes of its
-//! own.
+//! Three layers, each usable alone and each using only those before it:
+//!
+//! - [`plan`](Plan): arithmetic. [`compute_fit`] and [`Plan`] are exact and pure, and tested without a machine.
+//! - [`ram`](Ram): the memory that this machine and its control groups leave available.
+//! - [`admission`](fit_workers): [`Spec::plan`] asks the machine and its devices what is available and plans with it;
+//!   [`fit_workers`] also reserves the memory, so that two stages that ask at once never get the same bytes.
 #![forbid(unsafe_code)]
 
 mod admission;
 mod error;
-mod fit;
-mod headroom;
-mod one_more;
 mod plan;
-mod pool;
 mod ram;
-mod source;
-mod spec;
-mod words;
 
-pub use admission::{Admitted, Share, fit_workers};
+pub use admission::{DeviceShare, ReservedPlan, Spec, fit_workers};
 pub use error::{FitError, ProbeError};
-pub use fit::{Fit, Overflow, compute_fit};
-pub use headroom::{Headroom, HeadroomError};
-pub use one_more::OneMore;
-pub use plan::{Need, Place, Plan, Seat};
-pub use pool::{Pool, UnknownPool};
-pub use ram::{Level, Ram, RamReading, file_size};
-pub use spec::Spec;
+pub use plan::{
+    Assignment, Candidate, Fit, Headroom, HeadroomError, MemoryKind, Need, OneMore, Overflow, Plan, UnknownMemoryKind,
+    compute_fit,
+};
+pub use ram::{GroupLimit, Ram, RamReading, file_size};

@@ -1,10 +1,26 @@
-//! How many workers go where: the most that fit, then the most even, then the nearest.
+//! Plans how many workers go to which device: the most that fit, then the most even, then the nearest.
+//!
+//! Everything here is arithmetic on numbers given by the caller; no machine is asked.
+//!
+//! A plan is levelled, not searched. Room on one device does not depend on another, so the most even plan is the one that
+//! fills all devices to the same level. Bisection finds that level, and the remaining workers, fewer than there are devices
+//! above it, go to the nearest. This is exact at any size; a test compares it with every possible plan.
 
-use crate::fit::{overflow, room};
-use crate::{Headroom, Overflow, Pool};
+mod explanation;
+mod fit;
+mod headroom;
+mod memory_kind;
+mod one_more;
+
+pub use fit::{Fit, Overflow, compute_fit};
+pub use headroom::{Headroom, HeadroomError};
+pub use memory_kind::{MemoryKind, UnknownMemoryKind};
+pub use one_more::OneMore;
+
 use bursar_core::{Bytes, DeviceId};
+use fit::{overflow, room};
 
-/// What a stage needs.
+/// The memory that the workers of a stage need.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -15,66 +31,68 @@ use bursar_core::{Bytes, DeviceId};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// What the workers of one device share, once for each device that has any.
+    /// The bytes that the workers of one device share, needed once on each device that has workers.
     pub fixed: Bytes,
-    /// What each worker needs beside it; zero where that is not known.
+    /// The bytes that each worker needs in addition; zero if that is not known.
     pub per_worker: Bytes,
-    /// How many workers there should be; zero is one.
+    /// The number of workers wanted; zero means one.
     pub want: u64,
-    /// The fraction of what is available that may be used.
+    /// The fraction of the available memory that may be used.
     pub headroom: Headroom,
 }
 
 impl Need {
-    /// How many are wanted, at least one.
+    /// Returns the number of workers wanted, at least one.
     pub fn wanted(&self) -> u64 {
         self.want.max(1)
     }
 }
 
-/// Somewhere that workers can go: a device, or the machine's memory.
+/// A device, or the machine's memory, that workers could be placed on.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId};
-/// use bursar_fit::Seat;
+/// use bursar_fit::Candidate;
 ///
-/// let seat = Seat { device: Some(DeviceId(0)), available: Bytes::gib(80), distance: 0 };
-/// assert_eq!(seat.to_string(), "gpu0");
+/// let candidate = Candidate { device: Some(DeviceId(0)), available: Bytes::gib(80), distance: 0 };
+/// assert_eq!(candidate.to_string(), "gpu0");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
-    /// The device; none for the machine's memory, or where nobody said which device it is.
+pub struct Candidate {
+    /// The device; none for the machine's memory, and for a probe that is not about a particular device.
     pub device: Option<DeviceId>,
-    /// What is available there.
+    /// The bytes available there.
     pub available: Bytes,
-    /// How far away it is: a smaller number is nearer.
+    /// The distance from the program: a smaller number is nearer.
     pub distance: u32,
 }
 
-/// A seat, and how many workers go there.
+/// A candidate, and the number of workers assigned to it.
 ///
 /// ```
 /// use bursar_core::Bytes;
-/// use bursar_fit::{Need, Plan, Pool, Seat};
+/// use bursar_fit::{Candidate, MemoryKind, Need, Plan};
 ///
-/// let seat = Seat { device: None, available: Bytes(10), distance: 0 };
-/// let plan = Plan::of(Pool::Ram, Need { per_worker: Bytes(2), want: 2, ..Need::default() }, &[seat]).unwrap();
-/// assert_eq!((plan.places[0].budget, plan.places[0].room, plan.places[0].workers), (Bytes(7), 2, 2));
+/// let candidate = Candidate { device: None, available: Bytes(10), distance: 0 };
+/// let need = Need { per_worker: Bytes(2), want: 2, ..Need::default() };
+/// let plan = Plan::of(MemoryKind::Ram, need, &[candidate]).unwrap();
+/// let assignment = plan.assignments[0];
+/// assert_eq!((assignment.budget, assignment.room, assignment.workers), (Bytes(7), 2, 2));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Where.
-    pub seat: Seat,
-    /// What may be used of what is available there.
+pub struct Assignment {
+    /// The device, or the machine's memory.
+    pub candidate: Candidate,
+    /// The part of the available memory that may be used.
     pub budget: Bytes,
-    /// How many workers would fit there, at most as many as are wanted.
+    /// The number of workers that would fit here, at most as many as are wanted.
     pub room: u64,
-    /// How many go there.
+    /// The number of workers that go here.
     pub workers: u64,
 }
 
-impl Place {
-    /// What the workers that go here need together; none where that is more than there can be.
+impl Assignment {
+    /// Returns the bytes that the workers assigned here need together, or none if that overflows.
     pub fn bytes(&self, need: &Need) -> Option<Bytes> {
         match self.workers {
             0 => Some(Bytes::ZERO),
@@ -83,106 +101,108 @@ impl Place {
     }
 }
 
-/// How many workers go where, and why.
+/// The number of workers that go to each device, with the numbers that led to it.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId};
-/// use bursar_fit::{Headroom, Need, Plan, Pool, Seat};
+/// use bursar_fit::{Candidate, Headroom, MemoryKind, Need, Plan};
 ///
-/// let seat = |device, gib| Seat { device: Some(DeviceId(device)), available: Bytes::gib(gib), distance: 0 };
+/// let gpu = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), distance: 0 };
 /// let need = Need { fixed: Bytes::gib(1), per_worker: Bytes::gib(2), want: 8, headroom: Headroom::ALL };
-/// let plan = Plan::of(Pool::Vram, need, &[seat(0, 4), seat(1, 80)]).unwrap();
-/// assert_eq!(plan.places.iter().map(|place| place.workers).collect::<Vec<_>>(), [1, 7]);
+/// let plan = Plan::of(MemoryKind::Vram, need, &[gpu(0, 4), gpu(1, 80)]).unwrap();
+/// assert_eq!(plan.assignments.iter().map(|assignment| assignment.workers).collect::<Vec<_>>(), [1, 7]);
 /// assert!(plan.explanation().starts_with("All 8 workers fit: 1 on gpu0 and 7 on gpu1."));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The memory that it is about.
-    pub pool: Pool,
-    /// What was asked for.
+    /// The kind of memory that was planned.
+    pub memory: MemoryKind,
+    /// The request.
     pub need: Need,
-    /// Each seat in the order given, also those that nobody goes to.
-    pub places: Vec<Place>,
-    /// How many workers there are: at least one.
+    /// An assignment for each candidate in the order given, including those with no workers.
+    pub assignments: Vec<Assignment>,
+    /// The number of workers: at least one.
     pub workers: u64,
-    /// Whether that is fewer than were wanted.
+    /// True if that is fewer than were wanted.
     pub reduced: bool,
-    /// What does not fit anywhere, where even one worker is too many.
+    /// The part that fits nowhere, if not even one worker fits.
     pub overflow: Option<Overflow>,
 }
 
 impl Plan {
-    /// The plan for `need` over `seats`; none without a seat.
+    /// Plans `need` over `candidates`. Returns none if there are no candidates.
     ///
-    /// Of all ways to start as many workers as fit and are wanted, the one whose fullest seat has the fewest, whose next
-    /// fullest has the fewest, and so on; then the one whose odd workers are nearest; then the first. Where not even one
-    /// fits, one goes to the seat with the most available.
-    pub fn of(pool: Pool, need: Need, seats: &[Seat]) -> Option<Self> {
+    /// Of all ways to start as many workers as fit and are wanted, the plan is the one whose fullest candidate has the
+    /// fewest, whose next fullest has the fewest, and so on; of those, the one whose remaining workers are nearest; of
+    /// those, the first. Where not even one fits, one goes to the candidate with the most available.
+    pub fn of(memory: MemoryKind, need: Need, candidates: &[Candidate]) -> Option<Self> {
         let want = need.wanted();
-        let mut places: Vec<Place> = seats
+        let mut assignments: Vec<Assignment> = candidates
             .iter()
-            .map(|&seat| {
-                let budget = need.headroom.of(seat.available);
-                Place { seat, budget, room: room(budget, need.fixed, need.per_worker, want), workers: 0 }
+            .map(|&candidate| {
+                let budget = need.headroom.of(candidate.available);
+                let room = room(budget, need.fixed, need.per_worker, want);
+                Assignment { candidate, budget, room, workers: 0 }
             })
             .collect();
-        let fitting = seated(&places, u64::MAX).min(u128::from(want)) as u64;
+        let fitting = placed(&assignments, u64::MAX).min(u128::from(want)) as u64;
         let (workers, overflow) = match fitting {
-            0 => overflowing(&mut places, &need)?,
+            0 => assign_overflowing(&mut assignments, &need)?,
             _ => {
-                spread(&mut places, fitting);
+                spread(&mut assignments, fitting);
                 (fitting, None)
             }
         };
-        Some(Self { pool, need, places, workers, reduced: workers < want, overflow })
+        Some(Self { memory, need, assignments, workers, reduced: workers < want, overflow })
     }
 
-    /// What is available at all seats together.
+    /// Returns the bytes available on all candidates together.
     pub fn available(&self) -> Bytes {
-        self.sum(|place| place.seat.available)
+        self.sum(|assignment| assignment.candidate.available)
     }
 
-    /// What may be used of that.
+    /// Returns the bytes that may be used on all candidates together.
     pub fn budget(&self) -> Bytes {
-        self.sum(|place| place.budget)
+        self.sum(|assignment| assignment.budget)
     }
 
-    fn sum(&self, bytes: impl Fn(&Place) -> Bytes) -> Bytes {
-        self.places.iter().fold(Bytes::ZERO, |sum, place| sum.saturating_add(bytes(place)))
+    fn sum(&self, bytes: impl Fn(&Assignment) -> Bytes) -> Bytes {
+        self.assignments.iter().fold(Bytes::ZERO, |sum, assignment| sum.saturating_add(bytes(assignment)))
     }
 
-    /// How many workers fit: none where the plan is one that overflows.
+    /// Returns how many workers fit: zero for a plan that overflows.
     pub fn fitting(&self) -> u64 {
         if self.overflow.is_some() { 0 } else { self.workers }
     }
 }
 
-/// How many workers there are if no place has more than `level`.
-fn seated(places: &[Place], level: u64) -> u128 {
-    places.iter().map(|place| u128::from(place.room.min(level))).sum()
+/// Returns how many workers are placed if every candidate takes at most `level`.
+fn placed(assignments: &[Assignment], level: u64) -> u128 {
+    assignments.iter().map(|assignment| u128::from(assignment.room.min(level))).sum()
 }
 
-/// Seats `workers`, for whom there is room.
-fn spread(places: &mut [Place], workers: u64) {
+/// Assigns `workers`, for which there is room.
+fn spread(assignments: &mut [Assignment], workers: u64) {
     let (mut level, mut above) = (0, workers);
     while level < above {
         let middle = level + (above - level).div_ceil(2);
-        if seated(places, middle) <= u128::from(workers) { level = middle } else { above = middle - 1 }
+        if placed(assignments, middle) <= u128::from(workers) { level = middle } else { above = middle - 1 }
     }
-    let odd = (u128::from(workers) - seated(places, level)) as usize;
-    places.iter_mut().for_each(|place| place.workers = place.room.min(level));
-    let mut roomy: Vec<&mut Place> = places.iter_mut().filter(|place| place.room > level).collect();
-    // The order of seats at the same distance stays.
-    roomy.sort_by_key(|place| place.seat.distance);
-    roomy.into_iter().take(odd).for_each(|place| place.workers += 1);
+    let remaining = (u128::from(workers) - placed(assignments, level)) as usize;
+    assignments.iter_mut().for_each(|assignment| assignment.workers = assignment.room.min(level));
+    let mut roomy: Vec<&mut Assignment> = assignments.iter_mut().filter(|assignment| assignment.room > level).collect();
+    // The sort is stable: candidates at the same distance keep their order.
+    roomy.sort_by_key(|assignment| assignment.candidate.distance);
+    roomy.into_iter().take(remaining).for_each(|assignment| assignment.workers += 1);
 }
 
-/// Seats a worker where none fits, and says what is to blame.
-fn overflowing(places: &mut [Place], need: &Need) -> Option<(u64, Option<Overflow>)> {
-    let nearness = |place: &Place| std::cmp::Reverse(place.seat.distance);
-    // The last of equals is chosen, so they are looked at from the end.
-    let widest = places.iter_mut().rev().max_by_key(|place| (place.seat.available, nearness(place)))?;
+/// Assigns a worker where none fits, and returns the number assigned and the part that overflows.
+fn assign_overflowing(assignments: &mut [Assignment], need: &Need) -> Option<(u64, Option<Overflow>)> {
+    let nearness = |assignment: &Assignment| std::cmp::Reverse(assignment.candidate.distance);
+    let size = |assignment: &&mut Assignment| (assignment.candidate.available, nearness(assignment));
+    // `max_by_key` returns the last of equals, and the first is wanted.
+    let widest = assignments.iter_mut().rev().max_by_key(size)?;
     widest.workers = if need.per_worker == Bytes::ZERO { need.wanted() } else { 1 };
     Some((widest.workers, overflow(widest.budget, need.fixed, 0)))
 }

@@ -1,11 +1,15 @@
-//! How much of the machine's memory is available: what the kernel says, and what control groups leave of it.
+//! The machine's memory that is available: what the kernel reports, and what control groups leave of it.
+//!
+//! The limit is looked for on the whole path: every control group from this program's to the outermost that can be seen is
+//! read, version 2 and version 1, and the one that leaves the least counts. A missing file means no limit only where the
+//! kernel would not write it.
 
 use crate::ProbeError;
 use bursar_core::Bytes;
 use bursar_linux::{MemoryInfo, control_groups};
 use std::path::{Path, PathBuf};
 
-/// Where the machine's memory is read from.
+/// The folder that the machine's memory is read from.
 ///
 /// ```no_run
 /// let reading = bursar_fit::Ram::of_this_machine().read()?;
@@ -18,44 +22,44 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// The machine this program runs on, and the control groups it is in.
+    /// Returns the machine this program runs on, with the control groups it is in.
     pub fn of_this_machine() -> Self {
         Self::below("/")
     }
 
-    /// The machine whose files lie below `root`: `proc/meminfo`, `proc/self/cgroup`, `proc/self/mountinfo`, and the
-    /// control groups where that says they are mounted.
+    /// Returns the machine whose files lie below `root`: `proc/meminfo`, `proc/self/cgroup`, `proc/self/mountinfo`, and the
+    /// control groups where `mountinfo` says they are mounted.
     pub fn below(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Reads everything that bounds what is available.
+    /// Reads everything that limits what is available.
     pub fn read(&self) -> Result<RamReading, ProbeError> {
         let memory = MemoryInfo::read(&self.root)?;
-        let mut levels = Vec::new();
+        let mut group_limits = Vec::new();
         for group in control_groups(&self.root)? {
-            let level = |memory: bursar_linux::GroupMemory| Level {
+            let limit = |memory: bursar_linux::GroupMemory| GroupLimit {
                 folder: group.folder().to_owned(),
                 limit: Bytes(memory.limit),
                 used: Bytes(memory.used),
             };
-            levels.extend(group.memory()?.map(level));
+            group_limits.extend(group.memory()?.map(limit));
         }
-        Ok(RamReading { total: Bytes(memory.total), mem_available: Bytes(memory.available), levels })
+        Ok(RamReading { total: Bytes(memory.total), mem_available: Bytes(memory.available), group_limits })
     }
 }
 
-/// A control group that limits the memory of this program.
+/// The limit of a control group on the memory of this program.
 ///
 /// ```
 /// use bursar_core::Bytes;
-/// use bursar_fit::Level;
+/// use bursar_fit::GroupLimit;
 ///
-/// let level = Level { folder: "/sys/fs/cgroup/job".into(), limit: Bytes::gib(8), used: Bytes::gib(5) };
-/// assert_eq!(level.available(), Bytes::gib(3));
+/// let limit = GroupLimit { folder: "/sys/fs/cgroup/job".into(), limit: Bytes::gib(8), used: Bytes::gib(5) };
+/// assert_eq!(limit.available(), Bytes::gib(3));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct GroupLimit {
     /// The folder of its files.
     pub folder: PathBuf,
     /// The most that all its programs may use together.
@@ -64,14 +68,14 @@ pub struct Level {
     pub used: Bytes,
 }
 
-impl Level {
+impl GroupLimit {
     /// Returns the bytes that are left under the limit.
     pub fn available(&self) -> Bytes {
         self.limit.saturating_sub(self.used)
     }
 }
 
-/// What bounds the memory that is available.
+/// The limits of the memory that is available.
 ///
 /// ```no_run
 /// let reading = bursar_fit::Ram::of_this_machine().read()?;
@@ -83,32 +87,32 @@ impl Level {
 pub struct RamReading {
     /// All the memory of the machine.
     pub total: Bytes,
-    /// What the kernel says can be had without swapping.
+    /// The bytes that can be used without swapping, by the kernel's estimate.
     pub mem_available: Bytes,
-    /// The limits of the control groups this program is in, each from the innermost outwards.
-    pub levels: Vec<Level>,
+    /// The limits of the control groups that this program is in, each from the innermost outwards.
+    pub group_limits: Vec<GroupLimit>,
 }
 
 impl RamReading {
-    /// The least of what the machine and each control group leave.
+    /// Returns the least of what the machine and each control group leave.
     pub fn available(&self) -> Bytes {
-        self.tightest().map_or(self.mem_available, |level| level.available().min(self.mem_available))
+        self.tightest().map_or(self.mem_available, |limit| limit.available().min(self.mem_available))
     }
 
-    /// What leaves the least, in words.
+    /// Returns, in words, whether the machine or which control group leaves the least.
     pub fn bound(&self) -> String {
-        match self.tightest().filter(|level| level.available() < self.mem_available) {
-            Some(level) => format!("the control group {}", level.folder.display()),
+        match self.tightest().filter(|limit| limit.available() < self.mem_available) {
+            Some(limit) => format!("the control group {}", limit.folder.display()),
             None => "the machine".to_owned(),
         }
     }
 
-    fn tightest(&self) -> Option<&Level> {
-        self.levels.iter().min_by_key(|level| level.available())
+    fn tightest(&self) -> Option<&GroupLimit> {
+        self.group_limits.iter().min_by_key(|limit| limit.available())
     }
 }
 
-/// The size of a file; none where there is no such file.
+/// Returns the size of a file, or none if there is no such file.
 ///
 /// ```
 /// assert_eq!(bursar_fit::file_size("no/such/file"), None);

@@ -1,4 +1,4 @@
-//! From a plan to a promise, on simulated devices.
+//! Plans and their reservations, on simulated devices.
 
 use bursar_core::{Account, Bytes, DeviceContext, DeviceId, Driver};
 use bursar_fit::{FitError, Headroom, ProbeError, Ram, Spec, fit_workers};
@@ -25,13 +25,14 @@ fn stage(contexts: &[Arc<DeviceContext>]) -> Spec {
 #[test]
 fn f4_what_is_available_is_what_the_driver_has_less_what_others_set_aside() {
     let (sim, contexts) = devices(2, Bytes::gib(10));
-    let available = || stage(&contexts).plan().map(|plan| [0, 1].map(|n| plan.places[n].seat.available.get() >> 30));
+    let available =
+        || stage(&contexts).plan().map(|plan| [0, 1].map(|n| plan.assignments[n].candidate.available.get() >> 30));
     assert_eq!(available().expect("devices"), [10, 10]);
     sim.allocate(DeviceId(0), 3 << 30).expect("room");
     let ledger = Ledger::for_device(&contexts[1]).expect("a ledger");
     let aside = ledger.reserve(Bytes::gib(4)).expect("room");
     assert_eq!(available().expect("devices"), [7, 6]);
-    // Drawn memory is the driver's to count.
+    // Memory that was drawn is counted by the driver.
     aside.charge(Bytes::gib(4)).expect("set aside");
     sim.allocate(DeviceId(1), 4 << 30).expect("room");
     assert_eq!(available().expect("devices"), [7, 6]);
@@ -53,7 +54,7 @@ fn f5_stages_that_plan_at_once_never_get_the_same_bytes() {
     for round in 0..20 {
         let (_sim, contexts) = devices(2, Bytes::gib(20));
         let start = Barrier::new(6);
-        let admitted: Vec<_> = std::thread::scope(|scope| {
+        let reserved: Vec<_> = std::thread::scope(|scope| {
             let (contexts, start) = (&contexts, &start);
             let ask = move |want| {
                 start.wait();
@@ -63,7 +64,7 @@ fn f5_stages_that_plan_at_once_never_get_the_same_bytes() {
             asking.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
         for device in [0, 1].map(DeviceId) {
-            let shares = admitted.iter().flatten().flat_map(|admitted| &admitted.shares);
+            let shares = reserved.iter().flatten().flat_map(|reserved| &reserved.shares);
             let promised: u64 = shares
                 .filter(|share| share.device == Some(device))
                 .map(|share| {
@@ -75,8 +76,8 @@ fn f5_stages_that_plan_at_once_never_get_the_same_bytes() {
             assert!(promised <= 20 << 30, "{round}: {promised} of {device}");
         }
         // Six stages want 27 to 33 workers where 38 fit beside six times what they share, so most get all of theirs.
-        assert!(admitted.iter().flatten().count() >= 5, "{round}: {admitted:?}");
-        let refused = admitted.iter().filter_map(|outcome| outcome.as_ref().err());
+        assert!(reserved.iter().flatten().count() >= 5, "{round}: {reserved:?}");
+        let refused = reserved.iter().filter_map(|outcome| outcome.as_ref().err());
         refused.for_each(|error| assert!(error.is_capacity(), "{round}: {error}"));
     }
 }
@@ -93,10 +94,10 @@ fn f5_a_program_that_takes_memory_between_plan_and_promise_is_noticed() {
         }
         Ok(free)
     });
-    let admitted = fit_workers(&spec).expect("four still fit");
+    let reserved = fit_workers(&spec).expect("four still fit");
     assert!(has_taken.load(Ordering::Relaxed));
-    assert_eq!((admitted.plan.workers, admitted.plan.reduced), (4, true));
-    let reservation = admitted.shares[0].reservation.as_ref().expect("a ledger");
+    assert_eq!((reserved.plan.workers, reserved.plan.reduced), (4, true));
+    let reservation = reserved.shares[0].reservation.as_ref().expect("a ledger");
     assert_eq!(reservation.bytes(), Bytes::gib(4));
 }
 
@@ -116,9 +117,9 @@ fn f2_overflow_is_an_error_in_vram_unless_the_caller_says_otherwise() {
     let error = fit_workers(&large).expect_err("five of four");
     assert!(matches!(&error, FitError::Overflow(plan) if plan.workers == 1), "{error}");
     assert!(error.to_string().contains("VRAM does not swap"), "{error}");
-    let admitted = fit_workers(&large.allow_overflow(true)).expect("allowed");
-    let reservation = admitted.shares[0].reservation.as_ref().expect("what there is");
-    assert_eq!((admitted.plan.workers, reservation.bytes()), (1, Bytes::gib(4)));
+    let reserved = fit_workers(&large.allow_overflow(true)).expect("allowed");
+    let reservation = reserved.shares[0].reservation.as_ref().expect("what there is");
+    assert_eq!((reserved.plan.workers, reservation.bytes()), (1, Bytes::gib(4)));
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn f6_a_probe_of_one_s_own_overrides_everything() {
     let (_sim, contexts) = devices(2, Bytes::gib(4));
     let probe = |device: Option<DeviceId>| Ok(Bytes::gib(u64::from(device.map_or(0, |device| device.0 + 1)) * 100));
     let plan = stage(&contexts).want(999).probe(probe).plan().expect("a probe");
-    assert_eq!(plan.places.iter().map(|place| place.workers).collect::<Vec<_>>(), [100, 200]);
+    assert_eq!(plan.assignments.iter().map(|assignment| assignment.workers).collect::<Vec<_>>(), [100, 200]);
     let failing = stage(&contexts).probe(|_| Err(ProbeError::Custom { why: "no idea".into() }));
     assert!(failing.plan().expect_err("no idea").to_string().contains("no idea"));
 }
@@ -155,18 +156,18 @@ fn f5_the_machine_s_memory_is_set_aside_among_processes() {
     let spec = Spec::ram("stage").headroom(Headroom::ALL).per_worker(Bytes::mib(64)).want(2);
     let before = spec.plan().expect("Linux");
     assert!(!folder.join("HOST.ledger").exists(), "asking makes no ledger");
-    let admitted = fit_workers(&spec).expect("128 MiB");
-    let reservation = admitted.shares[0].reservation.as_ref().expect("a ledger");
-    assert_eq!((admitted.plan.workers, reservation.bytes()), (2, Bytes::mib(128)));
+    let reserved = fit_workers(&spec).expect("128 MiB");
+    let reservation = reserved.shares[0].reservation.as_ref().expect("a ledger");
+    assert_eq!((reserved.plan.workers, reservation.bytes()), (2, Bytes::mib(128)));
     assert_eq!(before.workers, 2);
     let reading = Ledger::inspect(&folder.join("HOST.ledger")).expect("a ledger");
     assert_eq!((reading.undrawn, reading.processes.len()), (Bytes::mib(128), 1));
-    // What others set aside is not available, whoever asks.
+    // Memory that another reservation holds is not available.
     let rest = Ram::of_this_machine().read().expect("Linux").total;
     let large = Spec::ram("large").headroom(Headroom::ALL).per_worker(rest).want(1);
     let overflowing = fit_workers(&large).expect("RAM goes on");
     assert!(overflowing.plan.overflow.is_some());
     drop(overflowing);
-    drop(admitted);
+    drop(reserved);
     assert_eq!(Ledger::inspect(&folder.join("HOST.ledger")).expect("a ledger").undrawn, Bytes::ZERO);
 }

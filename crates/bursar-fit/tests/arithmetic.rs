@@ -1,11 +1,11 @@
-//! The arithmetic against one that knows no largest number.
+//! The arithmetic, compared with a reference in numbers of any size.
 
 use bursar_core::Bytes;
 use bursar_fit::{Fit, Headroom, Overflow, compute_fit};
 use num_bigint::BigUint;
 use proptest::prelude::*;
 
-/// The clause, word for word, in numbers without an end. Division and difference are counted out by its own operators.
+/// Computes the clause, word for word, in numbers of any size.
 fn reference(available: u64, fixed: u64, per_worker: Option<u64>, want: Option<u64>, millionths: u32) -> Fit {
     let big = |number: u64| BigUint::from(number);
     let zero = big(0);
@@ -31,7 +31,7 @@ fn computed(available: u64, fixed: u64, per_worker: Option<u64>, want: Option<u6
 
 const EDGES: [u64; 9] = [0, 1, 2, 3, 999_999, 1_000_000, 1 << 40, u64::MAX - 1, u64::MAX];
 
-/// Edges, small numbers that often divide evenly, sizes of machines, and anything.
+/// Generates edge cases, small numbers that often divide evenly, sizes of machines, and any number.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         proptest::sample::select(&EDGES[..]),

@@ -1,4 +1,4 @@
-//! The decision in the log: one line, and how urgent it is.
+//! The plan in the log: one line, and its level.
 
 use bursar_core::Bytes;
 use bursar_fit::{Spec, fit_workers};
@@ -8,9 +8,9 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Keeps what is logged.
+/// A subscriber that records what is logged.
 #[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<Vec<(Level, String)>>>);
+struct Recorder(Arc<Mutex<Vec<(Level, String)>>>);
 
 struct Message(String);
 
@@ -22,7 +22,7 @@ impl Visit for Message {
     }
 }
 
-impl Subscriber for Kept {
+impl Subscriber for Recorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "bursar::fit"
     }
@@ -40,12 +40,12 @@ impl Subscriber for Kept {
     fn exit(&self, _: &Id) {}
 }
 
-/// What is logged when a stage of VRAM asks.
+/// Returns what is logged for a stage of VRAM.
 fn logged(fixed: Bytes, want: u64, is_allowed: bool) -> Vec<(Level, String)> {
-    let kept = Kept::default();
+    let recorder = Recorder::default();
     let spec = Spec::vram("embed", []).available(Bytes::gib(64)).fixed(fixed).per_worker(Bytes::gib(4)).want(want);
-    tracing::subscriber::with_default(kept.clone(), || fit_workers(&spec.allow_overflow(is_allowed)).is_ok());
-    std::mem::take(&mut *kept.0.lock().expect("no panic"))
+    tracing::subscriber::with_default(recorder.clone(), || fit_workers(&spec.allow_overflow(is_allowed)).is_ok());
+    std::mem::take(&mut *recorder.0.lock().expect("no panic"))
 }
 
 #[test]

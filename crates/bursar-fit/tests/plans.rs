@@ -1,44 +1,44 @@
-//! Plans against all plans there are.
+//! Plans compared with every possible plan.
 
 use bursar_core::{Bytes, DeviceId};
-use bursar_fit::{Headroom, Need, Overflow, Plan, Pool, Seat, compute_fit};
+use bursar_fit::{Candidate, Headroom, MemoryKind, Need, Overflow, Plan, compute_fit};
 use proptest::prelude::*;
 
-fn seats(available: &[(u64, u32)]) -> Vec<Seat> {
-    let seat = |(device, &(bytes, distance))| Seat {
+fn candidates(available: &[(u64, u32)]) -> Vec<Candidate> {
+    let candidate = |(device, &(bytes, distance))| Candidate {
         device: Some(DeviceId(device as u32)),
         available: Bytes(bytes),
         distance,
     };
-    available.iter().enumerate().map(seat).collect()
+    available.iter().enumerate().map(candidate).collect()
 }
 
 fn counts(plan: &Plan) -> Vec<u64> {
-    plan.places.iter().map(|place| place.workers).collect()
+    plan.assignments.iter().map(|assignment| assignment.workers).collect()
 }
 
-/// Whether `workers` fit on a device that has `available`.
+/// Returns whether `workers` fit on a device that has `available`.
 fn fits(need: &Need, available: u64, workers: u64) -> bool {
     let budget = u128::from(available) * u128::from(need.headroom.get()) / 1_000_000;
     workers == 0 || u128::from(need.fixed.0) + u128::from(need.per_worker.0) * u128::from(workers) <= budget
 }
 
-/// How good a way to seat workers is; the smallest is the best: more workers, then evener, then nearer, then earlier.
+/// The merit of a way to place workers; the smallest is the best: more workers, then evener, then nearer, then earlier.
 type Merit = (std::cmp::Reverse<u64>, Vec<u64>, Vec<u32>, Vec<std::cmp::Reverse<u64>>);
 
-fn merit(way: &[u64], seats: &[(u64, u32)]) -> Merit {
+fn merit(way: &[u64], candidates: &[(u64, u32)]) -> Merit {
     let mut fullest_first = way.to_vec();
     fullest_first.sort_unstable_by(|a, b| b.cmp(a));
     let mut distances: Vec<u32> =
-        way.iter().zip(seats).flat_map(|(&workers, &(_, distance))| vec![distance; workers as usize]).collect();
+        way.iter().zip(candidates).flat_map(|(&workers, &(_, distance))| vec![distance; workers as usize]).collect();
     distances.sort_unstable();
     let earlier_first = way.iter().copied().map(std::cmp::Reverse).collect();
     (std::cmp::Reverse(way.iter().sum()), fullest_first, distances, earlier_first)
 }
 
-/// Every way to seat at most `need.want` workers where they fit.
-fn every_way(need: &Need, seats: &[(u64, u32)]) -> Vec<Vec<u64>> {
-    seats.iter().fold(vec![Vec::new()], |ways, &(available, _)| {
+/// Returns every way to place at most `need.want` workers where they fit.
+fn every_way(need: &Need, candidates: &[(u64, u32)]) -> Vec<Vec<u64>> {
+    candidates.iter().fold(vec![Vec::new()], |ways, &(available, _)| {
         let longer = |way: &Vec<u64>| {
             let left = need.wanted() - way.iter().sum::<u64>();
             let ways = (0..=left).filter(|&workers| fits(need, available, workers));
@@ -72,10 +72,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
     #[test]
-    fn f5_no_other_plan_is_better(need in small_need(), seats_given in proptest::collection::vec((0u64..16, 0u32..3), 1..5)) {
-        let plan = Plan::of(Pool::Vram, need, &seats(&seats_given)).expect("there are seats");
-        let ways = every_way(&need, &seats_given);
-        let best = ways.iter().min_by_key(|way| merit(way, &seats_given)).expect("nobody anywhere is a way");
+    fn f5_no_other_plan_is_better(need in small_need(), given in proptest::collection::vec((0u64..16, 0u32..3), 1..5)) {
+        let plan = Plan::of(MemoryKind::Vram, need, &candidates(&given)).expect("there are candidates");
+        let ways = every_way(&need, &given);
+        let best = ways.iter().min_by_key(|way| merit(way, &given)).expect("nobody anywhere is a way");
         if best.iter().sum::<u64>() == 0 {
             prop_assert!(plan.overflow.is_some());
             prop_assert_eq!(plan.fitting(), 0);
@@ -87,9 +87,9 @@ proptest! {
     }
 
     #[test]
-    fn f5_with_one_seat_the_plan_is_the_fit(need in any_need(), available in any::<u64>(), shift in 0u32..64) {
+    fn f5_with_one_candidate_the_plan_is_the_fit(need in any_need(), available in any::<u64>(), shift in 0u32..64) {
         let available = Bytes(available >> shift);
-        let plan = Plan::of(Pool::Ram, need, &[Seat { device: None, available, distance: 0 }]).expect("a seat");
+        let plan = Plan::of(MemoryKind::Ram, need, &[Candidate { device: None, available, distance: 0 }]).expect("a candidate");
         let fit = compute_fit(available, need.fixed, need.per_worker, need.want, need.headroom);
         prop_assert_eq!((plan.workers, plan.reduced, plan.overflow), (fit.workers, fit.reduced, fit.overflow));
         prop_assert_eq!((plan.budget(), counts(&plan)), (fit.budget, vec![fit.workers]));
@@ -100,18 +100,18 @@ proptest! {
         need in any_need(),
         given in proptest::collection::vec((any::<u64>(), 0u32..3), 1..65),
     ) {
-        let plan = Plan::of(Pool::Vram, need, &seats(&given)).expect("there are seats");
+        let plan = Plan::of(MemoryKind::Vram, need, &candidates(&given)).expect("there are candidates");
         let workers = counts(&plan);
         prop_assert_eq!(workers.iter().map(|&n| u128::from(n)).sum::<u128>(), u128::from(plan.workers));
         prop_assert_eq!(plan.reduced, plan.workers < need.wanted());
         if plan.overflow.is_none() {
-            for (place, &(available, _)) in plan.places.iter().zip(&given) {
-                prop_assert!(fits(&need, available, place.workers));
-                // Nobody has two more than somebody who could take one.
-                for other in &plan.places {
-                    prop_assert!(other.workers <= place.workers.saturating_add(1) || place.workers == place.room);
+            for (assignment, &(available, _)) in plan.assignments.iter().zip(&given) {
+                prop_assert!(fits(&need, available, assignment.workers));
+                // No candidate has two workers more than one that has room for another.
+                for other in &plan.assignments {
+                    prop_assert!(other.workers <= assignment.workers.saturating_add(1) || assignment.workers == assignment.room);
                 }
-                prop_assert!(!plan.reduced || !fits(&need, available, place.workers.saturating_add(1)));
+                prop_assert!(!plan.reduced || !fits(&need, available, assignment.workers.saturating_add(1)));
             }
         }
     }
@@ -121,14 +121,14 @@ proptest! {
         need in small_need(),
         given in proptest::collection::vec((0u64..40, 0u32..3), 1..4),
     ) {
-        let plan = Plan::of(Pool::Vram, need, &seats(&given)).expect("there are seats");
-        let fitting = |need: Need, given: &[(u64, u32)]| Plan::of(Pool::Vram, need, &seats(given)).expect("seats").fitting();
+        let plan = Plan::of(MemoryKind::Vram, need, &candidates(&given)).expect("there are candidates");
+        let fitting = |need: Need, given: &[(u64, u32)]| Plan::of(MemoryKind::Vram, need, &candidates(given)).expect("candidates").fitting();
         let target = plan.fitting() + 1;
         let Some(more) = plan.one_more() else {
             prop_assert_eq!(plan.fitting(), need.wanted());
             return Ok(());
         };
-        // Where a worker needs nothing, as many as are wanted fit as soon as one does.
+        // If a worker needs nothing, as many as are wanted fit as soon as one does.
         let reached = |workers: u64| workers == target || (need.per_worker == Bytes(0) && workers == need.wanted());
         let with = |change: &dyn Fn(&mut Need)| {
             let mut changed = need;
@@ -138,14 +138,14 @@ proptest! {
         let least = more.available.expect("small numbers").0;
         let grown = |bytes: u64| {
             let mut given = given.clone();
-            given[more.place].0 = bytes;
+            given[more.candidate].0 = bytes;
             fitting(need, &given)
         };
         prop_assert!(reached(grown(least)) && grown(least - 1) < target);
         for (device, &(available, _)) in given.iter().enumerate() {
-            // No device would have needed fewer bytes more.
+            // No device lacks fewer bytes.
             let mut given = given.clone();
-            given[device].0 = available + (least - plan.places[more.place].seat.available.0) - 1;
+            given[device].0 = available + (least - plan.assignments[more.candidate].candidate.available.0) - 1;
             prop_assert!(fitting(need, &given) < target);
         }
         if let Some(most) = more.per_worker {
@@ -169,22 +169,23 @@ proptest! {
 #[test]
 fn f5_the_odd_worker_goes_to_the_nearest_and_then_to_the_first() {
     let need = Need { per_worker: Bytes(1), want: 4, headroom: Headroom::ALL, ..Need::default() };
-    let planned = |given: &[(u64, u32)]| counts(&Plan::of(Pool::Vram, need, &seats(given)).expect("seats"));
+    let planned =
+        |given: &[(u64, u32)]| counts(&Plan::of(MemoryKind::Vram, need, &candidates(given)).expect("candidates"));
     assert_eq!(planned(&[(9, 1), (9, 0), (9, 1)]), [1, 2, 1]);
     assert_eq!(planned(&[(9, 1), (9, 1), (9, 1)]), [2, 1, 1]);
     assert_eq!(planned(&[(1, 0), (9, 1), (9, 1)]), [1, 2, 1]);
 }
 
 #[test]
-fn f5_where_nothing_fits_the_seat_with_the_most_is_blamed() {
+fn f5_where_nothing_fits_the_candidate_with_the_most_is_blamed() {
     let need = Need { fixed: Bytes(8), per_worker: Bytes(4), want: 2, headroom: Headroom::ALL };
     for (given, expected, overflow) in [
         ([(4, 0), (9, 1), (9, 1)], [0, 1, 0], Overflow::Worker),
         ([(4, 0), (9, 1), (9, 0)], [0, 0, 1], Overflow::Worker),
         ([(4, 0), (4, 0), (3, 0)], [1, 0, 0], Overflow::Shared),
     ] {
-        let plan = Plan::of(Pool::Vram, need, &seats(&given)).expect("seats");
+        let plan = Plan::of(MemoryKind::Vram, need, &candidates(&given)).expect("candidates");
         assert_eq!((counts(&plan), plan.overflow), (expected.to_vec(), Some(overflow)));
     }
-    assert_eq!(Plan::of(Pool::Vram, need, &[]), None);
+    assert_eq!(Plan::of(MemoryKind::Vram, need, &[]), None);
 }

@@ -1,4 +1,4 @@
-//! What is available, of machines that are written down here.
+//! The available memory of machines whose files are written here.
 
 mod machine;
 
@@ -16,7 +16,7 @@ fn gib(bytes: Bytes) -> f64 {
 fn f3_without_control_groups_the_kernel_s_word_counts() {
     let machine = Machine::new(64 * GIB, 48 * GIB);
     let reading = machine.ram().read().expect("a machine");
-    assert_eq!((reading.total, reading.available(), reading.levels.len()), (Bytes::gib(64), Bytes::gib(48), 0));
+    assert_eq!((reading.total, reading.available(), reading.group_limits.len()), (Bytes::gib(64), Bytes::gib(48), 0));
     assert_eq!(reading.bound(), "the machine");
 }
 
@@ -44,7 +44,7 @@ fn f3_a_systemd_slice_is_bound_by_the_tightest_wherever_it_is() {
             machine.v2(&folder, Group::of(limit, 2 * GIB));
         }
         let reading = machine.ram().read().expect("a slice");
-        assert_eq!((gib(reading.available()), reading.levels.len()), (8.0, 5), "{tightest}");
+        assert_eq!((gib(reading.available()), reading.group_limits.len()), (8.0, 5), "{tightest}");
         let part = path.split('/').nth(tightest + 1).expect("a level");
         assert!(reading.bound().ends_with(part), "{}", reading.bound());
     }
@@ -68,7 +68,7 @@ fn f3_max_is_no_limit_and_a_level_without_the_controller_has_none() {
     machine.v2("/sys/fs/cgroup/a/b/c", Group::of(64 * GIB, 4 * GIB));
     let reading = machine.ram().read().expect("levels");
     assert_eq!(
-        (gib(reading.available()), reading.levels.len()),
+        (gib(reading.available()), reading.group_limits.len()),
         (48.0, 1),
         "sixty are left, but the machine has fewer"
     );
@@ -105,7 +105,7 @@ fn f3_version_1_counts_the_totals_of_the_groups_below_and_knows_its_number_for_u
         machine.write("/sys/fs/cgroup/memory/docker/memory.limit_in_bytes", &format!("{unlimited}\n"));
         machine.write("/sys/fs/cgroup/memory/memory.limit_in_bytes", &format!("{unlimited}\n"));
         let reading = machine.ram().read().expect("unlimited levels need say nothing else");
-        assert_eq!((gib(reading.available()), reading.levels.len()), (5.0, 1));
+        assert_eq!((gib(reading.available()), reading.group_limits.len()), (5.0, 1));
     }
     let machine = Machine::new(64 * GIB, 48 * GIB);
     machine.in_group(7, "memory", "/a").mounts_v1("/", "/sys/fs/cgroup/memory", "rw,memory");

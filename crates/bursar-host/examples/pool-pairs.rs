@@ -1,6 +1,6 @@
-//! What a hit of the pinned pool costs: getting a buffer and giving it back, over and over.
+//! The cost of a hit of the pinned pool: getting a buffer and returning it, a million times.
 //!
-//! Run it under callgrind with `--toggle-collect=*measured_*` for the instructions of a million of them.
+//! Run it under callgrind with `--toggle-collect=*measured_*` to count the instructions.
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
 use bursar_core::{DeviceContext, DeviceId};

@@ -1,11 +1,10 @@
-//! The pinned memory that a pool keeps: free pieces by size, pieces that streams may be using, and buffers in use.
+//! The pinned memory of a pool: free pieces by size, pieces that streams may be using, and buffers in use.
 
 mod buffer;
 mod host_memory;
 mod in_flight;
 mod pieces;
 mod releaser;
-mod stream_marker;
 
 pub use buffer::PinnedBuffer;
 pub(crate) use pieces::PieceCache;

@@ -1,4 +1,4 @@
-//! Why the kernel said no, and how each step of a placement went.
+//! Error numbers of the kernel.
 
 use std::fmt;
 
@@ -13,12 +13,12 @@ use std::fmt;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The last one of this thread.
+    /// Returns the last error of this thread.
     pub(crate) fn last() -> Self {
         Self(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     }
 
-    /// The one inside an error of the standard library, if it has one.
+    /// Returns the error number of an error of the standard library, or `EIO` where it has none.
     pub(crate) fn of(error: &std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(libc::EIO))
     }

@@ -1,11 +1,11 @@
-//! Why pinned memory could not be had.
+//! The errors of requests for pinned memory.
 
 use crate::{Errno, PinStep};
 use bursar_core::{Bytes, DriverError, Error, NumaNode};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a request for pinned memory was refused or failed.
+/// The reason why a request for pinned memory was refused or failed.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -18,47 +18,47 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// Nothing was asked for.
+    /// Zero bytes were requested.
     #[error("zero bytes of pinned memory were asked for: a buffer holds at least one")]
     ZeroBytes,
-    /// A size that overflows when it is rounded up to pages.
+    /// The size overflows when it is rounded up to pages.
     #[error("{requested} bytes overflow when rounded up to pages")]
     TooLarge {
-        /// The size asked for, in bytes.
+        /// The requested size in bytes.
         requested: u64,
     },
-    /// The account that the memory is charged to has no room, or cannot be used.
+    /// The account that the memory is charged to has too little left, or cannot be used.
     #[error("the account refuses {requested} of pinned memory: {why}")]
     Account {
-        /// What would have been held.
+        /// The bytes that would have been held.
         requested: Bytes,
-        /// Its own reason.
+        /// The reason of the account.
         #[source]
         why: Error,
     },
-    /// The control group of this process, or one above it, has no room.
+    /// The control group of this process, or one that encloses it, has too little memory left.
     #[error(
         "control group {} has no room for {requested} more: {available} of {limit} are available; raise its memory limit",
         group.display()
     )]
     ControlGroup {
-        /// What would have been held.
+        /// The bytes that would have been held.
         requested: Bytes,
-        /// What the group has left, its file caches counted as free.
+        /// The bytes that the group has left; cached files count as free.
         available: Bytes,
-        /// All it has.
+        /// The limit of the group.
         limit: Bytes,
-        /// Its folder.
+        /// The folder of the group.
         group: PathBuf,
     },
-    /// The machine has no room.
+    /// The machine has too little memory left.
     #[error("the machine has no room for {requested} more: {available} of {total} are available")]
     NoMemory {
-        /// What would have been held.
+        /// The bytes that would have been held.
         requested: Bytes,
-        /// What the kernel says could be had without swapping.
+        /// The bytes that the kernel estimates can be allocated without swapping.
         available: Bytes,
-        /// All there is.
+        /// All memory of the machine.
         total: Bytes,
     },
     /// The driver refused to pin memory that the limit on locked memory does not cover.
@@ -67,57 +67,57 @@ pub enum HostError {
          raise it (ulimit -l, or LimitMEMLOCK), or grant CAP_IPC_LOCK"
     )]
     LockedMemory {
-        /// What was to be pinned.
+        /// The bytes to be pinned.
         requested: Bytes,
-        /// What this process has locked and pinned already.
+        /// The bytes that this process has locked and pinned already.
         locked: Bytes,
         /// The soft limit.
         limit: Bytes,
-        /// What the driver answered.
+        /// The error of the driver.
         #[source]
         why: DriverError,
     },
-    /// The kernel refused a step that cannot be done without.
+    /// The kernel refused a required step.
     #[error("{step} of {requested} was refused: {why}")]
     System {
-        /// Which one.
+        /// The step.
         step: PinStep,
-        /// What would have been held.
+        /// The bytes that would have been held.
         requested: Bytes,
         /// The kernel's reason.
         why: Errno,
     },
-    /// A driver call failed, or the device remembers that one has.
+    /// A driver call failed, or the device has recorded that one did.
     #[error(transparent)]
     Device(#[from] Error),
-    /// The deadline passed first. Whatever had been taken by then is given back.
+    /// The deadline passed first. Everything taken until then is released.
     #[error(
         "{requested} of pinned memory did not come within {patience:?}: {}",
         at.map_or("the worker was busy with other requests".to_owned(), |step| format!("it was at {step}"))
     )]
     Deadline {
-        /// What was asked for.
+        /// The requested bytes.
         requested: Bytes,
-        /// How long it was waited for.
+        /// The time that the request was allowed to take.
         patience: Duration,
         /// The step it was at; none if its worker had not begun.
         at: Option<PinStep>,
     },
-    /// The caller has gone; nobody is left to see this.
+    /// The caller dropped the request; nobody is left to see this.
     #[error("the request was given up")]
     GivenUp,
-    /// The worker panicked over this request. Another has taken its place.
+    /// The worker panicked during this request. Another thread has taken its place.
     #[error("the worker of NUMA node {node} panicked: {message}")]
     WorkerPanicked {
-        /// Whose worker it was.
+        /// The node of the worker.
         node: NumaNode,
-        /// What it said.
+        /// The message of the panic.
         message: String,
     },
-    /// No thread could be started.
+    /// No worker thread could be started.
     #[error("no worker could be started for NUMA node {node}: {why}")]
     WorkerNotStarted {
-        /// Whose worker it would have been.
+        /// The node of the worker.
         node: NumaNode,
         /// The kernel's reason.
         why: Errno,
@@ -125,18 +125,18 @@ pub enum HostError {
     /// The workers were closed before the request was met.
     #[error("the workers have been closed")]
     Closed,
-    /// A file that describes the machine says something else than it should.
+    /// A file that describes the machine is malformed.
     #[error("{}: {why}", path.display())]
     Topology {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
 }
 
 impl HostError {
-    /// Whether the request failed for want of memory, so that freeing some and asking again could succeed.
+    /// Returns whether the request failed for lack of memory, so that it could succeed after some is freed.
     pub const fn is_capacity(&self) -> bool {
         match self {
             Self::Account { why, .. } | Self::Device(why) => why.is_capacity(),

@@ -1,10 +1,10 @@
-//! Numbers of CPUs and of nodes, as the kernel lists them.
+//! Sets of CPU and node numbers, as the kernel lists them.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// The kernel knows fewer CPUs and nodes than this; a larger number is nonsense.
+/// The kernel has fewer CPUs and nodes than this; a larger number is malformed.
 const LIMIT: u32 = 1 << 16;
 
 /// A set of CPU or node numbers, written as the kernel writes it: `0-3,8,10-11`.
@@ -21,42 +21,42 @@ const LIMIT: u32 = 1 << 16;
 pub struct IndexSet(BTreeSet<u32>);
 
 impl IndexSet {
-    /// Whether there is nothing in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many numbers there are.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether a number is in it.
+    /// Returns whether the set contains a number.
     pub fn contains(&self, index: u32) -> bool {
         self.0.contains(&index)
     }
 
-    /// The smallest number.
+    /// Returns the smallest number.
     pub fn first(&self) -> Option<u32> {
         self.0.first().copied()
     }
 
-    /// The largest number.
+    /// Returns the largest number.
     pub fn last(&self) -> Option<u32> {
         self.0.last().copied()
     }
 
-    /// The numbers, ascending.
+    /// Returns the numbers in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// What is in both.
+    /// Returns the intersection of two sets.
     pub fn and(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// Whether all of it is in `other` too.
+    /// Returns whether the set is a subset of `other`.
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
     }
@@ -99,7 +99,7 @@ impl fmt::Debug for IndexSet {
     }
 }
 
-/// A text that is no list of numbers.
+/// The error of a text that is not a list of numbers.
 ///
 /// ```
 /// let error = "3-1".parse::<bursar_host::IndexSet>().unwrap_err();

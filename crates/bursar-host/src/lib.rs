@@ -1,11 +1,11 @@
-//! Pinned host memory on the right NUMA node: made in parallel, verified by the kernel, pooled, and accounted for.
+//! Pinned host memory on the right NUMA node: created in parallel, verified by the kernel, pooled, and accounted for.
 //!
-//! A [`NumaWorkerPool`] has one worker thread a node, pinned to its CPUs. A request for a GPU goes to the node that the
-//! GPU's PCI address reports: the worker charges the account, reserves addresses, names the node, asks for huge pages,
-//! touches them with as many threads as the node has CPUs, has the driver pin them and asks the kernel where they are. What
-//! comes back is a [`PinnedBuffer`], which gives all of that back when it is dropped.
+//! A [`NumaWorkerPool`] has one worker thread for each NUMA node, pinned to its CPUs. A request for a GPU goes to the node
+//! that the GPU's PCI address reports. The worker charges the account, reserves addresses, binds them to the node, asks for
+//! huge pages, touches them with as many threads as the node has CPUs, lets the driver pin them, and asks the kernel where
+//! they are. The result is a [`PinnedBuffer`], which releases all of that when it is dropped.
 //!
-//! A [`PinnedPool`] keeps such memory, in exact sizes, because making it takes long and giving it back waits for the device.
+//! A [`PinnedPool`] keeps such memory, in exact sizes, because creating it takes long and releasing it waits for the device.
 //!
 //! ```
 //! use bursar_core::{Bytes, DeviceContext, DeviceId, Stack, TrackedBlock, leaf, Build, DeviceMemoryResource, tag};
@@ -27,11 +27,35 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What rests on what
-//! Placement on one node is what was measured on hardware. That requests find the right one of several nodes, and how GPUs
-//! share a node's CPUs, rests on the files that such machines are documented to show, recreated in tests.
+//! # Structure
+//! Each module uses only those above it:
 //!
-//! The crate is for Linux, whose files and calls it uses.
+//! - `topology` reads the NUMA nodes, CPUs and GPUs of a machine.
+//! - `system` is the seam to the operating system: the [`System`] trait, and [`Machine`], which implements it with system
+//!   calls.
+//! - `memory` is pinned memory: a slab with its charge and its placement, and the pieces it is cut into.
+//! - `cache` keeps free pieces by size, and pieces that streams may still be using. A [`PinnedBuffer`] returns its piece
+//!   there.
+//! - `workers` creates slabs, one request at a time on each node.
+//! - `pool` is [`PinnedPool`], which takes from a cache or asks the workers.
+//!
+//! # Invariants
+//! - **Pinned memory is a value that moves.** Charge, region, slab and piece each release themselves when dropped. So a
+//!   request can end at any step, by an error, a panic or a caller who has gone, and nothing leaks.
+//! - **Releasing pinned memory waits for the device**, so trimming does it on a thread of its own, everything there is at a
+//!   time.
+//!
+//! # Decisions
+//! - **A node is preferred, not enforced.** A strict memory policy invokes the OOM killer when a node is full. A preference
+//!   falls back to other nodes, and the kernel is asked afterwards where the pages are.
+//! - **Returning a pinned buffer on a stream costs no driver call.** Streams are queried when somebody needs memory; a busy
+//!   one gets one event for everything returned on it until then.
+//!
+//! # Evidence
+//! Placement on a machine with one node was measured on hardware. The choice among several nodes, and the division of a
+//! node's CPUs among GPUs, rest on the files that such machines are documented to have, recreated in tests.
+//!
+//! The crate is for Linux, whose files and system calls it uses.
 
 mod cache;
 mod errno;

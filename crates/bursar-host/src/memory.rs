@@ -1,4 +1,4 @@
-//! Pinned memory: slabs that are charged, placed, pinned and given back in that order, and the pieces they are cut into.
+//! Pinned memory: slabs with their charge and their placement, and the pieces that they are cut into.
 
 mod charge;
 mod placement;

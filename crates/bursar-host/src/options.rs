@@ -1,11 +1,11 @@
-//! What kind of pinned memory is wanted, where, and how soon.
+//! The options of a request: the kind of memory, its node, and its deadline.
 
 use bursar_core::{Account, Bytes, NumaNode};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How pinned memory is made.
+/// The ways to create pinned memory.
 ///
 /// ```
 /// use bursar_host::PinnedKind;
@@ -15,19 +15,20 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PinnedKind {
-    /// Mapped, placed and touched here, then registered with the driver: fast to make, and as fast for the CPU as any
+    /// Mapped, placed and touched here, then registered with the driver: fast to create, and as fast for the CPU as any
     /// memory.
     #[default]
     Registered,
-    /// Allocated by the driver: slow to make, since it touches with one thread, and placed by where that thread runs.
+    /// Allocated by the driver: slow to create, since the driver touches it with one thread, and placed where that thread
+    /// runs.
     DriverAllocated,
-    /// Allocated by the driver with caches bypassed: the device may read it faster across the bus, and writing it in order
-    /// leaves the CPU's caches to others, but each read by the CPU goes to memory, many times slower. For what the CPU only
-    /// writes. Memory cannot be made so by registering, so the driver allocates it.
+    /// Allocated by the driver, bypassing caches: the device may read it faster across the bus, and writing it in order
+    /// leaves the CPU's caches to other data, but each read by the CPU goes to memory, which is many times slower. For
+    /// memory that the CPU only writes. Registered memory cannot be write-combined, so the driver allocates it.
     WriteCombined,
 }
 
-/// What is asked of a request besides its size.
+/// The options of a request besides its size.
 ///
 /// ```
 /// use bursar_host::{PinnedKind, PinnedOptions};
@@ -46,25 +47,25 @@ pub struct PinnedOptions {
 }
 
 impl PinnedOptions {
-    /// How it is made.
+    /// Sets the way it is created.
     pub fn kind(mut self, kind: PinnedKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// The node it is wanted on, instead of the one that the GPU's PCI address reports.
+    /// Sets the node, instead of the one that the GPU's PCI address reports.
     pub fn node(mut self, node: NumaNode) -> Self {
         self.node = Some(node);
         self
     }
 
-    /// How long it may take, the queue included, instead of [`default_patience`].
+    /// Sets the time that the request may take, including its wait for the worker, instead of [`default_patience`].
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
     }
 
-    /// Who is charged before anything is taken, and until it is given back.
+    /// Sets the account that is charged before anything is taken, until it is released.
     pub fn account(mut self, account: Arc<dyn Account>) -> Self {
         self.account = Some(account);
         self
@@ -86,7 +87,7 @@ impl fmt::Debug for PinnedOptions {
     }
 }
 
-/// How long a request may take by default: 10 s and 1 s for each GiB, at most 300 s.
+/// Returns the time that a request may take by default: 10 s and 1 s for each GiB, at most 300 s.
 ///
 /// ```
 /// use bursar_core::Bytes;

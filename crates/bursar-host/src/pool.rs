@@ -1,6 +1,6 @@
 //! A pool of pinned memory.
 //!
-//! Slabs are kept, because making one takes long and giving one back waits for the device. A slab is cut into pieces of one
+//! Slabs are kept, because creating one takes long and releasing one waits for the device. A slab is cut into pieces of one
 //! size: a large piece is a slab of its own, small ones share a slab of about 2 MiB. Sizes are exact up to a cache line.
 
 mod get_request;
@@ -15,20 +15,19 @@ use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPoolCo
 use bursar_core::{Bytes, DeviceContext, Error, Stream};
 use std::sync::Arc;
 
-/// Pieces begin and end at cache lines, so that no two threads write to one.
+/// The alignment of pieces: that of cache lines, so that no two threads write to one.
 const LINE: usize = 64;
-/// Small pieces share a slab of about this size.
+/// The approximate size of a slab that small pieces share.
 const SHARED: usize = 2 << 20;
 
-/// Pinned memory that is kept and handed out again, near one device.
+/// A pool of pinned memory near one device.
 ///
-/// [`get`](Self::get) hands out a buffer that nobody uses, without a system call or a driver call, or has the workers make
-/// one. Dropping the buffer puts it back. One that a device may still be using is not handed out: moved into a copy, it
-/// stays in the [`Transfer`](bursar_core::Transfer) until that has run, and [given back on a stream](Self::release_on), it
-/// is free when the stream has passed that point, which is asked about when somebody needs memory.
+/// [`get`](Self::get) returns a free buffer, without a system call or a driver call, or lets the workers create one.
+/// Dropping the buffer returns it to the pool. A buffer that a device may still be using is not reused: moved into a copy,
+/// it stays in the [`Transfer`](bursar_core::Transfer) until that has run; [returned on a stream](Self::release_on), it is
+/// free once the stream has passed that point, which is checked when somebody needs memory.
 ///
-/// Whole slabs are charged to the [account](PinnedOptions::account). Where there is no memory left, what nobody uses is
-/// given back first.
+/// Whole slabs are charged to the [account](PinnedOptions::account). Where no memory is left, free slabs are released first.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceContext, DeviceId};
@@ -52,7 +51,7 @@ pub struct PinnedPool {
     options: PinnedOptions,
 }
 
-/// A buffer that was not taken back, and why.
+/// A buffer that could not be returned, and the reason.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId};
@@ -69,21 +68,21 @@ pub struct PinnedPool {
 #[derive(Debug, thiserror::Error)]
 #[error("the buffer was not taken back: {error}")]
 pub struct RefusedBuffer {
-    /// The buffer, as it was.
+    /// The buffer, unchanged.
     pub buffer: Box<PinnedBuffer>,
-    /// Why it was not taken.
+    /// The reason.
     #[source]
     pub error: Error,
 }
 
 impl PinnedPool {
-    /// A pool with nothing in it. Its memory is made by `workers`, near the device of `context`, as the options say.
+    /// Creates an empty pool. Its memory is created by `workers`, near the device of `context`, with these options.
     pub fn new(workers: &Arc<NumaWorkerPool>, context: &Arc<DeviceContext>, options: PinnedOptions) -> Self {
         let cache = Arc::new(PieceCache::new(workers.releaser().clone()));
         Self { cache, workers: workers.clone(), context: context.clone(), options }
     }
 
-    /// A buffer of `bytes`: one that nobody uses, or a new one, which is waited for.
+    /// Returns a buffer of `bytes`: a free one, or a new one, for which it waits.
     #[inline]
     pub fn get(&self, bytes: usize) -> Result<PinnedBuffer, HostError> {
         match PieceCache::take(&self.cache, class(bytes), bytes) {
@@ -92,13 +91,13 @@ impl PinnedPool {
         }
     }
 
-    /// A buffer of `bytes` that nobody uses, if there is one at hand.
+    /// Returns a free buffer of `bytes`, if there is one.
     #[inline]
     pub fn try_get(&self, bytes: usize) -> Option<PinnedBuffer> {
         PieceCache::take(&self.cache, class(bytes), bytes)
     }
 
-    /// As [`get`](Self::get), as a future.
+    /// Returns a request for a buffer of `bytes`, which is ready at once if there is a free one.
     pub fn get_async(&self, bytes: usize) -> GetRequest {
         match self.find(bytes) {
             Ok(Some(buffer)) => GetRequest::hit(buffer),
@@ -107,7 +106,7 @@ impl PinnedPool {
         }
     }
 
-    /// A buffer that nobody uses by now: streams are asked how far they have come.
+    /// Returns a buffer that is free now, after querying streams.
     fn find(&self, bytes: usize) -> Result<Option<PinnedBuffer>, HostError> {
         if bytes == 0 {
             return Err(HostError::ZeroBytes);
@@ -123,10 +122,10 @@ impl PinnedPool {
         make(&self.workers, &self.context, &self.options, bytes, Some(self.cache.clone()))
     }
 
-    /// Takes a buffer back that work on a stream may still be using: it is handed out again when the stream has passed
-    /// everything it was given by now. The stream may be any device's.
+    /// Returns a buffer that work on a stream may still be using: it is reused when the stream has passed everything
+    /// submitted to it so far. The stream may be one of any device.
     ///
-    /// A buffer of another pool, or a stream that cannot be used, is refused, and the buffer comes back.
+    /// A buffer of another pool, or a stream that cannot be used, is refused, and the buffer is in the error.
     pub fn release_on(
         &self,
         buffer: PinnedBuffer,
@@ -146,8 +145,8 @@ impl PinnedPool {
         }
     }
 
-    /// Makes `count` buffers of `bytes` in the background and keeps them. Dropping the answer leaves it at that. What the
-    /// machine or a control group has no room for as a whole is refused, and nothing is made.
+    /// Creates `count` buffers of `bytes` in the background and keeps them. Dropping the request does not stop that. If the
+    /// machine or a control group has too little memory for all of them, nothing is created.
     pub fn prime(&self, bytes: usize, count: usize) -> PrimeRequest {
         let slabs = match self.slabs_for(bytes, count) {
             Ok(slabs) => slabs,
@@ -157,13 +156,13 @@ impl PinnedPool {
         let (context, options) = (self.context.clone(), self.options.clone());
         let next = move || {
             let workers = workers.upgrade().filter(|_| !cache.is_closed())?;
-            // What is free was asked for, perhaps just now, and does not go to make room for more of it.
+            // Free memory may have been created by this very request, so it is not released to make room for more.
             Some(make(&workers, &context, &options, bytes, None))
         };
         PrimeRequest::start(slabs, next, &self.cache, class(bytes))
     }
 
-    /// How many slabs hold `count` pieces for `bytes`, if there is room for them.
+    /// Returns the number of slabs for `count` pieces of `bytes`, if there is enough memory for them.
     fn slabs_for(&self, bytes: usize, count: usize) -> Result<usize, HostError> {
         if count == 0 {
             return Ok(0);
@@ -179,28 +178,28 @@ impl PinnedPool {
         Ok(slabs)
     }
 
-    /// Gives slabs of which nobody uses any piece back until at most `keep` of them are left, the largest first. That
-    /// waits for the work of the device, so another thread does it; answers how much is on its way.
+    /// Releases slabs without used pieces, the largest first, until at most `keep` bytes of them are left. That waits for
+    /// the work of the device, so another thread does it. Returns the bytes that are being released.
     pub fn trim(&self, keep: Bytes) -> Bytes {
-        // What cannot be asked about stays.
+        // Pieces on streams that cannot be queried stay.
         let _ = self.cache.collect();
         let (evictable, bytes) = self.cache.take_whole_slabs(keep);
         self.workers.releaser().submit(evictable);
         bytes
     }
 
-    /// Waits until what was trimmed has really been given back.
+    /// Waits until everything trimmed is released.
     pub fn flush(&self) {
         self.workers.releaser().flush();
     }
 
-    /// How much it holds.
+    /// Returns the memory of the pool.
     pub fn counts(&self) -> PinnedPoolCounts {
         self.cache.counts()
     }
 }
 
-/// Asks for a slab that holds pieces for `bytes`. Where there is no memory left, what `spare` keeps and nobody uses goes first.
+/// Requests a slab for pieces of `bytes`. Where no memory is left, the free slabs of `evictable` are released first.
 fn make(
     workers: &NumaWorkerPool,
     context: &Arc<DeviceContext>,
@@ -213,14 +212,15 @@ fn make(
 }
 
 impl Drop for PinnedPool {
-    /// What nobody uses is given back by another thread. What streams may be using is waited for, and buffers that are out
-    /// are given back when they come.
+    /// Free pieces are released by another thread. Pieces that streams may be using are waited for, and buffers in use are
+    /// released when they are dropped.
     fn drop(&mut self) {
         self.cache.close();
     }
 }
 
-/// The size that a request is met with: whole cache lines. What overflows is refused when it is made.
+/// Returns the size of the piece for a request: whole cache lines. A size that overflows is refused when the slab is
+/// created.
 #[inline]
 const fn class(bytes: usize) -> usize {
     match bytes.checked_next_multiple_of(LINE) {
@@ -229,7 +229,7 @@ const fn class(bytes: usize) -> usize {
     }
 }
 
-/// The size of the slab that pieces of a class are cut from.
+/// Returns the size of the slab that pieces of a class are cut from.
 const fn slab_size(class: usize) -> usize {
     if class == 0 || class >= SHARED { class } else { SHARED / class * class }
 }

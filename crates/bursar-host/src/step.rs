@@ -1,9 +1,9 @@
-//! The steps of a request, in their order.
+//! The steps of a request, and their outcomes.
 
 use crate::Errno;
 use std::fmt;
 
-/// A step of a request. Between each two it is asked whether anybody still wants the memory.
+/// A step of a request. The request can be given up between any two.
 ///
 /// ```
 /// use bursar_host::PinStep;
@@ -14,21 +14,21 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum PinStep {
-    /// Asks whether there is memory, and charges the account.
+    /// Checks the limits on memory, and charges the account.
     Charge,
     /// Reserves addresses.
     Reserve,
-    /// Names the node.
+    /// Binds the addresses to the node.
     Bind,
     /// Asks for huge pages.
     Advise,
     /// Puts memory behind the addresses.
     Touch,
-    /// Has the driver pin it.
+    /// Lets the driver pin the memory.
     Register,
     /// Asks the kernel where the pages are.
     Verify,
-    /// Hands it over.
+    /// Delivers the memory to the caller.
     Deliver,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for PinStep {
     }
 }
 
-/// How a step went that a request can do without.
+/// The outcome of an optional step.
 ///
 /// ```
 /// use bursar_host::{Errno, StepOutcome};
@@ -58,23 +58,23 @@ impl fmt::Display for PinStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StepOutcome {
-    /// It was done, and what came of it is as it should be.
+    /// It was done, and has the intended effect.
     Done,
-    /// Nobody asked for it.
+    /// It was not requested.
     NotAsked,
-    /// The machine has nothing to do it with: no such node, or no CPU of it that may be used.
+    /// The machine lacks the means: there is no such node, or no usable CPU on it.
     Absent,
     /// The kernel refused it.
     Refused(Errno),
 }
 
 impl StepOutcome {
-    /// Whether it was done.
+    /// Returns whether it was done.
     pub const fn is_done(self) -> bool {
         matches!(self, Self::Done)
     }
 
-    /// Whether it was asked for and not done.
+    /// Returns whether it was requested and not done.
     pub const fn has_failed(self) -> bool {
         matches!(self, Self::Absent | Self::Refused(_))
     }

@@ -1,4 +1,4 @@
-//! The seam to the operating system: every call that placing memory takes, each of which may be refused.
+//! The seam to the operating system: every call that placing memory needs, each of which may be refused.
 
 mod calls;
 mod limits;
@@ -14,8 +14,8 @@ use bursar_core::Bytes;
 use std::fmt;
 use std::ops::Range;
 
-/// What is asked of the operating system. [`Machine`](crate::Machine) is the real one; tests wrap it and refuse what they
-/// like.
+/// The operating system, as far as placing memory needs it. [`Machine`](crate::Machine) is the real one; tests wrap it and
+/// refuse calls.
 ///
 /// ```
 /// use bursar_host::{Machine, System};
@@ -29,35 +29,35 @@ use std::ops::Range;
 /// # Ok::<(), bursar_host::Errno>(())
 /// ```
 pub trait System: fmt::Debug + Send + Sync + 'static {
-    /// How much memory there is to be had, and who says so.
+    /// Returns the limits on memory.
     fn limits(&self) -> Vec<MemoryLimit>;
 
-    /// What this process may lock.
+    /// Returns the limit on locked memory of this process.
     fn locked_memory(&self) -> LockedMemory;
 
-    /// Lets the calling thread run on these CPUs only.
+    /// Restricts the calling thread to these CPUs.
     fn run_on(&self, cpus: &IndexSet) -> Result<(), Errno>;
 
-    /// Where the calling thread may run.
+    /// Returns the CPUs that the calling thread may run on.
     fn runs_on(&self) -> Result<IndexSet, Errno>;
 
-    /// Addresses with no memory behind them yet, a multiple of pages.
+    /// Reserves addresses without memory behind them, a multiple of pages.
     fn reserve(&self, bytes: usize) -> Result<Region, Errno>;
 
-    /// Has pages of the region come from a node, as long as there are any.
+    /// Makes a node the preferred one for the pages of a region.
     fn bind(&self, region: &Region, node: u32) -> Result<(), Errno>;
 
     /// Asks for huge pages.
     fn advise_huge(&self, region: &Region) -> Result<(), Errno>;
 
-    /// Puts memory behind a part of the region, as if it had been written to. An old kernel answers `EINVAL`.
+    /// Puts memory behind a part of the region, as if it had been written to. An old kernel returns `EINVAL`.
     fn populate(&self, region: &Region, part: Range<usize>) -> Result<(), Errno>;
 
-    /// On which nodes the pages at some addresses are; a negative number is the reason why the kernel does not say.
+    /// Returns the nodes of the pages at these addresses; a negative number is the reason why the kernel does not know.
     fn locate(&self, addresses: &[usize]) -> Result<Vec<i32>, Errno>;
 }
 
-/// What a process may lock in memory.
+/// The locked memory of a process, and its limit.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -71,14 +71,14 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
 pub struct LockedMemory {
     /// The soft limit, `RLIMIT_MEMLOCK`.
     pub limit: Bytes,
-    /// What it has locked and pinned, as far as the kernel counts it.
+    /// The bytes it has locked and pinned, as the kernel counts them.
     pub locked: Bytes,
-    /// Whether the limit is not for it, because it has `CAP_IPC_LOCK`.
+    /// True if the limit does not apply, because the process has `CAP_IPC_LOCK`.
     pub is_privileged: bool,
 }
 
 impl LockedMemory {
-    /// Whether so much more may be locked.
+    /// Returns whether `more` bytes may be locked.
     pub const fn covers(&self, more: Bytes) -> bool {
         self.is_privileged || self.locked.saturating_add(more).get() <= self.limit.get()
     }

@@ -1,8 +1,8 @@
-//! The end of background threads.
+//! Joining background threads.
 
 use std::thread::JoinHandle;
 
-/// Waits for a thread, unless it is this one: a pool can be dropped by its own worker.
+/// Waits for a thread to end, unless it is the calling one: a pool can be dropped by its own worker.
 pub(crate) fn join(thread: Option<JoinHandle<()>>) {
     if let Some(thread) = thread
         && thread.thread().id() != std::thread::current().id()

@@ -1,7 +1,7 @@
-//! What the machine is made of, as the kernel tells it: nodes, their CPUs and memory, and where GPUs sit.
+//! The topology of a machine: NUMA nodes, their CPUs and memory, and the nodes of GPUs.
 //!
-//! Everything is read below a root folder, so that the files of any machine can be looked at on any other. Nothing is
-//! guessed: a GPU whose node nobody reports is on an unknown one.
+//! Everything is read below a root folder, so that the files of any machine can be read on any other. Nothing is guessed: a
+//! GPU whose node is not reported is on an unknown one.
 
 mod cpu_share;
 mod sysfs;
@@ -40,23 +40,23 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Node {
-    /// The kernel's number for it.
+    /// The number of the node.
     pub index: u32,
     /// Its CPUs that are online and that this process may use.
     pub cpus: IndexSet,
-    /// Whether it has CPUs at all, usable or not.
+    /// True if it has CPUs at all, usable or not.
     pub has_cpus: bool,
     /// All of its memory.
     pub memory: Bytes,
-    /// Whether this process may have memory of it.
+    /// True if this process may allocate memory on it.
     pub memory_allowed: bool,
-    /// How far it is to each node, as the firmware says: 10 is here, and more is further.
+    /// The distance to each node, as the firmware reports it: 10 is the node itself, and more is further.
     pub distances: Vec<(u32, u32)>,
-    /// Huge pages that were set aside for it.
+    /// The huge pages that are reserved on it.
     pub huge_pages: Vec<HugePages>,
 }
 
-/// Huge pages of one size that were set aside on a node.
+/// The huge pages of one size that are reserved on a node.
 ///
 /// ```
 /// use bursar_host::Topology;
@@ -69,15 +69,15 @@ pub struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HugePages {
-    /// How large each is.
+    /// The size of a page.
     pub size: Bytes,
-    /// How many there are.
+    /// The number of pages.
     pub total: u64,
-    /// How many nobody has.
+    /// The number of free pages.
     pub free: u64,
 }
 
-/// Where a GPU sits.
+/// The PCI address of a GPU, and its node.
 ///
 /// ```
 /// use bursar_host::Topology;
@@ -98,18 +98,18 @@ pub struct GpuPlace {
 }
 
 impl Topology {
-    /// This machine.
+    /// Reads the topology of this machine.
     pub fn here() -> Result<Self, HostError> {
         Self::read(Path::new("/"))
     }
 
-    /// The machine whose `proc` and `sys` lie in a folder. A file that is missing says nothing: a kernel without NUMA has
-    /// no nodes. One that makes no sense is an error.
+    /// Reads the topology of the machine whose `proc` and `sys` are in a folder. A missing file means that there is nothing:
+    /// a kernel without NUMA has no nodes. A malformed file is an error.
     pub fn read(root: &Path) -> Result<Self, HostError> {
         sysfs::Reader::new(root).topology()
     }
 
-    /// The same machine for someone who may use only some of its CPUs.
+    /// Returns the topology for a process that may use only some of the CPUs.
     pub fn restricted_to(mut self, allowed: &IndexSet) -> Self {
         self.cpus = self.cpus.and(allowed);
         self.nodes.iter_mut().for_each(|node| node.cpus = node.cpus.and(allowed));
@@ -118,43 +118,43 @@ impl Topology {
         self
     }
 
-    /// The nodes that are online, by number.
+    /// Returns the online nodes, by number.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// A node by its number.
+    /// Returns a node by its number.
     pub fn node(&self, index: u32) -> Option<&Node> {
         self.nodes.iter().find(|node| node.index == index)
     }
 
-    /// The CPUs that are online and that this process may use.
+    /// Returns the CPUs that are online and that this process may use.
     pub fn cpus(&self) -> &IndexSet {
         &self.cpus
     }
 
-    /// Those CPUs by core: the siblings of one core together.
+    /// Returns those CPUs by core: the siblings of one core together.
     pub fn cores(&self) -> &[IndexSet] {
         &self.cores
     }
 
-    /// The GPUs of the machine, by address, whoever may use them.
+    /// Returns all GPUs of the machine, by address.
     pub fn gpus(&self) -> &[GpuPlace] {
         &self.gpus
     }
 
-    /// The node that a PCI address reports.
+    /// Returns the node that a PCI address reports.
     pub fn node_of(&self, pci: PciAddress) -> NumaNode {
         self.gpus.iter().find(|gpu| gpu.pci == pci).map_or(NumaNode::UNKNOWN, |gpu| gpu.node)
     }
 
-    /// The node whose CPUs are nearest to a node and may be used: itself if it has any.
+    /// Returns the node with usable CPUs that is nearest to a node: itself if it has any.
     pub fn cpus_near(&self, index: u32) -> Option<&Node> {
         self.nearest(index, |node| !node.cpus.is_empty())
     }
 
-    /// The node whose memory is nearest to a node and may be had: itself if it has any. Memory of another node is taken
-    /// only where that one has CPUs, if there is such a node: memory without CPUs is a GPU's, or slower.
+    /// Returns the node with usable memory that is nearest to a node: itself if it has any. Otherwise a node that also has
+    /// CPUs is chosen, if there is one: memory without CPUs belongs to a GPU, or is slower.
     pub fn memory_near(&self, index: u32) -> Option<&Node> {
         let has_memory = |node: &Node| node.memory > Bytes::ZERO && node.memory_allowed;
         self.nearest(index, |node| has_memory(node) && (node.has_cpus || node.index == index))
@@ -169,7 +169,7 @@ impl Topology {
 }
 
 impl Node {
-    /// How far it is to another node; the greatest number where nobody says.
+    /// Returns the distance to another node; the greatest number where it is not reported.
     pub fn distance_to(&self, index: u32) -> u32 {
         self.distances.iter().find(|(to, _)| *to == index).map_or(u32::MAX, |(_, distance)| *distance)
     }

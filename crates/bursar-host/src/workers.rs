@@ -1,4 +1,4 @@
-//! The workers of a process, and what it is like to ask them.
+//! The worker threads of a process, and requests to them.
 
 mod deadlines;
 mod pin;
@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use worker::{QueuedRequest, Worker, WorkerEnvironment};
 
-/// One worker thread a NUMA node, started when it is first needed and named `numa-worker-N`, and what they pin.
+/// Worker threads that pin memory, one for each NUMA node, started when first needed and named `numa-worker-N`.
 ///
-/// A request goes to the node that its GPU's PCI address reports. Where nobody reports one, a worker that is not pinned,
-/// `numa-worker-any`, meets it, and the [placement](crate::Placement) says so. Dropping the pool refuses what waits, stops
-/// what is in hand at its next step, and waits for every thread; buffers live on.
+/// A request goes to the node that its GPU's PCI address reports. Where none is reported, a worker that is not pinned,
+/// `numa-worker-any`, meets it, and the [placement](crate::Placement) says so. Dropping the pool refuses requests that wait,
+/// stops those in progress at their next step, and waits for every thread; buffers live on.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId};
@@ -48,7 +48,7 @@ pub struct NumaWorkerPool {
 }
 
 impl NumaWorkerPool {
-    /// The workers of this process, on this machine. They are never closed, so that nothing is called while it exits.
+    /// Returns the workers of this process, on this machine. They are never closed, so that nothing is called during exit.
     pub fn global() -> Result<&'static Arc<Self>, HostError> {
         static GLOBAL: OnceLock<Arc<NumaWorkerPool>> = OnceLock::new();
         match GLOBAL.get() {
@@ -57,24 +57,25 @@ impl NumaWorkerPool {
         }
     }
 
-    /// Workers of your own, on this machine.
+    /// Creates workers on this machine.
     pub fn here() -> Result<Arc<Self>, HostError> {
         Ok(Self::new(Topology::here()?, Arc::new(Machine::default())))
     }
 
-    /// Workers of your own, on any machine and kernel.
+    /// Creates workers on the given machine and system.
     pub fn new(topology: Topology, system: Arc<dyn System>) -> Arc<Self> {
         let environment =
             Arc::new(WorkerEnvironment { system, topology, stranded: Arc::new(StrandedSlabs::default()) });
         Arc::new(Self { environment, workers: Mutex::default(), timer: Arc::default(), releaser: Arc::default() })
     }
 
-    /// The machine they work on.
+    /// Returns the machine they work on.
     pub fn topology(&self) -> &Topology {
         &self.environment.topology
     }
 
-    /// The node that requests for a device go to: what its PCI address reports below `sys`, or else what its driver says.
+    /// Returns the node that requests for a device go to: the one that `sys` reports for its PCI address, or else the
+    /// driver.
     pub fn node_of(&self, context: &DeviceContext) -> NumaNode {
         let facts = context.facts();
         match facts.pci.map(|pci| self.environment.topology.node_of(pci)) {
@@ -88,7 +89,7 @@ impl NumaWorkerPool {
         self.pin_with(context, bytes, &PinnedOptions::default())
     }
 
-    /// Pins `bytes` as the options say.
+    /// Pins `bytes` near a device, with options.
     pub fn pin_with(&self, context: &Arc<DeviceContext>, bytes: usize, options: &PinnedOptions) -> PinRequest {
         let pending = self.make(bytes, |bytes| SlabSpec {
             context: context.clone(),
@@ -99,7 +100,7 @@ impl NumaWorkerPool {
         PinRequest { len: bytes, pending }
     }
 
-    /// Asks for a slab of `bytes`, rounded up to pages.
+    /// Requests a slab of `bytes`, rounded up to pages.
     pub(crate) fn make(&self, bytes: usize, spec: impl FnOnce(usize) -> SlabSpec) -> PendingSlab {
         let request = match pages(bytes) {
             Ok(bytes) => self.ask(spec(bytes)),
@@ -108,7 +109,7 @@ impl NumaWorkerPool {
         PendingSlab { request, timer: self.timer.clone(), is_set: false }
     }
 
-    /// Refuses what the machine or a control group has no room for.
+    /// Checks that the machine and its control groups have `requested` bytes left.
     pub(crate) fn check_limits(&self, requested: Bytes) -> Result<(), HostError> {
         pin::check_limits(&*self.environment.system, requested)
     }
@@ -131,7 +132,7 @@ impl NumaWorkerPool {
         &self.releaser
     }
 
-    /// Tries once more to give back what drivers have refused to take; answers how much of it is left.
+    /// Tries once more to release memory that drivers have failed to release. Returns the bytes that remain.
     pub fn retry_stranded(&self) -> Bytes {
         self.environment.stranded.retry()
     }
@@ -141,7 +142,7 @@ impl NumaWorkerPool {
 pub(crate) fn pages(bytes: usize) -> Result<usize, HostError> {
     match bytes {
         0 => Err(HostError::ZeroBytes),
-        // No allocation is larger than half the addresses.
+        // No allocation is larger than half the address space.
         _ => (bytes.checked_next_multiple_of(Machine::page()).filter(|bytes| isize::try_from(*bytes).is_ok()))
             .ok_or(HostError::TooLarge { requested: bytes as u64 }),
     }
@@ -154,7 +155,7 @@ impl Drop for NumaWorkerPool {
     }
 }
 
-/// A slab that is being made. Dropping it gives the request up.
+/// A slab that is being created. Dropping it gives the request up.
 pub(crate) struct PendingSlab {
     request: Arc<SlabRequest>,
     timer: Arc<DeadlineTimer>,
@@ -182,7 +183,7 @@ impl Drop for PendingSlab {
 }
 
 /// A request for pinned memory: [wait](Self::wait) for it, or poll it as a future, with any executor or none. Dropping it
-/// gives the request up, at whatever step it is, and whatever it had taken by then is given back.
+/// gives the request up at any step, and everything taken until then is released.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId};

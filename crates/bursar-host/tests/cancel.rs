@@ -1,4 +1,4 @@
-//! N2: a request that is given up loses nothing, whichever step it is at.
+//! N2: a request that is given up leaks nothing, at whichever step it is.
 //!
 //! `BURSAR_CANCELLATIONS=N` gives up N requests in each of the two ways.
 
@@ -17,13 +17,14 @@ fn rounds() -> u32 {
     std::env::var("BURSAR_CANCELLATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000)
 }
 
-/// A request that gives itself up at the nth moment: one before and one after each call of kernel, driver and account.
+/// A request that gives itself up at the nth moment: there is one before and one after each call of kernel, driver and
+/// account.
 #[derive(Clone, Default)]
 struct Moments {
     request: Arc<Mutex<Option<PinRequest>>>,
     /// The moment at which the next request gives itself up.
     next: Arc<AtomicU32>,
-    /// That of the request in hand, and how many it has had.
+    /// The moment of the request in progress, and the number of moments it has had.
     at: Arc<AtomicU32>,
     seen: Arc<AtomicU32>,
 }
@@ -39,7 +40,7 @@ impl Moments {
             if call == Call::Limits && !is_over {
                 of_kernel.begin();
             }
-            // Where the worker stands is settled once, before any request.
+            // The worker is bound to its node once, before any request.
             if !matches!(call, Call::RunOn | Call::RunsOn) {
                 of_kernel.pass();
             }
@@ -47,18 +48,18 @@ impl Moments {
         });
         let of_driver = moments.clone();
         rig.driver.hook(move |call, _| {
-            // Giving back is what follows, not a step.
+            // Releasing follows a request and is not a step of it.
             if matches!(call, "host_register" | "host_allocate") {
                 of_driver.pass();
             }
             None
         });
         let of_account = moments.clone();
-        *rig.purse.hook.lock().unwrap() = Some(Box::new(move || of_account.pass()));
+        *rig.account.hook.lock().unwrap() = Some(Box::new(move || of_account.pass()));
         moments
     }
 
-    /// The worker begins with a request, which the test has put in its place.
+    /// Waits until the worker begins with a request, which the test has put in its place.
     fn begin(&self) {
         let _in_place = self.request.lock().unwrap();
         self.at.store(self.next.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -73,14 +74,14 @@ impl Moments {
         }
     }
 
-    /// A request that is met, after everything that was asked before it; answers how many moments it had.
+    /// Makes a request that is met, after everything requested before it. Returns the number of moments it had.
     fn meet(&self, rig: &Rig, kind: PinnedKind) -> u32 {
         self.next.store(NEVER, Ordering::SeqCst);
         drop(rig.workers.pin_with(&rig.context, BYTES, &rig.charged().kind(kind)).wait().expect("room"));
         self.seen.load(Ordering::SeqCst)
     }
 
-    /// A request that gives itself up at a moment; returns when it has.
+    /// Makes a request that gives itself up at a moment; returns when it has.
     fn give_up_at(&self, rig: &Rig, kind: PinnedKind, at: u32) {
         let mut request = self.request.lock().unwrap();
         self.next.store(at, Ordering::SeqCst);

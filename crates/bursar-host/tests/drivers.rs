@@ -37,7 +37,7 @@ fn main() {
         });
         trials.push(trial.with_ignored_flag(is_absent));
     }
-    // A kernel without NUMA, or a container that may not ask, cannot say where pages are.
+    // A kernel without NUMA, or a container without permission, does not report where pages are.
     let can_say = pages_on_node(&Machine::default(), &[1; 64], NumaNode::UNKNOWN).is_ok();
     let verified = Trial::test("n4_this_machines_node_is_where_its_pages_are", || Ok(on_this_node()?));
     trials.push(verified.with_ignored_flag(!can_say));

@@ -4,12 +4,12 @@ mod rig;
 
 use bursar_core::{Bytes, NumaNode};
 use bursar_host::{Errno, HostError, IndexSet, Machine, MemoryLimit, PinnedOptions, PinnedPool, System, pages_on_node};
-use rig::{Call, Purse, Rig};
+use rig::{Call, Rig, TestAccount};
 use std::time::Duration;
 
 const SIZES: [usize; 9] = [0, 1, 63, 64, 65, 1 << 20, isize::MAX as usize, isize::MAX as usize + 1, usize::MAX];
 
-/// What the total of a request is refused with that no machine could meet.
+/// The error of a request whose total no machine could meet.
 fn is_refused(answer: &Result<(), HostError>) -> bool {
     matches!(answer, Err(HostError::TooLarge { .. } | HostError::ZeroBytes)) || {
         answer.as_ref().is_err_and(HostError::is_capacity)
@@ -50,13 +50,13 @@ fn n3_more_buffers_than_the_machine_has_room_for_are_refused_before_any_is_made(
     drop(pool);
 }
 
-/// Where nobody says how much there is, slabs are made until one is refused, and none after it. What was made before does not
-/// go to make room for more of the same.
+/// Without known limits, slabs are created until one is refused, and none after it. Earlier slabs are not released to make
+/// room for more of the same.
 #[test]
 fn n7_growth_ends_with_its_first_failure_and_keeps_what_there_is() {
     let rig = Rig::new();
-    let purse = Purse::of(Bytes::mib(16));
-    let pool = PinnedPool::new(&rig.workers, &rig.context, PinnedOptions::default().account(purse));
+    let account = TestAccount::of(Bytes::mib(16));
+    let pool = PinnedPool::new(&rig.workers, &rig.context, PinnedOptions::default().account(account));
     let refused = pool.prime(4 << 20, 1000).wait().expect_err("an account of 16 MiB");
     assert!(refused.is_capacity() && matches!(refused, HostError::Account { .. }), "{refused}");
     assert_eq!(pool.counts().free, Bytes::mib(16));

@@ -1,4 +1,4 @@
-//! N7: whatever a program does with a pool, no buffer is handed out twice, what is held adds up, and all of it comes back.
+//! N7: whatever a program does with a pool, no buffer is in use twice, the counts add up, and everything is released.
 
 mod rig;
 
@@ -16,11 +16,11 @@ enum Step {
     Get(usize),
     TryGet(usize),
     Drop(prop::sample::Index),
-    /// Gives back on one of two streams.
+    /// Returns a buffer on one of two streams.
     Release(prop::sample::Index, usize),
     Prime(usize, usize),
     Trim(u64),
-    /// Lets streams go on.
+    /// Lets streams advance.
     Settle,
 }
 
@@ -38,7 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// The buffers that are out, and a mark that is in each of them alone.
+/// The buffers in use, each filled with a mark of its own.
 struct Out {
     buffers: Vec<(PinnedBuffer, u8)>,
     made: u8,
@@ -66,7 +66,7 @@ impl Out {
         Some(buffer)
     }
 
-    /// How much of slabs the buffers take: whole cache lines.
+    /// Returns the bytes of slabs that the buffers take: whole cache lines.
     fn bytes(&self) -> u64 {
         self.buffers.iter().map(|(buffer, _)| buffer.len().next_multiple_of(64) as u64).sum()
     }
@@ -108,14 +108,14 @@ proptest! {
             // A slab ends with its last page, of which less than one piece belongs to nobody.
             prop_assert!(counts.held.get() >= known && counts.held.get() - known < held_slack(counts.held), "{counts:?}");
             prop_assert!(counts.in_flight.get() <= flying.values().sum::<u64>());
-            prop_assert_eq!((rig.pinned(), rig.purse.charged()), (counts.held.get(), counts.held.get()));
+            prop_assert_eq!((rig.pinned(), rig.account.charged()), (counts.held.get(), counts.held.get()));
         }
         drop(pool);
         drop(out);
-        let Rig { sim, system, purse, workers, .. } = rig;
-        // The workers wait for the thread that gives back.
+        let Rig { sim, system, account, workers, .. } = rig;
+        // The workers wait for the thread that releases.
         drop(workers);
-        prop_assert_eq!((system.mapped(), purse.charged()), (0, 0));
+        prop_assert_eq!((system.mapped(), account.charged()), (0, 0));
         sim.assert_clean();
     }
 }

@@ -1,4 +1,4 @@
-//! N7: pinned memory is kept, exact in size, charged, and not handed out while a stream may be using it.
+//! N7: pinned memory is kept, exact in size, charged, and not reused while a stream may be using it.
 #![allow(unsafe_code)]
 
 mod rig;
@@ -9,7 +9,7 @@ use bursar_core::{
 };
 use bursar_host::{HostError, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool};
 use bursar_sim::{Random, Sim};
-use rig::{Call, Latch, Purse, Rig};
+use rig::{Call, Latch, Rig, TestAccount};
 use std::sync::{Arc, Mutex};
 
 const SIZE: usize = 3 << 20;
@@ -28,7 +28,7 @@ fn stall(context: &DeviceContext, stream: Stream) -> Latch {
     gate
 }
 
-/// Submits a copy of a buffer to memory of the device that stays the driver's.
+/// Submits a copy of a buffer to memory of the device that is never freed.
 fn copy(rig: &Rig, buffer: &mut PinnedBuffer, stream: Stream) {
     let target = bursar_core::Driver::allocate(&*rig.sim, DeviceId(0), buffer.len() as u64).expect("room");
     let held = rig.context.hold(stream).expect("a stream of this device");
@@ -47,10 +47,14 @@ fn n7_sizes_are_exact_and_charged_as_held() {
     let rig = Rig::new();
     let pool = pool(&rig);
     let large = pool.get(20 << 20).expect("room");
-    assert_eq!((large.len(), rig.pinned(), rig.purse.charged()), (20 << 20, 20 << 20, 20 << 20));
+    assert_eq!((large.len(), rig.pinned(), rig.account.charged()), (20 << 20, 20 << 20, 20 << 20));
     assert_eq!(pool.counts().held, Bytes::mib(20));
     let odd = pool.get((5 << 20) + 1).expect("room");
-    assert_eq!((odd.len(), rig.purse.charged()), ((5 << 20) + 1, (25 << 20) + 4096), "a page more, not a power of two");
+    assert_eq!(
+        (odd.len(), rig.account.charged()),
+        ((5 << 20) + 1, (25 << 20) + 4096),
+        "a page more, not a power of two"
+    );
     drop((large, odd));
     assert_eq!(pool.counts().free, Bytes((25 << 20) + 64), "kept");
 }
@@ -60,7 +64,7 @@ fn n7_small_buffers_share_a_slab_and_nothing_else() {
     let rig = Rig::new();
     let pool = pool(&rig);
     let mut buffers: Vec<_> = (0..50).map(|_| pool.get(1000).expect("room")).collect();
-    assert_eq!(rig.purse.charged(), 2_096_128_u64.next_multiple_of(4096), "2,047 pieces of 1,024 bytes in one slab");
+    assert_eq!(rig.account.charged(), 2_096_128_u64.next_multiple_of(4096), "2,047 pieces of 1,024 bytes in one slab");
     for (mark, buffer) in buffers.iter_mut().enumerate() {
         buffer.fill(mark as u8);
     }
@@ -77,13 +81,13 @@ fn n7_a_hit_asks_neither_kernel_nor_driver_nor_account() {
     let pool = pool(&rig);
     drop(pool.get(SIZE).expect("room"));
     let (of_driver, of_kernel) = (rig.sim.call_count(), rig.system.calls.lock().unwrap().len());
-    *rig.purse.hook.lock().unwrap() = Some(Box::new(|| panic!("the account was asked")));
+    *rig.account.hook.lock().unwrap() = Some(Box::new(|| panic!("the account was asked")));
     for _ in 0..100 {
         drop(pool.get(SIZE).expect("a hit"));
         drop(pool.try_get(SIZE).expect("a hit"));
     }
     assert_eq!((rig.sim.call_count(), rig.system.calls.lock().unwrap().len()), (of_driver, of_kernel));
-    *rig.purse.hook.lock().unwrap() = None;
+    *rig.account.hook.lock().unwrap() = None;
     assert!(pool.try_get(SIZE + 64).is_none());
     assert_eq!(pool.get(0).unwrap_err(), HostError::ZeroBytes);
 }
@@ -144,7 +148,7 @@ fn n7_a_stream_that_never_runs_dry_gives_buffers_back_all_the_same() {
     let address = first.as_ptr();
     release(&pool, &rig.context, first, stream);
     let third = pool.get(SIZE).expect("room");
-    // Asked once by now, and marked; what follows is behind the mark.
+    // Queried once by now, and marked; what follows is behind the marker.
     let later = stall(&rig.context, stream);
     release(&pool, &rig.context, second, stream);
     gate.0.open();
@@ -225,7 +229,7 @@ fn n7_trimming_happens_off_the_callers_thread_and_keeps_what_it_should() {
     assert_eq!(pool.trim(Bytes::mib(9)), Bytes::ZERO);
     assert_eq!(pool.trim(Bytes::ZERO), Bytes::mib(9), "a slab of which a piece is used stays");
     pool.flush();
-    assert_eq!(rig.purse.charged(), pool.counts().held.get());
+    assert_eq!(rig.account.charged(), pool.counts().held.get());
     assert_eq!(threads.lock().unwrap()[..], ["pinned-release", "pinned-release", "pinned-release"]);
     drop(in_use);
     assert!(pool.trim(Bytes::ZERO) > Bytes::ZERO);
@@ -236,13 +240,13 @@ fn n7_trimming_happens_off_the_callers_thread_and_keeps_what_it_should() {
 #[test]
 fn n7_where_memory_is_short_what_nobody_uses_goes_first() {
     let rig = Rig::new();
-    let purse = Purse::of(Bytes::mib(16));
-    let pool = PinnedPool::new(&rig.workers, &rig.context, PinnedOptions::default().account(purse.clone()));
+    let account = TestAccount::of(Bytes::mib(16));
+    let pool = PinnedPool::new(&rig.workers, &rig.context, PinnedOptions::default().account(account.clone()));
     let (small, large) = (5 << 20, 12 << 20);
     drop(pool.get(small).expect("room"));
     let used = pool.get(64).expect("room");
     drop(pool.get(large).expect("5 MiB go for it"));
-    assert_eq!((pool.counts().held, purse.charged()), (Bytes::mib(14), 14 << 20));
+    assert_eq!((pool.counts().held, account.charged()), (Bytes::mib(14), 14 << 20));
     let held = pool.get(large).expect("a hit");
     let refused = pool.get(small).unwrap_err();
     assert!(refused.is_capacity() && matches!(refused, HostError::Account { .. }), "{refused}");
@@ -256,7 +260,7 @@ fn n7_growth_in_the_background() {
     pool.prime(SIZE, 2).wait().expect("room");
     assert_eq!(pool.counts().free, Bytes::mib(6));
     assert_eq!(rig.system.threads_of(Call::Reserve).len(), 2);
-    // Nobody waits for this one, and it comes all the same.
+    // Nobody waits for this one, and it is created all the same.
     drop(pool.prime(1000, 100));
     let next = pool.get(SIZE + (1 << 20)).expect("room");
     assert!(pool.try_get(1000).is_some(), "made before what was asked for later");
@@ -283,10 +287,10 @@ fn n7_dropping_the_pool_gives_everything_back_and_what_is_out_when_it_comes() {
         assert_eq!(priming.wait(), Ok(()), "and what comes too late goes again");
         assert_eq!(out.len(), 1000, "still there");
         drop(out);
-        let Rig { sim, system, purse, workers, .. } = rig;
-        // The workers wait for the thread that gives back.
+        let Rig { sim, system, account, workers, .. } = rig;
+        // The workers wait for the thread that releases.
         drop(workers);
-        assert_eq!((system.mapped(), purse.charged()), (0, 0), "{kind:?}");
+        assert_eq!((system.mapped(), account.charged()), (0, 0), "{kind:?}");
         sim.assert_clean();
     }
 }
@@ -308,14 +312,13 @@ fn n7_threads_share_a_pool_and_never_a_buffer() {
         }
     });
     let counts = pool.counts();
-    assert_eq!(counts.held.get(), rig.purse.charged());
+    assert_eq!(counts.held.get(), rig.account.charged());
     pool.trim(Bytes::ZERO);
     pool.flush();
     rig.assert_nothing_is_held();
 }
 
-/// Gets, writes, copies, gives back on streams, trims. The simulator watches that nothing is written while a copy may read
-/// it.
+/// Gets, writes, copies, returns on streams, trims. The simulator checks that nothing is written while a copy may read it.
 fn run(seed: u64) {
     let mut random = Random::new(seed);
     let rig = Rig::on(Default::default(), Sim::builder().seed(seed));
@@ -338,7 +341,7 @@ fn run(seed: u64) {
                 let stream = streams[random.index(3)];
                 let (raw, src, bytes) =
                     (rig.context.resolve(stream).expect("ours"), buffer.host_ptr(), buffer.len() as u64);
-                // All copies go to one place, in the order of one event after the other.
+                // All copies have one target, in the order of one event after the other.
                 for other in &streams {
                     if *other != stream {
                         rig.context.order_after(*other, stream).expect("ours");
@@ -365,7 +368,7 @@ fn run(seed: u64) {
     assert_eq!(pool.counts(), Default::default(), "seed {seed}");
 }
 
-/// `BURSAR_SEEDS=N` runs so many programs.
+/// Runs generated programs, as many as `BURSAR_SEEDS` says.
 #[test]
 fn n7_generated_programs_never_meet_a_copy_in_flight() {
     let seeds = std::env::var("BURSAR_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);

@@ -1,4 +1,4 @@
-//! N3: what cannot be met is refused, typed, and says why; and nothing is lost by it.
+//! N3: a request that cannot be met is refused with a typed reason, and leaks nothing.
 
 mod rig;
 
@@ -176,7 +176,7 @@ fn n4_a_kernel_that_cannot_populate_has_its_pages_touched() {
     rig.system.refuse(Call::Populate, Errno(libc::EINVAL));
     let buffer = rig.workers.pin_with(&rig.context, 3 << 12, &rig.charged()).wait().expect("room");
     let asked: Vec<usize> = (0..3).map(|page| buffer.as_ptr().addr() + (page << 12)).collect();
-    // A page that nobody has touched is nowhere.
+    // A page that was never touched is on no node.
     let nodes = Machine::default().locate(&asked);
     assert!(nodes.is_err() || nodes.is_ok_and(|nodes| nodes.iter().all(|node| *node >= 0)));
     drop(buffer);
@@ -200,10 +200,10 @@ fn n3_one_cpu_and_small_pages_are_enough() {
     assert_eq!(buffer.placement().huge_pages, StepOutcome::NotAsked);
     assert!(node.is_none() || buffer.placement().threads == 1, "{}", buffer.placement());
     drop(buffer);
-    assert_eq!((machine.mapped(), rig.purse.charged()), (0, 0));
+    assert_eq!((machine.mapped(), rig.account.charged()), (0, 0));
 }
 
-/// A process of its own, since the limit is a process's: this test runs itself again under `ulimit`.
+/// Runs this test again under `ulimit`, in a process of its own, since the limit is one of the process.
 #[test]
 fn n3_a_limit_of_64_kib_on_locked_memory_does_not_keep_a_driver_from_pinning() {
     const INSIDE: &str = "BURSAR_HOST_TEST_INSIDE_LIMIT";
@@ -224,5 +224,5 @@ fn n3_a_limit_of_64_kib_on_locked_memory_does_not_keep_a_driver_from_pinning() {
     let buffer = workers.pin_with(&rig.context, 8 << 20, &rig.charged()).wait().expect("nothing here is locked");
     assert_eq!(rig.pinned(), 8 << 20);
     drop(buffer);
-    assert_eq!((rig.pinned(), machine.mapped(), rig.purse.charged()), (0, 0, 0));
+    assert_eq!((rig.pinned(), machine.mapped(), rig.account.charged()), (0, 0, 0));
 }

@@ -1,4 +1,4 @@
-//! N1, N6: machines of every kind, as their files show them.
+//! N1, N6: machines of every kind, as their files describe them.
 
 mod rig;
 
@@ -55,7 +55,7 @@ fn n1_two_gpus_of_a_socket_share_its_cores_whole() {
 
 #[test]
 fn n6_a_restricted_cpuset_leaves_only_what_is_allowed() {
-    // Half of the first socket, one sibling of a core of the second.
+    // Half of the first socket, and one sibling of a core of the second.
     let restricted = two_sockets().allowed("4-7,20-23,9").topology();
     assert_eq!(restricted.cpus(), &set("4-7,9,20-23"));
     assert_eq!(restricted.cpus_of_gpu(pci(0x17)), set("4-5,20-21"));

@@ -1,4 +1,4 @@
-//! N1, N2, N4, N5: workers, where they run, what they make, and how they end.
+//! N1, N2, N4, N5: workers, their CPUs, the memory they create, and their end.
 
 mod rig;
 
@@ -24,7 +24,7 @@ struct Bell(Mutex<mpsc::Sender<()>>);
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // Whoever listened may have gone.
+        // The receiver may be gone.
         let _ = self.0.lock().unwrap().send(());
     }
 }
@@ -62,7 +62,7 @@ fn n1_a_request_goes_to_the_worker_of_its_gpus_node() {
 
 #[test]
 fn n1_the_pci_address_decides_before_the_driver() {
-    // Simulated devices sit in domain 5e, and say node 1; the machine says node 0.
+    // Simulated devices have PCI domain 5e and report node 1; the machine reports node 0.
     let tree = Tree::with_cpus("0-3").node(0, "0-1", 64, "10").node(1, "2-3", 64, "21 10");
     let tree = tree.write("sys/devices/system/node/node0/distance", "10 21").gpu("005e:00:00.0", 0);
     let rig = Rig::on(tree.topology(), Sim::builder().seed(1).numa_node(1));
@@ -134,7 +134,7 @@ fn n2_a_buffer_is_freed_in_whichever_thread_drops_it() {
     for kind in [PinnedKind::Registered, PinnedKind::DriverAllocated, PinnedKind::WriteCombined] {
         let rig = Rig::new();
         let mut buffer = rig.workers.pin_with(&rig.context, 5000, &rig.charged().kind(kind)).wait().expect("room");
-        assert_eq!((buffer.len(), rig.pinned(), rig.purse.charged()), (5000, 8192, 8192), "{kind:?}");
+        assert_eq!((buffer.len(), rig.pinned(), rig.account.charged()), (5000, 8192, 8192), "{kind:?}");
         buffer.fill(3);
         let workers = rig.workers.clone();
         std::thread::spawn(move || {
@@ -152,11 +152,11 @@ fn n2_a_buffer_is_freed_in_whichever_thread_drops_it() {
 fn n2_a_buffer_outlives_the_workers_that_made_it() {
     let rig = Rig::new();
     let buffer = rig.workers.pin_with(&rig.context, 4096, &rig.charged()).wait().expect("room");
-    let Rig { sim, driver: _driver, system, purse, context, workers } = rig;
+    let Rig { sim, driver: _driver, system, account, context, workers } = rig;
     drop(workers);
     assert_eq!(buffer[..4], [0; 4]);
     drop(buffer);
-    assert_eq!((system.mapped(), purse.charged()), (0, 0));
+    assert_eq!((system.mapped(), account.charged()), (0, 0));
     drop(context);
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
 }
@@ -168,7 +168,7 @@ fn n2_what_a_driver_does_not_take_back_stays_counted_and_is_tried_again() {
     let refusal = bursar_core::DriverError::new("host_unregister", DeviceId(0), bursar_core::Status::Unavailable);
     rig.driver.hook(move |call, is_over| (call == "host_unregister" && !is_over).then_some(refusal));
     drop(buffer);
-    assert_eq!((rig.system.mapped(), rig.purse.charged()), (4096, 4096), "mapped while the driver has it");
+    assert_eq!((rig.system.mapped(), rig.account.charged()), (4096, 4096), "mapped while the driver has it");
     let next = rig.workers.pin_with(&rig.context, 4096, &rig.charged()).wait();
     assert_eq!(next.unwrap_err(), HostError::Device(refusal.into()), "the device's next call says so");
     rig.driver.unhook();
@@ -186,7 +186,7 @@ fn n5_a_request_can_be_awaited_with_nothing_but_a_waker() {
     rig.assert_nothing_is_held();
 }
 
-/// Holds the worker in its first request until the answer is opened.
+/// Holds the worker in its first request until the returned gate is opened.
 fn busy(rig: &Rig) -> (Latch, bursar_host::PinRequest) {
     let gate = Latch::default();
     let (wait, (enter, entered)) = (gate.0.clone(), mpsc::channel());
@@ -279,7 +279,7 @@ fn n5_a_helper_that_panics_fails_its_request_alone() {
             panic!("the helper fell");
         }
         if call == Call::Populate {
-            // The worker leaves something for the helper.
+            // The worker leaves a part for the helper.
             fallen.wait();
         }
         None
@@ -296,7 +296,7 @@ fn n5_dropping_the_pool_closes_and_joins_every_worker() {
     let rig = Rig::new();
     let (gate, first) = busy(&rig);
     let waiting = rig.workers.pin_with(&rig.context, 4096, &rig.charged());
-    let Rig { workers, system, purse, .. } = rig;
+    let Rig { workers, system, account, .. } = rig;
     let weak = Arc::downgrade(&workers);
     let closing = std::thread::spawn(move || drop(workers));
     assert_eq!(waiting.wait().unwrap_err(), HostError::Closed, "refused while the worker is busy");
@@ -305,7 +305,7 @@ fn n5_dropping_the_pool_closes_and_joins_every_worker() {
     closing.join().expect("no panic");
     assert_eq!(first.wait().unwrap_err(), HostError::Closed, "the one in hand went no further");
     assert!(weak.upgrade().is_none());
-    assert_eq!((system.mapped(), purse.charged()), (0, 0));
+    assert_eq!((system.mapped(), account.charged()), (0, 0));
     assert_eq!(Arc::strong_count(&system), 1, "no thread is left that has it");
 }
 

@@ -13,7 +13,7 @@ mod wakeups;
 
 pub(crate) use lock_wait::{LockWait, TryError};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
-pub(crate) use reclaimers::Reclaim;
+pub(crate) use reclaimers::ReclaimCallback;
 pub(crate) use registry::{open_existing, open_private, open_shared};
 
 use crate::book::{Book, BookError, LockedBook, NodeKey};

@@ -108,7 +108,7 @@ pub enum LedgerError {
         file: PathBuf,
     },
     /// The file was removed while this process used it.
-    #[error("{} was removed or replaced while in use, so nobody can be held to it; put it back, or end this program and start it again", file.display())]
+    #[error("{} was removed or replaced while in use, so its limit cannot be kept; put it back, or end this program and start it again", file.display())]
     Deleted {
         /// The file.
         file: PathBuf,

@@ -43,7 +43,7 @@
 //!
 //! # Words
 //! - *tenant*: a name under which processes hold memory together, with a *guarantee* it may always have and a *ceiling*.
-//!   What a tenant has beyond its guarantee it *borrows*.
+//!   Bytes beyond its guarantee are *borrowed*.
 //! - *account*: what a process holds for a tenant. *Credit* is what an account has charged in advance, so that its next
 //!   charges need no lock.
 //! - *reservation*: memory set aside before it is allocated. Charging it *draws* on it; the rest is *undrawn*. A

@@ -1,25 +1,29 @@
 //! A limit on what a device may hold.
 //!
-//! [`GlobalDeviceBudget`] is the layer, and [`GlobalDeviceBudgetResource`] the memory it makes: it charges each request before
-//! it passes it on. A [`ChargePolicy`] does the charging: [`OwnLimit`] counts against a limit of its own, [`OnAccount`] pays from
-//! an [`Account`]. The lock-free arithmetic of the two is in [`charge`] and [`account_charge`]; loom searches both.
+//! [`GlobalDeviceBudget`] is the layer, and [`GlobalDeviceBudgetResource`] the memory it makes: it charges each request
+//! before it passes it on. A [`ChargePolicy`] does the charging: [`OwnLimit`] counts against a limit of its own,
+//! [`OnAccount`] pays from an [`Account`]. The lock-free arithmetic of the two is in [`charge`] and [`account_charge`];
+//! loom searches both.
 //!
 //! # Invariants
-//! - **A block says what it costs.** The amount comes from `granted_size` before the call; nothing samples a counter around it.
-//! - **What is charged is never less than what is held.** A charge is made before the memory is asked for and ends after the
-//!   memory below has released it.
-//! - **A budget with a limit of its own releases nothing.** What is used is the difference of its own granted total and the
-//!   released total of the memory below. The order in which the two are read makes it exact; the proof is in [`charge`].
+//! - **A block says what it costs.** The amount comes from `granted_size` before the call; nothing samples a counter
+//!   around it.
+//! - **What is charged is never less than what is held.** A charge is made before the memory is asked for and ends
+//!   after the memory below has released it.
+//! - **A budget with a limit of its own releases nothing.** What is used is the difference of its own granted total and
+//!   the released total of the memory below. The order in which the two are read makes it exact; the proof is in
+//!   [`charge`].
 //! - **A budget on an account pays back what the memory below has released, once.** A total is moved forward by
 //!   compare-and-swap, and whoever moved it pays.
 //!
 //! # Why a request may reap more than once
-//! To reap once and to try once more is not enough under concurrency: between the two, another thread can free and allocate
-//! without reaping, and take room that the first one found; and a charge whose memory has not been granted yet may still be
-//! rolled back. So a budget also counts what was confirmed, and refuses only when that total, read *before* the reap, less the
-//! released total, read *after* it, leaves no room: then the request did not fit at that moment, even if every undecided
-//! request fails. Otherwise the thread yields and tries again, up to 65,536 times, since an undecided request might itself be
-//! waiting for this one; meanwhile new requests [back off](backoff). A thread that is alone reaps exactly once.
+//! To reap once and to try once more is not enough under concurrency: between the two, another thread can free and
+//! allocate without reaping, and take room that the first one found; and a charge whose memory has not been granted yet
+//! may still be rolled back. So a budget also counts what was confirmed, and refuses only when that total, read
+//! *before* the reap, less the released total, read *after* it, leaves no room: then the request did not fit at that
+//! moment, even if every undecided request fails. Otherwise the thread yields and tries again, up to 65,536 times,
+//! since an undecided request might itself be waiting for this one; meanwhile new requests [back off](backoff). A
+//! thread that is alone reaps exactly once.
 
 mod account_charge;
 mod backoff;
@@ -32,7 +36,7 @@ pub use own_limit::{BudgetReading, OwnLimit};
 
 use bursar_core::{
     Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameRelease,
-    FrameSource, Holder, Layer, Record, Refused, RefusedFrame, Result, Stream,
+    FrameSource, Holder, Layer, Record, Refused, RefusedFrame, Result, Stream, forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -40,14 +44,14 @@ use std::time::Duration;
 
 /// A layer that limits what the memory below may hold: blocks of a resource, or frames of a frame source.
 ///
-/// A request is charged with what will be granted, before it is passed on, and until the memory below has really got it back.
-/// So frees that have not run count, budgets can be nested, and whoever finds out that a free has run finds it out for all of
-/// them. The budget must be the only way to the memory below it. A request that fits waits while another that might still
-/// fail is in its way, but not forever.
+/// A request is charged with what will be granted, before it is passed on, and until the memory below has really got it
+/// back. So frees that have not run count, budgets can be nested, and whoever finds out that a free has run finds it
+/// out for all of them. The budget must be the only way to the memory below it. A request that fits waits while another
+/// that might still fail is in its way, but not forever.
 ///
-/// The limit is the budget's own ([`of`](Self::of)), and then the layer is also the handle that reads and changes it on each
-/// device. Or an account decides ([`shared`](GlobalDeviceBudget::shared)), so that several stacks, tenants or processes share a
-/// limit. To the layers above there is no difference.
+/// The limit is the budget's own ([`of`](Self::of)), and then the layer is also the handle that reads and changes it on
+/// each device. Or an account decides ([`shared`](GlobalDeviceBudget::shared)), so that several stacks, tenants or
+/// processes share a limit. To the layers above there is no difference.
 ///
 /// Under a pool, the usual place, it limits what the device really holds, cached memory included:
 ///
@@ -98,8 +102,8 @@ impl GlobalDeviceBudget {
 }
 
 impl GlobalDeviceBudget<OnAccount> {
-    /// Has every budget pay from `account`: a reservation, or a process's account with the ledger of a device. The account is
-    /// one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
+    /// Has every budget pay from `account`: a reservation, or a process's account with the ledger of a device. The
+    /// account is one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
     ///
     /// ```
     /// use bursar_core::{Account, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
@@ -176,7 +180,8 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
     /// Charges `bytes`, reaping `inner` where they do not fit.
     fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()>;
 
-    /// Ends a request that was [admitted](Self::admit): the charge stays if the memory was granted, and is taken back if not.
+    /// Ends a request that was [admitted](Self::admit): the charge stays if the memory was granted, and is taken back
+    /// if not.
     fn conclude(&self, bytes: Bytes, is_granted: bool);
 
     /// Ends the charges for what `inner` has released since the last call.
@@ -202,7 +207,8 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 pub struct GlobalDeviceBudgetResource<R, P = OwnLimit> {
-    // Dropped in this order: what the memory below gives back as it goes is paid back before the account hears the rest.
+    // Dropped in this order: what the memory below gives back as it goes is paid back before the account hears the
+    // rest.
     inner: Arc<R>,
     policy: Arc<P>,
 }
@@ -258,15 +264,8 @@ impl<R: Holder, P: ChargePolicy> fmt::Debug for GlobalDeviceBudgetResource<R, P>
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
+    forward_holder!(self.inner; context, bytes_outstanding, released_total);
+
     fn reap(&self) -> Result<Bytes> {
         let outcome = self.inner.reap();
         self.pay_back();
@@ -281,9 +280,7 @@ impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDeviceBudgetResource<R, P> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
@@ -296,10 +293,6 @@ impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDe
         let outcome = self.inner.deallocate(block, stream);
         self.pay_back();
         outcome
-    }
-
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Finds writes outside blocks and after their end.
 //!
-//! [`Guard`] is the layer and [`GuardResource`] what it makes. The state of one device is a [`watcher`]: the blocks that users
-//! have ([`live_blocks`]), those that were freed and are kept ([`quarantine`]), and what was found ([`findings`]).
+//! [`Guard`] is the layer and [`GuardResource`] what it makes. The state of one device is a [`watcher`]: the blocks
+//! that users have ([`live_blocks`]), those that were freed and are kept ([`quarantine`]), and what was found
+//! ([`findings`]).
 //!
-//! **A guard looks in stream order.** Margins and freed blocks are copied to pinned memory and compared by a host function on the
-//! freeing stream; only a driver that takes no more work for that stream makes anybody wait. One piece of host memory serves a
-//! stream, because what follows there comes after the comparison.
+//! **A guard looks in stream order.** Margins and freed blocks are copied to pinned memory and compared by a host
+//! function on the freeing stream; only a driver that takes no more work for that stream makes anybody wait. One piece
+//! of host memory serves a stream, because what follows there comes after the comparison.
 
 mod findings;
 mod live_blocks;
@@ -30,27 +31,27 @@ const FRESH: u8 = 0xff;
 /// The byte that a freed block is filled with.
 const FREED: u8 = 0xdb;
 
-/// A layer that finds writes outside blocks and writes to blocks that were freed, and the handle that returns the findings:
-/// clones share it.
+/// A layer that finds writes outside blocks and writes to blocks that were freed, and the handle that returns the
+/// findings: clones share it.
 ///
-/// Each block gets a margin of 256 bytes on both sides, filled with a pattern, and is itself filled with `0xff`, which makes
-/// floating-point numbers that nobody wrote stand out as not-a-number. When it is freed the margins are looked at, and the
-/// whole is filled with `0xdb` and kept for a while: the *quarantine*. When it leaves that, all of it is looked at. Filling
-/// and looking happen in the order of the stream that frees, and only a driver that takes no more work for that stream makes
-/// anybody wait.
+/// Each block gets a margin of 256 bytes on both sides, filled with a pattern, and is itself filled with `0xff`, which
+/// makes floating-point numbers that nobody wrote stand out as not-a-number. When it is freed the margins are looked
+/// at, and the whole is filled with `0xdb` and kept for a while: the *quarantine*. When it leaves that, all of it is
+/// looked at. Filling and looking happen in the order of the stream that frees, and only a driver that takes no more
+/// work for that stream makes anybody wait.
 ///
 /// A finding is an [`Error::OutOfBounds`] that says at which offset of which block something was written, or an
 /// [`Error::UseAfterFree`]. A free never fails because of one. It goes to the event sink of the device, and the next
-/// fallible call of the stack (to allocate or to reap) fails with it, each finding once. [`check`](Self::check) looks at
-/// everything there is and returns whatever was found and not reported yet.
+/// fallible call of the stack (to allocate or to reap) fails with it, each finding once. [`check`](Self::check) looks
+/// at everything there is and returns whatever was found and not reported yet.
 ///
-/// The quarantine is given up before a request is refused for want of memory, by every reap, and by a trim. A block larger
-/// than all of it is not kept. Nothing is promised about what happens to be overwritten with the pattern's own value, about
-/// writes that miss the margins, or about reads.
+/// The quarantine is given up before a request is refused for want of memory, by every reap, and by a trim. A block
+/// larger than all of it is not kept. Nothing is promised about what happens to be overwritten with the pattern's own
+/// value, about writes that miss the margins, or about reads.
 ///
-/// This is for finding bugs: a block costs about eight calls of the driver, and what leaves the quarantine is copied to the
-/// host. It costs nothing where it is not in the stack. Put it on top, so that limits below count the margins and what is in
-/// quarantine:
+/// This is for finding bugs: a block costs about eight calls of the driver, and what leaves the quarantine is copied to
+/// the host. It costs nothing where it is not in the stack. Put it on top, so that limits below count the margins and
+/// what is in quarantine:
 ///
 /// ```
 /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, Stack, leaf, tag};
@@ -74,8 +75,8 @@ const FREED: u8 = 0xdb;
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// Below a budget it works too, but a budget refuses what only the quarantine's memory could meet, unless that is checked
-/// and free again within a few milliseconds:
+/// Below a budget it works too, but a budget refuses what only the quarantine's memory could meet, unless that is
+/// checked and free again within a few milliseconds:
 ///
 /// ```text
 /// Stack::new().layer(GlobalDeviceBudget::of(limit)).layer(Guard::default()).over(leaf::Async)
@@ -125,8 +126,8 @@ impl Guard {
     /// Looks at the margins of every live block and at everything in quarantine, and returns what was found there or
     /// before and not reported yet. Each block is reported once while it lives, and once after.
     ///
-    /// It waits for the streams that the blocks were allocated and freed on. A write on another stream is seen if it has
-    /// run by then.
+    /// It waits for the streams that the blocks were allocated and freed on. A write on another stream is seen if it
+    /// has run by then.
     pub fn check(&self) -> Result<Vec<Error>> {
         let built = || self.built.lock().unwrap_or_else(PoisonError::into_inner);
         let living: Vec<_> = built().iter().filter_map(|built| built.memory.upgrade()).collect();

@@ -1,8 +1,20 @@
-//! The layers of Bursar.
+//! The layers of Bursar: what stands in a stack between a leaf and its user.
 //!
-//! [`GlobalDeviceBudget`] limits what a device may hold. [`Guard`] finds writes where none should be, and [`OnFailure`] asks
-//! the program for memory before a request fails. [`Statistics`] and [`Logging`] subscribe to the event sink of a
-//! device and count and write down what happens, without being layers at all.
+//! A layer has the name that users write, and what it makes is called a resource:
+//!
+//! | layer | makes | which |
+//! | --- | --- | --- |
+//! | [`PagePool`] | [`PagePoolResource`] | reuses memory in stream order, over frames |
+//! | [`GlobalDeviceBudget`] | [`GlobalDeviceBudgetResource`] | limits what a device may hold, alone or with others |
+//! | [`Quota`] | [`QuotaResource`] | limits what one tenant of a shared pool is granted |
+//! | [`Guard`] | [`GuardResource`] | finds writes outside blocks and after their end |
+//! | [`OnFailure`] | [`OnFailureResource`] | lets the program free memory before a request fails |
+//!
+//! [`Statistics`] and [`Logging`] are no layers: they subscribe to the event sink of a device and count and write down
+//! what happens.
+//!
+//! Every implementation of a forwarding trait denies `clippy::missing_trait_methods`, because a defaulted method would
+//! silently bypass what lies below.
 #![deny(unsafe_code)]
 
 mod budget;

@@ -1,17 +1,17 @@
-//! Logging: what happened to memory, line by line, in a file.
+//! Logs of what happens to memory, line by line, in a file.
 //!
 //! A recording thread copies the record into a bounded queue (`queue.rs`) and goes on; one thread a log takes records
 //! from there, makes lines of them (`format.rs`) and writes them in batches (`writer.rs`, `target.rs`). Whatever
-//! happens on that side, the recording side notices nothing but a queue that is full.
+//! happens on that side, all that the recording side can notice is a queue that is full.
 
 mod builder;
 mod entry;
+mod file_name;
 mod format;
-mod moment;
-mod name;
 mod queue;
 mod target;
 mod text;
+mod timestamp;
 mod writer;
 
 pub use builder::LoggingBuilder;
@@ -28,14 +28,14 @@ use std::time::Duration;
 use target::Target;
 use writer::Writer;
 
-/// Logs what happens to the memory of the devices it observes. It is what a stack is told to observe it with, and the
-/// handle of the log: clones share it.
+/// A log of what happens to the memory of the devices it observes: the observer that is given to a stack, and the
+/// handle of the log. Clones share it.
 ///
 /// # What it promises
 /// - It changes no result. A log that cannot keep up, that fails or that blocks drops records and counts them
 ///   ([`dropped`](Self::dropped)); [`last_error`](Self::last_error) says what went wrong. A log that fails goes on
-///   trying, so one on a disk that was full for a while has a gap. If the allocation of a block was dropped and its free
-///   was not, readers see a free of something unknown.
+///   trying, so one on a disk that was full for a while has a gap. If the allocation of a block was dropped and its
+///   free was not, readers see a free of something unknown.
 /// - Recording takes no lock and allocates nothing. It costs a clock, a copy and a compare-and-swap.
 /// - Records of one address are in order, whichever threads made them: an allocation, its free, the next allocation.
 ///   Times are read before that order is made, so those of two threads can be out of order by as much as a thread was
@@ -44,7 +44,7 @@ use writer::Writer;
 ///   [`close`](Self::close). Being in the file means that the operating system has it; nothing is synchronised to disk.
 ///
 /// # Closing
-/// A device's context holds on to whoever observes it, so a log ends when [`close`](Self::close) is called or when the
+/// A device's context keeps its observers alive, so a log ends when [`close`](Self::close) is called or when the
 /// last context and handle are gone, and then waits a second at most for its writer. A process that exits before that
 /// loses what had not been written; what had been can be read, compressed or not.
 ///
@@ -77,7 +77,7 @@ pub struct Logging {
     log: Arc<Log>,
 }
 
-/// What became of the records of a log.
+/// The numbers of records that a log wrote and dropped.
 ///
 /// ```
 /// use bursar_memory::Logging;
@@ -91,9 +91,9 @@ pub struct Logging {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LogSummary {
-    /// How many were written.
+    /// The number of records that were written.
     pub written: u64,
-    /// How many were not.
+    /// The number of records that were not.
     pub dropped: u64,
     /// The last thing that went wrong while writing, if anything did.
     pub error: Option<Arc<io::Error>>,
@@ -113,7 +113,7 @@ impl Logging {
         Self::builder().to_file(path)
     }
 
-    /// A log with settings of its own.
+    /// Returns a builder, for a log with settings of its own.
     pub fn builder() -> LoggingBuilder {
         LoggingBuilder::default()
     }
@@ -122,33 +122,34 @@ impl Logging {
         let queue = Arc::new(Queue::new(capacity));
         let writer = Writer::new(queue.clone(), format, target, rotate_at);
         let thread = std::thread::Builder::new().name("bursar-log".into()).spawn(|| writer.run())?;
-        queue.attended_by(thread.thread());
+        queue.set_writer(thread.thread());
         Ok(Self { log: Arc::new(Log { format, queue, thread: Mutex::new(Some(thread)) }) })
     }
 
-    /// How many records were written.
+    /// Returns how many records were written.
     pub fn written(&self) -> u64 {
         self.log.queue.written()
     }
 
-    /// How many records were lost: because too many were waiting already, because they could not be written, or because
-    /// the log had been closed.
+    /// Returns how many records were lost: because too many were waiting already, because they could not be written, or
+    /// because the log had been closed.
     pub fn dropped(&self) -> u64 {
         self.log.queue.dropped()
     }
 
-    /// The last thing that went wrong while writing, if anything did.
+    /// Returns the last thing that went wrong while writing, if anything did.
     pub fn last_error(&self) -> Option<Arc<io::Error>> {
         self.log.queue.last_error()
     }
 
-    /// Waits until everything recorded so far is written or dropped; `false` where that takes longer than `patience`.
+    /// Waits until everything recorded so far is written or dropped; returns `false` where that takes longer than
+    /// `patience`.
     pub fn flush(&self, patience: Duration) -> bool {
         self.log.queue.flush(patience)
     }
 
-    /// Writes what is waiting and ends the log, for every handle; what is recorded later is dropped. Closing a closed log
-    /// answers the same again.
+    /// Writes what is waiting and ends the log, for every handle; what is recorded later is dropped. Closing a closed
+    /// log returns the same summary again.
     ///
     /// # Errors
     /// [`TimedOut`](ErrorKind::TimedOut) where the writer is not done within `patience`. It is left to itself, and ends
@@ -164,10 +165,10 @@ impl Logging {
 
 impl Log {
     fn close(&self, patience: Duration) -> bool {
-        let gone = self.queue.close(patience);
-        let thread = if gone { self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None };
+        let exited = self.queue.close(patience);
+        let thread = if exited { self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() } else { None };
         // The thread has nothing left to do but to drop its target.
-        gone && thread.is_none_or(|thread| thread.join().is_ok())
+        exited && thread.is_none_or(|thread| thread.join().is_ok())
     }
 }
 
@@ -189,7 +190,7 @@ impl Observer for Logging {
     #[inline]
     fn record(&self, record: &Record<'_>) {
         if self.interest().contains(record.action) {
-            self.log.queue.offer(Entry::of(record));
+            self.log.queue.push(Entry::of(record));
         }
     }
 

@@ -1,12 +1,12 @@
 //! Lets the program free memory before a request fails.
 
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Refused, Result, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Layer, Result, Stream, forward_holder,
+    forward_memory_resource,
 };
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A request that found no memory.
 ///
@@ -51,14 +51,14 @@ pub enum FailureAction {
 
 type Callback = dyn Fn(&Failure<'_>) -> FailureAction + Send + Sync;
 
-/// A layer that calls the program when a request finds no memory, so that it can free some and have the request tried again,
-/// a bounded number of times.
+/// A layer that calls the program when a request finds no memory, so that it can free some and have the request tried
+/// again, a bounded number of times.
 ///
-/// The callback runs on the thread of the request, with no lock held. It may free and allocate through any stack, this one
-/// too; a request of its own that fails does not call it again. It is called for want of memory alone, never for another error.
-/// If it panics, the request ends there and nothing else has changed.
+/// The callback runs on the thread of the request, with no lock held. It may free and allocate through any stack, this
+/// one too; a request of its own that fails does not call it again. It is called for want of memory alone, never for
+/// another error. If it panics, the request ends there and nothing else has changed.
 ///
-/// What it frees in stream order is free when the stream has passed that point: it waits for that, with
+/// Memory that it frees in stream order is free when the stream has passed that point: it waits for that, with
 /// `failure.memory.reap_blocking`, where the memory below does not. Put it above whatever refuses:
 ///
 /// ```
@@ -214,28 +214,12 @@ impl<I: DeviceMemoryResource> Layer<I> for OnFailure {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for OnFailureResource<R> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
+    forward_holder!(self.inner);
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for OnFailureResource<R> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, deallocate, tracks_use);
 
     #[inline]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
@@ -243,13 +227,5 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for OnFailureResource<R> {
             Err(error) if error.is_capacity() => self.retry(error, bytes, align, stream, tag),
             decided => decided,
         }
-    }
-
-    fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        self.inner.deallocate(block, stream)
-    }
-
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }

@@ -17,30 +17,36 @@
 //!  driver_calls.rs                 the only unsafe calls of the driver
 //! ```
 //!
-//! To change what a request tries, and in which order, start at `allocate.rs`. [`PagePool`] in `layer.rs` makes the pool and
-//! holds its settings.
+//! To change what a request tries, and in which order, start at `allocate.rs`. [`PagePool`] in `layer.rs` makes the
+//! pool and holds its settings.
 //!
 //! # Locking
-//! There is one lock, on the [`FreeLists`], and **nothing is locked across a driver call**. What has to be asked or done is planned
-//! with the lists locked, carried out with nothing locked, and entered afterwards. What is taken out meanwhile is in no list; it
-//! counts as *in flight*, and a request that would be refused waits for it: a refusal counts only if it began with nothing in
-//! flight. Taking and planning to grow are one step, so that what others free in between is found and not mapped again. Magazines
-//! are drained with the lists locked, so that no stream ends between a block's leaving a magazine and its reaching a lane.
+//! There is one lock, on the [`FreeLists`], and **nothing is locked across a driver call**. What has to be asked or
+//! done is planned with the lists locked, carried out with nothing locked, and entered afterwards. What is taken out
+//! meanwhile is in no list; it counts as *in flight*, and a request that would be refused waits for it: a refusal
+//! counts only if it began with nothing in flight. Taking and planning to grow are one step, so that what others free
+//! in between is found and not mapped again. Magazines are drained with the lists locked, so that no stream ends
+//! between a block's leaving a magazine and its reaching a lane.
 //!
-//! The lock is a [`Latch`] and not a mutex, since most blocks of real programs are too large for a magazine and take it.
+//! The lock is a [`Latch`] and not a mutex, since most blocks of real programs are too large for a magazine and take
+//! it.
 //!
 //! # Words
 //! - *unit*: 256 bytes, in which addresses and lengths are counted here;
-//! - *run*: a free stretch of memory, the only record there is: a block in use has none, because its token says everything;
+//! - *run*: a free stretch of memory, the only record there is: a block in use has none, because its token says
+//!   everything;
 //! - *extent*: a stretch of memory that is in no run: `at` and `len`;
 //! - *lane*: the runs that were freed on one stream and that its work may still touch;
-//! - *common* runs: those that every stream may have. They are given first, and a stream's own only where they do not do;
+//! - *common* runs: those that every stream may have. They are given first, and a stream's own only where they do not
+//!   do;
 //! - *stamp*: the time of a lane at which a run was freed; it moves on with each question to the driver;
-//! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking for it;
+//! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking
+//!   for it;
 //! - *frame*: a piece of physical memory, mapped into the addresses of the pool and moved whole;
 //! - *slab*: memory with an address of its own, where a device cannot map frames;
 //! - *pending*: free, and not known to be done with by the streams it was freed on;
-//! - *unordered*: freed on a stream that the driver could not order after the block's own; free for nobody until it can;
+//! - *unordered*: freed on a stream that the driver could not order after the block's own; free for nobody until it
+//!   can;
 //! - *slot*: the index of a stream in the table of its device.
 
 mod address_space;
@@ -63,7 +69,7 @@ pub use layer::{PagePool, PoolReading};
 use address_space::AddressSpace;
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
-    MIN_ALIGN, Member, OwnerId, RawStream, Refused, Result, Standing, Stream,
+    MIN_ALIGN, Member, MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use free_lists::{FreeLists, StreamEnd};
 use magazine::Extent;
@@ -119,7 +125,7 @@ struct Settings {
     fixed: u64,
     /// The longest block that goes into a magazine, in units.
     longest_cached: u64,
-    /// The same length, in bytes.
+    /// That length in bytes.
     longest_cached_bytes: u64,
     /// The time that a request waits for frees that have not run before it fails.
     patience: Duration,
@@ -144,7 +150,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Bytes((lists.pending_units() + self.state.caches.units()) * UNIT)
     }
 
-    /// Returns the most that lies free in one piece. More can be granted: frames are moved together where it takes that.
+    /// Returns the most that lies free in one piece. More can be granted: frames are moved together where it takes
+    /// that.
     pub fn largest_free_run(&self) -> Bytes {
         Bytes(self.state.lists().longest() * UNIT)
     }
@@ -155,8 +162,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         (1.0 - self.largest_free_run().get() as f64 / cached).clamp(0.0, 1.0)
     }
 
-    /// Gives whole free frames back to the driver until no more than `keep` is cached, as far as frames that nobody uses
-    /// suffice; returns how much went. It waits for nothing: what is pending stays.
+    /// Gives whole free frames back to the driver until no more than `keep` is cached, as far as frames that nobody
+    /// uses suffice; returns how much went. It waits for nothing: what is pending stays.
     pub fn trim(&self, keep: Bytes) -> Bytes {
         self.state.drain(None, None);
         if let Err(error) = self.state.ask_all(&self.context) {
@@ -233,12 +240,12 @@ impl<F: FrameSource> Member for PagePoolResource<F> {
         PagePoolResource::trim(self, Bytes::ZERO)
     }
 
-    /// Returns nothing: the pool's state is a member too, and tells how both stand.
-    fn standing(&self) -> Standing {
-        Standing::default()
+    /// Returns nothing: the pool's state is a member too, and reports for both.
+    fn usage(&self) -> MemoryUsage {
+        MemoryUsage::default()
     }
 
-    /// Does nothing: the pool's state hears of it.
+    /// Does nothing: the pool's state is told.
     fn stream_ends(&self, _: Stream, _: RawStream) {}
 }
 
@@ -255,8 +262,8 @@ impl<F: FrameSource> fmt::Debug for PagePoolResource<F> {
 
 /// The state of a pool that it shares with the threads that use it: their caches, and the free lists.
 ///
-/// It outlives the pool while the driver has not got everything back, and hears of streams that end until then. A thread that
-/// ends gives its cache back to the state and never owns the pool.
+/// It outlives the pool while the driver has not got everything back, and hears of streams that end until then. A
+/// thread that ends gives its cache back to the state and never owns the pool.
 struct PoolState {
     caches: ThreadCaches,
     lists: Latch<FreeLists>,
@@ -284,9 +291,9 @@ impl PoolState {
         self.caches.current(|index| report_thread_end(index, Arc::downgrade(self)))
     }
 
-    /// Empties magazines, of one thread or all and for one stream or all, into the lanes of their streams; returns whether
-    /// there was anything. The lists are locked first: a stream that ended between the two would leave its slot, and what was
-    /// freed on it, to another.
+    /// Empties magazines, of one thread or all and for one stream or all, into the lanes of their streams; returns
+    /// whether there was anything. The lists are locked first: a stream that ended between the two would leave its
+    /// slot, and what was freed on it, to another.
     fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> bool {
         let mut lists = self.lists();
         let drained = self.caches.drain(thread, slot);
@@ -307,11 +314,11 @@ impl Member for PoolState {
         Bytes::ZERO
     }
 
-    fn standing(&self) -> Standing {
+    fn usage(&self) -> MemoryUsage {
         let lists = self.lists();
         let in_caches = self.caches.units();
         let bytes = |units: u64| Bytes(units * UNIT);
-        Standing {
+        MemoryUsage {
             held: bytes(lists.space.held()),
             cached: bytes(lists.free_units() + in_caches),
             pending: bytes(lists.pending_units() + in_caches),
@@ -328,14 +335,14 @@ impl Member for PoolState {
             // It was waited for.
             (None, Err(_)) => StreamEnd::Complete,
         };
-        let event = self.lists().end_lane(stream.slot(), end);
-        event.into_iter().for_each(|event| driver_calls::return_event(&context, event));
+        let events = self.lists().end_lane(stream.slot(), end);
+        events.into_iter().for_each(|mut events| events.forget(&context));
     }
 }
 
 impl fmt::Debug for PoolState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Standing { held, cached, .. } = self.standing();
+        let MemoryUsage { held, cached, .. } = self.usage();
         f.debug_struct("PoolState").field("held", &held).field("cached", &cached).finish_non_exhaustive()
     }
 }

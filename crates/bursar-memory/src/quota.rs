@@ -1,25 +1,25 @@
 //! Limits for tenants that share one pool.
 //!
-//! Tenants are limited by granted bytes, and one shared counter would be the cache line that all threads meet on. So each
-//! thread pays from a small credit of its own, and before anyone is refused every credit is called in; see [`credit`].
+//! Tenants are limited by granted bytes, and one shared counter would be the cache line that all threads meet on. So
+//! each thread pays from a small credit of its own, and before anyone is refused every credit is called in; see
+//! [`credit`].
 
 mod credit;
 
 use bursar_core::{
-    Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, Record, Refused,
-    Result, Stream, ThreadIndex,
+    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Layer, Record, Refused, Result, Stream,
+    ThreadIndex, forward_holder, forward_memory_resource,
 };
 use credit::{Balance, Credit};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A limit on what one tenant of a shared pool is granted: a layer for each tenant over the same memory, and the handle
 /// that reads and changes the limit.
 ///
 /// It counts granted bytes, exactly, and threads do not meet on it: each pays from a small credit of its own, which is
-/// called in before anyone is refused. Several layers made from one quota share it. A tenant frees its blocks through its
-/// own layer.
+/// called in before anyone is refused. Several layers made from one quota share it. A tenant frees its blocks through
+/// its own layer.
 ///
 /// ```
 /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Layer, Stack, leaf, tag};
@@ -131,28 +131,12 @@ impl<R: DeviceMemoryResource> QuotaResource<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for QuotaResource<R> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.inner.released_total()
-    }
-    fn reap(&self) -> Result<Bytes> {
-        self.inner.reap()
-    }
-    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
-        self.inner.reap_blocking(patience)
-    }
+    forward_holder!(self.inner);
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for QuotaResource<R> {
-    fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
-        self.inner.granted_size(bytes, align)
-    }
+    forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     #[inline]
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
@@ -168,9 +152,5 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for QuotaResource<R> {
         self.inner.deallocate(block, stream)?;
         self.credit.refund(thread(), granted);
         Ok(())
-    }
-
-    fn tracks_use(&self) -> bool {
-        self.inner.tracks_use()
     }
 }

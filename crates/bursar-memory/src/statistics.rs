@@ -1,4 +1,9 @@
-//! Counts what happens to a device's memory.
+//! Counts of what happens to a device's memory.
+//!
+//! The counting itself is the core's [`Tally`], which a stack counts into directly: no record is made for an observer
+//! that only counts. **A thread claims exactly what its slack does not cover.** It keeps what it frees, up to 1 MiB, as
+//! slack and allocates from it first; only the rest touches the shared total. In a steady state of small blocks no
+//! shared line is written, a large one writes two, and a program with one thread gets an exact peak.
 
 mod scope;
 
@@ -10,12 +15,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts blocks and bytes, whole and by tag. It is what a stack is told to observe it with, and the handle that reads
-/// the counts: clones share them.
+/// Counts of blocks and bytes, whole and by tag: the observer that is given to a stack, and the handle that reads the
+/// counts. Clones share them.
 ///
-/// Each thread counts in a place of its own, so threads do not meet on the way.
+/// Each thread counts in memory of its own, so threads do not meet on the way.
 ///
-/// What it counts is what happens on the devices it observes while it does. A block from before is not counted, and its
+/// It counts what happens on the devices it observes while it does. A block from before is not counted, and its
 /// free can hide as much of what is live, but never makes a count negative.
 ///
 /// ```
@@ -37,38 +42,38 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedCounts {
     tally: Arc<Tally>,
     refused: AtomicU64,
     failed: AtomicU64,
 }
 
 impl Statistics {
-    /// Everything, whatever its tag.
+    /// Returns the counts of everything, whatever its tag.
     pub fn counts(&self) -> Counts {
         self.shared.tally.counts()
     }
 
-    /// What was counted for one tag.
+    /// Returns the counts of one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
         self.shared.tally.counts_of(tag)
     }
 
-    /// Every tag that was ever counted, the largest holder first.
+    /// Returns every tag that was ever counted, the largest holder first.
     pub fn tags(&self) -> Vec<(AllocTag, Counts)> {
         self.shared.tally.tags()
     }
 
-    /// How many requests a limit refused.
+    /// Returns how many requests a limit refused.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Relaxed)
     }
 
-    /// How many requests were not granted, whatever the reason.
+    /// Returns how many requests were not granted, whatever the reason.
     pub fn failed(&self) -> u64 {
         self.shared.failed.load(Relaxed)
     }
@@ -89,7 +94,7 @@ impl Statistics {
         Scope::enter(self.clone())
     }
 
-    /// All of it, to be printed.
+    /// Returns all counts, to be printed.
     pub fn report(&self) -> StatisticsReport {
         StatisticsReport { whole: self.counts(), tags: self.tags(), refused: self.refused(), failed: self.failed() }
     }
@@ -141,13 +146,13 @@ impl Observer for Statistics {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatisticsReport {
-    /// Everything, whatever its tag.
+    /// The counts of everything, whatever its tag.
     pub whole: Counts,
     /// Every tag, the largest holder first.
     pub tags: Vec<(AllocTag, Counts)>,
-    /// How many requests a limit refused.
+    /// The number of requests that a limit refused.
     pub refused: u64,
-    /// How many requests were not granted, whatever the reason.
+    /// The number of requests that were not granted, whatever the reason.
     pub failed: u64,
 }
 

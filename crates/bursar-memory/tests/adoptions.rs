@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const GPU: DeviceId = DeviceId(0);
 const FAILS: Status = Status::Other { code: 999, name: "CUDA_ERROR_UNKNOWN", sticky: false };
-/// What orders streams, what tells how far they are, and what gives memory back.
+/// The calls that order streams, that tell how far they are, and that give memory back.
 const FAILING: [Call; 14] = [
     Call::StreamCreate,
     Call::StreamIsCapturing,

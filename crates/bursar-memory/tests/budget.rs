@@ -87,7 +87,7 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
     }
 }
 
-/// What becomes of a request for one of three units while one for all of them waits to fail.
+/// Returns the outcome of a request for one of three units while one for all of them waits to fail.
 fn beside_a_doomed_request(patience: u64, expect: impl Fn(Result<(), Error>)) {
     let context = context(Sim::immediate());
     let below = || Dooming::new(DirectMemory::new(context.clone()), patience);

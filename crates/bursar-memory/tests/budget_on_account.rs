@@ -1,4 +1,4 @@
-//! Budgets that pay from an account: what only they promise. What they share with budgets of their own limit is tested
+//! Budgets that pay from an account: the promises that are theirs alone. Those they share with budgets of their own limit are tested
 //! together with those.
 
 mod common;

@@ -14,7 +14,7 @@ use std::time::Duration;
 const LIMIT: Bytes = Bytes::gib(1);
 const THREADS: u64 = 8;
 
-/// What is known from outside: everything that was granted or is being asked for.
+/// The amount that is known from outside: everything that was granted or is being asked for.
 #[derive(Debug)]
 struct Ledger {
     asked: AtomicU64,
@@ -56,8 +56,8 @@ fn churn(memory: &impl DeviceMemoryResource, stream: Stream, ledger: &Ledger, sh
     live.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));
 }
 
-/// `threads` threads on streams of their own, each holding at most `share` beside the `held` of others; answers how
-/// many were refused.
+/// Runs `threads` threads on streams of their own, each holding at most `share` beside the `held` of others; returns how
+/// many requests were refused.
 fn fire(
     memory: &(impl DeviceMemoryResource + Sync),
     context: &DeviceContext,

@@ -4,8 +4,8 @@
 mod common;
 
 use bursar_core::{
-    Build, Counted, DeviceId, DeviceMemoryResource, Driver, Holder, HostFlags, HostFunction, Note, Pattern, Stack,
-    leaf, tag,
+    Build, CountingDriver, DeviceId, DeviceMemoryResource, Driver, Holder, HostFlags, HostFunction, Note, Pattern,
+    Stack, leaf, tag,
 };
 use bursar_sim::{Faults, Sim};
 use common::context;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const GPU: DeviceId = DeviceId(0);
 const PAGE: u64 = 2 << 20;
 
-/// Makes every call of the port once, `note` and `listens` last, and answers how many there were without those two.
+/// Makes every call of the port once, `note` and `listens` last, and returns how many there were without those two.
 fn every_call(driver: &dyn Driver) -> u64 {
     let mut calls = 0;
     macro_rules! call {
@@ -79,11 +79,11 @@ fn every_call(driver: &dyn Driver) -> u64 {
 #[test]
 fn every_call_is_forwarded_and_counted_but_for_notes() {
     let faults = Faults::new(Sim::immediate());
-    let counted = Counted::new(faults.clone());
-    let before = Counted::calls_of_this_thread();
+    let counted = CountingDriver::new(faults.clone());
+    let before = CountingDriver::calls_of_this_thread();
     let made = every_call(&*counted);
     assert_eq!(counted.calls(), made);
-    assert_eq!(Counted::calls_of_this_thread() - before, made);
+    assert_eq!(CountingDriver::calls_of_this_thread() - before, made);
     for call in bursar_sim::Call::ALL {
         assert_eq!(faults.calls(*call), 1, "{call:?} was not forwarded");
     }
@@ -91,25 +91,25 @@ fn every_call_is_forwarded_and_counted_but_for_notes() {
 
 #[test]
 fn calls_are_counted_for_the_thread_that_made_them() {
-    let counted = Counted::new(Sim::immediate());
+    let counted = CountingDriver::new(Sim::immediate());
     let context = context(counted.clone());
     let memory = Arc::new(Stack::new().over(leaf::Async).build(&context).expect("a stack"));
     let opened = counted.calls();
     let stream = context.default_stream();
 
-    let before = Counted::calls_of_this_thread();
+    let before = CountingDriver::calls_of_this_thread();
     let (made_there, block) = std::thread::scope(|scope| {
         let there = scope.spawn(|| {
-            let before = Counted::calls_of_this_thread();
+            let before = CountingDriver::calls_of_this_thread();
             let block = memory.allocate(512, 256, stream, tag!("there")).expect("room");
-            (Counted::calls_of_this_thread() - before, block)
+            (CountingDriver::calls_of_this_thread() - before, block)
         });
         there.join().expect("no panic")
     });
     assert!(made_there > 0, "the driver's own allocator was asked");
-    assert_eq!(Counted::calls_of_this_thread(), before, "this thread made no call");
+    assert_eq!(CountingDriver::calls_of_this_thread(), before, "this thread made no call");
     assert_eq!(memory.granted_size(512, 256).expect("a size"), memory.bytes_outstanding());
-    assert_eq!(Counted::calls_of_this_thread(), before, "no call was needed");
+    assert_eq!(CountingDriver::calls_of_this_thread(), before, "no call was needed");
     assert_eq!(counted.calls(), opened + made_there);
     memory.deallocate(block, stream).expect("its own");
 }

@@ -60,7 +60,7 @@ impl Rig {
     }
 }
 
-/// What the report of the defect did: one failed question while a pool is dropped.
+/// One failed question while a pool is dropped.
 #[test]
 fn r6_one_failed_question_while_a_pool_is_dropped_leaves_nothing_for_good() {
     let rig = Rig::new(1);
@@ -79,13 +79,13 @@ fn r6_one_failed_question_while_a_pool_is_dropped_leaves_nothing_for_good() {
     drop(memory);
     assert_eq!((rig.held(), rig.context.left_behind()), (Bytes::mib(500), Bytes::mib(500)), "kept and counted");
     rig.faults.heal();
-    assert_eq!(rig.context.standing().expect("it is still a member").held, Bytes::mib(500));
+    assert_eq!(rig.context.usage().expect("it is still a member").held, Bytes::mib(500));
     assert_eq!(rig.context.trim(), Bytes::mib(500));
     assert_eq!((rig.held(), rig.context.left_behind()), (Bytes::ZERO, Bytes::ZERO));
     rig.finish();
 }
 
-/// What is left behind is given back before anybody is refused: a pool, each leaf, and a pool's addresses.
+/// Memory that was left behind is given back before anybody is refused: a pool, each leaf, and a pool's addresses.
 #[test]
 fn r6_what_was_left_behind_is_given_back_before_a_request_is_refused() {
     let takers: [fn(&Arc<DeviceContext>) -> Memory; 3] = [
@@ -147,7 +147,7 @@ fn r6_a_budget_that_outlives_its_pool_counts_what_is_left() {
     rig.finish();
 }
 
-/// An adoption ends after the pool is gone that could not ask its stream: the pool's shelf still hears of it.
+/// An adoption ends after the pool is gone that could not ask its stream: the pool's state still hears of it.
 #[test]
 fn p6_a_stream_may_end_after_a_pool_that_was_left_behind() {
     for seed in 0..20 {
@@ -169,7 +169,7 @@ fn p6_a_stream_may_end_after_a_pool_that_was_left_behind() {
         // SAFETY: as above.
         unsafe { rig.sim.stream_destroy(GPU, raw) }.expect("the device works");
         rig.faults.heal();
-        // Another stream takes the place, and is idle.
+        // Another stream takes the slot, and is idle.
         let next = rig.sim.stream_create(GPU, 0).expect("a stream of somebody else");
         // SAFETY: the stream is destroyed below, after its adoption has ended.
         let adopted = unsafe { rig.context.adopt_stream(next) }.expect("room");
@@ -318,7 +318,7 @@ fn r6_failures_by_chance_leave_nothing() {
     }
 }
 
-/// A lost device answers, and dropping everything ends.
+/// Calls of a lost device return, and dropping everything ends.
 #[test]
 fn r6_dropping_everything_on_a_lost_device_ends() {
     for seed in 0..8 {

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many characters `{:?}` may take, with every layer of a stack in them.
+/// The most characters that `{:?}` may take, with every layer of a stack in them.
 const MOST: usize = 1500;
 
 type Memory = Arc<dyn DeviceMemoryResource>;
@@ -42,7 +42,7 @@ fn r10_what_a_stack_and_its_handles_show_does_not_grow_with_what_they_hold() {
     for bytes in 1..4000 {
         blocks.push(memory.allocate(bytes * 3, 256, stream, tag!("many")).expect("there is room"));
     }
-    // Every other one is free, so that nothing grows together.
+    // Every other one is free, so that nothing coalesces.
     for block in blocks.extract_if(.., |block| block.ptr().0 / 256 % 2 == 0) {
         memory.deallocate(block, stream).expect("its own");
     }
@@ -85,7 +85,7 @@ fn r10_leaves_show_figures() {
 const EXTREMES: [u64; 9] =
     [0, 1, 255, 257, MAX_ALIGN, u64::MAX / 256, u64::MAX - MAX_ALIGN - 256, u64::MAX - 255, u64::MAX];
 
-/// Builds a stack and asks it for a little and for too much: every answer is one that the contract names.
+/// Builds a stack and asks it for a little and for too much: every outcome is one that the contract names.
 fn survives(what: &str, build: impl FnOnce(&Arc<DeviceContext>) -> Result<Memory>) {
     let context = common::context(Sim::immediate());
     let stream = context.create_stream(0).expect("a stream");

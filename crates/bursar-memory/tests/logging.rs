@@ -1,4 +1,4 @@
-//! What stands in a log, and in which files.
+//! The contents of logs, and the files they are in.
 
 mod common;
 mod logging_shared;

@@ -25,7 +25,7 @@ impl<F: FnMut(&[u8]) -> io::Result<usize>> Write for Each<F> {
     }
 }
 
-/// A seeded program over a stack with little room: what each request was answered, and what was counted.
+/// Runs a seeded program over a stack with little room; returns the outcome of each request, and what was counted.
 fn program(logging: Option<Logging>) -> (Vec<String>, Amount, u64) {
     let context = context(Sim::immediate());
     let statistics = Statistics::default();

@@ -292,7 +292,7 @@ fn b3_threads_on_one_account_that_stay_within_their_share_are_never_refused() {
     });
 }
 
-/// What a thread that is not the magazine's own takes out.
+/// Returns what a thread that is not the magazine's own takes out.
 fn drain(magazine: &Magazine) -> Vec<Extent> {
     let mut out = Vec::new();
     magazine.drain(&mut out);
@@ -345,7 +345,7 @@ fn p8_an_entry_that_others_emptied_is_filled_again_and_loses_nothing() {
     });
 }
 
-/// What loom gets wrong, in its smallest form, and why the magazine puts a block in with a swap here and with a store
+/// The smallest form of what loom gets wrong, and the reason why the magazine puts a block in with a swap here and with a store
 /// everywhere else.
 ///
 /// Two threads swap; a third reads what the first of them wrote, and stores. In the order of changes to the word, the second

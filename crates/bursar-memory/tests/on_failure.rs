@@ -27,7 +27,7 @@ fn desk() -> (Arc<DeviceContext>, Stream) {
     (context, stream)
 }
 
-/// What a program could do without, and frees when it is asked to.
+/// Memory that a program could do without, and frees when it is asked to.
 #[derive(Clone, Default)]
 struct Cache(Arc<Mutex<Vec<DeviceBlock>>>);
 

@@ -31,7 +31,7 @@ fn b12_a_quota_is_exact_at_the_limit_wherever_its_change_lies() {
     let quota = Quota::of(Bytes::mib(64));
     let memory = tenant(&quota, &pool);
     let stream = context.create_stream(0).expect("room");
-    // Sixteen threads take and return, so that each ends with change of its own.
+    // Sixteen threads take and return, so that each ends with credit of its own.
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {

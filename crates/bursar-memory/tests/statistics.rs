@@ -1,4 +1,4 @@
-//! What statistics promise.
+//! The promises of statistics.
 
 mod common;
 
@@ -337,7 +337,7 @@ fn g2_whoever_observes_second_counts_the_same() {
     live.into_iter().for_each(|block| memory.deallocate(block, stream).expect("its own"));
 }
 
-/// What was told, in order, and whether it went well.
+/// The records that were made, in order, and whether each went well.
 #[derive(Clone, Debug, Default)]
 struct Heard(Arc<Mutex<Vec<(Action, bool)>>>);
 

@@ -1,4 +1,4 @@
-//! What statistics tell apart: more tags and devices than each thread has places for from the start. It is a program of its
+//! Statistics of more tags and devices than each thread has entries for from the start. It is a program of its
 //! own, because the tags it makes leave none near for others.
 
 mod common;

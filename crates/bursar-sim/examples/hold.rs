@@ -1,5 +1,5 @@
-//! Holds memory of a named simulated device, as a program that knows nothing of budgets would:
-//! `hold 1x8GiB@name 2GiB` allocates on the first device, says so, and waits until its input ends.
+//! Holds memory of a named simulated device, as a program without a budget would: `hold 1x8GiB@name 2GiB` allocates on the
+//! first device, prints that it has, and waits until its input ends.
 
 use bursar_core::{Bytes, DeviceId, Driver};
 use bursar_sim::Sim;

@@ -1,4 +1,4 @@
-//! The last driver calls, kept compactly and put into words only when someone asks.
+//! The log of the last driver calls, kept as numbers and formatted only when it is read.
 
 use crate::Executor;
 use bursar_core::{
@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::Location;
 
-/// How many calls the log keeps unless somebody wants more.
+/// The number of calls that the log keeps by default.
 pub(crate) const CALLS_KEPT: usize = 512;
 
-/// How a call ended.
+/// The outcome of a driver call.
 ///
 /// ```
 /// use bursar_sim::CallOutcome;
@@ -21,15 +21,15 @@ pub(crate) const CALLS_KEPT: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallOutcome {
-    /// It has not returned.
+    /// The call has not returned.
     Running,
-    /// It succeeded.
+    /// The call succeeded.
     Done,
-    /// It succeeded and answered this.
+    /// The call succeeded and returned this handle, address or number.
     Value(u64),
-    /// It answered how far something has come.
+    /// The call succeeded and returned the progress of a stream or event.
     Progress(Progress),
-    /// It failed.
+    /// The call failed.
     Failed(Status),
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for CallOutcome {
     }
 }
 
-/// One line of the log: a driver call, or the moment at which what one submitted ran.
+/// A line of the log: a driver call, or the moment at which the work of an earlier call ran.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver};
@@ -58,23 +58,23 @@ impl fmt::Display for CallOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallRecord {
-    /// Its number, counted from one.
+    /// The number of the call, counted from one.
     pub number: u64,
-    /// The method of the driver.
+    /// The name of the driver method.
     pub name: &'static str,
-    /// The device it named.
+    /// The device it was made on.
     pub device: DeviceId,
-    /// The stream it named, if it takes one.
+    /// The stream it was made on, if it takes one.
     pub stream: Option<Executor>,
-    /// The address or handle it was given, or zero.
+    /// The address or handle it was passed, or zero.
     pub ptr: u64,
-    /// The size it was given, or zero.
+    /// The size it was passed, or zero.
     pub bytes: u64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: CallOutcome,
-    /// The call is not new: what it submitted ran at this point.
+    /// True where this line is not a new call: the work that the call submitted ran at this point.
     pub ran: bool,
-    /// Where in the program it was made; `None` where nobody said.
+    /// The place in the program that made the call; `None` where it is unknown.
     pub location: Option<&'static Location<'static>>,
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for CallRecord {
     }
 }
 
-/// What a call was given, as far as the log shows it.
+/// The arguments of a call that the log shows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallArguments {
     pub(crate) stream: Option<RawStream>,
@@ -124,15 +124,15 @@ impl CallArguments {
     }
 }
 
-/// What a call can answer with, as far as the log shows it.
+/// A value that a driver call returns, as the log shows it.
 pub(crate) trait LoggedResult {
-    fn shown(&self) -> CallOutcome;
+    fn outcome(&self) -> CallOutcome;
 }
 
-macro_rules! shown {
+macro_rules! logged_results {
     ($($type:ty => |$value:ident| $outcome:expr),* $(,)?) => { $(
         impl LoggedResult for $type {
-            fn shown(&self) -> CallOutcome {
+            fn outcome(&self) -> CallOutcome {
                 let $value = self;
                 $outcome
             }
@@ -140,7 +140,7 @@ macro_rules! shown {
     )* };
 }
 
-shown! {
+logged_results! {
     () => |_value| CallOutcome::Done,
     *mut u8 => |_value| CallOutcome::Done,
     MemoryInfo => |value| CallOutcome::Value(value.free.get()),
@@ -162,18 +162,18 @@ pub(crate) struct CallLog {
 }
 
 impl CallLog {
-    /// A log that keeps so many lines.
+    /// Creates a log that keeps `kept` lines, at least one.
     pub(crate) fn new(kept: usize) -> Self {
         Self { records: VecDeque::new(), calls: 0, kept: kept.max(1) }
     }
 
-    /// Counts a call and answers its number.
+    /// Adds a call that has begun, and returns its number.
     pub(crate) fn begin(
         &mut self,
         name: &'static str,
         device: DeviceId,
         stream: Option<Executor>,
-        given: CallArguments,
+        arguments: CallArguments,
     ) -> u64 {
         self.calls += 1;
         self.push(CallRecord {
@@ -181,11 +181,11 @@ impl CallLog {
             name,
             device,
             stream,
-            ptr: given.ptr,
-            bytes: given.bytes,
+            ptr: arguments.ptr,
+            bytes: arguments.bytes,
             outcome: CallOutcome::Running,
             ran: false,
-            location: given.location,
+            location: arguments.location,
         });
         self.calls
     }

@@ -1,26 +1,27 @@
-//! Faults on purpose: a driver around any driver, which fails as it is told and counts what it is asked.
+//! Fault injection: a driver around any driver, which fails calls as configured and counts them.
 //!
 //! # The fault model
-//! - **A failed call never reaches the driver below.** Nothing happens there: nothing is given out, and what was to be
-//!   given back is still held. The exception is [`Faults::lose_nth_result`]: the call is carried out and its answer is
-//!   lost. Only submissions can fail so; the answer of an allocation is the only name of what it gave out, and a free
-//!   that was carried out must not be tried again.
-//! - **Rules** choose calls by kind, on whichever device: the nth from now, every one, or each with a probability. Every
-//!   rule sees every call of its kinds, those that another rule fails included; the oldest rule that fires decides.
-//! - **A sticky status is sticky.** Once a rule has answered one, or [`Faults::lose`] was called, every call on that
-//!   device fails with that status for good, and `last_error` reports it. Other devices do not notice.
+//! - **A failed call never reaches the driver below.** Nothing is allocated there, and what was to be freed is still held.
+//!   The exception is [`Faults::lose_nth_result`]: the call is carried out and its result is lost. Only submissions can fail
+//!   in that way; the result of an allocation is the only name of the memory, and a free that was carried out must not be
+//!   repeated.
+//! - **Rules** choose calls by kind, on any device: the nth from now, every one, or each with a probability. Every rule sees
+//!   every call of its kinds, including those that another rule fails; the oldest rule that fires decides.
+//! - **A sticky status is sticky.** Once a rule has returned one, or [`Faults::lose`] was called, every call on that device
+//!   fails with that status for good, and `last_error` reports it. Other devices are not affected.
 //! - **Memory** runs out, on each device, where more than a limit would be held through the wrapper, to the byte: device
-//!   memory until its free is submitted, pages until they are released. `memory` reports no more free than that leaves.
-//! - **A stall** holds a stream at the point where it was asked for, until it is released.
+//!   memory until its free is submitted, pages until they are released. `memory` reports no more free memory than the limit
+//!   leaves.
+//! - **A stall** holds a stream at the point where it was requested, until it is released.
 //!
-//! Answers are never wrong in any other way, memory is never corrupted, and calls never hang.
+//! Results are never wrong in any other way, memory is never corrupted, and calls never hang.
 //!
 //! # Replaying
-//! A probability is drawn from a sequence of its own, whose seed stands in the rule and in the wrapper's `Debug`. The same
-//! calls in the same order meet the same failures.
+//! A probability is drawn from a sequence of its own, whose seed is in the rule and in the wrapper's `Debug` output. The
+//! same calls in the same order meet the same failures.
 //!
 //! # Cost
-//! With no rule a call costs one count and one relaxed load. Allocations and frees also take a lock, to know what is held.
+//! Without rules a call costs one count and one relaxed load. Allocations and frees also take a lock, to track what is held.
 #![allow(unsafe_code)]
 
 mod call;
@@ -37,7 +38,7 @@ use plan::{Plan, Rule, Timing, When};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A driver that forwards to another, counts the calls of each kind, and fails those it is told to.
+/// A driver that forwards to another, counts the calls of each kind, and fails those that its rules choose.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver, Status};
@@ -63,9 +64,9 @@ pub struct Faults {
 
 /// Rules, which can be added at any time and from any thread.
 ///
-/// A rule that could never fire would let a test pass for nothing, so asking for one panics.
+/// A rule that could never fire would let a test pass without testing anything, so adding one panics.
 impl Faults {
-    /// Wraps a driver. Until a rule is added nothing fails.
+    /// Wraps a driver. Nothing fails before a rule is added.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
         Arc::new(Self {
             inner: driver,
@@ -96,8 +97,8 @@ impl Faults {
         self.fail_nth(call, 1, status);
     }
 
-    /// Carries out the `n`th call of a kind from now, counted from one, and then answers `status`: the work is on its
-    /// stream, and its submitter does not know. A failure of the driver's own is answered as it is.
+    /// Carries out the `n`th call of a kind from now, counted from one, and then returns `status`: the work is on its
+    /// stream, and its submitter does not know. A failure of the driver itself is returned as it is.
     ///
     /// # Panics
     /// If the call is not a [submission](Call::is_submission), or `n` is zero.
@@ -118,8 +119,8 @@ impl Faults {
         self.add(Calls::of([call]), When::Always, Timing::Before, status);
     }
 
-    /// Fails each call of these kinds with a probability, until [`heal`](Self::heal). Kinds that cannot fail are passed
-    /// over, so that [`Call::ALL`] will do.
+    /// Fails each call of these kinds with a probability, until [`heal`](Self::heal). Kinds that cannot fail are skipped, so
+    /// [`Call::ALL`] may be passed.
     ///
     /// # Panics
     /// If none of the calls can fail, or the probability is not within `0.0..=1.0`.
@@ -131,24 +132,24 @@ impl Faults {
         self.add(Calls::of(calls.iter().copied()), chance, Timing::Before, status);
     }
 
-    /// Gives each device this much memory: an allocation of any kind after which more would be held through this wrapper
-    /// fails with [`Status::OutOfMemory`]. What is held already counts. A later limit replaces this one.
+    /// Limits the memory of each device: an allocation of any kind after which more would be held through this wrapper fails
+    /// with [`Status::OutOfMemory`]. Memory that is held already counts. A later limit replaces this one.
     pub fn out_of_memory_at(&self, limit: Bytes) {
         self.holdings.set_limit(Some(limit));
     }
 
-    /// Loses a device for good: from now on every call on it fails with [`Status::DeviceLost`].
+    /// Loses a device for good: every call on it fails with [`Status::DeviceLost`] from now on.
     pub fn lose(&self, device: DeviceId) {
         self.change(|plan| plan.lose(DriverError::new("lose", device, Status::DeviceLost)));
     }
 
-    /// Forgets every rule and the memory limit. Lost devices stay lost, and stalls last.
+    /// Removes every rule and the memory limit. Lost devices stay lost, and stalls remain.
     pub fn heal(&self) {
         self.change(|plan| plan.rules.clear());
         self.holdings.set_limit(None);
     }
 
-    /// Holds a stream at this point until the answer is opened or dropped. The call is neither counted nor failed.
+    /// Holds a stream at this point until the returned stall is opened or dropped. The call is neither counted nor failed.
     ///
     /// On hardware, host functions of other streams may have to wait as well.
     ///
@@ -157,31 +158,31 @@ impl Faults {
     pub unsafe fn stall(&self, device: DeviceId, stream: RawStream) -> DriverResult<Stall> {
         let gate = Gate::default();
         let function = HostFunction::behind(gate.clone(), || ());
-        // SAFETY: the call's own promise.
+        // SAFETY: the caller's own promise.
         unsafe { self.inner.host_function(device, stream, function) }?;
         Ok(Stall { gate })
     }
 }
 
-/// What was asked of the driver, and what is held of it.
+/// The calls made, and the memory held.
 impl Faults {
-    /// How many calls of a kind there were, failed ones included.
+    /// Returns the number of calls of a kind, including failed ones.
     pub fn calls(&self, call: Call) -> u64 {
         self.counts.get(call)
     }
 
-    /// How many calls there were of all kinds that ask something of a device: those that can fail.
+    /// Returns the number of calls of all kinds that need a device, which are those that can fail.
     pub fn total_calls(&self) -> u64 {
         let asking = Call::ALL.iter().filter(|call| call.can_fail());
         asking.map(|&call| self.calls(call)).sum()
     }
 
-    /// Counts from zero again. Rules are not affected.
+    /// Resets the counts to zero. Rules are not affected.
     pub fn reset_counts(&self) {
         self.counts.reset();
     }
 
-    /// How much of a device's memory is held through this wrapper.
+    /// Returns the memory of a device that is held through this wrapper.
     pub fn held(&self, device: DeviceId) -> Bytes {
         self.holdings.held(device)
     }
@@ -195,16 +196,16 @@ impl Faults {
 
     fn change<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
         let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = change(&mut plan);
+        let result = change(&mut plan);
         self.armed.store(plan.is_armed(), Relaxed);
-        answer
+        result
     }
 
     fn lost(&self, device: DeviceId) -> Option<DriverError> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).lost(device)
     }
 
-    /// Counts a call and forwards it, unless it is to fail. No lock is held while the driver is called.
+    /// Counts a call and forwards it, unless a rule fails it. No lock is held while the driver is called.
     #[inline]
     fn through<T>(&self, call: Call, device: DeviceId, forward: impl FnOnce() -> DriverResult<T>) -> DriverResult<T> {
         self.counts.add(call);
@@ -239,7 +240,7 @@ impl Faults {
     }
 }
 
-/// A stream that is held by [`Faults::stall`]; dropping this lets it go on.
+/// A stall of a stream by [`Faults::stall`]; dropping it lets the stream advance.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver, Progress};
@@ -264,12 +265,12 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// Lets the stream go on.
+    /// Lets the stream advance.
     pub fn open(&self) {
         self.gate.open();
     }
 
-    /// Whether the stream was let go on.
+    /// Returns whether the stream may advance.
     pub fn is_open(&self) -> bool {
         self.gate.is_open()
     }

@@ -4,7 +4,7 @@ use crate::{ByteRange, Operation};
 use bursar_core::{AllocTag, DeviceId};
 use std::fmt;
 
-/// What kind of mistake a hazard is.
+/// The kinds of mistakes that the simulator reports.
 ///
 /// ```
 /// use bursar_sim::HazardKind;
@@ -16,20 +16,20 @@ use std::fmt;
 pub enum HazardKind {
     /// Memory was touched by work that is not ordered after its allocation.
     UseBeforeAllocation,
-    /// Memory was touched after it was freed, whether or not its address has been given out again.
+    /// Memory was touched after it was freed, whether or not its address has been allocated again.
     UseAfterFree,
     /// Memory was freed while a use of it was not ordered before the free.
     FreeUnordered,
-    /// A block was given out by work that is not ordered after the free of the last life of its bytes, or after what
-    /// touched them when they were no block.
+    /// A block was allocated by work that is not ordered after the last free of its bytes, or after an access to them while
+    /// they were not a block.
     ReusedUnordered,
-    /// A block was given out while another that overlaps it was live.
+    /// A block was allocated while another that overlaps it was live.
     Overlap,
-    /// Two accesses, one of them a write, that nothing orders.
+    /// Two accesses to the same bytes, at least one of them a write, are not ordered.
     Conflict,
     /// Memory was unmapped while a use of it may not have run, or while a block lay in it.
     UnmapUnderUse,
-    /// Memory was touched that nobody has: never allocated, not mapped, or not allowed yet.
+    /// Memory was touched that was never allocated, is not mapped, or has no access granted yet.
     NotMapped,
     /// Memory of an allocation was touched outside the blocks in it.
     OutOfBounds,
@@ -60,7 +60,7 @@ impl fmt::Display for HazardKind {
     }
 }
 
-/// Two operations that nothing keeps apart, or one that should not have been.
+/// A mistake in a program: two operations that nothing orders, or one that must not happen at all.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver, Pattern};
@@ -81,19 +81,19 @@ impl fmt::Display for HazardKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hazard {
-    /// What kind of mistake it is.
+    /// The kind of mistake.
     pub kind: HazardKind,
-    /// The device whose memory it is about; `None` for host memory.
+    /// The device of the memory; `None` for host memory.
     pub device: Option<DeviceId>,
-    /// The bytes both operations are about.
+    /// The bytes that both operations reach.
     pub range: ByteRange,
-    /// What the memory was for, as far as the layers above said.
+    /// The tag of the memory, where the layers above gave one.
     pub tag: AllocTag,
     /// The earlier operation, where there was one.
     pub first: Option<Operation>,
-    /// The operation that showed the mistake.
+    /// The operation that revealed the mistake.
     pub second: Operation,
-    /// What gave the memory out again between the two, where something did.
+    /// The operation that allocated the memory again between the two, where there was one.
     pub reused: Option<Operation>,
 }
 
@@ -114,7 +114,7 @@ impl fmt::Display for Hazard {
 }
 
 impl Hazard {
-    /// The tags of the memory, of the earlier life first; the second only where it is another.
+    /// Returns the known tags of the memory, that of its earlier lifetime first; the second only where it differs.
     fn tags(&self) -> (Option<AllocTag>, Option<AllocTag>) {
         let known = |tag: &AllocTag| *tag != AllocTag::UNTAGGED;
         let first = self.first.map(|first| first.tag).filter(known).or(Some(self.tag)).filter(known);

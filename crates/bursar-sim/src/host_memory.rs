@@ -1,4 +1,4 @@
-//! Pinned host memory, and the watch over what asynchronous copies have not done yet.
+//! Pinned host memory, allocated here or registered by its owner.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 const PAGE: usize = 4096;
 
-/// An address in host memory that may travel between threads: whoever made it promised that the memory stays valid.
+/// An address in host memory that may be sent between threads: its creator promised that the memory stays valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostPtr(pub(crate) *mut u8);
 
-// SAFETY: it is an address; the promise that its memory is valid, made to the driver, holds on every thread.
+// SAFETY: it is only an address; the promise that its memory is valid was made to the driver and holds on every thread.
 unsafe impl Send for HostPtr {}
 // SAFETY: as above.
 unsafe impl Sync for HostPtr {}
@@ -21,26 +21,26 @@ impl HostPtr {
         self.0.addr() as u64
     }
 
-    /// The bytes at the address.
+    /// Returns the bytes at the address.
     ///
     /// # Safety
     /// The memory is valid for reads of `len` bytes and nobody writes it meanwhile.
     pub(crate) unsafe fn bytes<'a>(self, len: usize) -> &'a [u8] {
-        // SAFETY: the call's promise.
+        // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.0, len) }
     }
 
-    /// The bytes at the address, to be written.
+    /// Returns the bytes at the address for writing.
     ///
     /// # Safety
     /// The memory is valid for reads and writes of `len` bytes and nobody else touches it meanwhile.
     pub(crate) unsafe fn bytes_mut<'a>(self, len: usize) -> &'a mut [u8] {
-        // SAFETY: the call's promise.
+        // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0, len) }
     }
 }
 
-/// Host memory of the simulator's own, zeroed and aligned to pages.
+/// Zeroed, page-aligned host memory that the simulator allocated.
 #[derive(Debug)]
 pub(crate) struct HostBlock {
     base: HostPtr,
@@ -50,7 +50,7 @@ pub(crate) struct HostBlock {
 
 impl HostBlock {
     pub(crate) fn new(bytes: usize) -> Option<Arc<Self>> {
-        // Zeroed memory of small alignment is not touched before it is used; its pages are aligned by hand.
+        // Zeroed memory of small alignment has no pages before it is used, so pages are aligned by hand.
         let layout = Layout::from_size_align(bytes.checked_add(PAGE)?, 16).ok()?;
         // SAFETY: the layout is larger than zero.
         let base = unsafe { alloc_zeroed(layout) };
@@ -67,20 +67,20 @@ impl HostBlock {
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `new`, and freed here alone.
+        // SAFETY: allocated with this layout in `new`, and freed only here.
         unsafe { dealloc(self.base.0, self.layout) };
     }
 }
 
-/// A range of host memory that copies reach asynchronously.
+/// A range of pinned host memory, which copies access asynchronously.
 #[derive(Clone, Debug)]
 pub(crate) struct Pinned {
     pub(crate) len: usize,
-    /// The memory itself, where the simulator made it; registered memory is its owner's.
+    /// The memory, where the simulator allocated it; registered memory belongs to its owner.
     pub(crate) block: Option<Arc<HostBlock>>,
 }
 
-/// Everything that is pinned, by address.
+/// All pinned ranges by address.
 #[derive(Debug, Default)]
 pub(crate) struct PinnedMap {
     ranges: BTreeMap<u64, Pinned>,
@@ -99,7 +99,7 @@ impl PinnedMap {
         self.ranges.remove(&start)
     }
 
-    /// The pinned range that holds all of `start .. start + len`.
+    /// Returns the pinned range that contains all of `start .. start + len`.
     pub(crate) fn around(&self, start: u64, len: u64) -> Option<&Pinned> {
         let (at, pinned) = self.ranges.range(..=start).next_back()?;
         (start + len <= at + pinned.len as u64).then_some(pinned)

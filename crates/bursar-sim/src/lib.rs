@@ -1,52 +1,66 @@
 //! The simulated device driver of Bursar: an oracle, not a mock.
 //!
-//! A [`Sim`] implements every call of [`Driver`](bursar_core::Driver). Addresses are numbers, bytes are real, and cost
-//! only what is touched. There are two kinds:
+//! A [`Sim`] implements every call of [`Driver`](bursar_core::Driver). Addresses are numbers; bytes are real, and only those
+//! that are touched take memory. There are two kinds:
 //!
-//! - [`Sim::seeded`]: streams advance only when someone queries, waits or steps, in an order that stream semantics allow
-//!   and the seed chooses. Driven by one thread, a seed replays exactly.
-//! - [`Sim::immediate`]: every operation completes at once, for benchmarks and demonstrations; no hazard is looked for.
-//!   What waits behind a gate goes on with the first call after the gate has opened.
+//! - [`Sim::seeded`]: streams advance only when the program queries, waits or steps, in an order that stream semantics allow
+//!   and the seed chooses. With one thread, a seed replays exactly.
+//! - [`Sim::immediate`]: every operation completes at once, for benchmarks and demonstrations; hazards are not searched for.
+//!   Work behind a gate runs with the first call after the gate has opened.
 //!
 //! [`Faults`] wraps either, or any other driver, and makes calls fail.
 //!
-//! Devices with a [name](SimBuilder::named) are the same in every process of this user that uses the name: what one process
-//! holds of them is not free to the others, until it is freed or the process ends, however it ends.
+//! Devices with a [name](SimBuilder::named) are the same devices in every process of this user that uses the name: memory
+//! that one process holds is not free to the others until it is freed or the process ends, in whatever way.
 //!
-//! # What orders what
-//! Work on one stream is in order. An event orders what was submitted before its record before what follows a wait for
-//! it. The legacy default stream of a device waits for all blocking streams of that device and they for it; streams from
-//! `stream_create` are not blocking. What the host learns to be complete (by synchronising, by a query that says so, by a
-//! host function that has begun) is ordered before everything submitted later. Driver calls of different threads are
-//! taken as ordered by their arrival: a race between threads that only their timing decides is not reported as such.
+//! # Order
+//! Work on one stream runs in order. An event orders everything submitted before it was recorded before everything after a
+//! wait for it. The legacy default stream of a device waits for all blocking streams of that device, and they wait for it;
+//! streams from `stream_create` are not blocking. Everything that the host learns to be complete (by synchronising, by a
+//! query, by a host function that has begun) is ordered before everything submitted later. Driver calls of different threads
+//! count as ordered by their arrival: a race between threads that only their timing decides is not reported.
 //!
-//! # What is reported
-//! A hazard is derived from these rules when the call is made, not from when the schedule happened to run it; so a
-//! missing wait is found with every seed, with one exception. How far streams have come when someone queries is the
-//! seed's choice, and a query that happens to say that something is complete teaches the host so: what follows is ordered
-//! after it, and a wait that is missing there is missed with that seed. See [`HazardKind`] for the list. Memory is judged
-//! by its address: one physical handle mapped at two addresses is two pieces of memory to the oracle, though it holds the
-//! same bytes.
+//! # Hazards
+//! A hazard is derived from these rules when a call is made, not when its work happens to run; so a missing wait is found
+//! with every seed, with one exception. How far streams have advanced at a query is the choice of the seed, and a query that
+//! reports completion tells the host so: what follows is ordered after it, and a wait that is missing there is not found
+//! with that seed. [`HazardKind`] lists the kinds. Memory is identified by its address: one physical handle mapped at two
+//! addresses counts as two pieces of memory, though it holds the same bytes.
 //!
-//! # What the device does
-//! - Fresh memory reads as a byte that the seed chooses; an allocation's contents end with its free.
-//! - Addresses are given out again as early as stream order allows, because that is when mistakes show.
-//! - Memory that was freed in stream order is held until the free has run. When an allocation does not fit but would
-//!   after the frees that are pending, streams go on as far as they can by themselves, and then it is refused.
-//! - Fills and copies that reach beyond an allocation, or beyond pages that are mapped and allowed, are refused as CUDA
-//!   refuses them, and reported. An allocation reaches to the next multiple of 256 bytes. Kernels that reach memory which is
-//!   not there, and uses of memory after its free, are reported and do nothing; the device is not lost by them. Where no
-//!   hazard is looked for, a fill or copy of freed memory is refused as well.
+//! # Device behaviour
+//! - Fresh memory reads as a byte that the seed chooses; the contents of an allocation end with its free.
+//! - Addresses are reused as early as stream order allows, because early reuse reveals mistakes.
+//! - Memory freed in stream order is held until the free has run. When an allocation does not fit but would after the
+//!   pending frees, streams advance as far as they can by themselves; only then is it refused.
+//! - Fills and copies that reach beyond an allocation, or beyond pages that are mapped and accessible, are refused as CUDA
+//!   refuses them, and reported. An allocation extends to the next multiple of 256 bytes. Kernels that reach missing memory,
+//!   and uses of memory after its free, are reported and do nothing; the device is not lost. Where hazards are not searched
+//!   for, a fill or copy of freed memory is refused as well.
 //! - `free` and `host_unregister` wait for the whole device; unmapping, releasing and `host_free` do not wait.
-//! - Copies from and to pinned memory touch it when they run. Copies from pageable memory read it when they are
-//!   submitted; copies to pageable memory return when they have run.
-//! - Host functions and kernels run on whichever thread makes a call that lets streams go on, in the midst of that call.
-//!   A thread that holds a lock which its own host function wants therefore deadlocks, where on hardware it would not. A
-//!   kernel that panics is a hazard; the panic of a host function is dropped.
-//! - A device lost by [`Sim::lose_device`] runs nothing more and fails every call that asks something of it. What is
-//!   known without asking, its facts and links, is still answered.
-//! - Handles, pointers and sizes that make no sense are refused with the status CUDA has for it. An immediate simulator
-//!   trusts the handles of streams and events while nothing is queued: that is what makes it fast.
+//! - Copies from and to pinned memory access it when they run. Copies from pageable memory read it when they are submitted;
+//!   copies to pageable memory return when they have run.
+//! - Host functions and kernels run on whichever thread makes a call that lets streams advance, inside that call. So a
+//!   thread deadlocks if it holds a lock that its own host function needs, where on hardware it would not. A kernel that
+//!   panics is a hazard; the panic of a host function is dropped.
+//! - A device lost by [`Sim::lose_device`] runs nothing more, and every call that needs it fails. Its facts and links are
+//!   still known.
+//! - Handles, pointers and sizes that make no sense are refused with CUDA's status for them. An immediate simulator trusts
+//!   the handles of streams and events while nothing is queued, which is what makes it fast.
+//!
+//! # Structure
+//! Each module uses only those above it:
+//!
+//! - `operation` and `hazard` are the values that are reported, `call_log` the log of driver calls, `random` the generator.
+//! - `oracle` knows the order of everything submitted and finds hazards. It needs no memory and no schedule.
+//! - `machine` is the state of the devices: their memory, the streams and their queues, and what other processes hold.
+//! - `sim` is the driver over them: [`Sim`], its builder, and one file for each group of calls.
+//! - `faults` wraps any driver and uses none of the rest.
+//!
+//! # Places in the program
+//! `#[track_caller]` does not pass through a `dyn` call. So entry points that programs call directly begin with
+//! [`DeviceContext::here`](bursar_core::DeviceContext::here), which does nothing unless the driver listens, and the
+//! simulator uses that place where its own caller is unknown. The outermost place counts, because it is the program's. A
+//! place that nobody gave is unknown, never a guess.
 //!
 //! ```
 //! use bursar_core::{DeviceId, Driver, Pattern};

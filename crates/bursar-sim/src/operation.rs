@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::panic::Location;
 
-/// Who did something: the host, or a stream.
+/// The executor of an operation: the host, or a stream.
 ///
 /// ```
 /// use bursar_sim::Executor;
@@ -16,13 +16,13 @@ use std::panic::Location;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Executor {
-    /// A call that takes effect at once.
+    /// The host, for a call that takes effect at once.
     Host,
     /// The legacy default stream of the device.
     DefaultStream,
-    /// A stream, numbered in the order in which the simulator made them.
+    /// A stream, numbered in the order in which the simulator created them.
     Stream(u32),
-    /// A handle that is no stream.
+    /// A handle that is not a stream.
     Unknown(u64),
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Executor {
     }
 }
 
-/// One side of a hazard: what was done, by whom, and with which driver call.
+/// An operation on memory: its name, its executor, and the driver call that made it.
 ///
 /// ```
 /// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern};
@@ -53,26 +53,26 @@ impl fmt::Display for Executor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Operation {
-    /// The driver call or, for a simulated kernel, its name.
+    /// The name of the driver call or, for a simulated kernel, of the kernel.
     pub what: &'static str,
     /// The device it was submitted to.
     pub device: DeviceId,
-    /// Where it ran.
+    /// The host or the stream that ran it.
     pub executor: Executor,
-    /// What the memory was for, as far as the layers above said.
+    /// The tag of the memory, where the layers above gave one.
     pub tag: AllocTag,
-    /// The number of the call, as the log counts them.
+    /// The number of the call in the log.
     pub call: u64,
-    /// What it does with the bytes; `None` for what gives memory out or takes it away.
+    /// The kind of access to the bytes; `None` for an operation that allocates or frees them.
     pub access: Option<Access>,
-    /// The bytes it reaches, of which those of the hazard are a part; `None` where it has none of its own.
+    /// The bytes it reaches, of which those of the hazard are a part; `None` where it has no range of its own.
     pub bytes: Option<ByteRange>,
-    /// Where in the program it was called; `None` where nobody said.
+    /// The place in the program that made the call; `None` where it is unknown.
     pub location: Option<&'static Location<'static>>,
 }
 
 impl fmt::Display for Operation {
-    /// The alternate form also says where in the program it was called.
+    /// Writes name, executor and number; the alternate form adds the place in the program.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {} (call {})", self.what, self.executor, self.call)?;
         match self.location {
@@ -118,7 +118,7 @@ impl fmt::Display for ByteRange {
     }
 }
 
-/// What a call answers before its name and device are put to a failure.
+/// The result of a driver call before its name and device are added to a failure.
 pub(crate) type CallResult<T> = Result<T, Status>;
 
 /// A driver call in progress.

@@ -1,11 +1,21 @@
-//! The judge: what is ordered after what, and which accesses that leaves unordered.
+//! The oracle: the order of everything submitted, and the accesses that this order leaves unordered.
 //!
-//! Order is derived from the calls when they are made, not from when the schedule happens to run them, so a missing wait
-//! is found whatever the seed, unless a query said by the seed's choice that there is nothing to wait for. Each stream is a component of vector clocks. A submission is ordered after what its
-//! stream is ordered after, and after everything the host knows to have run: what it synchronised with, what a query
-//! said is complete, and what precedes a host function that has begun. One clock stands for all host threads, because
-//! driver calls are taken as ordered by the order in which they arrive; so nothing is reported that a lock of the call
-//! might have prevented.
+//! Order is derived from driver calls when they are made, not from when the schedule happens to run their work. So a missing
+//! wait is found with every seed, unless a query reported, by the choice of the seed, that there was nothing left to wait
+//! for.
+//!
+//! Each stream is a component of the vector clocks. A submission is ordered after everything that its stream is ordered
+//! after, and after everything that the host knows to have run: what it synchronised with, what a query reported as
+//! complete, and what precedes a host function that has begun.
+//!
+//! # Invariants
+//!
+//! - **All host threads share one clock.** Driver calls count as ordered by the order in which they arrive at the
+//!   simulator's lock. So the oracle never reports a race that a lock of the program prevents, and it may miss one between
+//!   threads that do not synchronise at all.
+//! - **The layers above say which ranges are blocks.** A pool allocates from the driver in large pieces, so its blocks are
+//!   known only from [`Driver::note`](bursar_core::Driver::note). Only a driver that listens is told; on hardware a note
+//!   costs one branch.
 
 mod accesses;
 mod clock;
@@ -28,10 +38,10 @@ use host_copies::CopyWatches;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// How many hazards are kept; what follows is counted.
+/// The number of hazards that are kept; the rest are only counted.
 const HAZARDS_KEPT: usize = 256;
 
-/// Bytes that an operation touches.
+/// A range of bytes and the kind of access to it.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeAccess {
     pub(crate) range: Range<u64>,
@@ -39,13 +49,13 @@ pub(crate) struct RangeAccess {
 }
 
 impl RangeAccess {
-    /// An operation, as what does this.
+    /// Returns `op` as the operation that makes this access.
     pub(crate) fn by(&self, op: Operation) -> Operation {
         Operation { access: Some(self.access), bytes: Some(self.range.clone().into()), ..op }
     }
 }
 
-/// The order of everything submitted, and what was found wrong with it.
+/// The order of everything submitted, and the hazards found.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     host: VectorClock,
@@ -58,7 +68,7 @@ pub(crate) struct Oracle {
     pub(crate) omitted: u64,
 }
 
-/// What is wrong with a part of memory that an operation touches.
+/// A mistake in touching a part of memory, without the operation that made it.
 struct Violation {
     kind: HazardKind,
     first: Option<Operation>,
@@ -78,51 +88,51 @@ impl Oracle {
         &self.streams[stream]
     }
 
-    /// What the next submission to `stream` would be ordered after, waiting for all that `others` hold, as with the legacy
-    /// default stream; and whether they hold anything that `stream` is not ordered after yet.
+    /// Returns the clock that the next submission to `stream` would have, if it waits implicitly for everything on `others`,
+    /// as with the legacy default stream; and whether those hold anything that `stream` is not ordered after yet.
     fn next(&self, stream: usize, others: &[usize]) -> (VectorClock, bool) {
         let mut clock = self.streams[stream].clone();
         clock.join(&self.host);
-        // Not a short circuit: every one of them is joined.
+        // Not `any`, which would stop at the first: every clock is joined.
         let news = others.iter().filter(|other| clock.join(&self.streams[**other])).count();
         (clock, news > 0)
     }
 
-    /// What the next submission to `stream`, which implicitly waits for `others`, would be ordered after.
-    pub(crate) fn ahead(&self, stream: usize, others: &[usize]) -> VectorClock {
+    /// Returns the clock of the next submission to `stream`, which waits implicitly for `others`.
+    pub(crate) fn next_clock(&self, stream: usize, others: &[usize]) -> VectorClock {
         self.next(stream, others).0
     }
 
-    /// A submission to `stream`, which implicitly waits for `others`.
+    /// Adds a submission to `stream`, which waits implicitly for `others`. Returns its epoch.
     pub(crate) fn submit(&mut self, stream: usize, others: &[usize]) -> Epoch {
-        self.streams[stream] = self.ahead(stream, others);
+        self.streams[stream] = self.next_clock(stream, others);
         self.streams[stream].tick(stream)
     }
 
-    /// The point that `stream` has come to, without a submission, and what is ordered before whatever comes next there.
-    /// The stream itself has waited for nothing: that it has run says nothing of what `others` hold.
+    /// Returns the point that `stream` has reached, without a submission, and the clock of whatever comes next there. The
+    /// stream itself has not waited for `others`, so knowing that it has run says nothing about them.
     pub(crate) fn point(&mut self, stream: usize, others: &[usize]) -> (Epoch, VectorClock) {
         let (mut clock, news) = self.next(stream, others);
         self.streams[stream].join(&self.host);
         if news {
-            // Who knows only what was on the stream before does not know this point.
+            // A clock that covers only what was on the stream before must not cover this point.
             self.streams[stream].tick(stream);
             clock.tick(stream);
         }
         (self.streams[stream].epoch(stream), clock)
     }
 
-    /// What follows on `stream` waits for what has `clock`.
+    /// Orders everything that follows on `stream` after what `clock` covers.
     pub(crate) fn wait(&mut self, stream: usize, clock: &VectorClock) {
         self.streams[stream].join(clock);
     }
 
-    /// The host knows that everything on `stream` has run.
+    /// Records that the host knows everything on `stream` to have run.
     pub(crate) fn host_observed_stream(&mut self, stream: usize) {
         self.host.join(&self.streams[stream]);
     }
 
-    /// The host knows that everything with `clock` has run.
+    /// Records that the host knows everything that `clock` covers to have run.
     pub(crate) fn host_observed(&mut self, clock: &VectorClock) {
         self.host.join(clock);
     }
@@ -161,15 +171,16 @@ impl Oracle {
         second: Operation,
     ) -> bool {
         let any = !past.is_empty();
-        for (range, moment) in past {
-            let violation = Violation { kind, first: Some(moment.op), reused: None };
+        for (range, earlier) in past {
+            let violation = Violation { kind, first: Some(earlier.op), reused: None };
             self.report_violation(device, range, violation, second);
         }
         any
     }
 
-    /// Judges what an operation at `epoch` of its stream touches. Answers whether there is memory everywhere it reaches.
-    pub(crate) fn touch(&mut self, device: usize, touch: &RangeAccess, op: Operation, epoch: Epoch) -> bool {
+    /// Checks an access by an operation at `epoch` of its stream, and reports the hazards. Returns whether there is memory
+    /// in all of the range.
+    pub(crate) fn check_access(&mut self, device: usize, touch: &RangeAccess, op: Operation, epoch: Epoch) -> bool {
         let op = touch.by(op);
         let clock = self.streams[epoch.stream].clone();
         let parts = self.devices[device].memory.parts(touch.range.clone());
@@ -178,7 +189,7 @@ impl Oracle {
             match lifetime.filter(|lifetime| lifetime.ended.is_none()) {
                 None => is_there = false,
                 Some(_) if self.devices[device].has_blocks(range.start) => {
-                    self.touch_blocks(device, range.clone(), op, &clock)
+                    self.check_blocks(device, range.clone(), op, &clock)
                 }
                 Some(_) => {}
             }
@@ -197,8 +208,8 @@ impl Oracle {
         is_there
     }
 
-    /// Reports what is wrong with an operation on `stream` that was refused, and so touches nothing.
-    pub(crate) fn refused(&mut self, device: usize, touch: &RangeAccess, op: Operation, stream: usize) {
+    /// Reports the hazards of an operation on `stream` that was refused, and so touches nothing.
+    pub(crate) fn report_refused(&mut self, device: usize, touch: &RangeAccess, op: Operation, stream: usize) {
         let (op, clock) = (touch.by(op), self.streams[stream].clone());
         for (range, lifetime) in self.devices[device].memory.parts(touch.range.clone()) {
             if let Some(violation) = violation_of(lifetime, &clock, HazardKind::NotMapped) {
@@ -207,13 +218,13 @@ impl Oracle {
         }
     }
 
-    /// Whether there was memory at an address that has been freed or unmapped since.
+    /// Returns whether there was memory at an address that has since been freed or unmapped.
     pub(crate) fn was_memory(&self, device: usize, at: u64) -> bool {
         let part = self.devices[device].memory.parts(at..at + 1).pop();
         part.and_then(|(_, lifetime)| lifetime).is_some_and(|lifetime| lifetime.ended.is_some())
     }
 
-    fn touch_blocks(&mut self, device: usize, range: Range<u64>, op: Operation, clock: &VectorClock) {
+    fn check_blocks(&mut self, device: usize, range: Range<u64>, op: Operation, clock: &VectorClock) {
         for (range, block) in self.devices[device].blocks.parts(range) {
             if let Some(violation) = violation_of(block, clock, HazardKind::OutOfBounds) {
                 self.report_violation(device, range, violation, op);
@@ -221,13 +232,13 @@ impl Oracle {
         }
     }
 
-    /// Judges what a copy at `epoch` of its stream does with pinned host memory.
-    pub(crate) fn touch_host_memory(&mut self, touch: &RangeAccess, op: Operation, epoch: Epoch) {
+    /// Checks an access to pinned host memory by a copy at `epoch` of its stream.
+    pub(crate) fn check_host_access(&mut self, touch: &RangeAccess, op: Operation, epoch: Epoch) {
         let clock = &self.streams[epoch.stream];
-        let moment = OrderedOp { op, epoch };
-        let past = self.host_memory.record(touch.range.clone(), touch.access, moment, clock);
-        for (range, moment) in past {
-            self.report(host_hazard(HazardKind::Conflict, range, moment.op, op));
+        let access = OrderedOp { op, epoch };
+        let past = self.host_memory.record(touch.range.clone(), touch.access, access, clock);
+        for (range, earlier) in past {
+            self.report(host_hazard(HazardKind::Conflict, range, earlier.op, op));
         }
     }
 
@@ -237,19 +248,19 @@ impl Oracle {
         self.watches.begin(op, &self.streams[epoch.stream], ptr, len, pinned);
     }
 
-    /// Judges an access to pinned memory by the host itself.
-    pub(crate) fn host_touches(&mut self, touch: &RangeAccess, op: Operation) {
-        // A host access is ordered before everything submitted later, so it need not be remembered.
+    /// Checks an access to pinned memory by the host itself.
+    pub(crate) fn check_host_touch(&mut self, touch: &RangeAccess, op: Operation) {
+        // A host access is ordered before everything submitted later, so it need not be recorded.
         let past = self.host_memory.unordered(touch.range.clone(), &self.host);
-        for (range, moment) in past {
-            let is_reader = moment.op.access == Some(Access::Read);
+        for (range, earlier) in past {
+            let is_reader = earlier.op.access == Some(Access::Read);
             if touch.access == Access::Write || !is_reader {
-                self.report(host_hazard(HazardKind::HostTouched, range, moment.op, op));
+                self.report(host_hazard(HazardKind::HostTouched, range, earlier.op, op));
             }
         }
     }
 
-    pub(crate) fn host_memory_changed(&mut self, range: Range<u64>, first: Operation, second: Operation) {
+    pub(crate) fn report_host_change(&mut self, range: Range<u64>, first: Operation, second: Operation) {
         self.report(host_hazard(HazardKind::HostTouched, range, first, second));
     }
 
@@ -262,7 +273,8 @@ fn host_hazard(kind: HazardKind, range: Range<u64>, first: Operation, second: Op
     Hazard { kind, device: None, range: range.into(), tag: first.tag, first: Some(first), second, reused: None }
 }
 
-/// What is wrong with touching a part of memory from work with `clock`; `gap` is what a part that nobody has is.
+/// Returns the mistake in touching a part of memory from work with `clock`, if there is one. `gap` is the kind for a part
+/// that was never allocated.
 fn violation_of(lifetime: Option<Lifetime>, clock: &VectorClock, gap: HazardKind) -> Option<Violation> {
     let Some(lifetime) = lifetime else {
         return Some(Violation { kind: gap, first: None, reused: None });

@@ -1,4 +1,4 @@
-//! The simulator as its users see it.
+//! The simulator: its public interface, and the path that every driver call takes.
 
 mod active_call;
 mod allocate;
@@ -20,7 +20,9 @@ use crate::machine::{Heap, MachineState};
 use crate::operation::{CallInfo, CallResult};
 use crate::{CallOutcome, CallRecord, Hazard};
 use active_call::{ActiveCall, is_in_host_function};
-use bursar_core::{Access, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Here, Link, RawStream, Status};
+use bursar_core::{
+    Access, CallSite, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status,
+};
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::AtomicUsize;
@@ -47,9 +49,9 @@ pub struct Sim {
     pub(crate) seed: Option<u64>,
     pub(crate) facts: Vec<DeviceFacts>,
     pub(crate) links: Vec<Vec<Link>>,
-    /// Each device's memory; beside the state, so that an immediate simulator need not lock all of it.
+    /// The memory of each device; beside the state, so that an immediate simulator need not lock all of it.
     pub(crate) heaps: Vec<Arc<Mutex<Heap>>>,
-    /// How many things keep an immediate simulator from its short cuts.
+    /// The number of reasons why an immediate simulator must not take shortcuts.
     pub(crate) shortcut_blockers: Arc<AtomicUsize>,
     pub(crate) state: Mutex<MachineState>,
     /// Notified when a host function has returned or a device is lost.
@@ -63,24 +65,24 @@ impl fmt::Debug for Sim {
 }
 
 impl Sim {
-    /// Two devices of 80 GiB whose streams advance only when someone queries, waits or steps, in an order that the seed
-    /// chooses; every hazard is reported.
+    /// Creates two devices of 80 GiB whose streams advance only when the program queries, waits or steps, in an order that
+    /// the seed chooses. Every hazard is reported.
     pub fn seeded(seed: u64) -> Arc<Self> {
         Self::builder().seed(seed).build()
     }
 
-    /// Two devices of 80 GiB on which every operation completes at once, for benchmarks and demonstrations; hazards are
-    /// not looked for.
+    /// Creates two devices of 80 GiB on which every operation completes at once, for benchmarks and demonstrations. Hazards
+    /// are not searched for.
     pub fn immediate() -> Arc<Self> {
         Self::builder().immediate().build()
     }
 
-    /// Devices of another number, size or kind.
+    /// Returns a builder for devices of another number, size or kind.
     pub fn builder() -> SimBuilder {
         SimBuilder::default()
     }
 
-    /// The seed; an immediate simulator has none.
+    /// Returns the seed; an immediate simulator has none.
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }
@@ -89,39 +91,39 @@ impl Sim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes one driver call: checks the device, logs it, and lets streams that are free to go on do so where the
-    /// simulator is an immediate one.
+    /// Makes one driver call: checks the device, logs the call, runs `body`. In an immediate simulator, streams that can
+    /// advance do so first and afterwards.
     #[track_caller]
     pub(crate) fn call<T: LoggedResult>(
         &self,
         name: &'static str,
         device: DeviceId,
-        given: CallArguments,
+        arguments: CallArguments,
         body: impl FnOnce(&mut ActiveCall<'_>) -> CallResult<T>,
     ) -> DriverResult<T> {
         let mut state = self.lock();
         let is_seeded = self.seed.is_some();
         let (number, location) = if is_seeded {
-            let executor = given.stream.map(|stream| state.executor(device, stream));
-            let location = located(Location::caller());
-            (state.log.begin(name, device, executor, given.from(location)), location)
+            let executor = arguments.stream.map(|stream| state.executor_of(device, stream));
+            let location = location_of(Location::caller());
+            (state.log.begin(name, device, executor, arguments.from(location)), location)
         } else {
             (0, None)
         };
         let call = CallInfo { name, number, device: device.0 as usize, location };
         let mut active = ActiveCall::new(self, state, call);
-        let answer = self.admit(&mut active).and_then(|()| {
-            let answer = body(&mut active);
+        let result = self.admit(&mut active).and_then(|()| {
+            let result = body(&mut active);
             if !is_seeded {
                 active.settle();
             }
-            answer
+            result
         });
         if is_seeded {
-            let outcome = answer.as_ref().map_or_else(|status| CallOutcome::Failed(*status), T::shown);
+            let outcome = result.as_ref().map_or_else(|status| CallOutcome::Failed(*status), T::outcome);
             active.log.end(number, outcome);
         }
-        answer.map_err(|status| DriverError::new(name, device, status))
+        result.map_err(|status| DriverError::new(name, device, status))
     }
 
     fn admit(&self, active: &mut ActiveCall<'_>) -> CallResult<()> {
@@ -140,27 +142,27 @@ impl Sim {
         Ok(())
     }
 
-    /// Runs one operation that can run, chosen by the seed; `false` if none can.
+    /// Runs one operation that can run, chosen by the seed. Returns false if none can.
     pub fn step(&self) -> bool {
-        self.active().step()
+        self.start().step()
     }
 
-    /// Runs everything that can run. What a shut gate holds stays.
+    /// Runs everything that can run. Work behind a closed gate stays queued.
     pub fn settle(&self) {
-        self.active().settle();
+        self.start().settle();
     }
 
-    fn active(&self) -> ActiveCall<'_> {
+    fn start(&self) -> ActiveCall<'_> {
         let call = CallInfo { name: "step", number: 0, device: 0, location: None };
         ActiveCall::new(self, self.lock(), call)
     }
 
-    /// What was found wrong so far.
+    /// Returns the hazards found so far.
     pub fn hazards(&self) -> Vec<Hazard> {
         self.lock().oracle.as_ref().map_or(Vec::new(), |oracle| oracle.hazards.clone())
     }
 
-    /// What was found wrong since this was last asked.
+    /// Returns the hazards found since the last call, and forgets them.
     pub fn take_hazards(&self) -> Vec<Hazard> {
         let mut state = self.lock();
         state.oracle.as_mut().map_or(Vec::new(), |oracle| {
@@ -169,7 +171,7 @@ impl Sim {
         })
     }
 
-    /// Whether nothing was found wrong.
+    /// Checks that no hazard was found. Returns a report of all of them otherwise.
     pub fn check(&self) -> Result<(), Box<HazardReport>> {
         let state = self.lock();
         let Some(oracle) = state.oracle.as_ref().filter(|oracle| !oracle.hazards.is_empty()) else {
@@ -183,7 +185,7 @@ impl Sim {
         }))
     }
 
-    /// Panics with the whole report if anything was found wrong.
+    /// Panics with the whole report if a hazard was found.
     #[track_caller]
     pub fn assert_clean(&self) {
         if let Err(report) = self.check() {
@@ -191,47 +193,47 @@ impl Sim {
         }
     }
 
-    /// The last driver calls, with the moments at which what they submitted ran. A seeded simulator keeps them.
+    /// Returns the last driver calls, and the moments at which their work ran. Only a seeded simulator keeps them.
     pub fn calls(&self) -> Vec<CallRecord> {
         self.lock().log.records()
     }
 
-    /// How many driver calls a seeded simulator has had. An immediate one does not count.
+    /// Returns the number of driver calls of a seeded simulator. An immediate one does not count.
     pub fn call_count(&self) -> u64 {
         self.lock().log.count()
     }
 
-    /// The bytes at an address as they are at this moment, whatever has not run yet, and zeros where there is no memory; not an
-    /// access. At most 64 MiB are read at a time.
+    /// Returns the bytes at an address as they are now, whatever has not run yet, and zeros where there is no memory. This
+    /// is not an access. At most 64 MiB are read at a time.
     pub fn peek(&self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
         let mut into = vec![0; bytes.min(64 << 20)];
         self.lock().read(ptr.0, &mut into);
         into
     }
 
-    /// Writes bytes at an address at this moment; not an access.
+    /// Writes bytes at an address at once. This is not an access.
     pub fn poke(&self, ptr: DevicePtr, bytes: &[u8]) {
         self.lock().write(ptr.0, bytes);
     }
 
-    /// How much host memory the contents of a device take: what was touched, in chunks of 64 KiB.
+    /// Returns the host memory that the contents of a device take: what was touched, in chunks of 64 KiB.
     pub fn resident_bytes(&self, device: DeviceId) -> u64 {
         self.lock().resident(device.0 as usize)
     }
 
-    /// Stream-ordered: a kernel of a user's own.
+    /// Submits a simulated kernel to a stream.
     #[track_caller]
     pub fn launch(&self, device: DeviceId, stream: RawStream, launch: Launch) -> DriverResult<()> {
         self.call(launch.name, device, CallArguments::on(stream), |active| active.launch(stream, launch))
     }
 
-    /// Declares that the host touches pinned memory now, so that it can be judged against the copies in flight.
+    /// Declares that the host touches pinned memory now, so that this is checked against the copies in flight.
     #[track_caller]
     pub fn touch_host(&self, ptr: *const u8, bytes: usize, access: Access) {
         let at = ptr.addr() as u64;
-        let given = CallArguments::default().of(bytes as u64);
-        // Only an address that overflows is refused, and there is nothing to judge then.
-        let _ = self.call("touch_host", DeviceId(0), given, |active| active.touch_host(at, bytes as u64, access));
+        let arguments = CallArguments::default().of(bytes as u64);
+        // Only an address that overflows is refused, and then there is nothing to check.
+        let _ = self.call("touch_host", DeviceId(0), arguments, |active| active.touch_host(at, bytes as u64, access));
     }
 
     /// Creates a stream that synchronises with the legacy default stream, as other libraries' streams may.
@@ -255,7 +257,7 @@ impl Sim {
         self.call("end_capture", device, CallArguments::on(stream), |active| active.set_capturing(stream, false))
     }
 
-    /// Loses a device: what it has not run never runs, and every call on it that asks the device fails from here on.
+    /// Loses a device: its queued work never runs, and every call that needs the device fails from now on.
     pub fn lose_device(&self, device: DeviceId) {
         let mut state = self.lock();
         let index = device.0 as usize;
@@ -271,13 +273,13 @@ impl Sim {
     }
 }
 
-/// Where in the program a call was made. A call that has the simulator itself is known exactly. One that has only a
-/// `dyn Driver` is not: there the call is the method itself, and what an entry point of a layer above said counts.
-fn located(call: &'static Location<'static>) -> Option<&'static Location<'static>> {
-    if call.file() == driver::FILE { Here::current() } else { Some(call) }
+/// Returns the place in the program that made a call. It is known exactly where the caller has the simulator itself. Through
+/// a `dyn Driver` the caller is the driver's own method, and the place that an entry point of a layer above gave is used.
+fn location_of(call: &'static Location<'static>) -> Option<&'static Location<'static>> {
+    if call.file() == driver::FILE { CallSite::current() } else { Some(call) }
 }
 
-/// What CUDA answers to a call from a host function.
+/// The status that CUDA returns for a call from a host function.
 const NOT_PERMITTED: Status = Status::Other { code: 800, name: "CUDA_ERROR_NOT_PERMITTED", sticky: false };
 
 impl ActiveCall<'_> {

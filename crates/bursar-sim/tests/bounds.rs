@@ -1,4 +1,4 @@
-//! Fills and copies stay inside memory: what reaches beyond is refused as CUDA refuses it, however the simulator runs.
+//! Fills and copies stay inside memory: an access beyond it is refused as CUDA refuses it, in every kind of simulator.
 #![allow(unsafe_code)]
 
 mod rig;
@@ -8,14 +8,14 @@ use bursar_sim::{HazardKind, Sim};
 use proptest::prelude::*;
 use rig::{PAGE, Rig};
 
-/// A range of addresses that a call names.
+/// A range of addresses that is passed to a call.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     at: u64,
     bytes: u64,
 }
 
-/// What is asked of the driver.
+/// The calls.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Fill(Pattern, Span),
@@ -24,8 +24,8 @@ enum Call {
     OnDevice { dst: Span, src: u64 },
 }
 
-/// Places of the address space that ranges begin and end at: the ends of memory, a little either side of them, and the ends
-/// of all addresses.
+/// Places in the address space at which ranges begin and end: the ends of memory, a little on either side of them, and the
+/// ends of the whole space.
 fn spans(edges: Vec<u64>) -> BoxedStrategy<Span> {
     let edge = prop::sample::select(edges).prop_flat_map(|edge| {
         prop_oneof![Just(edge), Just(edge.wrapping_sub(1)), Just(edge.wrapping_add(1)), Just(edge.wrapping_sub(4))]
@@ -50,18 +50,19 @@ fn calls(edges: Vec<u64>) -> impl Strategy<Value = Call> {
     ]
 }
 
-/// No piece of memory is longer than this, so a call that names more has to be refused.
+/// The longest piece of memory. A call with a longer range must be refused.
 const HOST: u64 = 2 * PAGE;
 
-/// Memory of several kinds, and where it lies.
+/// Memory of several kinds, and its addresses.
 struct World {
     rig: Rig,
-    /// Each as one piece that a call may not leave.
+    /// The pieces of memory, which an access may not leave.
     memory: Vec<Span>,
 }
 
 impl World {
-    /// The same in every simulator: two allocations of odd sizes beside each other, one of a stream, pages with a gap.
+    /// Allocates the same memory in every simulator: two adjacent allocations of odd sizes, one of a stream, pages with a
+    /// gap.
     fn new(sim: std::sync::Arc<Sim>) -> Self {
         let rig = Rig::of(sim);
         let stream = rig.stream();
@@ -87,14 +88,14 @@ impl World {
         edges.chain([0, 1 << 46, 1 << 63, u64::MAX]).collect()
     }
 
-    /// Whether a range lies in one piece of memory. Nothing lies everywhere.
+    /// Returns whether a range lies in one piece of memory. An empty range lies everywhere.
     fn holds(&self, span: Span) -> bool {
         let end = u128::from(span.at) + u128::from(span.bytes);
         let is_inside = |piece: &Span| piece.at <= span.at && end <= u128::from(piece.at) + u128::from(piece.bytes);
         span.bytes == 0 || self.memory.iter().any(is_inside)
     }
 
-    /// Returns the answer of a driver that checks every range.
+    /// Returns the result of a driver that checks every range.
     fn expected(&self, call: Call) -> Result<(), Status> {
         let is_good = match call {
             Call::Fill(pattern, span) => {
@@ -133,7 +134,7 @@ impl World {
     }
 }
 
-/// What simulators there are.
+/// Returns simulators of all kinds.
 fn sims() -> [std::sync::Arc<Sim>; 2] {
     let sim = || Sim::builder().device(Bytes::gib(1)).page_granularity(Bytes(PAGE));
     [sim().immediate().build(), sim().seed(3).build()]
@@ -155,7 +156,7 @@ proptest! {
                 prop_assert_eq!(answer, world.expected(*call), "{:?} of {:?}", call, world.rig.sim);
             }
             world.rig.sim.settle();
-            // Nothing outside was written: the bytes behind each piece that is nobody's are as they were.
+            // Nothing outside was written: the bytes after each piece that belong to nobody are unchanged.
             for end in world.memory.iter().map(|piece| piece.at + piece.bytes) {
                 let is_free = world.memory.iter().all(|other| other.at != end);
                 prop_assert!(!is_free || !world.rig.peek(DevicePtr(end), 64).contains(&7));
@@ -179,7 +180,7 @@ fn freed_memory_is_refused_or_told() {
     assert_eq!(rig.only_hazard().kind, HazardKind::UseAfterFree, "with both sides, which a status has not");
 }
 
-/// A seeded simulator tells of what it refused, too: nobody means to do that.
+/// A seeded simulator also reports what it refused, because no program intends it.
 #[test]
 fn a_refusal_is_told_with_its_operation() {
     let rig = Rig::seeded(1);
@@ -195,7 +196,7 @@ fn a_refusal_is_told_with_its_operation() {
     rig.sim.assert_clean();
 }
 
-/// Memory that comes and goes is found by addresses inside it, whatever was asked first.
+/// Memory is found by addresses inside it while it is allocated, whatever was queried first.
 #[test]
 fn a_range_inside_an_allocation_is_found_whenever_it_was_made() {
     for sim in sims() {

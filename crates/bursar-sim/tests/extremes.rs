@@ -1,4 +1,4 @@
-//! The least and the greatest numbers: they are refused, or bounded as documented, and end no program.
+//! The least and the greatest numbers are refused, or bounded as documented, and end no program.
 #![allow(unsafe_code)]
 
 mod rig;
@@ -8,7 +8,7 @@ use bursar_core::{RawEvent, RawPages, RawStream, Status};
 use bursar_sim::{Launch, Sim};
 use rig::Rig;
 
-/// Makes a call that asks for promises of its caller, which the simulator checks.
+/// Makes a call that requires promises of its caller, which the simulator checks.
 macro_rules! checked {
     ($call:expr) => {{
         // SAFETY: the simulator checks it.

@@ -1,4 +1,4 @@
-//! Clause G5: each fault happens exactly as it was asked for, and nothing else does.
+//! Clause G5: each fault happens exactly as requested, and nothing else does.
 #![allow(unsafe_code)]
 
 use bursar_core::leaf::{Direct, Leaf};
@@ -15,7 +15,7 @@ const GPU0: DeviceId = DeviceId(0);
 const GPU1: DeviceId = DeviceId(1);
 const BYTES: u64 = 512;
 
-/// Two open devices that nothing was asked of yet.
+/// Returns two open devices without calls so far.
 fn faults() -> Arc<Faults> {
     let faults = Faults::new(Sim::seeded(7));
     for device in [GPU0, GPU1] {
@@ -33,12 +33,12 @@ fn error(call: Call, device: DeviceId, status: Status) -> DriverError {
     DriverError::new(call.name(), device, status)
 }
 
-/// Whether each of the next `count` calls failed; an event is what a test can create any number of.
+/// Returns whether each of the next `count` calls failed. Events are used because a test can create any number of them.
 fn failures(faults: &Faults, count: usize) -> Vec<bool> {
     (0..count).map(|_| faults.event_create(GPU0).is_err()).collect()
 }
 
-/// One of everything on the first device, and one more of everything that a call destroys.
+/// One object of each kind on the first device, and one more of each kind that a call destroys.
 struct Rig {
     page: u64,
     streams: [RawStream; 2],

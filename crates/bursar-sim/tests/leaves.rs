@@ -1,4 +1,4 @@
-//! The leaves of `bursar-core` on the oracle: what they say and do is in order with every seed.
+//! The leaves of `bursar-core` on the oracle: their calls and notes are ordered with every seed.
 
 mod rig;
 
@@ -9,7 +9,7 @@ use rig::{Rig, SEEDS};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Allocates, uses and frees on two streams that wait for nobody but themselves.
+/// Allocates, uses and frees on two streams that wait only for themselves.
 fn churn<R: DeviceMemoryResource>(rig: &Rig, context: &DeviceContext, memory: &R) {
     let streams: [Stream; 2] = std::array::from_fn(|_| context.create_stream(0).unwrap());
     let mut held = Vec::new();
@@ -66,7 +66,7 @@ fn a_block_that_is_freed_on_a_stream_which_does_not_wait_for_its_use_is_found() 
         let memory = Stack::new().over(leaf::Async).build(&context).unwrap();
         let [a, b, c] = [(); 3].map(|()| context.create_stream(0).unwrap());
         let block = memory.allocate(512, 256, a, tag!("scratch")).unwrap();
-        // The leaf orders the free after the block's own stream, and knows of no other.
+        // The leaf orders the free after the stream of the block, and knows of no other.
         rig.order(context.resolve(a).unwrap(), context.resolve(c).unwrap());
         rig.fill(context.resolve(c).unwrap(), block.ptr(), 1, 512);
         memory.deallocate(block, b).unwrap();

@@ -1,4 +1,4 @@
-//! Where bytes are, how many there are, and what a device says of itself.
+//! The contents and the amount of memory, and the facts of a device.
 #![allow(unsafe_code)]
 
 mod rig;
@@ -153,11 +153,11 @@ fn memory_freed_in_stream_order_is_held_until_the_free_has_run() {
         let ptr = rig.alloc_on(a, 1 << 20);
         rig.free_on(a, ptr);
         assert_eq!(rig.used(), 1 << 20);
-        // The same stream may have it at once: that is stream order.
+        // The same stream may reuse it at once: that is stream order.
         let again = rig.alloc_on(a, 1 << 20);
         assert_eq!((again, rig.used()), (ptr, 1 << 20));
         rig.free_on(a, again);
-        // Another allocation has the device wait for the free.
+        // Another allocation makes the device wait for the free.
         let other = rig.alloc(1 << 20);
         assert_eq!(rig.used(), 1 << 20);
         rig.free(other);
@@ -320,7 +320,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What plain memory would hold after a step; the bytes that it reads.
+/// Applies a step to plain memory. Returns the bytes that it reads.
 fn model(memory: &mut [u8], step: &Step) -> Option<Vec<u8>> {
     match step {
         Step::Fill(at, pattern, count) => {

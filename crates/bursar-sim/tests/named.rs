@@ -1,4 +1,4 @@
-//! Devices with a name, shared between processes: this program starts itself again as the other ones.
+//! Devices with a name, shared between processes: this program starts itself again as the others.
 
 #[path = "named/others.rs"]
 mod others;

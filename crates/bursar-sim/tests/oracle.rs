@@ -1,4 +1,4 @@
-//! Each kind of hazard is found with every seed, and the program that does it right is clean with every seed.
+//! Each kind of hazard is found with every seed, and the corrected program is clean with every seed.
 
 #[path = "oracle/blocks.rs"]
 mod blocks;
@@ -14,7 +14,7 @@ use bursar_core::tag;
 use bursar_sim::{Hazard, HazardKind, Sim};
 use rig::{PAGE, Rig, SEEDS};
 
-/// Runs `wrong` and `right` with every seed: the first shows exactly one hazard, the same each time; the second none.
+/// Runs `wrong` and `right` with every seed: the first has exactly one hazard, the same each time; the second none.
 #[track_caller]
 fn judge(kind: HazardKind, wrong: impl Fn(&Rig), right: impl Fn(&Rig)) -> Hazard {
     let mut found: Option<Hazard> = None;

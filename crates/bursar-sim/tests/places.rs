@@ -1,8 +1,10 @@
-//! Where in the program a call was made: known exactly, or not at all.
+//! The place in the program that made a call: known exactly, or not at all.
 #![allow(unsafe_code)]
 
 use bursar_core::{Access, Build, DeviceMemoryResource};
-use bursar_core::{DeviceContext, DeviceId, DevicePtr, Driver, Here, HostFlags, Pattern, RawStream, Stack, leaf, tag};
+use bursar_core::{
+    CallSite, DeviceContext, DeviceId, DevicePtr, Driver, HostFlags, Pattern, RawStream, Stack, leaf, tag,
+};
 use bursar_sim::{CallRecord, Hazard, Launch, Operation, Sim};
 use std::sync::Arc;
 
@@ -100,13 +102,13 @@ fn behind_a_seam_the_outermost_entry_point_is_the_place_and_otherwise_none_is() 
     assert_eq!(allocated(&sim).location, None);
 
     let line = line!() + 1;
-    let outer = context.here();
-    let inner = context.here();
+    let outer = context.enter_call_site();
+    let inner = context.enter_call_site();
     let known = memory.allocate(64, 256, stream, tag!("known")).expect("a block");
     drop(inner);
     assert_eq!(allocated(&sim).location.map(|location| location.line()), Some(line));
     drop(outer);
-    assert_eq!(Here::current(), None);
+    assert_eq!(CallSite::current(), None);
     for block in [unknown, known] {
         memory.deallocate(block, stream).expect("freed");
     }
@@ -115,6 +117,6 @@ fn behind_a_seam_the_outermost_entry_point_is_the_place_and_otherwise_none_is() 
 #[test]
 fn a_driver_that_does_not_listen_is_told_no_place() {
     let context = DeviceContext::open(Sim::immediate(), GPU).expect("a device");
-    let _here = context.here();
-    assert_eq!(Here::current(), None);
+    let _call = context.enter_call_site();
+    assert_eq!(CallSite::current(), None);
 }

@@ -1,4 +1,5 @@
-//! When things run: never before someone asks, in any order that stream semantics allow, the same for the same seed.
+//! The schedule: nothing runs before the program queries or waits, the order is any that streams allow, and a seed repeats
+//! it.
 #![allow(unsafe_code)]
 
 mod rig;
@@ -29,7 +30,7 @@ impl Order {
     }
 }
 
-/// A program of many calls over several streams; answers what could be seen of it.
+/// Runs a program of many calls over several streams. Returns what can be observed of it.
 fn churn(seed: u64) -> (Vec<String>, Vec<Progress>, Vec<u8>) {
     let rig = Rig::seeded(seed);
     let streams: Vec<RawStream> = (0..3).map(|_| rig.stream()).collect();
@@ -65,7 +66,7 @@ fn seeds_differ_in_what_runs_when_and_agree_on_what_is_ordered() {
     let runs: Vec<_> = SEEDS.map(churn).collect();
     let logs: BTreeSet<_> = runs.iter().map(|(calls, ..)| calls).collect();
     assert!(logs.len() > runs.len() / 2, "only {} different schedules", logs.len());
-    // Fresh memory differs from seed to seed, what was written does not.
+    // Fresh memory differs from seed to seed, written bytes do not.
     let written = 40 * 16;
     assert!(runs.iter().all(|(.., bytes)| bytes[..written] == runs[0].2[..written]));
 }
@@ -156,7 +157,7 @@ fn an_event_orders_streams_and_one_without_a_record_does_not() {
         rig.record(recorded, a);
         rig.wait(b, recorded);
         rig.wait(c, empty);
-        // Whoever waits already goes on waiting.
+        // A thread that already waits goes on waiting.
         rig.destroy_event(recorded);
         rig.destroy(a);
         order.mark(&rig, b, 2);
@@ -450,7 +451,7 @@ fn a_kernel_that_panics_is_reported_and_disturbs_nobody() {
         rig.fill(a, ptr, 7, 64);
         let kernel = Launch::new("broken").body(|_| std::panic::resume_unwind(Box::new("caught")));
         rig.sim.launch(rig.device, b, kernel).unwrap();
-        // Pageable memory: this waits, and meanwhile the other stream may go on.
+        // Pageable memory: this waits, and meanwhile the other stream may advance.
         rig.download(a, target.as_mut_ptr(), ptr, 64);
         assert_eq!(target, [7; 64]);
         rig.sync(b);

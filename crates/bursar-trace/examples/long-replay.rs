@@ -2,7 +2,7 @@
 //! a time, opens it, replays it on a simulated device, and prints how fast it was read and how much memory that took.
 //! `cargo run --release -p bursar-trace --example long-replay [OPERATIONS [THREADS]]`.
 
-use bursar_core::{Build, Counted, DeviceContext, DeviceId, Stack, leaf};
+use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
 use bursar_sim::Sim;
 use bursar_trace::Replay;
 use std::error::Error;
@@ -55,7 +55,7 @@ fn measure(path: &Path) -> Result<(), Box<dyn Error>> {
         peak_mib()
     );
 
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
     let memory = Stack::new().over(leaf::Async).build(&context)?;
     let start = Instant::now();

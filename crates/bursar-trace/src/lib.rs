@@ -3,7 +3,7 @@
 //! A [`Trace`] lists the allocations and frees of a recorded run, each with its thread and its stream. [`read`] parses RMM's
 //! CSV logs, Bursar's JSON lines and PyTorch's memory snapshots, gzipped or not; [`write()`] and [`convert`] write the same
 //! formats. [`open`] leaves a long trace in its file, [`Replay`] runs a trace through a stack and measures what the stack
-//! cost, and [`ReplayReport`] shows replays as one HTML page.
+//! cost, and [`ReplayPage`] shows replays as one HTML page.
 //!
 //! ```
 //! let trace = bursar_trace::bundled();
@@ -36,7 +36,7 @@ mod write;
 
 pub use read::{TraceFile, bundled, open, read, read_from};
 pub use replay::{Cost, Replay, ReplayError, ReplayObserver, ReplayStep};
-pub use report::{BackedAddresses, MemoryProfile, ReplayReport, StackRun, TraceRecorder};
+pub use report::{BackedAddresses, MemoryProfile, ReplayPage, StackRun, TraceRecorder};
 pub use trace::{
     Event, EventKind, EventOrigin, FilePosition, Format, Reason, Segment, Summary, Trace, TraceBuilder, TraceError,
     TraceLayout, TraceLimit, UnmatchedEvent,

@@ -21,7 +21,7 @@ pub use error::ReplayError;
 pub use watch::{ReplayObserver, ReplayStep};
 
 use crate::{Trace, TraceFile};
-use bursar_core::{Bytes, Counted, DeviceContext, DeviceMemoryResource, Result, Stream};
+use bursar_core::{Bytes, CountingDriver, DeviceContext, DeviceMemoryResource, Result, Stream};
 use pass::{Pass, PassCounts};
 use plan::{Plan, Planner};
 use std::sync::Arc;
@@ -31,12 +31,12 @@ use watch::WatchedPass;
 /// The cost of a replay: time, driver calls and memory.
 ///
 /// ```
-/// use bursar_core::{Build, Counted, DeviceContext, DeviceId, Stack, leaf};
+/// use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
 /// use bursar_sim::Sim;
 /// use bursar_trace::Replay;
 ///
 /// let trace = bursar_trace::bundled();
-/// let driver = Counted::new(Sim::immediate());
+/// let driver = CountingDriver::new(Sim::immediate());
 /// let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Async).build(&context)?;
 /// let cost = Replay::new(&trace, &context)?.run(&memory, &driver)?;
@@ -152,7 +152,7 @@ impl Replay {
 
     /// Warms `memory` up with one pass, times a second, and watches a third for the peaks. `driver` is the one that `memory`
     /// was built on.
-    pub fn run(&self, memory: &dyn DeviceMemoryResource, driver: &Counted) -> Result<Cost, ReplayError> {
+    pub fn run(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<Cost, ReplayError> {
         let used_before = self.device_memory_used()?;
         self.timed_pass(memory, driver)?;
         let timed = self.timed_pass(memory, driver)?;
@@ -171,7 +171,7 @@ impl Replay {
         self.pass(memory, |pass, plan| watch.run(pass, plan, observe)).map(drop)
     }
 
-    fn timed_pass(&self, memory: &dyn DeviceMemoryResource, driver: &Counted) -> Result<TimedPass, ReplayError> {
+    fn timed_pass(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<TimedPass, ReplayError> {
         let mut driver_calls = 0;
         let pass = self.pass(memory, |pass, plan| {
             let calls = driver.calls();

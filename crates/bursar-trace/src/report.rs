@@ -1,7 +1,7 @@
 //! Shows replayed traces as one HTML page that contains all of its data.
 //!
 //! A [`MemoryProfile`] watches one pass: `series.rs` keeps memory over the operations in a bounded number of points,
-//! `peak.rs` the blocks at the peak, `totals.rs` the sizes, lifetimes, tags and streams. A [`ReplayReport`] of several traces
+//! `peak.rs` the blocks at the peak, `totals.rs` the sizes, lifetimes, tags and streams. A [`ReplayPage`] of several traces
 //! and stacks writes the page: `tables.rs` writes the tables, `address_map.rs` and `pack.rs` the data of the drawings, and
 //! `page/` is what runs in the browser. [`TraceRecorder`] records a watched pass as a trace of its own, and
 //! [`BackedAddresses`] follows the addresses that pools map memory to.
@@ -57,15 +57,15 @@ pub struct StackRun {
 /// An HTML page about replayed traces.
 ///
 /// ```
-/// use bursar_trace::ReplayReport;
+/// use bursar_trace::ReplayPage;
 ///
 /// let mut page = Vec::new();
-/// ReplayReport::new("a simulated device", None).write(&mut page)?;
+/// ReplayPage::new("a simulated device", None).write(&mut page)?;
 /// assert!(String::from_utf8(page).is_ok_and(|page| page.contains("a simulated device")));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct ReplayReport {
+pub struct ReplayPage {
     driver: String,
     limit: Option<Bytes>,
     traces: Vec<TraceSection>,
@@ -90,8 +90,8 @@ const SCRIPTS: [&str; 6] = [
     include_str!("report/page/page.js"),
 ];
 
-impl ReplayReport {
-    /// Creates an empty report of runs on `driver` under `limit`.
+impl ReplayPage {
+    /// Creates an empty page about runs on `driver` under `limit`.
     pub fn new(driver: impl Into<String>, limit: Option<Bytes>) -> Self {
         Self { driver: driver.into(), limit, traces: Vec::new() }
     }

@@ -2,7 +2,7 @@
 //! because the memory of the whole process is measured.
 #![cfg(target_os = "linux")]
 
-use bursar_core::{Build, Counted, DeviceContext, DeviceId, Stack, leaf};
+use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
 use bursar_sim::Sim;
 use bursar_trace::{Replay, TraceFile};
 use std::fmt::Write as _;
@@ -39,7 +39,7 @@ fn peak_kib() -> u64 {
 fn raised_kib(path: &Path, window: usize) -> u64 {
     let before = peak_kib();
     let file = TraceFile::open_in_windows(path, window).expect("a trace");
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
     let cost = Replay::of(&file, &context).expect("streams").run(&memory, &driver).expect("a replay");

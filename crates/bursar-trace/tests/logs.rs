@@ -1,8 +1,8 @@
 //! Checks that a log which Bursar writes, read back and replayed, gives the statistics of the run it was written in.
 
 use bursar_core::{
-    AllocTag, Build, Bytes, Counted, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Stack, Stream,
-    leaf,
+    AllocTag, Build, Bytes, CountingDriver, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Stack,
+    Stream, leaf,
 };
 use bursar_memory::{Counts, GlobalDeviceBudget, Logging, Statistics};
 use bursar_sim::Sim;
@@ -256,7 +256,7 @@ fn g1_a_log_of_eight_threads_that_free_each_others_blocks_counts_the_same() {
 /// Replays a trace on as many threads as it has, three times, and returns the total of granted bytes.
 fn in_threads(file: &TraceFile, blocks: u32) -> [u64; 2] {
     let statistics = Statistics::default();
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let memory = Stack::new().observe(statistics.clone()).over(leaf::Async).build(&context).expect("a stack");
     let cost = Replay::of(file, &context).expect("streams").run(&memory, &driver).expect("a replay");

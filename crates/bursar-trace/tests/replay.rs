@@ -2,8 +2,8 @@
 
 use bursar_core::leaf::Leaf;
 use bursar_core::{
-    AllocTag, Build, Bytes, Counted, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error, Holder,
-    Layer, Refused, Stack, Status, Stream, forward_holder, forward_memory_resource, leaf,
+    AllocTag, Build, Bytes, CountingDriver, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error,
+    Holder, Layer, Refused, Stack, Status, Stream, forward_holder, forward_memory_resource, leaf,
 };
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::{Call, Faults, Sim};
@@ -19,7 +19,7 @@ where
     L: Layer<F::Source>,
     L::Output: DeviceMemoryResource,
 {
-    let driver = Counted::new(driver);
+    let driver = CountingDriver::new(driver);
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let memory = stack.build(&context).expect("a stack");
     let cost = Replay::new(trace, &context).expect("streams").run(&memory, &driver).expect("a replay");
@@ -88,7 +88,7 @@ fn a_failure_of_one_thread_ends_the_others_and_everything_is_given_back() {
     let trace = trace(&made.chain(taken).chain(kept).collect::<Vec<_>>());
     for nth in 1..=8 {
         let faults = Faults::new(Sim::immediate());
-        let driver = Counted::new(faults.clone());
+        let driver = CountingDriver::new(faults.clone());
         let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let memory = Arc::new(Stack::new().over(leaf::Async).build(&context).expect("a stack"));
         let replay = Replay::new(&trace, &context).expect("streams");
@@ -179,7 +179,7 @@ impl DeviceMemoryResource for PanickingResource {
 #[test]
 fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
     let trace = trace(&[(1, "allocate", 0x1000, 512, 1), (2, "free", 0x1000, 512, 2)]);
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let replay = Replay::new(&trace, &context).expect("streams");
     let (tell, told) = mpsc::channel::<()>();
@@ -266,7 +266,7 @@ fn a_thread_that_waits_for_a_block_sleeps() {
         (2, "free", 0x2000, 200, 2),
         (2, "free", 0x1000, 100, 2),
     ]);
-    let driver = Counted::new(Sim::immediate());
+    let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let inner = Stack::new().over(leaf::Async).build(&context).expect("a stack");
     let memory = SleepProbe { inner, early: Mutex::default() };

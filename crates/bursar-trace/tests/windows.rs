@@ -1,6 +1,6 @@
 //! Checks that a trace read in windows is the same as the trace kept whole.
 
-use bursar_core::{Build, Bytes, Counted, DeviceContext, DeviceId, Holder, Stack, leaf};
+use bursar_core::{Build, Bytes, CountingDriver, DeviceContext, DeviceId, Holder, Stack, leaf};
 use bursar_memory::GlobalDeviceBudget;
 use bursar_sim::Sim;
 use bursar_trace::{Event, Reason, Replay, ReplayError, TraceError, TraceFile, read};
@@ -102,7 +102,7 @@ proptest! {
     ) {
         let temp = TempFile::new(&log(&choices));
         let file = temp.open(window);
-        let driver = Counted::new(Sim::immediate());
+        let driver = CountingDriver::new(Sim::immediate());
         let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
         let cost = Replay::of(&file, &context).expect("streams").run(&memory, &driver).expect("a replay");

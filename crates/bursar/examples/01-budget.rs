@@ -1,10 +1,10 @@
-//! A budget: how much of a device a program may hold, and what it does when it is told no.
+//! A budget: how much of a device a program may hold, and how it handles a refusal.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
 use bursar::prelude::*;
 
-/// How many values a row of a batch has.
+/// The number of values in a row of a batch.
 const ROW: usize = 1 << 18;
 
 fn main() -> bursar::Result<()> {
@@ -20,7 +20,7 @@ fn main() -> bursar::Result<()> {
     let weights = gpu.buffer::<f32>(12 << 20, &stream, tag!("weights"))?;
     println!("weights: {}", weights.bytes());
 
-    // A refusal carries its numbers, and nothing was charged for it. Want of memory is the one failure after which a
+    // A refusal carries its numbers, and nothing was charged for it. Lack of memory is the one failure after which a
     // smaller request, or a later one, makes sense: `is_capacity` tells it from every other.
     let mut rows = 64;
     let batch = loop {
@@ -36,7 +36,7 @@ fn main() -> bursar::Result<()> {
     println!("{rows} rows: {}", batch.bytes());
     assert_eq!(rows, 16);
 
-    // What is freed can be given out again. The free follows the stream, and a budget that is short looks for it first.
+    // Freed memory can be allocated again. The free follows the stream, and a budget that is short looks for it first.
     drop(weights);
     gpu.context().synchronize(*stream)?;
     let second = gpu.buffer::<f32>(3 * rows * ROW, &stream, tag!("second batch"))?;

@@ -6,7 +6,7 @@ use bursar::prelude::*;
 
 const LIMIT: Bytes = Bytes::gib(8);
 const BLOCK: Bytes = Bytes::mib(4);
-/// What each block begins with, many times.
+/// The number of values that mark the start of each block.
 const MARKS: usize = 64;
 
 fn main() -> bursar::Result<()> {
@@ -54,7 +54,7 @@ fn main() -> bursar::Result<()> {
     Ok(())
 }
 
-/// The same order each time, and no order at all.
+/// Shuffles `things`, in the same way each time.
 fn shuffle<T>(things: &mut [T]) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for last in (1..things.len()).rev() {

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// What each of the four does: reserves its share, waiting if need be, and fills it through a pool.
+/// Runs as one of the four: reserves its share, waiting if need be, and fills it through a pool.
 fn work(name: &str) -> Result<(), Box<dyn Error>> {
     let sim = Sim::builder().immediate().device(GPU).named(NAME).build();
     let context = DeviceContext::open(sim, DeviceId(0))?;
@@ -45,7 +45,7 @@ fn work(name: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A program that was started, and what it has said.
+/// A program that was started, and the lines that it has printed.
 struct Program {
     name: String,
     child: Child,
@@ -65,7 +65,7 @@ impl Program {
         Ok(Self { name, child, lines: BufReader::new(output).lines() })
     }
 
-    /// Passes on its next line; `None` once it has ended.
+    /// Prints and returns its next line; `None` once it has ended.
     fn says(&mut self) -> Result<Option<String>, Box<dyn Error>> {
         let line = self.lines.next().transpose()?;
         line.iter().for_each(|line| println!("  {line}"));
@@ -127,7 +127,7 @@ fn await_queue(folder: &Path, length: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Where the programs meet: the folder that is set, or one of this example's own.
+/// Returns the folder of the ledgers: the one that is set, or one of this example's own.
 fn folder() -> Result<(PathBuf, bool), Box<dyn Error>> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return Ok((folder.into(), false));

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
-use bursar::fit::{Share, Spec};
+use bursar::fit::{DeviceShare, Spec};
 use bursar::prelude::*;
 use std::sync::Arc;
 use std::thread;
@@ -18,26 +18,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // As many as fit, of 64: the weights once on each device, and a batch for each worker.
     let stage = |name: &str| Spec::vram(name, devices.clone()).fixed(WEIGHTS).per_worker(BATCH).want(64);
-    let admitted = fit_workers(&stage("embed"))?;
-    println!("{}", admitted.plan.explanation());
-    println!("{}", admitted.plan.advice().unwrap_or_default());
+    let reserved = fit_workers(&stage("embed"))?;
+    println!("{}", reserved.plan.explanation());
+    println!("{}", reserved.plan.advice().unwrap_or_default());
 
-    // It is not only a number: whoever asks next is told of what is left, and not of the same bytes.
+    // The memory is reserved: the next stage that asks plans with what is left, and does not get the same bytes.
     match fit_workers(&stage("another stage")) {
         Ok(other) => println!("another stage gets {} workers beside them", other.plan.workers),
         Err(refused) => println!("another stage is refused: {refused}"),
     }
 
     let batches: u64 = thread::scope(|scope| {
-        let stages: Vec<_> = admitted.shares.into_iter().map(|share| scope.spawn(|| run(&driver, share))).collect();
+        let stages: Vec<_> = reserved.shares.into_iter().map(|share| scope.spawn(|| run(&driver, share))).collect();
         stages.into_iter().map(|stage| stage.join().expect("no worker panics")).sum::<bursar::Result<u64>>()
     })?;
     println!("{batches} batches went through, and nothing was refused");
     Ok(())
 }
 
-/// The workers of one device. Their memory is a pool that draws on what was set aside for them.
-fn run(driver: &Arc<dyn Driver>, share: Share) -> bursar::Result<u64> {
+/// The workers of one device. Their memory is a pool that draws on what was reserved for them.
+fn run(driver: &Arc<dyn Driver>, share: DeviceShare) -> bursar::Result<u64> {
     let (Some(device), Some(reservation)) = (share.device, share.reservation) else { return Ok(0) };
     println!("{device}: {} threads share {}", share.workers, reservation.bytes());
     let budget = GlobalDeviceBudget::shared(Arc::new(reservation));

@@ -1,4 +1,4 @@
-//! Which driver to use.
+//! The choice of the driver.
 
 use bursar_core::{Bytes, Driver, Error, ParseBytesError};
 use bursar_cuda::Cuda;
@@ -7,13 +7,13 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The variable that chooses the driver where the program does not: `auto`, `cuda` or `sim`.
+/// The environment variable that chooses the driver if the program does not: `auto`, `cuda` or `sim`.
 pub const VARIABLE: &str = "BURSAR_DRIVER";
 
-/// The variable that describes the simulated devices where the program does not: `2x80GiB` or `2x80GiB@name`.
+/// The environment variable that describes the simulated devices if the program does not: `2x80GiB` or `2x80GiB@name`.
 pub const SIM_DEVICES_VARIABLE: &str = "BURSAR_SIM_DEVICES";
 
-/// Which driver is wanted.
+/// The driver that is wanted.
 ///
 /// ```
 /// use bursar::driver::Choice;
@@ -46,7 +46,7 @@ impl FromStr for Choice {
     }
 }
 
-/// Simulated devices: how many, how large, and under which name processes share them.
+/// A description of simulated devices: their number, their size, and the name under which processes share them.
 ///
 /// ```
 /// use bursar::driver::SimDevices;
@@ -57,11 +57,11 @@ impl FromStr for Choice {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimDevices {
-    /// How many.
+    /// The number of devices.
     pub count: u32,
     /// The memory of each.
     pub bytes: Bytes,
-    /// Devices of one name are the same in every process.
+    /// The name; devices of one name are the same in every process.
     pub name: Option<String>,
 }
 
@@ -95,7 +95,7 @@ impl fmt::Display for SimDevices {
     }
 }
 
-/// A description of simulated devices that could not be read.
+/// The error of parsing a description of simulated devices.
 ///
 /// ```
 /// let error = "many".parse::<bursar::driver::SimDevices>().unwrap_err();
@@ -104,18 +104,18 @@ impl fmt::Display for SimDevices {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SimDevicesError {
-    /// Not a count, an `x`, a size and an optional name.
+    /// The text is not a count, an `x`, a size and an optional name.
     #[error("{text:?} describes no devices: write 2x80GiB, 1 to 64 of them, or 2x80GiB@name")]
     Malformed {
-        /// What was given.
+        /// The text.
         text: String,
     },
-    /// The size could not be read.
+    /// The size could not be parsed.
     #[error(transparent)]
     Size(#[from] ParseBytesError),
 }
 
-/// A driver that could not be had.
+/// The error of choosing or loading a driver.
 ///
 /// ```
 /// use bursar::driver::{Choice, DriverChoiceError};
@@ -126,19 +126,19 @@ pub enum SimDevicesError {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverChoiceError {
-    /// A name that is no driver's.
+    /// No driver has that name.
     #[error("{text:?} is no driver: choose auto, cuda or sim")]
     Unknown {
-        /// What was given.
+        /// The text.
         text: String,
     },
-    /// CUDA was asked for and is not there.
+    /// CUDA was asked for and cannot be used.
     #[error("CUDA was asked for: {why}")]
     NoCuda {
-        /// What is missing.
+        /// The reason.
         why: String,
     },
-    /// The simulated devices are described in a way that cannot be read.
+    /// The description of the simulated devices cannot be parsed.
     #[error(transparent)]
     SimDevices(#[from] SimDevicesError),
 }
@@ -149,7 +149,7 @@ impl From<DriverChoiceError> for Error {
     }
 }
 
-/// A driver, and why it is not CUDA where CUDA would have been preferred.
+/// A driver, and the reason that it is not CUDA if CUDA would have been preferred.
 ///
 /// ```
 /// use bursar::driver::{Choice, SimDevices, open};
@@ -163,11 +163,11 @@ impl From<DriverChoiceError> for Error {
 pub struct OpenedDriver {
     /// The driver.
     pub driver: Arc<dyn Driver>,
-    /// Why the devices are simulated, where nobody asked for that.
+    /// The reason that the devices are simulated, if nobody asked for that.
     pub instead_of_cuda: Option<String>,
 }
 
-/// The driver of choice; `devices` are made where it is the simulated one.
+/// Opens the driver of choice. `devices` are made if it is the simulated one.
 pub fn open(choice: Choice, devices: &SimDevices) -> Result<OpenedDriver, DriverChoiceError> {
     let simulated = |instead_of_cuda| Ok(OpenedDriver { driver: simulate(devices), instead_of_cuda });
     if choice == Choice::Sim {
@@ -188,7 +188,7 @@ fn simulate(devices: &SimDevices) -> Arc<Sim> {
     }
 }
 
-/// The driver that `BURSAR_DRIVER` names: by default CUDA where it works and otherwise the simulated devices that
+/// Opens the driver that `BURSAR_DRIVER` names: by default CUDA where it works and otherwise the simulated devices that
 /// `BURSAR_SIM_DEVICES` describes, or two, with one line on standard error that says so and why.
 pub fn detect() -> bursar_core::Result<Arc<dyn Driver>> {
     let choice: Choice = std::env::var(VARIABLE).unwrap_or_default().parse()?;

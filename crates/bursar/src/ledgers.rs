@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// A ledger for each device, opened when it is first needed and kept.
 ///
 /// Whoever shares a device shares its ledger: the threads and stacks of this process, and, where the device is one that
-/// other processes can open too, all of them. Pools on these devices are asked to let go of what they only cache when
-/// somebody whose memory was borrowed wants it back.
+/// other processes can open too, all of them. Pools on these devices are asked to release what they only cache when an owner
+/// wants back memory that was borrowed.
 ///
 /// ```
 /// use bursar::Admission;
@@ -31,42 +31,42 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 #[derive(Clone, Debug, Default)]
 pub struct Ledgers {
     tenant: Arc<str>,
-    opened: Arc<Mutex<Vec<Arc<Opened>>>>,
+    opened: Arc<Mutex<Vec<Arc<OpenLedger>>>>,
 }
 
 /// The ledger of a context's device, for as long as the context lives.
 #[derive(Debug)]
-struct Opened {
+struct OpenLedger {
     context: Weak<DeviceContext>,
     ledger: Ledger,
-    /// Asks the context's pools to trim.
+    /// Trims the context's pools on request.
     _reclaimer: Reclaimer,
 }
 
 impl Ledgers {
-    /// The same ledgers, with what is reserved and charged from here on going to a tenant of that name.
+    /// Returns the same ledgers, with reservations and charges through the result going to the tenant `name`.
     #[must_use]
     pub fn tenant(&self, name: &str) -> Self {
         Self { tenant: name.into(), opened: self.opened.clone() }
     }
 
-    /// The ledger of a device.
+    /// Returns the ledger of a device, and opens it if needed.
     pub fn of(&self, context: &Arc<DeviceContext>) -> Result<Ledger> {
         self.open(context).map(|opened| opened.measured_by(context))
     }
 
-    fn open(&self, context: &Arc<DeviceContext>) -> Result<Arc<Opened>> {
+    fn open(&self, context: &Arc<DeviceContext>) -> Result<Arc<OpenLedger>> {
         if let Some(opened) = self.find(context) {
             return Ok(opened);
         }
-        let new = Arc::new(Opened::new(context)?);
+        let new = Arc::new(OpenLedger::new(context)?);
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.retain(|opened| opened.context.strong_count() > 0);
         opened.push(new.clone());
         Ok(new)
     }
 
-    fn find(&self, context: &Arc<DeviceContext>) -> Option<Arc<Opened>> {
+    fn find(&self, context: &Arc<DeviceContext>) -> Option<Arc<OpenLedger>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.iter().find(|opened| std::ptr::eq(opened.context.as_ptr(), Arc::as_ptr(context))).cloned()
     }
@@ -75,15 +75,15 @@ impl Ledgers {
         Ok(self.of(context)?.tenant(&self.tenant)?)
     }
 
-    /// What whoever started this process set aside for it on a device, by [`Reservation::VARIABLE`].
+    /// Returns the memory of a device that the parent process reserved for this one, by [`Reservation::VARIABLE`].
     pub fn share(context: &DeviceContext) -> Result<Option<Reservation>> {
         let is_here = |share: &Reservation| share.ledger().subject().uuid == context.facts().uuid;
         Ok(Reservation::from_environment()?.filter(is_here))
     }
 
-    /// The layer whose budgets pay from this process's [`share`](Self::share) of their device, or, where it has none, from
-    /// its account with the device's ledger. While such a stack lives, owners who want back what it borrows have the
-    /// device's pools trimmed.
+    /// Returns the layer whose budgets charge this process's [`share`](Self::share) of their device, or, if it has none, its
+    /// account with the device's ledger. While such a stack lives, the device's pools are trimmed when an owner wants back
+    /// what the stack borrows.
     pub fn budget(&self) -> GlobalDeviceBudget<OnAccount> {
         let ledgers = self.clone();
         GlobalDeviceBudget::shared_by(move |context| {
@@ -92,38 +92,38 @@ impl Ledgers {
             }
             let opened = ledgers.open(context)?;
             let account = opened.measured_by(context).tenant(&ledgers.tenant)?.account()?;
-            Ok(Arc::new(Trimmed { account, _opened: opened }))
+            Ok(Arc::new(TrimmableAccount { account, _opened: opened }))
         })
     }
 }
 
-impl Opened {
-    /// Opens a ledger whose owners ask the pools of the context, which is not kept alive for it.
+impl OpenLedger {
+    /// Opens a ledger and registers a callback that trims the pools of the context. The context is not kept alive for it.
     fn new(context: &Arc<DeviceContext>) -> Result<Self> {
         let weak = Arc::downgrade(context);
-        let (pools, keepers) = (weak.clone(), weak.clone());
+        let (pools, caches) = (weak.clone(), weak.clone());
         let ledger = Ledger::for_device(context)?.measured_by(|| Err(Error::NoDevice));
         let reclaimer = ledger
             .on_reclaim(move |_| pools.upgrade().map_or(Bytes::ZERO, |context| context.trim()))
-            .with_cached(move || keepers.upgrade().map_or(Bytes::ZERO, |context| cached(&context)));
+            .with_cached(move || caches.upgrade().map_or(Bytes::ZERO, |context| cached(&context)));
         Ok(Self { context: weak, ledger, _reclaimer: reclaimer })
     }
 
-    /// A handle that asks the driver, for those who keep the context.
+    /// Returns a handle that measures by asking the driver, and keeps the context alive.
     fn measured_by(&self, context: &Arc<DeviceContext>) -> Ledger {
         let context = context.clone();
         self.ledger.clone().measured_by(move || Ok(context.driver().memory(context.device())?))
     }
 }
 
-/// An account of a stack whose pools are asked to trim for as long as it has the account.
+/// The account of a stack whose pools are trimmed on request while it has the account.
 #[derive(Debug)]
-struct Trimmed {
+struct TrimmableAccount {
     account: LedgerAccount,
-    _opened: Arc<Opened>,
+    _opened: Arc<OpenLedger>,
 }
 
-impl Account for Trimmed {
+impl Account for TrimmableAccount {
     fn charge(&self, bytes: Bytes) -> Result<()> {
         self.account.charge(bytes)
     }
@@ -142,14 +142,14 @@ impl Admission for Ledgers {
     fn reserve(&self, context: &Arc<DeviceContext>, bytes: Bytes) -> Result<Reservation> {
         let tenant = self.tenant_of(context)?;
         match tenant.reserve(bytes) {
-            // What pools of this program only cache is as good as free, so it counts as available.
+            // Memory that pools of this program only cache counts as available.
             Err(refused) if refused.is_capacity() && context.trim() > Bytes::ZERO => tenant.reserve(bytes),
             decided => decided,
         }
     }
 }
 
-/// What pools on a device hold and nobody uses.
+/// Returns the bytes that the pools of a device hold and nobody uses.
 fn cached(context: &DeviceContext) -> Bytes {
-    context.standing().unwrap_or_default().cached
+    context.usage().unwrap_or_default().cached
 }

@@ -59,7 +59,7 @@ pub use bursar_sim as sim;
 pub use bursar_trace as trace;
 pub use ledgers::Ledgers;
 
-/// What most programs use, in one `use`.
+/// The names that most programs use, in one `use`.
 ///
 /// ```
 /// use bursar::prelude::*;

@@ -1,9 +1,9 @@
-//! The ledgers of a program: what its pools, its tenants and its choice of a device have to do with each other.
+//! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
 use bursar::ledger::Reservation;
 use bursar::prelude::*;
 use bursar::sim::Sim;
-use bursar::{Admission, Observed};
+use bursar::{Admission, ObservedResource};
 use std::sync::Arc;
 
 const GPU: Bytes = Bytes::gib(8);
@@ -16,14 +16,14 @@ fn open(driver: Arc<dyn Driver>) -> Arc<DeviceContext> {
     DeviceContext::open(driver, DeviceId(0)).expect("a device")
 }
 
-/// A pool of a tenant's own, on the device of a context.
+/// Creates a pool of a tenant, on the device of a context.
 fn pool(ledgers: &Ledgers, context: &Arc<DeviceContext>) -> impl DeviceMemoryResource + use<> {
     let stack = Stack::new().layer(PagePool::default()).layer(ledgers.budget()).over(leaf::Frames);
-    let memory: Observed<_> = stack.build(context).expect("a stack");
+    let memory: ObservedResource<_> = stack.build(context).expect("a stack");
     memory
 }
 
-/// Has a pool hold `bytes` that nobody uses.
+/// Makes a pool hold `bytes` that nobody uses.
 fn cache(memory: &impl DeviceMemoryResource, bytes: Bytes, stream: Stream) {
     let block = memory.allocate(bytes.get(), 256, stream, tag!("passing")).expect("room");
     memory.deallocate(block, stream).expect("its own");

@@ -1,4 +1,4 @@
-//! The race detector: it finds what is wrong, says so exactly, and keeps quiet where nothing is.
+//! The race detector finds planted bugs, reports them exactly, and reports nothing for correct programs.
 #![forbid(unsafe_code)]
 
 use bursar::prelude::*;
@@ -11,7 +11,7 @@ use std::process::Command;
 const BYTES: u64 = 4096;
 const SEEDS: u64 = 1000;
 
-/// Lines of this file at which the two operations of a bug are.
+/// The lines of this file with the two operations of a bug.
 type Lines<'a> = &'a Cell<(u32, u32)>;
 
 /// One stream writes what another reads.
@@ -90,7 +90,7 @@ const BUGS: [Bug; 3] = [
 impl Bug {
     fn check(self, is_fixed: bool, lines: Lines<'_>, only: Option<u64>) -> Result<Verdict, Box<Race>> {
         let search = races(|rig| (self.program)(rig, is_fixed, lines)).seeds(SEEDS);
-        // Safe code cannot free pinned memory.
+        // Safe code cannot free pinned memory, so the program leaks it.
         let search = if self.kind == HazardKind::HostTouched { search.allow_leaks() } else { search };
         match only {
             Some(seed) => search.replay(seed).check(),
@@ -141,7 +141,7 @@ fn a_seed_that_is_replayed_tells_the_same() {
         let schedule = |race: &Race| race.hazard().expect("a hazard").schedule.clone();
         assert_eq!(schedule(&again), schedule(&race));
         if bug.kind != HazardKind::HostTouched {
-            // Host addresses are real, and another each time.
+            // Host addresses are real and differ each time.
             assert_eq!(again.finding.to_string(), race.finding.to_string());
         }
     }
@@ -332,12 +332,12 @@ fn whatever_stack_is_named_is_the_one_that_runs() {
     assert!(held.get() >= Bytes::mib(2), "a pool keeps what was freed");
 }
 
-/// What the next test runs in processes of its own, where the variable may be set.
+/// The program that the next test runs in processes of its own, where the variable may be set.
 #[test]
 fn seven_seeds_are_run_or_what_the_parent_expects() {
     let expected = std::env::var("EXPECTED").unwrap_or("clean with 7 seeds, 14 driver calls".to_owned());
-    let answer = races(|_| Ok(())).seeds(7).check();
-    assert_eq!(answer.map_or_else(|race| race.to_string(), |verdict| verdict.to_string()), expected);
+    let outcome = races(|_| Ok(())).seeds(7).check();
+    assert_eq!(outcome.map_or_else(|race| race.to_string(), |verdict| verdict.to_string()), expected);
 }
 
 #[test]

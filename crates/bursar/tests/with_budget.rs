@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Most of the card that the suite is run on below.
 const MOST: Bytes = Bytes::mib(700);
 
-/// Fills what it was promised, to the last page.
+/// Fills what is reserved for it, to the last page.
 fn uses_all_of_it(tag: AllocTag, seed: u64) {
     let written = with_budget(MOST, |gpu| {
         let stream = gpu.streams().lease()?;
@@ -45,7 +45,7 @@ fn shared_d() {
     uses_all_of_it(tag!("d"), 40);
 }
 
-/// A folder of one test's own, removed with it.
+/// A folder of one test, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -55,7 +55,7 @@ impl Folder {
         Self(path)
     }
 
-    /// This suite on a card of a GiB, which has room for one test at a time.
+    /// Runs this suite on a card of a GiB, which has room for one test at a time.
     fn suite(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(std::env::current_exe().expect("this suite"));
         let card = format!("1x1GiB@with-budget-{}", std::process::id());

@@ -1,4 +1,4 @@
-//! A headless Chromium that opens one page and answers what a script found in it.
+//! A headless Chromium that opens one page and runs a script in it.
 
 use crate::command::Folder;
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub(crate) struct Browser(PathBuf);
 const NAMES: [&str; 5] = ["chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Listens before anything else of the page runs.
+/// A script that records errors, put before everything else of the page.
 const LISTEN: &str = r#"<script>
 window.wrong = [];
 for (const kind of ["error", "unhandledrejection", "securitypolicyviolation"])
@@ -31,35 +31,35 @@ impl Browser {
         places.into_iter().find(|place| place.is_file()).map(Self)
     }
 
-    /// Opens the page at `path`, followed by `fragment`, waits until it is drawn and answers what `script` returns. A page
-    /// that reports an error, asks for something or cannot be drawn fails.
+    /// Opens the page at `path`, followed by `fragment`, waits until it is drawn and returns what `script` returns. Fails if
+    /// the page reports an error, requests something or cannot be drawn.
     pub(crate) fn ask(&self, path: &str, fragment: &str, script: &str) -> Value {
         let folder = Folder::new();
         let page = std::fs::read_to_string(path).expect("the page was written");
         let probe = format!(
             r#"<script>(async () => {{
-              const answer = {{}};
+              const result = {{}};
               while (!document.documentElement.dataset.state) await new Promise((go) => setTimeout(go, 10));
               const press = (element, key, more) =>
                 element.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true, cancelable: true, ...more }}));
-              try {{ answer.found = await (async () => {{ {script} }})(); }} catch (error) {{ wrong.push(String(error)); }}
-              answer.state = document.documentElement.dataset.state;
-              answer.wrong = wrong;
+              try {{ result.found = await (async () => {{ {script} }})(); }} catch (error) {{ wrong.push(String(error)); }}
+              result.state = document.documentElement.dataset.state;
+              result.wrong = wrong;
               const found = document.createElement("template");
               found.id = "found";
-              found.setAttribute("data-answer", encodeURIComponent(JSON.stringify(answer)));
+              found.setAttribute("data-result", encodeURIComponent(JSON.stringify(result)));
               document.body.append(found);
             }})()</script>"#
         );
         let (before, after) = page.rsplit_once("</body>").expect("a page has a body");
         let before = before.replacen("<head>", &format!("<head>{LISTEN}"), 1);
         let opened = folder.file("page.html", format!("{before}{probe}</body>{after}"));
-        let answer = answer_in(&self.dump(&folder, &format!("file://{opened}{fragment}")));
-        assert_eq!((&answer["state"], &answer["wrong"]), (&"ready".into(), &Value::Array(Vec::new())), "{answer}");
-        answer["found"].clone()
+        let result = result_in(&self.dump(&folder, &format!("file://{opened}{fragment}")));
+        assert_eq!((&result["state"], &result["wrong"]), (&"ready".into(), &Value::Array(Vec::new())), "{result}");
+        result["found"].clone()
     }
 
-    /// The document after its scripts have run.
+    /// Returns the document after its scripts have run.
     fn dump(&self, folder: &Folder, address: &str) -> String {
         let [document, said] = ["document", "said"].map(|name| folder.path(name));
         let mut child = Command::new(&self.0)
@@ -90,9 +90,9 @@ impl Browser {
     }
 }
 
-/// What the probe left in the document.
-fn answer_in(document: &str) -> Value {
-    let (_, after) = document.split_once("data-answer=\"").unwrap_or_else(|| panic!("no answer in {document:.2000}"));
+/// Returns what the probe left in the document.
+fn result_in(document: &str) -> Value {
+    let (_, after) = document.split_once("data-result=\"").unwrap_or_else(|| panic!("no result in {document:.2000}"));
     let coded = after.split('"').next().unwrap_or_default();
     let bytes: Vec<u8> = {
         let mut bytes = Vec::new();

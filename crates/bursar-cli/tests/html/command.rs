@@ -15,7 +15,7 @@ pub(crate) fn bursar(arguments: &[&str]) -> Output {
         .expect("the command was built")
 }
 
-/// What the command answers as JSON.
+/// Returns the JSON that the command prints.
 pub(crate) fn json(arguments: &[&str]) -> Value {
     let output = bursar(&[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -44,7 +44,7 @@ impl Folder {
         path
     }
 
-    /// The names of what is in it.
+    /// Returns the names of the files in it.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).expect("it is there");
         let mut names: Vec<String> =
@@ -60,7 +60,7 @@ impl Drop for Folder {
     }
 }
 
-/// Rows of `(action, block, bytes, stream)` as a log; a block is where its number says.
+/// Formats rows of `(action, block, bytes, stream)` as a log; the number of a block determines its address.
 pub(crate) fn log(rows: impl IntoIterator<Item = (bool, u64, u64, u64)>) -> String {
     let rows = rows.into_iter().enumerate().map(|(at, (is_free, block, bytes, stream))| {
         let action = if is_free { "free" } else { "allocate" };
@@ -74,7 +74,7 @@ pub(crate) fn log(rows: impl IntoIterator<Item = (bool, u64, u64, u64)>) -> Stri
     format!("Thread,Time,Action,Pointer,Size,Stream\n{}", rows.collect::<String>())
 }
 
-/// Two streams, 3,000 bytes live at the peak, which operation 1 makes.
+/// A log of two streams, with 3,000 bytes live at the peak, which is at operation 1.
 pub(crate) fn small() -> String {
     log([
         (false, 0, 1000, 0),
@@ -86,7 +86,7 @@ pub(crate) fn small() -> String {
     ])
 }
 
-/// So many operations that allocate and free in turn, 4 KiB at a time, and one pair in the middle that holds 1 GiB.
+/// A log of so many operations that allocate and free 4 KiB in turn, with one pair in the middle of 1 GiB.
 pub(crate) fn spike(operations: u64) -> String {
     let middle = operations / 4;
     log((0..operations / 2).flat_map(|pair| {
@@ -95,7 +95,7 @@ pub(crate) fn spike(operations: u64) -> String {
     }))
 }
 
-/// So many operations of sizes that nothing can make small.
+/// A log of so many operations whose sizes do not compress.
 pub(crate) fn noisy(operations: u64) -> String {
     let bytes = |pair: u64| (pair.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) + 1;
     log((0..operations / 2).flat_map(|pair| [(false, pair % 64, bytes(pair), 0), (true, pair % 64, bytes(pair), 0)]))

@@ -43,8 +43,8 @@ fn a_page_appears_whole_and_alone() {
     let folder = Folder::new();
     let trace = folder.file("small.csv", small());
     let page = folder.file("page.html", "earlier");
-    let answer = json(&["replay", &trace, "--html", &page]);
-    assert_eq!(answer["html"], page.as_str());
+    let report = json(&["replay", &trace, "--html", &page]);
+    assert_eq!(report["html"], page.as_str());
     let text = std::fs::read_to_string(&page).expect("written");
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
     assert_eq!(text.matches("{{").count(), 0, "every place of the template is filled");
@@ -87,8 +87,8 @@ fn a_snapshot_reads_back_as_the_run_it_was_made_of() {
     let trace = folder.file("small.csv", small());
     for stack in ["async", "direct"] {
         let snapshot = folder.path(&format!("{stack}.pickle"));
-        let answer = json(&["replay", &trace, "--stack", stack, "--snapshot", &snapshot]);
-        assert_eq!(answer["snapshot"], snapshot.as_str());
+        let report = json(&["replay", &trace, "--stack", stack, "--snapshot", &snapshot]);
+        assert_eq!(report["snapshot"], snapshot.as_str());
         let [run, replayed] = [&snapshot, &trace].map(|path| bursar::trace::read(path).expect("a trace"));
         assert_eq!(run.events, replayed.events, "{stack}");
         assert_eq!((&run.streams, run.unknown_frees.len()), (&replayed.streams, 0), "{stack}");
@@ -100,8 +100,8 @@ fn a_snapshot_tells_what_was_refused() {
     let rows = [(false, 0, 1000, 0), (false, 1, 5000, 0), (true, 1, 5000, 0), (false, 2, 2000, 0), (true, 0, 1000, 0)];
     let trace = folder.file("large.csv", log(rows));
     let snapshot = folder.path("snapshot.pickle");
-    let answer = json(&["replay", &trace, "--stack", "async", "--limit", "4KiB", "--snapshot", &snapshot]);
-    assert_eq!(answer["traces"][0]["refused"], 1);
+    let report = json(&["replay", &trace, "--stack", "async", "--limit", "4KiB", "--snapshot", &snapshot]);
+    assert_eq!(report["traces"][0]["refused"], 1);
     let run = bursar::trace::read(&snapshot).expect("a trace");
     let kinds: Vec<_> = run.events.iter().map(|event| (event.kind, event.bytes)).collect();
     let expected =

@@ -1,4 +1,4 @@
-//! What the page shows, and how it is moved.
+//! The contents of the page, and its zoom and pan.
 
 use crate::browser::Browser;
 use crate::command::{Folder, json, small, spike};
@@ -35,7 +35,7 @@ fn the_figures_are_those_of_the_json(browser: &Browser) {
     let folder = Folder::new();
     let (small, long) = (folder.file("small.csv", small()), folder.file("long.csv", spike(1000)));
     let page = folder.path("page.html");
-    let answer = json(&["replay", &small, &long, "--stack", "async,direct", "--html", &page]);
+    let report = json(&["replay", &small, &long, "--stack", "async,direct", "--html", &page]);
     let script = r#"return [...document.querySelectorAll(".figures tbody tr")].map((row) => ({
         stack: row.querySelector("th").textContent,
         trace: row.closest("section").querySelector("h2").textContent,
@@ -43,7 +43,7 @@ fn the_figures_are_those_of_the_json(browser: &Browser) {
             [cell.dataset.figure, [JSON.parse(cell.dataset.value), cell.textContent]])),
     }));"#;
     let shown = browser.ask(&page, "", script);
-    let rows = answer["traces"].as_array().expect("a list");
+    let rows = report["traces"].as_array().expect("a list");
     assert_eq!(shown.as_array().map(Vec::len), Some(4));
     for (row, shown) in rows.iter().zip(shown.as_array().expect("a list")) {
         assert_eq!(shown["stack"], row["stack"]);
@@ -61,8 +61,8 @@ fn the_figures_are_those_of_the_json(browser: &Browser) {
 fn the_read_out_at_the_peak_is_the_peak(browser: &Browser) {
     let folder = Folder::new();
     let (trace, page) = (folder.file("small.csv", small()), folder.path("page.html"));
-    let answer = json(&["replay", &trace, "--stack", "async,direct", "--html", &page]);
-    assert_eq!(answer["traces"][0]["peak_live_bytes"], 3000);
+    let report = json(&["replay", &trace, "--stack", "async,direct", "--html", &page]);
+    assert_eq!(report["traces"][0]["peak_live_bytes"], 3000);
     let script = r#"const canvas = document.querySelector(".timeline canvas");
         press(canvas, "P");
         return { tip: document.querySelector(".timeline .tip").textContent,
@@ -83,8 +83,8 @@ fn the_read_out_at_the_peak_is_the_peak(browser: &Browser) {
 fn an_operation_among_many_is_not_lost(browser: &Browser) {
     let folder = Folder::new();
     let (trace, page) = (folder.file("long.csv", spike(200_000)), folder.path("page.html"));
-    let answer = json(&["replay", &trace, "--html", &page]);
-    assert_eq!(answer["traces"][0]["peak_live_bytes"], 1 << 30);
+    let report = json(&["replay", &trace, "--html", &page]);
+    assert_eq!(report["traces"][0]["peak_live_bytes"], 1 << 30);
     let script = r#"press(document.querySelector(".timeline canvas"), "p");
         return [document.querySelector(".timeline .tip").textContent, document.querySelector(".resolution").textContent];"#;
     let found = browser.ask(&page, "", script);
@@ -92,7 +92,7 @@ fn an_operation_among_many_is_not_lost(browser: &Browser) {
     assert!(found[1].as_str().is_some_and(|note| note.contains("100,000 points of 2 operations each")), "{found}");
 }
 
-/// What a timeline shows, as `[from, to]`.
+/// Returns the visible part of a timeline, as `[from, to]`.
 fn range(found: &Value) -> [f64; 2] {
     [0, 1].map(|end| found[end].as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{found}")))
 }
@@ -207,8 +207,8 @@ fn the_map_tells_of_every_block(browser: &Browser) {
 fn refusals_are_shown_where_they_happened(browser: &Browser) {
     let folder = Folder::new();
     let (trace, page) = (folder.file("small.csv", small()), folder.path("page.html"));
-    let answer = json(&["replay", &trace, "--stack", "async", "--limit", "2KiB", "--html", &page]);
-    assert_eq!(answer["traces"][0]["refused"], 1);
+    let report = json(&["replay", &trace, "--stack", "async", "--limit", "2KiB", "--html", &page]);
+    assert_eq!(report["traces"][0]["refused"], 1);
     let script = r##"const canvas = document.querySelector(".timeline canvas");
         const mark = [...canvas.getContext("2d").getImageData(0, 4, canvas.width, 1).data];
         const red = getComputedStyle(document.documentElement).getPropertyValue("--warn").match(/[0-9a-f]{2}/gi).map((two) => parseInt(two, 16));

@@ -1,4 +1,4 @@
-//! How runs end, and that nothing of them is left.
+//! The ends of runs, after which nothing of them is left.
 
 use super::Named;
 use super::rig::{PATIENCE, Rig, Running, end};
@@ -26,13 +26,15 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_want_of_a_hundred_million_is_refused_before_anything_is_made", a_want_of_a_hundred_million),
 ];
 
-/// Waits for a signal, however soon it comes: one that comes just before a shell reads is only heard after it has read.
+/// A script that waits for a signal, however soon it comes: a shell handles a signal that comes just before a `read` only
+/// after that.
 pub(crate) const AWAITS_A_SIGNAL: &str = "while :; do sleep 8888 & wait $!; done";
 
-/// Ends what was waited for: it may have begun after the signal came, and ignores SIGINT, as all in the background does.
+/// A script that kills the `sleep` that was waited for: it may have started after the signal, and ignores SIGINT, as
+/// everything in the background does.
 pub(crate) const ENDS_THE_WAIT: &str = "[ -z \"$!\" ] || kill -9 $! 2>/dev/null";
 
-/// A script that says which signal ends it.
+/// Returns a script that prints which signal ends it.
 fn says(who: &str, then: &str) -> String {
     let ends = |signal: &str| format!("trap 'echo {who} {signal}; {ENDS_THE_WAIT}; exit 9' {signal}");
     format!("{}; {}; echo {who} ready; {then}", ends("INT"), ends("TERM"))
@@ -113,14 +115,15 @@ fn workers_are_started_again(rig: &Rig) {
     assert_eq!((ended.code(), ended.count("started again")), (2, 0), "{ended:?}");
 }
 
-/// Nothing is left to wait for, and nothing happens any more that could wake the run.
+/// Once the last worker cannot be started, no event comes that would wake the run: it must end by itself.
 fn a_worker_that_cannot_be_started_again(rig: &Rig) {
     let gate = rig.gate("gate");
-    let mut run = Running::start(rig.shell("--per-worker 1GiB --restart 1", "echo crew $PPID; cat gate; exit 1"));
-    let crew = run.line("crew ").rsplit(' ').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
-    // Those of standard input, output and error, which it has.
+    let mut run = Running::start(rig.shell("--per-worker 1GiB --restart 1", "echo supervisor $PPID; cat gate; exit 1"));
+    let supervisor =
+        run.line("supervisor ").rsplit(' ').next().and_then(|pid| pid.parse().ok()).and_then(Pid::from_raw);
+    // Standard input, output and error, which are open already.
     let no_more_files = Rlimit { current: Some(3), maximum: Some(3) };
-    prlimit(crew, Resource::Nofile, no_more_files).expect("it is ours");
+    prlimit(supervisor, Resource::Nofile, no_more_files).expect("it is ours");
     drop(gate);
     let ended = run.end();
     assert_eq!(ended.code(), 3, "{ended:?}");
@@ -167,7 +170,7 @@ fn a_run_that_is_killed_takes_its_workers_along(rig: &Rig) {
     let mut ends = std::fs::File::open(rig.path("held")).expect("a pipe");
     drop(held);
     run.signal(Signal::KILL);
-    // The pipe ends with the last process that has it open.
+    // The read ends when the last process that has the pipe open has ended.
     let (tell, over) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(ends.read_to_end(&mut Vec::new())));
     over.recv_timeout(PATIENCE).expect("the workers end").expect("a pipe");
@@ -200,7 +203,7 @@ fn a_want_of_ten_thousand(rig: &Rig) {
     assert!(ended.has("10000 workers need") || ended.has("has no room for more"), "{ended:?}");
 }
 
-/// With as much memory as it may have a hundred million of anything do not fit.
+/// The limit on virtual memory makes it fail to allocate a hundred million of anything.
 fn a_want_of_a_hundred_million(rig: &Rig) {
     for options in ["", "--elastic", "--pool ram --available 1GiB --headroom 1 --per-worker 1"] {
         let run = rig.run(&format!("--want 100000000 {options}"), &["true"]);
@@ -214,7 +217,7 @@ fn a_want_of_a_hundred_million(rig: &Rig) {
     }
 }
 
-/// Each worker writes less than its pipe takes, so that it ends, and both together more than ours does.
+/// Each worker writes less than fits into its pipe, so that it ends, and both together more than fits into ours.
 fn output_that_nobody_reads(rig: &Rig) {
     for twice in [false, true] {
         let script = "head -c 60000 /dev/zero; head -c 60000 /dev/zero >&2; touch written{worker}";
@@ -237,7 +240,7 @@ fn output_that_nobody_reads(rig: &Rig) {
 
 fn a_run_is_stopped_and_goes_on(rig: &Rig) {
     let gate = rig.gate("gate");
-    // A shell that is starting a program while it is stopped waits for that one, and does not count as stopped.
+    // A shell that is stopped while it starts a program waits for that one, and does not count as stopped; so it reads itself.
     let mut run = Running::start(rig.shell("--per-worker 1GiB", "echo pid $$; read x < gate; echo on"));
     let worker = run.line("] pid ").rsplit(' ').next().map(str::to_owned).expect("a number");
     run.signal(Signal::TSTP);
@@ -258,9 +261,7 @@ fn a_run_is_stopped_and_goes_on(rig: &Rig) {
     assert_eq!((ended.code(), ended.count("[worker 0] on")), (0, 1), "{ended:?}");
 }
 
-/// As `nohup`, or a script that starts a run in the background, has it: the run and its workers ignore what was to be ignored,
-/// and nothing else.
-/// The same run, started with these signals blocked.
+/// Returns the command of `run`, started with these signals blocked.
 fn blocking(rig: &Rig, signals: &str, run: &std::process::Command) -> std::process::Command {
     let mut blocking = std::process::Command::new("env");
     blocking.arg(format!("--block-signal={signals}")).arg(run.get_program()).args(run.get_args());
@@ -268,8 +269,8 @@ fn blocking(rig: &Rig, signals: &str, run: &std::process::Command) -> std::proce
     blocking
 }
 
-/// Whoever starts a run may block signals, as threads of daemons do: its workers' ends are heard all the same, and so is who
-/// wants it to end.
+/// A program that starts a run may have signals blocked, as threads of daemons do. The run handles the ends of its workers
+/// and requests to end nevertheless.
 fn signals_that_were_blocked_are_heard(rig: &Rig) {
     let quick = rig.shell("--per-worker 1GiB", "grep SigBlk /proc/self/status; echo on");
     let ended = end(blocking(rig, "CHLD,TERM,INT,HUP,QUIT,USR1", &quick));
@@ -286,6 +287,8 @@ fn signals_that_were_blocked_are_heard(rig: &Rig) {
     rig.assert_nothing_is_left();
 }
 
+/// Like `nohup`, or a script that starts a run in the background: the run and its workers ignore the signals that were
+/// ignored when it was started, and no others.
 fn signals_that_were_to_be_ignored(rig: &Rig) {
     let gate = rig.gate("gate");
     let run =

@@ -1,4 +1,4 @@
-//! Runs that are killed, and whatever of them might be left.
+//! Runs that are killed, after which nothing of them is left.
 
 use super::Named;
 use super::ends::{AWAITS_A_SIGNAL, ENDS_THE_WAIT};
@@ -12,20 +12,19 @@ pub(crate) const TRIALS: &[Named] = &[
     ("f7_whichever_processes_of_a_run_are_killed_it_leaves_nothing", whichever_processes_are_killed),
     ("f7_whichever_two_are_killed_at_any_moment_nothing_is_left", whichever_two_at_any_moment),
     ("f7_a_run_that_is_killed_while_it_is_stopped_leaves_nothing", killed_while_it_is_stopped),
-    ("a_crew_that_is_stopped_goes_on_and_ends_when_told_to", a_crew_that_is_stopped_goes_on),
+    ("a_supervisor_that_is_stopped_goes_on_and_ends_when_told_to", a_supervisor_that_is_stopped_goes_on),
     ("a_run_that_is_told_to_end_at_any_moment_ends", told_to_end_at_any_moment),
     ("whoever_signals_all_processes_of_a_run_has_asked_once", signalling_all_asks_once),
     ("f7_what_was_there_before_a_run_is_left_alone", what_was_there_before_is_left_alone),
     ("a_worker_has_no_file_of_the_run_and_starts_as_any_program", a_worker_starts_as_any_program),
 ];
 
-/// A worker that leaves processes behind in every way there is: in its group, without a parent, in a session of their own,
-/// and both.
+/// A script that leaves processes behind in every way: in its group, without a parent, in a session of their own, and both.
 const SCATTERS: &str = "sleep 8888 & (sleep 8888 &); setsid sh -c 'sleep 8888 & exec sleep 8888' & \
                         (setsid sh -c '(sleep 8888 &); echo scattered; exec sleep 8888' &); exec sleep 8888";
 
-/// Waits until no process is left that was told of the folder, and nothing charged. One that ends has no environment any more
-/// a moment before it lets go of its ledgers.
+/// Waits until no process with the folder in its environment is left, and nothing is charged. A process that ends loses its
+/// environment a moment before its ledgers are closed.
 fn wait_until_nothing_is_left(rig: &Rig, what: &str) {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -52,7 +51,7 @@ impl Draws {
     }
 }
 
-/// How many runs are killed.
+/// Returns how many runs to kill.
 fn kills() -> u32 {
     std::env::var("BURSAR_RUN_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(30)
 }
@@ -72,7 +71,7 @@ fn killed_at_any_moment(rig: &Rig) {
     }
 }
 
-/// The process of a run that has this role, as long as it is there.
+/// Returns the process of a run that has this role, while it exists.
 fn find_role(rig: &Rig, name: &str) -> Option<Pid> {
     let found = rig.processes().into_iter().find(|process| process.contains(name))?;
     found.split(['/', ':']).find_map(|part| part.parse().ok()).and_then(Pid::from_raw)
@@ -82,7 +81,7 @@ fn role(rig: &Rig, name: &str) -> Pid {
     find_role(rig, name).unwrap_or_else(|| panic!("{name}: {:#?}", rig.processes()))
 }
 
-/// Two of the three, in any order and any time apart; one that has not begun or has ended meanwhile is left out.
+/// Kills two of the three, in any order and any time apart, except one that has not started or has ended meanwhile.
 fn whichever_two_at_any_moment(rig: &Rig) {
     let seed = std::process::id().into();
     let mut draws = Draws(seed);
@@ -92,8 +91,8 @@ fn whichever_two_at_any_moment(rig: &Rig) {
         let mut run = run.spawn().expect("the command was built");
         let (after, gap) = (Duration::from_micros(draws.below(100_000)), Duration::from_micros(draws.below(500)));
         std::thread::sleep(after);
-        let front = Some(Pid::from_child(&run));
-        let mut three = [front, find_role(rig, "run:keeper"), find_role(rig, "run:crew")];
+        let foreground = Some(Pid::from_child(&run));
+        let mut three = [foreground, find_role(rig, "run:watchdog"), find_role(rig, "run:supervisor")];
         three.rotate_left(draws.below(3) as usize);
         if draws.below(2) == 0 {
             three.swap(0, 1);
@@ -102,7 +101,7 @@ fn whichever_two_at_any_moment(rig: &Rig) {
             let _ = kill_process(*victim, Signal::KILL);
             std::thread::sleep(gap);
         }
-        if three[2] == front && three[..2].contains(&None) {
+        if three[2] == foreground && three[..2].contains(&None) {
             run.kill().expect("it was not waited for");
         }
         super::rig::ends(&mut run);
@@ -113,25 +112,25 @@ fn whichever_two_at_any_moment(rig: &Rig) {
 
 fn whichever_processes_are_killed(rig: &Rig) {
     let sets: [&[&str]; 8] = [
-        &["run:keeper"],
-        &["run:crew"],
-        &["bursar run", "run:keeper"],
-        &["run:keeper", "bursar run"],
-        &["bursar run", "run:crew"],
-        &["run:crew", "bursar run"],
-        &["run:keeper", "run:crew"],
-        &["run:crew", "run:keeper"],
+        &["run:watchdog"],
+        &["run:supervisor"],
+        &["bursar run", "run:watchdog"],
+        &["run:watchdog", "bursar run"],
+        &["bursar run", "run:supervisor"],
+        &["run:supervisor", "bursar run"],
+        &["run:watchdog", "run:supervisor"],
+        &["run:supervisor", "run:watchdog"],
     ];
     for set in sets {
         let mut run = Running::start(rig.shell("--want 2 --per-worker 10GiB", SCATTERS));
         run.lines("scattered", 2);
         let victims = set.iter().map(|name| role(rig, name)).collect::<Vec<_>>();
-        // The second may have ended for the first already: it is not waited for, so its number is its own.
+        // The second may have ended because of the first; it has not been waited for, so its number is not reused.
         for victim in victims {
             let _ = kill_process(victim, Signal::KILL);
         }
         let ended = run.end();
-        // Killed second it may have ended by itself.
+        // `bursar run`, killed second, may have ended by itself.
         let expected: &[Option<i32>] = match set {
             ["bursar run", ..] => &[None],
             [_, "bursar run"] => &[None, Some(137)],
@@ -150,8 +149,8 @@ fn whichever_processes_are_killed(rig: &Rig) {
 }
 
 fn killed_while_it_is_stopped(rig: &Rig) {
-    for stopped in ["bursar run", "run:keeper", "run:crew"] {
-        for killed in ["bursar run", "run:keeper", "run:crew"] {
+    for stopped in ["bursar run", "run:watchdog", "run:supervisor"] {
+        for killed in ["bursar run", "run:watchdog", "run:supervisor"] {
             let mut run = Running::start(rig.shell("--want 2 --per-worker 10GiB", SCATTERS));
             run.lines("scattered", 2);
             kill_process(role(rig, stopped), Signal::STOP).expect("it runs");
@@ -165,10 +164,10 @@ fn killed_while_it_is_stopped(rig: &Rig) {
     }
 }
 
-fn a_crew_that_is_stopped_goes_on(rig: &Rig) {
+fn a_supervisor_that_is_stopped_goes_on(rig: &Rig) {
     let mut run = Running::start(rig.shell("--per-worker 1GiB", "kill -STOP $PPID; echo stopped; exec sleep 8888"));
     run.line("stopped");
-    kill_process(role(rig, "run:keeper"), Signal::STOP).expect("it runs");
+    kill_process(role(rig, "run:watchdog"), Signal::STOP).expect("it runs");
     run.signal(Signal::TERM);
     assert_eq!(run.end().code(), 143);
 }
@@ -177,27 +176,27 @@ fn told_to_end_at_any_moment(rig: &Rig) {
     let seed = std::process::id().into();
     let mut draws = Draws(seed);
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)].repeat(4) {
-        // What a script starts in the background ignores SIGINT.
+        // Programs that a script starts in the background ignore SIGINT.
         let run = Running::start(rig.shell("--want 6 --per-worker 10GiB --grace 0.1", SCATTERS));
         let after = Duration::from_micros(draws.below(100_000));
         std::thread::sleep(after);
         run.signal(signal);
         let ended = run.end();
-        // Before it hears signals it ends as any program does.
+        // Before it handles signals it ends as any program does.
         let ends = [Some(code), None];
         assert!(ends.contains(&ended.status.code()), "{signal:?} after {after:?}, seed {seed}: {ended:?}");
         wait_until_nothing_is_left(rig, &format!("{signal:?} after {after:?}, seed {seed}"));
     }
 }
 
-/// A service manager ends all processes of a service at once: workers have their time all the same.
+/// A service manager signals all processes of a service at once: workers have their grace nevertheless.
 fn signalling_all_asks_once(rig: &Rig) {
     let gate = rig.gate("gate");
     let saves = format!("{ENDS_THE_WAIT}; echo saving; cat gate; echo saved; exit");
     let script = format!("trap '{saves}' TERM; echo ready; {AWAITS_A_SIGNAL}");
     let mut run = Running::start(rig.shell("--per-worker 1GiB --grace 1000", &script));
     run.line("ready");
-    for name in ["run:crew", "run:keeper", "bursar run"] {
+    for name in ["run:supervisor", "run:watchdog", "bursar run"] {
         kill_process(role(rig, name), Signal::TERM).expect("it runs");
     }
     run.line("saving");
@@ -213,7 +212,7 @@ fn a_worker_starts_as_any_program(rig: &Rig) {
     let shown = |command: Command| {
         let lines = end(command).lines.into_iter();
         let lines = lines.map(|line| line.trim_start_matches("[worker 0] ").to_owned());
-        // Pipes have numbers, and a shell has the script open.
+        // Pipes have numbers, which differ, and the shell has the script open.
         let mut lines: Vec<_> = lines
             .filter(|line| line.starts_with("file") || line.starts_with("Sig"))
             .map(|line| line.split(":[").next().unwrap_or_default().to_owned())
@@ -227,7 +226,7 @@ fn a_worker_starts_as_any_program(rig: &Rig) {
     assert_eq!(shown(rig.shell("--per-worker 1GiB", script)), shown(plain));
 }
 
-/// A run takes the place of a shell that has started something: whether it ends or is killed, that goes on.
+/// A run replaces a shell that has a child: whether the run ends or is killed, the child continues.
 fn what_was_there_before_is_left_alone(rig: &Rig) {
     for is_killed in [false, true] {
         let never = rig.gate("never");

@@ -1,4 +1,4 @@
-//! What a run shows and answers.
+//! The output of a run.
 
 use super::Named;
 use super::rig::{Rig, end};
@@ -10,7 +10,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("bytes_that_are_no_text_pass_and_a_last_line_needs_no_end", bytes_that_are_no_text_pass),
     ("blanks_are_filled_in_and_workers_are_told_who_they_are", workers_are_told_who_they_are),
     ("f5_workers_are_told_which_device_is_theirs", workers_are_told_which_device_is_theirs),
-    ("json_answers_a_line_a_worker_and_nothing_else", json_answers_a_line_a_worker),
+    ("json_is_a_line_a_worker_and_nothing_else", json_is_a_line_a_worker),
     ("the_status_says_what_happened", the_status_says_what_happened),
     ("f2_ram_that_overflows_is_a_warning_and_vram_an_error", overflow_is_a_warning_or_an_error),
     ("whoever_stops_reading_does_not_end_the_workers", whoever_stops_reading_does_not_end_the_workers),
@@ -61,20 +61,20 @@ fn workers_are_told_which_device_is_theirs(rig: &Rig) {
     }
 }
 
-fn json_answers_a_line_a_worker(rig: &Rig) {
+fn json_is_a_line_a_worker(rig: &Rig) {
     let script = "echo out; echo err >&2; exit $(( {worker} * 7 ))";
     let output = rig.shell("--json --want 2 --per-worker 3GiB --restart 1", script).output().expect("it was built");
     assert_eq!(output.status.code(), Some(1));
-    let answers = String::from_utf8(output.stdout).expect("text");
-    let mut answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
-    answers.sort_by_key(|answer| answer["worker"].as_u64());
+    let reports = String::from_utf8(output.stdout).expect("text");
+    let mut reports: Vec<Value> = reports.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    reports.sort_by_key(|report| report["worker"].as_u64());
     let expected = [("ended", 0, 0, 0), ("failed", 7, 1, 1)];
     for (worker, (status, code, restarts, device)) in expected.into_iter().enumerate() {
-        let answer = &answers[worker];
-        assert_eq!((&answer["worker"], &answer["status"]), (&worker.into(), &status.into()), "{answers:?}");
-        assert_eq!((&answer["exit_code"], &answer["restarts"]), (&code.into(), &restarts.into()), "{answers:?}");
-        assert_eq!((&answer["limit"], &answer["device"]), (&(3u64 << 30).into(), &device.into()), "{answers:?}");
-        assert_eq!((&answer["numa_node"], &answer["signal"]), (&Value::Null, &Value::Null), "{answers:?}");
+        let report = &reports[worker];
+        assert_eq!((&report["worker"], &report["status"]), (&worker.into(), &status.into()), "{reports:?}");
+        assert_eq!((&report["exit_code"], &report["restarts"]), (&code.into(), &restarts.into()), "{reports:?}");
+        assert_eq!((&report["limit"], &report["device"]), (&(3u64 << 30).into(), &device.into()), "{reports:?}");
+        assert_eq!((&report["numa_node"], &report["signal"]), (&Value::Null, &Value::Null), "{reports:?}");
     }
     let shown = String::from_utf8(output.stderr).expect("text");
     assert_eq!((shown.matches("] out\n").count(), shown.matches("] err\n").count()), (3, 3), "{shown}");
@@ -135,7 +135,7 @@ fn whoever_stops_reading_does_not_end_the_workers(rig: &Rig) {
     assert!(rig.path("done").exists());
 }
 
-/// `bursar` with these words, started by a shell that does this with its files.
+/// Runs `bursar` with these words by a shell with these redirections.
 fn with_files(rig: &Rig, command: &Command, files: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("exec \"$0\" \"$@\" {files}")]).arg(command.get_program()).args(command.get_args());
@@ -143,9 +143,9 @@ fn with_files(rig: &Rig, command: &Command, files: &str) -> Command {
     shell
 }
 
-/// A worker that has its run end: the parent of the crew is the keeper, and the keeper's is `bursar run`.
-const HANGS_UP: &str = "keeper=$(cut -d ' ' -f 4 /proc/$PPID/stat); echo err >&2; \
-                        kill -HUP $(cut -d ' ' -f 4 /proc/$keeper/stat); exec sleep 8888";
+/// A script that signals its run: the parent of the supervisor is the watchdog, and the parent of that is `bursar run`.
+const HANGS_UP: &str = "watchdog=$(cut -d ' ' -f 4 /proc/$PPID/stat); echo err >&2; \
+                        kill -HUP $(cut -d ' ' -f 4 /proc/$watchdog/stat); exec sleep 8888";
 
 fn what_cannot_be_said_changes_no_status(rig: &Rig) {
     let cases = [
@@ -164,7 +164,7 @@ fn what_cannot_be_said_changes_no_status(rig: &Rig) {
             assert_eq!(ended.code(), *code, "{command:?} {files}: {ended:?}");
         }
     }
-    // An answer that cannot be written is no answer.
+    // JSON that cannot be written is a failure.
     let ended = end(with_files(rig, &rig.shell("--per-worker 1GiB --json", "true"), ">/dev/full"));
     assert_eq!(ended.code(), 3, "{ended:?}");
     assert!(ended.has("No space left"), "{ended:?}");

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes as long: it is the difference between a failure and a hang.
+/// The time after which a trial fails instead of hanging; nothing here takes as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Has the runs that are started here begin with no signal ignored, however these trials were started: a shell has what it
-/// runs in the background ignore some. A signal that a process handles is at its default in programs it starts.
-pub(crate) fn hear_what_is_ignored() {
+/// Makes runs start with no signal ignored, however these trials were started: programs that a shell starts in the background
+/// ignore some. A signal that a process handles has its default action in programs that it starts.
+pub(crate) fn unignore_signals() {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask");
     let mask = u64::from_str_radix(mask.trim(), 16).expect("a number");
@@ -44,7 +44,7 @@ impl Rig {
         Self { folder }
     }
 
-    /// The devices; their name is free in this folder.
+    /// Returns the devices; their name is unique in this folder.
     pub(crate) fn devices(&self) -> &'static str {
         "2x80GiB@pair"
     }
@@ -53,7 +53,7 @@ impl Rig {
         self.folder.join(name)
     }
 
-    /// `bursar` with these words, told where its ledgers are and to leave the machine's own devices alone.
+    /// Returns the command `bursar` with these words, with its ledgers in the folder and simulated devices.
     pub(crate) fn bursar(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
         command.args(words.split_whitespace());
@@ -66,19 +66,19 @@ impl Rig {
         command.env("BURSAR_DRIVER", "sim").env("BURSAR_SIM_DEVICES", self.devices());
     }
 
-    /// `bursar run` with these options and this command.
+    /// Returns the command `bursar run` with these options and this command.
     pub(crate) fn run(&self, options: &str, command: &[&str]) -> Command {
         let mut run = self.bursar(&format!("run {options} --"));
         run.args(command);
         run
     }
 
-    /// `bursar run` whose workers are a shell script.
+    /// Returns the command `bursar run` whose workers run a shell script.
     pub(crate) fn shell(&self, options: &str, script: &str) -> Command {
         self.run(options, &["sh", "-c", script])
     }
 
-    /// A gate of this name in the folder.
+    /// Creates a gate of this name in the folder.
     pub(crate) fn gate(&self, name: &str) -> Gate {
         let path = self.path(name);
         let _ = std::fs::remove_file(&path);
@@ -87,7 +87,7 @@ impl Rig {
         Gate { path, closed: Some(closed) }
     }
 
-    /// What each ledger in the folder says.
+    /// Reads each ledger in the folder.
     pub(crate) fn readings(&self) -> Vec<Reading> {
         let files = std::fs::read_dir(&self.folder).expect("a folder").map(|entry| entry.expect("a file").path());
         let ledgers = files.filter(|path| path.extension().is_some_and(|extension| extension == "ledger"));
@@ -96,12 +96,12 @@ impl Rig {
         readings
     }
 
-    /// What is set aside and not held, of each device that has a ledger, in GiB.
+    /// Returns what is reserved and not held, in all ledgers together, in GiB.
     pub(crate) fn undrawn_gib(&self) -> u64 {
         self.readings().iter().map(|reading| reading.undrawn.get() >> 30).sum()
     }
 
-    /// No process, no reservation, no lock.
+    /// Asserts that no process, no reservation and no lock is left.
     pub(crate) fn assert_nothing_is_left(&self) {
         assert_eq!(self.processes(), Vec::<String>::new(), "processes are left");
         assert_eq!(self.charged(), Vec::<String>::new(), "something is charged");
@@ -109,7 +109,7 @@ impl Rig {
         assert!(cleared.status.success(), "a lock is left: {}", String::from_utf8_lossy(&cleared.stderr));
     }
 
-    /// The ledgers in which somebody has something or waits for it.
+    /// Returns the ledgers in which a process holds, reserves or waits for memory.
     pub(crate) fn charged(&self) -> Vec<String> {
         let is_charged = |reading: &Reading| {
             let left = (reading.held.get(), reading.undrawn.get(), reading.processes.len(), reading.waiting.len());
@@ -118,7 +118,7 @@ impl Rig {
         self.readings().iter().filter(|reading| is_charged(reading)).map(|reading| format!("{reading:?}")).collect()
     }
 
-    /// The processes that were told of this folder, whoever started them.
+    /// Returns the processes with this folder in their environment, whoever started them.
     pub(crate) fn processes(&self) -> Vec<String> {
         let here = self.folder.to_str().expect("a plain name").as_bytes();
         let is_here = |path: &Path| {
@@ -137,7 +137,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        // A trial that failed leaves nothing running either, and has more to say than a folder that could not be removed.
+        // A failed trial leaves nothing running either. Errors are ignored, since its own failure says more.
         for process in self.processes() {
             let number = process.split(['/', ':']).find_map(|part| part.parse().ok()).and_then(Pid::from_raw);
             let _ = number.map(|number| kill_process(number, Signal::KILL));
@@ -146,16 +146,16 @@ impl Drop for Rig {
     }
 }
 
-/// A file that whoever reads waits at until the gate is dropped, and nobody afterwards.
+/// A file whose readers wait until the gate is dropped, and not afterwards.
 pub(crate) struct Gate {
     path: PathBuf,
-    /// A pipe ends for those who read it when nobody can write to it any more.
+    /// The write end of the pipe: readers wait until it is closed.
     closed: Option<File>,
 }
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // Whoever comes from now on finds an empty file.
+        // Later readers find an empty file.
         let open = self.path.with_extension("open");
         std::fs::write(&open, "").and_then(|()| std::fs::rename(&open, &self.path)).expect("a folder");
         drop(self.closed.take());
@@ -169,7 +169,7 @@ pub(crate) struct Running {
     seen: Vec<String>,
 }
 
-/// How a run ended, and everything that it wrote, standard output and error mixed.
+/// The exit status of a run, and everything that it wrote, standard output and error mixed.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -210,12 +210,12 @@ impl Running {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for a line that holds `part`, and answers with it.
+    /// Waits for a line that contains `part`, and returns it.
     pub(crate) fn line(&mut self, part: &str) -> String {
         self.lines(part, 1).remove(0)
     }
 
-    /// Waits until so many lines that hold `part` were written since the beginning, and answers with them.
+    /// Waits until so many lines that contain `part` were written since the start, and returns them.
     pub(crate) fn lines(&mut self, part: &str, count: usize) -> Vec<String> {
         let ends = Instant::now() + PATIENCE;
         loop {
@@ -234,7 +234,7 @@ impl Running {
         kill_process(self.pid(), signal).expect("it runs");
     }
 
-    /// Waits until the run itself has ended, whoever else has its output open.
+    /// Waits until the run itself has ended, even if other processes have its output open.
     pub(crate) fn status(&mut self) -> ExitStatus {
         ends(&mut self.child)
     }
@@ -254,7 +254,7 @@ impl Running {
     }
 }
 
-/// A trial that fails leaves nothing running either.
+/// A failed trial leaves nothing running either.
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();

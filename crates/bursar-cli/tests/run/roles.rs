@@ -1,4 +1,4 @@
-//! What this program does when it is started as something else than the trials.
+//! The roles that this program can be started in besides running the trials.
 
 use super::rig::Rig;
 use bursar::ledger::{Ledger, Reservation};
@@ -6,14 +6,14 @@ use bursar::{Account, Bytes, DeviceContext, DeviceId};
 use std::io::{Read, Write};
 use std::process::{Command, ExitCode};
 
-/// Names the role.
+/// The environment variable that names the role.
 pub(crate) const VARIABLE: &str = "BURSAR_TEST_ROLE";
 
 /// A worker that draws its whole share and one byte more, when the gate `draw` opens, and ends when `end` does.
 pub(crate) const DRAW: &str = "draw";
-/// A program that knows no ledger and takes 40 GiB of the first device, until its input ends.
+/// A program without a ledger that takes 40 GiB of the first device, until its input ends.
 pub(crate) const GRAB: &str = "grab";
-/// Another program with a ledger, that sets 60 GiB aside on each device, until its input ends.
+/// Another program with a ledger that reserves 60 GiB on each device, until its input ends.
 pub(crate) const RESERVE: &str = "reserve";
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -63,7 +63,7 @@ fn say(text: &str) {
     writeln!(out, "{text}").and_then(|()| out.flush()).expect("somebody reads");
 }
 
-/// Waits until a gate opens, where there is one.
+/// Waits until a gate opens, if there is one.
 fn pass(gate: &str) {
     let _ = std::fs::read(gate);
 }
@@ -72,7 +72,7 @@ fn wait_for_input() {
     std::io::stdin().read_to_end(&mut Vec::new()).expect("input");
 }
 
-/// This program in a role, beside a run.
+/// Returns the command of this program in a role, beside a run.
 pub(crate) fn beside(rig: &Rig, role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.env(VARIABLE, role);
@@ -80,7 +80,7 @@ pub(crate) fn beside(rig: &Rig, role: &str) -> Command {
     command
 }
 
-/// A run whose workers are this program in a role.
+/// Returns the command of a run whose workers are this program in a role.
 pub(crate) fn within(rig: &Rig, options: &str, role: &str) -> Command {
     let this = std::env::current_exe().expect("this program");
     let mut command = rig.run(options, &[this.to_str().expect("a plain name")]);

@@ -1,4 +1,4 @@
-//! What is promised to workers is there, and goes back.
+//! The memory reserved for workers: it can be allocated, and goes back.
 
 use super::Named;
 use super::rig::{Rig, Running, end};
@@ -61,7 +61,8 @@ fn a_worker_that_is_started_again(rig: &Rig) {
     assert_eq!(run.end().code(), 143);
 }
 
-/// Each run wants more than half. Whatever they are promised they draw, all at once: there are 80 GiB a device, and no more.
+/// Two runs want more than half each. Their workers draw all that is reserved for them at once: a device has 80 GiB, and no
+/// more.
 fn two_runs_started_together(rig: &Rig) {
     let tries = std::env::var("BURSAR_RUN_TRIES").ok().and_then(|tries| tries.parse().ok()).unwrap_or(5);
     for attempt in 0..tries {
@@ -131,9 +132,9 @@ fn more_workers_start_when_another_holder_ends(rig: &Rig) {
     assert_eq!((ended.code(), ended.count("6 workers ended well")), (0, 1), "{ended:?}");
 }
 
-/// There is room for one on each device at a time: of those that say they are in, all but two have said that they leave.
+/// There is room for one worker on each device at a time: of those that have started, all but two have ended.
 fn elastic_runs_every_worker(rig: &Rig) {
-    // A second of 30 GiB would fit beside the first, and the headroom forbids it; one of 50 GiB would not.
+    // A second worker of 30 GiB would fit beside the first, but the headroom forbids it; one of 50 GiB would not fit.
     for each in ["30GiB", "50GiB"] {
         let ended = end(rig.shell(&format!("--want 8 --per-worker {each} --elastic"), "echo in; echo out"));
         assert_eq!((ended.code(), ended.count("] in"), ended.count("] out")), (0, 8, 8), "{each}: {ended:?}");

@@ -1,4 +1,4 @@
-//! What a run shows on a terminal.
+//! The output of a run on a terminal.
 
 use super::Named;
 use super::rig::Rig;
@@ -13,7 +13,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("a_pipe_shows_neither_colour_nor_status", a_pipe_shows_neither_colour_nor_status),
 ];
 
-/// Everything that the command writes on a terminal.
+/// Returns everything that the command writes on a terminal.
 fn on_a_terminal(mut command: Command) -> String {
     let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&terminal).and_then(|()| unlockpt(&terminal)).expect("ours");
@@ -27,7 +27,7 @@ fn on_a_terminal(mut command: Command) -> String {
     drop((command, kept));
     let (mut shown, mut bytes) = (Vec::new(), [0; 4096]);
     let mut terminal = File::from(terminal);
-    // A terminal that nobody has open any more answers with an error.
+    // Reading a terminal whose other end is closed is an error.
     while let Ok(count @ 1..) = terminal.read(&mut bytes) {
         shown.extend_from_slice(&bytes[..count]);
     }
@@ -49,7 +49,7 @@ fn a_terminal_shows_colours_and_a_status_line(rig: &Rig) {
 fn a_terminal_shows_no_colour_where_none_is_wanted(rig: &Rig) {
     let shown = on_a_terminal(rig.shell("--want 2 --per-worker 1GiB", "echo one"));
     assert!(shown.contains("[worker 0] one") && shown.contains("[worker 1] one"), "{shown:?}");
-    // What moves the cursor ends otherwise: only colours end with an m.
+    // Only the escape sequences of colours end with an m.
     let coloured = shown
         .split("\x1b[")
         .skip(1)

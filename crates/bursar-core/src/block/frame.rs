@@ -3,7 +3,7 @@
 
 use crate::{Bytes, DeviceId, DevicePtr, Error, OwnerId, RawPages};
 
-/// What a frame is, to the driver.
+/// The driver's memory behind a frame.
 ///
 /// ```
 /// use bursar_core::{FrameKind, RawPages};
@@ -44,27 +44,27 @@ impl Frame {
     /// Makes the token for a piece of physical memory.
     ///
     /// # Safety
-    /// `kind` is live memory of `device`, `bytes` long, that its maker gives out with this token alone.
+    /// `kind` is live memory of `device`, `bytes` long, that its maker hands out with this token alone.
     pub unsafe fn from_parts(kind: FrameKind, bytes: Bytes, device: DeviceId, owner: OwnerId) -> Self {
         Self { kind, bytes: bytes.get(), device, owner }
     }
 
-    /// What it is, to the driver.
+    /// Returns the driver's memory behind it.
     pub const fn kind(&self) -> FrameKind {
         self.kind
     }
 
-    /// How large it is.
+    /// Returns its size.
     pub const fn bytes(&self) -> Bytes {
         Bytes(self.bytes)
     }
 
-    /// The device it is on.
+    /// Returns the device it is on.
     pub const fn device(&self) -> DeviceId {
         self.device
     }
 
-    /// Who made it.
+    /// Returns the identity of the source that made it.
     pub const fn owner(&self) -> OwnerId {
         self.owner
     }
@@ -85,7 +85,7 @@ impl Frame {
 pub struct RefusedFrame {
     /// The frame, as it was.
     pub frame: Frame,
-    /// Why it was not taken.
+    /// The reason for the refusal.
     #[source]
     pub error: Error,
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// What crosses the boundary in place of a block.
+/// The value that crosses the boundary in place of a block.
 ///
 /// ```
 /// use bursar_core::{DevicePtr, Generation, RawBlock};
@@ -15,17 +15,17 @@ use std::sync::{Mutex, PoisonError};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawBlock {
-    /// Where the block begins.
+    /// The address of the block.
     pub ptr: DevicePtr,
-    /// Which life of that address it is.
+    /// The generation of the block.
     pub generation: Generation,
 }
 
-/// How many blocks that came back are remembered, to tell a stale one from one that never was.
+/// The number of returned blocks that are remembered, to tell a stale value from one that was never lent.
 const REMEMBERED: usize = 4096;
 
-/// The blocks of one device that were lent across a raw boundary. What comes back is looked up: nothing on the other
-/// side can free what it was not given, or free it twice.
+/// The blocks of one device that were lent across a raw boundary. A value that comes back is looked up, so the other
+/// side can neither free a block it was not given nor free one twice.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -54,14 +54,14 @@ impl LentBlocks {
         Self { device, state: Mutex::default() }
     }
 
-    /// Keeps the block and answers what stands for it on the other side.
+    /// Keeps the block and returns the value that stands for it on the other side.
     pub fn lend(&self, block: DeviceBlock) -> RawBlock {
         let raw = RawBlock { ptr: block.ptr(), generation: block.generation() };
         self.state.lock().unwrap_or_else(PoisonError::into_inner).lent.insert(raw.ptr, block);
         raw
     }
 
-    /// The block that `raw` stands for. One that came back already, or whose address has a new life, is
+    /// Returns the block that `raw` stands for. One that came back already, or whose address has been lent anew, is
     /// [`Error::UseAfterFree`]; one that was never lent here is [`Error::ForeignBlock`].
     pub fn take_back(&self, raw: RawBlock) -> Result<DeviceBlock> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,18 +72,18 @@ impl LentBlocks {
         state.take(raw.ptr).ok_or(Error::ForeignBlock { device: self.device, ptr: raw.ptr })
     }
 
-    /// The block that begins at `ptr`, for boundaries that carry an address alone.
+    /// Returns the block that begins at `ptr`, for boundaries that carry an address alone.
     pub fn take_back_at(&self, ptr: DevicePtr) -> Result<DeviceBlock> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.take(ptr).ok_or(Error::ForeignBlock { device: self.device, ptr })
     }
 
-    /// How many blocks are on the other side.
+    /// Returns how many blocks are on the other side.
     pub fn len(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).lent.len()
     }
 
-    /// Whether no block is on the other side.
+    /// Returns whether no block is on the other side.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

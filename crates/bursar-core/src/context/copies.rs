@@ -1,9 +1,9 @@
 //! Copies and fills that have run when the call returns.
 //!
 //! A borrowed [`DeviceBlock`] proves that its range is live and, borrowed mutably, that nobody else touches it. Work is
-//! submitted to the stream named, after whatever the block's own stream was given before, and waited for: so neither host
-//! memory nor a block has to outlive the call, and nothing is in flight after it. An error means that the range may hold
-//! anything, never that work may still touch it.
+//! submitted to the stream named, after whatever the block's own stream was given before, and waited for: so neither
+//! host memory nor a block has to outlive the call, and nothing is in flight after it. After an error the contents of
+//! the range are undefined, but no work touches it any more.
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
@@ -33,7 +33,7 @@ impl DeviceContext {
         })
     }
 
-    /// Reads what is `offset` bytes from the start of the block into `dst`.
+    /// Reads the bytes `offset` bytes from the start of the block into `dst`.
     pub fn copy_to_host(&self, block: &DeviceBlock, offset: u64, dst: &mut [u8], stream: Stream) -> Result<()> {
         let bytes = dst.len() as u64;
         let src = range(block, offset, bytes)?;
@@ -56,14 +56,14 @@ impl DeviceContext {
     ) -> Result<()> {
         let (to, from) = (range(dst, dst_offset, bytes)?, range(src, src_offset, bytes)?);
         self.run([dst.stream(), src.stream()], bytes, stream, |raw| {
-            // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run` passes
-            // a live stream that is ordered after the blocks' own.
+            // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run`
+            // passes a live stream that is ordered after the blocks' own.
             unsafe { self.driver().copy_on_device(self.device(), raw, to, from, bytes) }
         })
     }
 
-    /// Repeats `pattern` `count` times, from `offset` bytes after the start of the block on. The offset is a multiple of
-    /// the pattern's width.
+    /// Repeats `pattern` `count` times, from `offset` bytes after the start of the block on. The offset is a multiple
+    /// of the pattern's width.
     pub fn fill(
         &self,
         block: &mut DeviceBlock,
@@ -84,8 +84,8 @@ impl DeviceContext {
         })
     }
 
-    /// Repeats the bytes of `unit` `count` times, from `offset` bytes after the start of the block on, whatever their
-    /// number. What no [`Pattern`] can say is written once and doubled on the device.
+    /// Repeats the bytes of `unit`, of any length, `count` times, from `offset` bytes after the start of the block on.
+    /// The unit is written once and doubled on the device.
     pub fn fill_with(
         &self,
         block: &mut DeviceBlock,
@@ -110,7 +110,7 @@ impl DeviceContext {
     /// Repeats the first `width` bytes at `dst` until there are `bytes`: each copy is as long as all before it.
     ///
     /// # Safety
-    /// What [`Driver::copy_on_device`](crate::Driver::copy_on_device) asks of a copy within the `bytes` at `dst`.
+    /// As for [`Driver::copy_on_device`](crate::Driver::copy_on_device), for copies within the `bytes` at `dst`.
     pub(crate) unsafe fn repeat_first(
         &self,
         raw: RawStream,

@@ -1,9 +1,13 @@
-//! Adopted streams that have ended while the driver let nothing be ordered after them.
+//! Adopted streams that have ended: their heir, and those that nothing could be ordered after yet.
 //!
-//! What such a stream was given may still run, and its handle is not ours any more. So until there is an order, nothing
-//! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps memory
-//! that was freed on it goes on keeping it. Order comes from an event that was recorded on the stream before it ended, or
-//! from a wait for the whole device.
+//! When an adoption ends, a stream of the context's own, the *heir*, is made to wait for the stream's last point, so
+//! that what was freed on the stream can be reused in the heir's order. Where the driver fails to make that order, the
+//! stream is *unordered*.
+//!
+//! Work of an unordered stream may still run, and its handle is not ours any more. So until there is an order, nothing
+//! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps
+//! memory that was freed on it goes on keeping it. Order comes from an event that was recorded on the stream before it
+//! ended, or from a wait for the whole device.
 #![allow(unsafe_code)]
 
 use super::{DeviceContext, Remains};
@@ -14,9 +18,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A stream that ended, the event that was recorded on it if that went well, and why nothing comes after it.
+/// A stream that ended unordered, the event that was recorded on it if that succeeded, and the error that kept it
+/// unordered.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct UnorderedStream {
     stream: Stream,
     event: Option<RawEvent>,
     error: DriverError,
@@ -26,11 +31,11 @@ struct Ended {
 #[derive(Debug, Default)]
 pub(super) struct Unordered {
     count: AtomicUsize,
-    ended: Mutex<Vec<Ended>>,
+    ended: Mutex<Vec<UnorderedStream>>,
 }
 
 impl Unordered {
-    fn ended(&self) -> MutexGuard<'_, Vec<Ended>> {
+    fn ended(&self) -> MutexGuard<'_, Vec<UnorderedStream>> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -38,14 +43,14 @@ impl Unordered {
         self.count.load(SeqCst) == 0
     }
 
-    fn add(&self, ended: Ended) {
+    fn add(&self, ended: UnorderedStream) {
         let mut all = self.ended();
         all.push(ended);
         self.count.store(all.len(), SeqCst);
     }
 
-    /// Takes a stream out that is in order now; `None` where somebody else has.
-    fn remove(&self, stream: Stream) -> Option<Ended> {
+    /// Takes out a stream that is in order now; `None` where another thread has.
+    fn remove(&self, stream: Stream) -> Option<UnorderedStream> {
         let mut all = self.ended();
         let at = all.iter().position(|ended| ended.stream == stream)?;
         let removed = all.swap_remove(at);
@@ -53,7 +58,7 @@ impl Unordered {
         Some(removed)
     }
 
-    /// Why nothing comes after a stream that has ended; `None` where its heir does.
+    /// Returns the error that keeps a stream unordered; `None` where its heir comes after it.
     fn error(&self, stream: Stream) -> Option<DriverError> {
         if self.is_empty() {
             return None;
@@ -63,8 +68,8 @@ impl Unordered {
 }
 
 impl DeviceContext {
-    /// Returns a stream of the context's own that comes after everything given to streams whose adoption has ended: where
-    /// what was to be freed on one of them is freed instead.
+    /// Returns a stream of the context's own that comes after everything given to streams whose adoption has ended:
+    /// where what was to be freed on one of them is freed instead.
     pub fn heir(&self) -> Result<Stream> {
         match self.heir.get() {
             Some(&heir) => Ok(heir),
@@ -72,12 +77,12 @@ impl DeviceContext {
         }
     }
 
-    /// Returns a stream of the context's own that comes after everything given to one whose adoption has ended; waits for
-    /// an adoption that is just being dropped. The caller holds no adopted stream: whoever drops that one would wait for
-    /// the caller, and those whom the caller waits for may be waiting for the caller.
+    /// Returns a stream of the context's own that comes after everything given to one whose adoption has ended; waits
+    /// for an adoption that is just being dropped. The caller holds no adopted stream: whoever drops that one would
+    /// wait for the caller, and those whom the caller waits for may be waiting for the caller.
     ///
-    /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there is
-    /// an order; see [`order_ended`](Self::order_ended).
+    /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there
+    /// is an order; see [`order_ended`](Self::order_ended).
     pub fn heir_of(&self, ended: Stream) -> Result<Stream> {
         while self.has_ended(ended) && !self.streams.has_parted(ended) {
             std::thread::yield_now();
@@ -95,8 +100,8 @@ impl DeviceContext {
         if self.has_ended(stream) { self.heir_of(stream) } else { Ok(stream) }
     }
 
-    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of). The
-    /// caller holds no adopted stream.
+    /// Calls `act` with a stream and, where that fails because its adoption has ended, with its [heir](Self::heir_of).
+    /// The caller holds no adopted stream.
     ///
     /// ```
     /// # use bursar_core::*;
@@ -119,8 +124,8 @@ impl DeviceContext {
         self.streams.has_ended(stream)
     }
 
-    /// Has the heir come after what a stream was given whose adoption ends. If that fails, the stream is waited for; and
-    /// if that fails too, it is remembered that nothing comes after it yet.
+    /// Orders the heir after a stream whose adoption ends. If that fails, the stream is waited for; and if that fails
+    /// too, it is remembered as unordered.
     pub(super) fn inherit(&self, stream: Stream, raw: RawStream) {
         let recorded = self.record_last(raw);
         let event = recorded.as_ref().ok().copied();
@@ -133,15 +138,15 @@ impl DeviceContext {
             Ok(()) => event.into_iter().for_each(|event| self.take_back_event(event)),
             Err(error) => {
                 self.fault().record(error);
-                self.unordered.add(Ended { stream, event, error });
+                self.unordered.add(UnorderedStream { stream, event, error });
             }
         }
     }
 
-    /// Marks the last point of a stream that ends. One that is being captured is left alone: an event would become part
-    /// of the graph.
+    /// Records an event at the last point of a stream that ends. One that is being captured is left alone: the event
+    /// would become part of the graph.
     fn record_last(&self, raw: RawStream) -> Result<RawEvent, DriverError> {
-        // SAFETY: the adoption's stream is live until its goodbye is over.
+        // SAFETY: the adoption's stream is live until its end has been handled.
         if matches!(unsafe { self.driver().stream_is_capturing(self.device(), raw) }, Ok(true)) {
             return Err(DriverError::new("event_record", self.device(), Status::Capturing));
         }
@@ -165,14 +170,15 @@ impl DeviceContext {
         unsafe { self.give_event(event) };
     }
 
-    /// Why nothing comes after a stream whose adoption has ended yet; `None` where its [heir](Self::heir_of) does. To be
-    /// asked by members when they hear that a stream ends, and before what was freed on one is used again.
+    /// Returns the error that keeps a stream whose adoption has ended unordered; `None` where its [heir](Self::heir_of)
+    /// comes after it. For members to check when a stream ends, and before they reuse what was freed on one.
     pub fn unordered(&self, ended: Stream) -> Option<DriverError> {
         self.unordered.error(ended)
     }
 
-    /// The driver's failure behind a free on `stream` that was refused with `error`: one to order it, or to have anything
-    /// come after the stream if that has ended. `None` where the stream does not belong there: then the block goes back.
+    /// Returns the driver's failure behind a free on `stream` that was refused with `error`: a failure to order the
+    /// free, or to order anything after the stream if that has ended. `None` where the stream is not of this context:
+    /// then the block goes back to the caller.
     pub fn failed_order(&self, error: &Error, stream: Stream) -> Option<DriverError> {
         match (self.is_own(stream), self.has_ended(stream)) {
             (true, true) => self.heir_of(stream).err()?.driver_error(),
@@ -181,13 +187,13 @@ impl DeviceContext {
         }
     }
 
-    /// Puts streams in order that ended without: by their events where they have one. Where `patience` is
-    /// [`Duration::MAX`] all work of the device is waited for if that is what it takes; otherwise nothing is.
+    /// Puts unordered streams in order, by their events where they have one. Where `patience` is [`Duration::MAX`],
+    /// waits for all work of the device if that is what it takes; otherwise waits for nothing.
     pub fn order_ended(&self, patience: Duration) {
         if self.unordered.is_empty() {
             return;
         }
-        // They stay where they are meanwhile, so that nobody takes them for ordered.
+        // They stay in the list meanwhile, so that nobody takes them for ordered.
         let all = self.unordered.ended().clone();
         let (ordered, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|ended| self.is_in_order(ended));
         ordered.iter().for_each(|ended| self.put_in_order(ended));
@@ -199,8 +205,8 @@ impl DeviceContext {
         }
     }
 
-    /// Whether the heir comes after what a stream was given by now, or it has run.
-    fn is_in_order(&self, ended: &Ended) -> bool {
+    /// Returns whether the heir comes after a stream's work by now, or that work has run.
+    fn is_in_order(&self, ended: &UnorderedStream) -> bool {
         let Some(event) = ended.event else { return false };
         self.have_heir_wait(event).is_ok() || {
             // SAFETY: the event is this context's; it is at most asked about twice where another thread was faster.
@@ -209,14 +215,14 @@ impl DeviceContext {
         }
     }
 
-    fn put_in_order(&self, ended: &Ended) {
-        if let Some(Ended { event: Some(event), .. }) = self.unordered.remove(ended.stream) {
+    fn put_in_order(&self, ended: &UnorderedStream) {
+        if let Some(UnorderedStream { event: Some(event), .. }) = self.unordered.remove(ended.stream) {
             self.take_back_event(event);
         }
     }
 
-    /// Waits for all work of the device, as the freeing of memory does. Not while a stream is being captured, which would
-    /// spoil that.
+    /// Waits for all work of the device, by freeing a small allocation. Fails while a stream is being captured, since
+    /// it would invalidate the capture.
     fn wait_for_device(&self) -> Result<(), DriverError> {
         if self.is_capturing_any()? {
             return Err(DriverError::new("free", self.device(), Status::Capturing));
@@ -224,15 +230,15 @@ impl DeviceContext {
         let ptr = self.driver().allocate(self.device(), MIN_ALIGN)?;
         // SAFETY: allocated just above, and used by nobody.
         let freed = unsafe { self.driver().free(self.device(), ptr) };
-        freed.inspect_err(|_| self.leave(Crumb(Some(ptr))))
+        freed.inspect_err(|_| self.leave(LeftAllocation(Some(ptr))))
     }
 }
 
-/// The little memory that a wait for the device was made with, where freeing it failed.
+/// The small allocation that a wait for the device was made with, where freeing it failed.
 #[derive(Debug)]
-struct Crumb(Option<DevicePtr>);
+struct LeftAllocation(Option<DevicePtr>);
 
-impl Remains for Crumb {
+impl Remains for LeftAllocation {
     fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
         let Some(ptr) = self.0 else { return Bytes::ZERO };
         // SAFETY: the pointer is from `wait_for_device`, and is forgotten once it is freed.

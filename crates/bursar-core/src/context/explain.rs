@@ -1,4 +1,7 @@
 //! The explanation of a refusal for want of memory.
+//!
+//! Budgets and leaves refuse with exact numbers; the pool and the crates above turn that into a [`Shortage`], once, off
+//! the hot path. It is about the whole request, however many frames that was to be made of.
 
 use super::DeviceContext;
 use crate::{Bytes, Error, MemoryInfo, Shortage};
@@ -8,8 +11,9 @@ use std::cmp::Reverse;
 const HOLDERS: usize = 10;
 
 impl DeviceContext {
-    /// Turns a refusal for want of memory into one that explains itself: how the driver, the pools of the device and
-    /// whoever counts by tag say it stands. Any other error, and one that is explained already, passes through.
+    /// Turns a refusal for want of memory into one with an explanation: the figures of the driver, of the device's
+    /// pools and of an observer that counts by tag. Any other error, and one that is explained already, is returned
+    /// unchanged.
     ///
     /// ```
     /// # use bursar_core::*;
@@ -28,11 +32,11 @@ impl DeviceContext {
         if let (None, Ok(MemoryInfo { free, total })) = (shortage.free, self.driver().memory(self.device())) {
             (shortage.free, shortage.total) = (Some(free), Some(total));
         }
-        if let Some(standing) = self.standing() {
-            shortage.held = Some(standing.held);
-            shortage.cached = Some(standing.cached);
-            shortage.pending = Some(standing.pending);
-            shortage.largest_free_run = standing.largest_free_run;
+        if let Some(usage) = self.usage() {
+            shortage.held = Some(usage.held);
+            shortage.cached = Some(usage.cached);
+            shortage.pending = Some(usage.pending);
+            shortage.largest_free_run = usage.largest_free_run;
         }
         shortage.holders = self.sink().holders(self.device());
         shortage.holders.sort_by_key(|holding| Reverse(holding.bytes));

@@ -1,11 +1,14 @@
-//! The fault a device remembers, so that a failed free is never silent.
+//! The fault that a device remembers, so that a failed free is never silent.
+//!
+//! Beside it is a counter of *alarms*: a fault that was remembered, or a handle of a stream given away. A path that has
+//! checked both once need not check again while the counter stays the same, which takes one comparison.
 
 use crate::{DriverError, Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What went wrong where nobody could be told: kept until the next fallible call reports it. A transient fault is
-/// reported once; a sticky one, since the device is lost, by every call from then on. The first of a kind stays.
+/// A failure that its caller could not be told of, kept until the next fallible call reports it. A transient fault is
+/// reported once; a sticky one, since the device is lost, by every call from then on. The first of each kind is kept.
 ///
 /// ```
 /// use bursar_core::{DeviceId, DriverError, Fault, Status};
@@ -35,18 +38,18 @@ impl Fault {
         self.alarm();
     }
 
-    /// Has everyone look twice, for another reason than a failure.
+    /// Makes everybody check again, for another reason than a failure.
     pub(super) fn alarm(&self) {
         self.alarms.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often there was a reason to look twice.
+    /// Returns how often there was a reason to check again.
     #[inline]
     pub(super) fn alarms(&self) -> u32 {
         self.alarms.load(Ordering::Acquire)
     }
 
-    /// Reports what is remembered.
+    /// Reports the failure that is remembered, if there is one.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.present.load(Ordering::Acquire) { self.report() } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! The pools and leaves of a device that can be asked to give memory back.
 
 use super::DeviceContext;
-use crate::{Bytes, RawStream, Standing, Stream};
+use crate::{Bytes, MemoryUsage, RawStream, Stream};
 use std::fmt;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A holder of a device's memory that can be asked to give some back, or to prepare for the end of a stream.
 ///
 /// ```
-/// use bursar_core::{Bytes, Member, RawStream, Standing, Stream};
+/// use bursar_core::{Bytes, Member, RawStream, MemoryUsage, Stream};
 ///
 /// #[derive(Debug)]
 /// struct Hoard;
@@ -18,8 +18,8 @@ use std::time::Duration;
 ///     fn trim(&self) -> Bytes {
 ///         Bytes::ZERO
 ///     }
-///     fn standing(&self) -> Standing {
-///         Standing::default()
+///     fn usage(&self) -> MemoryUsage {
+///         MemoryUsage::default()
 ///     }
 ///     fn stream_ends(&self, _: Stream, _: RawStream) {}
 /// }
@@ -29,10 +29,10 @@ pub trait Member: fmt::Debug + Send + Sync {
     fn trim(&self) -> Bytes;
 
     /// Returns how much it holds, and how; called when a request was refused.
-    fn standing(&self) -> Standing;
+    fn usage(&self) -> MemoryUsage;
 
-    /// Prepares for the end of an adopted stream. This is the last moment at which the stream can be recorded on, by its
-    /// raw handle, since its token resolves no more. Nobody else uses the stream, and the context's
+    /// Prepares for the end of an adopted stream. This is the last moment at which the stream can be recorded on, by
+    /// its raw handle, since its token resolves no more. Nobody else uses the stream, and the context's
     /// [`heir`](DeviceContext::heir) comes after it already, unless it is [unordered](DeviceContext::unordered).
     /// Everything freed on it must stay reusable, or become so once there is an order.
     fn stream_ends(&self, stream: Stream, raw: RawStream);
@@ -54,8 +54,8 @@ impl DeviceContext {
     }
 
     /// Returns what the members hold together; `None` where there are none.
-    pub fn standing(&self) -> Option<Standing> {
-        self.members().iter().map(|member| member.standing()).reduce(Standing::and)
+    pub fn usage(&self) -> Option<MemoryUsage> {
+        self.members().iter().map(|member| member.usage()).reduce(MemoryUsage::and)
     }
 
     pub(super) fn members(&self) -> Vec<Arc<dyn Member>> {

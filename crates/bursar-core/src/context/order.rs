@@ -29,8 +29,8 @@ impl DeviceContext {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
-    /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before, without blocking the
-    /// caller.
+    /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before, without blocking
+    /// the caller.
     ///
     /// ```
     /// # use bursar_core::*;
@@ -102,8 +102,8 @@ impl DeviceContext {
         Ok(progress)
     }
 
-    /// Returns whether everything submitted to the stream so far has run; its adoption may have ended. Where `patience` is
-    /// [`Duration::MAX`], waits until it has.
+    /// Returns whether everything submitted to the stream so far has run; its adoption may have ended. Where `patience`
+    /// is [`Duration::MAX`], waits until it has.
     pub fn has_run(&self, stream: Stream, patience: Duration) -> Result<bool> {
         let stream = self.lasting(stream)?;
         self.check_use(stream)?;
@@ -113,8 +113,8 @@ impl DeviceContext {
         }
     }
 
-    /// Returns once nothing that `stream` or, if its adoption has ended, its heir was given is in flight. An error means
-    /// that it may not have run as it should.
+    /// Returns once nothing that `stream` or, if its adoption has ended, its heir was given is in flight. An error
+    /// means that it may not have run as it should.
     pub(crate) fn drain(&self, stream: Stream) -> Result<()> {
         if self.has_ended(stream) {
             self.wait_for_order(stream)?;
@@ -136,8 +136,8 @@ impl DeviceContext {
         Ok(())
     }
 
-    /// Returns once nothing is in flight on the stream, which the caller holds, because it has run or because the device
-    /// runs nothing any more.
+    /// Returns once nothing is in flight on the stream, which the caller holds, because it has run or because the
+    /// device runs nothing any more.
     pub(super) fn wait_for(&self, raw: RawStream) -> DriverResult<()> {
         let mut outcome = Ok(());
         for _ in 0..WAIT_ATTEMPTS {
@@ -152,8 +152,8 @@ impl DeviceContext {
         give_up(outcome)
     }
 
-    /// Returns once everything that an ended stream was given comes before what is submitted next, because it was put in
-    /// order or because the device runs nothing any more.
+    /// Returns once everything that an ended stream was given comes before what is submitted next, because it was put
+    /// in order or because the device runs nothing any more.
     fn wait_for_order(&self, ended: Stream) -> Result<()> {
         for _ in 0..WAIT_ATTEMPTS {
             if self.heir_of(ended).is_ok() {

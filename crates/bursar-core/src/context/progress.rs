@@ -1,20 +1,20 @@
 //! Following a stream: how far it has come with what it was given.
 //!
 //! Whoever keeps memory that a stream may still use counts what it gives the stream in a number that only grows, a
-//! *position*: bytes freed, a logical time, pieces given back. [`StreamProgress`] finds out up to which position the stream
-//! has run. A stream that is idle has passed every position there was before the question. One that never is has events
-//! recorded on it, each with the position it covers.
+//! *position*: bytes freed, a logical time, pieces given back. [`StreamProgress`] finds out up to which position the
+//! stream has run. A stream that is idle has passed every position there was before the question. One that never is has
+//! events recorded on it, each with the position it covers.
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{DriverError, Held, Progress, RawEvent, RawStream};
+use crate::{DriverError, Progress, RawEvent, RawStream, StreamHold};
 use std::collections::VecDeque;
 
 /// The events that were recorded on one stream and are not known to have been passed, oldest first.
 ///
-/// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back with
-/// [`put_back`](Self::put_back). Events belong to the context: give them back with [`forget`](Self::forget) at the end, since
-/// dropping this cannot.
+/// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back
+/// with [`put_back`](Self::put_back). Events belong to the context: give them back with [`forget`](Self::forget) at the
+/// end, since dropping this cannot.
 ///
 /// A position is compared as a running total, modulo 2⁶⁴: a later one is less than 2⁶³ further.
 ///
@@ -56,6 +56,13 @@ impl StreamProgress {
         std::mem::take(self)
     }
 
+    /// Takes out all events but the last, which covers what they cover.
+    #[must_use = "events that are dropped are lost"]
+    pub fn take_all_but_last(&mut self) -> Self {
+        let last = self.marks.split_off(self.marks.len().saturating_sub(1));
+        Self { marks: std::mem::replace(&mut self.marks, last) }
+    }
+
     /// Puts events back that were taken out, in the order of their positions with those recorded meanwhile.
     pub fn put_back(&mut self, mut taken: Self) {
         if self.is_marked() {
@@ -69,12 +76,12 @@ impl StreamProgress {
     /// Returns the position that the stream is known to have passed: `now`, which is read before this is called, if the
     /// stream is idle, and otherwise that of the last event it has passed. Returns `None` if it has passed none.
     ///
-    /// `stream` is the stream, or one that comes after everything it was given; `None` where there is no such stream, and
-    /// only the events can be asked about.
+    /// `stream` is the stream, or one that comes after everything it was given; `None` where there is no such stream,
+    /// and only the events can be asked about.
     pub fn ask(
         &mut self,
         context: &DeviceContext,
-        stream: Option<&Held<'_>>,
+        stream: Option<&StreamHold<'_>>,
         now: u64,
     ) -> Result<Option<u64>, DriverError> {
         if let Some(stream) = stream
@@ -112,7 +119,7 @@ impl StreamProgress {
     }
 
     /// Records an event on the stream, or on one that comes after it: once the event is passed, so is `now`.
-    pub fn mark(&mut self, context: &DeviceContext, stream: &Held<'_>, now: u64) -> Result<(), DriverError> {
+    pub fn mark(&mut self, context: &DeviceContext, stream: &StreamHold<'_>, now: u64) -> Result<(), DriverError> {
         // SAFETY: the stream is live while it is held.
         unsafe { self.mark_raw(context, stream.raw(), now) }
     }
@@ -138,8 +145,8 @@ impl StreamProgress {
     pub fn have_wait(
         &mut self,
         context: &DeviceContext,
-        stream: &Held<'_>,
-        waiting: &Held<'_>,
+        stream: &StreamHold<'_>,
+        waiting: &StreamHold<'_>,
         now: u64,
     ) -> Result<(), DriverError> {
         // SAFETY: the stream is live while it is held.
@@ -171,7 +178,7 @@ pub(crate) const fn is_after(a: u64, b: u64) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }
 
-fn is_idle(context: &DeviceContext, stream: &Held<'_>) -> Result<bool, DriverError> {
+fn is_idle(context: &DeviceContext, stream: &StreamHold<'_>) -> Result<bool, DriverError> {
     // SAFETY: the stream is live while it is held.
     unsafe { context.driver().stream_query(context.device(), stream.raw()) }.map(Progress::is_complete)
 }

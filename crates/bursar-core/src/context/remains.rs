@@ -1,8 +1,9 @@
-//! What those who are gone could not give back to the driver.
+//! Memory that a dropped holder could not give back to the driver.
 //!
-//! Whoever is dropped gives back what it holds of the device. Where the driver fails that, or work may still use it, the
-//! rest is left to the context, which keeps it, counts it, and tries again: with every trim, before an allocation is
-//! refused, and at its own end. What is left keeps no context alive, so that the end comes.
+//! A holder that is dropped gives back what it holds of the device. Where the driver fails, or work may still use the
+//! memory, the rest is left to the context, which keeps it, counts it, and tries again: with every trim, before an
+//! allocation is refused, and when the context is dropped. What is left keeps no context alive, so that the context is
+//! dropped.
 
 use super::DeviceContext;
 use crate::{Bytes, DriverError, Status};
@@ -10,7 +11,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Something of a device that its holder could not give back before it was dropped.
+/// Memory or handles of a device that their holder could not give back before it was dropped.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceContext, Remains};
@@ -32,43 +33,43 @@ use std::time::Duration;
 /// }
 /// ```
 pub trait Remains: fmt::Debug + Send {
-    /// Gives back what the driver takes by now and returns how much device memory that was. Work that may still use it is
-    /// waited for as long as it takes where `patience` is [`Duration::MAX`], and not at all otherwise. Failures are
+    /// Gives back what the driver takes by now and returns how much device memory that was. Work that may still use it
+    /// is waited for as long as it takes where `patience` is [`Duration::MAX`], and not at all otherwise. Failures are
     /// recorded in the context's fault.
     fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes;
 
-    /// How much device memory is left.
+    /// Returns how much device memory is left.
     fn bytes(&self) -> Bytes;
 
-    /// Whether nothing is left, memory or other.
+    /// Returns whether nothing is left, neither memory nor handles.
     fn is_empty(&self) -> bool;
 }
 
-/// How often a context tries at its own end: a failure that does not last is not the end of what is left.
+/// The number of attempts when the context is dropped, since a failure may be temporary.
 const LAST_TRIES: u32 = 3;
 
 /// The remains that one context keeps.
 #[derive(Debug, Default)]
-pub(super) struct LeftBehind {
+pub(super) struct RemainsList {
     all: Mutex<Vec<Box<dyn Remains>>>,
 }
 
-impl LeftBehind {
+impl RemainsList {
     fn all(&self) -> MutexGuard<'_, Vec<Box<dyn Remains>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl DeviceContext {
-    /// Takes over what somebody could not give back before being dropped; nothing where nothing is left.
+    /// Takes over what a holder could not give back before it was dropped, if anything is left.
     pub fn leave(&self, remains: impl Remains + 'static) {
         if !remains.is_empty() {
             self.left.all().push(Box::new(remains));
         }
     }
 
-    /// How much device memory is held by nobody but the context: those who held it are gone, and the driver has not taken
-    /// it back yet. [`trim`](Self::trim) tries again.
+    /// Returns how much device memory is held by the context alone: its holders were dropped, and the driver has not
+    /// taken it back yet. [`trim`](Self::trim) tries again.
     pub fn left_behind(&self) -> Bytes {
         self.left.all().iter().fold(Bytes::ZERO, |sum, remains| sum.saturating_add(remains.bytes()))
     }
@@ -85,7 +86,7 @@ impl DeviceContext {
         given
     }
 
-    /// Gives back everything that was left, at the context's own end.
+    /// Gives back everything that was left, when the context is dropped.
     pub(super) fn give_back_last_remains(&self) {
         for _ in 0..LAST_TRIES {
             if self.left.all().is_empty() {
@@ -95,7 +96,7 @@ impl DeviceContext {
         }
     }
 
-    /// Asks the driver for memory and, where it has none, once more after what was left behind has been given back.
+    /// Asks the driver for memory and, where it has none, asks again after what was left behind has been given back.
     #[inline]
     pub(crate) fn ask_for_memory<T>(&self, ask: impl Fn() -> Result<T, DriverError>) -> Result<T, DriverError> {
         match ask() {

@@ -1,11 +1,11 @@
 //! The streams of a device: creating them, and holding one while it is used.
 //!
-//! **Only a stream whose raw handle others have can be captured into a graph**, so the driver is asked about captures for
-//! those alone. Asking for the handle of a stream ([`resolve`](DeviceContext::resolve)) is what makes it one.
+//! **Only a stream whose raw handle others have can be captured into a graph**, so the driver is asked about captures
+//! for those alone. Asking for the handle of a stream ([`resolve`](DeviceContext::resolve)) is what makes it one.
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::stream::Held;
+use crate::stream::StreamHold;
 use crate::{DriverError, Error, RawStream, Result, STREAM_SLOTS, Stream, StreamMisuse};
 
 impl DeviceContext {
@@ -33,13 +33,13 @@ impl DeviceContext {
 
     /// Keeps a stream of this context alive while it is used.
     #[inline]
-    pub fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+    pub fn hold(&self, stream: Stream) -> Result<StreamHold<'_>> {
         self.streams.hold(stream)
     }
 
     /// Keeps a stream alive that memory may be ordered on: one of this context, not being captured.
     #[inline]
-    pub fn hold_for_memory(&self, stream: Stream) -> Result<Held<'_>> {
+    pub fn hold_for_memory(&self, stream: Stream) -> Result<StreamHold<'_>> {
         let held = self.hold(stream)?;
         // SAFETY: the stream is live while it is held.
         if self.streams.is_exposed(stream) && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }? {
@@ -49,9 +49,9 @@ impl DeviceContext {
         Ok(held)
     }
 
-    /// Holds a stream for a free, as [`hold_for_memory`](Self::hold_for_memory) does. Where the driver fails even to say
-    /// whether the stream is being captured, the free itself meets the same failure and is kept.
-    pub fn hold_for_free(&self, stream: Stream) -> Result<Held<'_>> {
+    /// Holds a stream for a free, as [`hold_for_memory`](Self::hold_for_memory) does. Where the driver fails even to
+    /// say whether the stream is being captured, the free itself meets the same failure and is kept.
+    pub fn hold_for_free(&self, stream: Stream) -> Result<StreamHold<'_>> {
         match self.hold_for_memory(stream) {
             Err(Error::Driver(_)) => self.hold(stream),
             other => other,
@@ -59,13 +59,13 @@ impl DeviceContext {
     }
 
     /// Keeps the stream that is in a slot of the table now alive while it is used, if there is one.
-    pub fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+    pub fn hold_slot(&self, slot: usize) -> Option<StreamHold<'_>> {
         self.streams.hold_slot(slot)
     }
 
-    /// Keeps the stream that is in a slot of the table now alive, unless it is being captured into a graph, when nothing
-    /// may be asked of it.
-    pub fn hold_slot_for_memory(&self, slot: usize) -> Result<Option<Held<'_>>, DriverError> {
+    /// Keeps the stream that is in a slot of the table now alive, unless it is being captured into a graph, when
+    /// nothing may be asked of it.
+    pub fn hold_slot_for_memory(&self, slot: usize) -> Result<Option<StreamHold<'_>>, DriverError> {
         let Some(held) = self.hold_slot(slot) else { return Ok(None) };
         // SAFETY: the stream is live while it is held.
         let free = !self.streams.is_exposed_slot(slot)
@@ -78,16 +78,16 @@ impl DeviceContext {
         self.hold_for_memory(stream).map(drop)
     }
 
-    /// Checks a stream as [`check_stream`](Self::check_stream) does, at once where the context made it and nobody else has
-    /// its handle.
+    /// Checks a stream as [`check_stream`](Self::check_stream) does, at once where the context made it and nobody else
+    /// has its handle.
     #[inline]
     pub(crate) fn check_use(&self, stream: Stream) -> Result<()> {
         if self.streams.is_private(stream) { Ok(()) } else { self.check_stream(stream) }
     }
 
     /// Returns the driver's handle of a stream that memory may be ordered on without further questions: one that this
-    /// context made, so that it stays, and whose handle nobody else has, so that it is not being captured. For all others
-    /// there is [`hold_for_memory`](Self::hold_for_memory). The result stays right while there are no more
+    /// context made, so that it stays, and whose handle nobody else has, so that it is not being captured. For all
+    /// others there is [`hold_for_memory`](Self::hold_for_memory). The result stays right while there are no more
     /// [`alarms`](Self::alarms).
     pub fn own_stream(&self, stream: Stream) -> Option<RawStream> {
         self.streams.unexposed(stream)

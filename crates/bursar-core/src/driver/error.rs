@@ -19,13 +19,13 @@ pub struct DriverError {
     pub call: &'static str,
     /// The device it was made for.
     pub device: DeviceId,
-    /// What the driver answered.
+    /// The status that the driver returned.
     pub status: Status,
-    /// Whether it is of an earlier call, whose caller could not be told.
+    /// True if the failure is an earlier call's, reported by a later one.
     pub(crate) is_remembered: bool,
 }
 
-/// A failure is the same one whenever it is reported.
+/// Two errors are equal if they are of the same failure, whenever it is reported.
 impl PartialEq for DriverError {
     fn eq(&self, other: &Self) -> bool {
         (self.call, self.device, self.status) == (other.call, other.device, other.status)
@@ -35,23 +35,23 @@ impl PartialEq for DriverError {
 impl Eq for DriverError {}
 
 impl DriverError {
-    /// A failure of `call` on `device`.
+    /// Makes the error of a failed `call` on `device`.
     pub const fn new(call: &'static str, device: DeviceId, status: Status) -> Self {
         Self { call, device, status, is_remembered: false }
     }
 
-    /// The same, reported by a later call: of want of memory it says nothing about that one.
+    /// Returns the failure as a later call reports it: a want of memory in it is not the later call's own.
     pub(crate) const fn remembered(self) -> Self {
         Self { is_remembered: matches!(self.status, Status::OutOfMemory), ..self }
     }
 
-    /// Whether the device is lost to this process: every later call fails too.
+    /// Returns whether the device is lost to this process: every later call fails too.
     pub const fn is_sticky(&self) -> bool {
         self.status.is_sticky()
     }
 }
 
-/// What a driver answered, in the vocabulary of the CUDA driver.
+/// The status of a driver call, in the vocabulary of the CUDA driver.
 ///
 /// ```
 /// use bursar_core::Status;
@@ -82,31 +82,31 @@ pub enum Status {
     Capturing,
     /// Device code touched memory it may not. The device is lost to this process.
     IllegalAddress,
-    /// The device is gone for good, as far as the driver can tell. CUDA has no status of its own for this.
+    /// The device is permanently gone, as far as the driver can tell. CUDA has no status of its own for this.
     DeviceLost,
-    /// Any other answer.
+    /// Any other status.
     Other {
         /// The driver's own number for it.
         code: i32,
         /// The driver's own name for it.
         name: &'static str,
-        /// Whether every later call fails too.
+        /// True if every later call fails too.
         sticky: bool,
     },
 }
 
 impl Status {
-    /// The driver's number.
+    /// Returns the driver's number for it.
     pub const fn code(self) -> i32 {
         self.describe().0
     }
 
-    /// The driver's name.
+    /// Returns the driver's name for it.
     pub const fn name(self) -> &'static str {
         self.describe().1
     }
 
-    /// Whether the device is lost to this process.
+    /// Returns whether the device is lost to this process.
     pub const fn is_sticky(self) -> bool {
         match self {
             Self::IllegalAddress | Self::DeviceLost => true,

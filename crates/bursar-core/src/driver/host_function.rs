@@ -1,9 +1,9 @@
-//! Host code in stream order, and the gate that may hold it.
+//! Host code in stream order, and the gate that may stop it.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// A gate that is shut until someone opens it, once and for good.
+/// A gate that is shut until somebody opens it, once and permanently.
 ///
 /// ```
 /// use bursar_core::Gate;
@@ -19,18 +19,18 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens it; everyone waiting goes on.
+    /// Opens it and wakes everybody who waits.
     pub fn open(&self) {
         *self.shared.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.1.notify_all();
     }
 
-    /// Whether it is open.
+    /// Returns whether it is open.
     pub fn is_open(&self) -> bool {
         *self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns once it is open.
+    /// Waits until it is open.
     pub fn wait(&self) {
         let mut open = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
         while !*open {
@@ -40,7 +40,8 @@ impl Gate {
 }
 
 /// Host code that runs in stream order. It must not call the driver, and a panic in it is caught and dropped by the
-/// driver, since it unwinds into foreign code.
+/// driver, since it would unwind into foreign code. With a gate, CUDA waits on its own thread, and a simulator sees a
+/// stream that cannot go on: a stalled stream is deterministic and cannot deadlock the thread that steps.
 ///
 /// ```
 /// use bursar_core::{Gate, HostFunction};
@@ -57,27 +58,27 @@ pub struct HostFunction {
 }
 
 impl HostFunction {
-    /// Runs `run` when the stream gets there.
+    /// Makes a function that runs `run` when the stream gets there.
     pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
         Self { gate: None, run: Box::new(run) }
     }
 
-    /// Holds the stream until `gate` opens, then runs `run`.
+    /// Makes a function that stops the stream until `gate` opens and then runs `run`.
     pub fn behind(gate: Gate, run: impl FnOnce() + Send + 'static) -> Self {
         Self { gate: Some(gate), run: Box::new(run) }
     }
 
-    /// The gate that holds it, if one does.
+    /// Returns the gate that stops it, if there is one.
     pub fn gate(&self) -> Option<&Gate> {
         self.gate.as_ref()
     }
 
-    /// Whether [`call`](Self::call) would run at once.
+    /// Returns whether [`call`](Self::call) would run at once.
     pub fn is_ready(&self) -> bool {
         self.gate.as_ref().is_none_or(Gate::is_open)
     }
 
-    /// Waits for the gate, then runs.
+    /// Waits for the gate, then runs the code.
     pub fn call(self) {
         if let Some(gate) = &self.gate {
             gate.wait();

@@ -1,9 +1,9 @@
-//! The methods of a driver as a list, for those who forward them.
+//! The methods of a driver as a list, for wrappers that forward them.
 #![allow(unsafe_code)]
 
-/// Writes `$each! { … }` once for every method of [`Driver`](crate::Driver), with its signature less `self`: so a wrapper
-/// says once what it does with any of them. For one that it writes out itself, `$each` has an arm that comes to nothing. A
-/// method that is missing here is missing in every wrapper, which then does not compile.
+/// Writes `$each! { … }` once for every method of [`Driver`](crate::Driver), with its signature less `self`, so that a
+/// wrapper states once what it does with all of them. For a method that the wrapper writes out itself, `$each` has an
+/// arm that expands to nothing. A method that is missing here is missing in every wrapper, which then does not compile.
 ///
 /// ```
 /// let mut names = Vec::new();
@@ -69,11 +69,11 @@ macro_rules! driver_methods {
             unsafe fn host_function(stream: $crate::RawStream, function: $crate::HostFunction) -> ();
         }
     };
-    // The others name a device first and answer with a result.
-    ($each:ident: $(fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        $($each! { fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$answer> })*
+    // The other methods name a device first and return a result.
+    ($each:ident: $(fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty;)*) => {
+        $($each! { fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$output> })*
     };
-    ($each:ident: $(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
-        $($each! { unsafe fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$answer> })*
+    ($each:ident: $(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty;)*) => {
+        $($each! { unsafe fn $method(device: $crate::DeviceId $(, $arg: $type)*) -> $crate::DriverResult<$output> })*
     };
 }

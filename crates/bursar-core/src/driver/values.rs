@@ -1,4 +1,4 @@
-//! What is passed to a driver and comes back: addresses, handles and plain values.
+//! Handles and plain values that are passed to a driver and returned by it.
 
 use crate::{AllocTag, DevicePtr};
 
@@ -44,7 +44,7 @@ impl RawStream {
     pub const PER_THREAD: Self = Self(2);
 }
 
-/// How far something submitted has come.
+/// The progress of submitted work.
 ///
 /// ```
 /// use bursar_core::Progress;
@@ -55,12 +55,12 @@ impl RawStream {
 pub enum Progress {
     /// Everything asked about has run.
     Complete,
-    /// Something has not.
+    /// Something has not run yet.
     Pending,
 }
 
 impl Progress {
-    /// Whether everything asked about has run.
+    /// Returns whether everything asked about has run.
     pub const fn is_complete(self) -> bool {
         matches!(self, Self::Complete)
     }
@@ -79,7 +79,7 @@ pub struct HostFlags {
     pub write_combined: bool,
 }
 
-/// What a fill repeats.
+/// The pattern that a fill repeats.
 ///
 /// ```
 /// use bursar_core::Pattern;
@@ -98,7 +98,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// How many bytes it is wide.
+    /// Returns its width in bytes.
     pub const fn width(self) -> u64 {
         match self {
             Self::U8(_) => 1,
@@ -107,7 +107,7 @@ impl Pattern {
         }
     }
 
-    /// Its bytes in memory order.
+    /// Returns its bytes in memory order.
     pub fn bytes(self) -> impl AsRef<[u8]> {
         struct Of([u8; 4], usize);
         impl AsRef<[u8]> for Of {
@@ -126,8 +126,9 @@ impl Pattern {
     }
 }
 
-/// What the layers above tell a driver that listens ([`Driver::listens`](crate::Driver::listens)): which part of the memory it gave out is one
-/// block now. A checker needs this to judge pools, whose blocks the driver never sees; hardware ignores it.
+/// A note to a driver that listens ([`Driver::listens`](crate::Driver::listens)) about which part of its memory is one
+/// block now. A checker needs this to judge pools, whose blocks the driver never sees allocated; hardware ignores it,
+/// so a pool has no checker inside and a note costs one branch there.
 ///
 /// ```
 /// use bursar_core::{AllocTag, DevicePtr, Note, RawStream};
@@ -145,18 +146,18 @@ impl Pattern {
 pub enum Note {
     /// From this point of `stream` on, this range is one block.
     Granted {
-        /// Where it begins.
+        /// The first address of the block.
         ptr: DevicePtr,
-        /// How long it is.
+        /// The length in bytes.
         bytes: u64,
         /// The stream whose order the grant follows.
         stream: RawStream,
-        /// What it is for.
+        /// The tag of the allocation.
         tag: AllocTag,
     },
-    /// From this point of `stream` on, the block that began at `ptr` is nobody's.
+    /// From this point of `stream` on, the block that began at `ptr` belongs to nobody.
     Freed {
-        /// Where it began.
+        /// The first address of the block.
         ptr: DevicePtr,
         /// The stream whose order the free follows.
         stream: RawStream,

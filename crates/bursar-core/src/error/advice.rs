@@ -1,9 +1,9 @@
-//! What would have had to go.
+//! The advice that follows from a shortage.
 
 use crate::{AllocTag, Bytes, Error, Shortage};
 use std::fmt;
 
-/// What would have had to go for a request to succeed, computed from the numbers of a [`Shortage`].
+/// Advice on what would have had to be freed for a request to succeed, computed from the numbers of a [`Shortage`].
 ///
 /// ```
 /// use bursar_core::{Advice, Bytes, tag};
@@ -14,29 +14,29 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// More was asked for than there is at all.
+    /// The request is larger than all memory there is.
     TooLarge,
     /// There is enough, but not in one piece.
     InPieces,
-    /// What was freed already is enough, once the work that uses it has run.
+    /// Enough was freed already, and is available once the work that uses it has run.
     Wait,
     /// Freeing everything of these tags: of the smallest one that is enough alone, or of the largest ones together.
     Free {
         /// The tags.
         tags: Vec<AllocTag>,
-        /// What is held for them.
+        /// The bytes held for them.
         bytes: Bytes,
     },
     /// All listed holders together hold less than what was missing.
     Insufficient {
-        /// What was missing.
+        /// The bytes that were missing.
         missing: Bytes,
-        /// What they hold.
+        /// The bytes that they hold.
         listed: Bytes,
     },
     /// Nobody counts who holds what.
     Missing {
-        /// What was missing.
+        /// The bytes that were missing.
         missing: Bytes,
     },
     /// The numbers could not be read.
@@ -71,7 +71,7 @@ impl fmt::Display for Advice {
 }
 
 impl Shortage {
-    /// What would have had to go, as far as the numbers tell.
+    /// Returns what would have had to be freed, as far as the numbers tell.
     pub fn advice(&self) -> Advice {
         let (requested, room, most) = match self.cause {
             Error::OutOfBudget { requested, remaining, limit } => (requested, Some(remaining), Some(limit)),

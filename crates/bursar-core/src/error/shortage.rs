@@ -1,9 +1,9 @@
-//! Why there was no memory: who holds what, and what would have had to go.
+//! The explanation of a refusal for want of memory: who holds what, and what would have had to be freed.
 
 use crate::{AllocTag, Bytes, DeviceId, Error};
 use std::fmt;
 
-/// What is held for one tag.
+/// The memory that is held for one tag.
 ///
 /// ```
 /// use bursar_core::{Bytes, Holding, tag};
@@ -13,11 +13,11 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// What it is for.
+    /// The tag.
     pub tag: AllocTag,
-    /// Bytes granted.
+    /// The bytes granted.
     pub bytes: Bytes,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -28,30 +28,30 @@ impl fmt::Display for Holding {
     }
 }
 
-/// How one [`Member`](crate::Member) of a device stands.
+/// The memory that one [`Member`](crate::Member) of a device holds, and how.
 ///
 /// ```
-/// use bursar_core::{Bytes, Standing};
+/// use bursar_core::{Bytes, MemoryUsage};
 ///
-/// let one = Standing { held: Bytes::mib(4), cached: Bytes::mib(2), largest_free_run: Some(Bytes::mib(1)), ..Standing::default() };
-/// let both = one.and(Standing { held: Bytes::mib(1), pending: Bytes::mib(1), ..Standing::default() });
+/// let one = MemoryUsage { held: Bytes::mib(4), cached: Bytes::mib(2), largest_free_run: Some(Bytes::mib(1)), ..MemoryUsage::default() };
+/// let both = one.and(MemoryUsage { held: Bytes::mib(1), pending: Bytes::mib(1), ..MemoryUsage::default() });
 /// assert_eq!((both.held, both.cached, both.pending), (Bytes::mib(5), Bytes::mib(2), Bytes::mib(1)));
 /// assert_eq!(both.largest_free_run, Some(Bytes::mib(1)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// What it holds of the device: what is live, cached and pending.
+pub struct MemoryUsage {
+    /// The bytes that it holds of the device: live, cached and pending ones.
     pub held: Bytes,
-    /// What it holds and nobody uses.
+    /// The bytes that it holds and nobody uses.
     pub cached: Bytes,
-    /// What was freed but may still be in use by work that has not run.
+    /// The bytes that were freed but may still be in use by work that has not run.
     pub pending: Bytes,
-    /// The most it could grant in one piece from what is cached, where it knows.
+    /// The most bytes it could grant in one piece from what is cached, where it knows.
     pub largest_free_run: Option<Bytes>,
 }
 
-impl Standing {
-    /// How two members stand together.
+impl MemoryUsage {
+    /// Returns the sum of what two members hold.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -63,10 +63,11 @@ impl Standing {
     }
 }
 
-/// A request refused for want of memory, and everything that explains it. A number that could not be read is absent.
+/// A request that was refused for want of memory, and everything that explains the refusal. A number that could not be
+/// read is absent.
 ///
-/// Shown plainly it is one line. Shown with `{:#}` it is the whole explanation: what was asked for, how the device stands,
-/// who holds what, and what would have had to go.
+/// `{}` shows it on one line. `{:#}` shows the whole explanation: the request, the figures of the device, who holds
+/// what, and what would have had to be freed.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId, Error, Holding, Shortage, tag};
@@ -86,33 +87,33 @@ impl Standing {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// The refusal itself, with its exact numbers: a limit's, or the device's own.
+    /// The refusal itself with its exact numbers, by a limit or by the device.
     #[source]
     pub cause: Error,
     /// The device that was asked.
     pub device: DeviceId,
-    /// What was asked for.
+    /// The requested bytes.
     pub requested: Bytes,
-    /// What the driver could still give out, read after the refusal.
+    /// The bytes that the driver could still allocate, read after the refusal.
     pub free: Option<Bytes>,
-    /// All the device has.
+    /// All memory of the device.
     pub total: Option<Bytes>,
     /// The limit that refused, where one did.
     pub limit: Option<Bytes>,
-    /// What the device's pools hold together.
+    /// The bytes that the device's pools hold together.
     pub held: Option<Bytes>,
-    /// What of it nobody uses.
+    /// The bytes of it that nobody uses.
     pub cached: Option<Bytes>,
-    /// What of it was freed but may still be in use by work that has not run.
+    /// The bytes of it that were freed but may still be in use by work that has not run.
     pub pending: Option<Bytes>,
     /// The most that could be granted in one piece from what is cached.
     pub largest_free_run: Option<Bytes>,
-    /// Who holds most, by tag, at most ten; none where nobody counts.
+    /// The largest holders by tag, at most ten; empty where nobody counts.
     pub holders: Vec<Holding>,
 }
 
 impl Shortage {
-    /// A shortage of which nothing is known yet but what its cause says.
+    /// Makes a shortage of which nothing is known yet but its cause.
     pub fn new(cause: Error, device: DeviceId, requested: Bytes) -> Self {
         let (free, total, limit) = match cause {
             Error::OutOfMemory { free, total, .. } => (Some(free), Some(total), None),
@@ -135,7 +136,7 @@ impl Shortage {
     }
 }
 
-/// A size, or that it is not known.
+/// A size that may be unknown.
 struct OrUnknown(Option<Bytes>);
 
 impl fmt::Display for OrUnknown {

@@ -1,34 +1,36 @@
-//! Looking at device memory in stream order, without waiting.
+//! Comparison of device memory with an expected byte, in stream order and without waiting.
 //!
-//! A range is copied to pinned host memory piece by piece, and a host function after each piece compares what arrived. All of
-//! it is ordered by one stream, so one piece of host memory serves any length, and can be used for the next look on the same
-//! stream as soon as this one is submitted. Only looks submitted by several threads at once need a piece each.
+//! A range is copied to pinned host memory piece by piece, and a host function after each piece compares what arrived.
+//! All of it is ordered by one stream, so one piece of host memory serves any length, and can be used for the next
+//! inspection on the same stream as soon as this one is submitted. Only inspections that several threads submit at once
+//! need a piece each.
 #![allow(unsafe_code)]
 
 use crate::{
-    Bytes, DeviceBlock, DeviceContext, DevicePtr, DriverError, Error, Fenced, HostFlags, HostFunction, Pattern,
+    Bytes, DeviceBlock, DeviceContext, DevicePtr, DriverError, Error, FencedBlock, HostFlags, HostFunction, Pattern,
     RawStream, Remains, Result, Stream, StreamMisuse,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How much is copied at a time.
+/// The number of bytes that are copied at a time.
 const PIECE: u64 = 256 << 10;
 
 /// Pinned host memory of [`PIECE`] bytes.
 #[derive(Clone, Copy, Debug)]
 struct Piece(*mut u8);
 
-// SAFETY: a piece is a word; who may touch the memory behind it is a matter of stream order.
+// SAFETY: a piece is an address; stream order decides who may touch the memory behind it.
 unsafe impl Send for Piece {}
 
-/// What a look is told when it has run: the first byte that was not as expected, from the start of the range.
+/// The function that receives the result of an inspection: the offset of the first byte that was not as expected, from
+/// the start of the range.
 type Verdict = dyn FnOnce(Option<u64>) + Send;
 
-/// Compares device memory with what should be there, in stream order and without waiting.
+/// An inspector that compares device memory with an expected byte, in stream order and without waiting.
 ///
-/// Dropping it waits for the streams it looked on, since they write to its memory.
+/// Dropping it waits for the streams it inspected on, since they write to its memory.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -45,12 +47,12 @@ type Verdict = dyn FnOnce(Option<u64>) + Send;
 /// ```
 pub struct Inspector {
     context: Arc<DeviceContext>,
-    /// Pieces nobody is submitting with, and the stream each was last used on.
+    /// The pieces that no thread is submitting with, and the stream each was last used on.
     spare: Mutex<Vec<(Stream, Piece)>>,
 }
 
 impl Inspector {
-    /// An inspector of one device's memory.
+    /// Makes an inspector of one device's memory.
     pub fn new(context: Arc<DeviceContext>) -> Self {
         Self { context, spare: Mutex::default() }
     }
@@ -59,12 +61,12 @@ impl Inspector {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks whether every byte of a range of the block is `expected`, after what `stream` was given before. `verdict` is
-    /// told the first that is not, from the start of the block; it runs in stream order and must not call the driver. The
-    /// block is to be freed after the look, as after any other use.
+    /// Checks that every byte of a range of the block is `expected`, after what `stream` was given before. `verdict` is
+    /// called with the offset of the first that is not, from the start of the block; it runs in stream order and must
+    /// not call the driver. The block is to be freed after the inspection, as after any other use.
     ///
     /// # Panics
-    /// If the range does not lie in what was asked for with the block.
+    /// If the range does not lie in what was requested with the block.
     pub fn inspect(
         &self,
         block: &DeviceBlock,
@@ -80,11 +82,11 @@ impl Inspector {
         self.look(&looks, expected, stream, Box::new(verdict))
     }
 
-    /// Looks whether every byte of the margins of a block is `expected`, at most `width` of them either side. `verdict` is
-    /// told the first that is not, from the start of the user's block.
+    /// Checks that every byte of the margins of a block is `expected`, at most `width` of them on either side.
+    /// `verdict` is called with the offset of the first that is not, from the start of the user's block.
     pub fn inspect_margins(
         &self,
-        fenced: &Fenced,
+        fenced: &FencedBlock,
         width: u64,
         expected: u8,
         stream: Stream,
@@ -99,7 +101,7 @@ impl Inspector {
         self.look(&margins, expected, stream, Box::new(verdict))
     }
 
-    /// Looks at ranges one after the other, as if they were one.
+    /// Inspects ranges one after the other, as if they were one.
     fn look(&self, ranges: &[(DevicePtr, u64)], expected: u8, stream: Stream, verdict: Box<Verdict>) -> Result<()> {
         let context = &self.context;
         context.check_stream(stream)?;
@@ -108,7 +110,7 @@ impl Inspector {
             let submitted = self.submit(piece, ranges, expected, held.raw(), verdict);
             submitted.map_err(|error| context.failed(error))
         });
-        // What follows on this stream comes after everything above, whether or not all of it was submitted.
+        // Later work on this stream comes after everything above, whether or not all of it was submitted.
         self.spare().push((stream, piece));
         submitted
     }
@@ -123,14 +125,14 @@ impl Inspector {
     ) -> Result<(), DriverError> {
         let (driver, device) = (self.context.driver(), self.context.device());
         let found = Arc::new(Mutex::new(None));
-        // What is in the piece, and what came before it.
+        // The bytes in the piece, and the bytes that came before it.
         let (mut filled, mut passed) = (0, 0);
         for &(start, bytes) in ranges {
             let mut at = 0;
             while at < bytes {
                 let part = (PIECE - filled).min(bytes - at);
-                // SAFETY: the stream is held. The range lies in a block that its owner frees in stream order after this,
-                // and the piece lives until the inspector has waited for the stream; only this stream uses it.
+                // SAFETY: the stream is held. The range lies in a block that its owner frees in stream order after
+                // this, and the piece lives until the inspector has waited for the stream; only this stream uses it.
                 unsafe { driver.copy_to_host(device, raw, piece.at(filled), start.offset(at), part) }?;
                 (at, filled) = (at + part, filled + part);
                 if filled == PIECE {
@@ -150,7 +152,7 @@ impl Inspector {
         unsafe { driver.host_function(device, raw, tell) }
     }
 
-    /// A piece for a look on `stream`: one that was used there, one whose stream has ended, or a new one.
+    /// Takes a piece for an inspection on `stream`: one that was used there, one whose stream has ended, or a new one.
     fn take(&self, stream: Stream) -> Result<Piece> {
         if let Some((_, piece)) = self.take_if(|last| last == stream) {
             return Ok(piece);
@@ -175,16 +177,16 @@ impl Inspector {
 }
 
 impl Piece {
-    /// `offset` bytes into it, for the driver to write to.
+    /// Returns the address `offset` bytes into it, for the driver to write to.
     const fn at(self, offset: u64) -> *mut u8 {
         self.0.wrapping_add(offset as usize)
     }
 
-    /// Notes the first of `bytes` that is not as expected, as one that comes after `passed` others. Runs as a host
+    /// Records the first of `bytes` that is not as expected, as one that comes after `passed` others. Runs as a host
     /// function, between the copies that wrote the piece and the next one.
     fn compare(self, expected: u8, bytes: u64, passed: u64, found: &Mutex<Option<u64>>) {
-        // SAFETY: the memory is live, at least this long and written by the copies that came before; what would write it
-        // next comes after this host function.
+        // SAFETY: the memory is live, at least this long and written by the copies that came before; what would write
+        // it next comes after this host function.
         let bytes = unsafe { std::slice::from_raw_parts(self.0, bytes as usize) };
         if let Some(at) = bytes.iter().position(|&byte| byte != expected) {
             found.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(passed + at as u64);
@@ -244,11 +246,11 @@ impl Remains for LeftPieces {
 }
 
 impl DeviceContext {
-    /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at once.
-    /// Whoever reads it on another stream, or frees the block on one, is ordered after this.
+    /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at
+    /// once. Whoever reads it on another stream, or frees the block on one, is ordered after this.
     ///
     /// # Panics
-    /// If the range does not lie in what was asked for with the block.
+    /// If the range does not lie in what was requested with the block.
     pub fn submit_fill(
         &self,
         block: &mut DeviceBlock,

@@ -1,9 +1,10 @@
-//! The seam between whoever holds memory and whoever says how much may be held.
+//! Accounts, which memory is charged to.
 
 use crate::{Bytes, Result};
 use std::fmt;
 
-/// An account that memory is charged to, all or nothing: before it is taken from a driver, and until it is back there.
+/// An account that memory is charged to, all or nothing, from before it is taken from a driver until it is back there.
+/// So an account never knows of less than is held.
 ///
 /// ```
 /// use bursar_core::{Account, Bytes, Error, Result};
@@ -34,7 +35,7 @@ use std::fmt;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Account: fmt::Debug + Send + Sync {
-    /// Charges all of `bytes`, or nothing and says why.
+    /// Charges all of `bytes`, or nothing and returns the reason.
     fn charge(&self, bytes: Bytes) -> Result<()>;
 
     /// Gives back what was charged.

@@ -1,12 +1,11 @@
-//! The seam between whoever chooses a device and whoever knows what others have set aside on it.
+//! Admission: reservations of device memory before anything is allocated.
 
 use crate::{Bytes, DeviceContext, Result};
 use std::sync::Arc;
 
-/// Who lets a request in before anything is allocated: says how much of a device a newcomer could have, and sets it
-/// aside.
+/// A source of reservations, which knows how much of a device a newcomer could have and sets it aside.
 ///
-/// What is available is only a number, and old when it is read. A reservation is the answer: of two that ask at once for
+/// The available amount may have changed by the time it is read. A reservation decides: of two requests at once for
 /// more than there is, one is refused.
 ///
 /// ```
@@ -30,10 +29,10 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Admission {
-    /// What was set aside, until it is dropped.
+    /// A reservation, which lasts until it is dropped.
     type Reservation;
 
-    /// What a newcomer could have of the device now, less what others have set aside.
+    /// Returns the bytes that a newcomer could have of the device now, less what others have set aside.
     fn available(&self, context: &Arc<DeviceContext>) -> Result<Bytes>;
 
     /// Sets `bytes` aside, all or nothing. A refusal for want of memory [is one](crate::Error::is_capacity).

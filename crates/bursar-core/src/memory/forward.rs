@@ -82,8 +82,8 @@ macro_rules! forward_holder {
     };
 }
 
-/// Writes methods of [`DeviceMemoryResource`](crate::DeviceMemoryResource) that forward to a field: all of them, or those
-/// that are named, each with attributes of its own where it needs them.
+/// Writes methods of [`DeviceMemoryResource`](crate::DeviceMemoryResource) that forward to a field: all of them, or
+/// those that are named, each with attributes of its own where it needs them.
 ///
 /// ```
 /// # use bursar_core::*;

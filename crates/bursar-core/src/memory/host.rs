@@ -1,4 +1,4 @@
-//! The seam for host memory that asynchronous copies read and write.
+//! Host memory that asynchronous copies read and write.
 #![allow(unsafe_code)]
 
 use bytemuck::Pod;
@@ -14,13 +14,13 @@ use bytemuck::Pod;
 /// ```
 ///
 /// # Safety
-/// `host_ptr()` is valid for reads and writes of `host_len()` bytes, both answer the same for the life of the value, and
-/// moving the value does not move the memory.
+/// `host_ptr()` is valid for reads and writes of `host_len()` bytes, both return the same for the life of the value,
+/// and moving the value does not move the memory.
 pub unsafe trait HostMemory: Send + 'static {
-    /// Where it begins.
+    /// Returns the address of its first byte.
     fn host_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     fn host_len(&self) -> usize;
 }
 

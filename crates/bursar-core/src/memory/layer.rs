@@ -1,10 +1,10 @@
-//! Composition: a [`Layer`] turns one thing that holds memory into another, and a [`Stack`] is a recipe of them.
+//! Composition: a [`Layer`] wraps one holder of memory in another, and a [`Stack`] is a recipe of layers over a leaf.
 
 use super::leaf::Leaf;
-use crate::{DeviceContext, DeviceMemoryResource, Observed, Observer, Result};
+use crate::{DeviceContext, DeviceMemoryResource, ObservedResource, Observer, Result};
 use std::sync::Arc;
 
-/// Wraps what is below: a resource or, below a pool, a frame source.
+/// A layer, which wraps a resource or, below a pool, a frame source.
 ///
 /// ```
 /// use bursar_core::Layer;
@@ -20,14 +20,14 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Layer<I> {
-    /// What it makes of it.
+    /// The wrapped holder.
     type Output;
 
     /// Wraps `inner`.
     fn layer(&self, inner: I) -> Result<Self::Output>;
 }
 
-/// The layer that adds nothing: what an empty [`Stack`] is made of.
+/// The layer that adds nothing, of which an empty [`Stack`] is made.
 ///
 /// ```
 /// use bursar_core::{Identity, Layer};
@@ -61,7 +61,7 @@ pub struct Compose<Outer, Inner> {
 }
 
 impl<Outer, Inner> Compose<Outer, Inner> {
-    /// `outer` over `inner`.
+    /// Makes one layer of `outer` over `inner`.
     pub const fn new(outer: Outer, inner: Inner) -> Self {
         Self { outer, inner }
     }
@@ -110,7 +110,7 @@ pub struct Stack<L = Identity, F = ()> {
 }
 
 impl Stack {
-    /// No layers yet.
+    /// Makes a recipe with no layers yet.
     pub const fn new() -> Self {
         Self { layers: Identity, leaf: (), observers: Vec::new() }
     }
@@ -123,8 +123,8 @@ impl Default for Stack {
 }
 
 impl<L> Stack<L> {
-    /// Lets `observer` hear of everything that happens to the memory of each device the recipe is built for: once, however
-    /// many recipes it is part of.
+    /// Subscribes `observer` to the sink of each device that the recipe is built for: once, however many recipes it is
+    /// part of.
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observers.push(Arc::new(observer));
@@ -136,13 +136,13 @@ impl<L> Stack<L> {
         Stack { layers: Compose::new(self.layers, layer), leaf: (), observers: self.observers }
     }
 
-    /// Names what is at the bottom.
+    /// Sets the leaf at the bottom.
     pub fn over<F: Leaf>(self, leaf: F) -> Stack<L, F> {
         Stack { layers: self.layers, leaf, observers: self.observers }
     }
 }
 
-/// A recipe that is complete: it can be built for a device.
+/// A complete recipe, which can be built for a device.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -152,7 +152,7 @@ impl<L> Stack<L> {
 /// }
 /// ```
 pub trait Build {
-    /// What it makes.
+    /// The memory it makes.
     type Memory: DeviceMemoryResource;
 
     /// Builds the stack for one device.
@@ -165,12 +165,12 @@ where
     L: Layer<F::Source>,
     L::Output: DeviceMemoryResource,
 {
-    type Memory = Observed<L::Output>;
+    type Memory = ObservedResource<L::Output>;
 
     fn build(&self, context: &Arc<DeviceContext>) -> Result<Self::Memory> {
         for observer in &self.observers {
             context.sink().subscribe(observer)?;
         }
-        Ok(Observed::new(self.layers.layer(self.leaf.open(context)?)?))
+        Ok(ObservedResource::new(self.layers.layer(self.leaf.open(context)?)?))
     }
 }

@@ -1,7 +1,7 @@
 //! The leaves: the resources at the bottom of a stack, which call the driver.
 //!
-//! Leaves are types and not values of one enum: a stack over [`Frames`] without a pool makes no blocks, and with types that
-//! is a compile error instead of one at run time.
+//! Leaves are types and not values of one enum: a stack over [`Frames`] without a pool makes no blocks, and with types
+//! that is a compile error instead of one at run time.
 
 mod direct;
 mod failed_frees;

@@ -1,4 +1,4 @@
-//! The top of every stack: tells the device's sink what was granted, freed and failed.
+//! The top of every stack, which records grants, frees and failures in the device's sink.
 
 use crate::observe::Counter;
 use crate::{
@@ -6,30 +6,31 @@ use crate::{
     forward_holder, forward_memory_resource,
 };
 
-/// A resource whose grants and frees reach the sink of its device. Every built [`Stack`](crate::Stack) ends in one; with
-/// nobody listening it costs a few instructions.
+/// A resource whose grants and frees are recorded in the sink of its device. It is the outermost layer of every built
+/// [`Stack`](crate::Stack); without observers it costs a few instructions.
 ///
-/// A free is told before the memory can be given out again, so that records of one address are in order. If it is then
-/// refused, the allocation it left in place is told again, with the error. What belongs to another context is refused below,
-/// and nothing is told of it here.
+/// A free is recorded before the memory can be granted again: otherwise another thread could be given the same address
+/// and record it first, and logs would show an address allocated twice. If the free is then refused, the allocation it
+/// left in place is recorded again, with the error, so that logs stay in order and statistics can take the free back. A
+/// block of another context is refused below, and not recorded here.
 ///
 /// ```
 /// # use bursar_core::*;
 /// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
-/// let memory: Observed<_> = Stack::new().over(leaf::Direct).build(context)?;
+/// let memory: ObservedResource<_> = Stack::new().over(leaf::Direct).build(context)?;
 /// assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Observed<R> {
+pub struct ObservedResource<R> {
     inner: R,
     /// The short way to the device's tally, if it had one when this was made.
     counter: Counter,
 }
 
-impl<R: DeviceMemoryResource> Observed<R> {
-    /// Observes `inner`.
+impl<R: DeviceMemoryResource> ObservedResource<R> {
+    /// Wraps `inner`.
     pub fn new(inner: R) -> Self {
         let context = inner.context();
         let tally = context.sink().tally();
@@ -37,18 +38,18 @@ impl<R: DeviceMemoryResource> Observed<R> {
         Self { inner, counter }
     }
 
-    /// What is observed.
+    /// Returns the resource inside.
     pub const fn inner(&self) -> &R {
         &self.inner
     }
 
-    /// Whether a block and the stream it is freed on are of this context; either stream may have ended.
+    /// Returns whether a block and the stream it is freed on are of this context; either stream may have ended.
     #[inline]
     fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
         self.context().is_own(stream) && block.stream().is_beside(stream)
     }
 
-    /// Where blocks are counted; a device has one such place, once it has any.
+    /// Returns the tally that blocks are counted in; a device has at most one.
     fn tally(&self) -> Option<&Tally> {
         self.counter.tally().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
     }
@@ -68,7 +69,7 @@ impl<R: DeviceMemoryResource> Observed<R> {
         }
     }
 
-    /// Allocates a block of which somebody wants a record.
+    /// Allocates a block that an observer wants a record of.
     #[cold]
     #[inline(never)]
     fn allocate_and_tell(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
@@ -83,7 +84,7 @@ impl<R: DeviceMemoryResource> Observed<R> {
         granted
     }
 
-    /// Frees a block that cannot be counted where the thread counted last, or of which somebody wants a record.
+    /// Frees a block that the counter cannot count, or that an observer wants a record of.
     #[cold]
     #[inline(never)]
     fn free_and_tell(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
@@ -96,7 +97,7 @@ impl<R: DeviceMemoryResource> Observed<R> {
         self.free_told(block, stream)
     }
 
-    /// Frees a block of which has been told.
+    /// Frees a block whose free has been recorded and counted.
     #[inline(always)]
     fn free_told(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         match self.inner.deallocate(block, stream) {
@@ -129,12 +130,12 @@ impl<R: DeviceMemoryResource> Observed<R> {
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> Holder for Observed<R> {
+impl<R: DeviceMemoryResource> Holder for ObservedResource<R> {
     forward_holder!(self.inner);
 }
 
 #[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource> DeviceMemoryResource for Observed<R> {
+impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
     forward_memory_resource!(self.inner; granted_size, tracks_use);
 
     #[inline]

@@ -1,4 +1,13 @@
-//! The seam every memory resource, layer and pool is written to.
+//! The traits that every memory resource, layer and pool implements.
+//!
+//! [`Holder`] is the common part of resources and frame sources, so that one budget serves both, and the two traits
+//! stay small.
+//!
+//! **No default bodies.** The traits have none, and every implementation denies `clippy::missing_trait_methods`: a
+//! forgotten method would silently bypass the memory below.
+//!
+//! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes
+//! back. Failures of the driver are kept, counted and tried again, and the device's next fallible call reports them.
 
 use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, Refused, RefusedFrame, Result, Stream};
 use crate::{forward_holder, forward_memory_resource};
@@ -6,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Something that holds device memory and knows how much: what resources and frame sources have in common.
+/// A holder of device memory that knows how much it holds: the common part of resources and frame sources.
 ///
 /// No method has a default body: a layer that forgets one does not compile.
 ///
@@ -17,19 +26,19 @@ use std::time::Duration;
 /// }
 /// ```
 pub trait Holder: fmt::Debug + Send + Sync + 'static {
-    /// The device's context.
+    /// Returns the device's context.
     fn context(&self) -> &Arc<DeviceContext>;
 
-    /// What is live, and what was freed but may still be in use by work that has not run.
+    /// Returns the bytes that are live, and those that were freed but may still be in use by work that has not run.
     fn bytes_outstanding(&self) -> Bytes;
 
-    /// Everything ever granted and really free again, in bytes, modulo 2⁶⁴: it only grows.
+    /// Returns all bytes that were ever granted and are free again, modulo 2⁶⁴. The total only grows.
     fn released_total(&self) -> u64;
 
-    /// Finds out, without waiting, which frees have completed; answers how many bytes that was.
+    /// Finds out, without waiting, which frees have completed; returns how many bytes that was.
     fn reap(&self) -> Result<Bytes>;
 
-    /// Waits, at most for `patience`, until what had been freed before the call has completed; answers how many bytes
+    /// Waits, at most for `patience`, until what had been freed before the call has completed; returns how many bytes
     /// that was. [`Duration::MAX`] waits as long as it takes.
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes>;
 }
@@ -46,7 +55,8 @@ pub trait Holder: fmt::Debug + Send + Sync + 'static {
 /// }
 /// ```
 pub trait DeviceMemoryResource: Holder {
-    /// What a request will be granted, known beforehand: a pure function of the request.
+    /// Returns the bytes that a request will be granted: a pure function of the request, known beforehand. A block
+    /// records the same number, so budgets and statistics never sample a counter around a call.
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes>;
 
     /// Allocates memory that work ordered after this point of `stream` may use, aligned to `align` or 256, whichever is
@@ -58,7 +68,7 @@ pub trait DeviceMemoryResource: Holder {
     /// free that the driver fails is kept, counted and tried again, and the device's next fallible call reports it.
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused>;
 
-    /// Whether uses of its blocks on several streams can be tracked.
+    /// Returns whether uses of its blocks on several streams can be tracked.
     fn tracks_use(&self) -> bool;
 }
 
@@ -71,24 +81,25 @@ pub trait DeviceMemoryResource: Holder {
 /// }
 /// ```
 pub trait FrameSource: Holder {
-    /// The size frames are rounded up to.
+    /// Returns the size frames are rounded up to.
     fn frame_granularity(&self) -> Bytes;
 
-    /// How large a frame of at least `bytes` will be, known beforehand.
+    /// Returns the size that a frame of at least `bytes` will have, known beforehand.
     fn granted_frame(&self, bytes: u64) -> Result<Bytes>;
 
     /// Creates a frame of at least `bytes`.
     fn create_frame(&self, bytes: u64) -> Result<Frame>;
 
-    /// Gives a frame back to the driver; it must be mapped nowhere. A frame of another source comes back with the reason.
+    /// Gives a frame back to the driver; it must be mapped nowhere. A frame of another source comes back with the
+    /// reason.
     fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame>;
 
-    /// The way to give frames back that its user could not unmap while the source was there.
+    /// Returns a way to give frames back after the source is gone, for those that could not be unmapped before.
     fn release(&self) -> Arc<dyn FrameRelease>;
 }
 
-/// Gives frames of one source back to the driver, also when that source is gone; see
-/// [`FrameSource::release`](FrameSource::release). It keeps no context alive.
+/// A way to give frames of one source back to the driver, also when that source is gone; see [`FrameSource::release`].
+/// It keeps no context alive.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -100,8 +111,8 @@ pub trait FrameSource: Holder {
 /// # }
 /// ```
 pub trait FrameRelease: fmt::Debug + Send + Sync {
-    /// Gives a frame back, which is mapped nowhere, and counts it for whoever still asks its source. One that the driver
-    /// does not take, and one of another source, comes back with the reason.
+    /// Gives a frame back, which must be mapped nowhere, and counts it in its source's total. One that the driver does
+    /// not take, and one of another source, comes back with the reason.
     fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame>;
 }
 

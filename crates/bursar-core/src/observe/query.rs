@@ -1,4 +1,4 @@
-//! Which piece of the program's own work an allocation was made for.
+//! Numbers of the program's own pieces of work, which allocations are attributed to.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,8 +8,8 @@ thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number the program gives to a piece of its work (a query, a request, a training step) so that records of memory can
-/// be traced back to it. What a thread works on is set with a [`QueryScope`]; outside any, it is [`QueryId::NONE`].
+/// A number the program gives to a piece of its work (a query, a request, a training step) so that records of memory
+/// can be traced back to it. A [`QueryScope`] sets the number for its thread; outside any, it is [`QueryId::NONE`].
 ///
 /// ```
 /// use bursar_core::{QueryId, QueryScope};
@@ -22,10 +22,10 @@ thread_local! {
 pub struct QueryId(pub u64);
 
 impl QueryId {
-    /// No piece of work in particular.
+    /// No particular piece of work.
     pub const NONE: Self = Self(0);
 
-    /// What the current thread works on.
+    /// Returns the number of the work that the current thread does.
     #[inline]
     pub fn current() -> Self {
         Self(CURRENT.get())
@@ -62,7 +62,7 @@ pub struct QueryScope {
 }
 
 impl QueryScope {
-    /// The current thread works on `query` from here on.
+    /// Attributes the current thread's work to `query` until the result is dropped.
     pub fn enter(query: QueryId) -> Self {
         Self { previous: CURRENT.replace(query.0), _thread: PhantomData }
     }

@@ -3,7 +3,7 @@
 use crate::{AllocTag, Bytes, DeviceBlock, DeviceId, DevicePtr, Error, Generation, Stream};
 use std::fmt;
 
-/// What happened.
+/// A kind of event.
 ///
 /// ```
 /// use bursar_core::Action;
@@ -14,8 +14,8 @@ use std::fmt;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Action {
-    /// A stack granted a block. With an error, it did not: it refused the free of one, which had been told already, and
-    /// the block is still there.
+    /// A stack granted a block. With an error, it refused the free of one, which had been recorded already, and the
+    /// block is still there.
     Allocate,
     /// A stack took a block back.
     Free,
@@ -68,10 +68,10 @@ impl fmt::Display for Action {
 pub struct Actions(pub(super) u32);
 
 impl Actions {
-    /// All of them.
+    /// All actions.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// The actions listed.
+    /// Makes a set of the actions listed.
     pub const fn of(actions: &[Action]) -> Self {
         let (mut set, mut at) = (0, 0);
         while at < actions.len() {
@@ -81,19 +81,19 @@ impl Actions {
         Self(set)
     }
 
-    /// Those that are not among `others`.
+    /// Returns the actions that are not in `others`.
     pub(super) const fn except(self, others: Self) -> Self {
         Self(self.0 & !others.0)
     }
 
-    /// Whether `action` is among them.
+    /// Returns whether `action` is in the set.
     #[inline]
     pub const fn contains(self, action: Action) -> bool {
         self.0 & (1 << action as u8) != 0
     }
 }
 
-/// One thing that happened. Time and thread are those of the call that delivers it: an observer that wants them reads
+/// A record of one event. Time and thread are those of the call that delivers it: an observer that wants them reads
 /// them there, so that nobody else pays for a clock.
 ///
 /// ```
@@ -104,28 +104,28 @@ impl Actions {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// What happened.
+    /// The kind of event.
     pub action: Action,
     /// The device it happened on.
     pub device: DeviceId,
     /// The stream it was ordered on, where one was named.
     pub stream: Option<Stream>,
-    /// What the memory is for.
+    /// The tag of the memory.
     pub tag: AllocTag,
-    /// Where the memory begins, where there is any.
+    /// The address of the memory, where there is any.
     pub ptr: DevicePtr,
-    /// What was granted, freed or found complete.
+    /// The bytes that were granted, freed or found complete.
     pub granted: Bytes,
-    /// What was asked for.
+    /// The requested bytes.
     pub asked: Bytes,
-    /// Which life of the address it is, where there is a block.
+    /// The generation of the block, where there is one.
     pub generation: Option<Generation>,
-    /// Why it went wrong, if it did.
+    /// The error, where there is one.
     pub error: Option<&'a Error>,
 }
 
 impl Record<'_> {
-    /// A record with nothing but what happened and where.
+    /// Makes a record with nothing but the action and the device.
     #[inline]
     pub const fn new(action: Action, device: DeviceId) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Record<'_> {
         }
     }
 
-    /// What happened to a block on a stream.
+    /// Makes a record of a block on a stream.
     #[inline]
     pub(super) const fn of(block: &DeviceBlock, action: Action, stream: Stream) -> Self {
         Self {

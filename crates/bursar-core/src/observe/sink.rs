@@ -1,4 +1,4 @@
-//! The event sink of a device: who wants to know what happens to its memory.
+//! The event sink of a device, and the observers that subscribe to it.
 
 use super::record::{Action, Actions, Record};
 use super::tally::Tally;
@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Someone who wants to know. It is called on the thread the thing happened on, in the middle of it: it must be quick,
-/// must not allocate from the stack it observes, and can change nothing.
+/// An observer of what happens to a device's memory. It is called on the thread that the event happened on, in the
+/// middle of it: it must be quick, must not allocate from the stack it observes, and can change nothing.
 ///
 /// ```
 /// use bursar_core::{Action, Actions, DeviceId, Holding, Observer, Record};
@@ -33,22 +33,23 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// }
 /// ```
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// What it wants to hear of; asked once.
+    /// Returns the actions it wants records of; called once.
     fn interest(&self) -> Actions;
 
-    /// Which observer it is, so that none hears of anything twice: the address of what it keeps, which for a handle that
-    /// can be cloned is what the clones share.
+    /// Returns its identity, so that no observer is called twice for one event: the address of its state, which for a
+    /// handle that can be cloned is the state that the clones share.
     fn identity(&self) -> usize;
 
-    /// Hears of one thing.
+    /// Receives one record.
     fn record(&self, record: &Record<'_>);
 
-    /// What is held on a device for each tag, in any order, from one that counts it. Asked when a request was refused.
+    /// Returns what is held on a device for each tag, in any order; `None` from an observer that does not count it.
+    /// Called when a request was refused.
     fn holders(&self, device: DeviceId) -> Option<Vec<Holding>>;
 
-    /// Where blocks are to be counted, for one that does nothing else with grants and frees: [`Observed`](crate::Observed)
-    /// counts them there, and it need not be told. A device has one such tally, the first it is offered; whoever offers
-    /// another is told like everybody else.
+    /// Returns the tally to count blocks in, for an observer that does nothing else with grants and frees:
+    /// [`ObservedResource`](crate::ObservedResource) counts them there, and the observer is not called for them. A
+    /// device has one such tally, the first it is offered; an observer that offers another is called like all others.
     fn tally(&self) -> Option<Arc<Tally>> {
         None
     }
@@ -56,10 +57,10 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
 const MAX_OBSERVERS: usize = 16;
 
-/// What a tally takes the place of records for.
+/// The actions that a tally counts without records.
 const COUNTED: Actions = Actions::of(&[Action::Allocate, Action::Free]);
 
-/// Where everything that happens to a device's memory is told.
+/// The sink that delivers records of what happens to a device's memory to its observers.
 ///
 /// ```
 /// use bursar_core::{Action, EventSink};
@@ -83,8 +84,8 @@ impl fmt::Debug for EventSink {
 }
 
 impl EventSink {
-    /// Lets `observer` hear of everything from now on, for the life of the device's context. One that listens already,
-    /// by its [identity](Observer::identity), is left as it is; more than sixteen are an error.
+    /// Subscribes `observer` from now on, for the life of the device's context. One that is subscribed already, by its
+    /// [identity](Observer::identity), is left as it is; more than sixteen are an error.
     pub fn subscribe(&self, observer: &Arc<dyn Observer>) -> crate::Result<()> {
         let mut count = self.entrance.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.observers[..*count].iter().filter_map(OnceLock::get);
@@ -102,13 +103,13 @@ impl EventSink {
         Ok(())
     }
 
-    /// Whether anybody wants a record of `action`: whoever would have to put a record together asks first.
+    /// Returns whether any observer wants a record of `action`, to be asked before a record is put together.
     #[inline]
     pub fn wants(&self, action: Action) -> bool {
         Actions(self.wanted.load(Ordering::Acquire)).contains(action)
     }
 
-    /// Tells those who want to hear of it.
+    /// Delivers a record to the observers that want it.
     #[inline]
     pub fn emit(&self, record: &Record<'_>) {
         if self.wants(record.action) {
@@ -116,12 +117,12 @@ impl EventSink {
         }
     }
 
-    /// What counts the device's blocks, once somebody has offered to.
+    /// Returns the tally that counts the device's blocks, once an observer has offered one.
     pub(crate) fn tally(&self) -> Option<&Arc<Tally>> {
         self.tally.get()
     }
 
-    /// Tells of what happened to a block on a stream.
+    /// Delivers a record of a block on a stream.
     #[inline]
     pub(crate) fn tell(&self, block: &DeviceBlock, action: Action, stream: Stream) {
         if self.wants(action) {
@@ -129,7 +130,7 @@ impl EventSink {
         }
     }
 
-    /// Takes back what was told of a free.
+    /// Takes back the record of a free that was refused.
     #[cold]
     pub(crate) fn restored(&self, Refused { block, error }: &Refused, stream: Stream) {
         if let Some(tally) = self.tally.get() {
@@ -138,8 +139,8 @@ impl EventSink {
         self.emit(&Record { error: Some(error), ..Record::of(block, Action::Allocate, stream) });
     }
 
-    /// What is held on a device for each tag, in any order, as the first observer counts it that does; empty where none
-    /// does.
+    /// Returns what is held on a device for each tag, in any order, from the first observer that counts it; empty where
+    /// none does.
     pub fn holders(&self, device: DeviceId) -> Vec<Holding> {
         let mut known = self.observers.iter().map_while(OnceLock::get);
         known.find_map(|(_, observer)| observer.holders(device)).unwrap_or_default()

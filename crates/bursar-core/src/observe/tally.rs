@@ -1,24 +1,39 @@
-//! Counts blocks, whole and by tag, without threads meeting on the way.
+//! Counts of blocks, in total and by tag, without contention between threads.
+//!
+//! To know peaks, each thread claims what it needs of shared levels (`level.rs`) and keeps some slack (`slack.rs`). A
+//! thread keeps what it frees, up to 1 MiB, as slack and allocates from it first; only the rest touches the shared
+//! total. In a steady state of small blocks no shared cache line is written, a large one writes two, and a program with
+//! one thread gets an exact peak.
+//!
+//! Bytes and blocks of a slack share a word with guard bits between them, so that one addition moves both and one test,
+//! for the total and the tag together, finds the rare case in which something shared must be touched. An open scope
+//! sets a guard too, and costs nobody else anything. A block that is more than a slack covers is counted in the same
+//! shard: one addition to each of two levels, behind a latch, which is all that threads share. Before a claim would
+//! raise a peak the thread gives up its slack, so where one thread does everything the peak is exact, and elsewhere
+//! large blocks leave the slack of small ones alone.
+//!
+//! Shards are cleared and used again but never freed, so a thread may remember one by the tally's number without owning
+//! it.
 
 mod cell;
 mod chunks;
+mod key;
 mod level;
-mod place;
 mod scopes;
 mod shard;
 mod slack;
 
 use crate::{AllocTag, Bytes, DeviceId, Holding};
 use cell::Cell;
+use key::{DEVICES, Key, NEAR_TAGS, TAGS};
 use level::{Levels, Shares};
-use place::{DEVICES, NEAR_TAGS, Place, TAGS};
 use scopes::Scopes;
-use shard::{Here, Shard, Shards};
+use shard::{Counters, Shard, Shards};
 use slack::Step;
 use std::fmt;
 use std::sync::Arc;
 
-/// How many bytes and how many blocks.
+/// A number of bytes and of blocks.
 ///
 /// ```
 /// use bursar_core::{Amount, Bytes};
@@ -28,9 +43,9 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Bytes granted.
+    /// The bytes granted.
     pub bytes: Bytes,
-    /// Blocks.
+    /// The number of blocks.
     pub count: u64,
 }
 
@@ -40,7 +55,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// What was counted, by bytes granted and by blocks.
+/// Counts by bytes granted and by blocks.
 ///
 /// ```
 /// use bursar_core::Counts;
@@ -49,20 +64,20 @@ impl fmt::Display for Amount {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// What is live.
+    /// The blocks that are live.
     pub current: Amount,
-    /// The most that was live at a time: never less than the truth, and at most 1 MiB and 256 blocks a thread more.
-    /// Where one thread does everything it is exact.
+    /// The most that was live at a time: never less than the truth, and at most 1 MiB and 256 blocks for each thread
+    /// more. Where one thread does everything it is exact.
     pub peak: Amount,
-    /// Everything that was ever granted.
+    /// All blocks that were ever granted.
     pub total: Amount,
 }
 
-/// Blocks and bytes by device and tag, each thread's in a place of its own.
+/// Counts of blocks and bytes by device and tag, each thread's in a shard of its own.
 ///
-/// An [observer](crate::Observer::tally) that counts gives it to the sinks it subscribes to, and blocks are counted without
-/// a record being made. To know peaks, each thread claims what it needs of shared levels and keeps some slack: while that
-/// lasts, to count a block is to write four words that nobody else writes.
+/// An [observer](crate::Observer::tally) that counts gives it to the sinks it subscribes to, and blocks are counted
+/// without a record being made. To know peaks, each thread claims what it needs of shared levels and keeps some slack:
+/// while that lasts, to count a block is to write four words that nobody else writes.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId, Tally, tag};
@@ -85,12 +100,12 @@ impl fmt::Debug for Tally {
     }
 }
 
-/// Counts blocks of one device where the current thread counted last, which takes a few instructions, and leaves the others
-/// to the [`Tally`].
+/// A short way to count blocks of one device in the shard that the current thread counted in last, which takes a few
+/// instructions; it leaves all others to the [`Tally`].
 #[derive(Clone, Default)]
 pub(crate) struct Counter {
     tally: Option<Arc<Tally>>,
-    /// The tally's number; zero where blocks have to be counted the long way.
+    /// The tally's number; zero where every block has to be counted by the tally.
     number: u64,
     /// The device's first cell.
     first: usize,
@@ -104,17 +119,17 @@ impl fmt::Debug for Counter {
 
 impl Counter {
     pub(crate) fn new(tally: &Arc<Tally>, device: DeviceId) -> Self {
-        let place = Place::of(device, AllocTag::UNTAGGED).near();
-        let (number, first) = place.map_or((0, 0), |place| (tally.shards.number(), place.index()));
+        let key = Key::of(device, AllocTag::UNTAGGED).near();
+        let (number, first) = key.map_or((0, 0), |key| (tally.shards.number(), key.index()));
         Self { tally: Some(tally.clone()), number, first }
     }
 
-    /// For whom it counts, if anybody.
+    /// Returns the tally that it counts for, if there is one.
     pub(crate) const fn tally(&self) -> Option<&Arc<Tally>> {
         self.tally.as_ref()
     }
 
-    /// Counts a block that was granted; `false` if the tally has to.
+    /// Counts a block that was granted; returns `false` if the tally has to count it.
     #[inline(always)]
     pub(crate) fn granted(&self, tag: AllocTag, bytes: Bytes) -> bool {
         let bytes = bytes.get();
@@ -122,7 +137,7 @@ impl Counter {
         cell.map(|cell| cell.rise(bytes)).is_some()
     }
 
-    /// Counts a block that was freed; `false` if the tally has to.
+    /// Counts a block that was freed; returns `false` if the tally has to count it.
     #[inline(always)]
     pub(crate) fn freed(&self, tag: AllocTag, bytes: Bytes) -> bool {
         let bytes = bytes.get();
@@ -130,8 +145,8 @@ impl Counter {
         cell.map(|cell| cell.fall(bytes)).is_some()
     }
 
-    /// Moves both slacks by a step or, if that is not enough, both levels, and answers the cell that is left to
-    /// count in.
+    /// Moves both slacks by a step or, if that is not enough, both levels, and returns the cell that is left to count
+    /// in.
     #[inline(always)]
     fn moved(&self, tag: AllocTag, step: Step, change: impl FnOnce(Shares<'_>)) -> Option<&'static Cell> {
         let tag = tag.index();
@@ -140,7 +155,7 @@ impl Counter {
         (moved || self.move_levels(shard, tag, change)).then(|| shard.cell_near(self.first + tag))
     }
 
-    /// Moves the levels of everything and of a tag; `false` if the tally has to.
+    /// Moves the levels of the total and of a tag; returns `false` if the tally has to.
     #[cold]
     #[inline(never)]
     fn move_levels(&self, shard: &Shard, tag: usize, change: impl FnOnce(Shares<'_>)) -> bool {
@@ -153,20 +168,20 @@ impl Tally {
     /// Counts a block that was granted.
     #[inline]
     pub fn granted(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        let (place, bytes) = (Place::of(device, tag), bytes.get());
-        match self.shards.step(place, Step::down(bytes)) {
+        let (key, bytes) = (Key::of(device, tag), bytes.get());
+        match self.shards.step(key, Step::down(bytes)) {
             Some(cell) => cell.rise(bytes),
-            None => self.claim(place, bytes),
+            None => self.claim(key, bytes),
         }
     }
 
     /// Counts a block that was freed.
     #[inline]
     pub fn freed(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        let (place, bytes) = (Place::of(device, tag), bytes.get());
-        match self.shards.step(place, Step::up(bytes)) {
+        let (key, bytes) = (Key::of(device, tag), bytes.get());
+        match self.shards.step(key, Step::up(bytes)) {
             Some(cell) => cell.fall(bytes),
-            None => self.disclaim(place, bytes),
+            None => self.disclaim(key, bytes),
         }
     }
 
@@ -174,24 +189,24 @@ impl Tally {
     #[cold]
     pub fn restored(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         let bytes = bytes.get();
-        self.with(Place::of(device, tag), |here| here.restore(bytes));
+        self.with(Key::of(device, tag), |counters| counters.restore(bytes));
     }
 
-    /// Everything, whatever its tag.
+    /// Returns the counts of all blocks, whatever their tag.
     pub fn counts(&self) -> Counts {
         let (current, total) = self.shards.sum(None, None);
         Counts { current, peak: self.levels.whole.peak(current), total }
     }
 
-    /// What was counted for one tag.
+    /// Returns the counts of one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
-        let Place { tag, .. } = Place::of(DeviceId(0), tag).bounded();
+        let Key { tag, .. } = Key::of(DeviceId(0), tag).bounded();
         let (current, total) = self.shards.sum(None, Some(tag));
         let peak = self.levels.tags.get(tag).map_or(current, |level| level.peak(current));
         Counts { current, peak, total }
     }
 
-    /// Every tag that was ever counted, the largest holder first.
+    /// Returns the counts of every tag that was ever counted, the largest holder first.
     pub fn tags(&self) -> Vec<(AllocTag, Counts)> {
         let mut tags: Vec<_> = AllocTag::all().take(TAGS).map(|tag| (tag, self.counts_of(tag))).collect();
         tags.retain(|(_, counts)| counts.total.count > 0);
@@ -199,58 +214,59 @@ impl Tally {
         tags
     }
 
-    /// Every tag that holds anything on a device. One too far up to be told apart from others has no answer.
+    /// Returns what every tag holds on a device; `None` for a device whose ordinal is too large to be counted apart
+    /// from others.
     pub fn holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
-        let place = device.0 as usize;
+        let index = device.0 as usize;
         let held = |tag: AllocTag| {
-            let (Amount { bytes, count }, _) = self.shards.sum(Some(place), Some(tag.index()));
+            let (Amount { bytes, count }, _) = self.shards.sum(Some(index), Some(tag.index()));
             (count > 0).then_some(Holding { tag, bytes, blocks: count })
         };
-        (place < DEVICES - 1).then(|| AllocTag::all().take(TAGS - 1).filter_map(held).collect())
+        (index < DEVICES - 1).then(|| AllocTag::all().take(TAGS - 1).filter_map(held).collect())
     }
 
-    /// Counts what this thread does from here on its own, too, until the scope is closed. Scopes nest; the answer is how
-    /// deep it is.
+    /// Opens a scope, in which what this thread does from here on is counted separately, too, until the scope is
+    /// closed. Scopes nest; returns the depth of this one.
     pub fn open_scope(&self) -> usize {
         self.shards.with(|shard| shard.scopes(Scopes::push))
     }
 
-    /// What was counted in the current thread's scope at a depth, what inner ones that are closed counted included.
+    /// Returns the counts of the current thread's scope at a depth, including those of inner scopes that are closed.
     pub fn counts_in_scope(&self, depth: usize) -> Counts {
         self.shards.with(|shard| shard.scopes(|scopes| scopes.read(depth)))
     }
 
-    /// Closes the current thread's scopes from a depth inwards, each into the one around it, and answers what was
-    /// counted at that depth.
+    /// Closes the current thread's scopes from a depth inwards, adding each to the one around it, and returns the
+    /// counts of the one at that depth.
     pub fn close_scope(&self, depth: usize) -> Counts {
         self.shards.with(|shard| shard.scopes(|scopes| scopes.pop(depth)))
     }
 
     /// Counts a grant for which a [`Counter`] is not enough.
     pub(crate) fn granted_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        self.claim(Place::of(device, tag), bytes.get());
+        self.claim(Key::of(device, tag), bytes.get());
     }
 
     /// Counts a free for which a [`Counter`] is not enough.
     pub(crate) fn freed_at_length(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        self.disclaim(Place::of(device, tag), bytes.get());
+        self.disclaim(Key::of(device, tag), bytes.get());
     }
 
     /// Counts a grant for which a step is not enough.
     #[cold]
-    fn claim(&self, place: Place, bytes: u64) {
-        self.with(place, |here| here.rise(bytes));
+    fn claim(&self, key: Key, bytes: u64) {
+        self.with(key, |counters| counters.rise(bytes));
     }
 
     /// Counts a free for which a step is not enough.
     #[cold]
-    fn disclaim(&self, place: Place, bytes: u64) {
-        self.with(place, |here| here.fall(bytes));
+    fn disclaim(&self, key: Key, bytes: u64) {
+        self.with(key, |counters| counters.fall(bytes));
     }
 
-    /// Counts in the current thread's place.
-    fn with(&self, place: Place, count: impl FnOnce(Here<'_>)) {
-        self.shards.with(|shard| shard.count(&self.levels, place.bounded(), count));
+    /// Counts in the current thread's shard.
+    fn with(&self, key: Key, count: impl FnOnce(Counters<'_>)) {
+        self.shards.with(|shard| shard.count(&self.levels, key.bounded(), count));
     }
 }
 

@@ -1,20 +1,20 @@
-//! What each stream is known to come after.
+//! Clocks of submissions, and what each stream is known to come after.
 //!
 //! Submissions to a stream are numbered when they begin, before anything is launched, and counted when they end, after
-//! everything was. So while as many have ended as have begun, an event recorded on the stream comes after all of them; and
-//! while one is open, after those that a moment without any had shown to be over. What a stream has waited for is kept in its
-//! row, one number for each other place of the table; what the host knows to have run, and so comes before all that anybody
-//! submits, in a row of its own.
+//! everything was. So while as many have ended as have begun, an event recorded on the stream comes after all of them;
+//! and while one is open, after those that a moment without any had shown to be over. What a stream has waited for is
+//! kept in its row, one number for each other slot of the table; what the host knows to have run, and so comes before
+//! all that anybody submits, in a row of its own.
 //!
-//! Numbers never go back, not even when a place is taken by another stream, so each means the same for good. A row is
-//! wiped with its stream, since the next one there has waited for nothing.
+//! Numbers never go back, not even when a slot is taken by another stream, so the meaning of each never changes. A row
+//! is wiped with its stream, since the next one there has waited for nothing.
 
 use super::{STREAM_SLOTS, Stream};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// How many places are handed on when one stream waits for another that has waited itself. What lies beyond is not
-/// wrong, only waited for again.
+/// The number of slots whose numbers are passed on when one stream waits for another that has waited itself. For slots
+/// beyond, nothing is wrong; the stream only waits again.
 const HANDED_ON: usize = 64;
 
 type Row = Box<[AtomicU64]>;
@@ -23,17 +23,17 @@ fn row() -> Row {
     (0..STREAM_SLOTS).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// The submissions to one place.
+/// The submissions to one slot.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Clock {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// Up to which number all are known to have ended.
+    /// The number up to which all are known to have ended.
     over: AtomicU64,
 }
 
-/// The clocks of one context's streams, and who has seen how much of whose.
+/// The clocks of one context's streams, and how much of each the others have seen.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     clocks: Box<[Clock]>,
@@ -42,7 +42,7 @@ pub(crate) struct Clocks {
     used: AtomicUsize,
 }
 
-/// How far a stream had come, and what it had seen, at one moment.
+/// A snapshot of a stream: the number up to which its submissions were over, and what it had seen.
 #[derive(Debug)]
 pub(crate) struct View {
     over: u64,
@@ -59,7 +59,7 @@ impl Default for Clocks {
 }
 
 impl Clocks {
-    /// The number of a submission to `stream` that begins; [`end`](Self::end) is called once for it.
+    /// Begins a submission to `stream` and returns its number; [`end`](Self::end) is called once for it.
     #[inline]
     pub(crate) fn begin(&self, stream: Stream) -> u64 {
         let slot = stream.slot();
@@ -69,38 +69,39 @@ impl Clocks {
         let clock = &self.clocks[slot];
         let ended = clock.ended.load(Ordering::Acquire);
         let before = clock.begun.fetch_add(1, Ordering::AcqRel);
-        // Ended was read first: if it is as many as had begun then, those are all over.
+        // `ended` was read first: if it equals the number that had begun, those are all over.
         if ended == before {
             clock.over.fetch_max(before, Ordering::AcqRel);
         }
         before + 1
     }
 
-    /// Everything of a submission that began was launched.
+    /// Ends a submission: everything of it was launched.
     #[inline]
     pub(crate) fn end(&self, stream: Stream) {
         self.clocks[stream.slot()].ended.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The number of something that was submitted already.
+    /// Counts work that was submitted already and returns its number.
     pub(crate) fn pass(&self, stream: Stream) -> u64 {
         let number = self.begin(stream);
         self.end(stream);
         number
     }
 
-    /// Whether everything submitted to `waiter` from now on comes after `number` of `target`.
+    /// Returns whether everything submitted to `waiter` from now on comes after `number` of `target`.
     pub(crate) fn has_seen(&self, waiter: Stream, target: Stream, number: u64) -> bool {
         self.is_known(target, number)
             || self.seen[waiter.slot()].get().is_some_and(|row| row[target.slot()].load(Ordering::Acquire) >= number)
     }
 
-    /// Whether `number` of `target` has run, as far as the host knows.
+    /// Returns whether `number` of `target` has run, as far as the host knows.
     pub(crate) fn is_known(&self, target: Stream, number: u64) -> bool {
         self.known[target.slot()].load(Ordering::Acquire) >= number
     }
 
-    /// How far `stream` has come. An event recorded on it after this, or a wait for it, covers all of that.
+    /// Takes a snapshot of `stream`. An event recorded on it after this, or a wait for it, covers all that the snapshot
+    /// shows.
     pub(crate) fn look(&self, stream: Stream) -> View {
         let clock = &self.clocks[stream.slot()];
         let ended = clock.ended.load(Ordering::Acquire);
@@ -116,17 +117,17 @@ impl Clocks {
         view
     }
 
-    /// A wait of `waiter` for what `view` shows of `target` was submitted.
+    /// Records that `waiter` was made to wait for what `view` shows of `target`.
     pub(crate) fn waited(&self, waiter: Stream, target: Stream, view: &View) {
         view.enter(self.seen[waiter.slot()].get_or_init(row), target);
     }
 
-    /// What `view` shows of `stream` has run.
+    /// Records that what `view` shows of `stream` has run.
     pub(crate) fn completed(&self, stream: Stream, view: &View) {
         view.enter(&self.known, stream);
     }
 
-    /// The stream has ended: what comes to its place has waited for nothing.
+    /// Wipes the row of a stream that has ended: the next one in its slot has waited for nothing.
     pub(crate) fn forget(&self, stream: Stream) {
         if let Some(row) = self.seen[stream.slot()].get() {
             row.iter().for_each(|number| number.store(0, Ordering::Release));

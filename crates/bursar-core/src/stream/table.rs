@@ -1,40 +1,45 @@
 //! The one table that makes streams.
+//!
+//! **A [`Stream`] is made in one table**, and a token of a stream whose adoption has ended is recognised by its epoch,
+//! even when its slot is taken again. Whoever uses an adopted stream holds it, and its adoption does not end before
+//! they are done; streams of the context's own never end while it lives and cost no counting.
 
+use super::hold::StreamHold;
 use super::{ADOPTED, STREAM_SLOTS, Stream};
 use crate::{DeviceId, Error, RawStream, Result, StreamMisuse, StreamNumber};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One place in the table.
+/// One slot of the table.
 ///
-/// A place of a stream that this context made is never given up, and its epoch is 1. Places of adopted streams are: their
-/// epochs are marked [`ADOPTED`], odd while the place is taken, and move on with each occupant, so that a token of an
-/// earlier one is recognised. Whoever uses an adopted stream counts among its users meanwhile, and its adoption does not
-/// end before they are done.
+/// The slot of a stream that this context made is never reused, and its epoch is 1. Slots of adopted streams are: their
+/// epochs are marked [`ADOPTED`], odd while the slot is taken, and move on with each occupant, so that a token of an
+/// earlier one is recognised. Whoever uses an adopted stream counts among its users meanwhile, and its adoption does
+/// not end before they are done.
 ///
-/// A stream can only be captured into a graph by someone who has its raw handle. Those who made it have; of the streams
-/// this context made, whoever asked for it.
+/// A stream can only be captured into a graph by somebody who has its raw handle: whoever made it, or, for the streams
+/// of this context, whoever asked for the handle.
 #[derive(Debug, Default)]
 struct Slot {
     raw: AtomicU64,
     epoch: AtomicU32,
     users: AtomicU32,
     exposed: AtomicBool,
-    /// The epoch of the last occupant that has gone for good, its work put in order.
+    /// The epoch of the last occupant whose adoption has ended completely, with its work put in order.
     parted: AtomicU32,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct Occupancy {
     next: u32,
     vacant: Vec<u32>,
     owned: Vec<RawStream>,
-    known: HashMap<RawStream, Known>,
+    known: HashMap<RawStream, KnownStream>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownStream {
     slot: u32,
     adoptions: u32,
     owned: bool,
@@ -46,41 +51,7 @@ pub(crate) struct StreamTable {
     context: u32,
     device: DeviceId,
     slots: Box<[Slot]>,
-    places: Mutex<Places>,
-}
-
-/// A stream that stays alive while this is held.
-///
-/// ```
-/// # use bursar_core::*;
-/// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
-/// let held = context.hold_for_memory(stream)?;
-/// assert_ne!(held.raw(), RawStream::PER_THREAD);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct Held<'a> {
-    raw: RawStream,
-    users: Option<&'a AtomicU32>,
-}
-
-impl Held<'_> {
-    /// The driver's handle, for calls made while it is held. Others get it from
-    /// [`DeviceContext::resolve`](crate::DeviceContext::resolve), after which the stream may be captured.
-    #[inline]
-    pub const fn raw(&self) -> RawStream {
-        self.raw
-    }
-}
-
-impl Drop for Held<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(users) = self.users {
-            users.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
+    occupancy: Mutex<Occupancy>,
 }
 
 impl StreamTable {
@@ -89,15 +60,15 @@ impl StreamTable {
             context,
             device,
             slots: (0..STREAM_SLOTS).map(|_| Slot::default()).collect(),
-            places: Mutex::default(),
+            occupancy: Mutex::default(),
         };
         let placed = table.own(RawStream::LEGACY);
         debug_assert!(placed.is_ok_and(Stream::is_default));
         table
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn occupancy(&self) -> MutexGuard<'_, Occupancy> {
+        self.occupancy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn token(&self, slot: u32) -> Stream {
@@ -111,12 +82,12 @@ impl StreamTable {
 
     /// Enters a stream that this context created.
     pub(crate) fn own(&self, raw: RawStream) -> Result<Stream> {
-        let mut places = self.places();
-        let slot = places.fresh()?;
+        let mut occupancy = self.occupancy();
+        let slot = occupancy.fresh()?;
         if raw != RawStream::LEGACY {
-            places.owned.push(raw);
+            occupancy.owned.push(raw);
         }
-        places.known.insert(raw, Known { slot, adoptions: 0, owned: true });
+        occupancy.known.insert(raw, KnownStream { slot, adoptions: 0, owned: true });
         Ok(self.occupy(slot, raw, 1))
     }
 
@@ -130,13 +101,13 @@ impl StreamTable {
             });
         }
         let raw = if raw.0 == 0 { RawStream::LEGACY } else { raw };
-        let mut places = self.places();
-        if let Some(known) = places.known.get_mut(&raw) {
+        let mut occupancy = self.occupancy();
+        if let Some(known) = occupancy.known.get_mut(&raw) {
             known.adoptions += 1;
             return Ok(self.token(known.slot));
         }
-        let slot = places.vacant.pop().map_or_else(|| places.fresh(), Ok)?;
-        places.known.insert(raw, Known { slot, adoptions: 1, owned: false });
+        let slot = occupancy.vacant.pop().map_or_else(|| occupancy.fresh(), Ok)?;
+        occupancy.known.insert(raw, KnownStream { slot, adoptions: 1, owned: false });
         let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
         Ok(self.occupy(slot, raw, (epoch + 1) | ADOPTED))
     }
@@ -149,54 +120,54 @@ impl StreamTable {
         self.token(slot)
     }
 
-    /// Gives one adoption up. The last one ends the stream's time here: its token resolves no more, those who use it are
-    /// waited for, and the answer is its handle, for a last goodbye before [`vacate`](Self::vacate).
+    /// Ends one adoption. With the last one the stream's token resolves no more, those who use it are waited for, and
+    /// its handle is returned, so that its work can be put in order before [`vacate`](Self::vacate).
     pub(crate) fn release(&self, stream: Stream) -> Option<RawStream> {
         let entry = &self.slots[stream.slot()];
         let raw = RawStream(entry.raw.load(Ordering::Relaxed));
-        let mut places = self.places();
-        let known = places.known.get_mut(&raw)?;
+        let mut occupancy = self.occupancy();
+        let known = occupancy.known.get_mut(&raw)?;
         known.adoptions = known.adoptions.saturating_sub(1);
         if known.adoptions > 0 || known.owned {
             return None;
         }
-        places.known.remove(&raw);
+        occupancy.known.remove(&raw);
         entry.epoch.store(stream.epoch() + 1, Ordering::SeqCst);
-        drop(places);
+        drop(occupancy);
         while entry.users.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
         Some(raw)
     }
 
-    /// Lets the place of a stream whose time has ended be taken again, its work having been put in order.
+    /// Frees the slot of a stream whose adoption has ended and whose work has been put in order.
     pub(crate) fn vacate(&self, stream: Stream) {
         self.slots[stream.slot()].parted.fetch_max(stream.epoch(), Ordering::SeqCst);
-        self.places().vacant.push(stream.slot() as u32);
+        self.occupancy().vacant.push(stream.slot() as u32);
     }
 
     /// Keeps a stream that may be used here alive.
     #[inline]
-    pub(crate) fn hold(&self, stream: Stream) -> Result<Held<'_>> {
+    pub(crate) fn hold(&self, stream: Stream) -> Result<StreamHold<'_>> {
         if stream.context() != self.context {
             return Err(self.misuse(stream));
         }
         let slot = &self.slots[stream.slot()];
         if !stream.is_adopted() {
-            return Ok(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
+            return Ok(StreamHold { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None });
         }
         let held = slot.enter();
         if slot.epoch.load(Ordering::SeqCst) == stream.epoch() { Ok(held) } else { Err(self.misuse(stream)) }
     }
 
-    /// The handle of a stream that this context made and nobody else has the handle of.
+    /// Returns the handle of a stream that this context made and whose handle nobody else has.
     pub(crate) fn unexposed(&self, stream: Stream) -> Option<RawStream> {
         let slot = self.slots.get(stream.slot())?;
         let stays = stream.context() == self.context && stream.epoch() == 1;
         (stays && !slot.exposed.load(Ordering::SeqCst)).then(|| RawStream(slot.raw.load(Ordering::Relaxed)))
     }
 
-    /// Whether a stream is of this table; one that has ended is still.
+    /// Returns whether a stream is of this table; its adoption may have ended.
     #[inline]
     pub(crate) fn is_own(&self, stream: Stream) -> bool {
         stream.context() == self.context
@@ -208,23 +179,23 @@ impl StreamTable {
         if self.is_own(stream) { Ok(()) } else { Err(self.misuse(stream)) }
     }
 
-    /// Whether a stream of this table was adopted and its adoption has ended.
+    /// Returns whether a stream of this table was adopted and its adoption has ended.
     #[inline]
     pub(crate) fn has_ended(&self, stream: Stream) -> bool {
         stream.is_adopted() && self.slots[stream.slot()].epoch.load(Ordering::SeqCst) != stream.epoch()
     }
 
-    /// Whether, besides, the heir of its work comes after that.
+    /// Returns whether, besides, the heir comes after its work.
     pub(crate) fn has_parted(&self, stream: Stream) -> bool {
         self.slots[stream.slot()].parted.load(Ordering::SeqCst) >= stream.epoch()
     }
 
-    /// Keeps whichever stream is at a place now alive.
-    pub(crate) fn hold_slot(&self, slot: usize) -> Option<Held<'_>> {
+    /// Keeps whichever stream is in a slot now alive.
+    pub(crate) fn hold_slot(&self, slot: usize) -> Option<StreamHold<'_>> {
         let slot = &self.slots[slot];
         match slot.epoch.load(Ordering::Acquire) {
             0 => None,
-            1 => Some(Held { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None }),
+            1 => Some(StreamHold { raw: RawStream(slot.raw.load(Ordering::Relaxed)), users: None }),
             _ => {
                 let held = slot.enter();
                 let taken = slot.epoch.load(Ordering::SeqCst) % 2 == 1;
@@ -233,25 +204,25 @@ impl StreamTable {
         }
     }
 
-    /// The driver's handle, to be given to others: from now on they may capture the stream.
+    /// Returns the driver's handle for others, who may capture the stream from now on.
     pub(crate) fn expose(&self, stream: Stream) -> Result<RawStream> {
         let held = self.hold(stream)?;
         self.slots[stream.slot()].exposed.store(true, Ordering::SeqCst);
         Ok(held.raw())
     }
 
-    /// Whether somebody else may have the handle of the stream at a place.
+    /// Returns whether somebody else may have the handle of the stream in a slot.
     pub(crate) fn is_exposed_slot(&self, slot: usize) -> bool {
         self.slots[slot].exposed.load(Ordering::Acquire)
     }
 
-    /// Whether somebody else may have the handle of a stream that resolves.
+    /// Returns whether somebody else may have the handle of a stream that resolves.
     #[inline]
     pub(crate) fn is_exposed(&self, stream: Stream) -> bool {
         self.slots[stream.slot()].exposed.load(Ordering::Acquire)
     }
 
-    /// Whether this context made a stream and nobody else has its handle.
+    /// Returns whether this context made a stream and nobody else has its handle.
     #[inline]
     pub(crate) fn is_private(&self, stream: Stream) -> bool {
         stream.context() == self.context && !stream.is_adopted() && !self.is_exposed(stream)
@@ -267,23 +238,23 @@ impl StreamTable {
         Error::StreamMisuse { device: self.device, stream: stream.number(), why }
     }
 
-    /// The streams that must be destroyed with the context.
+    /// Returns the streams that must be destroyed with the context.
     pub(crate) fn take_owned(&self) -> Vec<RawStream> {
-        std::mem::take(&mut self.places().owned)
+        std::mem::take(&mut self.occupancy().owned)
     }
 }
 
 impl Slot {
-    /// Counts one more user, until the answer is dropped. Whoever ends the stream moves the epoch first and looks at the
-    /// users then, and users come in before they look at the epoch: one of the two sees the other.
-    fn enter(&self) -> Held<'_> {
+    /// Counts one more user, until the result is dropped. Whoever ends the stream moves the epoch first and then looks
+    /// at the users, and users are counted before they look at the epoch: one of the two sees the other.
+    fn enter(&self) -> StreamHold<'_> {
         self.users.fetch_add(1, Ordering::SeqCst);
-        Held { raw: RawStream(self.raw.load(Ordering::Relaxed)), users: Some(&self.users) }
+        StreamHold { raw: RawStream(self.raw.load(Ordering::Relaxed)), users: Some(&self.users) }
     }
 }
 
-impl Places {
-    /// A place that nobody has had.
+impl Occupancy {
+    /// Returns a slot that was never used.
     fn fresh(&mut self) -> Result<u32> {
         if self.next as usize == STREAM_SLOTS {
             return Err(Error::Capacity { max: STREAM_SLOTS });
@@ -301,7 +272,7 @@ mod tests {
         StreamTable::new(1, DeviceId(0))
     }
 
-    /// The handle a token resolves to.
+    /// Returns the handle a token resolves to.
     fn raw(table: &StreamTable, stream: Stream) -> Result<RawStream> {
         table.hold(stream).map(|held| held.raw())
     }
@@ -332,8 +303,8 @@ mod tests {
         assert_eq!(table.release(second), Some(RawStream(100)));
         table.vacate(second);
         table.vacate(first);
-        let places = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
-        assert_ne!(places[0], places[1]);
+        let slots = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
+        assert_ne!(slots[0], slots[1]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! A dense number for each living thread, so that per-thread state is an array and not a map.
+//! Dense numbers of living threads, so that per-thread state is an array and not a map.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-/// The number of the current thread: small, dense, and given to another thread once this one has ended.
+/// The number of a living thread: small, dense, and given to another thread once this one has ended.
 ///
 /// At any moment no two living threads share a number, so whoever indexes by it is the only writer of that entry; what
 /// an earlier holder of the number wrote is visible to a later one.
@@ -34,7 +34,7 @@ struct Lease(u32);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // From here on the thread has no number of its own: its last destructors share none with a newcomer.
+        // From here on the thread has no number, so that its last destructors share none with a new thread.
         let _ = CURRENT.try_with(|current| current.set(UNSET));
         for call in AT_END.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             call();
@@ -56,7 +56,7 @@ thread_local! {
 }
 
 impl ThreadIndex {
-    /// The current thread's number; `None` while the thread's last destructors run.
+    /// Returns the current thread's number; `None` while the thread's last destructors run.
     #[inline]
     pub fn current() -> Option<Self> {
         match CURRENT.try_with(Cell::get) {
@@ -66,7 +66,8 @@ impl ThreadIndex {
         }
     }
 
-    /// The current thread's number, if it was asked for before and is below a limit: for those who can do without.
+    /// Returns the current thread's number, if it has one already and that is below a limit: for callers that can do
+    /// without.
     #[inline]
     pub fn known_below(limit: usize) -> Option<usize> {
         let index = CURRENT.try_with(Cell::get).unwrap_or(UNSET);
@@ -80,7 +81,7 @@ impl ThreadIndex {
         Some(Self(index))
     }
 
-    /// The number itself.
+    /// Returns the number itself.
     #[inline]
     pub const fn get(self) -> usize {
         self.0 as usize

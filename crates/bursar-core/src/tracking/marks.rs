@@ -1,10 +1,10 @@
-//! Which streams have used one block, and up to where.
+//! Marks: the streams that have used one block, and the numbers of their last submissions.
 
 use super::Access;
 use crate::Stream;
 use crate::stream::Clocks;
 
-/// What one stream did with the block: the numbers of the submissions that last wrote and last read it, zero where there was
+/// The mark of one stream: the numbers of its submissions that last wrote and last read the block, zero where there was
 /// none.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
@@ -20,7 +20,7 @@ impl Mark {
         if self.write > self.read { self.write } else { self.read }
     }
 
-    /// What an access on another stream has to wait for here.
+    /// Returns what an access on another stream has to wait for because of this mark.
     fn need(&self, access: Access) -> Option<Need> {
         let number = match access {
             Access::Read => self.write,
@@ -37,7 +37,7 @@ impl Mark {
         }
     }
 
-    /// Answers whether that was news.
+    /// Raises the number of the last such access; returns whether that changed it.
     #[inline]
     fn raise(&mut self, access: Access, number: u64) -> bool {
         let last = self.number(access);
@@ -47,7 +47,7 @@ impl Mark {
     }
 }
 
-/// Something that a stream has to come after: what another was given up to the end of a submission.
+/// A submission on another stream that a stream has to come after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) stream: Stream,
@@ -55,12 +55,13 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// Whether `waiter` comes after it already.
+    /// Returns whether `waiter` comes after it already.
     pub(super) fn is_met(&self, waiter: Stream, clocks: &Clocks) -> bool {
         self.stream == waiter || clocks.has_seen(waiter, self.stream, self.number)
     }
 
-    /// The one to wait for next: one that no other has seen, so that waiting for it may meet the others.
+    /// Takes out the need to wait for next: one that no other stream among them has seen, so that waiting for it may
+    /// meet the others.
     pub(super) fn take_latest(needs: &mut Vec<Self>, clocks: &Clocks) -> Option<Self> {
         let is_latest = |at: &usize| {
             let others = needs.iter().enumerate().filter(|(other, _)| other != at);
@@ -71,7 +72,7 @@ impl Need {
     }
 }
 
-/// One mark a stream. A block that stays on one stream has no list.
+/// The marks of one block, one for each stream. A block that stays on one stream has no list.
 #[derive(Debug)]
 pub(super) struct Marks {
     one: Option<Mark>,
@@ -79,17 +80,17 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Of a block that was allocated on `stream`, which counts as a write there.
+    /// Makes the marks of a block that was allocated on `stream`, which counts as a write there.
     pub(super) const fn born(stream: Stream, number: u64) -> Self {
         Self { one: Some(Mark { stream, write: number, read: 0 }), others: Vec::new() }
     }
 
-    /// Whether no other stream has anything to do with the block.
+    /// Returns whether no other stream has a mark.
     pub(super) fn stay_on(&self, stream: Stream) -> bool {
         self.others.is_empty() && self.one.as_ref().is_none_or(|mark| mark.stream == stream)
     }
 
-    /// The streams that have.
+    /// Returns the streams that have a mark.
     pub(super) fn streams(&self) -> Vec<Stream> {
         self.iter().map(|mark| mark.stream).collect()
     }
@@ -109,15 +110,15 @@ impl Marks {
         }
     }
 
-    /// Marks a use of a block that no other stream has anything to do with; answers whether that was news, or nothing where
-    /// one has.
+    /// Marks a use of a block that no other stream has a mark on; returns whether that changed the mark, or `None`
+    /// where another stream has one.
     #[inline]
     pub(super) fn mark_only(&mut self, stream: Stream, access: Access, number: u64) -> Option<bool> {
         let only = self.one.as_mut().filter(|mark| mark.stream.is_at(stream) && self.others.is_empty());
         only.map(|mark| mark.raise(access, number))
     }
 
-    /// Marks a use by a submission, which may be open; answers whether that was news.
+    /// Marks a use by a submission, which may be open; returns whether that changed the mark.
     pub(super) fn mark(&mut self, stream: Stream, access: Access, number: u64) -> bool {
         if let Some(mark) = self.find(stream) {
             return mark.raise(access, number);
@@ -131,8 +132,8 @@ impl Marks {
         true
     }
 
-    /// Takes back the mark of a submission that launched nothing, or whose work has run. What came before it on the stream
-    /// stays.
+    /// Takes back the mark of a submission that launched nothing, or whose work has run. What came before it on the
+    /// stream stays.
     pub(super) fn retract(&mut self, stream: Stream, access: Access, number: u64) {
         if let Some(mark) = self.find(stream)
             && *mark.number(access) == number
@@ -142,7 +143,7 @@ impl Marks {
         }
     }
 
-    /// What an access on `stream` may have to wait for, less what is known to be over.
+    /// Returns what an access on `stream` may have to wait for, less what is known to have run.
     pub(super) fn needs(
         &mut self,
         stream: Stream,
@@ -163,7 +164,7 @@ impl Marks {
         });
     }
 
-    /// What was done on a stream that has ended counts as done by the heir, as of `number`.
+    /// Transfers the mark of a stream that has ended to its heir, as of `number`.
     pub(super) fn inherit(&mut self, ended: Stream, heir: Stream, number: u64) {
         let Some(&Mark { write, read, .. }) = self.find(ended).as_deref() else { return };
         self.retain(|mark| mark.stream != ended);

@@ -1,9 +1,10 @@
-//! Work that is submitted to one stream: launches of the caller's own, copies and fills, ordered by the blocks they use.
+//! Work that is submitted to one stream: launches of the caller's own, copies and fills, ordered by the blocks they
+//! use.
 //!
 //! A [`TrackedBlock`] that is borrowed stays where it is until the work was submitted, and cannot be freed afterwards
-//! before it has run, since the use is recorded. Host memory is moved into a [`Transfer`]. So whatever is done with these in
-//! safe code, no work touches memory that is not there any more. A call that returns an error may have submitted its work
-//! all the same; the use counts and host memory is waited for in any case.
+//! before it has run, since the use is recorded. Host memory is moved into a [`Transfer`]. So whatever is done with
+//! these in safe code, no work touches memory that is not there any more. A call that returns an error may have
+//! submitted its work all the same; the use counts and host memory is waited for in any case.
 #![allow(unsafe_code)]
 
 use super::{Access, TrackedBlock, Transfer};
@@ -14,8 +15,9 @@ use std::sync::Arc;
 /// Work that is being submitted to one stream: uses of any number of blocks that begin one after the other and end
 /// together, when this is dropped.
 ///
-/// A block that is used several times counts with the strongest access, and each time the stream comes after whatever it
-/// must come after by then. A submission that is leaked never ends: whoever waits for its stream will wait for it again.
+/// A block that is used several times counts with the strongest access, and each time the stream comes after whatever
+/// it must come after by then. A submission that is leaked never ends: whoever waits for its stream will wait for it
+/// again.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -79,8 +81,8 @@ impl<'a> Submission<'a> {
         uses.begin(self.stream, access, self.number)
     }
 
-    /// Repeats `pattern` `count` times, from `offset` bytes after the start of `block` on. The offset is a multiple of the
-    /// pattern's width.
+    /// Repeats `pattern` `count` times, from `offset` bytes after the start of `block` on. The offset is a multiple of
+    /// the pattern's width.
     pub fn fill(&mut self, block: &mut TrackedBlock, offset: u64, pattern: Pattern, count: u64) -> Result<()> {
         let bytes = count.checked_mul(pattern.width()).ok_or(OUTSIDE)?;
         let dst = range(block.block(), offset, bytes)?;
@@ -94,9 +96,9 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Repeats the bytes of `unit` `count` times, from `offset` bytes after the start of `block` on, which is a multiple of
-    /// as many bytes as there are in `unit`. The first unit is made of fills and doubled on the device, so that no host
-    /// memory is read later.
+    /// Repeats the bytes of `unit` `count` times, from `offset` bytes after the start of `block` on, which is a
+    /// multiple of as many bytes as there are in `unit`. The first unit is made of fills and doubled on the device, so
+    /// that no host memory is read later.
     pub fn fill_with(&mut self, block: &mut TrackedBlock, offset: u64, unit: &[u8], count: u64) -> Result<()> {
         let width = unit.len() as u64;
         let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
@@ -111,12 +113,12 @@ impl<'a> Submission<'a> {
         self.submit(|context, raw| {
             let (driver, device, mut at) = (context.driver(), context.device(), dst);
             for pattern in patterns(unit) {
-                // SAFETY: `at` is aligned and lies in a block that is borrowed, with room for a unit; the use orders it,
-                // and the stream is live.
+                // SAFETY: `at` is aligned and lies in a block that is borrowed, with room for a unit; the use orders
+                // it, and the stream is live.
                 unsafe { driver.fill(device, raw, at, pattern, 1) }?;
                 at = at.offset(pattern.width());
             }
-            // SAFETY: as above; what is filled are `bytes` of the block.
+            // SAFETY: as above; the fill covers `bytes` of the block.
             unsafe { context.repeat_first(raw, dst, width, bytes) }
         })
     }
@@ -150,8 +152,8 @@ impl<'a> Submission<'a> {
         let dst_ptr = range(dst.block(), offset, bytes)?;
         self.declare_own(dst, Access::Write)?;
         self.transfer(memory, |context, raw, src| {
-            // SAFETY: `dst_ptr` lies in a block that is borrowed, ordered by the use; `src` is kept by the transfer, which
-            // nobody reads or writes until the copy has run. The stream is live.
+            // SAFETY: `dst_ptr` lies in a block that is borrowed, ordered by the use; `src` is kept by the transfer,
+            // which nobody reads or writes until the copy has run. The stream is live.
             unsafe { context.driver().copy_to_device(context.device(), raw, dst_ptr, src, bytes) }
         })
     }
@@ -163,14 +165,14 @@ impl<'a> Submission<'a> {
         let src_ptr = range(src.block(), offset, bytes)?;
         self.declare_own(src, Access::Read)?;
         self.transfer(memory, |context, raw, dst| {
-            // SAFETY: `src_ptr` lies in a block that is borrowed, ordered by the use; `dst` is kept by the transfer, which
-            // nobody reads or writes until the copy has run. The stream is live.
+            // SAFETY: `src_ptr` lies in a block that is borrowed, ordered by the use; `dst` is kept by the transfer,
+            // which nobody reads or writes until the copy has run. The stream is live.
             unsafe { context.driver().copy_to_host(context.device(), raw, dst, src_ptr, bytes) }
         })
     }
 
-    /// Submits a copy of `memory`. If the driver returns an error, the transfer is dropped, which waits for a copy that may
-    /// have been submitted all the same.
+    /// Submits a copy of `memory`. If the driver returns an error, the transfer is dropped, which waits for a copy that
+    /// may have been submitted all the same.
     fn transfer<H: HostMemory>(
         &self,
         memory: H,

@@ -1,4 +1,4 @@
-//! A block that remembers who uses it.
+//! Blocks that remember the streams that use them.
 
 use super::{Access, BlockUse, Submission, Transfer, Uses};
 use crate::{
@@ -6,11 +6,11 @@ use crate::{
 };
 use std::sync::{Arc, OnceLock};
 
-/// A [`DeviceBlock`] together with what is known of its uses on streams, so that nobody uses or frees it too early.
+/// A [`DeviceBlock`] together with its uses on streams, so that it is neither used nor freed too early.
 ///
-/// It lives on the stream that it was allocated on as far as it was never declared to be used on another: work that is
-/// launched there with its address needs no declaration for the free, which follows that stream. All of a block is tracked
-/// as one: uses of different parts of it are ordered like uses of the same part.
+/// As long as no use on another stream was declared, it belongs to the stream that it was allocated on: work that is
+/// launched there with its address needs no declaration for the free, which follows that stream. A block is tracked as
+/// a whole: uses of different parts of it are ordered like uses of the same part.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -36,7 +36,7 @@ pub struct TrackedBlock {
     uses: OnceLock<Arc<Uses>>,
 }
 
-/// A free that was refused: the block comes back with the reason, and everything known of its uses.
+/// A free that was refused: the block comes back with the reason and its uses.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -52,7 +52,7 @@ pub struct TrackedBlock {
 pub struct RefusedTracked {
     /// The block, as it was.
     pub block: Box<TrackedBlock>,
-    /// Why it was not taken.
+    /// The reason for the refusal.
     #[source]
     pub error: Error,
 }
@@ -70,19 +70,19 @@ impl TrackedBlock {
         Self { block, born, can_track: memory.tracks_use(), uses: OnceLock::new() }
     }
 
-    /// The token.
+    /// Returns the token.
     #[inline]
     pub const fn block(&self) -> &DeviceBlock {
         &self.block
     }
 
-    /// Where it begins.
+    /// Returns the address of its first byte.
     #[inline]
     pub const fn ptr(&self) -> DevicePtr {
         self.block.ptr()
     }
 
-    /// Its uses, to declare another one; refused where the block is of another context or cannot be tracked.
+    /// Returns its uses, to declare another one; an error where the block is of another context or cannot be tracked.
     #[inline]
     pub(super) fn uses(&self, context: &Arc<DeviceContext>) -> Result<&Arc<Uses>> {
         match self.uses.get() {
@@ -115,8 +115,8 @@ impl TrackedBlock {
         Err(RefusedTracked { block: Box::new(Self { block, born, can_track, uses }), error })
     }
 
-    /// The token alone, once the stream that it was allocated on, or the heir of that if its adoption has ended, comes
-    /// after every use. Where the driver does not let that be said, the uses are waited for.
+    /// Returns the token alone, once the stream that it was allocated on, or the heir of that if its adoption has
+    /// ended, comes after every use. Where the driver fails to make that order, the uses are waited for.
     pub fn into_block(self) -> DeviceBlock {
         if let Some(uses) = self.uses.get() {
             let (context, home) = (&uses.context, self.block.stream());
@@ -127,30 +127,30 @@ impl TrackedBlock {
         self.block
     }
 
-    /// Runs work that has run when it returns, on the block's own stream, in order with uses on others.
+    /// Runs work that waits for its completion, on the block's own stream, in order with uses on others.
     fn waited<T>(&mut self, access: Access, run: impl FnOnce(&mut DeviceBlock, Stream) -> Result<T>) -> Result<T> {
         let home = self.block.stream();
         let using = begun(self, home, access)?;
-        let answer = run(&mut self.block, home);
-        ended(using, answer.is_ok());
-        answer
+        let result = run(&mut self.block, home);
+        ended(using, result.is_ok());
+        result
     }
 
-    /// As [`DeviceContext::copy_from_host`], on the block's own stream and after its uses on others.
+    /// Copies as [`DeviceContext::copy_from_host`] does, on the block's own stream and after its uses on others.
     pub fn copy_from_host(&mut self, context: &DeviceContext, offset: u64, src: &[u8]) -> Result<()> {
         self.waited(Access::Write, |block, home| context.copy_from_host(block, offset, src, home))
     }
 
-    /// As [`DeviceContext::copy_to_host`], on the block's own stream and after writes on others.
+    /// Copies as [`DeviceContext::copy_to_host`] does, on the block's own stream and after writes on others.
     pub fn copy_to_host(&self, context: &DeviceContext, offset: u64, dst: &mut [u8]) -> Result<()> {
         let home = self.block.stream();
         let using = begun(self, home, Access::Read)?;
-        let answer = context.copy_to_host(&self.block, offset, dst, home);
-        ended(using, answer.is_ok());
-        answer
+        let result = context.copy_to_host(&self.block, offset, dst, home);
+        ended(using, result.is_ok());
+        result
     }
 
-    /// As [`DeviceContext::copy_blocks`], on this block's own stream and after the uses of both on others.
+    /// Copies as [`DeviceContext::copy_blocks`] does, on this block's own stream and after the uses of both on others.
     pub fn copy_from(
         &mut self,
         context: &DeviceContext,
@@ -160,19 +160,19 @@ impl TrackedBlock {
         bytes: u64,
     ) -> Result<()> {
         let reading = begun(src, self.block.stream(), Access::Read)?;
-        let answer = self.waited(Access::Write, |block, home| {
+        let result = self.waited(Access::Write, |block, home| {
             context.copy_blocks(block, offset, &src.block, src_offset, bytes, home)
         });
-        ended(reading, answer.is_ok());
-        answer
+        ended(reading, result.is_ok());
+        result
     }
 
-    /// As [`DeviceContext::fill`], on the block's own stream and after its uses on others.
+    /// Fills as [`DeviceContext::fill`] does, on the block's own stream and after its uses on others.
     pub fn fill(&mut self, context: &DeviceContext, offset: u64, pattern: Pattern, count: u64) -> Result<()> {
         self.waited(Access::Write, |block, home| context.fill(block, offset, pattern, count, home))
     }
 
-    /// As [`DeviceContext::fill_with`], on the block's own stream and after its uses on others.
+    /// Fills as [`DeviceContext::fill_with`] does, on the block's own stream and after its uses on others.
     pub fn fill_with(&mut self, context: &DeviceContext, offset: u64, unit: &[u8], count: u64) -> Result<()> {
         self.waited(Access::Write, |block, home| context.fill_with(block, offset, unit, count, home))
     }
@@ -200,7 +200,8 @@ impl TrackedBlock {
     }
 }
 
-/// Begins a use of a block, if any was declared before: otherwise it never left its own stream, which such work follows.
+/// Begins a use of a block if one was declared before; otherwise the block never left its own stream, which such work
+/// follows.
 fn begun(block: &TrackedBlock, stream: Stream, access: Access) -> Result<Option<BlockUse>> {
     block.uses.get().map(|uses| BlockUse::begin(uses, stream, access)).transpose()
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 /// Host memory that was moved into an asynchronous copy, until the copy has run.
 ///
-/// [`wait`](Self::wait) gives it back. It waits for everything that the copy's stream has been given by then; no event is
-/// recorded for the copy alone. Dropping this without waiting waits too, since the device may still be using the memory,
-/// and then frees it; leaking it leaks the memory, which is as safe.
+/// [`wait`](Self::wait) gives it back. It waits for everything that the copy's stream has been given by then; no event
+/// is recorded for the copy alone. Dropping this without waiting waits too, since the device may still be using the
+/// memory, and then frees it; leaking it leaks the memory, which is as safe.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -23,32 +23,32 @@ use std::sync::Arc;
 pub struct Transfer<H: HostMemory> {
     context: Arc<DeviceContext>,
     stream: Stream,
-    /// None once it was given back.
+    /// `None` once it was given back.
     memory: Option<H>,
 }
 
 impl<H: HostMemory> Transfer<H> {
-    /// Memory that no copy was submitted for: what a copy of nothing answers.
+    /// Makes a transfer that no copy was submitted for, because there was nothing to copy.
     pub fn of_nothing(context: &Arc<DeviceContext>, stream: Stream, memory: H) -> Self {
         Self { context: context.clone(), stream, memory: Some(memory) }
     }
 
-    /// Where the memory begins.
+    /// Returns the address of the memory.
     pub(super) fn host_ptr(&mut self) -> *mut u8 {
         self.memory.as_mut().map_or(std::ptr::null_mut(), H::host_ptr)
     }
 
-    /// The stream of the copy.
+    /// Returns the stream of the copy.
     pub const fn stream(&self) -> Stream {
         self.stream
     }
 
-    /// Whether everything that the stream has been given has run, the copy included.
+    /// Returns whether everything that the stream has been given has run, the copy included.
     pub fn is_complete(&self) -> Result<bool> {
         self.context.progress(self.stream).map(Progress::is_complete)
     }
 
-    /// Waits for the copy and gives the memory back. After an error there is nothing worth having in it.
+    /// Waits for the copy and returns the memory. After an error the memory is dropped.
     pub fn wait(mut self) -> Result<H> {
         let waited = self.context.drain(self.stream);
         match (waited, self.memory.take()) {

@@ -14,7 +14,7 @@ use std::fmt;
 pub struct DevicePtr(pub u64);
 
 impl DevicePtr {
-    /// The address `bytes` further on.
+    /// Returns the address `bytes` further on.
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -34,7 +34,7 @@ impl fmt::Debug for DevicePtr {
 
 /// Every block is aligned to at least this many bytes.
 pub const MIN_ALIGN: u64 = 256;
-/// The largest alignment that can be asked for, in bytes.
+/// The largest alignment that can be requested, in bytes.
 pub const MAX_ALIGN: u64 = 2 << 20;
 
 /// Rounds up to a multiple of `to`, a power of two; `None` where it does not fit.

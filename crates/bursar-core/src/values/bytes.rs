@@ -1,4 +1,4 @@
-//! Sizes: one type, parsed and printed one way everywhere.
+//! Sizes in bytes: one type, parsed and printed one way everywhere.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,42 +17,42 @@ use std::str::FromStr;
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// No bytes at all.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
-    /// The largest size there is.
+    /// The largest size that can be represented.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `n` × 2¹⁰ bytes.
+    /// Returns `n` × 2¹⁰ bytes.
     pub const fn kib(n: u64) -> Self {
         Self(n << 10)
     }
 
-    /// `n` × 2²⁰ bytes.
+    /// Returns `n` × 2²⁰ bytes.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 
-    /// `n` × 2³⁰ bytes.
+    /// Returns `n` × 2³⁰ bytes.
     pub const fn gib(n: u64) -> Self {
         Self(n << 30)
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The sum, or the largest size if it does not fit.
+    /// Returns the sum, or the largest size if it does not fit.
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or zero if `other` is larger.
+    /// Returns the difference, or zero if `other` is larger.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The product, or the largest size if it does not fit.
+    /// Returns the product, or the largest size if it does not fit.
     pub const fn saturating_mul(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
@@ -98,13 +98,13 @@ pub enum ParseBytesError {
     /// Not a number followed by an optional unit.
     #[error("{text:?} is not a size: write 512, 4KiB, 10GB or 1.5GiB")]
     Malformed {
-        /// What was given.
+        /// The text.
         text: String,
     },
     /// A number larger than 2⁶⁴ − 1 bytes.
     #[error("{text:?} is more than {} bytes", u64::MAX)]
     TooLarge {
-        /// What was given.
+        /// The text.
         text: String,
     },
 }
@@ -146,7 +146,7 @@ fn unit_size(unit: &str) -> Option<u64> {
     })
 }
 
-/// `whole.fraction × unit`, exactly and rounded down; `None` where it does not fit.
+/// Returns `whole.fraction × unit`, exactly and rounded down; `None` where it does not fit.
 fn scaled(whole: &str, fraction: &str, unit: u64) -> Option<u64> {
     let whole: u64 = whole.parse().ok()?;
     // Eighteen digits are finer than any unit needs; more would overflow the exact arithmetic below.

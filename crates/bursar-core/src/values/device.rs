@@ -1,4 +1,4 @@
-//! What identifies a device and what a driver can say about it.
+//! The identity of a device, and the facts a driver reports about it.
 
 use crate::Bytes;
 use std::fmt;
@@ -46,7 +46,7 @@ impl fmt::Debug for DeviceUuid {
     }
 }
 
-/// A text that is no device UUID.
+/// The error of parsing a text that is not a device UUID.
 ///
 /// ```
 /// let error = "GPU-12".parse::<bursar_core::DeviceUuid>().unwrap_err();
@@ -69,7 +69,7 @@ impl std::str::FromStr for DeviceUuid {
     }
 }
 
-/// Where a device sits on the PCI bus.
+/// The address of a device on the PCI bus.
 ///
 /// ```
 /// use bursar_core::PciAddress;
@@ -109,12 +109,12 @@ impl NumaNode {
     /// No node was reported.
     pub const UNKNOWN: Self = Self(None);
 
-    /// The node the kernel calls `index`.
+    /// Returns the node the kernel calls `index`.
     pub const fn new(index: u32) -> Self {
         Self(Some(index))
     }
 
-    /// The kernel's number, if one was reported.
+    /// Returns the kernel's number, if one was reported.
     pub const fn index(self) -> Option<u32> {
         self.0
     }
@@ -129,7 +129,7 @@ impl fmt::Display for NumaNode {
     }
 }
 
-/// What a driver knows of one device and what cannot change while it is open.
+/// The facts about one device that cannot change while it is open.
 ///
 /// ```
 /// use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceUuid, NumaNode};
@@ -148,7 +148,7 @@ impl fmt::Display for NumaNode {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
-    /// The name its maker gave it.
+    /// The product name.
     pub name: String,
     /// The identity of the physical device.
     pub uuid: DeviceUuid,
@@ -156,17 +156,17 @@ pub struct DeviceFacts {
     pub pci: Option<PciAddress>,
     /// The node its PCI address reports.
     pub numa_node: NumaNode,
-    /// All of its memory.
+    /// The size of its memory.
     pub total: Bytes,
-    /// Whether other processes can open the same device: so it is with every physical one.
+    /// True if other processes can open the same device, as they can every physical one.
     pub shared: bool,
     /// Priorities a stream may have, the most urgent first: lower numbers are more urgent.
     pub stream_priorities: std::ops::RangeInclusive<i32>,
-    /// What it can do.
+    /// The capabilities of the device.
     pub capabilities: Capabilities,
 }
 
-/// What a device can do.
+/// The capabilities of a device.
 ///
 /// ```
 /// use bursar_core::{Bytes, Capabilities};
@@ -176,13 +176,13 @@ pub struct DeviceFacts {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Whether memory can be allocated and freed in stream order.
+    /// True if memory can be allocated and freed in stream order.
     pub stream_ordered: bool,
     /// The size pages come in, where physical memory can be mapped into an address range.
     pub page_granularity: Option<Bytes>,
 }
 
-/// How much of a device's memory is free at this moment, whoever holds the rest.
+/// The free and total memory of a device at one moment, whoever holds the rest.
 ///
 /// ```
 /// use bursar_core::{Bytes, MemoryInfo};
@@ -192,20 +192,20 @@ pub struct Capabilities {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// What the driver could still give out.
+    /// The bytes that the driver could still allocate.
     pub free: Bytes,
-    /// All there is.
+    /// All memory of the device.
     pub total: Bytes,
 }
 
 impl MemoryInfo {
-    /// What is held, by anyone.
+    /// Returns the bytes that are held, by anybody.
     pub const fn used(self) -> Bytes {
         self.total.saturating_sub(self.free)
     }
 }
 
-/// A connection between two devices, as reported by the machine. A link that nobody reported is absent, not guessed.
+/// A connection between two devices, as reported by the machine. A link that was not reported is absent, not guessed.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Link, LinkKind};
@@ -217,11 +217,11 @@ impl MemoryInfo {
 pub struct Link {
     /// The device at the other end.
     pub to: DeviceId,
-    /// What the connection is made of.
+    /// The kind of connection.
     pub kind: LinkKind,
 }
 
-/// What connects two devices.
+/// A kind of connection between two devices.
 ///
 /// ```
 /// assert_eq!(bursar_core::LinkKind::SameHost.to_string(), "same host");
@@ -231,7 +231,7 @@ pub struct Link {
 pub enum LinkKind {
     /// Direct NVLink connections.
     NvLink {
-        /// How many of them.
+        /// The number of connections.
         lanes: u32,
     },
     /// One PCIe switch, or several under one host bridge.

@@ -1,11 +1,11 @@
-//! Numbers that never repeat in a process.
+//! Generations: numbers that never repeat in a process.
 
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Tells one life of an address from the next: never given twice in a process, in no particular order.
+/// A number that tells the blocks at one address apart: never used twice in a process, in no particular order.
 ///
 /// ```
 /// use bursar_core::Generation;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(NonZeroU64);
 
-/// How many numbers a thread takes at a time, so that threads do not meet on the shared counter.
+/// The number of generations that a thread takes at a time, so that threads seldom touch the shared counter.
 const SHARE: u64 = 1 << 16;
 
 static NEXT_SHARE: AtomicU64 = AtomicU64::new(1);
@@ -26,7 +26,7 @@ thread_local! {
 }
 
 impl Generation {
-    /// A number nobody has had.
+    /// Returns a generation that was never used.
     #[inline]
     pub fn next() -> Self {
         NEXT.with(|next| {
@@ -39,7 +39,7 @@ impl Generation {
         })
     }
 
-    /// The generation with a number that was given out.
+    /// Returns the generation with a number that [`next`](Self::next) has used.
     #[inline]
     pub(crate) const fn numbered(number: u64) -> Self {
         match NonZeroU64::new(number) {
@@ -48,13 +48,14 @@ impl Generation {
         }
     }
 
-    /// The number itself, for raw boundaries.
+    /// Returns the number itself, for raw boundaries.
     #[inline]
     pub const fn get(self) -> u64 {
         self.0.get()
     }
 
-    /// The generation a raw boundary got from [`get`](Self::get); `None` for zero, which is nobody's.
+    /// Returns the generation with a number that a raw boundary got from [`get`](Self::get); `None` for zero, which no
+    /// generation has.
     pub const fn from_raw(number: u64) -> Option<Self> {
         match NonZeroU64::new(number) {
             Some(number) => Some(Self(number)),

@@ -1,10 +1,10 @@
-//! Tags: what an allocation is for, as a small integer.
+//! Tags: the purpose of an allocation as a small integer.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// What an allocation is for. A tag is a small dense integer, so the hot path never sees a string; make one with
+/// The purpose of an allocation. A tag is a small dense integer, so the hot path never sees a string; make one with
 /// [`tag!`](crate::tag!), which interns its name once, at first use.
 ///
 /// ```
@@ -30,11 +30,11 @@ fn with_names<T>(f: impl FnOnce(&mut Names) -> T) -> T {
 }
 
 impl AllocTag {
-    /// For an allocation nobody named.
+    /// The tag of an allocation that nobody named.
     pub const UNTAGGED: Self = Self(0);
 
-    /// The tag called `name`: the same for the same name, for the life of the process. Each new name costs its length
-    /// for good, so a name is a kind of allocation and not one allocation.
+    /// Returns the tag called `name`: the same for the same name, for the life of the process. The memory of a new name
+    /// is never freed, so a name should stand for a kind of allocation and not for a single one.
     pub fn intern(name: &str) -> Self {
         with_names(|names| {
             if let Some(&id) = names.index.get(name) {
@@ -48,18 +48,18 @@ impl AllocTag {
         })
     }
 
-    /// The name it was made with.
+    /// Returns the name it was made with.
     pub fn name(self) -> &'static str {
         with_names(|names| names.names[self.0 as usize])
     }
 
-    /// Every tag there is, oldest first.
+    /// Returns every tag there is, oldest first.
     pub fn all() -> impl Iterator<Item = Self> {
         let count = with_names(|names| names.names.len());
         (0..count as u32).map(Self)
     }
 
-    /// A small dense integer, to index tables by.
+    /// Returns a small dense integer, to index tables by.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -77,7 +77,7 @@ impl fmt::Debug for AllocTag {
     }
 }
 
-/// The [`AllocTag`](crate::AllocTag) of a name written in the source; interned once, at first use.
+/// Returns the [`AllocTag`](crate::AllocTag) of a name written in the source, which is interned once, at first use.
 ///
 /// ```
 /// use bursar_core::tag;

@@ -1,4 +1,4 @@
-//! The driver over functions that remember what was asked of them.
+//! The driver over functions that record their calls.
 #![allow(unsafe_code)]
 
 use crate::raw::fake::{self, primary, seen};
@@ -20,7 +20,7 @@ fn cuda() -> Cuda {
     Cuda::start(fake::api(&RUNNING), Version::NEEDED).unwrap()
 }
 
-/// A driver whose devices are open and whose calls so far are forgotten.
+/// Returns a driver whose devices are open and whose calls so far are forgotten.
 fn opened() -> Cuda {
     let cuda = cuda();
     for device in [GPU0, GPU1] {
@@ -76,7 +76,7 @@ fn d2_nothing_is_changed_where_the_right_context_is_current() {
     assert_eq!(seen(), [("cuEventRecord", primary(0), GLOBAL)]);
 }
 
-/// Every call that names a stream and needs nothing current.
+/// Makes every call that takes a stream and needs no current context.
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "the same of each: the fake driver looks at nothing")]
 fn each_on(cuda: &Cuda, stream: RawStream) -> [Result<(), DriverError>; 6] {
     // SAFETY: the fake driver looks at no handle and no address.

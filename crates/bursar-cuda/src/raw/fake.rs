@@ -1,4 +1,4 @@
-//! A table of functions that remember what was asked of them, for tests without a device. Each thread has its own.
+//! A table of functions that record their calls, for tests without a device. Each thread has its own state.
 #![allow(unsafe_code)]
 
 use super::Api;
@@ -7,30 +7,30 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::AtomicBool;
 
-/// What a thread's fake driver has seen, and what it answers.
+/// The calls that a thread's fake driver has seen, and the results that it returns.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
-    /// What `cuDeviceGetCount` finds.
+    /// The number that `cuDeviceGetCount` returns.
     pub(crate) devices: c_int,
     /// The ordinal that `cuDeviceGet` refuses.
     pub(crate) sick: Option<c_int>,
     /// The thread's current context.
     pub(crate) current: usize,
-    /// How often the current context was asked for.
+    /// The number of times the current context was read.
     pub(crate) looked: u32,
-    /// A context that cannot be made current any more.
+    /// A context that can no longer be made current.
     pub(crate) gone: Option<usize>,
-    /// Whether calls that name a stream want a context to be current, as those of an older driver might.
+    /// True if calls on a stream require a current context, as those of an older driver might.
     pub(crate) insists: bool,
     /// The thread's capture mode.
     pub(crate) capture_mode: c_uint,
-    /// How many retains have not been released.
+    /// The number of retains that have not been released.
     pub(crate) retained: u32,
-    /// What calls other than those about devices and contexts answer with.
+    /// The result of calls other than those about devices and contexts.
     pub(crate) result: c_int,
     /// The calls, with the context and the capture mode they were made in.
     pub(crate) seen: Vec<(&'static str, usize, c_uint)>,
-    /// What was launched.
+    /// The host function that was launched.
     pub(crate) launched: Option<(CUhostFn, *mut c_void)>,
 }
 
@@ -52,17 +52,17 @@ thread_local! {
     };
 }
 
-/// Looks at the state, or changes it.
+/// Reads or changes the state.
 pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(look)
 }
 
-/// The calls seen since the last time this was asked.
+/// Returns the calls seen since the last time, and forgets them.
 pub(crate) fn seen() -> Vec<(&'static str, usize, c_uint)> {
     with(|state| std::mem::take(&mut state.seen))
 }
 
-/// The primary context that the device with this ordinal has.
+/// Returns the primary context of the device with this ordinal.
 pub(crate) const fn primary(ordinal: usize) -> usize {
     0x1000 + ordinal
 }
@@ -74,9 +74,9 @@ fn note(call: &'static str) -> c_int {
     })
 }
 
-/// Writes an answer where a call asks for it.
+/// Writes an output of a call.
 fn write<T>(place: *mut T, value: T) -> c_int {
-    // SAFETY: the callers are wrappers that give the place for one answer.
+    // SAFETY: the callers are wrappers that pass a place for one output.
     unsafe { place.write(value) };
     0
 }
@@ -163,7 +163,7 @@ extern "C" fn priorities(least: *mut c_int, greatest: *mut c_int) -> c_int {
 
 extern "C" fn exchange(mode: *mut cudarc::driver::sys::CUstreamCaptureMode) -> c_int {
     let place = mode.cast::<c_uint>();
-    // SAFETY: the wrapper gives a place with a mode in it.
+    // SAFETY: the wrapper passes a place with a mode in it.
     let wanted = unsafe { place.read() };
     write(place, with(|state| std::mem::replace(&mut state.capture_mode, wanted)))
 }
@@ -187,7 +187,7 @@ extern "C" fn allocate(ptr: *mut CUdeviceptr, _: usize) -> c_int {
     note("cuMemAlloc")
 }
 
-/// A call that names a stream.
+/// Records a call on a stream.
 fn note_on_stream(call: &'static str) -> c_int {
     let result = note(call);
     with(|state| if state.insists && state.current == 0 { 201 } else { result })
@@ -228,7 +228,7 @@ extern "C" fn launch(_: CUstream, function: CUhostFn, data: *mut c_void) -> c_in
     note("cuLaunchHostFunc")
 }
 
-/// The table; everything that is not here answers `CUDA_ERROR_NOT_SUPPORTED`.
+/// Returns the table; every function that is not here returns `CUDA_ERROR_NOT_SUPPORTED`.
 pub(crate) fn api(exiting: &'static AtomicBool) -> Api {
     Api {
         cuInit: init,

@@ -1,7 +1,7 @@
 //! The structures that calls about pages take, in the layout that every driver reads.
 //!
-//! cudarc's bindings spell a location differently from one version to the next (a field in one, a union in another) for
-//! the same eight bytes, so they are spelled here once and compared with whichever binding is compiled.
+//! cudarc's bindings declare a location differently from one version to the next (a field in one, a union in another) for
+//! the same eight bytes, so they are declared here once and compared with whichever binding is compiled.
 
 use cudarc::driver::sys;
 use std::ffi::{c_int, c_uint};
@@ -25,7 +25,7 @@ impl Location {
     }
 }
 
-/// `CUmemAllocationProp`: what physical memory to create.
+/// `CUmemAllocationProp`: the kind of physical memory to create.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageKind {
@@ -40,7 +40,8 @@ pub(crate) struct PageKind {
 }
 
 impl PageKind {
-    /// Memory of `device`, which network cards may reach too where `rdma` says they can: as they reach plain memory.
+    /// Returns the kind for memory of `device`, which network cards can access, as they access plain memory, where `rdma` is
+    /// true.
     pub(crate) const fn of(device: sys::CUdevice, rdma: bool) -> Self {
         Self {
             kind: PINNED,
@@ -59,7 +60,7 @@ impl PageKind {
     }
 }
 
-/// `CUmemAccessDesc`: who may do what with mapped memory.
+/// `CUmemAccessDesc`: the access of a device to mapped memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageAccess {
@@ -68,7 +69,7 @@ pub(crate) struct PageAccess {
 }
 
 impl PageAccess {
-    /// `device` may read and write.
+    /// Returns the access of `device` for reading and writing.
     pub(crate) const fn of(device: sys::CUdevice) -> Self {
         Self { location: Location::on(device), flags: READ_WRITE }
     }

@@ -1,4 +1,4 @@
-//! Calls about memory: with an address of its own, on the host, and in pages.
+//! Calls about memory: device memory, host memory, and pages.
 #![allow(unsafe_code)]
 
 use super::{Api, CallResult, PageAccess, PageKind, output, outputs};
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags, CUmemGe
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-/// Memory with an address of its own.
+/// Device memory and host memory.
 impl Api {
     pub(crate) fn memory_info(&self) -> CallResult<(usize, usize)> {
         // SAFETY: the driver writes two numbers.
@@ -59,7 +59,7 @@ impl Api {
     }
 
     /// # Safety
-    /// `ptr` was registered, and the device uses it no more.
+    /// `ptr` was registered, and the device no longer uses it.
     pub(crate) unsafe fn host_unregister(&self, ptr: *mut c_void) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemHostUnregister(ptr) }
@@ -68,7 +68,7 @@ impl Api {
 
 /// Pages: physical memory, and the addresses it is mapped at.
 impl Api {
-    /// The least size that pages of this kind come in.
+    /// Returns the least size of pages of this kind.
     pub(crate) fn page_granularity(&self, kind: &PageKind) -> CallResult<usize> {
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: the driver reads one structure and writes one number.
@@ -81,7 +81,7 @@ impl Api {
     }
 
     /// # Safety
-    /// Exactly what [`address_reserve`](Self::address_reserve) gave, with nothing mapped in it.
+    /// Exactly the range that [`address_reserve`](Self::address_reserve) returned, with nothing mapped in it.
     pub(crate) unsafe fn address_free(&self, ptr: CUdeviceptr, bytes: usize) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemAddressFree(ptr, bytes) }

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstrea
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-/// Streams and events. A stream or event that is named is live.
+/// Streams and events.
 impl Api {
     pub(crate) fn stream_create(&self, priority: c_int) -> CallResult<CUstream> {
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
@@ -42,7 +42,7 @@ impl Api {
         unsafe { self.cuStreamWaitEvent(stream, event, 0) }
     }
 
-    /// The number of the stream's capture status.
+    /// Returns the number of the stream's capture status.
     ///
     /// # Safety
     /// `stream` is live.
@@ -86,7 +86,7 @@ impl Api {
     }
 }
 
-/// Work on streams: ranges are valid and ordered, streams live.
+/// Work on streams.
 impl Api {
     /// # Safety
     /// Both ranges are valid until the copy has run, and `stream` is live.
@@ -161,7 +161,7 @@ impl Api {
     }
 
     /// # Safety
-    /// `stream` is live, and `function` may be called with `data` once, on any thread, until the stream has got there.
+    /// `stream` is live, and `function` may be called with `data` once, on any thread, until the stream has reached it.
     pub(crate) unsafe fn launch_host_function(
         &self,
         stream: CUstream,

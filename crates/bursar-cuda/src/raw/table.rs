@@ -1,9 +1,9 @@
-//! The table of driver functions: each found once, under the name its ABI has, before any of them is called.
+//! The table of driver functions: each is looked up once, under its ABI name, before any of them is called.
 //!
-//! The types are those of `cudarc::driver::sys`, whose declarations every entry is checked against when it is compiled;
-//! its functions are not called. They panic where a symbol is missing, and they answer with an enumeration that has no
-//! place for the codes of drivers newer than the binding, so that such an answer would be undefined behaviour. Here a
-//! missing symbol is an error of loading, and an answer is a number.
+//! The types are those of `cudarc::driver::sys`, whose declarations every entry is checked against at compile time; its
+//! functions are not called. They panic where a symbol is missing, and they return an enumeration without values for the
+//! codes of drivers newer than the binding, so that such a result would be undefined behaviour. Here a missing symbol is an
+//! error of loading, and a result is a number.
 #![allow(unsafe_code)]
 
 use cudarc::driver::sys::{
@@ -15,17 +15,17 @@ use libloading::Library;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use std::sync::atomic::AtomicBool;
 
-/// A call that did not succeed: its name in the manual, and the number it answered with.
+/// A call that failed: its name in the manual, and the code it returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) call: &'static str,
     pub(crate) code: c_int,
 }
 
-/// `CUDA_ERROR_DEINITIALIZED`: what a call answers with while the process exits.
+/// `CUDA_ERROR_DEINITIALIZED`, the result of a call while the process exits.
 const DEINITIALIZED: c_int = 4;
 
-/// `cuGetErrorName`, which has to take numbers that cudarc's enumeration does not know.
+/// The type of `cuGetErrorName`, which must accept numbers that cudarc's enumeration lacks.
 type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
 macro_rules! table {
@@ -40,26 +40,26 @@ macro_rules! table {
         }
 
         impl Api {
-            /// Finds every function in `library`; the first that is missing is the error. No call is made once
-            /// `exiting` is set.
+            /// Finds every function in `library`; the error is the first that is missing. No call is made once `exiting` is
+            /// set.
             pub(crate) fn find(library: &Library, exiting: &'static AtomicBool) -> Result<Self, &'static str> {
                 Ok(Self {
                     exiting,
                     error_name: {
-                        // SAFETY: the type is the driver's own, but for a number in the place of the enumeration.
+                        // SAFETY: the type is the driver's own, except for a number in place of the enumeration.
                         let found = unsafe { library.get::<ErrorName>(c"cuGetErrorName") };
                         *found.map_err(|_| "cuGetErrorName")?
                     },
                     $($name: {
-                        // SAFETY: the type is the one cudarc has for this symbol, but for a number in the place of the
-                        // enumeration that it answers with.
+                        // SAFETY: the type is the one cudarc has for this symbol, except for a number in place of the
+                        // enumeration that it returns.
                         let found = unsafe { library.get(concat!(stringify!($symbol), "\0").as_bytes()) };
                         *found.map_err(|_| stringify!($symbol))?
                     },)*
                 })
             }
 
-            /// A table in which every function answers `CUDA_ERROR_NOT_SUPPORTED`.
+            /// Returns a table in which every function returns `CUDA_ERROR_NOT_SUPPORTED`.
             #[cfg(test)]
             pub(super) fn unsupported(exiting: &'static AtomicBool, error_name: ErrorName) -> Self {
                 $(#[allow(non_snake_case)]

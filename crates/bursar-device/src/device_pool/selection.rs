@@ -18,8 +18,8 @@ impl DevicePool {
     /// # Ok::<(), bursar_core::Error>(())
     /// ```
     pub fn round_robin(&self) -> &Gpu {
-        // The counter is an index and not a number of calls, which, taken modulo the length, would skip or repeat a device
-        // where it wraps.
+        // The counter is an index and not a number of calls, which, taken modulo the length, would skip or repeat a
+        // device where it wraps.
         let mut turn = self.turn.load(Relaxed);
         loop {
             let next = if turn + 1 < self.gpus.len() { turn + 1 } else { 0 };
@@ -30,22 +30,22 @@ impl DevicePool {
         }
     }
 
-    /// Returns the device that has the most memory free right now, whoever holds the rest; the first of several. One that
-    /// cannot be asked is passed over; if none can, it is the first, whose next call reports why.
+    /// Returns the device that has the most memory free right now, whoever holds the rest; the first of several. One
+    /// that cannot be asked is passed over; if none can, it is the first, whose next call reports why.
     pub fn most_free(&self) -> &Gpu {
         best(self.iter(), free).unwrap_or(&self.gpus[0])
     }
 
-    /// Returns the device that has the most left for a newcomer, less what others have set aside; the first of several. One
-    /// that cannot be asked is passed over; if none can, it is the first. The figure behind it may have changed by the time
-    /// this returns: to have the memory, [reserve it](Self::reserve_on_best).
+    /// Returns the device that has the most left for a newcomer, less what others have set aside; the first of several.
+    /// One that cannot be asked is passed over; if none can, it is the first. The figure behind it may have changed by
+    /// the time this returns: to have the memory, [reserve it](Self::reserve_on_best).
     pub fn most_available(&self, admission: &impl Admission) -> &Gpu {
         best(self.iter(), |gpu| admission.available(gpu.context()).ok()).unwrap_or(&self.gpus[0])
     }
 
-    /// Chooses the device that has the most left and sets `bytes` aside there, in one step: of several that choose at once,
-    /// none gets what another has. A device that turns out to be taken is passed over for the next best; ties go to the
-    /// first. If none has room, the error is the best one's.
+    /// Chooses the device that has the most left and sets `bytes` aside there, in one step: of several that choose at
+    /// once, none gets what another has. A device that turns out to be taken is passed over for the next best; ties go
+    /// to the first. If none has room, the error is the best one's.
     ///
     /// ```
     /// use bursar_core::{Admission, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};

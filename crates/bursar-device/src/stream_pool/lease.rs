@@ -6,10 +6,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A stream of a [`StreamPool`] that goes back when this is dropped. Whatever takes a [`Stream`] takes a borrowed lease.
+/// A stream of a [`StreamPool`] that goes back when this is dropped. Whatever takes a [`Stream`] takes a borrowed
+/// lease.
 ///
-/// Giving it back waits for nothing: the next holder's work runs after this one's, as it is the same stream. Memory that
-/// was allocated on it may outlive the lease.
+/// Giving it back waits for nothing: the next holder's work runs after this one's, as it is the same stream. Memory
+/// that was allocated on it may outlive the lease.
 ///
 /// ```
 /// use bursar_core::{Stack, leaf, tag};
@@ -45,11 +46,13 @@ impl StreamLease {
     }
 
     /// Returns the context of the stream's device.
+    #[inline]
     pub(crate) fn context(&self) -> &Arc<DeviceContext> {
         self.pool.context()
     }
 
     /// Returns the stream.
+    #[inline]
     pub fn stream(&self) -> Stream {
         self.stream
     }

@@ -1,4 +1,4 @@
-//! What a test process logs, kept to be looked at.
+//! The log of a test process, kept for inspection.
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};

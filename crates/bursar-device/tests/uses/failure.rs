@@ -1,4 +1,4 @@
-//! T3: what may have been submitted counts, whatever came of the call.
+//! T3: a use that may have been submitted counts, whatever the call returned.
 #![allow(unsafe_code)]
 
 use super::{GPU0, LEN, Rig, SEEDS};

@@ -1,4 +1,4 @@
-//! Memory that cannot track: its buffers are refused before anything is submitted, and work as they did otherwise.
+//! Memory that cannot track uses: submissions of its buffers are refused before anything is queued, and all else works.
 
 use super::{GPU0, LEN};
 use bursar_core::{
@@ -7,7 +7,7 @@ use bursar_core::{
 use bursar_device::Gpu;
 use bursar_sim::{Faults, Sim};
 
-/// A layer that says of what is below that its uses cannot be tracked.
+/// A layer that reports that uses of the memory below cannot be tracked.
 struct Blind;
 
 #[derive(Debug)]

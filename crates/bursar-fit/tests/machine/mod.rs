@@ -1,4 +1,4 @@
-//! The files of a machine, written into a folder that goes with the test.
+//! The files of a machine, written into a folder that is removed with the test.
 
 use bursar_fit::Ram;
 use std::fs;
@@ -6,13 +6,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A machine of files.
+/// A machine that is made of files.
 #[derive(Debug)]
 pub(crate) struct Machine {
     root: PathBuf,
 }
 
-/// What the files of a control group say.
+/// The numbers in the files of a control group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Group {
     limit: Option<u64>,
@@ -69,7 +69,7 @@ impl Machine {
         fs::remove_file(self.path(path)).expect("it was written");
     }
 
-    /// The program is in the group `path` of a hierarchy.
+    /// Puts the program into the group `path` of a hierarchy.
     pub(crate) fn in_group(&self, number: u32, controllers: &str, path: &str) -> &Self {
         self.append("/proc/self/cgroup", format!("{number}:{controllers}:{path}"));
         self

@@ -1,4 +1,4 @@
-//! Pinned memory that frees itself.
+//! Buffers of pinned memory, which release themselves.
 
 use super::PieceCache;
 use crate::Placement;
@@ -7,15 +7,15 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Pinned host memory of one owner: bytes that every device can reach, in any thread.
+/// Pinned host memory with one owner: bytes that every device can access, on any thread.
 ///
-/// Dropping it, in whichever thread, gives it back: to its [pool](crate::PinnedPool), or, if it has none, to the driver,
+/// Dropping it, on any thread, returns it to its [pool](crate::PinnedPool) or, if it has none, releases it to the driver,
 /// the kernel and the account, which waits for the work of the device. Moved into an asynchronous copy, as
-/// [`HostMemory`](bursar_core::HostMemory), it stays there until the copy has run. Whoever gives its address to a device
-/// in other ways keeps the buffer until the device is done with it, or gives it back with
+/// [`HostMemory`](bursar_core::HostMemory), it stays there until the copy has run. A program that passes its address to a
+/// device in another way keeps the buffer until the device has finished with it, or returns it with
 /// [`release_on`](crate::PinnedPool::release_on).
 ///
-/// What is in fresh memory is zeros; a pool's is as its last holder left it.
+/// Fresh memory contains zeros; that of a pool contains what its last owner left.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId};
@@ -30,38 +30,38 @@ use std::sync::Arc;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct PinnedBuffer {
-    /// None once it has gone back.
+    /// None once it has been returned.
     piece: Option<Piece>,
     len: usize,
-    /// The pool it goes back to, and where it lies there.
+    /// The cache that it returns to, and its bin there.
     origin: Option<(Arc<PieceCache>, u32)>,
 }
 
 impl PinnedBuffer {
-    /// The first `len` bytes of a slab of its own.
+    /// Creates a buffer of the first `len` bytes of a slab, which it owns alone.
     pub(crate) fn alone(slab: Slab, len: usize) -> Self {
         let bytes = slab.len();
         Self { piece: slab.cut(bytes).next(), len, origin: None }
     }
 
-    /// The first `len` bytes of a piece that goes back to `shelf`.
+    /// Creates a buffer of the first `len` bytes of a piece that returns to `cache`.
     #[inline]
     pub(crate) fn of_pool(piece: Piece, len: usize, cache: Arc<PieceCache>, bin: u32) -> Self {
         Self { piece: Some(piece), len, origin: Some((cache, bin)) }
     }
 
-    /// How many bytes it has.
+    /// Returns its size in bytes.
     #[inline]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a buffer holds at least one byte.
+    /// Returns false: a buffer has at least one byte.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How its memory was placed.
+    /// Returns the placement of its memory.
     pub fn placement(&self) -> &Placement {
         const NOWHERE: &Placement = &Placement::unknown();
         self.piece.as_ref().map_or(NOWHERE, |piece| piece.slab().placement())
@@ -72,7 +72,7 @@ impl PinnedBuffer {
         self.piece.as_ref()
     }
 
-    /// Takes it apart: the piece, and which bin of `shelf` it belongs to. A buffer from elsewhere comes back.
+    /// Returns its piece and its bin in `cache`. A buffer of another cache is returned as the error.
     pub(crate) fn into_piece_of(mut self, cache: &Arc<PieceCache>) -> Result<(Piece, u32), Self> {
         match (&self.origin, self.piece.take()) {
             (Some((origin, bin)), Some(piece)) if Arc::ptr_eq(origin, cache) => Ok((piece, *bin)),

@@ -4,8 +4,8 @@
 use super::PinnedBuffer;
 use bursar_core::HostMemory;
 
-// SAFETY: a buffer's piece is mapped for as long as the buffer lives, is its alone, and stays where it is when the buffer
-// moves; both answers are fixed when the buffer is made.
+// SAFETY: the piece of a buffer is mapped for as long as the buffer lives, belongs to it alone, and stays in place when the
+// buffer moves; address and length are fixed when the buffer is created.
 unsafe impl HostMemory for PinnedBuffer {
     #[inline]
     fn host_ptr(&mut self) -> *mut u8 {

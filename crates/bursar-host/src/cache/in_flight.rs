@@ -1,42 +1,40 @@
 //! Pieces that a stream may still be using.
 //!
-//! Giving one back on a stream costs no driver call: it is noted with its stream. When somebody needs memory, each stream
-//! is asked whether it has run dry, which settles everything given back on it before; one that has not is given an event
-//! to be asked about later, one at a time, for all that had been given back by then.
+//! Returning a piece on a stream costs no driver call: it is only stored with its stream. When somebody needs memory, each
+//! stream is asked how far it has come; a busy one gets one event at a time, which covers all pieces returned until then.
 
-use super::stream_marker::{StreamMarker, is_idle};
 use crate::memory::Piece;
-use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse};
+use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse, StreamProgress};
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A piece, and the bin it belongs to.
+/// A piece and its bin.
 type BinnedPiece = (Piece, u32);
 
-/// All streams that pieces were given back on.
+/// The pieces returned on all streams.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     lanes: Mutex<Lanes>,
-    /// Notified when lanes that somebody was asking about are back.
+    /// Notified when the lanes that somebody was collecting from are back.
     collected: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Somebody asks about lanes, and has them.
+    /// True while a thread has taken the lanes out to ask their streams.
     is_collecting: bool,
 }
 
-/// What was given back on one stream.
+/// The pieces returned on one stream, in that order.
 #[derive(Debug)]
 pub(super) struct Lane {
     context: Arc<DeviceContext>,
     stream: Stream,
-    /// What the event covers.
-    marked: Vec<BinnedPiece>,
-    marker: Option<StreamMarker>,
-    /// What it does not.
-    loose: Vec<BinnedPiece>,
+    pieces: VecDeque<BinnedPiece>,
+    /// The number of pieces ever returned here: the position of the stream after the last of them.
+    given: u64,
+    progress: StreamProgress,
 }
 
 impl InFlight {
@@ -44,12 +42,12 @@ impl InFlight {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a piece that was given back on a stream.
+    /// Adds a piece that was returned on a stream.
     pub(super) fn add(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
-        self.lanes().lane(context, stream).loose.push((piece, bin));
+        self.lanes().lane(context, stream).push((piece, bin));
     }
 
-    /// Asks every stream how far it has come. Answers what has landed, and the first failure.
+    /// Asks every stream how far it has come. Returns the pieces that are reusable, and the first failure.
     pub(super) fn collect(&self) -> (Vec<BinnedPiece>, Result<()>) {
         let mut lanes = self.lanes();
         if lanes.is_collecting {
@@ -65,23 +63,23 @@ impl InFlight {
         lanes.is_collecting = true;
         let mut asked = std::mem::take(&mut lanes.lanes);
         drop(lanes);
-        let (mut reusable, mut answer) = (Vec::new(), Ok(()));
+        let (mut reusable, mut result) = (Vec::new(), Ok(()));
         for lane in &mut asked {
-            answer = answer.and(lane.ask(&mut reusable));
+            result = result.and(lane.ask(&mut reusable));
         }
         let mut lanes = self.lanes();
-        asked.retain(|lane| !lane.is_empty());
-        asked.into_iter().for_each(|lane| lanes.merge(lane));
+        asked.retain(|lane| !lane.pieces.is_empty());
+        asked.into_iter().for_each(|lane| lanes.put_back(lane));
         lanes.is_collecting = false;
         drop(lanes);
         self.collected.notify_all();
-        (reusable, answer)
+        (reusable, result)
     }
 
-    /// How much is in flight, apart from what somebody is asking about.
+    /// Returns the bytes in flight, except those that another thread is collecting.
     pub(super) fn bytes(&self) -> Bytes {
         let lanes = self.lanes();
-        let pieces = lanes.lanes.iter().flat_map(|lane| lane.marked.iter().chain(&lane.loose));
+        let pieces = lanes.lanes.iter().flat_map(|lane| &lane.pieces);
         Bytes(pieces.map(|(piece, _)| piece.len() as u64).sum())
     }
 
@@ -95,64 +93,58 @@ impl Lanes {
     fn lane(&mut self, context: &Arc<DeviceContext>, stream: Stream) -> &mut Lane {
         let at = self.lanes.iter().position(|lane| lane.stream == stream).unwrap_or_else(|| {
             let context = context.clone();
-            self.lanes.push(Lane { context, stream, marked: Vec::new(), marker: None, loose: Vec::new() });
+            let (pieces, progress) = (VecDeque::new(), StreamProgress::default());
+            self.lanes.push(Lane { context, stream, pieces, given: 0, progress });
             self.lanes.len() - 1
         });
         &mut self.lanes[at]
     }
 
-    /// Puts a lane back; others may have given pieces back on its stream meanwhile.
-    fn merge(&mut self, collected: Lane) {
-        let lane = self.lane(&collected.context, collected.stream);
-        lane.marked = collected.marked;
-        lane.marker = collected.marker;
-        lane.loose.extend(collected.loose);
+    /// Puts a lane back. Other pieces may have been returned on its stream meanwhile, in a lane that nobody collects from.
+    fn put_back(&mut self, mut collected: Lane) {
+        match self.lanes.iter_mut().find(|lane| lane.stream == collected.stream) {
+            Some(newer) => {
+                newer.pieces.drain(..).for_each(|piece| collected.push(piece));
+                *newer = collected;
+            }
+            None => self.lanes.push(collected),
+        }
     }
 }
 
 impl Lane {
-    fn is_empty(&self) -> bool {
-        self.marked.is_empty() && self.loose.is_empty()
+    fn push(&mut self, piece: BinnedPiece) {
+        self.pieces.push_back(piece);
+        self.given += 1;
     }
 
-    /// Finds out how far the stream has come, and marks where it is if nothing marks it yet.
+    /// Moves the pieces that the stream has finished with to `reusable`, and marks its current point if it has no mark yet.
     fn ask(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
         match self.ask_stream(reusable) {
-            // One that is being captured cannot be asked; it will be when that is over.
+            // A stream that is being captured cannot be asked; it will be when that is over.
             Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => Ok(()),
-            answer => answer,
+            outcome => outcome,
         }
     }
 
     fn ask_stream(&mut self, reusable: &mut Vec<BinnedPiece>) -> Result<()> {
-        if is_idle(&self.context, self.stream)? {
-            self.marker = None;
-            reusable.append(&mut self.marked);
-            reusable.append(&mut self.loose);
-            return Ok(());
+        let context = &*self.context;
+        let held = context.on_lasting(self.stream, |stream| context.hold_for_memory(stream))?;
+        let passed = self.progress.ask(context, Some(&held), self.given).map_err(|error| context.failed(error))?;
+        if let Some(passed) = passed {
+            let waiting = (self.given - passed) as usize;
+            reusable.extend(self.pieces.drain(..self.pieces.len() - waiting));
         }
-        if let Some(marker) = &self.marker
-            && marker.is_passed()?
-        {
-            self.marker = None;
-            reusable.append(&mut self.marked);
-        }
-        if self.marker.is_none() && !self.loose.is_empty() {
-            self.marker = Some(StreamMarker::record(&self.context, self.stream)?);
-            self.marked.append(&mut self.loose);
+        if !self.pieces.is_empty() && !self.progress.is_marked() {
+            self.progress.mark(context, &held, self.given).map_err(|error| context.failed(error))?;
         }
         Ok(())
     }
 
-    /// Waits for the stream. Where that cannot be waited for, the device may still use the memory, and it stays.
+    /// Waits for the stream. Where that fails the device may still be using the memory, so it is leaked.
     pub(super) fn settle(mut self) -> Vec<Piece> {
-        let waited = match self.context.synchronize(self.stream) {
-            Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. }) => {
-                self.context.heir_of(self.stream).and_then(|heir| self.context.synchronize(heir))
-            }
-            waited => waited,
-        };
-        let pieces = self.marked.drain(..).chain(self.loose.drain(..)).map(|(piece, _)| piece).collect();
+        let waited = self.context.on_lasting(self.stream, |stream| self.context.synchronize(stream));
+        let pieces = self.pieces.drain(..).map(|(piece, _)| piece).collect();
         match waited {
             Ok(()) => pieces,
             Err(error) => {
@@ -161,5 +153,11 @@ impl Lane {
                 Vec::new()
             }
         }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.progress.forget(&self.context);
     }
 }

@@ -1,4 +1,4 @@
-//! What a pool keeps: pieces that nobody uses, by size, and pieces that a stream may be using.
+//! The free pieces of a pool by size, and the pieces that streams may be using.
 
 use super::in_flight::{InFlight, Lane};
 use super::{PinnedBuffer, Releaser};
@@ -8,7 +8,7 @@ use bursar_core::{Bytes, DeviceContext, Stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How much a pool holds.
+/// The memory of a pool.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PinnedPoolCounts {
-    /// All of its slabs.
+    /// The bytes of all its slabs.
     pub held: Bytes,
-    /// Pieces that nobody uses.
+    /// The bytes of pieces that nobody uses.
     pub free: Bytes,
-    /// Pieces that a stream was using when it was last asked.
+    /// The bytes of pieces that a stream was still using when it was last queried.
     pub in_flight: Bytes,
 }
 
-/// What pool and buffers share.
+/// The pieces that a pool keeps, shared with its buffers.
 #[derive(Debug)]
 pub(crate) struct PieceCache {
     bins: Mutex<Bins>,
@@ -37,7 +37,7 @@ pub(crate) struct PieceCache {
 
 #[derive(Debug, Default)]
 struct Bins {
-    /// Sizes, ascending, each with the place of its bin.
+    /// The sizes in ascending order, each with the index of its bin.
     sizes: Vec<(usize, u32)>,
     bins: Vec<Bin>,
     held: u64,
@@ -48,7 +48,7 @@ struct Bins {
 #[derive(Debug, Default)]
 struct Bin {
     free: Vec<Piece>,
-    /// How many there are, wherever they are: the room that is kept in `free`, so that putting one back allocates nothing.
+    /// The number of pieces of this size, free or not: the capacity of `free`, so that returning one allocates nothing.
     total: usize,
 }
 
@@ -62,7 +62,7 @@ impl PieceCache {
         self.bins.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of `len` bytes in a piece of `class`, if one is free.
+    /// Returns a buffer of `len` bytes in a piece of `class`, if one is free.
     #[inline]
     pub(crate) fn take(cache: &Arc<Self>, class: usize, len: usize) -> Option<PinnedBuffer> {
         let mut bins = cache.bins();
@@ -84,7 +84,7 @@ impl PieceCache {
         bins.bins[bin as usize].free.push(piece);
     }
 
-    /// Cuts a slab into pieces of `class` and keeps them; answers the first as a buffer if `len` is given.
+    /// Cuts a slab into pieces of `class` and keeps them. Returns the first as a buffer if `len` is given.
     pub(crate) fn insert_slab(cache: &Arc<Self>, slab: Slab, class: usize, len: Option<usize>) -> Option<PinnedBuffer> {
         let bytes = slab.len() as u64;
         let mut pieces: Vec<Piece> = slab.cut(class).collect();
@@ -93,7 +93,7 @@ impl PieceCache {
         if bins.closed {
             drop(bins);
             cache.releaser.submit(pieces);
-            // The buffer goes the same way when it comes back.
+            // The buffer is released in the same way when it comes back.
             return wanted.map(|(piece, len)| PinnedBuffer::of_pool(piece, len, cache.clone(), 0));
         }
         let place = bins.bin_index(class);
@@ -107,8 +107,8 @@ impl PieceCache {
         wanted.map(|(piece, len)| PinnedBuffer::of_pool(piece, len, cache.clone(), place))
     }
 
-    /// Takes pieces out that make up whole slabs, the largest first, until at most `keep` bytes of such are left; answers
-    /// them, and how many bytes their slabs have.
+    /// Removes free pieces that make up whole slabs, the largest slabs first, until at most `keep` bytes of such slabs are
+    /// left. Returns the pieces, and the bytes of their slabs.
     pub(crate) fn take_whole_slabs(&self, keep: Bytes) -> (Vec<Piece>, Bytes) {
         let mut bins = self.bins();
         let places: Vec<(usize, usize)> = bins.sizes.iter().rev().map(|(size, at)| (*size, *at as usize)).collect();
@@ -132,16 +132,16 @@ impl PieceCache {
         (evictable, Bytes(before - bins.held))
     }
 
-    /// Keeps a piece until a stream has passed everything it was given by now.
+    /// Keeps a piece until a stream has passed everything submitted to it so far.
     pub(crate) fn put_after(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
         self.flight.add(context, stream, piece, bin);
     }
 
-    /// Finds out, without waiting, which streams have passed what.
+    /// Frees the pieces that streams have finished with, without waiting.
     pub(crate) fn collect(&self) -> Result<(), HostError> {
-        let (reusable, answer) = self.flight.collect();
+        let (reusable, result) = self.flight.collect();
         reusable.into_iter().for_each(|(piece, bin)| self.put(piece, bin));
-        Ok(answer?)
+        Ok(result?)
     }
 
     pub(crate) fn counts(&self) -> PinnedPoolCounts {
@@ -151,12 +151,12 @@ impl PieceCache {
         PinnedPoolCounts { held: Bytes(bins.held), free: Bytes(free), in_flight }
     }
 
-    /// Whether pieces are kept no longer.
+    /// Returns whether the pool is gone, so that pieces are no longer kept.
     pub(crate) fn is_closed(&self) -> bool {
         self.bins().closed
     }
 
-    /// From now on pieces that come back are given back.
+    /// Releases all free pieces, and from now on every piece that is returned.
     pub(crate) fn close(&self) {
         let mut bins = self.bins();
         bins.closed = true;
@@ -169,7 +169,7 @@ impl PieceCache {
 }
 
 impl Bins {
-    /// The place of the bin of a size, made if there is none.
+    /// Returns the index of the bin of a size, created if there is none.
     fn bin_index(&mut self, class: usize) -> u32 {
         match self.sizes.binary_search_by_key(&class, |(size, _)| *size) {
             Ok(at) => self.sizes[at].1,
@@ -184,7 +184,7 @@ impl Bins {
 }
 
 impl Bin {
-    /// The slabs all of whose pieces are free, with their sizes.
+    /// Returns the slabs all of whose pieces are free, with their sizes.
     fn whole_slabs(&self, class: usize) -> HashMap<*const Slab, u64> {
         let mut free: HashMap<*const Slab, (usize, usize)> = HashMap::new();
         for piece in &self.free {

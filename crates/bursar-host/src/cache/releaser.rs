@@ -1,4 +1,4 @@
-//! Giving pinned memory back takes as long as the device works, so a thread of its own does it.
+//! The thread that releases pinned memory, which takes as long as the device works.
 
 use crate::memory::Piece;
 use crate::thread::join;
@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A thread, started when it is first needed, that drops what it is given, everything there is at a time: the first waits
-/// for the device, and what follows finds it done.
+/// A thread, started when it is first needed, that drops pieces, all there are at a time: the first waits for the device,
+/// and the others then need not.
 #[derive(Debug, Default)]
 pub(crate) struct Releaser {
     shared: Arc<Shared>,
@@ -23,14 +23,14 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     pieces: Vec<Piece>,
-    /// How many batches were given, and how many of them are gone.
+    /// The number of batches submitted, and the number of those released.
     submitted: u64,
     released: u64,
     closed: bool,
 }
 
 impl Releaser {
-    /// Takes pieces to be given back. Where no thread can be started, they are given back here.
+    /// Submits pieces for release. Where no thread can be started, they are released here.
     pub(crate) fn submit(&self, pieces: Vec<Piece>) {
         if pieces.is_empty() || !self.has_thread() {
             return drop(pieces);
@@ -51,7 +51,7 @@ impl Releaser {
         thread.is_some()
     }
 
-    /// Waits until everything that was given before is gone.
+    /// Waits until everything submitted so far is released.
     pub(crate) fn flush(&self) {
         let mut state = self.shared.state();
         let upto = state.submitted;

@@ -1,4 +1,4 @@
-//! What an account was charged, until it is dropped.
+//! A charge of an account, which ends when it is dropped.
 
 use crate::HostError;
 use bursar_core::{Account, Bytes};
@@ -11,7 +11,7 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Charges all of `bytes`, or nothing and says why. Without an account nobody is asked.
+    /// Charges all of `bytes`, or returns why nothing was charged. Without an account it always succeeds.
     pub(crate) fn take(account: Option<&Arc<dyn Account>>, bytes: Bytes) -> Result<Self, HostError> {
         if let Some(account) = account {
             account.charge(bytes).map_err(|why| HostError::Account { requested: bytes, why })?;

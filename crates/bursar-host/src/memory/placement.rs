@@ -1,15 +1,15 @@
-//! How memory was placed, and where the kernel says it is.
+//! The placement of memory: what was requested of the kernel, and where the pages are.
 
 use crate::{Errno, Machine, StepOutcome, System};
 use bursar_core::NumaNode;
 use std::fmt;
 
-/// Up to so many pages each is asked about; of more, evenly spread ones.
+/// The number of pages up to which the kernel is asked about each; of more, evenly spread ones are chosen.
 const ASKED_MAX: usize = 16_384;
 
-/// How a buffer came to be where it is: what was asked of the kernel, how each step went, and where it says the pages are.
+/// The placement of a buffer: the steps that were requested, the outcome of each, and the nodes of its pages.
 ///
-/// The workers say here whatever they could not do, and go on: memory on another node is slower, not wrong.
+/// Steps that fail are recorded here, and the request goes on: memory on another node is slower, not wrong.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId, NumaNode};
@@ -26,23 +26,23 @@ const ASKED_MAX: usize = 16_384;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placement {
-    /// The node it was wanted on: the one that the GPU's PCI address reports, unless another was asked for.
+    /// The node that was requested: the one that the GPU's PCI address reports, unless the options name another.
     pub node: NumaNode,
-    /// The node that its memory was asked of: another where that one has no memory to give.
+    /// The node that memory was requested from: a near one, where that node has no memory to give.
     pub memory_node: NumaNode,
-    /// Whether the worker runs on CPUs of the node, or of the nearest one that has any, as the kernel confirmed.
+    /// The pinning of the worker to CPUs of the node, or of the nearest one that has any, as the kernel confirmed.
     pub worker_pinned: StepOutcome,
-    /// Whether the policy of the range names the node.
+    /// The memory policy that prefers the node.
     pub bound: StepOutcome,
-    /// Whether huge pages were asked for and the kernel took the advice.
+    /// The advice to use huge pages.
     pub huge_pages: StepOutcome,
-    /// Whether the kernel said where the pages are.
+    /// The kernel's report of where the pages are.
     pub verified: StepOutcome,
-    /// How many pages it was asked about: all of them, or evenly spread ones of a large buffer.
+    /// The number of pages that the kernel was asked about: all, or evenly spread ones of a large buffer.
     pub pages_asked: usize,
-    /// How many of those are on the node that memory was asked of; where that is unknown, on whichever node holds most.
+    /// The number of those on the node that memory was requested from or, where that is unknown, on the node that has most.
     pub pages_on_node: usize,
-    /// How many threads touched the memory.
+    /// The number of threads that touched the memory.
     pub threads: usize,
 }
 
@@ -61,7 +61,7 @@ impl Placement {
         }
     }
 
-    /// Whether the kernel confirmed that every page it was asked about is where it should be.
+    /// Returns whether the kernel confirmed that every page it was asked about is on its node.
     pub fn is_verified(&self) -> bool {
         self.verified.is_done() && self.pages_on_node == self.pages_asked
     }
@@ -79,7 +79,7 @@ impl Placement {
     }
 }
 
-/// The nodes of the pages of a range, or of evenly spread ones if there are many. An error is one for all of them.
+/// Returns the nodes of the pages of a range, or of evenly spread ones if there are many. An error applies to all of them.
 fn locate(system: &dyn System, address: usize, bytes: usize, page: usize) -> Result<Vec<i32>, Errno> {
     if bytes == 0 {
         return Ok(Vec::new());
@@ -90,7 +90,7 @@ fn locate(system: &dyn System, address: usize, bytes: usize, page: usize) -> Res
     let asked: Vec<usize> = (0..pages).step_by(stride).map(|at| first + at * page).collect();
     let nodes = system.locate(&asked)?;
     match nodes.first() {
-        // Memory that the driver mapped itself is not the kernel's to tell about.
+        // The kernel knows nothing about memory that the driver mapped itself.
         Some(&first) if first < 0 && nodes.iter().all(|node| *node < 0) => Err(Errno(-first)),
         _ => Ok(nodes),
     }
@@ -120,8 +120,8 @@ impl fmt::Display for Placement {
     }
 }
 
-/// Where the kernel says that the pages of some memory are: how many it was asked about, and how many of those are on
-/// `node`, or on whichever node holds most where that is unknown.
+/// Asks the kernel where the pages of some memory are. Returns the number of pages it was asked about, and the number of
+/// those on `node` or, where that is unknown, on the node that has most.
 ///
 /// ```
 /// use bursar_core::NumaNode;

@@ -1,4 +1,4 @@
-//! Pinned memory, and the pieces it is cut into.
+//! Slabs of pinned memory, and the pieces that they are cut into.
 #![allow(unsafe_code)]
 
 use super::{Charge, Placement};
@@ -8,10 +8,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pinned memory that every device can reach. Dropping it gives it back: to the driver first, which waits for the work of
-/// the device if the memory was registered, then to the kernel, then to the account.
+/// Pinned memory that every device can access. Dropping it releases it: to the driver first, which waits for the work of the
+/// device if the memory was registered, then to the kernel, then to the account.
 pub(crate) struct Slab {
-    /// Nothing once it has gone.
+    /// None once it has been released.
     backing: Option<Backing>,
     start: NonNull<u8>,
     bytes: usize,
@@ -19,16 +19,16 @@ pub(crate) struct Slab {
     stranded: Arc<StrandedSlabs>,
 }
 
-/// What is left to give back, in the order in which it is given back.
+/// The resources behind a slab, released in the order of the fields.
 struct Backing {
     context: Arc<DeviceContext>,
     start: NonNull<u8>,
-    /// What was registered; what the driver allocated itself has none.
+    /// The registered region; none where the driver allocated the memory itself.
     region: Option<Region>,
     charge: Charge,
 }
 
-// SAFETY: a slab is memory that nobody else has; its pieces are what gives access to it.
+// SAFETY: a slab is memory that nobody else has; only its pieces give access to it.
 unsafe impl Send for Slab {}
 // SAFETY: nothing is read or written through a shared slab.
 unsafe impl Sync for Slab {}
@@ -36,7 +36,7 @@ unsafe impl Sync for Slab {}
 unsafe impl Send for Backing {}
 
 impl Slab {
-    /// Pins a region. On failure the region and the charge are given back.
+    /// Pins a region. On failure the region and the charge are released.
     pub(crate) fn register(
         context: &Arc<DeviceContext>,
         region: Region,
@@ -44,12 +44,12 @@ impl Slab {
         stranded: &Arc<StrandedSlabs>,
     ) -> Result<Self, DriverError> {
         let (start, bytes, device) = (region.start(), region.len(), context.device());
-        // SAFETY: the region is mapped, and stays so in `Remains` until it has been unregistered.
+        // SAFETY: the region is mapped, and stays so in `Backing` until it has been unregistered.
         unsafe { context.driver().host_register(device, start.as_ptr(), bytes, HostFlags::default()) }?;
         Ok(Self::new(context, start, bytes, Some(region), charge, stranded))
     }
 
-    /// Has the driver allocate pinned memory itself. On failure the charge is given back.
+    /// Lets the driver allocate pinned memory itself. On failure the charge is released.
     pub(crate) fn allocate(
         context: &Arc<DeviceContext>,
         bytes: usize,
@@ -76,7 +76,7 @@ impl Slab {
         Self { backing, start, bytes, placement: Placement::unknown(), stranded: stranded.clone() }
     }
 
-    /// Says how it was placed.
+    /// Sets its placement.
     pub(crate) fn placed(mut self, placement: Placement) -> Self {
         self.placement = placement;
         self
@@ -94,7 +94,7 @@ impl Slab {
         self.start.as_ptr().addr()
     }
 
-    /// Cuts it into pieces of `each` bytes, which together keep it alive. What is left over stays unused.
+    /// Cuts it into pieces of `each` bytes, which together keep it alive. A remainder stays unused.
     pub(crate) fn cut(self, each: usize) -> impl Iterator<Item = Piece> + use<> {
         let count = self.bytes.checked_div(each).unwrap_or(0);
         let slab = Arc::new(self);
@@ -107,14 +107,15 @@ impl Slab {
 }
 
 impl Backing {
-    /// Gives it back to the driver.
+    /// Unpins the memory.
     fn unpin(&self) -> Result<(), DriverError> {
         let (driver, device, start) = (self.context.driver(), self.context.device(), self.start.as_ptr());
         match self.region {
-            // SAFETY: registered once, when the slab was made; unregistered with success once, since what succeeded goes.
+            // SAFETY: registered once, when the slab was created; unregistered successfully only once, since it is dropped
+            // then.
             Some(_) => unsafe { driver.host_unregister(device, start) },
-            // SAFETY: allocated by this driver for the slab, and freed with success once; its pieces have gone, and whoever
-            // had one kept it until the device was done with it.
+            // SAFETY: allocated by this driver for the slab, and freed successfully only once; its pieces are gone, and each
+            // was kept until the device had finished with it.
             None => unsafe { driver.host_free(device, start) },
         }
     }
@@ -137,7 +138,7 @@ impl fmt::Debug for Slab {
     }
 }
 
-/// Memory that a driver did not take back: mapped and charged until it does.
+/// The slabs that a driver failed to release: mapped and charged until it does.
 #[derive(Default)]
 pub(crate) struct StrandedSlabs {
     backing: Mutex<Vec<Backing>>,
@@ -148,7 +149,7 @@ impl StrandedSlabs {
         self.backing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries each once more; answers how much is left.
+    /// Tries to release each once more. Returns the bytes that remain.
     pub(crate) fn retry(&self) -> Bytes {
         let all = std::mem::take(&mut *self.backing());
         let left: Vec<_> = all.into_iter().filter_map(|backing| backing.unpin().err().map(|_| backing)).collect();
@@ -164,14 +165,14 @@ impl fmt::Debug for StrandedSlabs {
     }
 }
 
-/// A part of a slab that only its holder has; the slab lives until all of its pieces have gone.
+/// A part of a slab with one owner; the slab lives until all of its pieces are gone.
 pub(crate) struct Piece {
     start: NonNull<u8>,
     bytes: usize,
     slab: Arc<Slab>,
 }
 
-// SAFETY: a piece is memory that only its holder has, wherever that is.
+// SAFETY: a piece is memory that only its owner has, on whichever thread.
 unsafe impl Send for Piece {}
 // SAFETY: a shared piece can only be read.
 unsafe impl Sync for Piece {}
@@ -191,15 +192,15 @@ impl Piece {
         self.start.as_ptr()
     }
 
-    /// Its first `len` bytes, or all of them if there are fewer.
+    /// Returns its first `len` bytes, or all of them if there are fewer.
     #[inline]
     pub(crate) fn bytes(&self, len: usize) -> &[u8] {
-        // SAFETY: the slab's memory is mapped and filled by the kernel, lives as long as the piece, and this part of it is
-        // the piece's alone.
+        // SAFETY: the memory of the slab is mapped and initialised by the kernel, lives as long as the piece, and this part
+        // of it belongs to the piece alone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), len.min(self.bytes)) }
     }
 
-    /// Its first `len` bytes, or all of them if there are fewer, to be written.
+    /// Returns its first `len` bytes, or all of them if there are fewer, for writing.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: as for `bytes`, and the piece is borrowed exclusively.

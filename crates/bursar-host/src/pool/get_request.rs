@@ -1,4 +1,4 @@
-//! A buffer of a pool, to be waited for.
+//! Requests for a buffer of a pool.
 
 use super::class;
 use crate::cache::PieceCache;
@@ -11,8 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A buffer that a pool has, or that is being made for it: [wait](Self::wait) for it or poll it. Dropping it gives the
-/// request up.
+/// A request for a buffer of a pool: [wait](Self::wait) for it or poll it. Dropping it gives the request up.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId};
@@ -61,7 +60,7 @@ impl GetRequest {
     }
 }
 
-/// The first piece of a slab whose others are kept.
+/// Adds a slab to the cache, and returns its first piece as a buffer.
 fn insert_and_take(cache: &Arc<PieceCache>, len: usize, slab: Slab) -> Result<PinnedBuffer, HostError> {
     PieceCache::insert_slab(cache, slab, class(len), Some(len)).ok_or(HostError::TooLarge { requested: len as u64 })
 }
@@ -72,9 +71,9 @@ impl Future for GetRequest {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Growing { pending, cache, len } = &mut self.state {
             let Poll::Ready(made) = pending.poll(context) else { return Poll::Pending };
-            let answer = made.and_then(|slab| insert_and_take(cache, *len, slab));
+            let result = made.and_then(|slab| insert_and_take(cache, *len, slab));
             self.state = State::Taken;
-            return Poll::Ready(answer);
+            return Poll::Ready(result);
         }
         Poll::Ready(Self { state: std::mem::replace(&mut self.state, State::Taken) }.wait())
     }

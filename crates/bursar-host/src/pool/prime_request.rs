@@ -1,4 +1,4 @@
-//! Growth in the background: slabs that put themselves on the shelf when they are made.
+//! Growth of a pool in the background.
 
 use crate::HostError;
 use crate::cache::PieceCache;
@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Memory that a pool is being given in the background. Dropping this leaves it at that; [`wait`](Self::wait) says how it
-/// went.
+/// A request for memory that a pool gets in the background. Dropping it does not stop that; [`wait`](Self::wait) returns the
+/// outcome.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceContext, DeviceId};
@@ -25,24 +25,24 @@ pub struct PrimeRequest {
     task: Arc<PrimeTask>,
 }
 
-/// Slabs that are made one after another: one worker makes them, so more at a time would only wait. The worker that has made
-/// one wakes this, which puts the slab on the shelf and asks for the next, in the worker's thread.
+/// The slabs of a request, created one after another: one worker creates them, so more at a time would only wait. When the
+/// worker has finished one, it wakes this, which adds the slab to the cache and requests the next, on the worker's thread.
 struct PrimeTask {
     state: Mutex<State>,
     done: Condvar,
     cache: Arc<PieceCache>,
     class: usize,
-    /// Asks for one more; `None` where nobody is left to make it, or to have it.
+    /// Requests one more slab; `None` where the workers or the pool are gone.
     next: Box<dyn Fn() -> Option<PendingSlab> + Send + Sync>,
 }
 
 enum State {
     PendingSlab {
         pending: PendingSlab,
-        /// How many are to be made after it.
+        /// The number of slabs to be created after it.
         left: usize,
     },
-    /// Taken out to be polled; a wake meanwhile has it polled again.
+    /// Taken out to be polled; if it is woken meanwhile, it is polled again.
     Polled {
         again: bool,
     },
@@ -50,7 +50,7 @@ enum State {
 }
 
 impl PrimeRequest {
-    /// Makes `slabs` slabs, each cut into pieces of `class`.
+    /// Creates `slabs` slabs, each cut into pieces of `class`.
     pub(super) fn start(
         slabs: usize,
         next: impl Fn() -> Option<PendingSlab> + Send + Sync + 'static,
@@ -63,7 +63,7 @@ impl PrimeRequest {
         Self { task }
     }
 
-    /// Nothing is made.
+    /// Returns a request that failed at once.
     pub(super) fn refused(error: HostError, cache: &Arc<PieceCache>) -> Self {
         Self { task: Self::with(State::Done(Err(error)), || None, cache, 0) }
     }
@@ -78,8 +78,7 @@ impl PrimeRequest {
         Arc::new(PrimeTask { state, done, cache: cache.clone(), class, next })
     }
 
-    /// Waits until all of it is there. The first failure is the answer; nothing is made after it, and what there is by then is
-    /// kept.
+    /// Waits until all of it is there. Returns the first failure; nothing is created after it, and earlier slabs are kept.
     pub fn wait(self) -> Result<(), HostError> {
         self.task.wait()
     }
@@ -90,7 +89,7 @@ impl PrimeTask {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the next of `slabs` slabs.
+    /// Requests the next of `slabs` slabs.
     fn make(&self, slabs: usize) -> State {
         match slabs.checked_sub(1) {
             None => State::Done(Ok(())),
@@ -99,7 +98,7 @@ impl PrimeTask {
         }
     }
 
-    /// Polls the request; puts the slab on the shelf if it is made, and goes on with the next.
+    /// Polls the slab. If it is ready, adds it to the cache and goes on with the next.
     fn advance(self: &Arc<Self>) {
         let waker = Waker::from(self.clone());
         let mut state = self.state();
@@ -134,8 +133,8 @@ impl PrimeTask {
     fn wait(&self) -> Result<(), HostError> {
         let mut state = self.state();
         loop {
-            if let State::Done(answer) = &*state {
-                return answer.clone();
+            if let State::Done(result) = &*state {
+                return result.clone();
             }
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -1,12 +1,12 @@
-//! How much memory can be had before the kernel starts to kill: asked before anything is touched.
+//! The memory that can be allocated before the kernel starts to kill processes, checked before anything is touched.
 //!
-//! File caches are counted as free, since the kernel drops them first. What cannot be read sets no limit.
+//! Cached files count as free, since the kernel drops them first. A limit that cannot be read does not count.
 
 use bursar_core::Bytes;
 use bursar_linux::{MemoryInfo, control_groups};
 use std::path::{Path, PathBuf};
 
-/// A limit on memory, and what is left under it.
+/// A limit on memory, and the part of it that is left.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// The folder of the control group that sets it; without one it is the machine's own.
+    /// The folder of the control group that sets it; none for the machine itself.
     pub group: Option<PathBuf>,
-    /// What is left.
+    /// The bytes that are left.
     pub available: Bytes,
-    /// All there is.
+    /// The limit, or all memory of the machine.
     pub limit: Bytes,
 }
 
-/// Returns the limits that hold for this process, as the files below `root` say.
+/// Returns the limits that apply to this process, read below `root`.
 pub(crate) fn read(root: &Path) -> Vec<MemoryLimit> {
     let machine = MemoryInfo::read(root).ok().map(|memory| MemoryLimit {
         group: None,

@@ -1,4 +1,4 @@
-//! The operating system as it is.
+//! The operating system of this machine.
 #![allow(unsafe_code)]
 
 use super::{LockedMemory, MemoryLimit, Region, System, calls, limits};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// This machine's kernel.
+/// The kernel of this machine.
 ///
 /// ```
 /// use bursar_host::{Machine, System};
@@ -30,23 +30,23 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// This machine's kernel, with the limits that the `proc` and `sys` of a folder tell.
+    /// Creates a system that calls this machine's kernel and reads limits from the `proc` and `sys` of a folder.
     pub fn with_root(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into(), mapped: Arc::default() }
     }
 
-    /// How many bytes it has reserved that were not given back.
+    /// Returns the bytes that it has reserved and that were not released.
     pub fn mapped(&self) -> usize {
         self.mapped.load(Ordering::Relaxed)
     }
 
-    /// The size of a page.
+    /// Returns the size of a page.
     pub fn page() -> usize {
         calls::page()
     }
 }
 
-/// The place of `CAP_IPC_LOCK` among capabilities.
+/// The bit of `CAP_IPC_LOCK` in the capability mask.
 const IPC_LOCK: u32 = 14;
 
 impl System for Machine {
@@ -90,10 +90,10 @@ impl System for Machine {
     fn populate(&self, region: &Region, part: Range<usize>) -> Result<(), Errno> {
         let (start, bytes) = region.part(part);
         loop {
-            // SAFETY: the part is mapped, and populating leaves what is there alone.
+            // SAFETY: the part is mapped, and populating leaves contents alone.
             match unsafe { calls::advise(start, bytes, libc::MADV_POPULATE_WRITE) } {
                 Err(Errno(libc::EINTR | libc::EAGAIN)) => std::thread::yield_now(),
-                answer => return answer,
+                result => return result,
             }
         }
     }

@@ -9,10 +9,10 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where huge pages begin.
+/// The alignment of huge pages.
 const HUGE: usize = 2 << 20;
 
-/// A range of this process's addresses, mapped until it is dropped. A large one begins where a huge page can.
+/// A range of this process's addresses, mapped until it is dropped. A large one is aligned to huge pages.
 ///
 /// ```
 /// use bursar_host::{Machine, System};
@@ -28,9 +28,9 @@ pub struct Region {
     mapped: Arc<AtomicUsize>,
 }
 
-// SAFETY: a region is addresses that nobody else has; it hands out no reference to what is there.
+// SAFETY: a region is addresses that nobody else has; it returns no reference to the memory there.
 unsafe impl Send for Region {}
-// SAFETY: as above; what it does through a shared reference, threads may do at once.
+// SAFETY: as above; whatever it does through a shared reference may be done by several threads at once.
 unsafe impl Sync for Region {}
 
 impl Region {
@@ -47,24 +47,25 @@ impl Region {
         mapped.fetch_add(bytes, Ordering::Relaxed);
         for (from, len) in [(start, front), (end, spare - front)] {
             if len > 0 {
-                // SAFETY: the margins of a mapping that nobody knows of yet. One that stays is addresses without memory.
+                // SAFETY: the margins of a mapping that nobody knows of yet. One that stays mapped is addresses without
+                // memory.
                 let _ = unsafe { calls::unmap(from, len) };
             }
         }
         Ok(Self { start: begin, bytes, mapped: mapped.clone() })
     }
 
-    /// Where it begins.
+    /// Returns its first address.
     pub fn address(&self) -> usize {
         self.start.as_ptr().addr()
     }
 
-    /// How many bytes it has.
+    /// Returns its size in bytes.
     pub const fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Never: nothing is not mapped.
+    /// Returns false: a region of no bytes cannot be mapped.
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -83,7 +84,7 @@ impl Region {
         self.start
     }
 
-    /// The part of it that `part` names, cut at its end.
+    /// Returns the start and the size of a part, cut off at the end of the region.
     pub(super) fn part(&self, part: Range<usize>) -> (NonNull<u8>, usize) {
         let (from, to) = (part.start.min(self.bytes), part.end.min(self.bytes));
         // SAFETY: inside the mapping or at its end.
@@ -93,7 +94,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: mapped in `map`, and whoever had pieces of it has given them up.
+        // SAFETY: mapped in `map`, and all pieces of it are gone.
         match unsafe { calls::unmap(self.start, self.bytes) } {
             Ok(()) => drop(self.mapped.fetch_sub(self.bytes, Ordering::Relaxed)),
             Err(why) => tracing::error!(%why, bytes = self.bytes, "a region could not be unmapped and stays"),

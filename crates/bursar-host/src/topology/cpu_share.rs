@@ -1,16 +1,16 @@
-//! Which CPUs are whose, where several GPUs sit on one node.
+//! The division of a node's CPUs among the GPUs on it.
 
 use super::Topology;
 use crate::IndexSet;
 use bursar_core::{NumaNode, PciAddress};
 
 impl Topology {
-    /// The CPUs for the threads that feed a GPU: those of its node, or of the nearest one that has any, shared fairly
-    /// with the other GPUs that are served from there. Every process that looks comes to the same answer, whichever GPUs
-    /// it may use itself.
+    /// Returns the CPUs for the threads that serve a GPU: those of its node, or of the nearest one that has any, shared
+    /// fairly with the other GPUs that are served from there. Every process gets the same result, whichever GPUs it may use
+    /// itself.
     ///
-    /// GPUs get whole cores, in runs that follow each other, and no two differ by more than one core. Only where there
-    /// are more GPUs than cores does one core serve several. A GPU whose node is unknown gets every CPU.
+    /// GPUs get whole cores, in consecutive runs, and no two differ by more than one core. A core serves several GPUs only
+    /// where there are more GPUs than cores. A GPU whose node is unknown gets every CPU.
     pub fn cpus_of_gpu(&self, pci: PciAddress) -> IndexSet {
         let Some(serving) = self.node_of(pci).index().and_then(|node| self.cpus_near(node)) else {
             return self.cpus.clone();
@@ -24,7 +24,7 @@ impl Topology {
     }
 }
 
-/// The part of `cores` that is for the one of `rank` among `rivals`: never none while there is a core at all.
+/// Returns the part of `cores` for the GPU of `rank` among `rivals`: never empty unless there are no cores.
 fn share(cores: &[IndexSet], rank: usize, rivals: usize) -> &[IndexSet] {
     if cores.len() < rivals {
         let at = if cores.is_empty() { 0 } else { rank % cores.len() };

@@ -1,4 +1,4 @@
-//! Reading the kernel's files.
+//! Reads the kernel's files.
 
 use super::{GpuPlace, HugePages, Node, Topology};
 use crate::{HostError, IndexSet};
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// PCI classes of display controllers and of accelerators that process data.
+/// The PCI classes of display controllers and processing accelerators.
 const GPU_CLASSES: [u32; 2] = [0x03, 0x12];
 
-/// What NVIDIA's devices call their maker.
+/// The PCI vendor of NVIDIA.
 const NVIDIA: &str = "0x10de";
 
 /// The files of one machine.
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// `Node 0 MemTotal:  131072 kB`, among other lines.
+    /// Reads the memory of a node: `Node 0 MemTotal:  131072 kB`, among other lines.
     fn memory(&self, path: &str) -> Result<Bytes, HostError> {
         let Some(text) = self.text(path)? else { return Ok(Bytes::ZERO) };
         let total = text.lines().find_map(|line| {
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         total.ok_or_else(|| self.wrong(path, "it has no MemTotal"))
     }
 
-    /// One number for each node that is online, in their order.
+    /// Reads the distances: one number for each online node, in their order.
     fn distances(&self, path: &str, all: &IndexSet) -> Result<Vec<(u32, u32)>, HostError> {
         let Some(text) = self.text(path)? else { return Ok(Vec::new()) };
         let numbers: Option<Vec<u32>> = text.split_whitespace().map(|word| word.parse().ok()).collect();
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         Ok(found)
     }
 
-    /// The usable CPUs by core. One of which nobody says who its siblings are is a core of its own.
+    /// Returns the usable CPUs by core. A CPU whose siblings are not reported is a core of its own.
     fn cores(&self, cpus: &IndexSet) -> Result<Vec<IndexSet>, HostError> {
         let (mut cores, mut seen) = (Vec::new(), IndexSet::default());
         for cpu in cpus.iter() {
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             let class = file("class")?.and_then(|class| u32::from_str_radix(class.trim().strip_prefix("0x")?, 16).ok());
             let is_gpu = class.is_some_and(|class| GPU_CLASSES.contains(&(class >> 16)));
             if is_gpu && file("vendor")?.is_some_and(|vendor| vendor.trim() == NVIDIA) {
-                // A device of which nobody knows the node says -1.
+                // A device whose node is unknown reports -1.
                 let node = file("numa_node")?.and_then(|node| node.trim().parse().ok());
                 gpus.push(GpuPlace { pci, node: node.map_or(NumaNode::UNKNOWN, NumaNode::new) });
             }
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         Ok(gpus)
     }
 
-    /// What this process may use, by the name the kernel gives it.
+    /// Reads the CPUs or nodes that this process may use, by the kernel's name for the list.
     fn allowed(&self, name: &str) -> Result<Option<IndexSet>, HostError> {
         let path = "proc/self/status";
         let Some(text) = self.text(path)? else { return Ok(None) };
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
         text.map(|text| text.trim().parse().map_err(|_| self.wrong(path, "it is not a number"))).transpose()
     }
 
-    /// What is in a file; nothing where there is none, or where this process may not look.
+    /// Reads a file; none where it does not exist, or where this process may not read it.
     fn text(&self, path: &str) -> Result<Option<String>, HostError> {
         match std::fs::read_to_string(self.root.join(path)) {
             Ok(text) => Ok(Some(text)),
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// `0000:4e:00.0`; functions other than the first are no devices of their own.
+/// Parses `0000:4e:00.0`. Functions other than the first are not devices of their own.
 fn pci_address(name: &str) -> Option<PciAddress> {
     let (domain, rest) = name.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;

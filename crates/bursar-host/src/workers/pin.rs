@@ -1,7 +1,7 @@
-//! One request, step by step, on a worker's thread.
+//! The steps of a request, on the thread of a worker.
 //!
-//! What a step takes is a value that the next one moves on, and that gives itself back when it is dropped. So a request
-//! can end anywhere, by an error, a panic, or because nobody wants it any more, and nothing is lost.
+//! Each step returns a value that the next one takes over, and that releases itself when it is dropped. So a request can end
+//! at any step, by an error, a panic, or because it was given up, and nothing leaks.
 
 use crate::cache::PieceCache;
 use crate::memory::{Charge, Slab, StrandedSlabs};
@@ -13,28 +13,28 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Helpers are worth starting for this much.
+/// The size from which helper threads are worth starting.
 const PARALLEL_MIN: usize = 16 << 20;
-/// What a thread touches before it looks whether it should go on: a multiple of huge pages.
+/// The most that a thread touches before it checks whether to go on, a multiple of huge pages.
 const CHUNK_MAX: usize = 32 << 20;
 const CHUNK_MIN: usize = 2 << 20;
-/// Memory is written no faster by more threads.
+/// The most threads that touch memory; more do not write it faster.
 const THREADS_MAX: usize = 64;
 
-/// What is wanted: how much, a multiple of pages, by whom, and how.
+/// The specification of a slab: its size, a multiple of pages, its device, and the options.
 #[derive(Debug)]
 pub(crate) struct SlabSpec {
     pub(crate) context: Arc<DeviceContext>,
     pub(crate) bytes: usize,
     pub(crate) options: PinnedOptions,
-    /// Whose free memory may go where there is none left.
+    /// The cache whose free memory may be released where none is left.
     pub(crate) evictable: Option<Arc<PieceCache>>,
 }
 
-/// Asked between steps; an error ends the request.
+/// Called between steps; an error ends the request.
 pub(crate) type Checkpoint<'a> = dyn Fn(PinStep) -> Result<(), HostError> + Sync + 'a;
 
-/// Where a worker stands: which node it serves, and how well.
+/// The binding of a worker to the node that it serves.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeBinding {
     node: NumaNode,
@@ -44,8 +44,8 @@ pub(crate) struct NodeBinding {
 }
 
 impl NodeBinding {
-    /// Pins the calling thread to the CPUs of a node, or the nearest ones, has the kernel confirm it, and says how that
-    /// went.
+    /// Pins the calling thread to the CPUs of a node, or of the nearest one, and lets the kernel confirm it. Returns the
+    /// outcome.
     pub(crate) fn take(system: &dyn System, topology: &Topology, node: NumaNode) -> Self {
         let wanted = node.index().and_then(|index| topology.cpus_near(index)).map(|near| &near.cpus);
         let worker_pinned = match (node.index(), wanted) {
@@ -57,7 +57,8 @@ impl NodeBinding {
             }
         };
         if !worker_pinned.is_done() && !topology.cpus().is_empty() {
-            // It would run where the thread may that asked first. Where it may not go elsewhere, it stays there.
+            // It would otherwise inherit the CPUs of the thread that made the first request. If it may not run elsewhere, it
+            // stays there.
             let _ = system.run_on(topology.cpus());
         }
         let memory_node = node.index().and_then(|index| topology.memory_near(index));
@@ -70,8 +71,7 @@ impl NodeBinding {
     }
 }
 
-/// Makes what is wanted. Where there is no memory for it, what a pool keeps and nobody uses goes first, and it is tried once
-/// more.
+/// Creates a slab. If there is too little memory, the free memory of a pool is released first, and it is tried once more.
 pub(crate) fn pin(
     spec: &SlabSpec,
     binding: &NodeBinding,
@@ -83,11 +83,11 @@ pub(crate) fn pin(
     match (pin(), &spec.evictable) {
         (Err(refused), Some(cache)) if refused.is_capacity() => {
             let (evictable, bytes) = cache.take_whole_slabs(Bytes::ZERO);
-            // Before it is tried again.
+            // Released before the second try.
             drop(evictable);
             if bytes > Bytes::ZERO { pin() } else { Err(refused) }
         }
-        (answer, _) => answer,
+        (result, _) => result,
     }
 }
 
@@ -128,7 +128,7 @@ fn pin_once(
 
 const UNKNOWN: Placement = Placement::unknown();
 
-/// A region with memory behind all of it, from the node if that can be.
+/// Returns a region with memory behind all of it, from the node if possible.
 fn place(
     spec: &SlabSpec,
     binding: &NodeBinding,
@@ -155,7 +155,7 @@ fn place(
     Ok(region)
 }
 
-/// Puts memory behind a region, with helpers on the worker's CPUs, which they inherit; answers how many threads that took.
+/// Puts memory behind a region, with helper threads, which inherit the worker's CPUs. Returns the number of threads used.
 fn touch(
     region: &Region,
     system: &dyn System,
@@ -184,7 +184,7 @@ fn touch(
     };
     let threads = if bytes < PARALLEL_MIN { 1 } else { cpus.min(chunks) };
     let started = std::thread::scope(|scope| {
-        // Where a helper cannot be started, those that could do its work.
+        // If a helper cannot be started, the others do its work.
         let start = |n: &usize| {
             std::thread::Builder::new().name(format!("numa-touch-{n}")).spawn_scoped(scope, touch_on).is_ok()
         };
@@ -198,18 +198,18 @@ fn touch(
     }
 }
 
-/// A kernel that cannot populate has its pages touched instead; one that has no memory says so.
+/// Populates a part. Where the kernel cannot populate, its pages are touched instead; a lack of memory is an error.
 fn populate(region: &Region, system: &dyn System, part: Range<usize>) -> Result<(), Errno> {
     match system.populate(region, part.clone()) {
         Err(Errno(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES)) => {
             region.touch(part);
             Ok(())
         }
-        answer => answer,
+        result => result,
     }
 }
 
-/// Refuses what the machine or a control group has no room for, before anything is touched.
+/// Checks that the machine and its control groups have `requested` bytes left, before anything is touched.
 pub(crate) fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), HostError> {
     let Some(limit) = system.limits().into_iter().find(|limit| limit.available < requested) else { return Ok(()) };
     let (available, all) = (limit.available, limit.limit);
@@ -219,8 +219,8 @@ pub(crate) fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), 
     })
 }
 
-/// Why the driver did not pin it. CUDA on Linux pins without asking for the limit on locked memory; where a driver refuses
-/// and the limit does not cover the request, that is the reason.
+/// Returns why the driver did not pin the memory. CUDA on Linux pins without checking the limit on locked memory; where a
+/// driver refuses and the limit does not cover the request, the limit is the reason.
 fn not_pinned(spec: &SlabSpec, system: &dyn System, why: DriverError) -> HostError {
     let requested = Bytes(spec.bytes as u64);
     let locked = system.locked_memory();

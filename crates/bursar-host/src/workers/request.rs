@@ -1,4 +1,4 @@
-//! What a caller and a worker share of one request: who wants it, until when, and what came of it.
+//! A request as its caller and a worker share it: its deadline, and its result.
 
 use crate::memory::Slab;
 use crate::{HostError, PinStep};
@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-type Answer = Result<Slab, HostError>;
+type SlabResult = Result<Slab, HostError>;
 
-/// One request. Whoever holds the memory when the request ends gives it back: the worker until it has delivered, the
-/// ticket until its caller takes it, and the caller then.
+/// A request for a slab. The memory is released by its current owner if the request ends: the worker until it has delivered,
+/// the request until its caller takes the slab, and then the caller.
 #[derive(Debug)]
 pub(crate) struct SlabRequest {
     requested: Bytes,
@@ -24,25 +24,25 @@ pub(crate) struct SlabRequest {
 
 #[derive(Debug)]
 enum State {
-    /// Wanted, and by whom to be woken.
+    /// The caller waits; the task to be woken, if there is one.
     Waiting(Option<Waker>),
-    /// Made, and not taken yet.
-    Ready(Box<Answer>),
-    /// Taken, or not wanted any more.
+    /// The result is ready and not taken yet.
+    Ready(Box<SlabResult>),
+    /// The result was taken, or the request was given up.
     Closed,
 }
 
 impl SlabRequest {
     pub(crate) fn new(requested: Bytes, patience: Duration) -> Arc<Self> {
         let now = Instant::now();
-        // A patience that no clock can tell is that of a century.
+        // A deadline beyond the range of the clock is a century away.
         let century = Duration::from_secs(100 * 365 * 24 * 3600);
         let deadline = now.checked_add(patience).unwrap_or(now + century);
         let (state, changed, at) = (Mutex::new(State::Waiting(None)), Condvar::new(), Mutex::new(None));
         Arc::new(Self { requested, patience, deadline, state, changed, at })
     }
 
-    /// A request that was refused before anybody was asked.
+    /// Creates a request that was refused before a worker had it.
     pub(crate) fn refused(error: HostError) -> Arc<Self> {
         let request = Self::new(Bytes::ZERO, Duration::ZERO);
         request.deliver(Err(error));
@@ -65,7 +65,7 @@ impl SlabRequest {
         HostError::Deadline { requested: self.requested, patience: self.patience, at: *self.at() }
     }
 
-    /// Whether a worker should go on to a step.
+    /// Checks that the request is still wanted and in time, and records the step that a worker begins.
     pub(crate) fn check(&self, step: PinStep) -> Result<(), HostError> {
         if matches!(*self.state(), State::Closed) {
             return Err(HostError::GivenUp);
@@ -77,15 +77,15 @@ impl SlabRequest {
         Ok(())
     }
 
-    /// Hands over what came of it. If nobody wants it, it is dropped here; a second answer is too.
-    pub(crate) fn deliver(&self, answer: Answer) {
+    /// Delivers the result. If the request was given up, or has a result already, this one is dropped.
+    pub(crate) fn deliver(&self, result: SlabResult) {
         let mut state = self.state();
         if !matches!(*state, State::Waiting(_)) {
-            // With nothing locked: giving memory back takes the driver's time.
+            // With nothing locked, because releasing memory waits for the driver.
             drop(state);
-            return drop(answer);
+            return drop(result);
         }
-        let before = std::mem::replace(&mut *state, State::Ready(Box::new(answer)));
+        let before = std::mem::replace(&mut *state, State::Ready(Box::new(result)));
         drop(state);
         self.changed.notify_all();
         if let State::Waiting(Some(waker)) = before {
@@ -93,16 +93,16 @@ impl SlabRequest {
         }
     }
 
-    /// Ends the request, and answers what came of it by now.
-    pub(crate) fn close(&self) -> Option<Answer> {
+    /// Ends the request. Returns its result if there is one by now.
+    pub(crate) fn close(&self) -> Option<SlabResult> {
         match std::mem::replace(&mut *self.state(), State::Closed) {
-            State::Ready(answer) => Some(*answer),
+            State::Ready(result) => Some(*result),
             State::Waiting(_) | State::Closed => None,
         }
     }
 
-    /// Waits for the answer, at most until the deadline.
-    pub(crate) fn wait(&self) -> Answer {
+    /// Waits for the result, at most until the deadline.
+    pub(crate) fn wait(&self) -> SlabResult {
         let mut state = self.state();
         while let State::Waiting(_) = *state {
             let left = self.deadline.saturating_duration_since(Instant::now());
@@ -115,8 +115,8 @@ impl SlabRequest {
         self.close().unwrap_or_else(|| Err(self.deadline_error()))
     }
 
-    /// The answer if there is one; otherwise `waker` is told when there is, or when the deadline has passed.
-    pub(crate) fn poll(&self, waker: &Waker) -> Poll<Answer> {
+    /// Returns the result if there is one. Otherwise `waker` is woken when there is, or when the deadline has passed.
+    pub(crate) fn poll(&self, waker: &Waker) -> Poll<SlabResult> {
         let mut state = self.state();
         if let State::Waiting(known) = &mut *state
             && Instant::now() < self.deadline
@@ -131,7 +131,7 @@ impl SlabRequest {
         Poll::Ready(self.close().unwrap_or_else(|| Err(self.deadline_error())))
     }
 
-    /// Has whoever polls look again.
+    /// Wakes the task that polls.
     pub(crate) fn wake(&self) {
         let waker = match &mut *self.state() {
             State::Waiting(waker) => waker.take(),
@@ -151,7 +151,7 @@ mod tests {
     use bursar_core::{DeviceContext, DeviceId};
     use bursar_sim::{LeakKind, Sim};
 
-    /// A slab, and whether the driver still has it.
+    /// Returns a slab, and a function that returns whether the driver still has it.
     fn slab() -> (Slab, impl Fn() -> bool) {
         let sim = Sim::seeded(1);
         let context = DeviceContext::open(sim.clone(), DeviceId(0)).expect("a device");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn n2_a_second_answer_is_given_back_and_the_first_stays() {
+    fn n2_a_second_result_is_given_back_and_the_first_stays() {
         let (request, (first, first_is_held), (second, second_is_held)) = (request(), slab(), slab());
         request.deliver(Ok(first));
         request.deliver(Ok(second));

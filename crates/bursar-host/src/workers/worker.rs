@@ -1,4 +1,4 @@
-//! One worker: a thread on a node, and the requests that wait for it.
+//! A worker: a thread on a node, and its queue of requests.
 
 use super::pin::{self, NodeBinding, SlabSpec};
 use super::request::SlabRequest;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// A request on its way. Dropping it answers that the workers have been closed, if nobody has answered before.
+/// A request in the queue of a worker. If it is dropped without a result, the caller learns that the workers were closed.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     pub(crate) request: Arc<SlabRequest>,
@@ -26,7 +26,7 @@ impl Drop for QueuedRequest {
     }
 }
 
-/// What all workers of a pool work with.
+/// The objects that all workers of a pool share.
 #[derive(Debug)]
 pub(crate) struct WorkerEnvironment {
     pub(crate) system: Arc<dyn System>,
@@ -47,7 +47,7 @@ pub(crate) struct Worker {
 #[derive(Debug, Default)]
 struct Queue {
     requests: VecDeque<QueuedRequest>,
-    /// The thread that serves, and those that it replaced.
+    /// The thread that serves the queue, and those that it replaced.
     threads: Vec<JoinHandle<()>>,
     has_thread: bool,
 }
@@ -78,7 +78,7 @@ impl Worker {
         }
     }
 
-    /// Sees to it that a thread serves the queue.
+    /// Starts a thread that serves the queue, if there is none.
     fn ensure_thread(self: &Arc<Self>, queue: &mut Queue) -> Result<(), HostError> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(HostError::Closed);
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// The thread: serves until the worker is closed, or until a request makes it panic. Then that request fails, and
+    /// Serves requests until the worker is closed, or until a request makes the thread panic. That request then fails, and
     /// another thread takes over.
     fn run(self: &Arc<Self>) {
         let mut binding = None;
@@ -116,8 +116,8 @@ impl Worker {
             let made =
                 catch_unwind(AssertUnwindSafe(|| self.make(&queued, binding.get_or_insert_with(|| self.binding()))));
             let message = match made {
-                Ok(answer) => {
-                    queued.request.deliver(answer);
+                Ok(result) => {
+                    queued.request.deliver(result);
                     continue;
                 }
                 Err(panic) => message(&*panic),
@@ -138,7 +138,7 @@ impl Worker {
         pin::pin(&queued.spec, binding, &*self.environment.system, &self.environment.stranded, &checkpoint)
     }
 
-    /// This thread ends; if anybody waits, another one starts. Where it cannot, those who wait are told.
+    /// Ends this thread, and starts another if requests wait. Where that fails, they fail too.
     fn replace_thread(self: &Arc<Self>) {
         let mut queue = self.queue();
         queue.has_thread = false;
@@ -152,7 +152,8 @@ impl Worker {
         }
     }
 
-    /// Ends it: requests that wait are refused, the one in hand stops at its next step, and the thread is waited for.
+    /// Closes the worker: requests that wait are refused, the one in progress stops at its next step, and the thread is
+    /// joined.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let mut queue = self.queue();
@@ -164,7 +165,7 @@ impl Worker {
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message").to_owned()

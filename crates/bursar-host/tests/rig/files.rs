@@ -1,10 +1,10 @@
-//! Machines made of files, as such machines are documented to show themselves.
+//! Machines made of files, as such machines are documented to have them.
 
 use bursar_host::{HostError, IndexSet, Topology};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder of its own, removed with what is in it.
+/// A folder that is removed with its contents.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -34,7 +34,7 @@ impl Drop for Folder {
     }
 }
 
-/// The files of a machine, to be read.
+/// The files of a machine.
 #[derive(Debug)]
 pub(crate) struct Tree {
     folder: Folder,
@@ -42,7 +42,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// A machine with these CPUs online, all of which this process may use.
+    /// Creates a machine with these CPUs online, all of which this process may use.
     pub(crate) fn with_cpus(online: &str) -> Self {
         let tree = Self { folder: Folder::new(), nodes: Vec::new() };
         tree.write("sys/devices/system/cpu/online", online).allowed(online)
@@ -53,7 +53,7 @@ impl Tree {
         self
     }
 
-    /// What this process may use.
+    /// Sets the CPUs and nodes that this process may use.
     pub(crate) fn allowed(self, cpus: &str) -> Self {
         let status = format!("Name:\tworker\nCpus_allowed:\tff\nCpus_allowed_list:\t{cpus}");
         self.write("proc/self/status", &status)
@@ -64,7 +64,7 @@ impl Tree {
         self.write("proc/self/status", &status)
     }
 
-    /// A node with these CPUs and so many GiB, at these distances from the nodes that are online.
+    /// Adds a node with these CPUs and this many GiB, at these distances from the nodes that are online.
     pub(crate) fn node(mut self, index: u32, cpus: &str, gib: u64, distances: &str) -> Self {
         self.nodes.push(index);
         let online: IndexSet = self.nodes.iter().copied().collect();
@@ -76,7 +76,7 @@ impl Tree {
             .write(&format!("{folder}/distance"), distances)
     }
 
-    /// Cores whose two siblings are `distance` apart.
+    /// Adds cores whose two siblings are `distance` apart.
     pub(crate) fn siblings(self, cores: std::ops::Range<u32>, distance: u32) -> Self {
         let write = |tree: Self, cpu: u32, core: u32| {
             let file = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
@@ -85,7 +85,7 @@ impl Tree {
         cores.fold(self, |tree, core| write(write(tree, core, core), core + distance, core))
     }
 
-    /// A GPU at a PCI address, on a node, or on -1 where nobody says.
+    /// Adds a GPU at a PCI address, on a node, or on -1 where it is unknown.
     pub(crate) fn gpu(self, address: &str, node: i32) -> Self {
         let folder = format!("sys/bus/pci/devices/{address}");
         self.write(&format!("{folder}/vendor"), "0x10de")

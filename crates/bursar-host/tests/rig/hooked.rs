@@ -1,4 +1,4 @@
-//! A driver that has a test interrupt it around every call about host memory.
+//! A driver that calls a hook of the test around every call about host memory.
 #![allow(unsafe_code)]
 
 use bursar_core::{
@@ -8,7 +8,7 @@ use bursar_core::{
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// Told of a call before it is made, and after; an answer refuses it.
+/// Called before and after a call; an error refuses it.
 type Hook = Arc<dyn Fn(&'static str, bool) -> Option<DriverError> + Send + Sync>;
 
 pub(crate) struct Hooked {
@@ -34,7 +34,7 @@ impl Hooked {
         let interrupt = |is_over| hook.as_ref().and_then(|hook| hook(name, is_over)).map_or(Ok(()), Err);
         interrupt(false)?;
         let answer = make()?;
-        // What was carried out is not refused.
+        // A call that was carried out is not refused.
         let _ = interrupt(true);
         Ok(answer)
     }

@@ -1,4 +1,4 @@
-//! The kernel, with whatever a test wants to happen around each call.
+//! The kernel, with a hook around each call.
 
 use bursar_core::Bytes;
 use bursar_host::{Errno, IndexSet, LockedMemory, Machine, MemoryLimit, Region, System};
@@ -18,7 +18,7 @@ pub(crate) enum Call {
     Locate,
 }
 
-/// Told of a call before it is made, and after; an answer refuses it.
+/// Called before and after a call; an error refuses it.
 type Hook = Arc<dyn Fn(Call, bool) -> Option<Errno> + Send + Sync>;
 
 #[derive(Default)]
@@ -27,10 +27,10 @@ pub(crate) struct Probed {
     hook: Mutex<Option<Hook>>,
     pub(crate) limits: Mutex<Vec<MemoryLimit>>,
     pub(crate) locked: Mutex<Option<LockedMemory>>,
-    /// Where the kernel is made to say that threads run and pages are.
+    /// The CPUs and nodes that the kernel reports for threads and pages.
     pub(crate) runs_on: Mutex<Option<IndexSet>>,
     pub(crate) pages_on: Mutex<Option<i32>>,
-    /// What was asked, by which thread.
+    /// The calls, with the thread that made each.
     pub(crate) calls: Mutex<Vec<(Call, String)>>,
     pub(crate) bound_to: Mutex<Vec<u32>>,
     pub(crate) ran_on: Mutex<Vec<IndexSet>>,
@@ -45,7 +45,7 @@ impl Probed {
         self.machine.mapped()
     }
 
-    /// Has `hook` called around each call.
+    /// Calls `hook` around each call.
     pub(crate) fn hook(&self, hook: impl Fn(Call, bool) -> Option<Errno> + Send + Sync + 'static) {
         *self.hook.lock().unwrap() = Some(Arc::new(hook));
     }
@@ -59,7 +59,7 @@ impl Probed {
         *self.hook.lock().unwrap() = None;
     }
 
-    /// The names of the threads that made a kind of call.
+    /// Returns the names of the threads that made a kind of call.
     pub(crate) fn threads_of(&self, wanted: Call) -> Vec<String> {
         let calls = self.calls.lock().unwrap();
         calls.iter().filter(|(call, _)| *call == wanted).map(|(_, thread)| thread.clone()).collect()
@@ -79,7 +79,7 @@ impl Probed {
 
 impl System for Probed {
     fn limits(&self) -> Vec<MemoryLimit> {
-        // A limit cannot be refused, only be interrupted.
+        // A limit cannot be refused; the hook only runs.
         let _ = self.around(Call::Limits, || Ok(()));
         self.limits.lock().unwrap().clone()
     }
@@ -92,7 +92,7 @@ impl System for Probed {
     fn run_on(&self, cpus: &IndexSet) -> Result<(), Errno> {
         self.around(Call::RunOn, || {
             self.ran_on.lock().unwrap().push(cpus.clone());
-            // The CPUs of a machine made of files need not be here.
+            // The CPUs of a machine made of files need not exist here.
             let mut runs_on = self.runs_on.lock().unwrap();
             runs_on.get_or_insert_with(|| cpus.clone());
             Ok(())

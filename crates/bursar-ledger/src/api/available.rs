@@ -32,14 +32,14 @@ impl Ledger {
         self.attachment.check_usable()?;
         let info = self.measure(LockWait::Usual)?;
         let cached = self.attachment.reclaimers.cached().get();
-        let ((charged, undrawn), limit, cap) = self.attachment.with_lock(LockWait::Usual, |locked| {
+        let ((charged, undrawn), limit, effective_limit) = self.attachment.with_lock(LockWait::Usual, |locked| {
             locked.reclaim_dead_processes();
             (locked.charged_and_undrawn(), locked.field(0, node::CEILING), locked.effective_limit())
         })?;
         let within_limit = limit.saturating_sub(charged.saturating_sub(cached));
         let on_device = match info {
             Some(info) => info.free.get().saturating_add(cached).saturating_sub(undrawn),
-            None => cap.saturating_sub(charged.saturating_sub(cached)),
+            None => effective_limit.saturating_sub(charged.saturating_sub(cached)),
         };
         Ok(Bytes(within_limit.min(on_device)))
     }

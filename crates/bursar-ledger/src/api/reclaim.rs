@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use crate::LedgerError;
-use crate::attachment::{Attachment, LockWait, Reclaim};
+use crate::attachment::{Attachment, LockWait, ReclaimCallback};
 use crate::book::NodeKey;
 use bursar_core::Bytes;
 use std::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ pub struct Reclaimer {
 }
 
 impl Reclaimer {
-    pub(crate) fn register(ledger: &Ledger, reclaim: Arc<Reclaim>) -> Self {
+    pub(crate) fn register(ledger: &Ledger, reclaim: Arc<ReclaimCallback>) -> Self {
         let number = ledger.attachment.reclaimers.register(reclaim);
         ledger.attachment.start_listener();
         Self { attachment: Arc::downgrade(&ledger.attachment), number }

@@ -42,7 +42,7 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
+pub(crate) struct ReserveRequest {
     pub(crate) tenant: NodeKey,
     pub(crate) bytes: Bytes,
     pub(crate) priority: Priority,
@@ -103,7 +103,7 @@ impl Ledger {
     ) -> Result<Reservation> {
         let ends = Instant::now() + deadline.min(FOREVER);
         let wait = LockWait::deadline(ends);
-        let request = Request { tenant: find(wait)?, bytes, priority };
+        let request = ReserveRequest { tenant: find(wait)?, bytes, priority };
         let sees_deaths = self.attachment.start_watcher();
         let entry = self.join_queue(request, wait)?;
         let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
@@ -118,8 +118,9 @@ impl Ledger {
             if left.is_zero() {
                 return self.give_up(&mut guard, entry, request, wait);
             }
-            let nap = [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
-            book.words().wait(book.state_at(entry), book.waiting_state(entry), nap.into_iter().flatten().min());
+            let timeouts =
+                [self.probe.is_some().then_some(MEASURE_EVERY), (!sees_deaths).then_some(LOOK_EVERY), Some(left)];
+            book.words().wait(book.state_at(entry), book.waiting_state(entry), timeouts.into_iter().flatten().min());
             if book.has_left_queue(entry) {
                 continue;
             }
@@ -132,13 +133,13 @@ impl Ledger {
     }
 
     /// Joins the queue. A request within its tenant's guarantee asks back what others borrow.
-    pub(crate) fn join_queue(&self, request: Request, wait: LockWait) -> Result<QueueEntry, TryError> {
-        let Request { tenant: key, bytes, priority } = request;
+    pub(crate) fn join_queue(&self, request: ReserveRequest, wait: LockWait) -> Result<QueueEntry, TryError> {
+        let ReserveRequest { tenant: key, bytes, priority } = request;
         let tenant = key.node;
         self.attachment.check_usable()?;
         self.measure(wait)?;
         let queued = QueueRequest { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
-        let (entry, owed) = self.attachment.with_lock(wait, |locked| {
+        let (entry, within_guarantee) = self.attachment.with_lock(wait, |locked| {
             if !locked.is_current(key) {
                 return (Err(BookError::Cleared), false);
             }
@@ -152,7 +153,7 @@ impl Ledger {
             let what = if matches!(refused, BookError::TableFull) { "waiting requests" } else { "reservations" };
             self.attachment.error_for(refused, what, bytes)
         })?;
-        if owed && !self.attachment.book.has_left_queue(entry) {
+        if within_guarantee && !self.attachment.book.has_left_queue(entry) {
             let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
             self.request_returns(entry, request, wait)?;
             guard.entry = None;
@@ -162,7 +163,7 @@ impl Ledger {
 
     /// Asks for what an owner lacks: first the callbacks of this process, then other processes that borrow, by their
     /// event words.
-    fn request_returns(&self, entry: QueueEntry, request: Request, wait: LockWait) -> Result<(), LedgerError> {
+    fn request_returns(&self, entry: QueueEntry, request: ReserveRequest, wait: LockWait) -> Result<(), LedgerError> {
         self.reclaim_in_process(request.tenant.node, request.bytes, wait)?;
         if !self.attachment.book.has_left_queue(entry) {
             self.attachment.with_lock(wait, |locked| {
@@ -193,7 +194,7 @@ impl Ledger {
         &self,
         guard: &mut QueueGuard<'_>,
         entry: QueueEntry,
-        request: Request,
+        request: ReserveRequest,
         wait: LockWait,
     ) -> Result<Reservation> {
         let (tenant, bytes) = (request.tenant.node, request.bytes);

@@ -1,6 +1,6 @@
 //! The future that waits for a reservation.
 
-use super::reserve::Request;
+use super::reserve::ReserveRequest;
 use super::{Ledger, Priority, Reservation, Tenant};
 use crate::LedgerError;
 use crate::attachment::{LockWait, TryError};
@@ -23,11 +23,11 @@ use std::time::Instant;
 /// # fn main() -> bursar_core::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(1));
 /// let all = ledger.reserve(Bytes::gib(1))?;
-/// let mut turn = pin!(ledger.reserve_async(Bytes::mib(1), Priority::NORMAL));
+/// let mut future = pin!(ledger.reserve_async(Bytes::mib(1), Priority::NORMAL));
 /// let mut context = Context::from_waker(Waker::noop());
-/// assert!(turn.as_mut().poll(&mut context).is_pending());
+/// assert!(future.as_mut().poll(&mut context).is_pending());
 /// drop(all);
-/// assert!(turn.as_mut().poll(&mut context).is_ready());
+/// assert!(future.as_mut().poll(&mut context).is_ready());
 /// # Ok(())
 /// # }
 /// ```
@@ -53,7 +53,7 @@ impl ReserveFuture {
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
         self.ledger.attachment.start_watcher();
         self.ledger.attachment.start_listener();
-        self.ledger.join_queue(Request { tenant, bytes: self.bytes, priority: self.priority }, wait)
+        self.ledger.join_queue(ReserveRequest { tenant, bytes: self.bytes, priority: self.priority }, wait)
     }
 
     /// Goes on as far as it can without blocking.
@@ -99,10 +99,10 @@ impl Future for ReserveFuture {
             Err(TryError::LockUnavailable(stuck)) => stuck,
             Err(TryError::Failed(error)) => return Poll::Ready(Err(error)),
         };
-        let taking = self.ledger.attachment.book.acquisitions();
+        let acquisition = self.ledger.attachment.book.acquisitions();
         let since = match self.stuck {
-            Some((seen, since)) if seen == taking => since,
-            _ => self.stuck.insert((taking, Instant::now())).1,
+            Some((seen, since)) if seen == acquisition => since,
+            _ => self.stuck.insert((acquisition, Instant::now())).1,
         };
         if since.elapsed() >= self.ledger.attachment.lock_timeout() {
             self.leave();

@@ -8,15 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) type Reclaim = dyn Fn(Bytes) -> Bytes + Send + Sync;
-type Cached = dyn Fn() -> Bytes + Send + Sync;
+pub(crate) type ReclaimCallback = dyn Fn(Bytes) -> Bytes + Send + Sync;
+type CachedCallback = dyn Fn() -> Bytes + Send + Sync;
 
 /// The callbacks of this process: those that give memory back, and those that say how much they could.
 #[derive(Default)]
 pub(crate) struct Reclaimers {
     next: AtomicU64,
-    reclaim: Mutex<Vec<(u64, Arc<Reclaim>)>>,
-    cached: Mutex<Vec<(u64, Arc<Cached>)>>,
+    reclaim: Mutex<Vec<(u64, Arc<ReclaimCallback>)>>,
+    cached: Mutex<Vec<(u64, Arc<CachedCallback>)>>,
     /// The message of the first panic of a callback, a probe or a waker.
     panic: Mutex<Option<String>>,
 }
@@ -47,14 +47,14 @@ impl Reclaimers {
     }
 
     /// Registers a callback and returns its number.
-    pub(crate) fn register(&self, reclaim: Arc<Reclaim>) -> u64 {
+    pub(crate) fn register(&self, reclaim: Arc<ReclaimCallback>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.reclaim.lock().unwrap_or_else(PoisonError::into_inner).push((number, reclaim));
         number
     }
 
     /// Adds a callback that says what is cached, under the number of another callback.
-    pub(crate) fn register_cached(&self, number: u64, cached: Arc<Cached>) {
+    pub(crate) fn register_cached(&self, number: u64, cached: Arc<CachedCallback>) {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner).push((number, cached));
     }
 
@@ -97,7 +97,7 @@ impl Reclaimers {
 /// Returns the message of a panic.
 fn panic_message(reason: &(dyn Any + Send)) -> &str {
     let text = reason.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("it said nothing")
+    text.or_else(|| reason.downcast_ref::<&str>().copied()).unwrap_or("(no message)")
 }
 
 impl fmt::Debug for Reclaimers {

@@ -8,7 +8,7 @@ impl<W: Words> LockedBook<'_, W> {
     pub fn find_inconsistency(&self) -> Option<String> {
         self.check_every_word();
         if let Some(at) = self.damage() {
-            return Some(format!("{} is no value", self.book.layout.name_of(at)));
+            return Some(format!("{} holds no valid value", self.book.layout.name_of(at)));
         }
         let high = self.get(header::NODES_HIGH) as usize;
         if self.field(0, node::KIND) != ROOT || high > self.book.layout.nodes {
@@ -18,7 +18,7 @@ impl<W: Words> LockedBook<'_, W> {
             self.get(self.book.layout.waiter_at(entry) + waiter::STATE) & waiter::STATES == waiter::WAITING
         });
         if waiting.count() as u64 != self.get(header::WAITING) {
-            return Some("its queue is not as long as it says".to_owned());
+            return Some("its queue does not have the length in its header".to_owned());
         }
         (0..self.book.layout.nodes).find_map(|node| self.inconsistency_at(node, high))
     }
@@ -70,7 +70,7 @@ impl<W: Words> LockedBook<'_, W> {
                 _ => false,
             };
         if !fits {
-            return Some(format!("account {node} is part of nothing"));
+            return Some(format!("account {node} has no valid parent"));
         }
         let children = self.children(node).map(|child| self.field(child, node::TOTAL)).fold(0, u64::saturating_add);
         let (balance, total) = (self.peek_balance(node), self.field(node, node::TOTAL));
@@ -79,6 +79,6 @@ impl<W: Words> LockedBook<'_, W> {
             // A process may have released more than it charged: the next decision about the node cuts that off.
             _ => total <= BYTES_MAX && balance <= total && children <= total,
         };
-        (!agrees).then(|| format!("account {node} has {total} bytes, {balance} left and {children} in its parts"))
+        (!agrees).then(|| format!("account {node} has {total} bytes, {balance} left and {children} in its children"))
     }
 }

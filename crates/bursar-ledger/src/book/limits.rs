@@ -75,7 +75,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Returns bytes to a node's parent. The step is not finished.
+    /// Gives bytes back to a node's parent. The step is not finished.
     pub(super) fn return_to(&mut self, parent: usize, bytes: u64) {
         match self.field(parent, node::KIND) {
             TENANT => {
@@ -141,7 +141,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Returns credit of an account to its parent; both must be settled. The step is not finished.
+    /// Gives credit of an account back to its parent; both must be settled. The step is not finished.
     pub(super) fn return_credit(&mut self, account: usize, bytes: u64) {
         let (balance, total) = (self.balance(account), self.field(account, node::TOTAL));
         let bytes = bytes.min(balance).min(total);

@@ -108,7 +108,7 @@ impl<'a, W: Words> LockedBook<'a, W> {
     }
 
     pub(super) fn set_raw(&mut self, at: usize, word: u64) {
-        assert!(self.entries < STEP_MAX, "no step goes over a table, so none makes more changes than this");
+        assert!(self.entries < STEP_MAX, "no step walks a table, so none makes more changes than this");
         self.book.record(self.entries, at);
         self.entries += 1;
         self.book.words.store(header::JOURNAL, sealed(self.entries as u64));

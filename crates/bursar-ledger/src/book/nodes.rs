@@ -75,8 +75,8 @@ impl<W: Words> LockedBook<'_, W> {
         }
         if returned > 0 {
             let at = self.book.layout.node_at(node);
-            let folded = self.raw(at + node::SETTLED).wrapping_add(product(returned));
-            self.set_raw(at + node::SETTLED, folded);
+            let settled = self.raw(at + node::SETTLED).wrapping_add(product(returned));
+            self.set_raw(at + node::SETTLED, settled);
         }
         self.finish();
     }

@@ -38,8 +38,8 @@ pub(crate) fn hash(bytes: &[u8]) -> u64 {
 
 /// Returns a folder and the root, with the range of bytes for a name in each.
 fn bytes_in<'a>(folder: &'a Folder, root: Option<&'a Descriptor>, name: &OsStr) -> Vec<(&'a Descriptor, LockRange)> {
-    let consistent = root.map(|root| (root, bytes_for_path(folder, name)));
-    std::iter::once((&folder.open, bytes_for(name.as_bytes()))).chain(consistent).collect()
+    let in_root = root.map(|root| (root, bytes_for_path(folder, name)));
+    std::iter::once((&folder.open, bytes_for(name.as_bytes()))).chain(in_root).collect()
 }
 
 fn bytes_for_path(folder: &Folder, name: &OsStr) -> LockRange {

@@ -35,7 +35,7 @@ impl Mapping {
     }
 
     fn map(words: usize, flags: i32, fd: i32) -> io::Result<Self> {
-        assert!(words.is_power_of_two(), "numbers of words are masked");
+        assert!(words.is_power_of_two(), "indexes are masked");
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: the kernel chooses the address, so no memory in use is touched.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), words * 8, access, flags, fd, 0) };

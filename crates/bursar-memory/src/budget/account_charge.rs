@@ -1,13 +1,13 @@
 //! The arithmetic of a budget that pays from an account: what was charged there, and what of it was paid back.
 //!
 //! Everything is a running total of bytes, modulo 2⁶⁴, in the numbers of the memory below: what requests have entered,
-//! what was rolled back, what was confirmed, what the memory below has released, how much of that somebody has claimed for
-//! the account, and how much has been paid back there. The account is charged before the memory is asked for, and paid
-//! back after the memory below has released it; so it never knows of less than is held.
+//! what was rolled back, what was confirmed, what the memory below has released, how much of that somebody has claimed
+//! for the account, and how much has been paid back there. The account is charged before the memory is asked for, and
+//! paid back after the memory below has released it; so it never knows of less than is held.
 //!
-//! **A refusal of the account is believed only when nothing of this budget is undecided.** The account says what it had left;
-//! what was charged and is not held for certain is added, from totals read before the reap and after the refusal. Only if that
-//! would not have been enough is the request refused.
+//! **A refusal of the account is believed only when nothing of this budget is undecided.** The account says what it had
+//! left; what was charged and is not held for certain is added, from totals read before the reap and after the refusal.
+//! Only if that would not have been enough is the request refused.
 
 use super::backoff::{Backoff, MAX_ROUNDS};
 #[cfg(loom)]
@@ -43,7 +43,8 @@ pub(crate) enum AccountError<E> {
 }
 
 impl AccountCharge {
-    /// Makes the totals over memory that has released `released` bytes and holds `held`, for which the account was charged.
+    /// Makes the totals over memory that has released `released` bytes and holds `held`, for which the account was
+    /// charged.
     pub(crate) fn new(released: u64, held: u64) -> Self {
         let granted = released.wrapping_add(held);
         Self {
@@ -56,7 +57,8 @@ impl AccountCharge {
         }
     }
 
-    /// Returns what was entered and not rolled back: never less than the truth, since what is rolled back was entered before.
+    /// Returns what was entered and not rolled back: never less than the truth, since what is rolled back was entered
+    /// before.
     fn granted(&self) -> u64 {
         let rolled_back = self.rolled_back.load(Ordering::Acquire);
         self.entered.load(Ordering::Acquire).wrapping_sub(rolled_back)
@@ -71,10 +73,10 @@ impl AccountCharge {
     /// Charges `bytes` with `charge`, reaping the memory below with `reap` where the account has no room.
     ///
     /// A request is refused only if there would have been no room even if everything undecided here failed, as for a
-    /// budget with a limit of its own. The account's last refusal says what it had left. What we had charged there and did
-    /// not hold for certain is at most what was entered by *afterwards*, less what was rolled back and confirmed *before*
-    /// the reap; and what the memory below released meanwhile may not have been paid back yet. Requests of other budgets on
-    /// the same account that fail later are not seen.
+    /// budget with a limit of its own. The account's last refusal says what it had left. What we had charged there and
+    /// did not hold for certain is at most what was entered by *afterwards*, less what was rolled back and confirmed
+    /// *before* the reap; and what the memory below released meanwhile may not have been paid back yet. Requests of
+    /// other budgets on the same account that fail later are not seen.
     pub(crate) fn admit<E>(
         &self,
         bytes: u64,
@@ -128,8 +130,8 @@ impl AccountCharge {
         self.confirmed.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Takes a charge back whose memory was never granted; `release` gives it back to the account, before anyone relies on
-    /// it.
+    /// Takes a charge back whose memory was never granted; `release` gives it back to the account, before anyone relies
+    /// on it.
     pub(crate) fn roll_back(&self, bytes: u64, release: impl FnOnce(u64)) {
         release(bytes);
         self.rolled_back.fetch_add(bytes, Ordering::AcqRel);

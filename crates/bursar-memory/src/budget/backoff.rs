@@ -11,14 +11,15 @@ use std::{
     thread::yield_now,
 };
 
-/// The number of times a request tries again while others are undecided: bounded, since one of them might wait for this one.
+/// The number of times a request tries again while others are undecided: bounded, since one of them might wait for this
+/// one.
 pub(crate) const MAX_ROUNDS: u32 = 1 << 16;
 
 /// The number of times a new request yields while somebody waits.
 const YIELDS: u32 = 64;
 
-/// The number of requests that wait for others to be decided. New requests yield for a moment meanwhile, so that requests
-/// that fail over and over cannot take turns at being undecided in front of one that fits.
+/// The number of requests that wait for others to be decided. New requests yield for a moment meanwhile, so that
+/// requests that fail over and over cannot take turns at being undecided in front of one that fits.
 #[derive(Debug)]
 pub(crate) struct Backoff(AtomicU32);
 

@@ -1,9 +1,10 @@
 //! The arithmetic of a budget with a limit of its own: one compare-and-swap a request, and nothing to release.
 //!
-//! What is used is the difference of two running totals: what the budget has granted, which it counts itself, and what the
-//! memory below has released, which only the memory below can know. Both are taken modulo 2⁶⁴. A grant is counted before the
-//! memory is asked for, so the difference never falls short of what is held. A third total counts the grants that the memory
-//! below has confirmed; what is granted and not confirmed is undecided, and may yet be rolled back.
+//! The bytes in use are the difference of two running totals: what the budget has granted, which it counts itself, and
+//! what the memory below has released, which only the memory below can know. Both are taken modulo 2⁶⁴. A grant is
+//! counted before the memory is asked for, so the difference never falls short of what is held. A third total counts
+//! the grants that the memory below has confirmed; what is granted and not confirmed is undecided, and may yet be
+//! rolled back.
 
 use super::backoff::{Backoff, MAX_ROUNDS};
 #[cfg(loom)]
@@ -96,8 +97,8 @@ impl Charge {
     /// Charges `bytes` if they fit.
     ///
     /// The released total is read after the granted one. If the swap succeeds, the granted total was current and the
-    /// released one at most too small, so the limit holds. If the charge is refused, it did not fit at the moment one of
-    /// the two was read, beside everything that was undecided then.
+    /// released one at most too small, so the limit holds. If the charge is refused, it did not fit at the moment one
+    /// of the two was read, beside everything that was undecided then.
     pub(crate) fn try_charge(&self, bytes: u64, released: impl Fn() -> u64) -> Result<(), OverLimit> {
         let mut read = self.granted();
         loop {
@@ -116,10 +117,10 @@ impl Charge {
 
     /// Charges `bytes`, reaping the memory below with `reap` where they do not fit.
     ///
-    /// A request is refused only if it would not have fitted even if everything undecided failed: the confirmed total is
-    /// read *before* the reap and the released one *after* it, so the difference is at most what was held and confirmed
-    /// at the moment the first was read, whatever had completed. Otherwise somebody took what was reaped or is undecided,
-    /// and another round is worth it. With nothing undecided and nobody else about, one reap decides.
+    /// A request is refused only if it would not have fitted even if everything undecided failed: the confirmed total
+    /// is read *before* the reap and the released one *after* it, so the difference is at most what was held and
+    /// confirmed at the moment the first was read, whatever had completed. Otherwise somebody took what was reaped or
+    /// is undecided, and another round is worth it. With nothing undecided and nobody else about, one reap decides.
     pub(crate) fn admit<E>(
         &self,
         bytes: u64,

@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The findings of one device's guard. They are made by host functions on whatever thread the driver runs those; they go to
-/// the event sink later, on the thread that reports them.
+/// The findings of one device's guard. They are made by host functions on whatever thread the driver runs those; they
+/// go to the event sink later, on the thread that reports them.
 #[derive(Default)]
 pub(super) struct Findings {
     any: AtomicBool,

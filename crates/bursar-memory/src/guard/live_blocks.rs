@@ -1,6 +1,6 @@
 //! The blocks that users have.
 
-use bursar_core::{Fenced, Generation};
+use bursar_core::{FencedBlock, Generation};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 /// A block that a user has, and whether it was reported.
 #[derive(Debug)]
 pub(super) struct LiveBlock {
-    pub(super) fenced: Fenced,
+    pub(super) fenced: FencedBlock,
     pub(super) reported: ReportOnce,
 }
 
 impl LiveBlock {
-    pub(super) fn new(fenced: Fenced) -> Self {
+    pub(super) fn new(fenced: FencedBlock) -> Self {
         Self { fenced, reported: ReportOnce::default() }
     }
 }
@@ -29,8 +29,8 @@ impl ReportOnce {
     }
 }
 
-/// The blocks that users have, by generation; `None` while one is being inspected. Whoever frees that one waits until the
-/// inspection has been submitted, so that it comes before the free.
+/// The blocks that users have, by generation; `None` while one is being inspected. Whoever frees that one waits until
+/// the inspection has been submitted, so that it comes before the free.
 #[derive(Debug, Default)]
 pub(super) struct LiveBlocks {
     blocks: Mutex<HashMap<Generation, Option<LiveBlock>>>,

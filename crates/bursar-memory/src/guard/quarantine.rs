@@ -68,7 +68,7 @@ impl Quarantine {
         None
     }
 
-    /// Keeps a block that was to leave and was not taken, until the next time everything is to.
+    /// Keeps a block that was to leave and was not taken, until everything is taken out the next time.
     pub(super) fn keep_stuck(&self, freed: FreedBlock) {
         self.contents().stuck.push(freed);
     }

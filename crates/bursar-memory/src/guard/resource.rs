@@ -6,7 +6,8 @@ use super::live_blocks::LiveBlock;
 use super::quarantine::FreedBlock;
 use super::watcher::{PaddedSize, Watcher};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Fenced, Holder, Refused, Result, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, FencedBlock, Holder, Refused, Result, Stream,
+    forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -69,15 +70,7 @@ impl<R: DeviceMemoryResource> GuardResource<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for GuardResource<R> {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.watcher.context()
-    }
-    fn bytes_outstanding(&self) -> Bytes {
-        self.watcher.inner.bytes_outstanding()
-    }
-    fn released_total(&self) -> u64 {
-        self.watcher.inner.released_total()
-    }
+    forward_holder!(self.watcher.inner; context, bytes_outstanding, released_total);
 
     fn reap(&self) -> Result<Bytes> {
         self.watcher.findings.report(self.context())?;
@@ -95,6 +88,8 @@ impl<R: DeviceMemoryResource> Holder for GuardResource<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
+    forward_memory_resource!(self.watcher.inner; tracks_use);
+
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         let size = PaddedSize::of(bytes, align)?;
         self.watcher.inner.granted_size(size.whole, align).map_err(|error| size.name_requested(error))
@@ -106,7 +101,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
         watcher.findings.report(self.context())?;
         let whole = watcher.allocate(size, align, stream, tag)?;
         let whole = watcher.fill_fresh(whole, size, stream)?;
-        let (fenced, block) = Fenced::cut(whole, size.front, bytes, watcher.owner);
+        let (fenced, block) = FencedBlock::cut(whole, size.front, bytes, watcher.owner);
         watcher.live.put(LiveBlock::new(fenced));
         Ok(block)
     }
@@ -136,10 +131,6 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
             watcher.give_back(freed);
         }
         Ok(())
-    }
-
-    fn tracks_use(&self) -> bool {
-        self.watcher.inner.tracks_use()
     }
 }
 

@@ -5,15 +5,16 @@ use super::live_blocks::{LiveBlock, LiveBlocks, ReportOnce};
 use super::quarantine::{FreedBlock, Quarantine};
 use super::{CANARY, FREED, FRESH, Inspect, MARGIN};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member, OwnerId,
-    RawStream, Refused, Result, Standing, Stream,
+    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member,
+    MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The time that a reap which emptied the quarantine gives it to be inspected: this long, and as long again for every MiB.
+/// The time that a reap which emptied the quarantine gives it to be inspected: this long, and as long again for every
+/// MiB.
 const SETTLE: Duration = Duration::from_millis(2);
 
 /// The size of one block with its margins, as it is asked of the memory below.
@@ -233,8 +234,8 @@ impl<R: DeviceMemoryResource> Member for Watcher<R> {
     }
 
     /// Returns what is in quarantine; the memory below tells the rest.
-    fn standing(&self) -> Standing {
-        Standing { pending: Bytes(self.quarantine.bytes()), ..Standing::default() }
+    fn usage(&self) -> MemoryUsage {
+        MemoryUsage { pending: Bytes(self.quarantine.bytes()), ..MemoryUsage::default() }
     }
 
     fn stream_ends(&self, _: Stream, _: RawStream) {}

@@ -1,14 +1,14 @@
-//! How a log is set up.
+//! The settings of a log.
 
 use super::Logging;
+use super::file_name::FileName;
 use super::format::LogFormat;
-use super::name::Name;
 use super::target::Target;
 use bursar_core::Bytes;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-/// How a log is to be written.
+/// The settings of a log that is to be opened.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -37,26 +37,27 @@ impl Default for LoggingBuilder {
 }
 
 impl LoggingBuilder {
-    /// How many records may wait to be written unless something else is asked for: 9 MiB of them.
+    /// The number of records that may wait to be written unless something else is set: 9 MiB of them.
     pub const CAPACITY: usize = 1 << 16;
 
     /// The most records that may wait: all room for them is taken when the log is opened.
     pub const MAX_CAPACITY: usize = 1 << 24;
 
-    /// The form of the log, whatever the file is called. A writer without a name gets JSON lines unless told otherwise.
+    /// Sets the form of the log, whatever the file is called. A writer without a name gets JSON lines unless this is
+    /// set.
     pub fn format(mut self, format: LogFormat) -> Self {
         self.format = Some(format);
         self
     }
 
-    /// Whether the log is compressed with gzip, whatever the file is called.
+    /// Sets whether the log is compressed with gzip, whatever the file is called.
     pub fn compressed(mut self, compressed: bool) -> Self {
         self.compressed = Some(compressed);
         self
     }
 
-    /// How many records may wait to be written, from one to [`MAX_CAPACITY`](Self::MAX_CAPACITY). What does not fit is
-    /// dropped and counted.
+    /// Sets how many records may wait to be written, from one to [`MAX_CAPACITY`](Self::MAX_CAPACITY). What does not
+    /// fit is dropped and counted.
     pub fn capacity(mut self, records: usize) -> Self {
         self.capacity = records;
         self
@@ -80,15 +81,15 @@ impl LoggingBuilder {
             let message = format!("{}: a log is called .csv, .jsonl or .json, with .gz or without", path.display());
             io::Error::new(ErrorKind::InvalidInput, message)
         })?;
-        let compressed = self.compressed.unwrap_or_else(|| Name::of(path).is_some_and(|name| name.is_gz));
+        let compressed = self.compressed.unwrap_or_else(|| FileName::of(path).is_some_and(|name| name.is_gz));
         self.check()?;
         let target = Target::file(path, compressed, self.rotate_at.is_some())?;
         Logging::start(format, self.capacity, target, self.rotate_at.map(Bytes::get))
     }
 
     /// Begins a log in anything that can be written to. It is written to and flushed by the log's own thread, and
-    /// dropped there when the log is closed; it may block, fail and panic. One that fails in the middle of a batch is not
-    /// written to again, since what follows could not be told from the rest of that batch.
+    /// dropped there when the log is closed; it may block, fail and panic. One that fails in the middle of a batch is
+    /// not written to again, since what follows could not be told from the rest of that batch.
     pub fn to_writer(self, writer: impl Write + Send + 'static) -> io::Result<Logging> {
         self.check()?;
         if self.rotate_at.is_some() {

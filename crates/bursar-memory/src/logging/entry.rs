@@ -1,6 +1,6 @@
 //! One record as it waits to be written.
 
-use super::moment::Moment;
+use super::timestamp::Timestamp;
 use bursar_core::{Action, AllocTag, Bytes, DeviceId, DevicePtr, Error, Generation, QueryId, Record, StreamNumber};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// (but for the one kind of error that does, which no allocation makes), so that keeping one is a copy.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    pub(super) moment: Moment,
+    pub(super) timestamp: Timestamp,
     pub(super) thread: u64,
     pub(super) query: QueryId,
     pub(super) ptr: DevicePtr,
@@ -26,10 +26,11 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() <= 136, "a queue holds tens of thousands of them");
 
 impl Entry {
+    /// Makes an entry of a record, with the time and thread of this call.
     #[inline]
     pub(super) fn of(record: &Record<'_>) -> Self {
         Self {
-            moment: Moment::now(),
+            timestamp: Timestamp::now(),
             thread: thread_number(),
             query: QueryId::current(),
             ptr: record.ptr,
@@ -45,7 +46,7 @@ impl Entry {
     }
 }
 
-/// The current thread's number in logs: from 1, in the order in which threads were first heard of. Unlike a
+/// Returns the current thread's number in logs: from 1, in the order in which threads were first heard of. Unlike a
 /// [`ThreadIndex`](bursar_core::ThreadIndex) it is never given to another thread, since a log outlives its threads.
 #[inline]
 fn thread_number() -> u64 {

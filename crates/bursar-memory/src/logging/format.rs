@@ -1,7 +1,7 @@
 //! The two forms a log can have.
 
 use super::entry::Entry;
-use super::name::Name;
+use super::file_name::FileName;
 use super::text::{csv_field, cut, decimal, hexadecimal, json_string};
 use bursar_core::{Action, Actions, Error};
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use std::path::Path;
 /// The form of a log.
 ///
 /// # CSV
-/// Allocations, frees and failed allocations, the way RMM logs them: its six columns first and in its order, so that its
-/// own tools read them, then ours.
+/// Allocations, frees and failed allocations, the way RMM logs them: its six columns first and in its order, so that
+/// its own tools read them, then ours.
 ///
 /// ```text
 /// Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation
@@ -23,7 +23,7 @@ use std::path::Path;
 ///
 /// - `Thread` counts from 1 in the order in which threads were first heard of, and is never given to another thread.
 /// - `Time` is the time of day in UTC.
-/// - `Size` is what was asked for, and `Granted` what it became.
+/// - `Size` is what was asked for, and `Granted` what was granted.
 /// - `Stream` is 0 for the default stream, and otherwise the stream's number in its device's table, which is 0 to 1023.
 /// - `Tag` is in quotes where it needs them, by RFC 4180; one with a line break in it goes on over several lines.
 /// - `Generation` tells the lives of an address apart; 0 where there is no block.
@@ -35,7 +35,7 @@ use std::path::Path;
 /// {"time":"2026-11-15T03:10:00.000001Z","thread":1,"action":"allocate","pointer":"0x7f0000000000","bytes":512,"asked":500,"stream":0,"device":0,"tag":"weights","query":0,"generation":65537,"result":"ok"}
 /// ```
 ///
-/// `action` is what [`Action`](bursar_core::Action) shows as, `bytes` what was granted, `stream` null where none was
+/// `action` is what [`Action`] shows as, `bytes` what was granted, `stream` null where none was
 /// named, `query` the [`QueryId`](bursar_core::QueryId) of the thread, and `result` either `ok` or what went wrong.
 ///
 /// In both, tags and results are cut at 256 bytes, between characters.
@@ -50,23 +50,24 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LogFormat {
-    /// What RMM writes, and a few columns more.
+    /// The columns that RMM writes, and a few more.
     Csv,
     /// One JSON object a line.
     JsonLines,
 }
 
 impl LogFormat {
-    /// What the name of a file says: `.csv`, or `.jsonl` and `.json`, each with or without `.gz` after it.
+    /// Returns the form that the name of a file stands for: `.csv`, or `.jsonl` and `.json`, each with or without `.gz`
+    /// after it.
     pub fn of(path: &Path) -> Option<Self> {
-        match Name::of(path)?.extension?.to_str()? {
+        match FileName::of(path)?.extension?.to_str()? {
             "csv" => Some(Self::Csv),
             "jsonl" | "json" => Some(Self::JsonLines),
             _ => None,
         }
     }
 
-    /// What it has a place for.
+    /// Returns the actions that it can show.
     pub(super) const fn interest(self) -> Actions {
         match self {
             Self::Csv => Actions::of(&[Action::Allocate, Action::Free, Action::Fail]),
@@ -74,7 +75,7 @@ impl LogFormat {
         }
     }
 
-    /// What each file begins with.
+    /// Returns the first line of each file.
     pub(super) const fn header(self) -> &'static str {
         match self {
             Self::Csv => "Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation\n",
@@ -94,7 +95,7 @@ impl LogFormat {
 fn push_csv(entry: &Entry, out: &mut Vec<u8>) {
     decimal(out, entry.thread);
     out.push(b',');
-    entry.moment.push_time_of_day(out);
+    entry.timestamp.push_time_of_day(out);
     out.extend_from_slice(match entry.action {
         Action::Allocate => b",allocate,",
         Action::Free => b",free,",
@@ -122,7 +123,7 @@ fn push_json(entry: &Entry, out: &mut Vec<u8>) {
         decimal(out, number);
     };
     out.extend_from_slice(b"{\"time\":\"");
-    entry.moment.push_rfc3339(out);
+    entry.timestamp.push_rfc3339(out);
     number(out, "\",\"thread\":", entry.thread);
     // Writing to a vector does not fail.
     let _ = write!(out, ",\"action\":\"{}\",\"pointer\":\"", entry.action);
@@ -146,7 +147,7 @@ fn push_json(entry: &Entry, out: &mut Vec<u8>) {
     out.extend_from_slice(b"}\n");
 }
 
-/// What went wrong, and why.
+/// Returns an error with its causes, in words.
 fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -160,13 +161,13 @@ fn with_causes(error: &Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::moment::Moment;
+    use super::super::timestamp::Timestamp;
     use super::*;
     use bursar_core::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, QueryId, Status, StreamNumber};
 
     fn entry(action: Action) -> Entry {
         Entry {
-            moment: Moment(1_794_712_200_000_001),
+            timestamp: Timestamp(1_794_712_200_000_001),
             thread: 1,
             query: QueryId::NONE,
             ptr: DevicePtr(0x7f00_0000_0000),

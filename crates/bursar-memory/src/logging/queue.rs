@@ -1,4 +1,4 @@
-//! What the recording threads and the writer share.
+//! The queue between the threads that record and the writer.
 
 use super::entry::Entry;
 use crossbeam_queue::ArrayQueue;
@@ -9,19 +9,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// The writer takes what there is, or will look by itself within a millisecond.
+/// The writer is taking records, or polls within a millisecond.
 const AWAKE: u8 = 0;
-/// The writer sleeps until it is called.
+/// The writer sleeps until it is woken.
 const ASLEEP: u8 = 1;
-/// The writer has gone: whoever leaves something here takes it out again.
-const GONE: u8 = 2;
+/// The writer has exited: whoever pushes a record takes it out again.
+const EXITED: u8 = 2;
 
-/// The longest the writer sleeps without a call. Calls are not lost unless the processor reorders an unsynchronised
-/// store and load, and then this is how late the writer is.
+/// The longest that the writer sleeps without being woken. Wake-ups are not lost unless the processor reorders an
+/// unsynchronised store and load, and then this is how late the writer is.
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// A bounded queue of records with one place for all threads, so that it is in the order in which records were offered:
-/// a record that was offered before another, on whichever threads, comes out before it. Offering is one
+/// A bounded queue of records, one for all threads, so that it is in the order in which records were pushed:
+/// a record that was pushed before another, on whichever threads, comes out before it. A push is one
 /// compare-and-swap and a copy; it takes no lock, allocates nothing and calls nobody (but for waking a writer that has
 /// been idle), and where there is no room the record is dropped and counted.
 pub(super) struct Queue {
@@ -31,23 +31,23 @@ pub(super) struct Queue {
     written: AtomicU64,
     writer: OnceLock<Thread>,
     last_error: Mutex<Option<Arc<io::Error>>>,
-    wishes: Mutex<Wishes>,
-    granted: Condvar,
+    requests: Mutex<Requests>,
+    completed: Condvar,
 }
 
-/// What the handles want of the writer, and what it has done of that.
+/// The requests of the handles to the writer, and the ones it has completed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wishes {
-    flushes_wanted: u64,
+pub(super) struct Requests {
+    flushes_requested: u64,
     flushes_done: u64,
     pub(super) close: bool,
-    gone: bool,
+    exited: bool,
 }
 
-impl Wishes {
-    /// Whether what there is should be written out now.
+impl Requests {
+    /// Returns whether everything should be written out now.
     pub(super) const fn any(&self) -> bool {
-        self.close || self.flushes_wanted > self.flushes_done
+        self.close || self.flushes_requested > self.flushes_done
     }
 }
 
@@ -66,25 +66,25 @@ impl Queue {
             written: AtomicU64::new(0),
             writer: OnceLock::new(),
             last_error: Mutex::default(),
-            wishes: Mutex::default(),
-            granted: Condvar::new(),
+            requests: Mutex::default(),
+            completed: Condvar::new(),
         }
     }
 
-    /// Leaves a record for the writer, or drops it.
+    /// Pushes a record for the writer, or drops it.
     #[inline]
-    pub(super) fn offer(&self, entry: Entry) {
+    pub(super) fn push(&self, entry: Entry) {
         if self.entries.push(entry).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
         if self.state.load(Relaxed) != AWAKE {
-            self.call();
+            self.notify();
         }
     }
 
     #[cold]
-    fn call(&self) {
-        if self.state.load(Relaxed) == GONE {
+    fn notify(&self) {
+        if self.state.load(Relaxed) == EXITED {
             self.sweep();
         } else if self.state.compare_exchange(ASLEEP, AWAKE, Relaxed, Relaxed).is_ok() {
             self.wake();
@@ -97,7 +97,7 @@ impl Queue {
         }
     }
 
-    /// Drops what was left for a writer that has gone.
+    /// Drops what was pushed for a writer that has exited.
     fn sweep(&self) {
         while self.entries.pop().is_some() {
             self.dropped.fetch_add(1, Relaxed);
@@ -105,7 +105,7 @@ impl Queue {
     }
 
     pub(super) fn dropped(&self) -> u64 {
-        if self.state.load(Relaxed) == GONE {
+        if self.state.load(Relaxed) == EXITED {
             self.sweep();
         }
         self.dropped.load(Relaxed)
@@ -119,32 +119,38 @@ impl Queue {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Wishes> {
-        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until everything offered so far is written or dropped; `false` where that takes longer than `patience`.
+    /// Waits until everything pushed so far is written or dropped; returns `false` where that takes longer than
+    /// `patience`.
     pub(super) fn flush(&self, patience: Duration) -> bool {
-        let mut wishes = self.lock();
-        wishes.flushes_wanted += 1;
-        let mine = wishes.flushes_wanted;
-        self.wait(wishes, patience, |wishes| wishes.gone || wishes.flushes_done >= mine)
+        let mut requests = self.lock();
+        requests.flushes_requested += 1;
+        let mine = requests.flushes_requested;
+        self.wait(requests, patience, |requests| requests.exited || requests.flushes_done >= mine)
     }
 
-    /// Sends the writer away once everything offered so far is written or dropped, and waits until it has gone; `false`
+    /// Has the writer exit once everything pushed so far is written or dropped, and waits until it has; returns `false`
     /// where that takes longer than `patience`.
     pub(super) fn close(&self, patience: Duration) -> bool {
-        let mut wishes = self.lock();
-        wishes.close = true;
-        self.wait(wishes, patience, |wishes| wishes.gone)
+        let mut requests = self.lock();
+        requests.close = true;
+        self.wait(requests, patience, |requests| requests.exited)
     }
 
-    fn wait(&self, mut wishes: MutexGuard<'_, Wishes>, patience: Duration, met: impl Fn(&Wishes) -> bool) -> bool {
+    fn wait(
+        &self,
+        mut requests: MutexGuard<'_, Requests>,
+        patience: Duration,
+        met: impl Fn(&Requests) -> bool,
+    ) -> bool {
         self.wake();
         let since = Instant::now();
-        while !met(&wishes) {
+        while !met(&requests) {
             let Some(left) = patience.checked_sub(since.elapsed()) else { return false };
-            (wishes, _) = self.granted.wait_timeout(wishes, left).unwrap_or_else(PoisonError::into_inner);
+            (requests, _) = self.completed.wait_timeout(requests, left).unwrap_or_else(PoisonError::into_inner);
         }
         true
     }
@@ -152,8 +158,8 @@ impl Queue {
 
 /// The writer's side.
 impl Queue {
-    /// The thread that takes records out.
-    pub(super) fn attended_by(&self, writer: &Thread) {
+    /// Sets the thread that takes records out.
+    pub(super) fn set_writer(&self, writer: &Thread) {
         self.writer.get_or_init(|| writer.clone());
     }
 
@@ -161,7 +167,7 @@ impl Queue {
         self.entries.pop()
     }
 
-    /// How many records are here. Everything offered before is among them; one that is being offered may be too.
+    /// Returns how many records are here. Everything pushed before is among them; one that is being pushed may be too.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -170,15 +176,15 @@ impl Queue {
         self.entries.capacity()
     }
 
-    pub(super) fn wishes(&self) -> Wishes {
+    pub(super) fn requests(&self) -> Requests {
         *self.lock()
     }
 
-    /// What was wanted when `wishes` was read is done.
-    pub(super) fn grant(&self, wishes: Wishes) {
+    /// Completes the requests that were there when `requests` was read.
+    pub(super) fn complete(&self, requests: Requests) {
         let mut now = self.lock();
-        now.flushes_done = now.flushes_done.max(wishes.flushes_wanted);
-        self.granted.notify_all();
+        now.flushes_done = now.flushes_done.max(requests.flushes_requested);
+        self.completed.notify_all();
     }
 
     pub(super) fn count_written(&self, records: u64) {
@@ -190,19 +196,19 @@ impl Queue {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(error));
     }
 
-    /// Sleeps until a record is offered or something is wanted.
+    /// Sleeps until a record is pushed or there is a request.
     pub(super) fn sleep(&self) {
         self.state.store(ASLEEP, Relaxed);
-        if self.entries.is_empty() && !self.wishes().any() {
+        if self.entries.is_empty() && !self.requests().any() {
             std::thread::park_timeout(SLEEP);
         }
         self.state.store(AWAKE, Relaxed);
     }
 
-    /// The writer goes, for good.
-    pub(super) fn leave(&self) {
-        self.state.store(GONE, Relaxed);
-        self.lock().gone = true;
-        self.granted.notify_all();
+    /// Marks the writer as gone for good.
+    pub(super) fn exit(&self) {
+        self.state.store(EXITED, Relaxed);
+        self.lock().exited = true;
+        self.completed.notify_all();
     }
 }

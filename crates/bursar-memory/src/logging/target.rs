@@ -1,6 +1,6 @@
-//! Where a log goes.
+//! The files or the writer that a log goes to.
 
-use super::name::Name;
+use super::file_name::FileName;
 use flate2::{Compression, write::GzEncoder};
 use std::fmt;
 use std::fs::File;
@@ -8,29 +8,29 @@ use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-/// Where batches of whole lines are written: a file, the files it is continued in, or anything that can be written to.
+/// The destination of batches of whole lines: a file, the files it is continued in, or anything that can be written to.
 ///
 /// A batch is there whole or not at all. What was written of a batch before a failure is taken back from a file;
 /// where that cannot be done, nothing is written again, so that everything up to there can be read.
 ///
-/// Compressed, each batch is a gzip member of its own. Members after each other are a gzip file, and one that is cut off
-/// between two of them (by a crash, by a full disk) is whole.
+/// Compressed, each batch is a gzip member of its own. Members after each other are a gzip file, and one that is cut
+/// off between two of them (by a crash, by a full disk) is whole.
 #[derive(Debug)]
 pub(super) struct Target {
-    medium: Medium,
+    output: Output,
     compressed: bool,
-    /// How many bytes of the current medium are good.
-    sound_bytes: u64,
-    /// Something stands behind the sound bytes that cannot be taken back.
+    /// The bytes of the current output that are whole batches.
+    whole_bytes: u64,
+    /// Set where something stands behind those that cannot be taken back.
     torn: bool,
 }
 
-enum Medium {
+enum Output {
     Files { path: PathBuf, continuation: u64, file: Option<File> },
     Writer(Box<dyn Write + Send>),
 }
 
-impl fmt::Debug for Medium {
+impl fmt::Debug for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Files { path, continuation, .. } => f.debug_tuple("Files").field(path).field(continuation).finish(),
@@ -40,36 +40,37 @@ impl fmt::Debug for Medium {
 }
 
 impl Target {
-    /// A file, which is emptied. Where the log may be continued in other files, those an earlier log left are removed.
+    /// Opens a file, which is emptied. Where the log may be continued in other files, those an earlier log left are
+    /// removed.
     pub(super) fn file(path: &Path, compressed: bool, continued: bool) -> io::Result<Self> {
         let file = Some(File::create(path)?);
         if continued {
             remove_continuations(path)?;
         }
-        Ok(Self::over(Medium::Files { path: path.into(), continuation: 0, file }, compressed))
+        Ok(Self::over(Output::Files { path: path.into(), continuation: 0, file }, compressed))
     }
 
     pub(super) fn writer(writer: Box<dyn Write + Send>, compressed: bool) -> Self {
-        Self::over(Medium::Writer(writer), compressed)
+        Self::over(Output::Writer(writer), compressed)
     }
 
-    fn over(medium: Medium, compressed: bool) -> Self {
-        Self { medium, compressed, sound_bytes: 0, torn: false }
+    fn over(output: Output, compressed: bool) -> Self {
+        Self { output, compressed, whole_bytes: 0, torn: false }
     }
 
     pub(super) fn is_compressed(&self) -> bool {
         self.compressed
     }
 
-    /// What is appended from here on goes to the next file, which is made when it is first needed.
-    pub(super) fn turn_over(&mut self) {
-        if let Medium::Files { continuation, file, .. } = &mut self.medium {
+    /// Goes on to the next file, which is made when it is first needed.
+    pub(super) fn rotate(&mut self) {
+        if let Output::Files { continuation, file, .. } = &mut self.output {
             (*continuation, *file) = (*continuation + 1, None);
-            (self.sound_bytes, self.torn) = (0, false);
+            (self.whole_bytes, self.torn) = (0, false);
         }
     }
 
-    /// Closes it. A stranger's code may run here too.
+    /// Closes it. Code of the user's writer may run here too.
     pub(super) fn close(self) -> io::Result<()> {
         catch_unwind(AssertUnwindSafe(|| drop(self)))
             .map_err(|_| io::Error::other("the writer of a log panicked when it was dropped"))
@@ -90,16 +91,16 @@ impl Target {
             return Err(io::Error::other("an earlier failure left part of a record behind"));
         }
         let mut done = 0;
-        let result = self.medium.write_all(bytes, &mut done);
+        let result = self.output.write_all(bytes, &mut done);
         match result {
-            Ok(()) => self.sound_bytes += bytes.len() as u64,
-            Err(_) => self.torn = done > 0 && self.medium.take_back(self.sound_bytes).is_err(),
+            Ok(()) => self.whole_bytes += bytes.len() as u64,
+            Err(_) => self.torn = done > 0 && self.output.take_back(self.whole_bytes).is_err(),
         }
         result
     }
 }
 
-impl Medium {
+impl Output {
     fn write_all(&mut self, bytes: &[u8], done: &mut usize) -> io::Result<()> {
         match self {
             Self::Files { path, continuation, file } => {
@@ -109,7 +110,7 @@ impl Medium {
                 };
                 write_all(file, bytes, done)
             }
-            // A stranger's code: if it panics, it may have written anything.
+            // Code of the user: if it panics, it may have written anything.
             Self::Writer(writer) => {
                 catch_unwind(AssertUnwindSafe(|| write_all(writer, bytes, done))).unwrap_or_else(|_| {
                     *done = bytes.len();
@@ -119,19 +120,19 @@ impl Medium {
         }
     }
 
-    /// Takes back what was written behind the first `sound` bytes.
-    fn take_back(&mut self, sound: u64) -> io::Result<()> {
+    /// Takes back what was written behind the first `whole` bytes.
+    fn take_back(&mut self, whole: u64) -> io::Result<()> {
         match self {
             Self::Files { file: Some(file), .. } => {
-                file.set_len(sound)?;
-                file.seek(SeekFrom::Start(sound)).map(drop)
+                file.set_len(whole)?;
+                file.seek(SeekFrom::Start(whole)).map(drop)
             }
             _ => Err(ErrorKind::Unsupported.into()),
         }
     }
 }
 
-/// Writes and flushes everything, and says through `done` how much of it was written where that fails.
+/// Writes and flushes everything; `done` is how much of it was written, also where that fails.
 fn write_all(writer: &mut impl Write, bytes: &[u8], done: &mut usize) -> io::Result<()> {
     while *done < bytes.len() {
         match writer.write(&bytes[*done..]) {
@@ -145,7 +146,7 @@ fn write_all(writer: &mut impl Write, bytes: &[u8], done: &mut usize) -> io::Res
 }
 
 fn continuation_of(path: &Path, number: u64) -> io::Result<PathBuf> {
-    Ok(Name::of(path).ok_or(ErrorKind::InvalidFilename)?.continuation(number))
+    Ok(FileName::of(path).ok_or(ErrorKind::InvalidFilename)?.continuation(number))
 }
 
 fn remove_continuations(path: &Path) -> io::Result<()> {
@@ -168,8 +169,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("bursar-target-{}.csv", std::process::id()));
         let mut target = Target::file(&path, false, false).expect("a file");
         target.append(b"first\n").expect("room");
-        target.medium.write_all(b"half of a li", &mut 0).expect("room");
-        target.medium.take_back(target.sound_bytes).expect("a file can be cut");
+        target.output.write_all(b"half of a li", &mut 0).expect("room");
+        target.output.take_back(target.whole_bytes).expect("a file can be cut");
         target.append(b"second\n").expect("room");
         let text = std::fs::read_to_string(&path).expect("a file");
         std::fs::remove_file(&path).expect("it is there");

@@ -1,9 +1,9 @@
 //! Numbers and free text as they stand in a line. Every record passes here, so nothing goes through the formatter.
 
-/// How much of a free text is kept.
+/// The bytes of a free text that are kept.
 pub(super) const TEXT_BYTES_MAX: usize = 256;
 
-/// The beginning of `text` that is kept: as much as fits, and no part of a character.
+/// Returns the beginning of `text` that is kept: as much as fits, and no part of a character.
 pub(super) fn cut(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
@@ -30,7 +30,7 @@ pub(super) fn padded(out: &mut Vec<u8>, mut number: u64, width: usize) {
     out.extend_from_slice(&digits[first.min(DIGITS_MAX - width)..]);
 }
 
-/// Appends a number as `0x` and sixteens.
+/// Appends a number as `0x` and hexadecimal digits.
 pub(super) fn hexadecimal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(b"0x");
     let digits = number.checked_ilog2().unwrap_or(0) / 4 + 1;
@@ -39,8 +39,8 @@ pub(super) fn hexadecimal(out: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// Appends a text as a field of a CSV line, in quotes where it would be read as something else without them, as RFC 4180 has
-/// it. An empty one is in quotes too, since an empty field is that of an allocation nobody named.
+/// Appends a text as a field of a CSV line, in quotes where it would be read as something else without them, as RFC
+/// 4180 has it. An empty one is in quotes too, since an empty field is that of an allocation nobody named.
 pub(super) fn csv_field(out: &mut Vec<u8>, text: &str) {
     if !text.is_empty() && !text.contains([',', '"', '\n', '\r']) && text.trim() == text {
         out.extend_from_slice(text.as_bytes());

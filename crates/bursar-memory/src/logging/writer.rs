@@ -6,29 +6,29 @@ use super::target::Target;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How much text is written at a time.
+/// The bytes of text that are written at a time.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// How long the writer leaves a queue alone that it found nearly empty: long enough to find many records at a time, short
-/// enough that it does not fill up.
-const NAP: Duration = Duration::from_millis(1);
+/// The time that the writer leaves a queue alone which it found nearly empty: long enough to find many records at a
+/// time, short enough that it does not fill up.
+const POLL: Duration = Duration::from_millis(1);
 
-/// The longest a record waits in a batch for others, where records keep coming or are compressed.
-const WAIT: Duration = Duration::from_secs(1);
+/// The longest that a record waits in a batch for others, where records keep coming or are compressed.
+const BATCH_WAIT: Duration = Duration::from_secs(1);
 
-/// Takes records from a queue, makes lines of them, and writes them in batches.
+/// The writer of a log: takes records from the queue, makes lines of them, and writes them in batches.
 #[derive(Debug)]
 pub(super) struct Writer {
     queue: Arc<Queue>,
     format: LogFormat,
     target: Target,
-    /// How many bytes of text a file may have.
+    /// The bytes of text that a file may have.
     rotate_at: Option<u64>,
-    /// How many bytes of text the current file has.
+    /// The bytes of text that the current file has.
     file_bytes: u64,
     /// Whole lines that are not written yet, with the header where the file has none.
     batch: Vec<u8>,
-    /// How many records are in the batch, and since when there has been one.
+    /// The number of records in the batch, and the time of the first.
     records: u64,
     since: Instant,
 }
@@ -46,14 +46,14 @@ impl Writer {
     pub(super) fn run(mut self) {
         let mut idle = false;
         loop {
-            // Read before the queue is looked at: what was offered before a wish is in the queue by then.
-            let wishes = self.queue.wishes();
+            // Read before the queue: what was pushed before a request is in the queue by then.
+            let requests = self.queue.requests();
             let found = self.queue.len();
             let taken = self.take(found);
-            if taken == found && wishes.any() {
+            if taken == found && requests.any() {
                 self.write_out();
-                self.queue.grant(wishes);
-                if wishes.close {
+                self.queue.complete(requests);
+                if requests.close {
                     break;
                 }
             } else if taken <= self.queue.capacity() / 8 {
@@ -64,10 +64,10 @@ impl Writer {
         if let Err(error) = self.target.close() {
             self.queue.count_lost(0, error);
         }
-        self.queue.leave();
+        self.queue.exit();
     }
 
-    /// Takes up to `found` records; fewer where one of them is still being offered.
+    /// Takes up to `found` records; fewer where one of them is still being pushed.
     fn take(&mut self, found: usize) -> usize {
         for taken in 0..found {
             let Some(entry) = self.queue.take() else { return taken };
@@ -85,8 +85,8 @@ impl Writer {
         found
     }
 
-    /// Where the line that starts at `start` of the batch does not fit into the current file, moves it to the next one. A
-    /// file has one record at least.
+    /// Moves the line that starts at `start` of the batch to the next file where it does not fit into the current one.
+    /// A file has one record at least.
     fn keep_within_file(&mut self, start: usize) {
         let full = self.rotate_at.is_some_and(|limit| self.file_bytes + self.batch.len() as u64 > limit);
         if full && (self.file_bytes > 0 || self.records > 0) {
@@ -94,7 +94,7 @@ impl Writer {
             self.write_out();
             // A file that nothing could be written to is tried again, instead of leaving many such files behind.
             if self.file_bytes > 0 {
-                self.target.turn_over();
+                self.target.rotate();
                 self.file_bytes = 0;
                 self.begin_batch();
             }
@@ -124,16 +124,16 @@ impl Writer {
         }
     }
 
-    /// Leaves the queue alone for a while. Lines that can be read at once are written as soon as no more come; compressed
-    /// ones wait for company, since each batch is compressed by itself.
+    /// Leaves the queue alone for a while. Lines that can be read at once are written as soon as no more come;
+    /// compressed ones wait for others, since each batch is compressed by itself.
     fn rest(&mut self, idle: bool) {
-        let ripe = self.since.elapsed() >= WAIT || idle && !self.target.is_compressed();
+        let ripe = self.since.elapsed() >= BATCH_WAIT || idle && !self.target.is_compressed();
         if self.records > 0 && ripe {
             self.write_out();
         } else if idle {
             self.queue.sleep();
         } else {
-            std::thread::park_timeout(NAP);
+            std::thread::park_timeout(POLL);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The pool's one long range of addresses: where frames are mapped in it, and where nothing is.
 //!
-//! **Frames are small while a pool is small.** Up to 3 GiB they are pages, or two pages where several streams share the pool;
-//! beyond, a 128th of the pool, up to 64 MiB. Where a large block needs many small frames they are given back and made anew as
-//! large ones, since a frame costs the driver by the piece: giving one back takes half as long as moving it, and the next large
-//! block finds one frame where there were thirty. A pool that several streams share, when it must grow, grows to a twelfth more
-//! than was ever in use; whole free frames are moved first.
+//! **Frames are small while a pool is small.** Up to 3 GiB they are pages, or two pages where several streams share the
+//! pool; beyond, a 128th of the pool, up to 64 MiB. Where a large block needs many small frames they are given back and
+//! made anew as large ones, since a frame costs the driver by the piece: giving one back takes half as long as moving
+//! it, and the next large block finds one frame where there were thirty. A pool that several streams share, when it
+//! must grow, grows to a twelfth more than was ever in use; whole free frames are moved first.
 //!
 //! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch.
 
@@ -23,23 +23,24 @@ pub(super) struct FrameSizes {
     pub(super) largest: u64,
 }
 
-/// The size up to which a pool is made of small frames, in units: few blocks are large beside them, and what is left over at
-/// the ends of blocks must not weigh.
+/// The size up to which a pool is made of small frames, in units: few blocks are large beside them, and what is left
+/// over at the ends of blocks must not weigh.
 const SMALL_POOL: u64 = (3 << 30) / UNIT;
 
 /// The number of frames that a larger pool is made of, so that moving what a large block needs stays cheap.
 const FRAMES: u64 = 128;
 
-/// The factor by which small frames are larger where several streams share the pool: it is in more pieces, and moved about
-/// more.
+/// The factor by which small frames are larger where several streams share the pool: it is in more pieces, and moved
+/// about more.
 const SHARED_FACTOR: u64 = 2;
 
-/// The part by which a pool that several streams share may hold more than was ever in use at once: what lies free between
-/// the blocks of one stream is not at once another's, and without slack frames would be moved for nearly every large block.
+/// The part by which a pool that several streams share may hold more than was ever in use at once: what lies free
+/// between the blocks of one stream is not at once another's, and without slack frames would be moved for nearly every
+/// large block.
 const SLACK_PART: u64 = 12;
 
-/// The number of frames, each at most a quarter as large as frames should be, from which on it is cheaper to make one of
-/// them: giving a frame back takes half as long as moving it, and the next block that large will find one frame.
+/// The number of frames, each at most a quarter as large as frames should be, from which on it is cheaper to make one
+/// of them: giving a frame back takes half as long as moving it, and the next block that large will find one frame.
 const CONSOLIDATE_FROM: usize = 4;
 
 impl FrameSizes {
@@ -66,7 +67,7 @@ pub(super) struct AddressSpace {
     held: u64,
     /// The most that was in use when a pool of several streams grew.
     peak: u64,
-    /// Whether slack was refused, since when no more is asked for until something is given back.
+    /// Set where slack was refused: no more is asked for until something is given back.
     is_slack_refused: bool,
 }
 
@@ -115,8 +116,8 @@ impl AddressSpace {
         len.saturating_sub(have).next_multiple_of(self.sizes.granule)
     }
 
-    /// Takes addresses for `len` units: after `base`, which was found by [`best_base`](Self::best_base), or where there is
-    /// most room. Returns the first of them and the units that have to be mapped.
+    /// Takes addresses for `len` units: after `base`, which was found by [`best_base`](Self::best_base), or where there
+    /// is most room. Returns the first of them and the units that have to be mapped.
     pub(super) fn claim(&mut self, len: u64, base: Option<Run>) -> Option<(u64, u64)> {
         let need = self.missing(len, base.map_or(0, |base| base.len));
         let at = match base {
@@ -127,9 +128,9 @@ impl AddressSpace {
         Some((at, need))
     }
 
-    /// Chooses the frames for a growth: unmapped ones, then those that lie whole in `free` and outside its base, the largest
-    /// that fit first, and of one size those in short runs, which are of least use where they are; then new ones, and slack
-    /// where several streams share the pool, with `in_use` units in use.
+    /// Chooses the frames for a growth: unmapped ones, then those that lie whole in `free` and outside its base, the
+    /// largest that fit first, and of one size those in short runs, which are of least use where they are; then new
+    /// ones, and slack where several streams share the pool, with `in_use` units in use.
     pub(super) fn supply(&mut self, growth: &mut GrowthPlan, free: &mut Runs, in_use: Option<u64>) {
         let mut missing = growth.need;
         self.unmapped.sort_by_key(|frame| frame.bytes());
@@ -190,8 +191,8 @@ impl AddressSpace {
         self.give_addresses(growth.at + growth.need, slack);
     }
 
-    /// Extends a growth so that the smallest whole free frame of more than `missing` units fits, if there are addresses for it
-    /// behind the growth, which are then taken; returns where the frame is.
+    /// Extends a growth so that the smallest whole free frame of more than `missing` units fits, if there are addresses
+    /// for it behind the growth, which are then taken; returns where the frame is.
     fn extend_to_larger(&mut self, growth: &mut GrowthPlan, missing: u64, free: &Runs) -> Option<u64> {
         let whole = self.whole_frames(free).into_iter().filter(|whole| whole.len > missing).min_by_key(|w| w.len)?;
         let (end, more) = (growth.at + growth.need, whole.len - missing);

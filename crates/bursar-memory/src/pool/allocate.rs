@@ -1,33 +1,26 @@
 //! The ladder of a request, top to bottom: each step is tried when those above have nothing.
 //!
-//! 1. **The thread's cache**: a block of that size which the thread freed on the stream a moment ago. No lock, no driver call.
-//! 2. **The free lists**: the first fit among the runs that every stream may have, or else among those freed on this stream.
-//!    One short lock.
-//! 3. **Streams that have passed**: the other streams are asked how far they have come, and what they are done with is for
-//!    everyone.
+//! 1. **The thread's cache**: a block of that size which the thread freed on the stream a moment ago. No lock, no
+//!    driver call.
+//! 2. **The free lists**: the first fit among the runs that every stream may have, or else among those freed on this
+//!    stream. One short lock.
+//! 3. **Streams that have passed**: the other streams are asked how far they have come, and what they are done with is
+//!    common.
 //! 4. **A wait**: memory that another stream freed and is not done with, after a wait that is put into this stream.
 //! 5. **The caches of all threads**: they are drained into the free lists, and 3 and 4 tried again.
 //! 6. **Growth**: whole free frames are moved to where they are needed, and frames are made.
-//! 7. **Patience**: frees that have not run are waited for, every pool of the device gives back what it can, and what other
-//!    threads are moving about just now is waited for, with 6 tried in between.
+//! 7. **Patience**: frees that have not run are waited for, every pool of the device gives back what it can, and what
+//!    other threads are moving about just now is waited for, with 6 tried in between.
 //! 8. **An explanation** of the refusal.
 //!
-//! Rare things end a call: on the way through 1 and 2 nothing is kept across a call, and whoever must check or search further
-//! makes one last call.
+//! Rare things end a call: on the way through 1 and 2 nothing is kept across a call, and whoever must check or search
+//! further makes one last call.
 
+use super::free_lists::Request;
 use super::magazine::Magazine;
 use super::runs::UNIT;
 use super::{PagePoolResource, Settings, driver_calls};
 use bursar_core::{AllocTag, Bytes, DeviceBlock, Error, FrameSource, MAX_ALIGN, MIN_ALIGN, Result, Stream};
-
-/// A request, in units, for a stream that is held, or stays.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
-    pub(super) len: u64,
-    pub(super) align: u64,
-    /// The slot of the stream.
-    pub(super) slot: usize,
-}
 
 /// The number of times a request that is about to be refused tries again while others move frames about.
 const ROUNDS: u32 = 1 << 16;
@@ -36,7 +29,8 @@ const ROUNDS: u32 = 1 << 16;
 const ASKING_ROUNDS: u32 = 16;
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Allocates from the thread's recent magazine (step 1); whatever is not there ends in a call of the rest of the ladder.
+    /// Allocates from the thread's recent magazine (step 1); whatever is not there ends in a call of the rest of the
+    /// ladder.
     #[inline(always)]
     pub(super) fn allocate_cached(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         if align != MIN_ALIGN && (align > MIN_ALIGN || !align.is_power_of_two()) {
@@ -65,8 +59,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(driver_calls::make_block((at, len), bytes, stream, tag, self.owner))
     }
 
-    /// Allocates with every check made (steps 1 to 8): for any alignment, after an alarm, where a driver listens, and for
-    /// streams that the thread has not used lately or that have to be held.
+    /// Allocates with every check made (steps 1 to 8): for any alignment, after an alarm, where a driver listens, and
+    /// for streams that the thread has not used lately or that have to be held.
     #[inline(never)]
     fn allocate_checked(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let size = self.settings.units(bytes, align)?;
@@ -83,7 +77,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(driver_calls::make_noted_block(&self.context, (at, size.0), bytes, stream, tag, self.owner))
     }
 
-    /// Takes memory for a stream that has to be held, or that the thread has not used lately, and remembers its magazine.
+    /// Takes memory for a stream that has to be held, or that the thread has not used lately, and remembers its
+    /// magazine.
     #[inline(never)]
     fn take_for_held(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
         let _held = self.context.hold_for_memory(stream)?;
@@ -121,21 +116,20 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[inline(always)]
     fn take_from_lists(&self, request: Request) -> Option<u64> {
         let mut lists = self.state.lists();
-        if lists.note_request(request.slot, request.len) {
+        if lists.note_request(request) {
             return None;
         }
         lists.claim_common_if_alone(request.slot);
-        lists.take(request.slot, request.len, request.align)
+        lists.take(request)
     }
 
     /// Steps 3 to 5: takes memory that belongs to other streams or lies in caches, or goes further down.
     #[cold]
     fn take_elsewhere(&self, request: Request) -> Result<u64> {
-        let Request { len, align, slot } = request;
         // Under pressure, a large request has the streams asked first that have freed much.
-        if self.state.lists().note_request(slot, len) {
+        if self.state.lists().note_request(request) {
             self.ask_streams_that_freed_much()?;
-            let taken = self.state.lists().take(slot, len, align);
+            let taken = self.state.lists().take(request);
             if let Some(at) = taken {
                 return Ok(at);
             }
@@ -143,7 +137,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         loop {
             // 3. What other streams are done with.
             self.state.ask_all(&self.context).map_err(|error| self.context.failed(error))?;
-            let taken = self.state.lists().take(slot, len, align);
+            let taken = self.state.lists().take(request);
             if let Some(at) = taken {
                 return Ok(at);
             }
@@ -161,17 +155,16 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Step 4: takes what another stream has free and is not done with, after a wait that is put into the stream of the
     /// request. What was freed longest ago comes first.
     fn take_after_wait(&self, request: Request) -> Result<Option<u64>> {
-        let Request { len, align, slot } = request;
         let fits = {
             let mut lists = self.state.lists();
-            if let Some(at) = lists.take_ordered(slot, len, align) {
+            if let Some(at) = lists.take_ordered(request) {
                 return Ok(Some(at));
             }
-            lists.lanes_that_fit(slot, len, align)
+            lists.lanes_that_fit(request)
         };
         for lane in fits {
-            self.wait_for_lane(lane, request).map_err(|error| self.context.failed(error))?;
-            let taken = self.state.lists().take_ordered(slot, len, align);
+            self.wait_for_lane(lane, request.slot).map_err(|error| self.context.failed(error))?;
+            let taken = self.state.lists().take_ordered(request);
             if taken.is_some() {
                 return Ok(taken);
             }
@@ -179,8 +172,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(None)
     }
 
-    /// Steps 6 to 8: grows; where there is no memory for that, waits for what may come back and tries again, and explains the
-    /// refusal in the end.
+    /// Steps 6 to 8: grows; where there is no memory for that, waits for what may come back and tries again, and
+    /// explains the refusal in the end.
     fn grow_or_explain(&self, request: Request) -> Result<u64> {
         let (context, bytes) = (&self.context, Bytes(request.len * UNIT));
         let refused = |outcome: &Result<u64>| outcome.as_ref().is_err_and(Error::is_capacity);
@@ -201,8 +194,8 @@ impl<F: FrameSource> PagePoolResource<F> {
             return outcome;
         }
         context.trim();
-        // What another thread has taken out may come back between a try and its refusal: only a refusal counts whose try
-        // began with nothing in flight.
+        // What another thread has taken out may come back between a try and its refusal: only a refusal counts whose
+        // try began with nothing in flight.
         let mut quiet = self.state.lists().in_flight == 0;
         outcome = self.take_or_grow(request, None);
         for round in 0..ROUNDS {

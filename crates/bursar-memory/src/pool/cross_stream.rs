@@ -1,12 +1,11 @@
-//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits for whom.
+//! Memory that goes from one stream to another: how far streams have come with what was freed on them, and who waits
+//! for whom.
 //!
-//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no other stream
-//! from being asked.
+//! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no
+//! other stream from being asked.
 
-use super::allocate::Request;
 use super::driver_calls;
-use super::free_lists::{Question, UnorderedFree};
-use super::lane::Mark;
+use super::free_lists::UnorderedFree;
 use super::runs::UNIT;
 use super::{PagePoolResource, PoolState};
 use bursar_core::{Action, Bytes, DeviceContext, DriverError, FrameSource, Record, Result};
@@ -16,53 +15,26 @@ use std::time::{Duration, Instant};
 const POLL: Duration = Duration::from_micros(50);
 
 impl PoolState {
-    /// Asks how far a stream has come with what was freed on it. One that is idle has passed everything; one that is
-    /// not is asked about an event that was recorded earlier, and is given one to be asked about later.
+    /// Asks how far a stream has come with what was freed on it, and lets everyone have what it has passed. One that is
+    /// busy is given an event to be asked about later, if it has none.
     pub(super) fn ask(&self, context: &DeviceContext, lane: usize) -> Result<(), DriverError> {
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
         let mut question = self.lists().question(lane);
-        let idle = driver_calls::is_idle(context, held.raw());
-        let mut unneeded = None;
-        let outcome = match (idle, question.event.take()) {
-            (Ok(true), mark) => {
-                self.enter_passed(context, &question, question.before);
-                unneeded = mark.map(|mark| mark.event);
-                Ok(())
-            }
-            (Ok(false), Some(mark)) => match driver_calls::query_event(context, mark.event) {
-                Ok(progress) if progress.is_complete() => {
-                    self.enter_passed(context, &question, mark.before);
-                    unneeded = Some(mark.event);
-                    Ok(())
-                }
-                other => {
-                    unneeded = self.lists().keep_event(&question, mark);
-                    other.map(drop)
-                }
-            },
-            (Ok(false), None) => driver_calls::record_event(context, held.raw()).map(|event| {
-                unneeded = self.lists().keep_event(&question, Mark { event, before: question.before });
-            }),
-            (Err(error), mark) => {
-                unneeded = mark.and_then(|mark| self.lists().keep_event(&question, mark));
-                Err(error)
-            }
-        };
-        unneeded.into_iter().for_each(|event| driver_calls::return_event(context, event));
-        outcome
-    }
-
-    /// Enters that a stream has passed everything stamped before a time, and tells the sink.
-    fn enter_passed(&self, context: &DeviceContext, question: &Question, before: u64) {
-        let found = self.lists().passed(question, before);
+        let mut passed = question.progress.ask(context, Some(&held), question.before);
+        if matches!(passed, Ok(None)) && !question.progress.is_marked() {
+            passed = question.progress.mark(context, &held, question.before).map(|()| None);
+        }
+        let (found, mut unneeded) = self.lists().end_question(question, passed.ok().flatten());
+        unneeded.forget(context);
         if found > 0 {
             let granted = Bytes(found * UNIT);
             context.sink().emit(&Record { granted, ..Record::new(Action::Reap, context.device()) });
         }
+        passed.map(drop)
     }
 
-    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A stream that
-    /// cannot be asked does not keep the others from being asked.
+    /// Asks every stream that has something free, without waiting, so that what it is done with becomes common. A
+    /// stream that cannot be asked does not keep the others from being asked.
     pub(super) fn ask_all(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let has_unordered = !self.lists().unordered.is_empty();
         if has_unordered {
@@ -106,8 +78,8 @@ impl PoolState {
         Ok(())
     }
 
-    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams can
-    /// be asked.
+    /// Waits, at most for `patience`, until everything that was freed is known to be done with, as far as its streams
+    /// can be asked.
     pub(super) fn wait_for_pending(&self, context: &DeviceContext, patience: Duration) -> Result<()> {
         let start = Instant::now();
         self.drain(None, None);
@@ -158,25 +130,20 @@ impl<F: FrameSource> PagePoolResource<F> {
             .map_err(|error| self.context.failed(error))
     }
 
-    /// Has the stream of a request come after everything that was freed on another.
-    pub(super) fn wait_for_lane(&self, lane: usize, request: Request) -> Result<(), DriverError> {
+    /// Has the stream at a slot come after everything that was freed on another.
+    pub(super) fn wait_for_lane(&self, lane: usize, slot: usize) -> Result<(), DriverError> {
         let (context, state) = (&self.context, &self.state);
         let Some(held) = context.hold_slot_for_memory(lane)? else { return Ok(()) };
-        let Some(waiting) = context.hold_slot(request.slot) else { return Ok(()) };
-        let question = state.lists().question(lane);
-        let spare = question.event.map(|mark| mark.event);
-        let recorded = driver_calls::record_event(context, held.raw());
-        let waited = recorded.and_then(|event| driver_calls::wait_event(context, waiting.raw(), event).map(|()| event));
-        let (mut lists, before) = (state.lists(), question.before);
-        let unneeded = match waited {
-            Ok(event) => {
-                lists.enter_wait(request.slot, &question, before);
-                [spare, lists.keep_event(&question, Mark { event, before })]
-            }
-            Err(_) => [recorded.ok(), question.event.and_then(|mark| lists.keep_event(&question, mark))],
-        };
+        let Some(waiting) = context.hold_slot(slot) else { return Ok(()) };
+        let mut question = state.lists().question(lane);
+        let waited = question.progress.have_wait(context, &held, &waiting, question.before);
+        let mut lists = state.lists();
+        if waited.is_ok() {
+            lists.enter_wait(slot, &question);
+        }
+        let (_, mut unneeded) = lists.end_question(question, None);
         drop(lists);
-        unneeded.into_iter().flatten().for_each(|event| driver_calls::return_event(context, event));
-        waited.map(drop)
+        unneeded.forget(context);
+        waited
     }
 }

@@ -1,14 +1,14 @@
 //! The pool's own calls of the driver, and the one place where its blocks are made.
 //!
-//! The rest of the pool keeps what makes them sound: a range is granted while no free run holds any of it and no other block
-//! does; a frame is unmapped after it was taken out of the common runs, which hold only what no work touches any more; and a
-//! frame is mapped nowhere or in one place.
+//! The rest of the pool keeps what makes them sound: a range is granted while no free run holds any of it and no other
+//! block does; a frame is unmapped after it was taken out of the common runs, which hold only what no work touches any
+//! more; and a frame is mapped nowhere or in one place.
 #![allow(unsafe_code)]
 
 use super::runs::UNIT;
 use bursar_core::{
     AllocTag, BlockParts, DeviceBlock, DeviceContext, DevicePtr, DriverError, Frame, FrameKind, Note, OwnerId,
-    Progress, RawEvent, RawStream, Stream,
+    RawStream, Stream,
 };
 
 fn ptr(at: u64) -> DevicePtr {
@@ -53,7 +53,8 @@ fn send_grant_note(context: &DeviceContext, ptr: DevicePtr, requested: u64, stre
     }
 }
 
-/// Tells a driver that listens that a block of the pool is free from here on, in the order of a stream that stays alive.
+/// Tells a driver that listens that a block of the pool is free from here on, in the order of a stream that stays
+/// alive.
 #[inline]
 pub(super) fn note_free(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
     if context.listens() {
@@ -69,44 +70,11 @@ fn send_free_note(context: &DeviceContext, block: &DeviceBlock, stream: Stream) 
     }
 }
 
-/// Tells a driver that listens that a range which was a block of the pool is free from here on, in the order of a stream that
-/// is held.
+/// Tells a driver that listens that a range which was a block of the pool is free from here on, in the order of a
+/// stream that is held.
 pub(super) fn note_free_on(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
     // SAFETY: the range was a block of the pool, which took it back.
     unsafe { context.note(Note::Freed { ptr, stream: raw }) };
-}
-
-/// Records an event on a stream that is held, and returns it.
-pub(super) fn record_event(context: &DeviceContext, raw: RawStream) -> Result<RawEvent, DriverError> {
-    let event = context.take_event()?;
-    // SAFETY: the event is spare and the stream held, both of this device.
-    unsafe { context.driver().event_record(context.device(), event, raw) }
-        .inspect_err(|_| return_event(context, event))?;
-    Ok(event)
-}
-
-/// Returns whether a stream that is held has run everything it was given.
-pub(super) fn is_idle(context: &DeviceContext, raw: RawStream) -> Result<bool, DriverError> {
-    // SAFETY: the stream is held.
-    unsafe { context.driver().stream_query(context.device(), raw) }.map(Progress::is_complete)
-}
-
-/// Returns whether an event has been passed; the caller took it from this context and has not returned it.
-pub(super) fn query_event(context: &DeviceContext, event: RawEvent) -> Result<Progress, DriverError> {
-    // SAFETY: the event was taken from this context and not returned.
-    unsafe { context.driver().event_query(context.device(), event) }
-}
-
-/// Has a stream that is held wait for an event, which was taken from this context and not returned.
-pub(super) fn wait_event(context: &DeviceContext, raw: RawStream, event: RawEvent) -> Result<(), DriverError> {
-    // SAFETY: the stream is held and the event taken and not returned, both of this device.
-    unsafe { context.driver().stream_wait(context.device(), raw, event) }
-}
-
-/// Returns an event to the context it was taken from.
-pub(super) fn return_event(context: &DeviceContext, event: RawEvent) {
-    // SAFETY: it was taken from this context, and whoever has it returns it once.
-    unsafe { context.give_event(event) };
 }
 
 /// Waits for a stream that is held.
@@ -132,8 +100,8 @@ pub(super) fn allow_access(context: &DeviceContext, at: u64, len: u64) -> Result
     unsafe { context.driver().pages_allow(context.device(), ptr(at), len * UNIT) }
 }
 
-/// Unmaps frames that lie at `at`, `len` units in all. They were taken out of the free lists: nobody can be granted any of
-/// it, and all work that touched it is known to have run.
+/// Unmaps frames that lie at `at`, `len` units in all. They were taken out of the free lists: nobody can be granted any
+/// of it, and all work that touched it is known to have run.
 pub(super) fn unmap(context: &DeviceContext, at: u64, len: u64) -> Result<(), DriverError> {
     // SAFETY: as above; the range begins and ends with a frame.
     unsafe { context.driver().pages_unmap(context.device(), ptr(at), len * UNIT) }

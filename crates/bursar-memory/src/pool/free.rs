@@ -1,17 +1,18 @@
 //! The way back of a block: into the thread's cache if there is room, or else into the free list of the stream.
 //!
-//! Owner, size and alignment of every block that comes back are checked, in release builds too. A free on another stream than
-//! the block's own is ordered after it first; one that the driver fails to order is kept until there is an order, and the
-//! device's next fallible call reports the failure.
+//! Owner, size and alignment of every block that comes back are checked, in release builds too. A free on another
+//! stream than the block's own is ordered after it first; one that the driver fails to order is kept until there is an
+//! order, and the device's next fallible call reports the failure.
 
 use super::free_lists::UnorderedFree;
 use super::magazine::{Extent, Magazine};
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
-use bursar_core::{DeviceBlock, Error, FrameSource, Held, Refused, Result, Stream};
+use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream, StreamHold};
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of one of those below.
+    /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of one of those
+    /// below.
     #[inline(always)]
     pub(super) fn free_cached(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let (at, bytes) = (block.ptr().0, block.granted().get());
@@ -73,8 +74,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(())
     }
 
-    /// Keeps a block that the driver could not order after its own stream, until it can. Whatever else is wrong with a free is
-    /// returned to its caller.
+    /// Keeps a block that the driver could not order after its own stream, until it can. Whatever else is wrong with a
+    /// free is returned to its caller.
     #[cold]
     fn free_unordered(&self, block: DeviceBlock, stream: Stream, error: Error) -> Result<(), Refused> {
         let failed = self.context.failed_order(&error, stream).filter(|_| self.is_own(&block));
@@ -86,7 +87,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(())
     }
 
-    /// Puts what was a block of this pool into a magazine, or into the free lists; returns `false` where it is there already.
+    /// Puts what was a block of this pool into a magazine, or into the free lists; returns `false` where it is there
+    /// already.
     #[inline]
     fn put_back(&self, extent: Extent, stream: Stream, magazine: Option<&Magazine>) -> bool {
         match magazine {
@@ -100,8 +102,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
     }
 
-    /// Puts a block into a full magazine in the place of another, which goes to the free lists; or, where that cannot be,
-    /// itself.
+    /// Puts a block into a full magazine in the place of another, which goes to the free lists; or, where that cannot
+    /// be, itself.
     #[cold]
     fn exchange(&self, magazine: &Magazine, slot: usize, extent: Extent) {
         if let Some(Extent { at, len }) = magazine.exchange(extent) {
@@ -110,7 +112,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     /// Checks a free, orders it after the block's own stream and holds the stream it is on.
-    fn order_and_hold(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
+    fn order_and_hold(&self, block: &DeviceBlock, stream: Stream) -> Result<StreamHold<'_>> {
         let context = &self.context;
         if !self.is_own(block) {
             return Err(self.foreign(block));

@@ -1,13 +1,13 @@
 //! The free lists of a pool: the lane of each stream, what is common to all, and the address space they lie in.
 //!
-//! Nothing here calls the driver: what has to be asked or done is planned here, carried out with nothing locked, and entered
-//! here afterwards. What is taken out meanwhile is in no list, and a request that would be refused waits until it is back
-//! (`in_flight`).
+//! Nothing here calls the driver: what has to be asked or done is planned here, carried out with nothing locked, and
+//! entered here afterwards. What is taken out meanwhile is in no list, and a request that would be refused waits until
+//! it is back (`in_flight`).
 
 use super::address_space::AddressSpace;
-use super::lane::{Lane, Mark};
+use super::lane::Lane;
 use super::runs::{Run, RunPosition, Runs, UNIT};
-use bursar_core::{DevicePtr, RawEvent, Stream};
+use bursar_core::{DevicePtr, Stream, StreamProgress};
 
 /// The free lists of a pool, which are behind its one lock; addresses and lengths are in units.
 #[derive(Debug)]
@@ -28,14 +28,22 @@ pub(super) struct FreeLists {
     pub(super) pressure: u32,
 }
 
-/// The length from which on the place of a block decides whether frames have to be moved, in units.
+/// The length, in units, from which on it matters where a block lies: in a poor place it leads to frames being moved.
 const LARGE: u64 = (8 << 20) / UNIT;
 
 /// The units that a stream has freed since it was last asked, from which on asking it is worth a driver call.
 const WORTH_ASKING: u64 = (12 << 20) / UNIT;
 
-/// Memory that was freed on a stream which could not be ordered after the block's own, or which ended with nothing ordered
-/// after it. It is free once a stream comes after both.
+/// A request for `len` units, aligned to `align`, for the stream at `slot`, which is held, or stays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) len: u64,
+    pub(super) align: u64,
+    pub(super) slot: usize,
+}
+
+/// Memory that was freed on a stream which could not be ordered after the block's own, or which ended with nothing
+/// ordered after it. It is free once a stream comes after both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnorderedFree {
     pub(super) at: u64,
@@ -64,8 +72,8 @@ pub(super) enum StreamEnd {
 pub(super) struct Question {
     pub(super) slot: usize,
     life: u64,
-    /// An event that was recorded earlier, taken out while it is asked about.
-    pub(super) event: Option<Mark>,
+    /// With the event that was recorded earlier, taken out while it is asked about.
+    pub(super) progress: StreamProgress,
     /// The time before which the stream has passed everything once it has passed all it was given until now.
     pub(super) before: u64,
 }
@@ -150,12 +158,15 @@ impl FreeLists {
         debug_assert!(added, "{run:?} was in no list");
     }
 
-    /// Notes a request, and returns whether some streams should be asked how far they are before it is met: where it is large,
-    /// the pool is under pressure, and the others have freed as much since they were asked, a better place may be known then.
-    /// To ask is cheap beside moving frames, which is what blocks in poor places lead to.
+    /// Notes a request, and returns whether some streams should be asked how far they are before it is met: where it is
+    /// large, the pool is under pressure, and the others have freed as much since they were asked, a better place may
+    /// be known then. To ask is cheap beside moving frames, which is what blocks in poor places lead to.
     #[inline]
-    pub(super) fn note_request(&mut self, slot: usize, len: u64) -> bool {
-        len >= LARGE && self.pressure > 0 && self.open > 1 && self.note_under_pressure(slot, len)
+    pub(super) fn note_request(&mut self, request: Request) -> bool {
+        request.len >= LARGE
+            && self.pressure > 0
+            && self.open > 1
+            && self.note_under_pressure(request.slot, request.len)
     }
 
     fn note_under_pressure(&mut self, slot: usize, len: u64) -> bool {
@@ -166,10 +177,11 @@ impl FreeLists {
         self.unasked - own >= len && others.any(|(_, lane)| of(lane) >= WORTH_ASKING)
     }
 
-    /// Takes `len` units that a stream may have without asking or waiting for anyone: from what is common if there are as
-    /// many, and else from its own, which nobody else can have yet.
+    /// Takes memory that the stream may have without asking or waiting for anyone: from what is common if there are
+    /// as many, and else from its own, which nobody else can have yet.
     #[inline(always)]
-    pub(super) fn take(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
+    pub(super) fn take(&mut self, request: Request) -> Option<u64> {
+        let Request { len, align, slot } = request;
         let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
         match own {
             _ if align > 1 => self.take_aligned(slot, len, align),
@@ -179,6 +191,7 @@ impl FreeLists {
         }
     }
 
+    // Numbers, and not a `Request`: one that is passed on would be stored first, also by requests that never come here.
     #[cold]
     fn take_aligned(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
         let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
@@ -188,9 +201,10 @@ impl FreeLists {
         })
     }
 
-    /// Takes `len` units of another stream that this one comes after already.
-    pub(super) fn take_ordered(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
-        let fits = self.fits_elsewhere(slot, len, align);
+    /// Takes memory of another stream that this one comes after already.
+    pub(super) fn take_ordered(&mut self, request: Request) -> Option<u64> {
+        let Request { len, align, slot } = request;
+        let fits = self.fits_elsewhere(request);
         let is_ordered = |&&(from, _, run): &&(usize, RunPosition, Run)| run.stamp < self.ordered_before(slot, from);
         let &(from, position, _) = fits.iter().find(is_ordered)?;
         Some(self.lane(from).runs.carve(position, len, align))
@@ -201,7 +215,7 @@ impl FreeLists {
     }
 
     /// Returns the first fit in each other lane.
-    fn fits_elsewhere(&mut self, slot: usize, len: u64, align: u64) -> Vec<(usize, RunPosition, Run)> {
+    fn fits_elsewhere(&mut self, Request { len, align, slot }: Request) -> Vec<(usize, RunPosition, Run)> {
         let others = self.lanes.iter_mut().enumerate().filter(|&(other, _)| other != slot);
         let fit = |(other, lane): (usize, &mut Option<Box<Lane>>)| {
             let runs = &mut lane.as_mut()?.runs;
@@ -212,8 +226,8 @@ impl FreeLists {
     }
 
     /// Returns the slots of the other lanes with a run that fits, the one that was freed longest ago first.
-    pub(super) fn lanes_that_fit(&mut self, slot: usize, len: u64, align: u64) -> Vec<usize> {
-        let fits = self.fits_elsewhere(slot, len, align);
+    pub(super) fn lanes_that_fit(&mut self, request: Request) -> Vec<usize> {
+        let fits = self.fits_elsewhere(request);
         let age = |from: usize, run: Run| self.lanes[from].as_ref().map_or(0, |lane| lane.now - run.stamp);
         let mut fits: Vec<_> = fits.into_iter().map(|(from, _, run)| (age(from, run), from)).collect();
         fits.sort_by_key(|&(age, from)| (u64::MAX - age, from));
@@ -235,39 +249,34 @@ impl FreeLists {
         lanes.filter(|(_, lane)| lane.as_ref().is_some_and(|lane| are(lane))).map(|(slot, _)| slot).collect()
     }
 
-    /// Begins a question to the driver about a lane: about its event, if it has one, which is taken out, and about the stream
-    /// as it is now.
+    /// Begins a question to the driver about a lane: about its event, if it has one, which is taken out, and about the
+    /// stream as it is now.
     pub(super) fn question(&mut self, slot: usize) -> Question {
         let lane = self.lane(slot);
         let unasked = std::mem::take(&mut lane.unasked);
-        let question = Question { slot, life: lane.life, event: lane.event.take(), before: lane.tick() };
+        let question = Question { slot, life: lane.life, progress: lane.progress.take(), before: lane.tick() };
         self.unasked -= unasked;
         question
     }
 
-    /// Enters that a stream has passed everything stamped before a time, which is common from now on; returns how much.
-    pub(super) fn passed(&mut self, question: &Question, before: u64) -> u64 {
+    /// Ends a question whose answer is that the stream has passed everything stamped before a time, if any. Returns the
+    /// units that are common from now on, and the events that are not needed any more: of those recorded by several
+    /// threads the last covers the most, and those of a stream that has ended cover nothing.
+    pub(super) fn end_question(&mut self, question: Question, passed: Option<u64>) -> (u64, StreamProgress) {
         let Self { lanes, common, .. } = self;
         match lanes[question.slot].as_mut() {
-            Some(lane) if lane.life == question.life => lane.pass(before, common),
-            _ => 0,
+            Some(lane) if lane.life == question.life => {
+                lane.progress.put_back(question.progress);
+                (passed.map_or(0, |before| lane.pass(before, common)), lane.progress.take_all_but_last())
+            }
+            _ => (0, question.progress),
         }
     }
 
-    /// Keeps the event of a lane that has not been passed; returns one that is not needed any more.
-    pub(super) fn keep_event(&mut self, question: &Question, mark: Mark) -> Option<RawEvent> {
-        let lane = self.lane(question.slot);
-        match lane.event {
-            _ if lane.life != question.life => Some(mark.event),
-            Some(other) if other.before >= mark.before => Some(mark.event),
-            _ => lane.event.replace(mark).map(|older| older.event),
-        }
-    }
-
-    /// Enters that a stream waits for everything another stamped before a time.
-    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question, before: u64) {
+    /// Enters that a stream waits for everything that the stream of a question was given before.
+    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question) {
         if self.lane(question.slot).life == question.life {
-            self.lane(slot).set_ordered(question.slot, before);
+            self.lane(slot).set_ordered(question.slot, question.before);
         }
     }
 
@@ -279,8 +288,8 @@ impl FreeLists {
         }
     }
 
-    /// Where only one stream has anything free, lets it have what is common as its own: what it frees next then coalesces
-    /// with that, and any other stream that comes asks.
+    /// Lets a stream have what is common as its own, if no other stream has anything free: what it frees next then
+    /// coalesces with that, and any other stream that comes asks.
     #[cold]
     pub(super) fn claim_common(&mut self, slot: usize) {
         let others = self.lanes.iter().enumerate().filter(|&(other, _)| other != slot);
@@ -290,8 +299,8 @@ impl FreeLists {
         }
     }
 
-    /// Ends a lane with its stream. Returns an event that is not needed any more.
-    pub(super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<RawEvent> {
+    /// Ends a lane with its stream. Returns its events, which are not needed any more.
+    pub(super) fn end_lane(&mut self, slot: usize, end: StreamEnd) -> Option<StreamProgress> {
         self.lanes.iter_mut().flatten().for_each(|lane| lane.forget(slot));
         let lane = self.lanes.get_mut(slot)?.as_mut()?;
         let fresh = Lane::following(lane);
@@ -306,6 +315,6 @@ impl FreeLists {
                 }
             }
         }
-        ended.event.map(|mark| mark.event)
+        Some(ended.progress)
     }
 }

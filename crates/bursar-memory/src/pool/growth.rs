@@ -1,21 +1,22 @@
 //! More memory where it is needed: frames moved, and frames made.
 //!
-//! Taking and planning are one step with the free lists locked, so that what others free in between is found and not mapped
-//! again. The plan is carried out with nothing locked, and entered, or undone, afterwards.
+//! Taking and planning are one step with the free lists locked, so that what others free in between is found and not
+//! mapped again. The plan is carried out with nothing locked, and entered, or undone, afterwards.
 
-use super::allocate::Request;
+use super::free_lists::Request;
 use super::growth_plan::{FailedGrowth, FrameMove, GrowthPlan, PlacedFrame, units};
-use super::release::emit;
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
-use bursar_core::{Action, Bytes, DevicePtr, DriverError, Error, Frame, FrameKind, FrameSource, Result, Status};
+use bursar_core::{
+    Action, Bytes, DeviceContext, DevicePtr, DriverError, Error, Frame, FrameKind, FrameSource, Record, Result, Status,
+};
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Takes what is free, or else grows, by moving frames or making them. Where as much had to be made as was `refused`
-    /// before, that refusal is returned again.
+    /// Takes what is free, or else grows, by moving frames or making them. Where as much had to be made as was
+    /// `refused` before, that refusal is returned again.
     pub(super) fn take_or_grow(&self, request: Request, refused: Option<Error>) -> Result<u64> {
         let mut lists = self.state.lists();
-        if let Some(at) = lists.take(request.slot, request.len, request.align) {
+        if let Some(at) = lists.take(request) {
             return Ok(at);
         }
         if self.addresses.is_empty() {
@@ -40,7 +41,7 @@ impl<F: FrameSource> PagePoolResource<F> {
             Ok((plan, made)) => {
                 let mut lists = self.state.lists();
                 lists.enter_growth(plan, made);
-                let taken = lists.take(request.slot, request.len, request.align);
+                let taken = lists.take(request);
                 lists.claim_common(request.slot);
                 drop(lists);
                 taken.map_or_else(|| self.take_or_grow(request, None), Ok)
@@ -52,8 +53,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
     }
 
-    /// Grows where the device cannot map pages: by memory with an address of its own. Its last unit is never granted, so that
-    /// two slabs which happen to lie side by side do not become one.
+    /// Grows where the device cannot map pages: by memory with an address of its own. Its last unit is never granted,
+    /// so that two slabs which happen to lie side by side do not become one.
     fn grow_by_slab(&self, request: Request) -> Result<u64> {
         let room = request.len + request.align;
         let frame = self.source.create_frame(room * UNIT)?;
@@ -66,12 +67,13 @@ impl<F: FrameSource> PagePoolResource<F> {
         let mut lists = self.state.lists();
         lists.space.count_made(frame.bytes());
         lists.enter_frame(ptr / UNIT, PlacedFrame { frame, len });
-        let taken = lists.take(request.slot, request.len, request.align);
+        let taken = lists.take(request);
         drop(lists);
         taken.map_or_else(|| self.grow_by_slab(request), Ok)
     }
 
-    /// Makes, moves and maps the frames of a growth. More memory is made first, so that nothing has moved where there is none.
+    /// Makes, moves and maps the frames of a growth. More memory is made first, so that nothing has moved where there
+    /// is none.
     fn carry_out(&self, mut plan: GrowthPlan) -> Result<(GrowthPlan, Vec<Frame>), (Box<FailedGrowth>, Error)> {
         let mut made = match self.make_frames(&plan.make) {
             Ok(made) => made,
@@ -121,8 +123,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(())
     }
 
-    /// Maps frames one after the other, `len` units in all. Where that fails nothing is mapped, or else the first frames
-    /// are, because they could not be unmapped: the error comes with their length.
+    /// Maps frames one after the other, `len` units in all. Where that fails nothing is mapped, or else the first
+    /// frames are, because they could not be unmapped: the error comes with their length.
     fn map_all<'a>(&self, start: u64, len: u64, frames: impl Iterator<Item = &'a Frame>) -> Result<(), (Error, u64)> {
         let (context, mut at, mut mapped) = (&self.context, start, Ok(()));
         for frame in frames {
@@ -197,5 +199,13 @@ fn refused_units(refused: &Error) -> u64 {
     match *refused {
         Error::OutOfBudget { requested, .. } | Error::OutOfMemory { requested, .. } => requested.get() / UNIT,
         _ => u64::MAX,
+    }
+}
+
+/// Tells the sink of a change to a pool's frames.
+pub(super) fn emit(context: &DeviceContext, action: Action, at: u64, len: u64) {
+    if context.sink().wants(action) {
+        let (ptr, granted) = (DevicePtr(at * UNIT), Bytes(len * UNIT));
+        context.sink().emit(&Record { ptr, granted, ..Record::new(action, context.device()) });
     }
 }

@@ -133,8 +133,8 @@ const PRESSURE: u32 = 4096;
 impl FreeLists {
     /// Plans how a stream gets `len` units that no run has; `None` where no addresses are left for them.
     ///
-    /// Everything that the plan needs is taken out of the lists, so that nobody else gets it until the plan is entered or
-    /// undone.
+    /// Everything that the plan needs is taken out of the lists, so that nobody else gets it until the plan is entered
+    /// or undone.
     pub(super) fn plan_growth(&mut self, slot: usize, len: u64) -> Option<GrowthPlan> {
         let own = self.lane_if_open(slot);
         let ending = |end| own.and_then(|lane| lane.runs.ending_at(end)).or_else(|| self.common.ending_at(end));

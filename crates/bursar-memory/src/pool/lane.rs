@@ -1,14 +1,15 @@
 //! A lane: the memory that was freed on one stream, in that stream's own time.
 
 use super::runs::{Run, Runs};
-use bursar_core::RawEvent;
+use bursar_core::StreamProgress;
 
 /// The free runs of one stream.
 ///
-/// A free is stamped with the lane's time, which moves on with each question that is put to the driver about the stream: a run
-/// stamped `t` is common once an event that ended `t`, or a later one, has been passed; until then it is free for its own stream
-/// only, and for streams that wait for such an event. So a free costs no event, and one event tells about everything freed before
-/// it. A stream that is idle is asked directly, and one that is not is given an event to be asked about later.
+/// A free is stamped with the lane's time, which moves on with each question that is put to the driver about the
+/// stream: a run stamped `t` is common once an event that ended `t`, or a later one, has been passed; until then it is
+/// free for its own stream only, and for streams that wait for such an event. So a free costs no event, and one event
+/// tells about everything freed before it. A stream that is idle is asked directly, and one that is not is given an
+/// event to be asked about later.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) runs: Runs,
@@ -18,19 +19,13 @@ pub(super) struct Lane {
     latest: u64,
     /// The units that were freed since the stream was last asked how far it is.
     pub(super) unasked: u64,
-    /// The last event recorded, and the time it ended, while it is not known to have been passed.
-    pub(super) event: Option<Mark>,
+    /// The last event recorded, while it is not known to have been passed, at the time it ended: the stream has passed
+    /// every run stamped before.
+    pub(super) progress: StreamProgress,
     /// For other lanes, by their slot: this stream comes after everything they stamped before this time.
     ordered: Vec<u64>,
     /// The number of streams that had this slot before.
     pub(super) life: u64,
-}
-
-/// An event, and the time it ended: it covers every run stamped before.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    pub(super) event: RawEvent,
-    pub(super) before: u64,
 }
 
 impl Lane {

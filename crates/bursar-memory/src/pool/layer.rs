@@ -5,7 +5,9 @@ use super::magazine::LONGEST;
 use super::runs::UNIT;
 use super::thread_cache::PoolNumber;
 use super::{PagePoolResource, PoolState, Settings};
-use bursar_core::{Bytes, DeviceId, Error, FrameSource, Holder, Layer, MAX_ALIGN, Member, OwnerId, Result, Standing};
+use bursar_core::{
+    Bytes, DeviceId, Error, FrameSource, Holder, Layer, MAX_ALIGN, Member, MemoryUsage, OwnerId, Result,
+};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -55,25 +57,25 @@ impl Default for PagePool {
 }
 
 impl PagePool {
-    /// Sets the largest frame that is made, 64 MiB by default and never less than the device's pages. A frame moves whole: large
-    /// ones make large blocks cheap to assemble, small ones leave less behind at the ends of blocks.
+    /// Sets the largest frame that is made, 64 MiB by default and never less than the device's pages. A frame moves
+    /// whole: large ones make large blocks cheap to assemble, small ones leave less behind at the ends of blocks.
     #[must_use]
     pub const fn largest_frame(mut self, bytes: Bytes) -> Self {
         self.largest_frame = bytes;
         self
     }
 
-    /// Sets how much one thread may keep ready for one stream, 1 MiB by default; blocks of up to a sixteenth of it are kept.
-    /// Zero keeps none.
+    /// Sets how much one thread may keep ready for one stream, 1 MiB by default; blocks of up to a sixteenth of it are
+    /// kept. Zero keeps none.
     #[must_use]
     pub const fn magazine(mut self, bytes: Bytes) -> Self {
         self.magazine = bytes;
         self
     }
 
-    /// Makes pools of blocks of one size, for those who know theirs: whatever is asked for, up to `bytes`, is granted as much.
-    /// All free memory is then as good as any other, so nothing is ever in pieces, and every block fits every request. A
-    /// size that no block can have is refused when the pool is made.
+    /// Makes pools of blocks of one size, for those who know theirs: whatever is asked for, up to `bytes`, is granted
+    /// as much. All free memory is then as good as any other, so nothing is ever in pieces, and every block fits every
+    /// request. A size that no block can have is refused when the pool is made.
     ///
     /// ```
     /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
@@ -90,7 +92,8 @@ impl PagePool {
         Self { fixed: Some(bytes), ..Self::default() }
     }
 
-    /// Sets how long a request waits for frees that have not run before it fails for want of memory, one second by default.
+    /// Sets how long a request waits for frees that have not run before it fails for want of memory, one second by
+    /// default.
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -147,7 +150,7 @@ trait BuiltPool: fmt::Debug + Send + Sync {
 impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
     fn read(&self) -> PoolReading {
         let (device, live) = (self.context.device(), self.bytes_outstanding());
-        let Standing { held, cached, pending, largest_free_run } = self.state.standing();
+        let MemoryUsage { held, cached, pending, largest_free_run } = self.state.usage();
         PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
 
@@ -156,8 +159,8 @@ impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
     }
 }
 
-/// The number of times that a device's memory goes into the pool's addresses; they cost nothing, and room between frames is
-/// what blocks grow into.
+/// The number of times that a device's memory goes into the pool's addresses; they cost nothing, and room between
+/// frames is what blocks grow into.
 const ADDRESSES: u64 = 16;
 
 impl<F: FrameSource> Layer<F> for PagePool {
@@ -195,8 +198,8 @@ fn fixed_units(bytes: Bytes) -> Result<u64> {
     }
 }
 
-/// Reserves the pool's addresses, in units: as many as the driver gives, down to what the device has. Where it gives none,
-/// those of pools that are gone may have been left behind.
+/// Reserves the pool's addresses, in units: as many as the driver gives, down to what the device has. Where it gives
+/// none, those of pools that are gone may have been left behind.
 fn reserve(source: &impl FrameSource, granule: u64) -> Result<Range<u64>> {
     let context = source.context();
     if context.facts().capabilities.page_granularity.is_none() {

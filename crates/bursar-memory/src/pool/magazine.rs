@@ -1,9 +1,10 @@
 //! A magazine: blocks that one thread has freed on one stream and may have again at once.
 //!
-//! It is a small set-associative table, by size. Only its thread puts blocks in, so an empty entry stays empty until that
-//! thread fills it, with a plain store. Anyone may take one out, by a swap on that entry alone: the thread itself, or whoever
-//! would otherwise have to grow the pool or refuse. So there is no lock, no cache line that threads share unless one drains
-//! another, and all that can happen between the two is that one of them gets a block and the other does not.
+//! It is a small set-associative table, by size. Only its thread puts blocks in, so an empty entry stays empty until
+//! that thread fills it, with a plain store. Anyone may take one out, by a swap on that entry alone: the thread itself,
+//! or whoever would otherwise have to grow the pool or refuse. So there is no lock, no cache line that threads share
+//! unless one drains another, and all that can happen between the two is that one of them gets a block and the other
+//! does not.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -68,8 +69,8 @@ pub(super) struct VacantEntry<'a> {
 }
 
 impl VacantEntry<'_> {
-    /// Puts the block in that the entry was found for. All that others can have done there meanwhile is swap nothing for
-    /// nothing, and a swap that comes later takes the block: a store never falls between the two halves of a swap.
+    /// Puts the block in that the entry was found for. All that others can have done there meanwhile is swap nothing
+    /// for nothing, and a swap that comes later takes the block: a store never falls between the two halves of a swap.
     #[inline]
     pub(super) fn fill(self, at: u64) {
         let word = Extent { at, len: self.len }.pack();
@@ -93,7 +94,8 @@ pub(super) struct Magazine {
     drained: AtomicU64,
     /// The most that may lie here, in units.
     capacity: i64,
-    /// The bytes that the thread was granted and gave back while this was its recent magazine; only the thread writes them.
+    /// The bytes that the thread was granted and gave back while this was its recent magazine; only the thread writes
+    /// them.
     granted: AtomicU64,
     released: AtomicU64,
 }
@@ -112,8 +114,8 @@ impl Magazine {
         }
     }
 
-    /// Returns the set of a size. Sizes are often all multiples of some power of two, so the upper bits of a product tell them
-    /// apart and not the lower.
+    /// Returns the set of a size. Sizes are often all multiples of some power of two, so the upper bits of a product
+    /// tell them apart and not the lower.
     #[inline]
     fn set_of(&self, len: u64) -> &Set {
         const GOLDEN: u32 = 0x9E37_79B9;
@@ -134,8 +136,8 @@ impl Magazine {
         None
     }
 
-    /// Returns an entry for a block of `len` units, unless those of its size are full or there is no room for as much; for the
-    /// magazine's own thread, and good until it next puts something in.
+    /// Returns an entry for a block of `len` units, unless those of its size are full or there is no room for as much;
+    /// for the magazine's own thread, and good until it next puts something in.
     #[inline(always)]
     pub(super) fn vacant_entry(&self, len: u64) -> Option<VacantEntry<'_>> {
         let room = self.room.load(Ordering::Relaxed) - len.cast_signed();
@@ -156,8 +158,8 @@ impl Magazine {
         self.room.store(self.room.load(Ordering::Relaxed) + len, Ordering::Relaxed);
     }
 
-    /// Puts a block in, in the entry of another where it can, and returns the one that has to go; for the magazine's own
-    /// thread.
+    /// Puts a block in, in the entry of another where it can, and returns the one that has to go; for the magazine's
+    /// own thread.
     #[cold]
     pub(super) fn exchange(&self, extent: Extent) -> Option<Extent> {
         if self.drained.swap(0, Ordering::Relaxed) > 0 {

@@ -1,16 +1,17 @@
 //! Frames that go back to the driver: by trimming, and at the end of a pool, with nothing locked across a call.
 //!
-//! A pool that is dropped before the driver has everything back leaves the rest to the context ([`PoolRemains`]), without a
-//! handle of the context: so the context ends, and its end is the last try. The pool's state stays a member of the context until
-//! then, to hear of streams that end.
+//! A pool that is dropped before the driver has everything back leaves the rest to the context ([`PoolRemains`]),
+//! without a handle of the context: so the context ends, and its end is the last try. The pool's state stays a member
+//! of the context until then, to hear of streams that end.
 
 use super::free_lists::FreeLists;
+use super::growth::emit;
 use super::growth_plan::{FrameMove, StuckFrames, units};
 use super::runs::UNIT;
 use super::{PagePoolResource, PoolState, driver_calls};
 use bursar_core::{
-    Action, Bytes, DeviceContext, DevicePtr, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, RawEvent,
-    Record, RefusedFrame, Remains, Result,
+    Action, Bytes, DeviceContext, DriverError, Error, Frame, FrameKind, FrameRelease, FrameSource, RefusedFrame,
+    Remains, Result, StreamProgress,
 };
 use std::fmt;
 use std::ops::Range;
@@ -94,8 +95,8 @@ impl PoolState {
 }
 
 impl FreeLists {
-    /// Takes out frames that are wholly free for every stream, the largest first, until no more than `keep` units are free:
-    /// those that have to be unmapped, and those that are mapped nowhere.
+    /// Takes out frames that are wholly free for every stream, the largest first, until no more than `keep` units are
+    /// free: those that have to be unmapped, and those that are mapped nowhere.
     fn take_whole_frames(&mut self, keep: u64) -> (Vec<FrameMove>, Vec<Frame>) {
         let mut free = self.free_units();
         let unmapped = if free > keep { self.space.take_unmapped() } else { Vec::new() };
@@ -117,9 +118,9 @@ impl FreeLists {
         self.pending_units() > 0 || self.space.unmapped() > 0 || !self.space.whole_frames(&self.common).is_empty()
     }
 
-    /// Takes every lane's event, at the pool's end.
-    fn take_events(&mut self) -> Vec<RawEvent> {
-        self.open_lanes().filter_map(|lane| lane.event.take()).map(|mark| mark.event).collect()
+    /// Takes every lane's events, at the pool's end.
+    fn take_events(&mut self) -> Vec<StreamProgress> {
+        self.open_lanes().map(|lane| lane.progress.take()).collect()
     }
 }
 
@@ -141,8 +142,8 @@ struct PoolRemains {
 }
 
 impl PoolRemains {
-    /// Gives back what nobody uses any more, waiting for that as far as `patience` goes; returns how much went. The frames
-    /// of blocks that are still out stay, and the addresses with them.
+    /// Gives back what nobody uses any more, waiting for that as far as `patience` goes; returns how much went. The
+    /// frames of blocks that are still out stay, and the addresses with them.
     fn release_all(&mut self, context: &DeviceContext, patience: Duration, release: Release<'_>) -> Bytes {
         if let Err(Error::Driver(error)) = self.state.wait_for_pending(context, patience) {
             context.fault().record(error);
@@ -152,7 +153,7 @@ impl PoolRemains {
             let mut lists = self.state.lists();
             (lists.take_events(), lists.space.held() == 0)
         };
-        events.into_iter().for_each(|event| driver_calls::return_event(context, event));
+        events.into_iter().for_each(|mut events| events.forget(context));
         let Range { start, end } = self.addresses;
         if is_empty && start < end {
             match driver_calls::release_addresses(context, start, end - start) {
@@ -184,13 +185,5 @@ impl Remains for PoolRemains {
 impl fmt::Debug for PoolRemains {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PoolRemains").field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
-/// Tells the sink of a change to a pool's frames.
-pub(super) fn emit(context: &DeviceContext, action: Action, at: u64, len: u64) {
-    if context.sink().wants(action) {
-        let (ptr, granted) = (DevicePtr(at * UNIT), Bytes(len * UNIT));
-        context.sink().emit(&Record { ptr, granted, ..Record::new(action, context.device()) });
     }
 }

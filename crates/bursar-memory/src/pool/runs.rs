@@ -1,17 +1,17 @@
 //! Free runs in the order of their addresses: first fit, and neighbours that coalesce.
 //!
-//! A run is an address, a length and a stamp. Eight lie in a chunk and 64 chunks in a group, ordered by address; a change touches
-//! one of each, and a chunk of few runs is joined with its neighbour. A run's neighbours are the entries beside it: there is no
-//! record of what is in use, and none in the memory itself.
+//! A run is an address, a length and a stamp. Eight lie in a chunk and 64 chunks in a group, ordered by address; a
+//! change touches one of each, and a chunk of few runs is joined with its neighbour. A run's neighbours are the entries
+//! beside it: there is no record of what is in use, and none in the memory itself.
 //!
-//! Beside its length each run has a size of 15 bits that never puts a longer run below a shorter one: sixteen of them are
-//! compared at a time, and only where sizes are equal do the lengths decide. Each chunk and each group has a bound on the sizes in
-//! it. So the first fit is found by three short scans with hardly a branch that depends on the data, and the cost hardly grows
-//! with the number of runs. A run that gets shorter leaves these bounds as they are: a search that meets one which promises too
-//! much corrects it, and most are met again by a request that still fits.
+//! Beside its length each run has a size of 15 bits that never puts a longer run below a shorter one: sixteen of them
+//! are compared at a time, and only where sizes are equal do the lengths decide. Each chunk and each group has a bound
+//! on the sizes in it. So the first fit is found by three short scans with hardly a branch that depends on the data,
+//! and the cost hardly grows with the number of runs. A run that gets shorter leaves these bounds as they are: a search
+//! that meets one which promises too much corrects it, and most are met again by a request that still fits.
 //!
-//! First fit, and not best fit, because it packs what is in use and so leaves whole frames free: on the `llama_serve` trace best
-//! fit in 2 MiB frames needs 1.021 of the live peak and first fit 1.009.
+//! First fit, and not best fit, because it packs what is in use and so leaves whole frames free: on the `llama_serve`
+//! trace best fit in 2 MiB frames needs 1.021 of the live peak and first fit 1.009.
 
 mod chunk;
 mod tree;
@@ -144,8 +144,8 @@ impl Runs {
         Some(at)
     }
 
-    /// Returns the first group that may have as long a run; searches for its class, and for those above, begin there from now
-    /// on.
+    /// Returns the first group that may have as long a run; searches for its class, and for those above, begin there
+    /// from now on.
     #[cold]
     fn start(&mut self, wanted: Wanted) -> usize {
         let class = class(wanted.len);
@@ -157,7 +157,8 @@ impl Runs {
         start
     }
 
-    /// Finds the run with the lowest address that has room for `len` units from a multiple of `align` on, a power of two.
+    /// Finds the run with the lowest address that has room for `len` units from a multiple of `align` on, a power of
+    /// two.
     pub(super) fn find_aligned(&mut self, len: u64, align: u64) -> Option<RunPosition> {
         if align == 1 { self.find(len) } else { self.search_aligned(len, align) }
     }
@@ -180,8 +181,8 @@ impl Runs {
         self.chunk(found.position).get(found.entry)
     }
 
-    /// Takes `len` units out of the run that was `found`, from a multiple of `align` units on, a power of two; returns where that
-    /// is. The run must have room for it.
+    /// Takes `len` units out of the run that was `found`, from a multiple of `align` units on, a power of two; returns
+    /// where that is. The run must have room for it.
     pub(super) fn carve(&mut self, found: RunPosition, len: u64, align: u64) -> u64 {
         let start = (found.at + align - 1) & !(align - 1);
         self.remove(found, start..start + len);
@@ -213,8 +214,8 @@ impl Runs {
         }
     }
 
-    /// Inserts a run, which coalesces with its neighbours. Returns `false`, and nothing changes, where a part of it is here
-    /// already.
+    /// Inserts a run, which coalesces with its neighbours. Returns `false`, and nothing changes, where a part of it is
+    /// here already.
     #[inline]
     pub(super) fn insert(&mut self, run: Run) -> bool {
         let Some((position, entry)) = self.entry_for(run.at) else {

@@ -1,17 +1,17 @@
 //! The caches of threads: for each stream that a thread uses, a magazine of blocks it freed there.
 //!
-//! A thread finds its magazine in one of two ways. On the short path it looks into a small table of its own, the *recent*
-//! magazines, which it keeps for eight streams. An entry stands under the stream's name and under a key: the number of the pool
-//! and the number of *alarms* that its context has given. An alarm is a fault that was recorded or a raw handle that was given
-//! away, so one comparison shows that there is nothing new to check. Numbers of pools are never given twice, so only the living
-//! pool can use an entry of its own. Where a driver listens, keys are marked, and only the long path, which tells the driver,
-//! finds them.
+//! A thread finds its magazine in one of two ways. On the short path it looks into a small table of its own, the
+//! *recent* magazines, which it keeps for eight streams. An entry stands under the stream's name and under a key: the
+//! number of the pool and the number of *alarms* that its context has given. An alarm is a fault that was recorded or a
+//! raw handle that was given away, so one comparison shows that there is nothing new to check. Numbers of pools are
+//! never given twice, so only the living pool can use an entry of its own. Where a driver listens, keys are marked, and
+//! only the long path, which tells the driver, finds them.
 //!
-//! On the long path it goes by its index through [`ThreadCaches`], the table of all threads, which whoever drains the caches
-//! goes through too.
+//! On the long path it goes by its index through [`ThreadCaches`], the table of all threads, which whoever drains the
+//! caches goes through too.
 //!
-//! A thread that ends gives back what its caches hold. It never owns the pool for that, even for a moment, but only its state:
-//! the last owner of a pool returns memory to the driver, and a thread past its end must not do that.
+//! A thread that ends gives back what its caches hold. It never owns the pool for that, even for a moment, but only its
+//! state: the last owner of a pool returns memory to the driver, and a thread past its end must not do that.
 #![allow(unsafe_code)]
 
 use super::magazine::{Extent, Magazine};
@@ -27,14 +27,15 @@ const THREADS: usize = 1024;
 
 /// The cache of one thread, on cache lines of its own.
 ///
-/// The totals are of what the thread did without a recent magazine, which counts the rest. Only the thread writes them, so an
-/// addition is a load and a store; the last cache belongs to all threads that have none, who add to it together.
+/// The totals are of what the thread did without a recent magazine, which counts the rest. Only the thread writes them,
+/// so an addition is a load and a store; the last cache belongs to all threads that have none, who add to it together.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct ThreadCache {
     granted: AtomicU64,
     released: AtomicU64,
-    /// Whether the thread with this index has registered for its end; threads come and go, and caches stay.
+    /// Set while the thread with this index is registered to give its cache back at its end; threads come and go, and
+    /// caches stay.
     registered: AtomicBool,
     magazines: Box<[OnceLock<Box<Magazine>>]>,
     /// No stream at this slot or after it has a magazine.
@@ -90,7 +91,8 @@ pub(super) struct CurrentThread<'a> {
 }
 
 impl<'a> CurrentThread<'a> {
-    /// Returns the thread's magazine for a stream, opening one if need be; `None` where the thread has no cache of its own.
+    /// Returns the thread's magazine for a stream, opening one if need be; `None` where the thread has no cache of its
+    /// own.
     pub(super) fn magazine(self, slot: usize) -> Option<&'a Magazine> {
         self.own.then(|| self.cache.magazine(slot).unwrap_or_else(|| self.cache.open_magazine(slot, self.capacity)))
     }
@@ -133,8 +135,8 @@ impl ThreadCaches {
         cache.registered.load(Ordering::Relaxed).then_some(cache)
     }
 
-    /// Returns the current thread's cache. On first use, `register` has the thread's end reported, and returns whether it will
-    /// be.
+    /// Returns the current thread's cache. On first use, `register` has the thread's end reported, and returns whether
+    /// it will be.
     pub(super) fn current(&self, register: impl FnOnce(usize) -> bool) -> CurrentThread<'_> {
         let index = ThreadIndex::current().map_or(THREADS, ThreadIndex::get).min(THREADS);
         match self.caches[index].get() {
@@ -169,7 +171,8 @@ impl ThreadCaches {
         self.total(|cache| &cache.released, Magazine::released_total)
     }
 
-    /// Returns what is granted now, in bytes. Returns are read first, and each follows its grant, so it never falls short.
+    /// Returns what is granted now, in bytes. Returns are read first, and each follows its grant, so it never falls
+    /// short.
     pub(super) fn outstanding(&self) -> u64 {
         let released = self.released_total();
         let granted = self.total(|cache| &cache.granted, Magazine::granted_total);
@@ -183,8 +186,8 @@ impl ThreadCaches {
         })
     }
 
-    /// Empties the magazines of every thread, or of one, for every stream or one; returns the blocks with their streams'
-    /// slots.
+    /// Empties the magazines of every thread, or of one, for every stream or one; returns the blocks with their
+    /// streams' slots.
     pub(super) fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> Vec<(usize, Extent)> {
         let mut all = Vec::new();
         let mut some = Vec::new();
@@ -204,7 +207,8 @@ impl ThreadCaches {
     }
 }
 
-/// Has the end of the current thread, which has this index, reported to a pool's state; `false` where the thread is past it.
+/// Has the end of the current thread, which has this index, reported to a pool's state; `false` where the thread is
+/// past it.
 pub(super) fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
     thread_local! {
         static ON_EXIT: RefCell<ExitHooks> = const { RefCell::new(ExitHooks(Vec::new())) };
@@ -277,8 +281,8 @@ impl PoolNumber {
 }
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Returns the thread's recent magazine for a stream that stays and is not being captured, if there was no alarm since it
-    /// was remembered and no driver listens, which would have to be told.
+    /// Returns the thread's recent magazine for a stream that stays and is not being captured, if there was no alarm
+    /// since it was remembered and no driver listens, which would have to be told.
     #[inline(always)]
     pub(super) fn recent_magazine(&self, stream: Stream) -> Option<&Magazine> {
         self.recent_magazine_under(self.context.alarms(), stream)
@@ -300,15 +304,15 @@ impl<F: FrameSource> PagePoolResource<F> {
         RECENT_MAGAZINES.with(|entries| {
             let entry = &entries[stream.slot() % RECENT];
             let found = entry.stream.get() == stream.name() && entry.key.get() == key;
-            // SAFETY: only `remember_magazine` sets entries. It sets the magazine together with the key, which has this pool's
-            // number and no other's, from a reference into the pool's state; a magazine stays where it is for the life of that
-            // state, which the pool owns, and the pool is borrowed for the life of the result.
+            // SAFETY: only `remember_magazine` sets entries. It sets the magazine together with the key, which has this
+            // pool's number and no other's, from a reference into the pool's state; a magazine stays where it is for
+            // the life of that state, which the pool owns, and the pool is borrowed for the life of the result.
             found.then(|| unsafe { entry.magazine.get().as_ref() })
         })
     }
 
-    /// Remembers the thread's magazine for a stream that the context made, `alarms` having been read before there was found to
-    /// be no fault.
+    /// Remembers the thread's magazine for a stream that the context made, `alarms` having been read before there was
+    /// found to be no fault.
     pub(super) fn remember_magazine(&self, stream: Stream, alarms: u32) {
         if self.context.own_stream(stream).is_some()
             && let Some(cache) = self.state.caches.own()

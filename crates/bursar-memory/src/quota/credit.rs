@@ -1,9 +1,9 @@
 //! The arithmetic of a quota: one amount that threads share without meeting on one cache line.
 //!
-//! What is left of the limit lies in one account and, in small amounts, in the credits of the threads that used it last. A
+//! The rest of the limit lies in one account and, in small amounts, in the credits of the threads that used it last. A
 //! thread pays from its own credit and puts what it gets back there. Only where that does not suffice does it go to the
-//! account, and before anyone is refused every credit is called in: so the decision is made on everything that is left, to the
-//! byte.
+//! account, and before anyone is refused every credit is called in: so the decision is made on everything that is left,
+//! to the byte.
 
 #[cfg(loom)]
 use loom::sync::{
@@ -36,7 +36,8 @@ pub(crate) struct Credit {
 #[derive(Debug)]
 struct CreditAccount {
     limit: u64,
-    /// The amount that nobody uses and no thread has as credit; below zero after the limit was lowered under what is in use.
+    /// The amount that nobody uses and no thread has as credit; below zero after the limit was lowered under what is in
+    /// use.
     left: i128,
 }
 

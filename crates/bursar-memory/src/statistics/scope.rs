@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 pub struct Scope {
     statistics: Statistics,
     depth: usize,
-    /// A scope belongs to its thread.
+    /// Keeps the scope on its thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -24,12 +24,12 @@ impl Scope {
         Self { statistics, depth, _thread: PhantomData }
     }
 
-    /// What was counted so far, what inner scopes that have ended counted included.
+    /// Returns what was counted so far, with what inner scopes counted that have ended.
     pub fn counts(&self) -> Counts {
         self.statistics.shared.tally.counts_in_scope(self.depth)
     }
 
-    /// Ends it and answers what was counted. Inner scopes that are still open end with it.
+    /// Ends the scope and returns what was counted. Inner scopes that are still open end with it.
     pub fn finish(self) -> Counts {
         self.end()
     }

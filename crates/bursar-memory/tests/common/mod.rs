@@ -1,4 +1,4 @@
-//! What the tests of the layers share.
+//! Helpers that the tests of the layers share.
 #![allow(unsafe_code)]
 #![allow(dead_code, reason = "each test binary uses part of it")]
 

@@ -1,4 +1,4 @@
-//! What the tests of logging share: places to log to, and readers of what was logged.
+//! Helpers that the tests of logging share: destinations of logs, and readers of what was logged.
 #![allow(dead_code, reason = "each test binary uses part of it")]
 
 use bursar_core::{Action, Bytes, DeviceId, DevicePtr, Observer, Record};
@@ -62,7 +62,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// What is in it, sorted by name.
+    /// Returns the files in it, sorted by name.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).expect("a folder");
         let name = |entry: io::Result<std::fs::DirEntry>| entry.expect("an entry").file_name().into_string();
@@ -90,7 +90,7 @@ pub(crate) fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// The rows of a CSV file by column, after its header.
+/// Returns the rows of a CSV file by column, after its header.
 pub(crate) fn csv_rows(text: &str) -> Vec<Vec<String>> {
     let (mut rows, mut row, mut field, mut quoted) = (Vec::new(), Vec::new(), String::new(), false);
     for c in text.chars() {
@@ -118,7 +118,7 @@ pub(crate) fn csv_rows(text: &str) -> Vec<Vec<String>> {
 
 pub(crate) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation";
 
-/// The value of a key as a number; pointers too.
+/// Returns the value of a key as a number; pointers too.
 pub(crate) fn number(value: &Value) -> u64 {
     match value {
         Value::String(text) => {

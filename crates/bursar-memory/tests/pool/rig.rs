@@ -1,4 +1,4 @@
-//! A pool over a budget on a simulated device, with faults at hand.
+//! A pool over a budget on a simulated device, with faults to inject.
 #![allow(unsafe_code)]
 
 use crate::common;
@@ -13,7 +13,7 @@ use bursar_sim::{Faults, Launch, Sim, Stall};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What one frame holds, where the pool is small.
+/// The bytes of one frame, where the pool is small.
 pub(crate) const FRAME: u64 = 2 << 20;
 
 /// A pool of which every frame is the smallest.
@@ -38,7 +38,7 @@ impl Rig {
         Self::over(faults.clone(), sim, faults, frames, recipe)
     }
 
-    /// The same with a hook before every driver call.
+    /// A pool with a hook before every driver call.
     pub(crate) fn hooked(seed: u64, frames: u64, recipe: &PagePool) -> (Self, Arc<Hooked>) {
         let sim = Sim::seeded(seed);
         let faults = Faults::new(sim.clone());
@@ -46,7 +46,7 @@ impl Rig {
         (Self::over(hooked.clone(), sim, faults, frames, recipe), hooked)
     }
 
-    /// The same on any driver that ends in these.
+    /// A pool on any driver that ends in these.
     pub(crate) fn over(
         driver: Arc<dyn Driver>,
         sim: Arc<Sim>,
@@ -98,7 +98,7 @@ impl Rig {
         unsafe { self.sim.fill(device, raw, block.ptr(), Pattern::U8(value), bytes) }.expect("the device works");
     }
 
-    /// Submits a look at the first bytes of a block: other than these, they are a hazard.
+    /// Submits a kernel that reads the first bytes of a block: other bytes than these are a hazard.
     pub(crate) fn expect(&self, block: &DeviceBlock, value: u8, stream: Stream) {
         let (ptr, bytes) = (block.ptr(), block.requested().get().min(64));
         let look = Launch::new("expect").reads(ptr, bytes).body(move |memory| {
@@ -112,12 +112,12 @@ impl Rig {
         unsafe { self.faults.stall(self.context.device(), self.raw(stream)) }.expect("the device works")
     }
 
-    /// What the driver could give out.
+    /// Returns what the driver could give out.
     pub(crate) fn driver_free(&self) -> Bytes {
         self.sim.memory(DeviceId(0)).expect("the device works").free
     }
 
-    /// What is held of the driver, as it says itself.
+    /// Returns what is held of the driver, by its own count.
     pub(crate) fn driver_held(&self) -> Bytes {
         self.faults.held(self.context.device())
     }
@@ -128,7 +128,7 @@ impl Rig {
         let Self { sim, context, budget, pool, faults } = self;
         let ends = Arc::downgrade(&faults);
         drop((pool, budget, context, faults));
-        // A thread that is just ending has the pool in hand while it gives back what it kept, and a device's context lets
+        // A thread that is just ending has the pool's state while it gives back its cache, and a device's context lets
         // its driver go last.
         let start = Instant::now();
         while ends.strong_count() > 0 && start.elapsed() < Duration::from_secs(10) {

@@ -18,7 +18,7 @@ fn shortage(refused: Error) -> Shortage {
     }
 }
 
-/// Frees every second of six blocks of one frame while their stream is stalled; answers the others.
+/// Frees every second of six blocks of one frame while their stream is stalled; returns the others.
 fn free_every_second(rig: &Rig, stream: bursar_core::Stream) -> Vec<bursar_core::DeviceBlock> {
     let blocks: Vec<_> = (0..6).map(|_| rig.allocate(FRAME, stream)).collect();
     let mut live = Vec::new();

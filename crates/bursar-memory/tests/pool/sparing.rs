@@ -1,4 +1,4 @@
-//! P3 and P4: how much a pool holds besides what is in use, and how often it asks for more.
+//! P3 and P4: slack, which is how much a pool holds besides what is in use, and how often it asks for more.
 
 use crate::rig::{FRAME, Rig, small};
 use bursar_core::{Bytes, DeviceBlock, Error};
@@ -6,7 +6,7 @@ use bursar_memory::PagePool;
 use bursar_sim::{Call, Sim};
 use std::time::Duration;
 
-/// Grows a pool by blocks of one frame, in turn on so many streams; answers the most frames it held besides.
+/// Grows a pool by blocks of one frame, in turn on so many streams; returns the most frames it held besides.
 fn fill(rig: &Rig, streams: u64, blocks: u64) -> (Vec<DeviceBlock>, u64) {
     let streams: Vec<_> = (0..streams).map(|_| rig.stream()).collect();
     // A stream counts once something was freed on it.
@@ -48,7 +48,7 @@ fn p3_what_cannot_be_had_to_spare_is_no_reason_to_refuse() {
     rig.finish();
 }
 
-/// A refusal costs one look where nothing could ever help, and two where something might have been freed.
+/// A refusal costs one question to the driver where nothing could ever help, and two where something might have been freed.
 #[test]
 fn p4_frames_are_not_made_again_and_again_for_a_request_that_is_refused() {
     for (used, wanted, looks) in [(0, 17, 1), (8, 17, 1), (8, 12, 2)] {

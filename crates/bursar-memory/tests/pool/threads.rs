@@ -129,7 +129,7 @@ fn p5_a_thread_that_ends_gives_back_what_it_kept() {
     rig.finish();
 }
 
-/// What one thread keeps ready is no reason to refuse another.
+/// Blocks that lie in one thread's cache are no reason to refuse another.
 #[test]
 fn p4_what_threads_keep_is_found_before_anyone_is_refused() {
     let rig = Rig::new(Sim::seeded(3), 2, &small());
@@ -152,7 +152,7 @@ fn p4_what_threads_keep_is_found_before_anyone_is_refused() {
     rig.finish();
 }
 
-/// Frames that another thread has in hand, to give them back, are there again in a moment.
+/// Frames that another thread has taken out, to give them back, are there again in a moment.
 #[test]
 fn p4_frames_that_are_being_given_back_are_no_reason_to_refuse() {
     watched(|| {

@@ -1,4 +1,4 @@
-//! The kinds of driver calls, sets of them, and how often each was made.
+//! The kinds of driver calls, sets of them, and a count of each.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,10 +24,10 @@ macro_rules! calls {
         }
 
         impl Call {
-            /// Every kind, in the order of the port contract.
+            /// Every kind, in the order of the [`Driver`](bursar_core::Driver) methods.
             pub const ALL: &[Self] = &[$(Self::$call),*];
 
-            /// The name of the method, which is also what an injected error calls the call.
+            /// Returns the name of the method, which an injected error also names.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$call => stringify!($method),)*
@@ -82,12 +82,13 @@ calls! {
 }
 
 impl Call {
-    /// Whether it can answer with an error. The calls that cannot ask nothing of a device.
+    /// Returns whether the call can fail. Calls that cannot need no device.
     pub const fn can_fail(self) -> bool {
         !matches!(self, Self::Describe | Self::DeviceCount | Self::LastError | Self::Listens | Self::Note)
     }
 
-    /// Whether it only submits work to a stream and gives nothing out or back, so that its answer may be lost.
+    /// Returns whether the call only submits work to a stream and neither allocates nor frees, so that its result may be
+    /// lost.
     pub const fn is_submission(self) -> bool {
         matches!(
             self,
@@ -130,7 +131,7 @@ impl fmt::Debug for Calls {
     }
 }
 
-/// How often each kind was called.
+/// The number of calls of each kind.
 pub(super) struct Counts([AtomicU64; Call::ALL.len()]);
 
 impl Counts {

@@ -1,4 +1,4 @@
-//! Every call of the port, through the wrapper.
+//! The [`Driver`] methods of the wrapper.
 #![allow(unsafe_code)]
 
 use super::{Call, Faults};
@@ -7,15 +7,15 @@ use bursar_core::{
     Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream,
 };
 
-/// Methods that forward their arguments unchanged, as calls of the kind on the left.
+/// Defines methods that forward their arguments unchanged, as calls of the kind on the left.
 macro_rules! forward {
-    ($($call:ident: fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => { $(
-        fn $method(&self, device: DeviceId, $($arg: $type),*) -> DriverResult<$answer> {
+    ($($call:ident: fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        fn $method(&self, device: DeviceId, $($arg: $type),*) -> DriverResult<$result> {
             self.through(Call::$call, device, || self.inner.$method(device, $($arg),*))
         }
     )* };
-    ($($call:ident: unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => { $(
-        unsafe fn $method(&self, device: DeviceId, $($arg: $type),*) -> DriverResult<$answer> {
+    ($($call:ident: unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        unsafe fn $method(&self, device: DeviceId, $($arg: $type),*) -> DriverResult<$result> {
             self.through(Call::$call, device, || {
                 // SAFETY: the caller's own promise.
                 unsafe { self.inner.$method(device, $($arg),*) }
@@ -24,8 +24,8 @@ macro_rules! forward {
     )* };
 }
 
-// SAFETY: what is given out is what a driver that upholds the contract gave out; a call that is failed gives out
-// nothing, and no call whose answer can be lost gives out anything either.
+// SAFETY: whatever is returned comes from a driver that upholds the contract; a failed call returns nothing, and no call
+// whose result can be lost returns anything either.
 #[deny(clippy::missing_trait_methods)]
 unsafe impl Driver for Faults {
     fn describe(&self) -> String {

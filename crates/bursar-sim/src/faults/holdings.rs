@@ -1,11 +1,11 @@
-//! What is held of each device through the wrapper, and how much may be.
+//! The memory of each device that is held through the wrapper, and its limit.
 
 use super::call::Call;
 use bursar_core::{Bytes, DeviceId, DevicePtr, DriverError, DriverResult, MemoryInfo, RawPages, Status};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A piece of device memory, as the driver knows it.
+/// A piece of device memory, by the driver's name for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Piece {
     Memory(DevicePtr),
@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// What is held: charged before the driver is asked, so that concurrent requests never pass the limit together, and
+/// The memory held: charged before the driver is called, so that concurrent requests never exceed the limit together, and
 /// released when the driver has it back. No lock is held while the driver is called.
 #[derive(Debug, Default)]
 pub(super) struct Holdings(Mutex<State>);
@@ -59,14 +59,14 @@ impl Holdings {
         Bytes(self.state().held(device))
     }
 
-    /// What the driver says of its memory, as the limit leaves it.
+    /// Returns the driver's figures with free memory capped by the limit.
     pub(super) fn cap(&self, device: DeviceId, info: MemoryInfo) -> MemoryInfo {
         let state = self.state();
         let left = state.limit.map(|limit| limit.saturating_sub(state.held(device)));
         MemoryInfo { free: info.free.min(left.map_or(Bytes::MAX, Bytes)), ..info }
     }
 
-    /// Allocates, where the limit leaves room.
+    /// Allocates, if the limit allows it.
     pub(super) fn take<P: Into<Piece> + Copy>(
         &self,
         call: Call,
@@ -75,13 +75,13 @@ impl Holdings {
         allocate: impl FnOnce() -> DriverResult<P>,
     ) -> DriverResult<P> {
         self.charge(call, device, bytes)?;
-        let answer = allocate();
+        let result = allocate();
         let mut state = self.state();
-        match answer {
+        match result {
             Ok(piece) => drop(state.sizes.insert((device, piece.into()), bytes)),
             Err(_) => state.release(device, bytes),
         }
-        answer
+        result
     }
 
     fn charge(&self, call: Call, device: DeviceId, bytes: u64) -> DriverResult<()> {
@@ -96,8 +96,7 @@ impl Holdings {
         }
     }
 
-    /// Frees. The piece is forgotten beforehand, since its name may be given out again before the driver's answer is
-    /// seen here.
+    /// Frees. The piece is forgotten first, since its name may be reused before the driver's result arrives here.
     pub(super) fn give(
         &self,
         device: DeviceId,
@@ -106,14 +105,14 @@ impl Holdings {
     ) -> DriverResult<()> {
         let key = (device, piece.into());
         let known = self.state().sizes.remove(&key);
-        let answer = free();
+        let result = free();
         if let Some(bytes) = known {
             let mut state = self.state();
-            match answer {
+            match result {
                 Ok(()) => state.release(device, bytes),
                 Err(_) => drop(state.sizes.insert(key, bytes)),
             }
         }
-        answer
+        result
     }
 }

@@ -1,11 +1,11 @@
-//! Which calls are to fail: the rules, and the devices that are lost.
+//! The rules that choose calls to fail, and the devices that are lost.
 
 use super::call::{Call, Calls};
 use crate::random::mix;
 use bursar_core::{DeviceId, DriverError, Status};
 use std::collections::HashMap;
 
-/// Whether a call that fails reaches the driver.
+/// The moment at which a call fails: before it reaches the driver, or after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timing {
     Before,
@@ -14,10 +14,10 @@ pub(super) enum Timing {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum When {
-    /// After so many more calls, once; zero means spent.
+    /// Fails once, after this many more calls; zero means spent.
     In(u64),
     Always,
-    /// Each call on its own: the next number of the seed's sequence decides.
+    /// Fails each call independently: the next number of the seed's sequence decides.
     Chance {
         probability: f64,
         seed: u64,
@@ -34,7 +34,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Sees one of its calls; answers whether that one is to fail.
+    /// Counts one of its calls. Returns whether that call fails.
     fn fires(&mut self) -> bool {
         match &mut self.when {
             When::In(left) => {
@@ -54,13 +54,13 @@ impl Rule {
     }
 }
 
-/// The `n`th number of a seed's sequence, in `0.0..1.0`.
+/// Returns the `n`th number of a seed's sequence, in `0.0..1.0`.
 fn uniform(seed: u64, n: u64) -> f64 {
     let bits = mix(mix(seed).wrapping_add(n));
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// What is to become of the calls yet to come.
+/// The rules for calls to come.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) rules: Vec<Rule>,
@@ -68,12 +68,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether any call can fail at all.
+    /// Returns whether any call can fail.
     pub(super) fn is_armed(&self) -> bool {
         !self.rules.is_empty() || !self.lost.is_empty()
     }
 
-    /// Shows one call to every rule; answers how it is to fail, if it is. The oldest rule that fires decides.
+    /// Passes a call to every rule. Returns how it fails, if it does. The oldest rule that fires decides.
     pub(super) fn judge(&mut self, call: Call, device: DeviceId) -> Option<(Timing, DriverError)> {
         let mut fired = None;
         self.rules.retain_mut(|rule| {
@@ -93,12 +93,12 @@ impl Plan {
         Some((timing, error))
     }
 
-    /// Loses the device of `error`; what it was lost to first stays.
+    /// Loses the device of `error`. The first reason stays.
     pub(super) fn lose(&mut self, error: DriverError) {
         self.lost.entry(error.device).or_insert(error);
     }
 
-    /// What the device was lost to.
+    /// Returns the error that the device was lost to.
     pub(super) fn lost(&self, device: DeviceId) -> Option<DriverError> {
         self.lost.get(&device).copied()
     }

@@ -6,13 +6,13 @@ use super::sparse::{CHUNK, SparseBytes, Word};
 use std::ops::Range;
 
 impl MachineState {
-    /// The device whose addresses hold `at`.
+    /// Returns the device whose address range contains `at`.
     pub(crate) fn device_of(&self, at: u64) -> Option<usize> {
         let index = (at / SPAN).checked_sub(1)? as usize;
         (index < self.devices.len()).then_some(index)
     }
 
-    /// Whether a range lies in one allocation, or in pages that are mapped and allowed all along.
+    /// Returns whether a range lies in one allocation, or everywhere in pages that are mapped and accessible.
     pub(crate) fn is_memory(&self, range: &Range<u64>) -> bool {
         let Some(index) = self.device_of(range.start) else { return false };
         let device = &self.devices[index];
@@ -32,7 +32,8 @@ impl MachineState {
         true
     }
 
-    /// The memory behind an address, the offset in it, and how far it goes on from there; `None` where nothing is.
+    /// Returns the memory behind an address, the offset in it, and the bytes from there to its end; `None` where there is no
+    /// memory.
     fn locate(&mut self, at: u64) -> Option<(&mut SparseBytes, u64, u64)> {
         let index = self.device_of(at)?;
         let (allocations, _) = addresses(index);
@@ -46,8 +47,8 @@ impl MachineState {
         Some((&mut pages.store, offset, rest))
     }
 
-    /// Calls `visit` for each run of `at .. at + len` that lies in one piece of memory, with the run's own offset.
-    /// Stops where there is none.
+    /// Calls `visit` for each run of `at .. at + len` that lies in one piece of memory, with the offset of the run in it.
+    /// Stops where there is no memory.
     fn each_run(&mut self, at: u64, len: u64, mut visit: impl FnMut(&mut SparseBytes, u64, Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -66,7 +67,7 @@ impl MachineState {
         });
     }
 
-    /// Has frees on the device of `at` forget what its allocations hold.
+    /// Makes frees on the device of `at` discard contents from now on.
     fn touched(&mut self, at: u64) {
         if let Some(index) = self.device_of(at)
             && !self.devices[index].is_touched
@@ -86,7 +87,7 @@ impl MachineState {
         self.each_run(at, len, |store, offset, run| store.fill(offset, run.len() as u64, word));
     }
 
-    /// Copies in steps; what repeats one word is copied as that.
+    /// Copies in steps. A step that repeats one word is copied as a fill.
     pub(crate) fn copy(&mut self, dst: u64, src: u64, len: u64) {
         const STEP: u64 = CHUNK;
         let mut buffer = Vec::new();
@@ -109,7 +110,7 @@ impl MachineState {
         }
     }
 
-    /// How many bytes of host memory the contents of a device take.
+    /// Returns the bytes of host memory that the contents of a device take.
     pub(crate) fn resident(&self, device: usize) -> u64 {
         let pages = self.pages.values().filter(|pages| pages.device == device);
         let allocations = self.devices.get(device).map_or(0, |device| device.store.resident());

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many addresses each device has; the upper half is for reservations.
+/// The number of addresses of each device; the upper half is for reservations.
 pub(super) const SPAN: u64 = 1 << 46;
-/// How many addresses of a device are for allocations, and how many for reservations.
+/// The number of addresses of a device for allocations, and the number for reservations.
 pub(crate) const ADDRESSES: u64 = SPAN / 2;
-/// The addresses of a device: those of allocations, and those of reservations.
+/// Returns the addresses of a device: those of allocations, and those of reservations.
 pub(crate) fn addresses(device: usize) -> (Range<u64>, Range<u64>) {
     let base = (device as u64 + 1) * SPAN;
     (base..base + ADDRESSES, base + ADDRESSES..base + SPAN)
@@ -53,7 +53,7 @@ impl Device {
         self.heap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mapping that holds an address.
+    /// Returns the mapping that contains an address, with its start.
     pub(crate) fn mapping_at(&self, at: u64) -> Option<(u64, &Mapping)> {
         let (start, mapping) = self.mappings.range(..=at).next_back()?;
         (at < start + mapping.bytes).then_some((*start, mapping))

@@ -1,21 +1,20 @@
-//! Where allocations lie. Two heaps for two aims: the plain one of an immediate simulator costs a few dozen instructions
-//! a call; the seeded one gives every address out again as early as it may, because that is when bugs show.
+//! The heap of an immediate simulator, on which a call costs a few dozen instructions.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
-/// Every allocation begins at a multiple of this, and takes one.
+/// The alignment of allocations, and the multiple that their sizes are rounded up to.
 pub(crate) const UNIT: u64 = 256;
 
-/// How an allocation was made, and so how it must be freed.
+/// The allocator of an allocation, which must also free it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AllocationKind {
     Direct,
     StreamOrdered,
 }
 
-/// Spreads integers with one multiplication.
+/// A hasher for integers that takes one multiplication.
 #[derive(Debug, Default)]
 pub(crate) struct IntegerHasher(u64);
 
@@ -37,18 +36,18 @@ impl Hasher for IntegerHasher {
 
 type IntegerMap<V> = HashMap<u64, V, BuildHasherDefault<IntegerHasher>>;
 
-/// The memory of one device: how much of it is held, and where the allocations of an immediate simulator lie.
+/// The memory of one device: the bytes held, and the allocations of an immediate simulator.
 #[derive(Debug)]
 pub(crate) struct Heap {
     pub(crate) total: u64,
     pub(crate) held: u64,
-    /// Whether bytes were ever written to an allocation, so that a free must forget some.
+    /// True once bytes were written to an allocation, so that a free must discard contents.
     pub(crate) is_touched: bool,
     next: u64,
     limit: u64,
     live: IntegerMap<(u64, AllocationKind)>,
     spare: IntegerMap<Vec<u64>>,
-    /// The live allocations by address, kept from when somebody first asks about an address inside one.
+    /// The live allocations by address, kept from the first question about an address inside one.
     ordered: Option<BTreeMap<u64, u64>>,
 }
 
@@ -71,7 +70,7 @@ impl Heap {
         bytes <= self.total - self.held
     }
 
-    /// Counts `bytes` as held, if there is room for them.
+    /// Counts `bytes` as held, if they fit. Returns whether they did.
     #[inline]
     pub(crate) fn charge(&mut self, bytes: u64) -> bool {
         let fits = self.fits(bytes);
@@ -86,7 +85,7 @@ impl Heap {
         self.held -= bytes;
     }
 
-    /// Gives out `bytes`, a multiple of [`UNIT`].
+    /// Allocates `bytes`, a multiple of [`UNIT`].
     #[inline]
     pub(crate) fn take(&mut self, bytes: u64, kind: AllocationKind) -> Option<u64> {
         if !self.charge(bytes) {
@@ -114,8 +113,8 @@ impl Heap {
         Some(ptr)
     }
 
-    /// Keeps the order of addresses where an allocation of so many bytes was made, or one was freed. Most simulators are never
-    /// asked for it.
+    /// Adds an allocation of `bytes` to the order of addresses, or removes it where there are none. Most simulators never
+    /// need that order.
     #[cold]
     fn order(&mut self, ptr: u64, bytes: Option<u64>) {
         if let Some(ordered) = &mut self.ordered {
@@ -126,7 +125,7 @@ impl Heap {
         }
     }
 
-    /// Whether a range lies in one allocation.
+    /// Returns whether a range lies in one allocation.
     pub(crate) fn contains(&mut self, range: &Range<u64>) -> bool {
         if let Some((bytes, _)) = self.live.get(&range.start) {
             return range.end - range.start <= *bytes;
@@ -136,7 +135,7 @@ impl Heap {
         ordered.range(..=range.start).next_back().is_some_and(|(start, bytes)| range.end <= start + bytes)
     }
 
-    /// Finds addresses among those that were given back, whatever the size they had, once no new ones are left.
+    /// Finds addresses among those that were freed, of whatever size, once no new ones are left.
     #[cold]
     fn find(&mut self, bytes: u64) -> Option<u64> {
         self.coalesce();
@@ -153,7 +152,7 @@ impl Heap {
         Some(start)
     }
 
-    /// Joins neighbours among the addresses that were given back, and those at the end with the new ones.
+    /// Joins neighbours among the freed addresses, and those at the end with the new ones.
     fn coalesce(&mut self) {
         let spare = self.spare.drain().flat_map(|(size, starts)| starts.into_iter().map(move |start| (start, size)));
         let mut ranges: Vec<(u64, u64)> = spare.collect();
@@ -171,7 +170,7 @@ impl Heap {
         }
     }
 
-    /// Ends the life of an allocation, whose memory is still held; answers its size.
+    /// Ends an allocation, whose memory stays held. Returns its size.
     #[inline]
     pub(crate) fn retire(&mut self, ptr: u64, kind: AllocationKind) -> Option<u64> {
         let (bytes, held_as) = self.live.remove(&ptr)?;
@@ -185,7 +184,7 @@ impl Heap {
         Some(bytes)
     }
 
-    /// Takes back the memory of an allocation whose life has ended.
+    /// Takes back the memory of an allocation that has ended.
     #[inline]
     pub(crate) fn recycle(&mut self, ptr: u64, bytes: u64) {
         self.release(bytes);

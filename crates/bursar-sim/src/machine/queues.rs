@@ -1,8 +1,7 @@
-//! Queues and what runs next.
+//! The queues of streams, and the choice of what runs next.
 //!
-//! A stream runs what was submitted to it in order. The work at its head may run when everything it needs has: the
-//! points of other streams that it waits for, and its gate if it is host code. Which of the streams that could go on
-//! does is the seed's choice.
+//! A stream runs its submissions in order. The work at its head may run when everything it waits for has run: points of
+//! other streams and, for host code, its gate. The seed chooses among the streams that could advance.
 
 use super::{MachineState, Work};
 use crate::operation::CallInfo;
@@ -18,18 +17,18 @@ pub(crate) struct StreamPoint {
     pub(crate) position: u64,
 }
 
-/// One entry of a stream's queue.
+/// An entry of a stream's queue.
 #[derive(Debug)]
 pub(crate) struct QueuedWork {
     call: CallInfo,
     epoch: Epoch,
     needs: Vec<StreamPoint>,
     work: Work,
-    /// What host code is ordered after, which is what whoever hears of it knows to have run.
+    /// The clock of host code: once the code has begun, the host knows everything that it covers to have run.
     clock: Option<VectorClock>,
 }
 
-/// Host code that is about to run.
+/// A host function that is about to run.
 #[derive(Debug)]
 pub(crate) struct StartedHostFunction {
     pub(crate) stream: usize,
@@ -37,20 +36,20 @@ pub(crate) struct StartedHostFunction {
     pub(crate) epoch: Epoch,
 }
 
-/// Why a point of a stream has not been reached, where nothing can run.
+/// The reason why a point of a stream has not been reached, where nothing can run.
 #[derive(Debug)]
 pub(crate) enum Blocker {
-    /// A gate is shut.
+    /// A gate is closed.
     Gate,
     /// Another thread is running a host function.
     Busy,
-    /// Nothing any more.
-    Gone,
+    /// There is no such reason any more.
+    Nothing,
 }
 
 impl MachineState {
-    /// The streams whose work is ordered before a submission to `stream` by the rules of the legacy default stream.
-    pub(crate) fn implied(&self, stream: usize) -> Vec<usize> {
+    /// Returns the streams whose work is ordered before a submission to `stream` by the rules of the legacy default stream.
+    pub(crate) fn implicit_waits(&self, stream: usize) -> Vec<usize> {
         let (device, legacies) = (self.streams[stream].device, self.devices.len());
         if stream < legacies {
             let is_waited_for = |index: &usize| {
@@ -69,11 +68,11 @@ impl MachineState {
         StreamPoint { stream, position: self.streams[stream].submitted }
     }
 
-    pub(crate) fn is_reached(&self, mark: StreamPoint) -> bool {
-        self.streams[mark.stream].completed >= mark.position
+    pub(crate) fn is_reached(&self, point: StreamPoint) -> bool {
+        self.streams[point.stream].completed >= point.position
     }
 
-    /// Submits `work`, which touches `touches` and waits for `after`. Answers its place in stream order.
+    /// Submits `work`, which touches `touches` and waits for `after`. Returns its epoch.
     pub(crate) fn submit(
         &mut self,
         call: CallInfo,
@@ -82,16 +81,16 @@ impl MachineState {
         touches: &[RangeAccess],
         mut work: Work,
     ) -> Epoch {
-        let others = self.implied(stream);
+        let others = self.implicit_waits(stream);
         let implied = others.iter().map(|other| self.end_of(*other));
-        let needs = implied.chain(after).filter(|mark| !self.is_reached(*mark)).collect();
+        let needs = implied.chain(after).filter(|point| !self.is_reached(*point)).collect();
         let epoch = match &mut self.oracle {
             Some(oracle) => oracle.submit(stream, &others),
             None => Epoch::HOST,
         };
         let op = call.operation(self.streams[stream].executor);
-        // Every range is judged, also behind one that is not there.
-        let missing = touches.iter().filter(|touch| !self.judge(touch, op, epoch)).count();
+        // Every range is checked, also after one that is not memory.
+        let missing = touches.iter().filter(|touch| !self.check_access(touch, op, epoch)).count();
         if missing > 0 {
             work = Work::Nothing;
         }
@@ -102,10 +101,10 @@ impl MachineState {
         epoch
     }
 
-    fn judge(&mut self, touch: &RangeAccess, op: Operation, epoch: Epoch) -> bool {
+    fn check_access(&mut self, touch: &RangeAccess, op: Operation, epoch: Epoch) -> bool {
         let device = self.device_of(touch.range.start).unwrap_or(op.device.0 as usize);
         let oracle = self.oracle.as_mut();
-        oracle.is_none_or(|oracle| oracle.touch(device, touch, op, epoch))
+        oracle.is_none_or(|oracle| oracle.check_access(device, touch, op, epoch))
     }
 
     fn enqueue(&mut self, stream: usize, op: QueuedWork) {
@@ -132,10 +131,10 @@ impl MachineState {
             Work::Host(function) => function.is_ready(),
             _ => true,
         };
-        !self.streams[stream].is_busy && is_ready && op.needs.iter().all(|mark| self.is_reached(*mark))
+        !self.streams[stream].is_busy && is_ready && op.needs.iter().all(|point| self.is_reached(*point))
     }
 
-    /// A stream that can go on, chosen by the seed.
+    /// Returns a stream that can advance, chosen by the seed.
     pub(crate) fn pick(&mut self) -> Option<usize> {
         let able: Vec<usize> = self.active.iter().copied().filter(|stream| self.can_run(*stream)).collect();
         match able.len() {
@@ -145,7 +144,7 @@ impl MachineState {
         }
     }
 
-    /// Runs the head of a stream, unless it is host code, which the call runs with the lock released.
+    /// Runs the head of a stream. A host function is returned instead, for the caller to run with the lock released.
     pub(crate) fn start(&mut self, stream: usize) -> Option<StartedHostFunction> {
         let op = self.streams[stream].queue.pop_front()?;
         if self.streams[stream].queue.is_empty() {
@@ -176,7 +175,7 @@ impl MachineState {
         self.unblock_shortcuts();
     }
 
-    /// The host code that `started` held has returned.
+    /// Records that a host function has returned.
     pub(crate) fn host_function_ran(&mut self, stream: usize, epoch: Epoch) {
         self.streams[stream].is_busy = false;
         self.complete_one(stream);
@@ -185,33 +184,33 @@ impl MachineState {
         }
     }
 
-    /// What keeps `mark` from being reached.
-    pub(crate) fn blocker(&self, mark: StreamPoint) -> Blocker {
-        let mut stream = mark.stream;
+    /// Returns the reason why `point` has not been reached.
+    pub(crate) fn blocker(&self, point: StreamPoint) -> Blocker {
+        let mut stream = point.stream;
         loop {
             let state = &self.streams[stream];
             if state.is_busy {
                 return Blocker::Busy;
             }
             let Some(op) = state.queue.front() else {
-                return Blocker::Gone;
+                return Blocker::Nothing;
             };
             if let Some(need) = op.needs.iter().find(|need| !self.is_reached(**need)) {
-                // Needs point at earlier submissions, so this ends.
+                // Each step goes to an earlier submission, so this ends.
                 stream = need.stream;
                 continue;
             }
             return match &op.work {
                 Work::Host(function) => match function.gate() {
                     Some(gate) if !gate.is_open() => Blocker::Gate,
-                    _ => Blocker::Gone,
+                    _ => Blocker::Nothing,
                 },
-                _ => Blocker::Gone,
+                _ => Blocker::Nothing,
             };
         }
     }
 
-    /// Takes away everything that a lost device has not run, for the call to drop with the lock released.
+    /// Takes the work that a lost device has not run, for the caller to drop with the lock released.
     pub(crate) fn take_queues(&mut self, device: usize) -> Vec<QueuedWork> {
         let mut taken = Vec::new();
         for index in 0..self.streams.len() {
@@ -242,30 +241,30 @@ impl MachineState {
         }
     }
 
-    /// The memory of an allocation comes back, when its free runs.
+    /// Returns the memory of an allocation when its free runs.
     pub(crate) fn release(&mut self, call: CallInfo, at: u64, bytes: u64) {
         let device = &mut self.devices[call.device];
         device.store.discard(at, bytes);
         if self.oracle.is_some() {
-            let released = device.space.ran(at, bytes, call.number);
+            let released = device.space.finish_free(at, bytes, call.number);
             self.release_capacity(call.device, released);
         } else {
             self.recycle(call.device, at, bytes);
         }
     }
 
-    /// The copy that was `call` is about to touch host memory: reports it if someone else has.
+    /// Ends the watch over the host memory of a copy that is about to run, and reports a change by anybody else.
     pub(crate) fn end_watch(&mut self, call: CallInfo) {
         let Some(oracle) = &mut self.oracle else { return };
         if let Some((op, ptr, len)) = oracle.watches.end(call.number) {
             let (what, executor, call) = ("write", Executor::Host, self.log.count());
             let writer = Operation { what, executor, call, access: Some(Access::Write), location: None, ..op };
             let range = ptr.address()..ptr.address() + len as u64;
-            oracle.host_memory_changed(range, op, writer);
+            oracle.report_host_change(range, op, writer);
         }
     }
 
-    /// Host code must not call the driver.
+    /// Reports a driver call from a host function, which is forbidden.
     pub(crate) fn report_call_from_host_function(&mut self, call: CallInfo) {
         if let Some(oracle) = &mut self.oracle {
             oracle.report(Hazard {

@@ -1,13 +1,14 @@
-//! What the processes that name the same devices hold of them.
+//! The memory that processes hold of the devices of one name.
 //!
-//! Every simulator that holds memory of named devices has one small file in the folder of that name: for each device, the
-//! bytes it holds. The file is locked as long as its simulator lives, and the kernel drops the lock with the process,
-//! however that ends; so a file that can be locked is a dead one's and counts nothing. Whoever wants memory takes the lock
-//! of the folder, adds up the files of the living, and writes its own before it lets go. There is nobody else to ask, and
-//! nothing is remembered that could be wrong.
+//! Every simulator that holds memory of named devices has a small file in the folder of that name, with the bytes it holds
+//! of each device. The file stays locked while its simulator lives, and the kernel drops the lock with the process, however
+//! it ends; so a file that can be locked belongs to a dead process and counts nothing. A simulator that allocates locks the
+//! folder, adds up the files of living simulators, and writes its own before it unlocks. No daemon is needed, and there is
+//! no stored total that could become wrong. Devices without a name pay nothing for this: only a name takes an immediate
+//! simulator off its shortcuts.
 //!
-//! A process that is forked shares its parent's locks: until it ends or executes another program, what the parent held
-//! counts as held.
+//! A forked process shares its parent's locks: until it ends or executes another program, the memory of the parent counts as
+//! held.
 
 use bursar_linux::{create_private_folder, shared_folder, user_id};
 use std::ffi::OsString;
@@ -16,18 +17,18 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The file whose lock is the folder's.
+/// The name of the file whose lock is the folder's.
 const LOCK: &str = "lock";
-/// What the name of a simulator's file ends in.
+/// The suffix of a simulator's file.
 const HELD: &str = ".held";
 
-/// What this simulator and others hold of the devices of one name.
+/// The memory that this simulator and others hold of the devices of one name.
 #[derive(Debug)]
 pub(crate) struct SharedUsage {
     folder: PathBuf,
-    /// Bytes held here, by device.
+    /// The bytes held here, by device.
     held: Vec<u64>,
-    /// Taken with the first allocation: who only looks leaves no trace.
+    /// Created with the first allocation, so that a simulator which only asks leaves no file.
     own: Option<OwnFile>,
 }
 
@@ -44,19 +45,19 @@ struct FolderLock<'a>(&'a File);
 
 impl Drop for FolderLock<'_> {
     fn drop(&mut self) {
-        // The lock goes with its file in any case.
+        // Closing the file drops the lock in any case.
         let _ = self.0.unlock();
     }
 }
 
 impl SharedUsage {
-    /// The devices called `name`, in `root` or where all processes of this user look.
+    /// Creates the usage of the devices called `name`, in `root` or in the folder that the processes of this user share.
     pub(crate) fn new(name: &str, root: Option<&Path>, devices: usize) -> Self {
         let root = root.map_or_else(|| shared_folder(user_id()), Path::to_owned);
         Self { folder: root.join(folder_name(name)), held: vec![0; devices], own: None }
     }
 
-    /// Counts `bytes` as held here if all that is held then is at most `total`.
+    /// Counts `bytes` as held here, if all processes together then hold at most `total`. Returns whether they do.
     pub(crate) fn charge(&mut self, device: usize, bytes: u64, total: u64) -> io::Result<bool> {
         if self.own.is_none() {
             self.own = Some(self.create_own_file()?);
@@ -72,7 +73,7 @@ impl SharedUsage {
         Ok(fits)
     }
 
-    /// Counts `bytes` as held no more.
+    /// Counts `bytes` as no longer held.
     pub(crate) fn release(&mut self, device: usize, bytes: u64) -> io::Result<()> {
         let Some(own) = &self.own else { return Ok(()) };
         let _locked = locked(&own.lock)?;
@@ -80,7 +81,7 @@ impl SharedUsage {
         own.write(device, self.held[device])
     }
 
-    /// What all processes hold of a device.
+    /// Returns the bytes that all processes hold of a device.
     pub(crate) fn held(&self, device: usize) -> io::Result<u64> {
         if let Some(own) = &self.own {
             let _locked = own.lock_folder()?;
@@ -99,7 +100,7 @@ impl SharedUsage {
         }
     }
 
-    /// Makes the folder and a file of our own in it.
+    /// Creates the folder and a file of our own in it.
     fn create_own_file(&self) -> io::Result<OwnFile> {
         loop {
             if let Some(root) = self.folder.parent() {
@@ -110,7 +111,7 @@ impl SharedUsage {
             let opened =
                 OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
             let lock = match opened {
-                // The last of the others left, and took the folder with it.
+                // The last of the other simulators ended and removed the folder.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 other => other?,
             };
@@ -128,7 +129,8 @@ impl SharedUsage {
 }
 
 impl Drop for SharedUsage {
-    /// Leaves; the last to leave takes the folder along. What cannot be removed is found dead by the next one.
+    /// Removes the file, and the folder with the last file. A file that cannot be removed is found unlocked by the next
+    /// simulator.
     fn drop(&mut self) {
         let Some(own) = &self.own else { return };
         let Ok(_locked) = locked(&own.lock) else { return };
@@ -141,7 +143,7 @@ impl Drop for SharedUsage {
 }
 
 impl OwnFile {
-    /// Locks the folder, unless somebody removed it: others then use another, and nobody knows of everybody.
+    /// Locks the folder. Fails if it was removed: other processes would then use a new one, and the sum would be wrong.
     fn lock_folder(&self) -> io::Result<FolderLock<'_>> {
         let locked = locked(&self.lock)?;
         if self.file.metadata()?.nlink() == 0 {
@@ -165,7 +167,8 @@ fn locked(lock: &File) -> io::Result<FolderLock<'_>> {
     }
 }
 
-/// What the living others hold of a device; the files of the dead go. With the lock of the folder held.
+/// Returns the bytes that other living simulators hold of a device, and removes the files of dead ones. The folder is
+/// locked.
 fn others(folder: &Path, own: Option<&Path>, device: usize) -> io::Result<u64> {
     let mut sum = 0u64;
     for path in files(folder)? {
@@ -180,7 +183,7 @@ fn others(folder: &Path, own: Option<&Path>, device: usize) -> io::Result<u64> {
             Ok(()) => drop(std::fs::remove_file(&path)),
             Err(TryLockError::WouldBlock) => {
                 let mut word = [0; 8];
-                // One with fewer devices holds nothing of this one.
+                // A simulator with fewer devices holds nothing of this one.
                 if file.read_exact_at(&mut word, 8 * device as u64).is_ok() {
                     sum = sum.saturating_add(u64::from_le_bytes(word));
                 }
@@ -191,7 +194,7 @@ fn others(folder: &Path, own: Option<&Path>, device: usize) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// The files of simulators.
+/// Returns the files of simulators in a folder.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -202,7 +205,7 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     paths.filter(|path| path.as_ref().map_or(true, is_one)).collect()
 }
 
-/// A new file, named like no other.
+/// Creates a file with a name of its own.
 fn own_file(folder: &Path) -> io::Result<(PathBuf, File)> {
     let process = std::process::id();
     for number in 0u64.. {
@@ -219,7 +222,7 @@ fn is_same(opened: &Metadata, path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (opened.dev(), opened.ino()))
 }
 
-/// A name as a folder: characters that mean something in paths, and those beyond ASCII, by their numbers.
+/// Returns the folder name for a device name: characters with a meaning in paths, and those beyond ASCII, become numbers.
 fn folder_name(name: &str) -> OsString {
     let mut folder = "sim-".to_owned();
     for byte in name.bytes() {

@@ -1,8 +1,8 @@
-//! Bytes that cost only what is touched: chunks in a table, allocated when they are first written.
+//! Sparse memory: chunks in a table, allocated when they are first written.
 
 use std::collections::BTreeMap;
 
-/// How many bytes a chunk covers.
+/// The number of bytes of a chunk.
 pub(crate) const CHUNK: u64 = 64 << 10;
 
 /// Four bytes that repeat; the byte at address `a` is the one at `a % 4`.
@@ -10,7 +10,7 @@ pub(crate) type Word = [u8; 4];
 
 #[derive(Debug)]
 enum Chunk {
-    /// The same word all over: a large fill costs next to nothing.
+    /// One word throughout, so that a large fill takes hardly any memory.
     Uniform(Word),
     Bytes(Box<[u8]>),
 }
@@ -56,7 +56,7 @@ impl SparseBytes {
         Self { chunks: BTreeMap::new(), fresh: [fresh; 4] }
     }
 
-    /// How many bytes of host memory its contents take.
+    /// Returns the bytes of host memory that its contents take.
     pub(crate) fn resident(&self) -> u64 {
         let bytes = self.chunks.values().filter(|chunk| matches!(chunk, Chunk::Bytes(_)));
         bytes.count() as u64 * CHUNK
@@ -94,7 +94,7 @@ impl SparseBytes {
         }
     }
 
-    /// The word that all of a range repeats, where that is known without looking at bytes.
+    /// Returns the word that all of a range repeats, where that is known without reading bytes.
     pub(crate) fn uniform(&self, at: u64, len: u64) -> Option<Word> {
         let mut words = pieces(at, len).map(|piece| match self.chunks.get(&piece.chunk) {
             Some(Chunk::Bytes(_)) => None,
@@ -105,7 +105,7 @@ impl SparseBytes {
         words.all(|word| word == Some(first)).then_some(first)
     }
 
-    /// Forgets what a range holds: it reads as fresh memory again.
+    /// Discards the contents of a range, which then reads as fresh memory.
     pub(crate) fn discard(&mut self, at: u64, len: u64) {
         if self.chunks.is_empty() || len == 0 {
             return;

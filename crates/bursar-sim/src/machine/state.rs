@@ -17,18 +17,18 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The first handle of a stream that was created; smaller ones are the default streams.
+/// The first handle of a created stream; smaller ones are the default streams.
 const FIRST_STREAM: u64 = 0x10;
 
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) device: usize,
     pub(crate) executor: Executor,
-    /// Whether it synchronises with the legacy default stream.
+    /// True if it synchronises with the legacy default stream.
     pub(crate) is_blocking: bool,
     pub(crate) is_alive: bool,
     pub(crate) is_capturing: bool,
-    /// A host function of it is running, with the lock released.
+    /// True while a host function of it is running, with the lock released.
     pub(crate) is_busy: bool,
     pub(crate) queue: VecDeque<QueuedWork>,
     pub(crate) submitted: u64,
@@ -62,28 +62,28 @@ pub(crate) struct Event {
     pub(crate) clock: VectorClock,
 }
 
-/// Everything the simulator knows, apart from the heaps of an immediate one.
+/// The state of the machine, apart from the heaps of an immediate simulator.
 #[derive(Debug)]
 pub(crate) struct MachineState {
     pub(crate) random: Random,
     fresh: u8,
     pub(crate) devices: Vec<Device>,
-    /// The legacy default streams first, by device.
+    /// The streams; the legacy default streams come first, by device.
     pub(crate) streams: Vec<Stream>,
-    /// The streams that have something queued.
+    /// The streams that have queued work.
     pub(crate) active: Vec<usize>,
     pub(crate) events: HashMap<u64, Event>,
     next_event: u64,
     pub(crate) pages: BTreeMap<u64, Pages>,
     next_pages: u64,
     pub(crate) pinned: PinnedMap,
-    /// What other processes hold of devices that have a name.
+    /// The memory that other processes hold of devices with a name.
     pub(crate) share: Option<SharedUsage>,
-    /// `None` for an immediate simulator.
+    /// The oracle; `None` for an immediate simulator.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) log: CallLog,
-    /// What keeps an immediate simulator from taking its short cuts: queued work, captures, lost devices, devices with a
-    /// name, of which others have to be told.
+    /// The number of reasons why an immediate simulator must not take shortcuts: queued work, captures, lost devices, and a
+    /// name, which makes other processes count.
     pub(crate) shortcut_blockers: Arc<AtomicUsize>,
 }
 
@@ -148,7 +148,7 @@ impl MachineState {
         RawStream(FIRST_STREAM + created as u64)
     }
 
-    /// The index of a handle, whoever's it is.
+    /// Returns the index of a handle, on whichever device.
     fn index_of(&self, device: usize, raw: RawStream) -> Option<usize> {
         match raw.0 {
             0 => Some(device),
@@ -157,7 +157,7 @@ impl MachineState {
         }
     }
 
-    /// The stream that a handle means on a device, if it is alive there.
+    /// Returns the stream of a handle, if it is alive on the device.
     pub(crate) fn stream(&self, device: usize, raw: RawStream) -> CallResult<usize> {
         let index = self.index_of(device, raw).ok_or(Status::InvalidHandle)?;
         match self.streams.get(index) {
@@ -166,7 +166,7 @@ impl MachineState {
         }
     }
 
-    /// The stream that a handle means, if work can be submitted to it.
+    /// Returns the stream of a handle, if work can be submitted to it.
     pub(crate) fn open_stream(&self, device: usize, raw: RawStream) -> CallResult<usize> {
         let index = self.stream(device, raw)?;
         match self.streams[index].is_capturing {
@@ -175,8 +175,8 @@ impl MachineState {
         }
     }
 
-    /// A handle as the log names it.
-    pub(crate) fn executor(&self, device: DeviceId, raw: RawStream) -> Executor {
+    /// Returns the name of a handle for the log.
+    pub(crate) fn executor_of(&self, device: DeviceId, raw: RawStream) -> Executor {
         let index = self.index_of(device.0 as usize, raw);
         let stream = index.and_then(|index| self.streams.get(index));
         stream.map_or(Executor::Unknown(raw.0), |stream| stream.executor)
@@ -190,7 +190,7 @@ impl MachineState {
         RawEvent(raw)
     }
 
-    /// An event, if it is alive and of this device.
+    /// Returns an event, if it is alive on the device.
     pub(crate) fn event(&self, device: usize, raw: RawEvent) -> CallResult<&Event> {
         let event = self.events.get(&raw.0).filter(|event| event.device == device);
         event.ok_or(Status::InvalidHandle)

@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Where a copy to the device reads.
+/// The source of a copy to the device.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// What pageable memory held when the copy was submitted.
+    /// The contents of pageable memory when the copy was submitted.
     Staged(Vec<u8>),
     /// Host memory that stays valid until the copy has run.
     Direct { ptr: HostPtr, bytes: u64, _keep: Option<Arc<HostBlock>> },
@@ -22,17 +22,17 @@ pub(crate) enum Source {
 /// The code of a simulated kernel.
 pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory<'_>) + Send>;
 
-/// What an operation does when it runs.
+/// The effect of an operation when it runs.
 pub(crate) enum Work {
-    /// It only has a place in the order.
+    /// Nothing: the operation only has a position in its stream.
     Nothing,
-    /// The memory of an allocation comes back.
+    /// Returns the memory of an allocation.
     Release { at: u64, bytes: u64 },
     /// Repeats a word.
     Fill { dst: u64, bytes: u64, word: Word },
     /// Copies host memory to device memory.
     Upload { dst: u64, source: Source },
-    /// Copies device memory to host memory, which is kept until then where it is the simulator's own.
+    /// Copies device memory to host memory, which is kept until then where the simulator allocated it.
     Download { dst: HostPtr, src: u64, bytes: u64, _keep: Option<Arc<HostBlock>> },
     /// Copies device memory to device memory.
     Copy { dst: u64, src: u64, bytes: u64 },
@@ -48,7 +48,7 @@ impl fmt::Debug for Work {
     }
 }
 
-/// Device memory as a simulated kernel sees it.
+/// The device memory as a simulated kernel sees it.
 ///
 /// ```
 /// use bursar_core::DevicePtr;
@@ -64,7 +64,7 @@ pub struct KernelMemory<'a> {
 }
 
 impl KernelMemory<'_> {
-    /// The bytes at an address.
+    /// Returns the bytes at an address.
     pub fn read(&mut self, ptr: DevicePtr, bytes: usize) -> Vec<u8> {
         let mut into = vec![0; bytes];
         self.state.read(ptr.0, &mut into);
@@ -82,8 +82,8 @@ impl MachineState {
         match source {
             Source::Staged(bytes) => self.write(dst, bytes),
             Source::Direct { ptr, bytes, .. } => {
-                // SAFETY: the source is valid and not written until the copy has run: the promise made at submission,
-                // kept for it where the memory is the simulator's own.
+                // SAFETY: the source is valid and not written until the copy has run: the promise made at submission, which
+                // the simulator keeps itself where it allocated the memory.
                 let bytes = unsafe { ptr.bytes(*bytes as usize) };
                 self.write(dst, bytes);
             }
@@ -91,8 +91,8 @@ impl MachineState {
     }
 
     pub(crate) fn download(&mut self, dst: HostPtr, src: u64, bytes: u64) {
-        // SAFETY: the target is valid and nobody else touches it until the copy has run: the promise made at
-        // submission, kept for it where the memory is the simulator's own.
+        // SAFETY: the target is valid and nobody else touches it until the copy has run: the promise made at submission,
+        // which the simulator keeps itself where it allocated the memory.
         let target = unsafe { dst.bytes_mut(bytes as usize) };
         self.read(src, target);
         if let Some(oracle) = &mut self.oracle {
@@ -102,12 +102,12 @@ impl MachineState {
 }
 
 impl MachineState {
-    /// Runs the code of a kernel. A panic stays here: whoever is at work is in some other call, which must not unwind.
+    /// Runs the code of a kernel. A panic stays here: it would unwind into an unrelated call that lets streams advance.
     pub(super) fn run_kernel(&mut self, op: Operation, body: KernelBody) {
-        // What a kernel can do to the state is read and write bytes, each wholly or not at all.
+        // A kernel can only read and write bytes, each completely or not at all, so the state is consistent.
         let ran = catch_unwind(AssertUnwindSafe(|| body(&mut KernelMemory { state: self })));
         let Err(payload) = ran else { return };
-        // Dropping what somebody panicked with may panic too.
+        // Dropping the payload may panic too.
         std::mem::forget(payload);
         if let Some(oracle) = &mut self.oracle {
             oracle.report(Hazard {

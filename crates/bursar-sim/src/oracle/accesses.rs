@@ -1,7 +1,7 @@
-//! Who touched which bytes last: an interval map of accesses.
+//! An interval map of the last accesses to each byte.
 //!
-//! For every byte it keeps the last write and, for each stream, the last read since. An access that is ordered after
-//! another of its own kind replaces it: whoever is ordered after the later one is ordered after both.
+//! For every byte it keeps the last write and, for each stream, the last read since. An access that is ordered after another
+//! of its own kind replaces it: whatever is ordered after the later one is ordered after both.
 
 use super::clock::{Epoch, VectorClock};
 use crate::Operation;
@@ -9,7 +9,7 @@ use bursar_core::Access;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Something that was done, and the point of its stream at which it was.
+/// An operation and the point of its stream at which it was submitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OrderedOp {
     pub(crate) op: Operation,
@@ -17,7 +17,7 @@ pub(crate) struct OrderedOp {
 }
 
 impl OrderedOp {
-    /// The same, of an operation that reaches `range`.
+    /// Returns it with `range` as the bytes that its operation reaches.
     pub(crate) fn of(self, range: &Range<u64>) -> Self {
         Self { op: Operation { bytes: Some(range.clone().into()), ..self.op }, ..self }
     }
@@ -36,14 +36,15 @@ impl Segment {
     }
 }
 
-/// The accesses to one space of addresses.
+/// The accesses to one address space.
 #[derive(Debug, Default)]
 pub(crate) struct Accesses {
     segments: BTreeMap<u64, Segment>,
 }
 
 impl Accesses {
-    /// Adds an access by work with `clock`, and answers the earlier ones that conflict with it unordered.
+    /// Records an access by work with `clock`. Returns the earlier accesses that conflict with it and are not ordered before
+    /// it.
     pub(crate) fn record(
         &mut self,
         range: Range<u64>,
@@ -98,7 +99,7 @@ impl Accesses {
         }
     }
 
-    /// The accesses to a range that `clock` is not ordered after.
+    /// Returns the accesses to a range that `clock` does not cover.
     pub(crate) fn unordered(&self, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
         let before = self.segments.range(..range.start).next_back();
         let inside = self.segments.range(range.clone());
@@ -112,7 +113,7 @@ impl Accesses {
             .collect()
     }
 
-    /// Forgets every access to a range: a new life begins or an old one has ended there.
+    /// Forgets every access to a range, where a lifetime begins or has ended.
     pub(crate) fn forget(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -125,7 +126,7 @@ impl Accesses {
         }
     }
 
-    /// Forgets the accesses to a range, apart from those that stay.
+    /// Forgets the accesses to a range except those for which `stays` is true.
     pub(crate) fn forget_unless(&mut self, range: Range<u64>, stays: impl Fn(&OrderedOp) -> bool) {
         if range.is_empty() {
             return;
@@ -145,7 +146,7 @@ impl Accesses {
         }
     }
 
-    /// Makes sure that no segment reaches across `at`.
+    /// Splits the segment that reaches across `at`, if there is one.
     fn cut(&mut self, at: u64) {
         let Some((_, segment)) = self.segments.range_mut(..at).next_back() else {
             return;

@@ -1,7 +1,7 @@
-//! Vector clocks: which points of which streams something is ordered after.
+//! Vector clocks: the points of all streams that something is ordered after.
 
-/// A point of one stream: after its `time`th submission. Time zero is before everything, so it is ordered before
-/// whatever follows; what the host did at once has that epoch.
+/// A point of one stream: after its `time`th submission. Time zero precedes everything; operations that the host carries out
+/// at once have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Epoch {
     pub(crate) stream: usize,
@@ -9,11 +9,11 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// Of what the host itself did: every later submission is ordered after it.
+    /// The epoch of an operation of the host: every later submission is ordered after it.
     pub(crate) const HOST: Self = Self { stream: 0, time: 0 };
 }
 
-/// For each stream, how much of it is known to come before.
+/// For each stream, the last point that is known to come before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VectorClock(Vec<u64>);
 
@@ -22,12 +22,12 @@ impl VectorClock {
         self.0.get(stream).copied().unwrap_or(0)
     }
 
-    /// Whether what has this clock is ordered after `epoch`.
+    /// Returns whether whatever has this clock is ordered after `epoch`.
     pub(crate) fn covers(&self, epoch: Epoch) -> bool {
         self.at(epoch.stream) >= epoch.time
     }
 
-    /// Orders it after everything that `other` is ordered after; answers whether that was news.
+    /// Orders it after everything that `other` is ordered after. Returns whether that added anything.
     pub(crate) fn join(&mut self, other: &Self) -> bool {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -40,7 +40,7 @@ impl VectorClock {
         news
     }
 
-    /// Moves `stream` on by one submission.
+    /// Advances `stream` by one submission. Returns the new point.
     pub(crate) fn tick(&mut self, stream: usize) -> Epoch {
         if self.0.len() <= stream {
             self.0.resize(stream + 1, 0);
@@ -49,7 +49,7 @@ impl VectorClock {
         self.epoch(stream)
     }
 
-    /// The point of `stream` that it has come to.
+    /// Returns the point that `stream` has reached.
     pub(crate) fn epoch(&self, stream: usize) -> Epoch {
         Epoch { stream, time: self.at(stream) }
     }

@@ -5,25 +5,25 @@ use super::lifetimes::{Lifetime, Lifetimes};
 use bursar_core::AllocTag;
 use std::collections::BTreeMap;
 
-/// The call that makes pages usable, and the one that takes them away.
+/// The names of the calls that make pages usable and take them away.
 const MAPPED: &str = "pages_allow";
 pub(super) const UNMAPPED: &str = "pages_unmap";
 
-/// A range in which blocks may be noted: an allocation, or a reservation of addresses.
+/// A range in which blocks may be noted: an allocation, or reserved addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Space {
     pub(super) end: u64,
-    /// Whether a block was ever noted in it: then accesses must lie in blocks.
+    /// True once a block was noted in it. Accesses must then lie in blocks.
     pub(super) has_blocks: bool,
 }
 
-/// What is known of the memory of one device.
+/// The oracle's knowledge of the memory of one device.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceMemory {
     pub(super) accesses: Accesses,
-    /// What the driver itself gave out: allocations and mapped pages.
+    /// The memory that the driver itself provides: allocations and mapped pages.
     pub(crate) memory: Lifetimes,
-    /// What the layers above said are blocks.
+    /// The blocks that the layers above have noted.
     pub(crate) blocks: Lifetimes,
     pub(super) spaces: BTreeMap<u64, Space>,
 }
@@ -39,19 +39,19 @@ impl DeviceMemory {
     }
 
     pub(super) fn tag_at(&self, at: u64) -> AllocTag {
-        // Nothing lies at the last of all addresses, whose end cannot be named.
+        // There is no memory at the last of all addresses, so the range may be empty there.
         let byte = at..at.saturating_add(1);
         let tag_in =
             |lifetimes: &Lifetimes| lifetimes.parts(byte.clone()).pop().and_then(|(_, lifetime)| Some(lifetime?.tag));
         tag_in(&self.blocks).or_else(|| tag_in(&self.memory)).unwrap_or(AllocTag::UNTAGGED)
     }
 
-    /// What the driver's allocators gave out and have not got back.
+    /// Returns the live allocations of the driver's allocators.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (u64, &Lifetime)> {
         self.memory.live().filter(|(_, lifetime)| lifetime.began.op.what != MAPPED)
     }
 
-    /// The live blocks that lie in mapped pages rather than in allocations.
+    /// Returns the live blocks that lie in mapped pages rather than in allocations.
     pub(crate) fn blocks_in_pages(&self) -> impl Iterator<Item = (u64, &Lifetime)> {
         self.blocks.live().filter(|(start, _)| {
             let part = self.memory.parts(*start..*start + 1).pop();

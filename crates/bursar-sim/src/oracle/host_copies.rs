@@ -1,4 +1,4 @@
-//! The host memory of copies that have not run, which nobody else may write.
+//! The host memory of copies that have not run, which nobody else may write until then.
 #![allow(unsafe_code)]
 
 use super::clock::{Epoch, VectorClock};
@@ -7,7 +7,7 @@ use crate::host_memory::{HostBlock, HostPtr, Pinned};
 use crate::random::mix;
 use std::sync::Arc;
 
-/// What a copy that has not run expects to find in host memory.
+/// A copy that has not run, with a checksum of its host memory.
 #[derive(Debug)]
 struct CopyWatch {
     op: Operation,
@@ -15,7 +15,7 @@ struct CopyWatch {
     ptr: HostPtr,
     len: usize,
     sum: u64,
-    /// Keeps the memory valid until the copy has run, whatever its owner does.
+    /// Keeps the memory valid until the copy has run, even if its owner frees it.
     _keep: Option<Arc<HostBlock>>,
 }
 
@@ -26,13 +26,13 @@ impl CopyWatch {
     }
 
     fn sum_now(&self) -> u64 {
-        // SAFETY: the memory is pinned, and either kept or valid until unregistered, which waits for the copy; that
-        // nobody writes it before the copy has run is the promise which this sum checks.
+        // SAFETY: the memory is pinned, and either kept or valid until unregistered, which waits for the copy. That nobody
+        // writes it before the copy has run is the promise that this checksum tests.
         checksum(unsafe { self.ptr.bytes(self.len) })
     }
 }
 
-/// The host memory of every asynchronous copy that has not run.
+/// The watches of all asynchronous copies that have not run.
 #[derive(Debug, Default)]
 pub(crate) struct CopyWatches {
     pending: Vec<CopyWatch>,
@@ -45,21 +45,21 @@ impl CopyWatches {
         self.pending.push(watch);
     }
 
-    /// The copy that was `call` is about to run: answers it if its host memory changed under it.
+    /// Ends the watch of the copy made by `call`, which is about to run. Returns the copy if its host memory has changed.
     pub(crate) fn end(&mut self, call: u64) -> Option<(Operation, HostPtr, usize)> {
         let at = self.pending.iter().position(|watch| watch.op.call == call)?;
         let watch = self.pending.swap_remove(at);
         (watch.sum_now() != watch.sum).then_some((watch.op, watch.ptr, watch.len))
     }
 
-    /// A copy has written host memory: the others that reach it expect that now.
+    /// Updates the checksums of copies that overlap host memory which another copy has just written.
     pub(crate) fn written(&mut self, start: u64, len: u64) {
         for watch in self.pending.iter_mut().filter(|watch| watch.overlaps(start, len)) {
             watch.sum = watch.sum_now();
         }
     }
 
-    /// Host code has run in stream order, and may have written what the copies ordered after it reach.
+    /// Updates the checksums of copies ordered after host code that has just run, since it may have written their memory.
     pub(crate) fn host_function_ran(&mut self, epoch: Epoch) {
         for watch in self.pending.iter_mut().filter(|watch| watch.clock.covers(epoch)) {
             watch.sum = watch.sum_now();

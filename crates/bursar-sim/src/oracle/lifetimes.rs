@@ -1,4 +1,4 @@
-//! The lives of memory: who was given which range, and who had it before.
+//! The lifetimes of allocations, mapped pages and blocks in one address space.
 
 use super::accesses::OrderedOp;
 use super::clock::VectorClock;
@@ -6,34 +6,34 @@ use bursar_core::AllocTag;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// How many dead lives are remembered for reports, beside those whose death still matters.
-const DEAD_KEPT: usize = 4096;
+/// The number of ended lifetimes kept for reports, besides those whose end may still have to be waited for.
+const ENDED_KEPT: usize = 4096;
 
-/// One life of a range: from when it was given out to when it was given back.
+/// The lifetime of a range, from its allocation to its free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetime {
     pub(crate) end: u64,
     pub(crate) tag: AllocTag,
     pub(crate) began: OrderedOp,
     pub(crate) ended: Option<OrderedOp>,
-    /// The death of the life before, of all or part of the range.
+    /// The end of the previous lifetime of all or part of the range.
     pub(crate) before: Option<OrderedOp>,
 }
 
-/// A part of a range, and the life it belongs to if it has or had one.
+/// A part of a range, with its lifetime if it has or had one.
 pub(crate) type Part = (Range<u64>, Option<Lifetime>);
 
-/// The lives in one space of addresses. They do not overlap: a new one takes the place of the dead ones under it.
+/// The lifetimes in one address space. They do not overlap: a new one replaces the ended ones under it.
 #[derive(Debug, Default)]
 pub(crate) struct Lifetimes {
     lifetimes: BTreeMap<u64, Lifetime>,
-    dead: usize,
-    /// How many dead there were to stay the last time that some were to be forgotten.
+    ended_count: usize,
+    /// The number of ended lifetimes that had to be kept when some were last forgotten.
     needed: usize,
 }
 
 impl Lifetimes {
-    /// Begins a life. What overlaps it is cut away; the call has looked at [`parts`](Self::parts) before.
+    /// Begins a lifetime, and cuts away whatever it overlaps. The caller has inspected [`parts`](Self::parts) before.
     pub(crate) fn begin(&mut self, range: Range<u64>, began: OrderedOp, tag: AllocTag) {
         let ends = self.parts(range.clone()).into_iter().filter_map(|(_, lifetime)| lifetime?.ended);
         let before = ends.max_by_key(|freed| freed.op.call);
@@ -42,16 +42,16 @@ impl Lifetimes {
         self.lifetimes.insert(range.start, lifetime);
     }
 
-    /// The live life that begins exactly at `start`.
+    /// Returns the live lifetime that begins exactly at `start`.
     pub(crate) fn live_at(&self, start: u64) -> Option<Lifetime> {
         self.lifetimes.get(&start).copied().filter(|lifetime| lifetime.ended.is_none())
     }
 
-    /// Ends the life that begins at `start`; the host knows `host` to have run.
+    /// Ends the lifetime that begins at `start`. The host knows everything that `host` covers to have run.
     pub(crate) fn end(&mut self, start: u64, ended: OrderedOp, host: &VectorClock) {
         if let Some(lifetime) = self.lifetimes.get_mut(&start) {
             lifetime.ended = Some(ended);
-            self.dead += 1;
+            self.ended_count += 1;
             self.bound(host);
         }
     }
@@ -62,7 +62,7 @@ impl Lifetimes {
         }
     }
 
-    /// The range in parts, with gaps where nothing ever lived.
+    /// Returns the range in parts, with gaps where nothing was ever allocated.
     pub(crate) fn parts(&self, range: Range<u64>) -> Vec<Part> {
         let before = self.lifetimes.range(..range.start).next_back();
         let touching = before
@@ -85,7 +85,7 @@ impl Lifetimes {
         parts
     }
 
-    /// Forgets what lived in a range, and only there.
+    /// Forgets the lifetimes in a range, and only there.
     pub(crate) fn forget(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -110,28 +110,28 @@ impl Lifetimes {
         if lifetime.end > at {
             let tail = *lifetime;
             lifetime.end = at;
-            self.dead += usize::from(tail.ended.is_some());
+            self.ended_count += usize::from(tail.ended.is_some());
             self.lifetimes.insert(at, tail);
         }
     }
 
     fn remove(&mut self, start: u64) {
         if self.lifetimes.remove(&start).is_some_and(|lifetime| lifetime.ended.is_some()) {
-            self.dead -= 1;
+            self.ended_count -= 1;
         }
     }
 
-    /// Forgets dead lives once there are too many: the older half of those that everything later is ordered after. A
-    /// death that the host does not know to be over may yet be what a reuse should have waited for.
+    /// Forgets ended lifetimes once there are too many: the older half of those that everything later is ordered after. A
+    /// free that the host does not know to have run may still be what a reuse should have waited for.
     fn bound(&mut self, host: &VectorClock) {
-        // Looking through all of them again is worth it when as many have come as had to stay.
-        if self.dead <= DEAD_KEPT + 2 * self.needed {
+        // Searching all of them again pays off once as many have been added as had to be kept.
+        if self.ended_count <= ENDED_KEPT + 2 * self.needed {
             return;
         }
         let is_over = |freed: &OrderedOp| host.covers(freed.epoch);
         let ends = self.lifetimes.values().filter_map(|lifetime| lifetime.ended);
         let mut over: Vec<u64> = ends.filter(is_over).map(|freed| freed.op.call).collect();
-        self.needed = self.dead - over.len();
+        self.needed = self.ended_count - over.len();
         if over.is_empty() {
             return;
         }
@@ -141,7 +141,7 @@ impl Lifetimes {
         self.lifetimes.retain(|_, lifetime| {
             lifetime.ended.as_ref().is_none_or(|freed| freed.op.call >= oldest_kept || !is_over(freed))
         });
-        self.dead = self.lifetimes.values().filter(|lifetime| lifetime.ended.is_some()).count();
+        self.ended_count = self.lifetimes.values().filter(|lifetime| lifetime.ended.is_some()).count();
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
         OrderedOp { op, epoch: Epoch::HOST }
     }
 
-    /// A part of a range: which call its life began with, and whether it is live.
+    /// A part of a range: the call that its lifetime began with, and whether it is live.
     type Shape = (Range<u64>, Option<(u64, bool)>);
 
     fn shape(lifetimes: &Lifetimes, range: Range<u64>) -> Vec<Shape> {
@@ -186,12 +186,12 @@ mod tests {
     #[test]
     fn the_dead_are_bounded_and_the_latest_stay() {
         let mut lifetimes = Lifetimes::default();
-        for call in 0..3 * DEAD_KEPT as u64 {
+        for call in 0..3 * ENDED_KEPT as u64 {
             lifetimes.begin(call * 10..call * 10 + 5, moment(call), AllocTag::UNTAGGED);
             lifetimes.end(call * 10, moment(call), &VectorClock::default());
         }
-        assert!(lifetimes.lifetimes.len() <= DEAD_KEPT + 1);
-        let last = 3 * DEAD_KEPT as u64 - 1;
+        assert!(lifetimes.lifetimes.len() <= ENDED_KEPT + 1);
+        let last = 3 * ENDED_KEPT as u64 - 1;
         assert_eq!(shape(&lifetimes, last * 10..last * 10 + 5), [(last * 10..last * 10 + 5, Some((last, false)))]);
     }
 }

@@ -1,4 +1,4 @@
-//! What happens to memory: allocation, mapping, blocks noted by the layers above, and the ends of all of them.
+//! The events of memory: allocating, mapping and noting blocks, and the end of each.
 
 use super::accesses::OrderedOp;
 use super::clock::{Epoch, VectorClock};
@@ -9,16 +9,16 @@ use bursar_core::AllocTag;
 use std::ops::Range;
 
 impl Oracle {
-    /// The driver gave out `range`, from `born` on.
-    pub(crate) fn allocated(&mut self, device: usize, range: Range<u64>, began: OrderedOp) {
+    /// Records that the driver allocated `range`, from `began` on.
+    pub(crate) fn record_allocation(&mut self, device: usize, range: Range<u64>, began: OrderedOp) {
         let began = began.of(&range);
         let device_memory = &mut self.devices[device];
         device_memory.memory.begin(range.clone(), began, AllocTag::UNTAGGED);
         device_memory.spaces.insert(range.start, Space { end: range.end, has_blocks: false });
     }
 
-    /// The driver got back what it gave out at `start`, in stream order unless the host waited for the whole device.
-    pub(crate) fn freed(&mut self, device: usize, start: u64, ended: OrderedOp) {
+    /// Records that the driver freed the allocation at `start`, in stream order unless the host waited for the whole device.
+    pub(crate) fn record_free(&mut self, device: usize, start: u64, ended: OrderedOp) {
         let Some(lifetime) = self.devices[device].memory.live_at(start) else {
             return;
         };
@@ -40,8 +40,8 @@ impl Oracle {
         device_memory.spaces.remove(&start);
     }
 
-    /// The blocks in a range that live, or whose free is not ordered before `clock`; each with its birth or that free. The
-    /// uses of a block are forgotten with its free, which comes after them.
+    /// Returns the blocks in a range that are live, or whose free `clock` does not cover, each with its allocation or that
+    /// free. The accesses to a freed block were forgotten with its free, which comes after them.
     fn blocks_held(&self, device: usize, range: Range<u64>, clock: &VectorClock) -> Vec<(Range<u64>, OrderedOp)> {
         let parts = self.devices[device].blocks.parts(range).into_iter();
         let held = parts.filter_map(|(part, block)| {
@@ -54,32 +54,32 @@ impl Oracle {
         held.collect()
     }
 
-    /// The clock of something at `epoch`, or the host's.
+    /// Returns the clock of an operation at `epoch`, which is the host's for what the host did.
     fn clock_of(&self, epoch: Epoch) -> VectorClock {
         if epoch == Epoch::HOST { self.host.clone() } else { self.streams[epoch.stream].clone() }
     }
 
-    pub(crate) fn reserved(&mut self, device: usize, range: Range<u64>) {
+    pub(crate) fn record_reservation(&mut self, device: usize, range: Range<u64>) {
         let space = Space { end: range.end, has_blocks: false };
         self.devices[device].spaces.insert(range.start, space);
     }
 
-    pub(crate) fn unreserved(&mut self, device: usize, range: Range<u64>) {
+    pub(crate) fn remove_reservation(&mut self, device: usize, range: Range<u64>) {
         let device_memory = &mut self.devices[device];
         device_memory.spaces.remove(&range.start);
         device_memory.blocks.forget(range);
     }
 
-    /// Pages became usable.
-    pub(crate) fn mapped(&mut self, device: usize, range: Range<u64>, op: Operation) {
+    /// Records that pages became usable.
+    pub(crate) fn record_mapping(&mut self, device: usize, range: Range<u64>, op: Operation) {
         let device_memory = &mut self.devices[device];
         let began = OrderedOp { op, epoch: Epoch::HOST };
         device_memory.memory.begin(range.clone(), began, AllocTag::UNTAGGED);
         device_memory.accesses.forget(range);
     }
 
-    /// Pages were taken away.
-    pub(crate) fn unmapped(&mut self, device: usize, range: Range<u64>, op: Operation) {
+    /// Records that pages were unmapped.
+    pub(crate) fn record_unmapping(&mut self, device: usize, range: Range<u64>, op: Operation) {
         let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
         self.report_unordered(device, HazardKind::UnmapUnderUse, late, op);
         let held = self.blocks_held(device, range.clone(), &self.host);
@@ -93,8 +93,9 @@ impl Oracle {
         device_memory.accesses.forget(range);
     }
 
-    /// A layer above says that `range` is a block from a point of a stream on; what comes next there has `clock`.
-    pub(crate) fn granted(
+    /// Records that `range` is a block from a point of a stream on, as a layer above has noted; whatever comes next there
+    /// has `clock`.
+    pub(crate) fn record_block(
         &mut self,
         device: usize,
         range: Range<u64>,
@@ -126,8 +127,9 @@ impl Oracle {
         self.begin_block(device, range, OrderedOp { op, ..began }, tag);
     }
 
-    /// Forgets the accesses to a range at a point of a stream where what comes next has `clock`. Those stay that only an
-    /// implicit wait orders before it: the stream has not waited yet, so who knows the point does not know them.
+    /// Forgets the accesses to a range at a point of a stream after which the next submission has `clock`. Accesses that
+    /// only an implicit wait orders before it stay: the stream has not waited yet, so a clock that covers the point need not
+    /// cover them.
     fn forget_accesses(&mut self, device: usize, range: Range<u64>, at: Epoch, clock: &VectorClock) {
         let own = &self.streams[at.stream];
         let stays = |past: &OrderedOp| clock.covers(past.epoch) && !own.covers(past.epoch);
@@ -146,9 +148,9 @@ impl Oracle {
         device_memory.blocks.begin(range, began, tag);
     }
 
-    /// A layer above says that the block at `start` is nobody's from a point of a stream on; what comes next there has
-    /// `clock`.
-    pub(crate) fn block_freed(&mut self, device: usize, start: u64, ended: OrderedOp, clock: &VectorClock) {
+    /// Records that the block at `start` was freed at a point of a stream, as a layer above has noted; whatever comes next
+    /// there has `clock`.
+    pub(crate) fn record_block_free(&mut self, device: usize, start: u64, ended: OrderedOp, clock: &VectorClock) {
         let device_memory = &self.devices[device];
         let Some(block) = device_memory.blocks.live_at(start) else {
             let part = device_memory.blocks.parts(start..start + 1).pop();

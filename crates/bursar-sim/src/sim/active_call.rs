@@ -1,4 +1,4 @@
-//! One driver call at work: it holds the lock of the state, and lets go of it while host code runs.
+//! A driver call in progress: it holds the lock of the machine, and releases it while host code runs.
 
 use super::Sim;
 use crate::machine::{Blocker, MachineState, StartedHostFunction, StreamPoint};
@@ -10,21 +10,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often a thread that waits behind a gate looks whether it is open.
+/// The interval at which a thread that waits behind a gate checks whether it is open.
 const GATE_POLL_INTERVAL: Duration = Duration::from_micros(500);
 
 thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is running a host function of a simulator.
+/// Returns whether this thread is running a host function of a simulator.
 pub(crate) fn is_in_host_function() -> bool {
     IN_HOST_FUNCTION.get()
 }
 
 pub(crate) struct ActiveCall<'a> {
     sim: &'a Sim,
-    /// Taken only inside [`unlocked`](Self::unlocked).
+    /// The lock; none only inside [`unlocked`](Self::unlocked).
     state: Option<MutexGuard<'a, MachineState>>,
     pub(crate) call: CallInfo,
 }
@@ -58,7 +58,7 @@ impl<'a> ActiveCall<'a> {
         self.state = Some(self.sim.lock());
     }
 
-    /// Runs one operation that can run; `false` if none can.
+    /// Runs one operation that can run. Returns false if none can.
     pub(crate) fn step(&mut self) -> bool {
         let Some(stream) = self.pick() else { return false };
         if let Some(started) = self.start(stream) {
@@ -71,9 +71,9 @@ impl<'a> ActiveCall<'a> {
         let StartedHostFunction { stream, function, epoch } = started;
         self.unlocked(|| {
             IN_HOST_FUNCTION.set(true);
-            // A panic would unwind into the device; the driver's contract is that it is dropped.
+            // A panic would unwind into the device; the driver's contract is to drop it.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| function.call())) {
-                // Dropping what somebody panicked with may panic too.
+                // Dropping the payload may panic too.
                 std::mem::forget(payload);
             }
             IN_HOST_FUNCTION.set(false);
@@ -87,7 +87,7 @@ impl<'a> ActiveCall<'a> {
         while self.step() {}
     }
 
-    /// Lets streams go on by as much as the seed says, as time passes between two questions.
+    /// Lets streams advance by as much as the seed chooses, as if time had passed before a query.
     pub(crate) fn pass_time(&mut self) {
         if self.oracle.is_none() {
             return self.settle();
@@ -104,11 +104,11 @@ impl<'a> ActiveCall<'a> {
         }
     }
 
-    /// Runs streams, chosen by the seed, until every mark is reached.
-    pub(crate) fn wait_for(&mut self, marks: &[StreamPoint]) -> CallResult<()> {
-        while let Some(mark) = marks.iter().copied().find(|mark| !self.is_reached(*mark)) {
+    /// Runs streams, chosen by the seed, until every point is reached.
+    pub(crate) fn wait_for(&mut self, points: &[StreamPoint]) -> CallResult<()> {
+        while let Some(point) = points.iter().copied().find(|point| !self.is_reached(*point)) {
             if !self.step() {
-                self.wait_for_others(mark);
+                self.wait_for_others(point);
             }
         }
         match self.devices[self.device()].is_lost {
@@ -117,9 +117,9 @@ impl<'a> ActiveCall<'a> {
         }
     }
 
-    /// Nothing can run: waits for the gate, or for the other thread, that keeps `mark` from being reached.
-    fn wait_for_others(&mut self, mark: StreamPoint) {
-        match self.blocker(mark) {
+    /// Waits for the gate or the other thread that keeps `point` from being reached, where nothing can run.
+    fn wait_for_others(&mut self, point: StreamPoint) {
+        match self.blocker(point) {
             Blocker::Gate => {
                 if let Some(state) = self.state.take() {
                     // Opening a gate notifies nobody here, and losing the device does not open it.
@@ -133,15 +133,15 @@ impl<'a> ActiveCall<'a> {
                     self.state = Some(state.unwrap_or_else(PoisonError::into_inner));
                 }
             }
-            Blocker::Gone => {}
+            Blocker::Nothing => {}
         }
     }
 
-    /// Waits for everything on a stream, which the host then knows to have run.
+    /// Waits for everything on a stream. The host then knows it to have run.
     pub(crate) fn wait_for_stream(&mut self, stream: usize) -> CallResult<()> {
         let clock = self.oracle.as_ref().map(|oracle| oracle.clock(stream).clone());
-        let mark = self.end_of(stream);
-        self.wait_for(&[mark])?;
+        let point = self.end_of(stream);
+        self.wait_for(&[point])?;
         if let (Some(oracle), Some(clock)) = (&mut self.oracle, clock) {
             oracle.host_observed(&clock);
         }
@@ -159,15 +159,15 @@ impl<'a> ActiveCall<'a> {
             Some(oracle) => streams.iter().map(|stream| oracle.clock(*stream).clone()).collect(),
             None => Vec::new(),
         };
-        let marks: Vec<StreamPoint> = streams.iter().map(|stream| self.end_of(*stream)).collect();
-        self.wait_for(&marks)?;
+        let points: Vec<StreamPoint> = streams.iter().map(|stream| self.end_of(*stream)).collect();
+        self.wait_for(&points)?;
         if let Some(oracle) = &mut self.oracle {
             clocks.iter().for_each(|clock| oracle.host_observed(clock));
         }
         Ok(())
     }
 
-    /// Lets time pass, then says whether everything on a stream has run.
+    /// Lets time pass, then returns whether everything on a stream has run.
     pub(crate) fn query_stream(&mut self, stream: usize) -> Progress {
         self.pass_time();
         if !self.streams[stream].is_idle() {

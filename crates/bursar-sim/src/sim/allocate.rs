@@ -7,7 +7,7 @@ use crate::operation::CallResult;
 use crate::oracle::{Epoch, OrderedOp, VectorClock};
 use bursar_core::{DevicePtr, RawStream, Status};
 
-/// What an allocation of `bytes` takes.
+/// Returns the size of an allocation of `bytes`, rounded up.
 pub(crate) fn rounded(bytes: u64) -> CallResult<u64> {
     match bytes {
         0 => Err(Status::InvalidValue),
@@ -23,12 +23,12 @@ impl ActiveCall<'_> {
         let (device, op) = (self.device(), self.call.operation(Executor::Host));
         if let Some(oracle) = &mut self.oracle {
             let epoch = Epoch::HOST;
-            oracle.allocated(device, at..at + bytes, OrderedOp { op, epoch });
+            oracle.record_allocation(device, at..at + bytes, OrderedOp { op, epoch });
         }
         Ok(DevicePtr(at))
     }
 
-    /// Allocates memory that is usable by what is ordered after this point of the stream.
+    /// Allocates memory that is usable by work ordered after this point of the stream.
     pub(crate) fn allocate_async(&mut self, stream: RawStream, bytes: u64) -> CallResult<DevicePtr> {
         let (device, call) = (self.device(), self.call);
         let stream = self.open_stream(device, stream)?;
@@ -37,21 +37,21 @@ impl ActiveCall<'_> {
         let epoch = self.submit(call, stream, None, &[], Work::Nothing);
         let op = call.operation(self.streams[stream].executor);
         if let Some(oracle) = &mut self.oracle {
-            oracle.allocated(device, at..at + bytes, OrderedOp { op, epoch });
+            oracle.record_allocation(device, at..at + bytes, OrderedOp { op, epoch });
         }
         Ok(DevicePtr(at))
     }
 
-    /// Finds an address and counts its memory as held. Where frees that have not run would make room, streams go on as
-    /// far as they can without waiting for anybody, as the real driver waits for them internally.
+    /// Finds an address and counts its memory as held. Where pending frees would make it fit, streams advance as far as they
+    /// can without waiting, as the real driver waits for frees internally.
     fn take(&mut self, bytes: u64, kind: AllocationKind, stream: Option<usize>) -> CallResult<u64> {
         let device = self.device();
         if self.oracle.is_none() {
             return MachineState::take(self, device, bytes, kind);
         }
         loop {
-            let others = stream.map_or(Vec::new(), |stream| self.implied(stream));
-            let clock = stream.zip(self.oracle.as_ref()).map(|(stream, oracle)| oracle.ahead(stream, &others));
+            let others = stream.map_or(Vec::new(), |stream| self.implicit_waits(stream));
+            let clock = stream.zip(self.oracle.as_ref()).map(|(stream, oracle)| oracle.next_clock(stream, &others));
             if let Some(at) = self.take_now(bytes, kind, clock.as_ref())? {
                 return Ok(at);
             }
@@ -74,7 +74,7 @@ impl ActiveCall<'_> {
         Ok(taken.map(|taken| taken.ptr))
     }
 
-    /// Ends the life of an allocation and answers its size; its memory is still held.
+    /// Ends an allocation and returns its size; its memory stays held.
     fn retire(&mut self, at: u64, kind: AllocationKind) -> CallResult<u64> {
         let device = &self.devices[self.device()];
         let bytes = match self.oracle {
@@ -112,7 +112,7 @@ impl ActiveCall<'_> {
     fn end_life(&mut self, at: u64, ended: OrderedOp) {
         let device = self.device();
         if let Some(oracle) = &mut self.oracle {
-            oracle.freed(device, at, ended);
+            oracle.record_free(device, at, ended);
             self.devices[device].space.retire(at, ended.op.call, ended.epoch);
         }
     }

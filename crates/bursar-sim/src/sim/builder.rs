@@ -1,4 +1,4 @@
-//! What the simulated machine is made of.
+//! The configuration of a simulated machine.
 
 use super::Sim;
 use crate::call_log::{CALLS_KEPT, CallLog};
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Each device has a bus of its own.
+/// The most devices of a machine: each has a PCI bus of its own.
 const DEVICES_MAX: usize = 256;
 
-/// A simulator to be: how it runs, and which devices it has. Where nobody says, they are two of 80 GiB.
+/// A builder for a [`Sim`]: how it runs, and its devices, by default two of 80 GiB.
 ///
 /// ```
 /// use bursar_core::{Bytes, DeviceId, Driver};
@@ -28,7 +28,7 @@ const DEVICES_MAX: usize = 256;
 #[must_use = "a simulator is made by `build`"]
 pub struct SimBuilder {
     seed: Option<u64>,
-    /// None where nobody has said anything about devices.
+    /// The memory of each device; none before the first was added.
     sizes: Option<Vec<Bytes>>,
     name: Option<String>,
     folder: Option<PathBuf>,
@@ -56,24 +56,24 @@ impl Default for SimBuilder {
 }
 
 impl SimBuilder {
-    /// Streams advance as the seed says, and hazards are reported. The default, with seed 0.
+    /// Lets streams advance as the seed chooses, and reports hazards. The default, with seed 0.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Every operation completes at once, and hazards are not looked for.
+    /// Completes every operation at once, and does not search for hazards.
     pub fn immediate(mut self) -> Self {
         self.seed = None;
         self
     }
 
-    /// One more device, with so much memory.
+    /// Adds a device with this much memory.
     pub fn device(self, memory: Bytes) -> Self {
         self.devices(1, memory)
     }
 
-    /// `count` more devices, each with so much memory: at most 32 TiB, which is as far as its addresses reach. A machine has 256
+    /// Adds `count` devices, each with this much memory, at most the 32 TiB that its addresses can reach. A machine has 256
     /// devices at most; more are left out.
     pub fn devices(mut self, count: usize, memory: Bytes) -> Self {
         let sizes = self.sizes.get_or_insert_default();
@@ -81,9 +81,9 @@ impl SimBuilder {
         self
     }
 
-    /// Gives the devices an identity that is the same in every process: their UUIDs follow from the name and their
-    /// ordinals, and what one process holds of them is not free to the others. Without a name they are unlike those of any
-    /// other simulator. Those who use one name should give the devices one size; each goes by its own.
+    /// Gives the devices an identity that is the same in every process: their UUIDs follow from the name and their ordinals,
+    /// and memory that one process holds is not free to the others. Without a name they differ from those of any other
+    /// simulator. All users of a name should give its devices the same sizes; each simulator goes by its own.
     ///
     /// ```
     /// use bursar_core::{Bytes, DeviceId, Driver};
@@ -107,51 +107,51 @@ impl SimBuilder {
         self
     }
 
-    /// The folder in which processes share devices with a name. By default it is the one `BURSAR_LEDGER_DIR` names, or one
-    /// of this user in shared memory.
+    /// Sets the folder in which processes share devices with a name. By default it is the one that `BURSAR_LEDGER_DIR`
+    /// names, or a folder of this user in shared memory.
     pub fn shared_in(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// Devices that cannot map physical memory.
+    /// Makes devices that cannot map physical memory.
     pub fn without_pages(mut self) -> Self {
         self.page_granularity = None;
         self
     }
 
-    /// Devices that cannot allocate in stream order.
+    /// Makes devices that cannot allocate in stream order.
     pub fn without_stream_ordered(mut self) -> Self {
         self.is_stream_ordered = false;
         self
     }
 
-    /// The size pages come in, rounded up to a power of two; 2 MiB by default, and at least 4 KiB and at most 1 GiB.
+    /// Sets the page size, rounded up to a power of two between 4 KiB and 1 GiB; 2 MiB by default.
     pub fn page_granularity(mut self, bytes: Bytes) -> Self {
         let within = bytes.clamp(Bytes::kib(4), Bytes::gib(1));
         self.page_granularity = Some(Bytes(within.get().next_power_of_two()));
         self
     }
 
-    /// The NUMA node that every device reports; unknown by default.
+    /// Sets the NUMA node that every device reports; unknown by default.
     pub fn numa_node(mut self, node: u32) -> Self {
         self.numa_node = NumaNode::new(node);
         self
     }
 
-    /// The devices report an NVLink between each two; by default no link is reported.
+    /// Reports an NVLink between any two devices; by default no link is reported.
     pub fn linked(mut self) -> Self {
         self.is_linked = true;
         self
     }
 
-    /// How many lines of its [log](Sim::calls) a seeded simulator keeps, the last ones: one at least, 512 by default.
+    /// Sets the number of lines that the [log](Sim::calls) of a seeded simulator keeps: at least one, 512 by default.
     pub fn calls_kept(mut self, lines: usize) -> Self {
         self.calls_kept = lines;
         self
     }
 
-    /// Makes the simulator.
+    /// Creates the simulator.
     pub fn build(self) -> Arc<Sim> {
         let sizes = self.sizes.clone().unwrap_or_else(|| vec![Bytes::gib(80); 2]);
         let identity = self.name.as_deref().map_or_else(unique, |name| hash(name.as_bytes()));
@@ -210,7 +210,7 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0x6275_7273_6172, |sum, byte| mix(sum ^ u64::from(*byte)).rotate_left(9))
 }
 
-/// An identity that no other simulator has, in this process or another.
+/// Returns an identity that no other simulator has, in this process or another.
 fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

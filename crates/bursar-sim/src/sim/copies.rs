@@ -10,7 +10,7 @@ use crate::oracle::{Epoch, RangeAccess};
 use bursar_core::{Access, DevicePtr, Pattern, RawStream, Status};
 use std::ops::Range;
 
-/// The addresses `at .. at + bytes`.
+/// Returns the addresses `at .. at + bytes`.
 fn range(at: u64, bytes: u64) -> CallResult<Range<u64>> {
     Ok(at..at.checked_add(bytes).ok_or(Status::InvalidValue)?)
 }
@@ -19,7 +19,7 @@ fn touch(at: u64, bytes: u64, access: Access) -> CallResult<RangeAccess> {
     range(at, bytes).map(|range| RangeAccess { range, access })
 }
 
-/// The four bytes that a pattern repeats, at an address that its width divides.
+/// Returns the four bytes that a pattern repeats, at an address that is a multiple of its width.
 fn word(pattern: Pattern) -> Word {
     let bytes = pattern.bytes();
     let bytes: &[u8] = bytes.as_ref();
@@ -27,8 +27,8 @@ fn word(pattern: Pattern) -> Word {
 }
 
 impl ActiveCall<'_> {
-    /// Refuses what reaches beyond memory, as CUDA does. What was memory until it was freed or unmapped is left to the judge
-    /// of a seeded simulator: whether the free comes before this is a question of order, which a status does not answer.
+    /// Refuses accesses beyond memory, as CUDA does. Memory that was freed or unmapped is left to the oracle of a seeded
+    /// simulator: whether the free comes first is a question of order, which a status cannot express.
     fn check(&mut self, stream: usize, touches: &[RangeAccess]) -> CallResult<()> {
         let outside: Vec<&RangeAccess> = touches.iter().filter(|touch| !self.is_within_reach(touch)).collect();
         if outside.is_empty() {
@@ -38,7 +38,7 @@ impl ActiveCall<'_> {
         for touch in outside {
             let device = self.device_of(touch.range.start).unwrap_or(self.call.device);
             if let Some(oracle) = &mut self.oracle {
-                oracle.refused(device, touch, op, stream);
+                oracle.report_refused(device, touch, op, stream);
             }
         }
         Err(Status::InvalidValue)
@@ -83,7 +83,7 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Copies host memory to the device. What is pinned is read when the copy runs, anything else now.
+    /// Copies host memory to the device. Pinned memory is read when the copy runs, other memory now.
     ///
     /// # Safety
     /// As for [`Driver::copy_to_device`](bursar_core::Driver::copy_to_device).
@@ -116,7 +116,7 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Copies device memory to the host. Pageable memory must not be touched after this returns, so it waits.
+    /// Copies device memory to the host. Pageable memory must not be touched after this returns, so it waits for the copy.
     ///
     /// # Safety
     /// As for [`Driver::copy_to_host`](bursar_core::Driver::copy_to_host).
@@ -146,11 +146,11 @@ impl ActiveCall<'_> {
         }
     }
 
-    /// Judges what the copy just submitted does with pinned memory, and watches that memory until the copy has run.
+    /// Checks the access of the copy just submitted to pinned memory, and watches that memory until the copy has run.
     fn watch(&mut self, epoch: Epoch, ptr: HostPtr, host: &RangeAccess, pinned: Option<&Pinned>) {
         let op = host.by(self.call.operation(self.streams[epoch.stream].executor));
         if let (Some(oracle), Some(pinned)) = (&mut self.oracle, pinned) {
-            oracle.touch_host_memory(host, op, epoch);
+            oracle.check_host_access(host, op, epoch);
             oracle.watch(op, epoch, ptr, pinned, host);
         }
     }
@@ -177,12 +177,12 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Reports the copies that reach a range of host memory and that the host does not know to have run.
+    /// Reports copies from or to a range of host memory that the host does not know to have run.
     fn report_pending_copies(&mut self, at: u64, bytes: u64) {
         let touch = RangeAccess { range: at..at + bytes, access: Access::Write };
         let op = touch.by(self.call.operation(Executor::Host));
         if let Some(oracle) = &mut self.oracle {
-            oracle.host_touches(&touch, op);
+            oracle.check_host_touch(&touch, op);
         }
     }
 
@@ -205,8 +205,8 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Unpins registered memory after waiting for the device, and for whoever else still copies from or to it: the
-    /// memory is its owner's, who may free it next.
+    /// Unpins registered memory after waiting for the device, and for all others that still copy from or to it: the memory
+    /// belongs to its owner, who may free it next.
     pub(crate) fn host_unregister(&mut self, ptr: HostPtr) -> CallResult<()> {
         let (at, device) = (ptr.address(), self.device());
         let pinned = self.pinned.get(at).filter(|pinned| pinned.block.is_none());
@@ -221,12 +221,12 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Judges an access to pinned memory that the host declares.
+    /// Checks an access to pinned memory that the host declares.
     pub(crate) fn touch_host(&mut self, at: u64, bytes: u64, access: Access) -> CallResult<()> {
         let touch = touch(at, bytes, access)?;
         let op = touch.by(self.call.operation(Executor::Host));
         if let Some(oracle) = &mut self.oracle {
-            oracle.host_touches(&touch, op);
+            oracle.check_host_touch(&touch, op);
         }
         Ok(())
     }

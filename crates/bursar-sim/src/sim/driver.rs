@@ -1,7 +1,6 @@
-//! The simulator as a driver: every call checked, logged and passed on.
+//! The simulator as a [`Driver`]: every call is checked, logged and passed on.
 //!
-//! The safety contracts of the calls are what the simulator checks; it does not rely on them, except for host memory,
-//! which is real.
+//! The simulator checks the safety contracts of the calls and does not rely on them, except for host memory, which is real.
 #![allow(unsafe_code)]
 
 use super::Sim;
@@ -13,10 +12,10 @@ use bursar_core::{
     MemoryInfo, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
 };
 
-/// This file, as locations in it name it.
+/// The path of this file, as locations in it name it.
 pub(crate) const FILE: &str = file!();
 
-/// What CUDA answers where a device is not open.
+/// The status that CUDA returns where a device is not open.
 const NOT_OPEN: Status = Status::Other { code: 201, name: "CUDA_ERROR_INVALID_CONTEXT", sticky: false };
 
 impl Sim {
@@ -33,14 +32,14 @@ impl Sim {
         }
     }
 
-    /// The page size, for a call that needs pages.
+    /// Returns the page size, for a call that needs pages.
     fn needs_pages(&self, device: DeviceId, call: &'static str) -> DriverResult<u64> {
         let granularity = self.facts_of(device, call)?.capabilities.page_granularity;
         granularity.map(Bytes::get).ok_or(DriverError::new(call, device, Status::NotSupported))
     }
 }
 
-// SAFETY: addresses given out lie in ranges that the heaps and the reservations take out of what they can give out again;
+// SAFETY: addresses are allocated from ranges that the heaps and the reservations remove from what they can allocate again;
 // handles are looked up and never reused; host memory is a heap allocation that lives until `host_free`.
 #[deny(clippy::missing_trait_methods)]
 unsafe impl Driver for Sim {
@@ -107,11 +106,11 @@ unsafe impl Driver for Sim {
         if self.seed.is_none() {
             return;
         }
-        // A note cannot fail: one that names no stream of the device is logged as having failed.
+        // A note cannot fail: one with a stream that does not exist is logged as failed.
         let _ = match note {
             Note::Granted { ptr, bytes, stream, .. } => {
-                let given = CallArguments::on(stream).at(ptr.0).of(bytes);
-                self.call("granted", device, given, |active| active.note(note))
+                let arguments = CallArguments::on(stream).at(ptr.0).of(bytes);
+                self.call("granted", device, arguments, |active| active.note(note))
             }
             Note::Freed { ptr, stream } => {
                 self.call("freed", device, CallArguments::on(stream).at(ptr.0), |active| active.note(note))
@@ -208,8 +207,8 @@ unsafe impl Driver for Sim {
         if self.shortcut_heap(device).is_some() {
             return Ok(());
         }
-        let given = CallArguments::on(stream).at(event.0);
-        self.call("stream_wait", device, given, |active| active.stream_wait(stream, event))
+        let arguments = CallArguments::on(stream).at(event.0);
+        self.call("stream_wait", device, arguments, |active| active.stream_wait(stream, event))
     }
 
     #[inline]
@@ -248,8 +247,8 @@ unsafe impl Driver for Sim {
             // Everything is complete, and so is whatever the event recorded before.
             return Ok(());
         }
-        let given = CallArguments::on(stream).at(event.0);
-        self.call("event_record", device, given, |active| active.event_record(event, stream))
+        let arguments = CallArguments::on(stream).at(event.0);
+        self.call("event_record", device, arguments, |active| active.event_record(event, stream))
     }
 
     #[inline]
@@ -282,8 +281,8 @@ unsafe impl Driver for Sim {
     #[track_caller]
     unsafe fn address_release(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "address_release")?;
-        let given = CallArguments::default().at(ptr.0).of(bytes);
-        self.call("address_release", device, given, |active| active.address_release(ptr, bytes))
+        let arguments = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("address_release", device, arguments, |active| active.address_release(ptr, bytes))
     }
 
     #[track_caller]
@@ -303,22 +302,22 @@ unsafe impl Driver for Sim {
     #[track_caller]
     unsafe fn pages_map(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, pages: RawPages) -> DriverResult<()> {
         let granularity = self.needs_pages(device, "pages_map")?;
-        let given = CallArguments::default().at(ptr.0).of(bytes);
-        self.call("pages_map", device, given, |active| active.pages_map(ptr, bytes, pages, granularity))
+        let arguments = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("pages_map", device, arguments, |active| active.pages_map(ptr, bytes, pages, granularity))
     }
 
     #[track_caller]
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "pages_allow")?;
-        let given = CallArguments::default().at(ptr.0).of(bytes);
-        self.call("pages_allow", device, given, |active| active.pages_allow(ptr, bytes))
+        let arguments = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("pages_allow", device, arguments, |active| active.pages_allow(ptr, bytes))
     }
 
     #[track_caller]
     unsafe fn pages_unmap(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.needs_pages(device, "pages_unmap")?;
-        let given = CallArguments::default().at(ptr.0).of(bytes);
-        self.call("pages_unmap", device, given, |active| active.pages_unmap(ptr, bytes))
+        let arguments = CallArguments::default().at(ptr.0).of(bytes);
+        self.call("pages_unmap", device, arguments, |active| active.pages_unmap(ptr, bytes))
     }
 
     #[track_caller]
@@ -335,9 +334,9 @@ unsafe impl Driver for Sim {
 
     #[track_caller]
     unsafe fn host_register(&self, device: DeviceId, ptr: *mut u8, bytes: usize, flags: HostFlags) -> DriverResult<()> {
-        let given = CallArguments::default().of(bytes as u64);
-        self.call("host_register", device, given, |active| match flags.write_combined {
-            // Existing memory cannot become that.
+        let arguments = CallArguments::default().of(bytes as u64);
+        self.call("host_register", device, arguments, |active| match flags.write_combined {
+            // Existing memory cannot become write-combined.
             true => Err(Status::NotSupported),
             false => active.host_register(HostPtr(ptr), bytes),
         })
@@ -357,9 +356,9 @@ unsafe impl Driver for Sim {
         src: *const u8,
         bytes: u64,
     ) -> DriverResult<()> {
-        let given = CallArguments::on(stream).at(dst.0).of(bytes);
-        self.call("copy_to_device", device, given, |active| {
-            // SAFETY: the call's own promise; the source is only read.
+        let arguments = CallArguments::on(stream).at(dst.0).of(bytes);
+        self.call("copy_to_device", device, arguments, |active| {
+            // SAFETY: the caller's own promise; the source is only read.
             unsafe { active.copy_to_device_on(stream, dst, HostPtr(src.cast_mut()), bytes) }
         })
     }
@@ -373,9 +372,9 @@ unsafe impl Driver for Sim {
         src: DevicePtr,
         bytes: u64,
     ) -> DriverResult<()> {
-        let given = CallArguments::on(stream).at(src.0).of(bytes);
-        self.call("copy_to_host", device, given, |active| {
-            // SAFETY: the call's own promise.
+        let arguments = CallArguments::on(stream).at(src.0).of(bytes);
+        self.call("copy_to_host", device, arguments, |active| {
+            // SAFETY: the caller's own promise.
             unsafe { active.copy_to_host_on(stream, HostPtr(dst), src, bytes) }
         })
     }
@@ -389,8 +388,8 @@ unsafe impl Driver for Sim {
         src: DevicePtr,
         bytes: u64,
     ) -> DriverResult<()> {
-        let given = CallArguments::on(stream).at(dst.0).of(bytes);
-        self.call("copy_on_device", device, given, |active| active.copy_on(stream, dst, src, bytes))
+        let arguments = CallArguments::on(stream).at(dst.0).of(bytes);
+        self.call("copy_on_device", device, arguments, |active| active.copy_on(stream, dst, src, bytes))
     }
 
     #[track_caller]
@@ -402,8 +401,8 @@ unsafe impl Driver for Sim {
         pattern: Pattern,
         count: u64,
     ) -> DriverResult<()> {
-        let given = CallArguments::on(stream).at(dst.0).of(count.saturating_mul(pattern.width()));
-        self.call("fill", device, given, |active| active.fill_on(stream, dst, pattern, count))
+        let arguments = CallArguments::on(stream).at(dst.0).of(count.saturating_mul(pattern.width()));
+        self.call("fill", device, arguments, |active| active.fill_on(stream, dst, pattern, count))
     }
 
     #[track_caller]

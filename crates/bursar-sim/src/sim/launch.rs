@@ -1,4 +1,4 @@
-//! Simulated kernels: work of a user's own that says which bytes it touches.
+//! Simulated kernels, which declare the bytes that they touch.
 
 use super::active_call::ActiveCall;
 use crate::machine::{KernelBody, KernelMemory, Work};
@@ -7,7 +7,7 @@ use crate::oracle::RangeAccess;
 use bursar_core::{Access, DevicePtr, RawStream, Status};
 use std::fmt;
 
-/// A simulated kernel: its name, the ranges it touches, and optionally what it does with them.
+/// A simulated kernel: its name, the ranges it touches, and optionally code that runs on them.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver};
@@ -35,42 +35,42 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A kernel that touches nothing.
+    /// Creates a kernel that touches nothing.
     pub fn new(name: &'static str) -> Self {
         Self { name, touches: Vec::new(), host: Vec::new(), body: None }
     }
 
-    /// It reads this range.
+    /// Declares that the kernel reads this range.
     #[must_use]
     pub fn reads(mut self, ptr: DevicePtr, bytes: u64) -> Self {
         self.touches.push((ptr, bytes, Access::Read));
         self
     }
 
-    /// It writes this range, and may read it.
+    /// Declares that the kernel writes this range, and may read it.
     #[must_use]
     pub fn writes(mut self, ptr: DevicePtr, bytes: u64) -> Self {
         self.touches.push((ptr, bytes, Access::Write));
         self
     }
 
-    /// It reads this pinned host memory. Only what is [declared](crate::Sim::touch_host) is judged against that, not a
-    /// write that nobody told of, as with copies.
+    /// Declares that the kernel reads this pinned host memory. It is checked against [declared](crate::Sim::touch_host)
+    /// accesses only, not against undeclared writes, which are found for copies.
     #[must_use]
     pub fn reads_host(mut self, ptr: *const u8, bytes: u64) -> Self {
         self.host.push((ptr.addr() as u64, bytes, Access::Read));
         self
     }
 
-    /// It writes this pinned host memory, as with [`reads_host`](Self::reads_host).
+    /// Declares that the kernel writes this pinned host memory, which is checked as for [`reads_host`](Self::reads_host).
     #[must_use]
     pub fn writes_host(mut self, ptr: *const u8, bytes: u64) -> Self {
         self.host.push((ptr.addr() as u64, bytes, Access::Write));
         self
     }
 
-    /// What it does. It must not call the driver, and touches only the ranges that were declared. A panic of it is a
-    /// hazard, and nothing else happens; an immediate simulator, which looks for none, drops it.
+    /// Sets the code of the kernel. It must not call the driver, and touches only the declared ranges. A panic is reported
+    /// as a hazard and has no other effect; an immediate simulator drops it.
     #[must_use]
     pub fn body(mut self, body: impl FnOnce(&mut KernelMemory<'_>) + Send + 'static) -> Self {
         self.body = Some(Box::new(body));
@@ -104,7 +104,7 @@ impl ActiveCall<'_> {
         let epoch = self.submit(call, stream, None, &touches, work);
         let op = call.operation(self.streams[stream].executor);
         if let Some(oracle) = &mut self.oracle {
-            host.iter().for_each(|touch| oracle.touch_host_memory(touch, touch.by(op), epoch));
+            host.iter().for_each(|touch| oracle.check_host_access(touch, touch.by(op), epoch));
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ impl ActiveCall<'_> {
         self.call.operation(Executor::Host)
     }
 
-    /// Reserves addresses; those given back before are the first to be given out again.
+    /// Reserves addresses. Those released before are reused first.
     pub(crate) fn address_reserve(&mut self, bytes: u64, align: u64, granularity: u64) -> CallResult<DevicePtr> {
         let is_sound = bytes > 0 && bytes.is_multiple_of(granularity) && align.is_multiple_of(granularity);
         if !is_sound || !(align == 0 || align.is_power_of_two()) {
@@ -32,7 +32,7 @@ impl ActiveCall<'_> {
         };
         device.reservations.insert(at, bytes);
         if let Some(oracle) = &mut self.oracle {
-            oracle.reserved(index, at..at + bytes);
+            oracle.record_reservation(index, at..at + bytes);
         }
         Ok(DevicePtr(at))
     }
@@ -47,12 +47,12 @@ impl ActiveCall<'_> {
         device.reservations.remove(&at);
         device.spare_reservations.push((at, bytes));
         if let Some(oracle) = &mut self.oracle {
-            oracle.unreserved(index, at..at + bytes);
+            oracle.remove_reservation(index, at..at + bytes);
         }
         Ok(())
     }
 
-    /// Creates physical memory, after letting pending frees run where they would make room.
+    /// Creates physical memory, after letting pending frees run where that would make it fit.
     pub(crate) fn pages_create(&mut self, bytes: u64, granularity: u64) -> CallResult<RawPages> {
         if bytes == 0 || !bytes.is_multiple_of(granularity) {
             return Err(Status::InvalidValue);
@@ -97,7 +97,7 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// The mappings that make up exactly `at .. at + bytes`.
+    /// Returns the mappings that cover exactly `at .. at + bytes`.
     fn mappings_in(&self, at: u64, bytes: u64) -> CallResult<Vec<(u64, u64)>> {
         let end = at.checked_add(bytes).ok_or(Status::InvalidValue)?;
         let inside = self.devices[self.device()].mappings.range(at..end);
@@ -121,7 +121,7 @@ impl ActiveCall<'_> {
             let mapping = self.devices[index].mappings.get_mut(&start);
             let was_allowed = mapping.is_none_or(|mapping| std::mem::replace(&mut mapping.is_allowed, true));
             if let Some(oracle) = self.oracle.as_mut().filter(|_| !was_allowed) {
-                oracle.mapped(index, start..start + len, op);
+                oracle.record_mapping(index, start..start + len, op);
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ impl ActiveCall<'_> {
         let (index, op) = (self.device(), self.op());
         for (start, len) in self.mappings_in(ptr.0, bytes)? {
             if let Some(oracle) = &mut self.oracle {
-                oracle.unmapped(index, start..start + len, op);
+                oracle.record_unmapping(index, start..start + len, op);
             }
             if let Some(mapping) = self.devices[index].mappings.remove(&start) {
                 if let Some(pages) = self.pages.get_mut(&mapping.pages) {

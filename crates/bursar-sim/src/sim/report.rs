@@ -1,4 +1,4 @@
-//! What is said at the end: what went wrong, and what is still held.
+//! The reports: hazards, and driver objects that are still held.
 
 use super::Sim;
 use crate::oracle::Lifetime;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 
-/// Everything that was found wrong, with the seed that shows it again and the calls that led there.
+/// All hazards found, with the seed that reproduces them and the calls that led there.
 ///
 /// ```
 /// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern, RawStream};
@@ -24,9 +24,9 @@ use std::panic::Location;
 pub struct HazardReport {
     /// The seed of the simulator; an immediate one has none.
     pub seed: Option<u64>,
-    /// What was found, in the order in which it was.
+    /// The hazards, in the order in which they were found.
     pub hazards: Vec<Hazard>,
-    /// How many more there were than could be kept.
+    /// The number of further hazards, which were not kept.
     pub omitted: u64,
     /// The last driver calls.
     pub calls: Vec<CallRecord>,
@@ -55,7 +55,7 @@ impl fmt::Display for HazardReport {
 
 impl std::error::Error for HazardReport {}
 
-/// The kinds of things that can be held.
+/// The kinds of driver objects that can leak.
 ///
 /// ```
 /// assert_eq!(bursar_sim::LeakKind::Stream.to_string(), "stream");
@@ -65,7 +65,7 @@ impl std::error::Error for HazardReport {}
 pub enum LeakKind {
     /// Memory from the driver's allocators.
     Allocation,
-    /// A block that a layer above carved out of mapped pages.
+    /// A block that a layer above cut from mapped pages.
     Block,
     /// Physical memory.
     Pages,
@@ -96,7 +96,7 @@ impl fmt::Display for LeakKind {
     }
 }
 
-/// One kind of thing with one tag that is still held.
+/// The leaked objects of one kind and tag on one device.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver};
@@ -110,21 +110,22 @@ impl fmt::Display for LeakKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverLeak {
-    /// What it is.
+    /// The kind.
     pub kind: LeakKind,
-    /// What it is for, where a layer above said so.
+    /// The tag, where a layer above gave one.
     pub tag: AllocTag,
-    /// Whose it is; host memory has no device.
+    /// The device; host memory has none.
     pub device: Option<DeviceId>,
-    /// How many there are.
+    /// The number of objects.
     pub count: u64,
-    /// How many bytes they hold.
+    /// The bytes they hold.
     pub bytes: Bytes,
-    /// Where in the program the first of them was made; `None` where nobody said.
+    /// The place in the program that created the first of them; `None` where it is unknown.
     pub location: Option<&'static Location<'static>>,
 }
 
-/// What is still held, by kind and tag. The alternate form says from where in the program, as far as that is known.
+/// The driver objects that are still held, by kind and tag. The alternate form adds the places in the program, where they
+/// are known.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Driver};
@@ -140,12 +141,12 @@ pub struct DriverLeak {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct DriverLeakReport {
-    /// What is held, by device, kind and tag.
+    /// The leaks, by device, kind and tag.
     pub leaks: Vec<DriverLeak>,
 }
 
 impl DriverLeakReport {
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.leaks.is_empty()
     }
@@ -176,7 +177,7 @@ impl fmt::Display for DriverLeakReport {
     }
 }
 
-/// Counts what is held.
+/// The counts of held objects, for a report.
 #[derive(Default)]
 struct LeakCounts {
     held: BTreeMap<(Option<DeviceId>, LeakKind, AllocTag), LeakCount>,
@@ -201,7 +202,7 @@ impl LeakCounts {
         self.held(device, kind, tag).add(bytes);
     }
 
-    /// Counts memory that is live.
+    /// Adds live memory.
     fn add_life(&mut self, device: Option<DeviceId>, kind: LeakKind, start: u64, lifetime: &Lifetime) {
         let held = self.held(device, kind, lifetime.tag);
         held.add(lifetime.end - start);
@@ -229,7 +230,7 @@ impl LeakCounts {
 }
 
 impl Sim {
-    /// What is still held, by kind and tag. An immediate simulator knows no tags.
+    /// Returns the driver objects that are still held, by kind and tag. An immediate simulator knows no tags.
     pub fn leaks(&self) -> DriverLeakReport {
         let state = self.lock();
         let mut tally = LeakCounts::default();

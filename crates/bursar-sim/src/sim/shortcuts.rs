@@ -12,20 +12,20 @@ fn locked(heap: &Mutex<Heap>) -> MutexGuard<'_, Heap> {
 }
 
 impl Sim {
-    /// Whether every stream has run dry, none is captured, no device is lost and none has a name, so that an immediate
-    /// simulator can answer without looking.
+    /// Returns whether an immediate simulator may skip the lock: nothing is queued, no stream is captured, no device is lost
+    /// and none has a name.
     #[inline]
     pub(super) fn can_shortcut(&self) -> bool {
         self.seed.is_none() && self.shortcut_blockers.load(Ordering::Acquire) == 0
     }
 
-    /// The heap of a device that an immediate simulator can use directly.
+    /// Returns the heap of a device, if an immediate simulator may use it directly.
     #[inline]
     pub(super) fn shortcut_heap(&self, device: DeviceId) -> Option<&Mutex<Heap>> {
         self.can_shortcut().then(|| self.heaps.get(device.0 as usize)).flatten().map(|heap| &**heap)
     }
 
-    /// Takes an allocation of an immediate simulator without the lock of the state.
+    /// Allocates without the lock of the machine.
     #[inline]
     pub(super) fn allocate_directly(
         &self,
@@ -39,7 +39,7 @@ impl Sim {
         taken.map(DevicePtr).map_err(|status| DriverError::new(call, device, status))
     }
 
-    /// Gives an allocation of an immediate simulator back without the lock of the state, unless there are bytes in it.
+    /// Frees without the lock of the machine, unless there are contents to discard.
     #[inline]
     pub(super) fn free_directly(
         &self,

@@ -37,9 +37,9 @@ impl ActiveCall<'_> {
         self.event(call.device, event)?;
         self.submit(call, stream, None, &[], Work::Nothing);
         let clock = self.oracle.as_ref().map(|oracle| oracle.clock(stream).clone());
-        let mark = self.end_of(stream);
+        let point = self.end_of(stream);
         if let Some(event) = self.events.get_mut(&event.0) {
-            event.record = Some(mark);
+            event.record = Some(point);
             event.clock = clock.unwrap_or_default();
         }
         Ok(())
@@ -49,7 +49,7 @@ impl ActiveCall<'_> {
         self.event(self.device(), event)?;
         self.pass_time();
         let event = self.event(self.device(), event)?;
-        if event.record.is_some_and(|mark| !self.is_reached(mark)) {
+        if event.record.is_some_and(|point| !self.is_reached(point)) {
             return Ok(Progress::Pending);
         }
         let clock = event.clock.clone();
@@ -62,8 +62,8 @@ impl ActiveCall<'_> {
     pub(crate) fn event_synchronize(&mut self, event: RawEvent) -> CallResult<()> {
         let event = self.event(self.device(), event)?;
         let (record, clock) = (event.record, event.clock.clone());
-        if let Some(mark) = record {
-            self.wait_for(&[mark])?;
+        if let Some(point) = record {
+            self.wait_for(&[point])?;
         }
         if let Some(oracle) = &mut self.oracle {
             oracle.host_observed(&clock);
@@ -71,7 +71,7 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Hears which range is a block.
+    /// Records a note of a layer above about a block.
     pub(crate) fn note(&mut self, note: Note) -> CallResult<()> {
         let (device, call) = (self.device(), self.call);
         let raw = match note {
@@ -79,15 +79,15 @@ impl ActiveCall<'_> {
             _ => return Ok(()),
         };
         let stream = self.stream(device, raw)?;
-        let (others, op) = (self.implied(stream), call.operation(self.streams[stream].executor));
+        let (others, op) = (self.implicit_waits(stream), call.operation(self.streams[stream].executor));
         let Some(oracle) = &mut self.oracle else { return Ok(()) };
         let (epoch, clock) = oracle.point(stream, &others);
         match note {
             Note::Granted { ptr, bytes, tag, .. } => {
                 let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
-                oracle.granted(device, ptr.0..end, OrderedOp { op, epoch }, &clock, tag);
+                oracle.record_block(device, ptr.0..end, OrderedOp { op, epoch }, &clock, tag);
             }
-            Note::Freed { ptr, .. } => oracle.block_freed(device, ptr.0, OrderedOp { op, epoch }, &clock),
+            Note::Freed { ptr, .. } => oracle.record_block_free(device, ptr.0, OrderedOp { op, epoch }, &clock),
             _ => {}
         }
         Ok(())

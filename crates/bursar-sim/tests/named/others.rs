@@ -14,14 +14,14 @@ pub(crate) const TOTAL: Bytes = Bytes::mib(64);
 pub(crate) const GPU: DeviceId = DeviceId(0);
 const VARIABLE: &str = "BURSAR_TEST_ROLE";
 
-/// What a process does before it waits for its input to end.
+/// The role of a process, which it plays before it waits for the end of its input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
-    /// Allocates so much in one piece.
+    /// Allocates this much in one piece.
     Hold(u64),
-    /// Allocates pieces of so much, and frees some on the way, until it is refused.
+    /// Allocates pieces of this size, and frees some on the way, until it is refused.
     Grab(u64),
-    /// Wants the whole device so many times; whenever it has it, sees that nobody else does.
+    /// Tries to allocate the whole device this often; whenever it succeeds, checks that nobody else has it.
     Own(u64),
     /// Allocates on a device without a name, whatever the folder is like.
     Unnamed(u64),
@@ -49,7 +49,7 @@ impl Role {
         }
     }
 
-    /// Does it, and says how many bytes it holds or what refused it.
+    /// Plays the role, and prints the bytes that it holds or the refusal.
     pub(crate) fn play(self) -> ExitCode {
         let sim = match self {
             Self::Unnamed(_) => Sim::builder().immediate().device(TOTAL).build(),
@@ -83,7 +83,7 @@ fn grab(sim: &Sim, bytes: u64) -> u64 {
     held.len() as u64 * bytes
 }
 
-/// Takes the whole device if it can; answers how many others have it too.
+/// Takes the whole device if it can. Returns the number of others that have it too.
 fn own(sim: &Sim) -> u64 {
     let Ok(ptr) = sim.allocate(GPU, TOTAL.get()) else { return 0 };
     let mark = PathBuf::from(std::env::var_os("BURSAR_LEDGER_DIR").expect("given")).join("mine");
@@ -97,7 +97,7 @@ fn own(sim: &Sim) -> u64 {
     u64::from(!is_alone)
 }
 
-/// Another process, which ends with this value.
+/// Another process, which is ended with this value.
 #[derive(Debug)]
 pub(crate) struct Other {
     child: Child,
@@ -120,7 +120,7 @@ impl Other {
         Self { child, input, output }
     }
 
-    /// What it says once it has done its part.
+    /// Returns the line that it prints once it has played its role.
     pub(crate) fn says(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("text");
@@ -146,13 +146,13 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // Ended already, or a trial failed and nobody waits for it.
+        // It has ended already, or a trial failed and nobody waits for it.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A folder of its own for a trial, gone with it.
+/// A folder for one trial, removed with it.
 #[derive(Debug)]
 pub(crate) struct Folder(pub(crate) PathBuf);
 
@@ -166,7 +166,7 @@ impl Folder {
         Self(path)
     }
 
-    /// The device the other processes use, as this one sees it.
+    /// Returns the device that the other processes use, in this process.
     pub(crate) fn sim(&self) -> Arc<Sim> {
         Sim::builder().immediate().device(TOTAL).named("shared").shared_in(&self.0).build()
     }

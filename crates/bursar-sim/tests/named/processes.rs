@@ -1,4 +1,4 @@
-//! What processes hold of one device, together.
+//! The memory that processes hold of one device together.
 #![allow(unsafe_code)]
 
 use crate::others::{Folder, GPU, Other, Role, TOTAL, free};

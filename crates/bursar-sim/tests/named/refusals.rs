@@ -1,4 +1,4 @@
-//! Where sharing is impossible: said, never guessed.
+//! Devices that cannot be shared are an error, never a guess.
 #![allow(unsafe_code)]
 
 use crate::others::{Folder, GPU, Other, Role, TOTAL, free};

@@ -1,4 +1,4 @@
-//! Blocks that a driver is told of: their bounds, their lives, and who gives them out again.
+//! Blocks that a driver is told of: their bounds, their lifetimes, and their reuse.
 
 use super::judge;
 use super::rig::{PAGE, Rig, SEEDS};

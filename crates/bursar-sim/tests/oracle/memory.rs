@@ -1,4 +1,4 @@
-//! Memory is touched while it is there, by those who know that it is.
+//! Memory is touched only while it is allocated, by work that is ordered after the allocation.
 
 use super::judge;
 use super::rig::{PAGE, Rig, SEEDS};
@@ -60,7 +60,7 @@ fn a_stale_address_is_recognised_when_it_has_been_given_out_again() {
         assert_eq!(old, new, "addresses are given out again eagerly");
         rig.fill(a, new, 2, 4096);
         if stale {
-            // Stream b knows the first life of the address only.
+            // Stream b knows only the first lifetime of the address.
             rig.sim.launch(rig.device, b, Launch::new("stale").reads(old, 16)).unwrap();
         }
     };

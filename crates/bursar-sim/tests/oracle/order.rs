@@ -1,4 +1,4 @@
-//! What orders two accesses, and what does not.
+//! The operations that order two accesses, and those that do not.
 
 use super::judge;
 use super::rig::{Rig, SEEDS};

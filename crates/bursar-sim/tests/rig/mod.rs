@@ -1,5 +1,5 @@
-//! The driver's calls without their ceremony: the simulator is trusted with every mistake, and nothing here may fail
-//! unless a test says so.
+//! The driver's calls without `unsafe` blocks: the simulator checks every promise, and nothing here may fail unless a test
+//! says so.
 #![allow(unsafe_code, dead_code)]
 
 use bursar_core::{
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub(crate) const PAGE: u64 = 2 << 20;
 
-/// How many seeds every claim about order is tried with.
+/// The number of seeds with which every claim about order is tested.
 pub(crate) const SEEDS: std::ops::Range<u64> = 0..96;
 
 pub(crate) struct Rig {
@@ -86,7 +86,7 @@ impl Rig {
         self.fill_with(stream, dst, Pattern::U8(byte), count);
     }
 
-    /// As [`fill`](Self::fill), where it may be refused.
+    /// Fills, where that may be refused.
     pub(crate) fn try_fill(&self, stream: RawStream, dst: DevicePtr, byte: u8, count: u64) -> DriverResult<()> {
         // SAFETY: the simulator checks it.
         unsafe { self.sim.fill(self.device, stream, dst, Pattern::U8(byte), count) }
@@ -96,7 +96,7 @@ impl Rig {
         self.host_function(stream, HostFunction::new(run));
     }
 
-    /// Orders what follows on `after` behind what is on `before`.
+    /// Orders everything that follows on `after` behind everything on `before`.
     pub(crate) fn order(&self, before: RawStream, after: RawStream) {
         let event = self.event();
         self.record(event, before);
@@ -123,7 +123,7 @@ impl Rig {
         self.sim.pages_create(self.device, bytes).unwrap()
     }
 
-    /// One page, mapped and allowed at `ptr`.
+    /// Maps one accessible page at `ptr`.
     pub(crate) fn mapped(&self, ptr: DevicePtr) -> RawPages {
         let pages = self.pages(PAGE);
         self.map(ptr, PAGE, pages);
@@ -149,7 +149,7 @@ impl Rig {
         self.sim.peek(ptr, bytes)
     }
 
-    /// The one hazard there is.
+    /// Returns the only hazard.
     #[track_caller]
     pub(crate) fn only_hazard(&self) -> Hazard {
         let hazards = self.sim.take_hazards();

@@ -2,7 +2,7 @@
 
 use super::block_table::{BlockTable, Exchange, ThreadBlocks};
 use super::plan::{Operation, Plan, Slot};
-use bursar_core::{Counted, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
+use bursar_core::{CountingDriver, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -171,13 +171,13 @@ impl<'a> Pass<'a> {
     fn run_thread(&self, operations: &[Operation], own: &mut ThreadBlocks, exchange: &Exchange) -> Result<PassCounts> {
         let mut counts = PassCounts::default();
         let _guard = exchange.end_on_panic();
-        Counted::take_first_call();
+        CountingDriver::take_first_call();
         let start = Instant::now();
         for operation in operations {
             if let Err(error) = self.step(operation, own, exchange) {
                 counts.count_refusal(*error).inspect_err(|_| exchange.end())?;
             }
-            if let Some(first_call) = Counted::take_first_call() {
+            if let Some(first_call) = CountingDriver::take_first_call() {
                 counts.count_miss(first_call);
             }
         }

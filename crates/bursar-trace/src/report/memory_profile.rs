@@ -5,19 +5,19 @@ use super::peak::{PeakTracker, PlacedBlock};
 use super::series::{Sample, Series};
 use super::totals::AllocationTotals;
 use crate::{EventKind, Replay, ReplayError, ReplayStep};
-use bursar_core::{Bytes, Counted, DeviceMemoryResource, Driver};
+use bursar_core::{Bytes, CountingDriver, DeviceMemoryResource, Driver};
 use std::sync::Arc;
 
 /// The memory of one replay of a trace through a stack: live and reserved bytes over its operations, and the address space
 /// at the peak.
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, Counted, DeviceContext, DeviceId, Stack, leaf};
+/// use bursar_core::{Build, Bytes, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
 /// use bursar_sim::Sim;
 /// use bursar_trace::{BackedAddresses, MemoryProfile, Replay};
 ///
 /// let trace = bursar_trace::bundled();
-/// let driver = Counted::new(Sim::immediate());
+/// let driver = CountingDriver::new(Sim::immediate());
 /// let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Async).build(&context)?;
 /// let replay = Replay::new(&trace, &context)?;
@@ -56,7 +56,7 @@ impl MemoryProfile {
     pub fn watch(
         replay: &Replay,
         memory: &dyn DeviceMemoryResource,
-        driver: &Counted,
+        driver: &CountingDriver,
         backed_addresses: &BackedAddresses,
         used_before: Bytes,
     ) -> Result<Self, ReplayError> {

@@ -1,16 +1,16 @@
-//! What a program under test runs on.
+//! The simulated machine that a program under test runs on.
 
 use crate::{AllocTag, Build, DeviceBlock, DeviceContext, DeviceId, Gpu, MIN_ALIGN, Result, Stream};
 use bursar_sim::{Launch, Sim};
 use std::error::Error;
 use std::sync::Arc;
 
-/// How a program under test ends: any error will do.
+/// The result of a program under test, with any error.
 pub type Outcome = std::result::Result<(), Box<dyn Error + Send + Sync>>;
 
 /// A simulated machine for one run of one seed, with its first device open.
 ///
-/// Nothing runs before somebody waits, queries or settles, as on a device that is slow.
+/// Submitted work runs only when the program waits, queries or settles, as on a slow device.
 ///
 /// ```
 /// use bursar::prelude::*;
@@ -35,22 +35,23 @@ impl Rig {
         Self { sim, gpu }
     }
 
-    /// The simulated driver: raw calls, [kernels](Sim::launch), and [declared touches](Sim::touch_host) of host memory.
+    /// Returns the simulated driver, for raw calls, [kernels](Sim::launch), and [declared touches](Sim::touch_host) of host
+    /// memory.
     pub fn driver(&self) -> &Arc<Sim> {
         &self.sim
     }
 
-    /// The device that is open.
+    /// Returns the device that is open.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// What all layers of that device share.
+    /// Returns the context of that device.
     pub fn context(&self) -> &Arc<DeviceContext> {
         self.gpu.context()
     }
 
-    /// Which device that is.
+    /// Returns the number of that device.
     pub fn device(&self) -> DeviceId {
         self.gpu.id()
     }
@@ -60,37 +61,37 @@ impl Rig {
         Gpu::open(self.sim.clone(), device, stack)
     }
 
-    /// A new stream that lives as long as the rig.
+    /// Creates a stream that lives as long as the rig.
     pub fn stream(&self) -> Result<Stream> {
         self.context().create_stream(0)
     }
 
-    /// Allocates a block that nobody tracks.
+    /// Allocates a block whose uses are not tracked.
     #[track_caller]
     pub fn allocate(&self, bytes: u64, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBlock> {
-        let _here = self.context().here();
+        let _call = self.context().enter_call_site();
         self.gpu.memory().allocate(bytes, MIN_ALIGN, stream.into(), tag)
     }
 
     /// Frees a block of the rig's device.
     #[track_caller]
     pub fn deallocate(&self, block: DeviceBlock, stream: impl Into<Stream>) -> Result<()> {
-        let _here = self.context().here();
+        let _call = self.context().enter_call_site();
         Ok(self.gpu.memory().deallocate(block, stream.into())?)
     }
 
-    /// Launches a kernel that says which bytes it touches.
+    /// Launches a kernel that declares which bytes it accesses.
     #[track_caller]
     pub fn launch(&self, stream: impl Into<Stream>, kernel: Launch) -> Result<()> {
         let raw = self.context().resolve(stream.into())?;
         Ok(self.sim.launch(self.device(), raw, kernel)?)
     }
 
-    /// Runs `part` of the program as something that is called from this line: for calls whose place nobody would know
-    /// otherwise, like the end of a buffer or an allocation behind a `dyn` resource.
+    /// Runs `part` of the program with this line as the place of its calls: for calls whose place is not known otherwise,
+    /// such as the end of a buffer or an allocation behind a `dyn` resource.
     #[track_caller]
     pub fn here<R>(&self, part: impl FnOnce() -> R) -> R {
-        let _here = self.context().here();
+        let _call = self.context().enter_call_site();
         part()
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that share a device without failing for want of each other's memory.
+//! Tests that share a device and wait for each other's memory instead of failing.
 
 use crate::{Gpu, driver};
 use bursar_core::{Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
@@ -10,10 +10,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for its turn unless it says otherwise.
+/// The default time that a test waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Runs a test on a device on which `bytes` are set aside for it, once they can be.
+/// Runs a test on a device on which `bytes` are reserved for it, once they can be.
 ///
 /// Tests run in parallel, as threads of one process or as processes of their own, and a card that has room for one of them
 /// has none for eight. Here each waits for its turn, and then has what it asked for: its memory is a pool that may hold
@@ -38,13 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// only where they have a name: `BURSAR_SIM_DEVICES=1x8GiB@ci`.
 ///
 /// # Panics
-/// If there is no device with so much memory, or if it did not come free within ten minutes.
+/// Panics if there is no device with so much memory, or if it did not come free within ten minutes.
 #[track_caller]
 pub fn with_budget<T>(bytes: Bytes, test: impl FnOnce(&Gpu) -> T) -> T {
     with_budget_within(bytes, PATIENCE, test)
 }
 
-/// As [`with_budget`], for tests that would rather fail than wait longer than `patience`.
+/// Runs a test as [`with_budget`] does, and panics if its turn does not come within `patience`.
 ///
 /// ```
 /// use bursar::prelude::*;
@@ -55,24 +55,24 @@ pub fn with_budget<T>(bytes: Bytes, test: impl FnOnce(&Gpu) -> T) -> T {
 /// ```
 #[track_caller]
 pub fn with_budget_within<T>(bytes: Bytes, patience: Duration, test: impl FnOnce(&Gpu) -> T) -> T {
-    match seat(bytes, Instant::now().checked_add(patience)) {
+    match open_reserved(bytes, Instant::now().checked_add(patience)) {
         Ok(gpu) => test(&gpu),
         Err(error) => panic!("this test needs {bytes} of a device: {error}"),
     }
 }
 
-/// A device whose memory is a pool over so much of it.
-fn seat(bytes: Bytes, deadline: Option<Instant>) -> Result<Gpu> {
+/// Opens the first device on which `bytes` can be reserved. Its memory is a pool over the reservation.
+fn open_reserved(bytes: Bytes, deadline: Option<Instant>) -> Result<Gpu> {
     let devices = devices()?;
     let ledgers = devices.iter().map(Ledger::for_device).collect::<Result<Vec<_>, _>>()?;
-    let (index, reservation) = first_turn(&ledgers, bytes, deadline)?;
+    let (index, reservation) = first_reservation(&ledgers, bytes, deadline)?;
     let context = &devices[index];
     let budget = GlobalDeviceBudget::shared(Arc::new(reservation));
     let stack = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames);
     Gpu::open(context.driver().clone(), context.device(), &stack)
 }
 
-/// The devices of this process, opened once: simulated ones would be others each time.
+/// Returns the devices of this process, opened once: simulated ones would be different each time.
 fn devices() -> Result<&'static [Arc<DeviceContext>]> {
     static DEVICES: OnceLock<Result<Vec<Arc<DeviceContext>>>> = OnceLock::new();
     let open = || {
@@ -89,10 +89,10 @@ fn devices() -> Result<&'static [Arc<DeviceContext>]> {
     DEVICES.get_or_init(open).as_deref().map_err(Clone::clone)
 }
 
-/// Waits in the queue of every device that has so much at all, and answers with the first turn that comes. Without a
-/// deadline it waits as long as it takes.
-fn first_turn(ledgers: &[Ledger], bytes: Bytes, deadline: Option<Instant>) -> Result<(usize, Reservation)> {
-    let waker = Waker::from(Arc::new(Alarm(std::thread::current())));
+/// Waits in the queue of every device that has so much at all. Returns the first reservation that is granted, with the index
+/// of its ledger. Without a deadline it waits as long as it takes.
+fn first_reservation(ledgers: &[Ledger], bytes: Bytes, deadline: Option<Instant>) -> Result<(usize, Reservation)> {
+    let waker = Waker::from(Arc::new(UnparkThread(std::thread::current())));
     let mut turns: Vec<(usize, Pin<Box<ReserveFuture>>)> = ledgers
         .iter()
         .enumerate()
@@ -126,7 +126,7 @@ fn too_large(ledgers: &[Ledger], bytes: Bytes) -> Error {
     Error::OutOfBudget { requested: bytes, remaining: limit, limit }
 }
 
-/// Who has what this test waited for.
+/// Describes the processes that hold what this test waited for.
 fn holders(ledgers: &[Ledger]) -> String {
     let readings = ledgers.iter().filter_map(|ledger| ledger.reading().ok());
     let has_some = |reading: &bursar_ledger::ProcessReading| reading.held.saturating_add(reading.undrawn) > Bytes::ZERO;
@@ -138,10 +138,10 @@ fn holders(ledgers: &[Ledger]) -> String {
     }
 }
 
-/// Wakes the thread that waits.
-struct Alarm(Thread);
+/// A waker that unparks a thread.
+struct UnparkThread(Thread);
 
-impl Wake for Alarm {
+impl Wake for UnparkThread {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

@@ -12,7 +12,6 @@ const ROOMS: &[&str] = &[
     "crates/bursar-cuda/",
     "crates/bursar-device/tests/",
     "crates/bursar-host/src/cache/host_memory.rs",
-    "crates/bursar-host/src/cache/stream_marker.rs",
     "crates/bursar-host/src/memory/slab.rs",
     "crates/bursar-host/src/system/",
     "crates/bursar-host/tests/",

@@ -11,8 +11,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Memory straight from the driver, one allocation for each block, which memory checkers see as one. Freeing waits for all
-/// work of the device, so what is freed is released at once.
+/// Memory straight from the driver, one allocation for each block, which memory checkers see as one. Freeing waits for
+/// all work of the device, so what is freed is released at once.
 ///
 /// ```
 /// # use bursar_core::*;

@@ -1,7 +1,8 @@
 //! Frees that the driver failed: kept, counted, and tried again.
 //!
-//! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes back.
-//! A failure of the driver is recorded in the context's fault, so that the device's next fallible call reports it.
+//! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes
+//! back. A failure of the driver is recorded in the context's fault, so that the device's next fallible call reports
+//! it.
 
 use crate::{Bytes, DeviceContext, DriverError, Remains, Result};
 use std::collections::VecDeque;
@@ -93,8 +94,8 @@ impl<T> FailedFrees<T> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries each of them once more and returns how many bytes were released, as `free` counts them. Those that fail again
-    /// stay, and the first failure is the error.
+    /// Tries each of them once more and returns how many bytes were released, as `free` counts them. Those that fail
+    /// again stay, and the first failure is the error.
     #[inline]
     pub(super) fn retry(
         &self,

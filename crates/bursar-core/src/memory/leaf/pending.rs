@@ -1,13 +1,13 @@
 //! The frees of a stream-ordered leaf that may not have run yet.
 //!
-//! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has run).
-//! Whoever wants to know reads the retired total, asks the stream how far it has come, and moves the completed total up to
-//! what it has passed: everything counted in the total was submitted before the question. At most one event is recorded for
-//! every [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
+//! Each stream has a lane with two running totals of bytes: retired (its free was submitted) and completed (it has
+//! run). Whoever wants to know reads the retired total, asks the stream how far it has come, and moves the completed
+//! total up to what it has passed: everything counted in the total was submitted before the question. At most one event
+//! is recorded for every [`FREES_PER_MARK`] frees. No lock is held while the driver is called.
 #![allow(unsafe_code)]
 
 use crate::context::{StreamProgress, is_after};
-use crate::stream::Held;
+use crate::stream::StreamHold;
 use crate::{Bytes, DeviceContext, DriverError, RawStream, STREAM_SLOTS, Stream};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,8 @@ use std::time::Duration;
 /// promised, since drivers serialise threads.
 pub(super) const FREES_PER_MARK: u32 = 64;
 
-/// A counter that every thread writes, on cache lines of its own: what is only read beside it stays in every core's cache.
+/// A counter that every thread writes, on cache lines of its own: what is only read beside it stays in every core's
+/// cache.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Contended(pub(super) AtomicU64);
@@ -29,7 +30,7 @@ struct Lane {
     completed: AtomicU64,
     unmarked: AtomicU32,
     progress: Mutex<StreamProgress>,
-    /// Held while the completed total moves.
+    /// Locked while the completed total moves.
     completing: Mutex<()>,
 }
 
@@ -38,8 +39,8 @@ struct Lane {
 struct Orphan {
     bytes: u64,
     stream: Stream,
-    /// With the event that was recorded on the stream; if none could be, one is recorded on the heir of the stream once there
-    /// is an order between them.
+    /// With the event that was recorded on the stream; if none could be, one is recorded on the heir of the stream once
+    /// there is an order between them.
     progress: StreamProgress,
 }
 
@@ -85,7 +86,7 @@ impl Pending {
     }
 
     /// Counts a free that was submitted to `stream`, and now and then looks how far the stream has come.
-    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, held: &Held<'_>, bytes: u64) {
+    pub(super) fn retire(&self, context: &DeviceContext, stream: Stream, held: &StreamHold<'_>, bytes: u64) {
         let lane = &self.lanes[stream.slot()];
         lane.retired.fetch_add(bytes, Ordering::AcqRel);
         if self.lanes_used.load(Ordering::Relaxed) <= stream.slot() {
@@ -98,7 +99,7 @@ impl Pending {
         }
     }
 
-    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, held: &Held<'_>) -> Result<(), DriverError> {
+    fn look_or_mark(&self, context: &DeviceContext, lane: &Lane, held: &StreamHold<'_>) -> Result<(), DriverError> {
         lane.unmarked.store(0, Ordering::Relaxed);
         self.reap_lane(context, lane, held)?;
         let upto = lane.retired.load(Ordering::Acquire);
@@ -111,8 +112,8 @@ impl Pending {
         marked
     }
 
-    /// Moves the lane's completed total up to `upto` and counts the difference as released. Released comes first: whoever
-    /// finds a lane with nothing pending may rely on everything in it being counted.
+    /// Moves the lane's completed total up to `upto` and counts the difference as released. Released comes first:
+    /// whoever finds a lane with nothing pending may rely on everything in it being counted.
     fn complete(&self, lane: &Lane, upto: u64) {
         let _turn = locked(&lane.completing);
         let completed = lane.completed.load(Ordering::Acquire);
@@ -137,7 +138,7 @@ impl Pending {
     }
 
     /// Asks the stream how far it has come, and completes everything that was retired before.
-    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, held: &Held<'_>) -> Result<(), DriverError> {
+    fn reap_lane(&self, context: &DeviceContext, lane: &Lane, held: &StreamHold<'_>) -> Result<(), DriverError> {
         let upto = lane.retired.load(Ordering::Acquire);
         let mut progress = locked(&lane.progress).take();
         let passed = progress.ask(context, Some(held), upto);

@@ -3,18 +3,18 @@
 
 use super::failed_frees::FailedFrees;
 use super::pending::{Contended, Pending};
-use crate::stream::Held;
+use crate::stream::StreamHold;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
-    Error, Holder, Member, Note, OwnerId, RawStream, Record, Refused, Result, Standing, Status, Stream, grant,
+    Error, Holder, Member, MemoryUsage, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream, grant,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Memory from the driver's stream-ordered pool. What is freed is released when the stream has passed the free, which is
-/// learned in batches: a question to the stream first, and at most one event for every 32 frees.
+/// Memory from the driver's stream-ordered pool. What is freed is released when the stream has passed the free, which
+/// is learned in batches: a question to the stream first, and at most one event for every 32 frees.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -51,7 +51,7 @@ struct FailedFree {
 
 impl FailedFree {
     /// Submits the free to a stream that comes after both and returns that stream.
-    fn submit<'a>(&mut self, context: &'a DeviceContext) -> Result<(Stream, Held<'a>), DriverError> {
+    fn submit<'a>(&mut self, context: &'a DeviceContext) -> Result<(Stream, StreamHold<'a>), DriverError> {
         let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold(stream)?)));
         let invalid = DriverError::new("free_async", context.device(), Status::InvalidHandle);
         let (stream, held) = held.map_err(|error| error.driver_error().unwrap_or(invalid))?;
@@ -115,15 +115,22 @@ impl AsyncMemory {
 
     /// Holds the stream of a free, ordered after the stream that the block was allocated on.
     #[inline]
-    fn hold_ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<Held<'_>> {
+    fn hold_ordered(&self, block: &DeviceBlock, stream: Stream) -> Result<StreamHold<'_>> {
         if block.stream() != stream {
             self.context.order_after(block.stream(), stream)?;
         }
         self.context.hold_for_free(stream)
     }
 
-    fn submit_free(&self, base: DevicePtr, granted: u64, stream: Stream, held: &Held<'_>) -> Result<(), DriverError> {
-        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is held.
+    fn submit_free(
+        &self,
+        base: DevicePtr,
+        granted: u64,
+        stream: Stream,
+        held: &StreamHold<'_>,
+    ) -> Result<(), DriverError> {
+        // SAFETY: `base` is the start of an allocation of this leaf whose one block was consumed, and the stream is
+        // held.
         unsafe { self.context.driver().free_async(self.context.device(), held.raw(), base) }?;
         self.pending.retire(&self.context, stream, held, granted);
         Ok(())
@@ -244,8 +251,8 @@ impl Member for AsyncMemory {
         Bytes::ZERO
     }
 
-    fn standing(&self) -> Standing {
-        Standing { held: self.bytes_outstanding(), pending: self.pending.bytes(), ..Standing::default() }
+    fn usage(&self) -> MemoryUsage {
+        MemoryUsage { held: self.bytes_outstanding(), pending: self.pending.bytes(), ..MemoryUsage::default() }
     }
 
     fn stream_ends(&self, stream: Stream, raw: RawStream) {

@@ -26,8 +26,8 @@ impl Totals {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Returns what is granted and not free again. The released total is read first, so that it never exceeds the granted
-    /// one.
+    /// Returns what is granted and not free again. The released total is read first, so that it never exceeds the
+    /// granted one.
     pub(super) fn outstanding(&self) -> Bytes {
         let released = self.released();
         Bytes(self.granted.load(Ordering::Acquire).wrapping_sub(released))

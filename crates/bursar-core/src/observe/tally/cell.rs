@@ -1,13 +1,14 @@
-//! What one thread counted, by device and tag.
+//! The counts of one thread, by device and tag.
 
 use super::chunks::Chunks;
-use super::place::{NEAR_DEVICES, NEAR_TAGS};
-use super::{Amount, Place};
+use super::key::{NEAR_DEVICES, NEAR_TAGS};
+use super::{Amount, Key};
 use crate::Bytes;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was counted on one device for one tag: everything granted and everything freed. Only one thread writes, so an addition is a load and a store.
+/// The counts of one device and one tag: everything granted and everything freed. Only one thread writes, so an
+/// addition is a load and a store.
 #[derive(Debug, Default)]
 pub(super) struct Cell {
     granted: Sum,
@@ -40,7 +41,7 @@ impl Cell {
         self.freed.add(bytes.wrapping_neg(), 1u64.wrapping_neg());
     }
 
-    /// Makes it what it was when it was new.
+    /// Resets it.
     fn clear(&self) {
         for sum in [&self.granted, &self.freed] {
             sum.bytes.store(0, Ordering::Relaxed);
@@ -48,12 +49,12 @@ impl Cell {
         }
     }
 
-    /// What was ever granted in some cells.
+    /// Returns the sum of what was ever granted in some cells.
     pub(super) fn granted<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
         Sum::total(cells.map(|cell| &cell.granted))
     }
 
-    /// What was ever freed in some cells.
+    /// Returns the sum of what was ever freed in some cells.
     pub(super) fn freed<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
         Sum::total(cells.map(|cell| &cell.freed))
     }
@@ -78,10 +79,10 @@ impl Sum {
     }
 }
 
-/// A cell for each device and tag. Those near are in place; the others take memory as they are used.
+/// A cell for each device and tag. Near ones are in place; the others are allocated as they are used.
 #[derive(Debug)]
 pub(super) struct Cells {
-    /// Those of one device lie together.
+    /// The cells of one device lie together.
     near: [Cell; NEAR_DEVICES * NEAR_TAGS],
     far: Chunks<OnceLock<Chunks<Cell, NEAR_TAGS>>, NEAR_DEVICES>,
 }
@@ -92,30 +93,30 @@ impl Cells {
         Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_DEVICES]) }
     }
 
-    /// The cell of a place that is near.
+    /// Returns the cell of a near key.
     #[inline]
-    pub(super) fn near(&self, place: Place) -> Option<&Cell> {
-        place.near().map(|place| self.nearest(place.index()))
+    pub(super) fn near(&self, key: Key) -> Option<&Cell> {
+        key.near().map(|key| self.nearest(key.index()))
     }
 
-    /// The cell of a place that is near, by its [index](Place::index).
+    /// Returns the cell of a near key by its [index](Key::index).
     #[inline]
     pub(super) fn nearest(&self, index: usize) -> &Cell {
         &self.near[index % (NEAR_DEVICES * NEAR_TAGS)]
     }
 
-    /// Makes all of them what they were when they were new.
+    /// Resets all cells.
     pub(super) fn clear(&self) {
         self.of(None, None).for_each(Cell::clear);
     }
 
-    /// The cell of any place.
-    pub(super) fn get_or_make(&self, place: Place) -> &Cell {
-        self.near(place)
-            .unwrap_or_else(|| self.far.get_or_make(place.device).get_or_init(Chunks::default).get_or_make(place.tag))
+    /// Returns the cell of any key.
+    pub(super) fn get_or_make(&self, key: Key) -> &Cell {
+        self.near(key)
+            .unwrap_or_else(|| self.far.get_or_make(key.device).get_or_init(Chunks::default).get_or_make(key.tag))
     }
 
-    /// The cells there are, of one device or all and of one tag or all.
+    /// Returns the cells there are, of one device or all and of one tag or all.
     pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &Cell> {
         let devices = self.near.chunks_exact(NEAR_TAGS).enumerate();
         let devices = devices.filter(move |(at, _)| device.is_none_or(|device| device == *at));

@@ -1,16 +1,16 @@
-//! An array that takes memory as it is used.
+//! A sparse array that allocates memory as it is used.
 
 use std::sync::OnceLock;
 
-/// `N` times `N` things, of which the first `N` are in place and the others are made with their neighbours when one of them
-/// is first used.
+/// An array of `N` × `N` elements, of which the first `N` are in place and the others are allocated with their
+/// neighbours when one of them is first used.
 #[derive(Debug)]
 pub(super) struct Chunks<T, const N: usize> {
     near: [T; N],
     far: OnceLock<Far<T>>,
 }
 
-/// All but the first chunk, by their place.
+/// All chunks but the first.
 type Far<T> = Box<[OnceLock<Box<[T]>>]>;
 
 impl<T: Default, const N: usize> Default for Chunks<T, N> {
@@ -20,31 +20,31 @@ impl<T: Default, const N: usize> Default for Chunks<T, N> {
 }
 
 impl<T, const N: usize> Chunks<T, N> {
-    /// With these in place.
+    /// Makes an array with its first elements.
     pub(super) const fn new(near: [T; N]) -> Self {
         Self { near, far: OnceLock::new() }
     }
 }
 
 impl<T: Default, const N: usize> Chunks<T, N> {
-    /// One of the first.
+    /// Returns one of the first elements.
     #[inline]
     pub(super) fn near(&self, at: usize) -> Option<&T> {
         self.near.get(at)
     }
 
-    /// One of the first; others have one of those.
+    /// Returns one of the first elements; larger indices wrap around.
     #[inline]
     pub(super) fn nearest(&self, at: usize) -> &T {
         &self.near[at % N]
     }
 
-    /// One that there is.
+    /// Returns an element, if it was allocated.
     pub(super) fn get(&self, at: usize) -> Option<&T> {
         self.near.get(at).or_else(|| Some(&self.far.get()?[at / N - 1].get()?[at % N]))
     }
 
-    /// Any one.
+    /// Returns an element, allocating its chunk if necessary.
     pub(super) fn get_or_make(&self, at: usize) -> &T {
         self.near.get(at).unwrap_or_else(|| {
             let far = self.far.get_or_init(|| (1..N).map(|_| OnceLock::new()).collect());
@@ -52,7 +52,7 @@ impl<T: Default, const N: usize> Chunks<T, N> {
         })
     }
 
-    /// One, if it is named and there; all there are, if none is.
+    /// Returns the element at an index if one is given and was allocated, or all that were.
     pub(super) fn one_or_all(&self, one: Option<usize>) -> impl Iterator<Item = &T> {
         let all = one.is_none().then(|| {
             let far = self.far.get().into_iter().flat_map(|far| far.iter().filter_map(OnceLock::get));

@@ -1,13 +1,13 @@
-//! How high something stands, and how high it ever stood.
+//! Levels: how much is claimed by all threads, and the most that ever was.
 
 use super::Amount;
 use super::chunks::Chunks;
-use super::place::NEAR_TAGS;
+use super::key::NEAR_TAGS;
 use super::slack::{BOUND_BYTES, BOUND_COUNT, Slack};
 use crate::{Bytes, Latch};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// The levels of a tally. Whoever moves them has the turn, and anyone may read them.
+/// The levels of a tally. Whoever moves them has the latch; anybody may read them.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     pub(super) turn: Latch<()>,
@@ -17,10 +17,11 @@ pub(super) struct Levels {
 
 /// A level that threads raise and lower through a slack of their own, on a cache line of its own.
 ///
-/// What is claimed here is what is live plus the slack of all threads. A thread that frees keeps what it freed as slack,
-/// up to a bound, and what it allocates next is taken from there; what the slack does not cover is claimed. So the claim is
-/// never below the truth, and never further above it than the bound for each thread. Before a claim would raise the peak, the
-/// thread that makes it gives up its slack, which is not live: where one thread does everything, peaks are exact.
+/// The claim is what is live plus the slack of all threads. A thread that frees keeps what it freed as slack, up to a
+/// bound, and what it allocates next is taken from there; what the slack does not cover is claimed. So the claim is
+/// never below the truth, and never further above it than the bound for each thread. Before a claim would raise the
+/// peak, the thread that makes it gives up its slack, which is not live: where one thread does everything, peaks are
+/// exact.
 ///
 /// Frees of blocks that were never counted make the claim negative, like what is live: neither then raises a peak.
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ pub(super) struct Level {
     count: Mark,
 }
 
-/// How much is claimed, and the most that ever was. Only whoever has the turn writes, so an addition is a load and a store.
+/// A claim, and the most that it ever was. Only whoever has the latch writes, so an addition is a load and a store.
 #[derive(Debug, Default)]
 struct Mark {
     claimed: AtomicI64,
@@ -38,7 +39,7 @@ struct Mark {
 }
 
 impl Level {
-    /// The highest it ever stood, given where it stands.
+    /// Returns the peak, which is at least `current`.
     pub(super) fn peak(&self, current: Amount) -> Amount {
         let [bytes, count] = [&self.bytes, &self.count].map(|mark| above_zero(mark.peak.load(Relaxed)));
         Amount { bytes: Bytes(bytes.max(current.bytes.get())), count: count.max(current.count) }
@@ -46,7 +47,7 @@ impl Level {
 }
 
 impl Mark {
-    /// Claims `n` where a slack does not cover it, and answers what becomes of the slack.
+    /// Claims `n` where a slack does not cover it, and returns the new slack.
     #[inline(always)]
     fn claim(&self, slack: u64, n: u64) -> u64 {
         if n <= slack {
@@ -60,7 +61,7 @@ impl Mark {
         slack
     }
 
-    /// Claims so much, with no slack left, which may be more than ever before.
+    /// Sets the claim, which may be a new peak, and leaves no slack.
     #[cold]
     fn rise_to(&self, stands: i64) -> u64 {
         self.claimed.store(stands, Relaxed);
@@ -68,7 +69,8 @@ impl Mark {
         0
     }
 
-    /// Lets go of what is too much for a slack, and answers what becomes of it. What is large by itself goes as it came.
+    /// Gives up what is too much for a slack, and returns the new slack. A block that is large by itself leaves the
+    /// slack as it was.
     #[inline(always)]
     fn let_go(&self, slack: u64, n: u64, bound: u64) -> u64 {
         if n < bound - slack {
@@ -81,7 +83,7 @@ impl Mark {
     }
 }
 
-/// A level, and what the current thread has of it.
+/// A level, and the current thread's slack of it.
 pub(super) struct Share<'a> {
     pub(super) level: &'a Level,
     pub(super) slack: &'a Slack,
@@ -101,7 +103,7 @@ impl Share<'_> {
     }
 }
 
-/// The shares of everything and of one tag.
+/// The shares of the total and of one tag.
 pub(super) struct Shares<'a> {
     pub(super) turn: &'a Latch<()>,
     pub(super) whole: Share<'a>,
@@ -109,7 +111,7 @@ pub(super) struct Shares<'a> {
 }
 
 impl Shares<'_> {
-    /// One more block of `bytes`.
+    /// Counts one more block of `bytes`.
     #[inline(always)]
     pub(super) fn rise(&self, bytes: u64) {
         let _turn = self.turn.lock();
@@ -117,7 +119,7 @@ impl Shares<'_> {
         self.tag.rise(bytes);
     }
 
-    /// One block of `bytes` less.
+    /// Counts one block of `bytes` less.
     #[inline(always)]
     pub(super) fn fall(&self, bytes: u64) {
         let _turn = self.turn.lock();
@@ -126,7 +128,7 @@ impl Shares<'_> {
     }
 }
 
-/// What a balance comes to where nothing can be negative.
+/// Returns a balance, or zero where it is negative.
 #[inline]
 pub(super) fn above_zero(balance: i64) -> u64 {
     balance.max(0).cast_unsigned()

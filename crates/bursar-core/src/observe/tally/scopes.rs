@@ -1,4 +1,4 @@
-//! Counting stretches of one thread's work on their own.
+//! Scopes: parts of one thread's work that are counted separately.
 
 use super::{Amount, Counts};
 use crate::Bytes;
@@ -46,7 +46,7 @@ impl Open {
         self.count.absorb(inner.count);
     }
 
-    /// What frees of blocks from before the scope took away does not make a count negative.
+    /// Returns the counts; frees of blocks from before the scope do not make them negative.
     fn counts(self) -> Counts {
         let amount = |bytes: i128, count: i128| Amount {
             bytes: Bytes(u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)),
@@ -121,12 +121,13 @@ impl Scopes {
         self.edit(|open| open.get(depth).copied().unwrap_or_default().counts())
     }
 
-    /// Makes it what it was when it was new.
+    /// Closes all scopes.
     pub(super) fn clear(&self) {
         self.edit(Vec::clear);
     }
 
-    /// Ends every scope from `depth` inwards, each into the one around it.
+    /// Ends every scope from `depth` inwards, adds each to the one around it, and returns the counts of the outermost
+    /// of them.
     pub(super) fn pop(&self, depth: usize) -> Counts {
         self.edit(|open| {
             let mut ended = Open::default();

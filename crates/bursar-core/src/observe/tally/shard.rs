@@ -1,10 +1,10 @@
-//! A place for each thread to count in.
+//! Shards: the memory that each thread counts in.
 
 use super::Amount;
 use super::cell::{Cell, Cells};
 use super::chunks::Chunks;
+use super::key::{Key, NEAR_TAGS};
 use super::level::{Levels, Share, Shares, above_zero};
-use super::place::{NEAR_TAGS, Place};
 use super::scopes::Scopes;
 use super::slack::{Slack, Step};
 use crate::sync::at_thread_end;
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 const THREADS: usize = 1024;
 
-/// One thread's place, on cache lines of its own.
+/// The counts of one thread, on cache lines of their own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
@@ -24,14 +24,14 @@ pub(super) struct Shard {
     scopes: Scopes,
 }
 
-/// Everything that a block is counted in.
-pub(super) struct Here<'a> {
+/// Everything in one shard that a block is counted in.
+pub(super) struct Counters<'a> {
     shares: Shares<'a>,
     cell: &'a Cell,
     scopes: &'a Scopes,
 }
 
-impl Here<'_> {
+impl Counters<'_> {
     /// Counts a block that was granted.
     pub(super) fn rise(self, bytes: u64) {
         self.shares.rise(bytes);
@@ -60,17 +60,17 @@ impl Shard {
         Self { whole: Slack::new(), tags, cells: Cells::new(), scopes: Scopes::new() }
     }
 
-    /// Counts a block of a place that is told apart, halted or not.
-    pub(super) fn count(&self, levels: &Levels, place: Place, count: impl FnOnce(Here<'_>)) {
-        let Place { tag, .. } = place;
+    /// Counts a block under a bounded key, halted or not.
+    pub(super) fn count(&self, levels: &Levels, key: Key, count: impl FnOnce(Counters<'_>)) {
+        let Key { tag, .. } = key;
         let (level, slack) = (levels.tags.get_or_make(tag), self.tags.get_or_make(tag));
         let shares = self.shares(levels, Share { level, slack });
         self.whole.halt(false);
-        count(Here { shares, cell: self.cells.get_or_make(place), scopes: &self.scopes });
+        count(Counters { shares, cell: self.cells.get_or_make(key), scopes: &self.scopes });
         self.whole.halt(self.scopes.any_open());
     }
 
-    /// The shares of everything and of a tag that is near, unless they are halted.
+    /// Returns the shares of the total and of a near tag, unless they are halted.
     #[inline]
     pub(super) fn shares_near<'a>(&'a self, levels: &'a Levels, tag: usize) -> Option<Shares<'a>> {
         if self.whole.is_halted() {
@@ -93,19 +93,19 @@ impl Shard {
         result
     }
 
-    /// Moves both slacks by a step, for a tag that is near, if that is enough.
+    /// Moves both slacks by a step, for a near tag; returns `false` if that is not enough.
     #[inline]
     pub(super) fn step_near(&self, tag: usize, step: Step) -> bool {
         Slack::shift(&self.whole, self.tags.nearest(tag), step)
     }
 
-    /// The cell of a place that is near, by its [index](Place::index).
+    /// Returns the cell of a near key by its [index](Key::index).
     #[inline]
     pub(super) fn cell_near(&self, index: usize) -> &Cell {
         self.cells.nearest(index)
     }
 
-    /// Makes it what it was when it was new.
+    /// Resets it.
     fn clear(&self) {
         self.whole.clear();
         self.tags.one_or_all(None).for_each(Slack::clear);
@@ -113,15 +113,16 @@ impl Shard {
         self.scopes.clear();
     }
 
-    /// Moves both slacks by a step and answers the cell that is left to count in, if that is all there is to do.
+    /// Moves both slacks by a step and returns the cell that is left to count in; `None` if that is not all there is to
+    /// do.
     #[inline]
-    fn step(&self, place: Place, step: Step) -> Option<&Cell> {
-        let (tag, cell) = (self.tags.near(place.tag)?, self.cells.near(place)?);
+    fn step(&self, key: Key, step: Step) -> Option<&Cell> {
+        let (tag, cell) = (self.tags.near(key.tag)?, self.cells.near(key)?);
         Slack::shift(&self.whole, tag, step).then_some(cell)
     }
 }
 
-/// Places that nobody counts in. None is ever given up, so that a thread may remember where it counted last.
+/// Shards that nobody counts in. None is ever freed, so that a thread may remember the one it counted in last.
 static SPARE: Mutex<Vec<&'static Shard>> = Mutex::new(Vec::new());
 
 fn spare() -> MutexGuard<'static, Vec<&'static Shard>> {
@@ -133,31 +134,31 @@ fn fresh() -> &'static Shard {
     spare.unwrap_or_else(|| Box::leak(Box::new(Shard::new())))
 }
 
-/// Where a thread counted last that never did: in nobody's place, for a tally that is never made.
+/// The entry of a thread that never counted: nobody's shard, for a tally that is never made.
 const NEVER: (u64, &Shard) = (u64::MAX, &NOWHERE);
 static NOWHERE: Shard = Shard::new();
 
 thread_local! {
-    /// Where the thread counted last, and for whom.
+    /// The tally that the thread counted for last, by number, and its shard there.
     static LAST: std::cell::Cell<(u64, &'static Shard)> = const { std::cell::Cell::new(NEVER) };
 }
 
-/// Where the current thread counted last, if that was for the tally with this number.
+/// Returns the shard that the current thread counted in last, if that was for the tally with this number.
 #[inline]
 pub(super) fn last(number: u64) -> Option<&'static Shard> {
     let (whose, shard) = LAST.get();
     (whose == number).then_some(shard)
 }
 
-/// Forgets where the current thread counted, whose place will be another's.
+/// Forgets the shard of the current thread, which will be another thread's.
 fn forget() {
     LAST.set(NEVER);
 }
 
-/// The places of all threads.
+/// The shards of all threads.
 #[derive(Debug)]
 pub(super) struct Shards {
-    /// Nobody else's, ever, and not zero.
+    /// The tally's number: unique in the process, and not zero.
     number: u64,
     shards: [OnceLock<&'static Shard>; THREADS + 1],
     turns: Mutex<()>,
@@ -187,15 +188,15 @@ impl Shards {
         self.number
     }
 
-    /// Moves the current thread's slacks by a step and answers the cell that is left to count in, if that is all there is
-    /// to do.
+    /// Moves the current thread's slacks by a step and returns the cell that is left to count in; `None` if that is not
+    /// all there is to do.
     #[inline]
-    pub(super) fn step(&self, place: Place, step: Step) -> Option<&Cell> {
-        let (place, thread) = (place.near()?, ThreadIndex::known_below(THREADS)?);
-        self.shards[thread].get()?.step(place, step)
+    pub(super) fn step(&self, key: Key, step: Step) -> Option<&Cell> {
+        let (key, thread) = (key.near()?, ThreadIndex::known_below(THREADS)?);
+        self.shards[thread].get()?.step(key, step)
     }
 
-    /// Runs `f` as the only one in the current thread's place. Threads without a number of their own, and those beyond
+    /// Runs `f` as the only one in the current thread's shard. Threads without a number of their own, and those beyond
     /// the first thousand, take turns in one.
     pub(super) fn with<T>(&self, f: impl FnOnce(&Shard) -> T) -> T {
         match ThreadIndex::current() {
@@ -211,9 +212,9 @@ impl Shards {
         }
     }
 
-    /// What is live and what was ever granted, on one device or all and for one tag or all. Frees are read before grants,
-    /// and a free is counted after its grant; so only frees of what was never counted can take more than there was, and
-    /// then nothing is live.
+    /// Returns what is live and what was ever granted, on one device or all and for one tag or all. Frees are read
+    /// before grants, and a free is counted after its grant; so only frees of what was never counted can take more than
+    /// there was, and then nothing is live.
     pub(super) fn sum(&self, device: Option<usize>, tag: Option<usize>) -> (Amount, Amount) {
         let cells = || {
             let shards = self.shards.iter().filter_map(OnceLock::get);

@@ -1,39 +1,40 @@
-//! What a thread may take without claiming it, and give back without letting go of it.
+//! The slack of a thread: what it may allocate without claiming it, and free without giving the claim up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What one thread has claimed of a level beyond what it holds: bytes and blocks in one word, so that one addition moves
-/// both, and one test finds out whether either left its bounds.
+/// The amount that one thread has claimed of a level beyond what it holds: bytes and blocks in one word, so that one
+/// addition moves both, and one test finds out whether either left its bounds.
 ///
 /// ```text
 ///  63 …… 29   28 …… 9    8     7 …… 0
 ///   guard      bytes   guard   blocks
 /// ```
 ///
-/// A number that goes below zero or above its bits changes the guard above it, as does a block of more bytes than the bits
-/// hold. No device has 2^53 of them, which would be too many. The topmost bit is a guard that can be set to halt all steps.
+/// A number that goes below zero or above its bits changes the guard above it, as does a block of more bytes than the
+/// bits hold. No device has 2^53 of them, which would be too many. The topmost bit is a guard that can be set to halt
+/// all steps.
 #[derive(Debug, Default)]
 pub(super) struct Slack(AtomicU64);
 
-/// How a block changes a slack.
+/// The change that a block makes to a slack.
 #[derive(Clone, Copy)]
 pub(super) struct Step(u64);
 
 const BYTES_AT: u32 = 9;
-/// There is always less slack than this, in bytes and in blocks.
+/// The bounds that a slack always stays below, in bytes and in blocks.
 pub(super) const BOUND_BYTES: u64 = 1 << 20;
 pub(super) const BOUND_COUNT: u64 = 1 << 8;
 const HALT: u64 = 1 << 63;
 const GUARD: u64 = (!0 << (BYTES_AT + 20)) | BOUND_COUNT;
 
 impl Step {
-    /// A block was freed, and its thread may have as much again.
+    /// The step of a block that was freed: its thread may allocate as much again.
     #[inline]
     pub(super) const fn up(bytes: u64) -> Self {
         Self((bytes << BYTES_AT) | 1)
     }
 
-    /// A block was granted.
+    /// The step of a block that was granted.
     #[inline]
     pub(super) const fn down(bytes: u64) -> Self {
         Self(Self::up(bytes).0.wrapping_neg())
@@ -45,7 +46,8 @@ impl Slack {
         Self(AtomicU64::new(0))
     }
 
-    /// Moves two by a step, unless one of them would leave its bounds: then both are moved back. Only their thread sees that.
+    /// Moves two slacks by a step, unless one of them would leave its bounds: then both are moved back, which only
+    /// their thread sees, and `false` is returned.
     #[inline]
     pub(super) fn shift(one: &Self, other: &Self, step: Step) -> bool {
         one.add(step.0);
@@ -63,12 +65,12 @@ impl Slack {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Makes it what it was when it was new.
+    /// Resets it.
     pub(super) fn clear(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// Bytes and blocks, while steps are not halted.
+    /// Returns bytes and blocks, while steps are not halted.
     #[inline]
     pub(super) fn get(&self) -> (u64, u64) {
         debug_assert!(!self.is_halted());
@@ -82,13 +84,13 @@ impl Slack {
         self.0.store((bytes << BYTES_AT) | count, Relaxed);
     }
 
-    /// Whether every step fails.
+    /// Returns whether every step fails.
     #[inline]
     pub(super) fn is_halted(&self) -> bool {
         self.0.load(Relaxed) & HALT != 0
     }
 
-    /// Makes every step from here on fail, or not.
+    /// Makes every step from here on fail, or lets steps succeed again.
     pub(super) fn halt(&self, on: bool) {
         let word = self.0.load(Relaxed) & !HALT;
         self.0.store(if on { word | HALT } else { word }, Relaxed);
@@ -105,7 +107,7 @@ mod tests {
         slack
     }
 
-    /// Where a step takes a slack, if it may.
+    /// Returns the slack after a step, if the step is possible.
     fn shifted(from: (u64, u64), step: Step) -> Option<(u64, u64)> {
         let (one, other) = (slack(from), slack(from));
         let moved = Slack::shift(&one, &other, step);

@@ -1,4 +1,4 @@
-//! What a tally promises where crates above cannot look.
+//! Tests of a tally's promises that crates above cannot observe.
 
 use super::*;
 use crate::tag;
@@ -44,7 +44,7 @@ fn g2_a_tally_begins_with_nothing_wherever_others_counted_before() {
     }
 }
 
-/// Says, when its thread is past its end, whether it could still be counted where the thread counted last.
+/// Reports, once its thread has given its number up, whether the thread could still count in its last shard.
 struct Last(RefCell<Option<(Counter, Sender<bool>)>>);
 
 impl Drop for Last {
@@ -66,7 +66,7 @@ fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
     let thread = std::thread::spawn({
         let tally = tally.clone();
         move || {
-            // Before the thread has a number, and so gone after it.
+            // Made before the thread has a number, and so dropped after that is given up.
             LAST.with(|last| last.0.replace(Some((counter.clone(), says))));
             tally.granted(DeviceId(0), tag!("last"), BYTES);
             tally.freed(DeviceId(0), tag!("last"), BYTES);
@@ -82,7 +82,7 @@ fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
 const DEVICE: DeviceId = DeviceId(3);
 const LARGEST: u64 = 64 << 20;
 
-/// Numbers at random, the same for the same seed.
+/// Random numbers, the same for the same seed.
 struct Dice(u64);
 
 impl Dice {
@@ -92,13 +92,13 @@ impl Dice {
     }
 }
 
-/// A program that grants and frees blocks of all sizes at random, and what is true of it.
+/// A program that grants and frees blocks of all sizes at random, and the true counts of it.
 struct Program {
     tags: [AllocTag; 3],
     dice: Dice,
     steps: u64,
     live: Vec<(usize, u64)>,
-    /// Each tag's and, at the end, the whole's.
+    /// The counts of each tag and, at the end, of all blocks.
     truth: [Counts; 4],
 }
 
@@ -108,8 +108,8 @@ impl Program {
         Self { tags, dice: Dice(seed), steps: 0, live: Vec::new(), truth: Default::default() }
     }
 
-    /// Does what comes next, as an observed stack would have it counted, and answers whether the counter was enough. For
-    /// a while more is granted than freed, by more blocks than fit a slack, and then the other way round.
+    /// Makes the next step, counted as an observed stack would count it, and returns whether the counter was enough.
+    /// For a while more is granted than freed, by more blocks than fit a slack, and then the other way round.
     fn step(&mut self, counter: &Counter) -> bool {
         self.steps += 1;
         let is_filling = self.steps % 1600 < 800;
@@ -142,7 +142,7 @@ impl Program {
         [tag, 3].into_iter().for_each(|at| change(&mut self.truth[at]));
     }
 
-    /// What the tally says, in the order of the truth.
+    /// Returns the tally's counts, in the order of the true ones.
     fn said(&self, tally: &Tally) -> [Counts; 4] {
         let [one, two, three] = self.tags.map(|tag| tally.counts_of(tag));
         [one, two, three, tally.counts()]
@@ -195,7 +195,7 @@ fn g2_peaks_of_several_threads_are_never_too_low_and_at_most_a_mebibyte_each_too
     for seed in 0..12 {
         let tally = Arc::new(Tally::default());
         let counter = Counter::new(&tally, DEVICE);
-        // Whose turn it is comes from the seed too, so that a program is the same each time.
+        // The thread that is next comes from the seed too, so that a program is the same each time.
         let (program, turns) = (Mutex::new((Program::new(seed), 0)), Condvar::new());
         std::thread::scope(|scope| {
             for thread in 0..THREADS {

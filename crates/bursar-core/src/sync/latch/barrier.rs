@@ -1,9 +1,9 @@
-//! Two barriers that work together: one for those who pass often, which costs nothing, and one for those who seldom do, which
-//! costs a call of the kernel.
+//! An asymmetric pair of barriers: a light one for the frequent side, which costs nothing, and a heavy one for the rare
+//! side, which costs a system call.
 //!
-//! A processor may let a later load overtake an earlier store. The light one keeps the compiler from that; the heavy one has
-//! the kernel put a full barrier into every running thread of the process, so whatever the others did lies either wholly
-//! before it, and is seen, or wholly after it, and sees.
+//! A processor may let a later load overtake an earlier store. The light one keeps the compiler from that; the heavy
+//! one has the kernel put a full barrier into every running thread of the process, so whatever the others did lies
+//! either wholly before it, and is seen, or wholly after it, and sees.
 #![allow(unsafe_code)]
 
 #[cfg(loom)]
@@ -38,7 +38,7 @@ mod here {
         unsafe { libc::syscall(libc::SYS_membarrier, command, 0) == 0 }
     }
 
-    /// Whether the kernel has it and lets this process use it.
+    /// Returns whether the kernel has `membarrier` and lets this process use it.
     pub(crate) fn is_there() -> bool {
         static REGISTERED: OnceLock<bool> = OnceLock::new();
         *REGISTERED.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))
@@ -54,14 +54,14 @@ mod here {
         if membarrier(PRIVATE_EXPEDITED) || again() {
             return;
         }
-        // It was there, and somebody has forbidden it since. No processor keeps a store to itself for as long as this.
+        // It was available, and has been forbidden since. No processor delays a store for as long as this.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[cfg(all(not(loom), not(target_os = "linux")))]
 mod here {
-    /// There is none, so nobody needs the others.
+    /// There is no such barrier here, so nobody uses the other two.
     pub(crate) fn is_there() -> bool {
         false
     }

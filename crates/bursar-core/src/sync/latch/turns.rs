@@ -1,9 +1,11 @@
-//! Who is in: the favourite by right, or whoever's turn it is.
+//! Mutual exclusion with a favourite: one thread enters by right, all others take turns.
 //!
-//! The first thread there ever is becomes the favourite when it leaves. From then on it writes that it is in and then looks
-//! whether it still is the favourite. Whoever takes that right away, for good, writes so and then looks whether the favourite
-//! is in. Between the two of each stands a [barrier](super::barrier), so at least one of them sees what the other wrote: the
-//! favourite goes out again, or the other waits until it does. Nobody but the one favourite ever writes that it is in.
+//! The first thread that ever enters becomes the favourite when it leaves. From then on it writes that it is inside and
+//! then checks whether it still is the favourite. Whoever takes that right away, permanently, writes so and then checks
+//! whether the favourite is inside. Between the write and the check of each stands a [barrier](super::barrier), so at
+//! least one of them sees what the other wrote: the favourite leaves again, or the other waits until it does. Nobody
+//! but the one favourite ever writes that it is inside; two threads that wrote to the same word could hide each other,
+//! so there is one favourite ever.
 
 use super::barrier;
 #[cfg(loom)]
@@ -16,14 +18,14 @@ const NOBODY: usize = 0;
 /// No thread's number: all take turns.
 const EVERYBODY: usize = 1;
 
-/// How a thread came in.
+/// The way in which a thread entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It is the favourite.
+    /// As the favourite.
     ByRight,
-    /// It took its turn.
+    /// By taking its turn.
     Taken,
-    /// The same, and nobody did before it.
+    /// By taking the first turn of all.
     First,
 }
 
@@ -31,9 +33,9 @@ pub(super) enum Turn {
 #[derive(Debug)]
 pub(super) struct Turns {
     favourite: AtomicUsize,
-    /// Whether the favourite is in, by right.
+    /// True while the favourite is inside by right.
     is_in: AtomicBool,
-    /// Whether somebody has the turn.
+    /// True while a thread has the turn.
     taken: AtomicBool,
 }
 
@@ -43,7 +45,7 @@ impl Turns {
         Self { favourite: AtomicUsize::new(NOBODY), is_in, taken }
     }
 
-    /// Comes back when nobody else is in, until [`leave`](Self::leave). `me` is the thread's number.
+    /// Waits until nobody else is inside and enters, until [`leave`](Self::leave). `me` is the thread's number.
     #[inline(always)]
     pub(super) fn enter(&self, me: usize) -> Turn {
         if self.favourite.load(Ordering::Relaxed) == me {
@@ -60,7 +62,7 @@ impl Turns {
         self.take()
     }
 
-    /// Lets the next one in; for the one who is, with the same number as before.
+    /// Leaves, with the number that the thread entered with.
     #[inline(always)]
     pub(super) fn leave(&self, turn: Turn, me: usize) {
         match turn {
@@ -94,7 +96,7 @@ impl Turns {
         }
     }
 
-    /// With the turn in hand: sees to it that the favourite is out and stays so, or finds out that there was none.
+    /// With the turn taken, waits until the favourite is outside and cannot enter again, or finds that there was none.
     #[cold]
     fn take_over_from(&self, favourite: usize) -> Turn {
         if favourite == NOBODY && barrier::is_there() {
@@ -111,7 +113,7 @@ impl Turns {
         Turn::Taken
     }
 
-    /// From its next time on, the thread whose turn it was comes in by right.
+    /// Leaves and makes the thread the favourite, which enters by right from now on.
     #[cold]
     fn leave_favoured(&self, me: usize) {
         self.favourite.store(me, Ordering::Relaxed);
@@ -124,14 +126,14 @@ fn taken_twice() -> ! {
     panic!("a latch is taken twice by one thread")
 }
 
-/// Looks again soon, and the later the less often.
+/// Pauses between two looks, the longer the more rounds there were.
 #[cfg(not(loom))]
 fn pause(round: &mut u32) {
     *round += 1;
     match *round {
         0..100 => std::hint::spin_loop(),
         100..1000 => std::thread::yield_now(),
-        // Whoever is in may have to wait for this very processor.
+        // The thread inside may be waiting for this very processor.
         _ => std::thread::sleep(std::time::Duration::from_micros(20)),
     }
 }

@@ -97,7 +97,7 @@ impl Kernel for Simulated {
     }
     fn close(&self, file: RawFd) {
         let _ = self.call(|state| {
-            let files = state.processes.get_mut(&self.pid).expect("whoever closes lives");
+            let files = state.processes.get_mut(&self.pid).expect("the caller is alive");
             assert!(files.remove(&file).is_some(), "descriptor {file} is closed twice");
             state.end_unused();
             Ok(())

@@ -98,7 +98,7 @@ impl State {
         let description = self.next_description;
         self.next_description += 1;
         self.descriptions.insert(description, inode);
-        let files = self.processes.get_mut(&pid).expect("whoever opens lives");
+        let files = self.processes.get_mut(&pid).expect("the caller is alive");
         let file = (3..).find(|file| !files.contains_key(file)).expect("numbers do not end");
         files.insert(file, description);
         Ok(file)

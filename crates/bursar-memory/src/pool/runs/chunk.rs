@@ -1,4 +1,5 @@
-//! A chunk: a handful of runs side by side, with their lengths in a few bits each, so that several are compared at a time.
+//! A chunk: a handful of runs side by side, with their lengths in a few bits each, so that several are compared at a
+//! time.
 
 use super::Run;
 
@@ -214,7 +215,8 @@ impl Wanted {
     }
 }
 
-/// Returns how many of some numbers, in order, are at most `at`: a search with no branch to predict. `N` is a power of two.
+/// Returns how many of some numbers, in order, are at most `at`: a search with no branch to predict. `N` is a power of
+/// two.
 #[inline(always)]
 pub(super) fn up_to<const N: usize>(sorted: &[u64; N], at: u64) -> usize {
     let mut below = 0;

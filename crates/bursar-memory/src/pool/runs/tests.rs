@@ -1,10 +1,10 @@
-//! Runs against the slow way.
+//! Runs against a slow model of them.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// What [`Runs`] promises, the slow way.
+/// A slow model of what [`Runs`] promises.
 #[derive(Debug, Default)]
 struct Model(BTreeMap<u64, (u64, u64)>);
 

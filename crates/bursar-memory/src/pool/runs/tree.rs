@@ -1,8 +1,8 @@
 //! The tree of runs: chunks in groups, and what is known of them without looking inside.
 //!
-//! An insertion or removal touches one chunk, and where that is full or empty its group; so it costs hardly more where there
-//! are many. Each group knows a bound on the sizes in each of its chunks, and each power of two knows the first group that may have
-//! a run as long.
+//! An insertion or removal touches one chunk, and where that is full or empty its group; so it costs hardly more where
+//! there are many. Each group has a bound on the sizes in each of its chunks, and for each power of two there is the
+//! first group that may have a run as long.
 
 use super::chunk::{CHUNK, Chunk, NOWHERE, Size, Wanted, up_to};
 use super::{ChunkPosition, Run, Runs};
@@ -19,10 +19,10 @@ const BLOCK: usize = if GROUP < 16 { GROUP } else { 16 };
 pub(super) struct Group {
     /// The start of the first run of each; nowhere behind the last.
     firsts: [u64; GROUP],
-    /// None of the runs of each is larger.
-    mosts: [Size; GROUP],
-    /// None of all their runs is larger.
-    most: Size,
+    /// A bound on the sizes in each chunk.
+    bounds: [Size; GROUP],
+    /// A bound on the sizes in all of them.
+    bound: Size,
     chunks: Vec<Box<Chunk>>,
 }
 
@@ -30,7 +30,7 @@ impl Group {
     /// Makes a group of one chunk.
     pub(super) fn new(only: Box<Chunk>) -> Self {
         let chunks = Vec::with_capacity(GROUP);
-        let mut group = Self { firsts: [NOWHERE; GROUP], mosts: [Size::NONE; GROUP], most: Size::NONE, chunks };
+        let mut group = Self { firsts: [NOWHERE; GROUP], bounds: [Size::NONE; GROUP], bound: Size::NONE, chunks };
         group.add(0, only);
         group
     }
@@ -44,7 +44,7 @@ impl Group {
     /// Returns whether a run of it may be as long.
     #[inline]
     pub(super) fn may_have(&self, wanted: Wanted) -> bool {
-        self.most >= wanted.size
+        self.bound >= wanted.size
     }
 
     #[inline]
@@ -81,7 +81,7 @@ impl Group {
     /// Returns the first chunk from `from` on that may have a run as long.
     #[inline]
     pub(super) fn promising(&self, from: usize, wanted: Wanted) -> Option<usize> {
-        let blocks = self.mosts.as_chunks::<BLOCK>().0.iter().enumerate().skip(from / BLOCK);
+        let blocks = self.bounds.as_chunks::<BLOCK>().0.iter().enumerate().skip(from / BLOCK);
         let mut promising = blocks.filter(|(_, block)| wanted.is_among(block));
         promising.find_map(|(nth, block)| {
             wanted.first(block, |chunk| nth * BLOCK + chunk >= from).map(|chunk| nth * BLOCK + chunk)
@@ -90,12 +90,12 @@ impl Group {
 
     /// Brings the bound of a chunk up to date.
     pub(super) fn tighten_chunk(&mut self, chunk: usize) {
-        self.mosts[chunk] = self.chunks[chunk].most();
+        self.bounds[chunk] = self.chunks[chunk].most();
     }
 
     /// Brings the bound up to date with those of its chunks.
     pub(super) fn tighten(&mut self) {
-        self.most = Size::largest(&self.mosts);
+        self.bound = Size::largest(&self.bounds);
     }
 
     /// Brings start and bounds up to date with the run at an entry, which has changed.
@@ -106,9 +106,9 @@ impl Group {
             self.firsts[chunk] = inside.at(0);
         }
         let size = inside.size(entry);
-        if size > self.mosts[chunk] {
-            self.mosts[chunk] = size;
-            self.most = self.most.max(size);
+        if size > self.bounds[chunk] {
+            self.bounds[chunk] = size;
+            self.bound = self.bound.max(size);
         }
     }
 
@@ -133,9 +133,9 @@ impl Group {
     pub(super) fn add(&mut self, nth: usize, chunk: Box<Chunk>) {
         let used = self.chunks.len();
         self.firsts.copy_within(nth..used, nth + 1);
-        self.mosts.copy_within(nth..used, nth + 1);
-        (self.firsts[nth], self.mosts[nth]) = (chunk.at(0), chunk.most());
-        self.most = self.most.max(self.mosts[nth]);
+        self.bounds.copy_within(nth..used, nth + 1);
+        (self.firsts[nth], self.bounds[nth]) = (chunk.at(0), chunk.most());
+        self.bound = self.bound.max(self.bounds[nth]);
         self.chunks.insert(nth, chunk);
     }
 
@@ -143,8 +143,8 @@ impl Group {
     pub(super) fn remove(&mut self, nth: usize) -> Box<Chunk> {
         let used = self.chunks.len();
         self.firsts.copy_within(nth + 1..used, nth);
-        self.mosts.copy_within(nth + 1..used, nth);
-        (self.firsts[used - 1], self.mosts[used - 1]) = (NOWHERE, Size::NONE);
+        self.bounds.copy_within(nth + 1..used, nth);
+        (self.firsts[used - 1], self.bounds[used - 1]) = (NOWHERE, Size::NONE);
         self.chunks.remove(nth)
     }
 
@@ -165,7 +165,7 @@ impl Group {
             spare.push(last);
         }
         self.chunks[0].clear();
-        (self.firsts[0], self.mosts[0], self.most) = (NOWHERE, Size::NONE, Size::NONE);
+        (self.firsts[0], self.bounds[0], self.bound) = (NOWHERE, Size::NONE, Size::NONE);
     }
 }
 
@@ -178,7 +178,8 @@ pub(super) fn class(len: u64) -> usize {
     (len.ilog2() as usize).min(CLASSES - 1)
 }
 
-/// The groups where searches begin: for each power of two, no group before this one has a run that long. They never decrease.
+/// The groups where searches begin: for each power of two, no group before this one has a run that long. They never
+/// decrease.
 #[derive(Debug)]
 pub(super) struct SearchStarts([usize; CLASSES]);
 
@@ -224,8 +225,8 @@ impl Runs {
         self.groups[position.group].chunk(position.chunk)
     }
 
-    /// Returns the chunk that `at` belongs in, and how many of its runs begin there or before; `None` where there never was a
-    /// run.
+    /// Returns the chunk that `at` belongs in, and how many of its runs begin there or before; `None` where there never
+    /// was a run.
     #[inline(always)]
     pub(super) fn entry_for(&self, at: u64) -> Option<(ChunkPosition, usize)> {
         let group = match self.groups.len() {
@@ -237,8 +238,8 @@ impl Runs {
         Some((ChunkPosition { group, chunk }, inside.chunk(chunk).up_to(at)))
     }
 
-    /// Returns where the run at `entry` begins, or the first of the next chunk where there is none; nowhere where that is none
-    /// either.
+    /// Returns where the run at `entry` begins, or the first of the next chunk where there is none; nowhere where that
+    /// is none either.
     #[inline(always)]
     pub(super) fn begins_at(&self, position: ChunkPosition, entry: usize) -> u64 {
         let group = &self.groups[position.group];

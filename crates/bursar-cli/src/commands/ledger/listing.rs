@@ -1,0 +1,239 @@
+//! The ledgers as data, and as they are shown to people.
+
+use super::{reading_for, time};
+use crate::failure::Failure;
+use crate::output::{BAD, FAINT, HEADING, Show};
+use bursar::driver::OpenedDriver;
+use bursar::ledger::{Ledger, Reading, Subject};
+use bursar::{Bytes, DeviceFacts, DeviceId, Driver};
+use serde::Serialize;
+use std::io::{Result, Write};
+use std::time::SystemTime;
+
+/// The ledgers of a folder and of the driver's devices.
+#[derive(Debug, Serialize)]
+pub(crate) struct LedgerList {
+    /// The folder of the ledger files.
+    folder: String,
+    devices: Vec<LedgerEntry>,
+}
+
+/// A ledger, or the error of reading it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum LedgerEntry {
+    Read(DeviceLedger),
+    Unreadable { uuid: String, error: String },
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct DeviceLedger {
+    /// The device's number on the driver, if the driver has it.
+    ordinal: Option<u32>,
+    uuid: String,
+    name: String,
+    total: u64,
+    limit: u64,
+    held: u64,
+    undrawn: u64,
+    unmanaged: u64,
+    processes: Vec<ProcessRow>,
+    tenants: Vec<TenantRow>,
+    waiting: Vec<WaitingRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProcessRow {
+    pid: u32,
+    name: String,
+    held: u64,
+    undrawn: u64,
+    since: String,
+    seconds: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct TenantRow {
+    name: String,
+    guarantee: u64,
+    ceiling: u64,
+    charged: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitingRow {
+    pid: u32,
+    name: String,
+    tenant: String,
+    bytes: u64,
+    since: String,
+    seconds: u64,
+}
+
+impl LedgerList {
+    /// Lists the ledgers of the driver's devices, with zeros if there is none yet, and those of devices that it does not
+    /// have.
+    pub(crate) fn list(opened: &OpenedDriver) -> std::result::Result<Self, Failure> {
+        let driver = &*opened.driver;
+        let (mut devices, mut known) = (Vec::new(), Vec::new());
+        for ordinal in (0..driver.device_count()).map(DeviceId) {
+            let facts = driver.facts(ordinal)?;
+            if facts.shared {
+                known.push(Subject::device(&facts).file_name());
+                devices.push(of_device(driver, ordinal, &facts));
+            }
+        }
+        for file in Ledger::list()? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if !known.contains(&name) {
+                let uuid = name.trim_end_matches(".ledger").to_owned();
+                devices.push(match Ledger::inspect(&file) {
+                    Ok(reading) => LedgerEntry::Read(DeviceLedger::new(None, uuid, &reading)),
+                    Err(error) => LedgerEntry::Unreadable { uuid, error: error.to_string() },
+                });
+            }
+        }
+        Ok(Self { folder: Ledger::folder()?.display().to_string(), devices })
+    }
+
+    /// Fails if one of them cannot be read.
+    pub(super) fn check_readable(&self) -> std::result::Result<(), Failure> {
+        let errors = || {
+            self.devices.iter().filter_map(|device| match device {
+                LedgerEntry::Unreadable { error, .. } => Some(error),
+                LedgerEntry::Read(_) => None,
+            })
+        };
+        match errors().next() {
+            Some(first) => Err(Failure::UnreadableLedgers { count: errors().count(), first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the ledger of one device only.
+    pub(super) fn only(mut self, subject: &Subject) -> Self {
+        let file = subject.file_name();
+        let uuid = file.trim_end_matches(".ledger");
+        self.devices.retain(|device| matches!(device, LedgerEntry::Read(device) if device.uuid == uuid));
+        self
+    }
+}
+
+/// Reads the ledger of a device that the driver has. What is used outside the ledger is measured, not taken from the file.
+fn of_device(driver: &dyn Driver, ordinal: DeviceId, facts: &DeviceFacts) -> LedgerEntry {
+    let uuid = facts.uuid.to_string();
+    let unreadable = |error: String| LedgerEntry::Unreadable { uuid: uuid.clone(), error };
+    let reading = match reading_for(facts) {
+        Ok(reading) => reading,
+        Err(error) => return unreadable(error.to_string()),
+    };
+    let memory = match driver.memory(ordinal) {
+        Ok(memory) => memory,
+        Err(error) => return unreadable(error.to_string()),
+    };
+    let held = reading.as_ref().map_or(Bytes::ZERO, |reading| reading.held);
+    let unmanaged = memory.used().saturating_sub(held).get();
+    let (name, total) = (facts.name.clone(), facts.total.get());
+    let mut device = match &reading {
+        Some(reading) => DeviceLedger::new(Some(ordinal.0), uuid, reading),
+        None => DeviceLedger { name, total, limit: total, ..DeviceLedger::empty(Some(ordinal.0), uuid) },
+    };
+    device.unmanaged = unmanaged;
+    LedgerEntry::Read(device)
+}
+
+impl DeviceLedger {
+    fn empty(ordinal: Option<u32>, uuid: String) -> Self {
+        Self {
+            ordinal,
+            uuid,
+            name: String::new(),
+            total: 0,
+            limit: 0,
+            held: 0,
+            undrawn: 0,
+            unmanaged: 0,
+            processes: Vec::new(),
+            tenants: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    fn new(ordinal: Option<u32>, uuid: String, reading: &Reading) -> Self {
+        let now = SystemTime::now();
+        let seconds = |since: SystemTime| now.duration_since(since).unwrap_or_default().as_secs();
+        let processes = reading.processes.iter().map(|process| ProcessRow {
+            pid: process.pid,
+            name: process.name.clone(),
+            held: process.held.get(),
+            undrawn: process.undrawn.get(),
+            since: time::utc(process.since),
+            seconds: seconds(process.since),
+        });
+        let tenants = reading.tenants.iter().map(|tenant| TenantRow {
+            name: tenant.name.clone(),
+            guarantee: tenant.guarantee.get(),
+            ceiling: tenant.ceiling.get(),
+            charged: tenant.charged.get(),
+        });
+        let waiting = reading.waiting.iter().map(|waiting| WaitingRow {
+            pid: waiting.pid,
+            name: waiting.name.clone(),
+            tenant: waiting.tenant.clone(),
+            bytes: waiting.bytes.get(),
+            since: time::utc(waiting.since),
+            seconds: seconds(waiting.since),
+        });
+        Self {
+            name: reading.name.clone(),
+            total: reading.total.get(),
+            limit: reading.limit.get(),
+            held: reading.held.get(),
+            undrawn: reading.undrawn.get(),
+            unmanaged: reading.unmanaged.get(),
+            processes: processes.collect(),
+            tenants: tenants.collect(),
+            waiting: waiting.collect(),
+            ..Self::empty(ordinal, uuid)
+        }
+    }
+}
+
+impl Show for LedgerList {
+    fn show(&self, out: &mut dyn Write) -> Result<()> {
+        writeln!(out, "{HEADING}Ledgers{HEADING:#} {FAINT}in {}{FAINT:#}", self.folder)?;
+        if self.devices.is_empty() {
+            return writeln!(out, "none, and no device that processes share");
+        }
+        self.devices.iter().try_for_each(|device| match device {
+            LedgerEntry::Read(device) => device.show(out),
+            LedgerEntry::Unreadable { uuid, error } => writeln!(out, "{uuid}  {BAD}cannot be read: {error}{BAD:#}"),
+        })
+    }
+}
+
+impl Show for DeviceLedger {
+    fn show(&self, out: &mut dyn Write) -> Result<()> {
+        let ordinal = self.ordinal.map_or_else(|| "–".to_owned(), |ordinal| DeviceId(ordinal).to_string());
+        let [total, limit, held] = [self.total, self.limit, self.held].map(Bytes);
+        writeln!(out, "{ordinal}  {}  {held} held of {limit} {FAINT}(the device has {total}){FAINT:#}", self.name)?;
+        writeln!(out, "      {}", self.uuid)?;
+        writeln!(out, "      {} set aside, {} unmanaged", Bytes(self.undrawn), Bytes(self.unmanaged))?;
+        for process in &self.processes {
+            let ProcessRow { pid, name, held, undrawn, seconds, .. } = process;
+            let (held, undrawn) = (Bytes(*held), Bytes(*undrawn));
+            let age = time::age(*seconds);
+            writeln!(out, "      {pid:>8}  {name:<16} {held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
+        }
+        for tenant in self.tenants.iter().filter(|tenant| !tenant.name.is_empty()) {
+            let TenantRow { name, guarantee, ceiling, charged } = tenant;
+            let [guarantee, ceiling, charged] = [guarantee, ceiling, charged].map(|bytes| Bytes(*bytes));
+            writeln!(out, "      tenant {name}: {charged}, at least {guarantee} and at most {ceiling}")?;
+        }
+        for waiting in &self.waiting {
+            let WaitingRow { pid, name, bytes, seconds, .. } = waiting;
+            writeln!(out, "      {pid:>8}  {name:<16} waits for {}, for {}", Bytes(*bytes), time::age(*seconds))?;
+        }
+        Ok(())
+    }
+}

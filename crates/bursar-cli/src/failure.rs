@@ -1,0 +1,183 @@
+//! The failures of commands: what is printed for each, and the exit status.
+
+use bursar::driver::DriverChoiceError;
+use bursar::ledger::LedgerError;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// The failure of a command.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Driver(DriverChoiceError),
+    Memory(bursar::Error),
+    Trace(bursar::trace::TraceError),
+    Output(std::io::Error),
+    /// Pinned memory that could not be allocated.
+    Host(bursar::host::HostError),
+    Ledger(LedgerError),
+    /// Ledgers that cannot be read, among others that were shown: their number, and the error of the first.
+    UnreadableLedgers {
+        count: usize,
+        first: String,
+    },
+    /// Workers that do not fit, or a probe that failed.
+    Fit(bursar::fit::FitError),
+    /// A run of workers that failed.
+    Run {
+        message: String,
+        hint: &'static str,
+        status: u8,
+    },
+    /// A file that could not be written.
+    File {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    /// Options that do not go together.
+    Usage(&'static str),
+    /// Everything was reported already, or nobody reads it.
+    AlreadyReported {
+        status: u8,
+    },
+}
+
+impl From<DriverChoiceError> for Failure {
+    fn from(error: DriverChoiceError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+impl From<bursar::Error> for Failure {
+    fn from(error: bursar::Error) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl From<bursar::fit::FitError> for Failure {
+    fn from(error: bursar::fit::FitError) -> Self {
+        match error {
+            bursar::fit::FitError::Memory(error) => Self::Memory(error),
+            bursar::fit::FitError::Ledger(error) => Self::Ledger(error),
+            error => Self::Fit(error),
+        }
+    }
+}
+
+impl From<bursar::host::HostError> for Failure {
+    fn from(error: bursar::host::HostError) -> Self {
+        match error {
+            bursar::host::HostError::Device(error) => Self::Memory(error),
+            error => Self::Host(error),
+        }
+    }
+}
+
+impl From<bursar::DriverError> for Failure {
+    fn from(error: bursar::DriverError) -> Self {
+        Self::Memory(error.into())
+    }
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+impl From<bursar::trace::TraceError> for Failure {
+    fn from(error: bursar::trace::TraceError) -> Self {
+        Self::Trace(error)
+    }
+}
+
+impl From<bursar::trace::ReplayError> for Failure {
+    fn from(error: bursar::trace::ReplayError) -> Self {
+        match error {
+            bursar::trace::ReplayError::Memory(error) => error.into(),
+            bursar::trace::ReplayError::Trace(error) => error.into(),
+        }
+    }
+}
+
+/// The hint for errors of a ledger, which say themselves what helps.
+const LEDGER_HINT: &str = "no other ledger is affected: `bursar ledger show` lists them all";
+
+const REFUSED: u8 = 1;
+const WRONG_USAGE: u8 = 2;
+const MACHINE_FAILED: u8 = 3;
+
+impl Failure {
+    /// Returns what went wrong and what to do about it, or none if that was reported already.
+    pub(crate) fn text_and_hint(&self) -> Option<(String, &'static str)> {
+        Some(match self {
+            Self::Driver(error) => {
+                (error.to_string(), "run with --driver sim to use simulated devices, or install the NVIDIA driver")
+            }
+            Self::Memory(error) => (error.to_string(), "`bursar devices` shows what the machine has"),
+            Self::Trace(error) => (
+                error.to_string(),
+                "a trace is an RMM CSV log, JSON lines, or a PyTorch memory snapshot, gzipped or not",
+            ),
+            Self::Fit(error) if error.is_capacity() => {
+                (error.to_string(), "need less, free some, or go on with one worker by --allow-overflow")
+            }
+            Self::Fit(error) => (error.to_string(), "--available SIZE says what there is, whatever the machine says"),
+            Self::Run { message, hint, .. } => (message.clone(), *hint),
+            Self::Ledger(error @ LedgerError::Held { .. }) => {
+                (error.to_string(), "`bursar ledger show` shows who holds what")
+            }
+            Self::Ledger(error) => (error.to_string(), LEDGER_HINT),
+            Self::UnreadableLedgers { count: 1, first } => (first.clone(), LEDGER_HINT),
+            Self::UnreadableLedgers { count, first } => (format!("{first} (and {} more)", count - 1), LEDGER_HINT),
+            Self::Host(error) if error.is_capacity() => (error.to_string(), "ask for less, or free some"),
+            Self::Host(error) => (error.to_string(), "`bursar help` shows the options of each command"),
+            Self::Output(error) => (error.to_string(), "standard output could not be written"),
+            Self::File { path, error } => {
+                (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
+            }
+            Self::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
+            Self::AlreadyReported { .. } => return None,
+        })
+    }
+
+    /// Returns the exit status.
+    pub(crate) fn status(&self) -> u8 {
+        use bursar::Error as Memory;
+        match self {
+            Self::Driver(DriverChoiceError::Unknown { .. }) => WRONG_USAGE,
+            Self::Memory(error) if error.is_capacity() => REFUSED,
+            Self::Memory(Memory::Capacity { .. }) => REFUSED,
+            Self::Memory(
+                Memory::InvalidSize { .. }
+                | Memory::InvalidAlignment { .. }
+                | Memory::InvalidValue { .. }
+                | Memory::InvalidNumber { .. },
+            ) => WRONG_USAGE,
+            Self::Ledger(LedgerError::Held { .. }) => REFUSED,
+            Self::Trace(error) if is_a_broken_disk(&error.reason) => MACHINE_FAILED,
+            Self::File { error, .. } if is_the_disk(error) => MACHINE_FAILED,
+            Self::Fit(error) if error.is_capacity() => REFUSED,
+            Self::Run { status, .. } | Self::AlreadyReported { status } => *status,
+            Self::Host(error) if error.is_capacity() => REFUSED,
+            Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
+            Self::Host(_) => MACHINE_FAILED,
+            Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
+            Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
+            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
+        }
+    }
+}
+
+/// Returns whether a file could not be used though its name was right.
+fn is_a_broken_disk(reason: &bursar::trace::Reason) -> bool {
+    match reason {
+        bursar::trace::Reason::Io(error) => is_the_disk(error),
+        _ => false,
+    }
+}
+
+fn is_the_disk(error: &std::io::Error) -> bool {
+    use ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    let wrong_place = [NotFound, NotADirectory, IsADirectory, PermissionDenied, InvalidInput, ReadOnlyFilesystem];
+    !wrong_place.contains(&error.kind())
+}

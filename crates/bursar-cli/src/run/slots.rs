@@ -1,0 +1,46 @@
+//! Where workers run and what each is given there: a slot a worker.
+//!
+//! [`Scheduler`] decides on which device a worker runs, and reserves its memory; a [`Slot`] holds what one worker is given
+//! until the worker has ended.
+
+mod notify;
+mod scheduler;
+mod target;
+
+pub(super) use scheduler::Scheduler;
+pub(super) use target::SHARED_VARIABLE;
+
+use bursar::{Bytes, DeviceId, NumaNode};
+use rustix::thread::CpuSet;
+use std::ffi::OsString;
+use std::fmt;
+
+/// A worker's device, processors, environment and share of memory. The share goes back when the slot is dropped.
+pub(crate) struct Slot {
+    /// The device; none if the workers use the machine's memory.
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) numa_node: NumaNode,
+    /// The processors near the device, if they are known.
+    pub(crate) cpus: Option<CpuSet>,
+    /// The most that the worker may hold, if that was given.
+    pub(crate) limit: Option<Bytes>,
+    /// The variables that its programs get besides its number.
+    pub(crate) environment: Vec<(&'static str, OsString)>,
+    /// The owner of its memory.
+    pub(crate) _memory: Box<dyn Send>,
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slot").field("device", &self.device).field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+/// A source of slots for more workers, as memory comes free.
+pub(crate) trait SlotSource: Send + Sync + fmt::Debug {
+    /// Waits until there is a slot for one more worker. Returns none once the source was [cancelled](Self::cancel).
+    fn wait_for_slot(&self) -> Option<bursar::Result<Slot>>;
+
+    /// Ends every wait, now and later.
+    fn cancel(&self);
+}

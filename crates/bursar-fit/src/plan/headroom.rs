@@ -1,0 +1,124 @@
+//! The fraction of the available memory that may be used.
+
+use bursar_core::Bytes;
+use std::fmt;
+use std::str::FromStr;
+
+const ONE: u32 = 1_000_000;
+
+/// The fraction of the available memory that may be used, in millionths: above 0 and at most 1.
+///
+/// ```
+/// use bursar_core::Bytes;
+/// use bursar_fit::Headroom;
+///
+/// let headroom: Headroom = "0.7".parse()?;
+/// assert_eq!(headroom, Headroom::default());
+/// assert_eq!(headroom.of(Bytes(10)), Bytes(7));
+/// assert_eq!(headroom.to_string(), "0.7");
+/// assert!("1.5".parse::<Headroom>().is_err());
+/// # Ok::<(), bursar_fit::HeadroomError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Headroom(u32);
+
+impl Headroom {
+    /// Everything that is available may be used.
+    pub const ALL: Self = Self(ONE);
+
+    /// Creates a fraction of `millionths`, from 1 to 1,000,000.
+    pub const fn millionths(millionths: u32) -> Result<Self, HeadroomError> {
+        match millionths {
+            1..=ONE => Ok(Self(millionths)),
+            _ => Err(HeadroomError::Outside { millionths }),
+        }
+    }
+
+    /// Returns the number of millionths.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// Returns the part of `available` that may be used, rounded down.
+    pub const fn of(self, available: Bytes) -> Bytes {
+        // The fraction is at most one, so the result fits again.
+        Bytes((available.0 as u128 * self.0 as u128 / ONE as u128) as u64)
+    }
+
+    /// Returns the least available memory of which `wanted` bytes may be used, or none if that exceeds `u64`.
+    pub(super) fn least_available(self, wanted: u128) -> Option<Bytes> {
+        let least = wanted.checked_mul(u128::from(ONE))?.div_ceil(u128::from(self.0));
+        u64::try_from(least).ok().map(Bytes)
+    }
+
+    /// Returns the least fraction that lets `wanted` bytes of `available` be used, if there is one.
+    pub(super) fn least_for(wanted: u128, available: Bytes) -> Option<Self> {
+        let millionths = wanted.checked_mul(u128::from(ONE))?.checked_sub(1)?.checked_div(available.0.into())? + 1;
+        u32::try_from(millionths).ok().and_then(|millionths| Self::millionths(millionths).ok())
+    }
+}
+
+/// The default is seven tenths.
+impl Default for Headroom {
+    fn default() -> Self {
+        Self(700_000)
+    }
+}
+
+impl fmt::Display for Headroom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ONE => f.pad("1"),
+            part => f.pad(format!("0.{part:06}").trim_end_matches('0')),
+        }
+    }
+}
+
+/// The error of a fraction that is not above 0 and at most 1.
+///
+/// ```
+/// use bursar_fit::Headroom;
+///
+/// let error = Headroom::millionths(0).unwrap_err();
+/// assert!(error.to_string().contains("above 0 and at most 1"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeadroomError {
+    /// The number is outside the range.
+    #[error(
+        "a headroom of {millionths} millionths: it is the fraction that may be used, above 0 and at most 1, such as 0.7"
+    )]
+    Outside {
+        /// The number given.
+        millionths: u32,
+    },
+    /// The text is no number in the range, or has more than six digits.
+    #[error(
+        "{text:?} is no headroom: it is the fraction that may be used, above 0 and at most 1 with up to six digits, such as 0.7"
+    )]
+    Malformed {
+        /// The text given.
+        text: String,
+    },
+}
+
+/// Parses `0.7`, `.75`, `1` or `1.0`, exactly.
+impl FromStr for Headroom {
+    type Err = HeadroomError;
+
+    fn from_str(text: &str) -> Result<Self, HeadroomError> {
+        let malformed = || HeadroomError::Malformed { text: text.to_owned() };
+        let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+        let digits = fraction.trim_end_matches('0');
+        let is_number = (whole.len() + fraction.len() > 0)
+            && [whole, fraction].iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+        if !is_number || digits.len() > 6 {
+            return Err(malformed());
+        }
+        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| malformed())? };
+        let part: u64 = format!("{digits:0<6}").parse().map_err(|_| malformed())?;
+        let millionths = whole.checked_mul(u64::from(ONE)).and_then(|whole| u32::try_from(whole + part).ok());
+        millionths.and_then(|millionths| Self::millionths(millionths).ok()).ok_or_else(malformed)
+    }
+}
