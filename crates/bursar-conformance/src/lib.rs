@@ -1,19 +1,29 @@
-//! One suite that judges every stack on every driver.
+//! The contracts of `docs/contracts.md` as trials: one suite that judges every stack on every driver.
 //!
-//! A *clause* is a named trial of what the contracts promise; it takes a [`Rig`], which is one stack built on one device
-//! of one driver. [`table`] lists every clause for every pair of a [`DriverRow`] and a [`StackRow`] that can hold it, so
-//! adding a driver or a stack is one line in the test that calls it.
+//! A [`Clause`] is a named trial of what a contract promises. It is run with a [`StackRig`], which is one stack built on one
+//! device of one driver. [`table`] lists every clause for every pair of a [`DriverRow`] and a [`StackRow`] that it applies to,
+//! so adding a driver or a stack is one line in the test that calls it. What differs between the simulated device and
+//! hardware is a bug in one of them.
 //!
-//! A [`program`] is a random sequence of calls whose outcome is known: drivers are compared by running it on each of
-//! them, stacks are judged by running it through them. Programs of [`uses`] are the same for use tracking.
+//! A [`program::DriverProgram`] is a random sequence of driver calls whose outcome is known: drivers are compared by running
+//! it on each of them, stacks are judged by running it through them. A [`uses::UseProgram`] does the same for use tracking.
 //!
 //! A driver that is absent shows its trials as ignored; with `BURSAR_REQUIRE_CUDA=1` they fail instead.
+//!
+//! # Modules
+//!
+//! `rows` describes drivers and stacks, `rig` builds one stack for a trial, `table` makes the trials, `trials/` has the
+//! clauses, one file for each topic, and `program` and `uses` generate and run programs. Besides the core this crate depends on
+//! the simulator: what is promised about failing drivers is promised on every driver, and [`Faults`](bursar_sim::Faults)
+//! wraps any of them.
 
 pub mod program;
 mod rig;
 mod rows;
+mod table;
 pub mod trials;
 pub mod uses;
 
-pub use rig::Rig;
-pub use rows::{Clause, DriverRow, Kind, Leaks, Needs, Opened, SetCapturing, StackRow, requires_cuda, table};
+pub use rig::StackRig;
+pub use rows::{DriverRow, LeakPolicy, OpenDriver, SetCapturing, StackKind, StackRow, requires_cuda};
+pub use table::{Clause, Requirement, table};

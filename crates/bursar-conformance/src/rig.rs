@@ -1,4 +1,4 @@
-//! One stack on one device, and the tools a trial needs.
+//! One stack on one device, with the calls that trials make.
 #![allow(unsafe_code)]
 
 use crate::rows::{SetCapturing, StackRow};
@@ -10,23 +10,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One stack, built on the first device of one driver, with faults at hand.
+/// One stack, built on the first device of one driver, with fault injection between the two.
 ///
 /// ```
-/// use bursar_conformance::{Kind, Rig, StackRow};
+/// use bursar_conformance::{StackKind, StackRig, StackRow};
 /// use bursar_core::{Stack, leaf};
 /// use bursar_sim::Sim;
 ///
-/// let stack = StackRow::new("direct", Kind::default(), || Stack::new().over(leaf::Direct));
-/// let rig = Rig::new(Sim::seeded(1), stack, 1, None)?;
+/// let stack = StackRow::new("direct", StackKind::default(), || Stack::new().over(leaf::Direct));
+/// let rig = StackRig::new(Sim::seeded(1), stack, 1, None)?;
 /// let block = rig.allocate(1000);
 /// rig.fill(&block, 7, block.stream());
 /// assert_eq!(rig.read(&block, block.stream()), [7; 1000]);
 /// rig.free(block);
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
-pub struct Rig {
-    /// Between the stack and the driver: fails calls and counts them.
+pub struct StackRig {
+    /// The fault injection between the stack and the driver: fails calls and counts them.
     pub faults: Arc<Faults>,
     /// The device.
     pub context: Arc<DeviceContext>,
@@ -38,11 +38,11 @@ pub struct Rig {
     pub stream: Stream,
     /// The seed of this run.
     pub seed: u64,
-    /// How to capture a stream, where the driver can.
+    /// Begins and ends the capture of a stream, if the driver can.
     pub set_capturing: Option<SetCapturing>,
 }
 
-impl Rig {
+impl StackRig {
     /// Builds `stack` on the first device of `driver`.
     pub fn new(
         driver: Arc<dyn Driver>,
@@ -57,18 +57,18 @@ impl Rig {
         Ok(Self { faults, context, memory, stack, stream, seed, set_capturing })
     }
 
-    /// A block on the rig's stream.
+    /// Allocates a block on the rig's stream.
     pub fn allocate(&self, bytes: u64) -> DeviceBlock {
         self.allocate_on(bytes, self.stream)
     }
 
-    /// The most that can be asked for in one block and is granted no more than `granted`.
+    /// Returns the largest request that is granted no more than `granted`.
     pub fn fitting(&self, granted: Bytes) -> u64 {
         let smallest = self.memory.granted_size(256, 256).expect("a legal request");
         granted.get() - (smallest.get() - 256)
     }
 
-    /// A block on any stream.
+    /// Allocates a block on `stream`.
     pub fn allocate_on(&self, bytes: u64, stream: Stream) -> DeviceBlock {
         self.memory.allocate(bytes, 256, stream, tag!("conformance")).expect("there is room")
     }
@@ -79,7 +79,7 @@ impl Rig {
         self.free_on(block, stream);
     }
 
-    /// Frees a block on any stream.
+    /// Frees a block on `stream`.
     pub fn free_on(&self, block: DeviceBlock, stream: Stream) {
         self.memory.deallocate(block, stream).expect("the block and the stream belong here");
     }
@@ -89,19 +89,19 @@ impl Rig {
         self.memory.reap_blocking(Duration::MAX).expect("the device works");
     }
 
-    /// What is outstanding.
+    /// Returns the outstanding bytes of the stack.
     pub fn outstanding(&self) -> Bytes {
         self.memory.bytes_outstanding()
     }
 
-    /// Holds a stream at this point until the answer is dropped.
+    /// Stalls a stream at this point until the returned value is dropped.
     pub fn stall(&self, stream: Stream) -> Stall {
         let raw = self.context.resolve(stream).expect("a stream of this device");
         // SAFETY: the table resolves live streams of this device only.
         unsafe { self.faults.stall(self.context.device(), raw) }.expect("the device works")
     }
 
-    /// Fills what was asked for, in stream order.
+    /// Fills the requested bytes of a block, in stream order.
     pub fn fill(&self, block: &DeviceBlock, value: u8, stream: Stream) {
         let raw = self.context.resolve(stream).expect("a stream of this device");
         let (driver, device) = (self.context.driver(), self.context.device());
@@ -110,7 +110,7 @@ impl Rig {
         filled.expect("the device works");
     }
 
-    /// Reads what was asked for, in stream order, and waits for it.
+    /// Reads the requested bytes of a block, in stream order, and waits for them.
     pub fn read(&self, block: &DeviceBlock, stream: Stream) -> Vec<u8> {
         let raw = self.context.resolve(stream).expect("a stream of this device");
         let mut bytes = vec![0; block.requested().get() as usize];
@@ -123,7 +123,7 @@ impl Rig {
     }
 }
 
-impl fmt::Debug for Rig {
+impl fmt::Debug for StackRig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rig").field("stack", &self.stack).field("seed", &self.seed).finish_non_exhaustive()
     }

@@ -1,29 +1,29 @@
-//! The clauses.
+//! The clauses, one file for each topic.
 
 mod budgets;
 mod devices;
-mod dropped;
+mod dropped_stacks;
 mod faults;
 mod frames;
 mod guards;
-mod hardware;
+mod memory_contents;
 mod pools;
 mod resources;
 
 use crate::Clause;
 
-/// Every clause this crate knows.
+/// Returns every clause of this crate.
 pub fn all() -> Vec<Clause> {
     let on_stacks = [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES, guards::CLAUSES];
-    let others = [dropped::CLAUSES, pools::CLAUSES, hardware::CLAUSES, devices::CLAUSES];
+    let others = [dropped_stacks::CLAUSES, pools::CLAUSES, memory_contents::CLAUSES, devices::CLAUSES];
     [on_stacks.concat(), others.concat()].concat()
 }
 
-/// A table of clauses from functions named after them.
+/// Defines `CLAUSES` from functions that are named after their clauses.
 macro_rules! clauses {
     ($($needs:ident: $name:ident),* $(,)?) => {
         pub(super) const CLAUSES: &[crate::Clause] = &[$(
-            crate::Clause { name: stringify!($name), needs: crate::Needs::$needs, run: $name },
+            crate::Clause { name: stringify!($name), needs: crate::Requirement::$needs, run: $name },
         )*];
     };
 }

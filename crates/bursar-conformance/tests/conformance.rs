@@ -1,8 +1,8 @@
-//! Every clause on every driver and every stack. A driver or a stack more is one line more.
+//! Runs every clause on every driver and every stack. To add a driver or a stack, add a row.
 #![allow(unsafe_code)]
 
 use bursar::ledger::Ledger;
-use bursar_conformance::{DriverRow, Kind, Leaks, Opened, StackRow, trials};
+use bursar_conformance::{DriverRow, LeakPolicy, OpenDriver, StackKind, StackRow, trials};
 use bursar_core::{Bytes, DeviceId, Driver, RawContext, RawStream, Stack, leaf};
 use bursar_cuda::Cuda;
 use bursar_memory::{FailureAction, GlobalDeviceBudget, Guard, OnAccount, OnFailure, PagePool, Statistics};
@@ -13,29 +13,29 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const LIMIT: Bytes = Bytes::mib(64);
-const DIRECT: Kind = Kind { stream_ordered: false, limit: None, guard: None, pooled: false };
-const ASYNC: Kind = Kind { stream_ordered: true, limit: None, guard: None, pooled: false };
-const LIMITED_DIRECT: Kind = Kind { limit: Some(LIMIT), ..DIRECT };
-const LIMITED_ASYNC: Kind = Kind { limit: Some(LIMIT), ..ASYNC };
-const POOL: Kind = Kind { pooled: true, ..DIRECT };
+const DIRECT: StackKind = StackKind { stream_ordered: false, limit: None, guard: None, pooled: false };
+const ASYNC: StackKind = StackKind { stream_ordered: true, limit: None, guard: None, pooled: false };
+const LIMITED_DIRECT: StackKind = StackKind { limit: Some(LIMIT), ..DIRECT };
+const LIMITED_ASYNC: StackKind = StackKind { limit: Some(LIMIT), ..ASYNC };
+const POOL: StackKind = StackKind { pooled: true, ..DIRECT };
 const QUARANTINE: Bytes = Bytes::kib(16);
 
 fn budget() -> GlobalDeviceBudget {
     GlobalDeviceBudget::of(LIMIT)
 }
 
-/// The same limit, as an account of a ledger that this process has to itself.
+/// Returns a budget with the same limit, on an account of a ledger that is private to this process.
 fn shared() -> GlobalDeviceBudget<OnAccount> {
     GlobalDeviceBudget::shared_by(|_| Ok(Arc::new(Ledger::private(LIMIT).account()?)))
 }
 
-/// A guard that lets go of what is freed at once.
+/// Returns a guard without quarantine.
 fn guard() -> Guard {
     Guard::default().quarantine(Bytes::ZERO)
 }
 
-const fn guarded(kind: Kind) -> Kind {
-    Kind { guard: Some(Bytes::ZERO), ..kind }
+const fn guarded(kind: StackKind) -> StackKind {
+    StackKind { guard: Some(Bytes::ZERO), ..kind }
 }
 
 fn stacks() -> Vec<StackRow> {
@@ -65,14 +65,14 @@ fn stacks() -> Vec<StackRow> {
         StackRow::new("budget/guard/async", guarded(LIMITED_ASYNC), || {
             Stack::new().layer(budget()).layer(guard()).over(leaf::Async)
         }),
-        StackRow::new("quarantine/async", Kind { guard: Some(QUARANTINE), ..ASYNC }, || {
+        StackRow::new("quarantine/async", StackKind { guard: Some(QUARANTINE), ..ASYNC }, || {
             Stack::new().layer(Guard::default().quarantine(QUARANTINE)).over(leaf::Async)
         }),
         StackRow::new("pool", POOL, || Stack::new().layer(PagePool::default()).over(leaf::Frames)),
         StackRow::new("pool/budget", POOL, || {
             Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::of(Bytes::gib(1))).over(leaf::Frames)
         }),
-        StackRow::new("budget/pool", Kind { pooled: true, ..LIMITED_DIRECT }, || {
+        StackRow::new("budget/pool", StackKind { pooled: true, ..LIMITED_DIRECT }, || {
             Stack::new().layer(budget()).layer(PagePool::default()).over(leaf::Frames)
         }),
         StackRow::new("pool without magazines", POOL, || {
@@ -106,34 +106,34 @@ fn drivers() -> Vec<DriverRow> {
     ]
 }
 
-/// Devices that cannot map pages.
+/// Returns a simulator whose devices cannot map pages.
 fn slabs(seed: u64) -> Arc<Sim> {
     Sim::builder().seed(seed).devices(2, Bytes::gib(80)).without_pages().build()
 }
 
-fn simulated(sim: Arc<Sim>) -> Opened {
+fn simulated(sim: Arc<Sim>) -> OpenDriver {
     let (judge, recorder) = (sim.clone(), sim.clone());
-    Opened {
+    OpenDriver {
         verdict: Box::new(move |leaks| {
             judge.check().map_err(|report| report.to_string())?;
             let left = judge.leaks();
-            if left.is_empty() || leaks == Leaks::Allowed { Ok(()) } else { Err(left.to_string()) }
+            if left.is_empty() || leaks == LeakPolicy::Allowed { Ok(()) } else { Err(left.to_string()) }
         }),
         set_capturing: Some(Box::new(move |device, stream, begin| {
             let done =
                 if begin { recorder.begin_capture(device, stream) } else { recorder.end_capture(device, stream) };
             done.expect("a stream of the simulated device");
         })),
-        ..Opened::new(sim)
+        ..OpenDriver::new(sim)
     }
 }
 
-/// The driver, loaded once, with the first device open until the process ends: making a context takes longer than most
-/// trials do.
+/// Returns the CUDA driver, which is loaded once and has the first device open until the process ends: creating a context
+/// takes longer than most trials.
 ///
-/// Trials run in parallel and have one device, so they take turns on it. In the driver, a free that waits for the whole
-/// device keeps other threads out meanwhile: if it waited for a stream that another trial has stalled, neither would end.
-fn cuda() -> Result<Opened, String> {
+/// Trials run in parallel and have one device, so they take turns on it. A free that waits for the whole device keeps other
+/// threads out of the driver meanwhile: if it waited for a stream that another trial has stalled, neither would end.
+fn cuda() -> Result<OpenDriver, String> {
     static LOADED: OnceLock<Result<(Arc<Cuda>, RawContext), String>> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
     let load = || {
@@ -143,13 +143,13 @@ fn cuda() -> Result<Opened, String> {
     };
     let (cuda, primary) = LOADED.get_or_init(load).clone()?;
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Opened {
+    Ok(OpenDriver {
         verdict: Box::new(move |_| {
             let _lasts_until_the_verdict_is_dropped = &turn;
             Ok(())
         }),
         set_capturing: Some(Box::new(move |_, stream, begin| capture(primary, stream, begin))),
-        ..Opened::new(cuda)
+        ..OpenDriver::new(cuda)
     })
 }
 

@@ -1,9 +1,11 @@
-//! The simulator against itself, against a model that knows no streams, and against the hardware: thousands of generated
-//! programs, each of which must give the same bytes and the same statuses everywhere.
+//! Compares the simulator with itself on other schedules, with a model without streams, and with the hardware: thousands of
+//! generated programs must give the same bytes and the same statuses everywhere.
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
-use bursar_conformance::program::{Outcome, Program, SEED_VARIABLE, Shape, Shared, batches, trial};
+use bursar_conformance::program::{
+    DriverProgram, ProgramOutcome, ProgramShape, SEED_VARIABLE, SharedDriver, batches, trial,
+};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use libtest_mimic::{Arguments, Failed};
@@ -14,8 +16,13 @@ const PROGRAMS: u64 = 2000;
 /// The schedules that every program is simulated with.
 const SCHEDULES: Range<u64> = 0..3;
 
-/// Fails with the program where two of its outcomes differ.
-fn agree(program: &Program, seed: u64, one: (&str, &Outcome), other: (&str, &Outcome)) -> Result<(), Failed> {
+/// Fails with the program if two of its outcomes differ.
+fn agree(
+    program: &DriverProgram,
+    seed: u64,
+    one: (&str, &ProgramOutcome),
+    other: (&str, &ProgramOutcome),
+) -> Result<(), Failed> {
     match one.1.difference(other.1) {
         None => Ok(()),
         Some(difference) => Err(format!(
@@ -26,8 +33,8 @@ fn agree(program: &Program, seed: u64, one: (&str, &Outcome), other: (&str, &Out
     }
 }
 
-/// Runs a program with one schedule, on a simulator that must find nothing wrong with it.
-fn simulated(program: &Program, schedule: u64) -> Result<Outcome, Failed> {
+/// Runs a program with one schedule, on a simulator that must find no hazard and no leak.
+fn simulated(program: &DriverProgram, schedule: u64) -> Result<ProgramOutcome, Failed> {
     let sim = Sim::seeded(schedule);
     let outcome = program.run(&*sim);
     sim.check().map_err(|report| format!("{report}\n{program}"))?;
@@ -38,7 +45,7 @@ fn simulated(program: &Program, schedule: u64) -> Result<Outcome, Failed> {
 }
 
 fn sim_agrees_with_itself(seed: u64) -> Result<(), Failed> {
-    let program = Program::generate(seed, Shape::DRIVER);
+    let program = DriverProgram::generate(seed, ProgramShape::DRIVER);
     let expected = program.expected();
     for schedule in SCHEDULES {
         let outcome = simulated(&program, schedule ^ seed)?;
@@ -49,14 +56,14 @@ fn sim_agrees_with_itself(seed: u64) -> Result<(), Failed> {
 }
 
 fn cuda_agrees_with_sim(cuda: &Cuda, seed: u64) -> Result<(), Failed> {
-    let program = Program::generate(seed, Shape::DRIVER);
+    let program = DriverProgram::generate(seed, ProgramShape::DRIVER);
     let expected = simulated(&program, seed)?;
     agree(&program, seed, ("CUDA", &program.run(cuda)), ("the simulator", &expected))
 }
 
 fn main() {
     let arguments = Arguments::from_args();
-    let cuda = Shared::open(Cuda::load());
+    let cuda = SharedDriver::open(Cuda::load());
     let mut trials = Vec::new();
     for seeds in batches(PROGRAMS) {
         trials.push(trial("sim_agrees_with_itself", seeds.clone(), sim_agrees_with_itself));

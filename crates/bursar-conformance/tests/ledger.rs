@@ -1,20 +1,20 @@
-//! The ledger between processes, on devices that all of them can open: simulated ones with a name always, CUDA where there
-//! is a device. Every process is this program, started again with a part to play.
+//! Trials of the ledger between processes, on devices that all of them can open: named simulated ones always, CUDA if there
+//! is a device. Every process is this program, started again with a role.
 
-#[path = "ledger/parts.rs"]
-mod parts;
-#[path = "ledger/stage.rs"]
-mod stage;
+#[path = "ledger/processes.rs"]
+mod processes;
+#[path = "ledger/role.rs"]
+mod role;
 
 use bursar_conformance::requires_cuda;
 use bursar_cuda::Cuda;
 use libtest_mimic::{Arguments, Trial};
-use parts::Driver;
-use stage::Stage;
+use processes::LedgerFolder;
+use role::Driver;
 use std::process::ExitCode;
 use std::time::Duration;
 
-type Run = fn(&Stage);
+type Run = fn(&LedgerFolder);
 
 const TRIALS: &[(&str, Run)] = &[
     ("l6_memory_of_a_killed_process_is_had_within_five_seconds", memory_of_a_killed_process_is_had),
@@ -23,7 +23,7 @@ const TRIALS: &[(&str, Run)] = &[
 ];
 
 fn main() -> ExitCode {
-    if let Some(failed) = parts::play_if_asked() {
+    if let Some(failed) = role::run_if_child() {
         return failed;
     }
     let absent = Cuda::load().is_err() && !requires_cuda();
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             if driver == Driver::Cuda {
                 Cuda::load()?;
             }
-            run(&Stage::new(driver));
+            run(&LedgerFolder::new(driver));
             Ok(())
         });
         trial.with_ignored_flag(driver == Driver::Cuda && absent)
@@ -44,13 +44,13 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// How far what is measured may be from what was: drivers keep a little more or less after work was done.
+/// The most that two measurements of the same memory may differ: drivers keep a little more or less after work was done.
 const SLACK: u64 = 64 << 20;
 
-fn memory_of_a_killed_process_is_had(stage: &Stage) {
-    let mut survivor = stage.start("tenant");
+fn memory_of_a_killed_process_is_had(folder: &LedgerFolder) {
+    let mut survivor = folder.start("tenant");
     let overhead = survivor.number("overhead");
-    let mut victim = stage.start("tenant");
+    let mut victim = folder.start("tenant");
     assert_eq!(victim.ask("hold 3"), "held", "three quarters of the limit");
     assert_eq!(survivor.ask("hold 3"), "refused", "a quarter is left");
     assert_eq!(survivor.ask("hold 1"), "held", "to the byte");
@@ -62,10 +62,10 @@ fn memory_of_a_killed_process_is_had(stage: &Stage) {
     survivor.end();
 }
 
-fn an_owner_gets_what_a_pool_only_keeps(stage: &Stage) {
-    let mut owner = stage.start("owner");
+fn an_owner_gets_what_a_pool_only_keeps(folder: &LedgerFolder) {
+    let mut owner = folder.start("owner");
     assert_eq!(owner.ask("guarantee 3"), "done");
-    let mut borrower = stage.start("borrower");
+    let mut borrower = folder.start("borrower");
     assert_eq!(borrower.ask("keep 4"), "kept", "all of it, which nobody uses");
     let waited = Duration::from_millis(owner.number("grow 3"));
     assert!(waited < Duration::from_secs(5), "{waited:?}");
@@ -75,10 +75,10 @@ fn an_owner_gets_what_a_pool_only_keeps(stage: &Stage) {
     borrower.end();
 }
 
-fn a_stack_on_a_reservation_is_never_refused(stage: &Stage) {
-    let mut first = stage.start("tenant");
+fn a_stack_on_a_reservation_is_never_refused(folder: &LedgerFolder) {
+    let mut first = folder.start("tenant");
     assert_eq!(first.ask("reserve 3"), "reserved");
-    let mut second = stage.start("tenant");
+    let mut second = folder.start("tenant");
     assert_eq!(second.ask("reserve 2"), "refused");
     assert_eq!(second.ask("hold 1"), "held");
     assert_eq!(first.ask("draw"), "drawn", "whatever others take meanwhile");

@@ -1,32 +1,32 @@
-//! The simulator as an oracle over whole programs: it finds nothing wrong with our leaves, and everything that is wrong
-//! with leaves that are broken on purpose.
+//! The simulator as an oracle over whole programs: it finds no fault with the leaves of the core, and the fault of each leaf
+//! that is broken on purpose.
 //!
-//! A failure prints the program and its seed, which is the schedule's too. `BURSAR_PROGRAM_SEED=N` replays that one.
+//! A failure prints the program and its seed, which is the seed of the schedule too. `BURSAR_PROGRAM_SEED=N` replays that one.
 
 #[path = "oracle/leaves.rs"]
 mod leaves;
 
-use bursar_conformance::program::{Program, SEED_VARIABLE, Shape, seeds};
+use bursar_conformance::program::{DriverProgram, ProgramShape, SEED_VARIABLE, seeds};
 use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
 use bursar_sim::{HazardKind, Sim};
-use leaves::{Caching, Code, Mapping, Notes, Returning};
+use leaves::{CachingLeaf, MappingLeaf, Notes, ReturningLeaf, Variant};
 use std::sync::Arc;
 use std::time::Duration;
 
 type Memory = Arc<dyn DeviceMemoryResource>;
 
-/// What came of one program over one leaf on one schedule.
+/// The run of one program over one leaf on one schedule.
 struct Run {
-    program: Program,
+    program: DriverProgram,
     sim: Arc<Sim>,
-    /// How what the program saw differs from what it must see.
+    /// A description of how the outcome differs from the expected one.
     difference: Option<String>,
     outstanding: Bytes,
 }
 
-/// Runs the program of a seed over the leaf that `open` makes, to the end of both.
+/// Runs the program of a seed over the leaf that `open` makes.
 fn run(seed: u64, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> Run {
-    let (program, sim) = (Program::generate(seed, Shape::RESOURCE), Sim::seeded(seed));
+    let (program, sim) = (DriverProgram::generate(seed, ProgramShape::RESOURCE), Sim::seeded(seed));
     let context = DeviceContext::open(sim.clone(), DeviceId(0)).expect("there is a device");
     let memory = open(&context);
     let outcome = program.run_through(&memory, &sim);
@@ -34,25 +34,25 @@ fn run(seed: u64, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> Run {
     Run { difference: outcome.difference(&program.expected()), outstanding: memory.bytes_outstanding(), program, sim }
 }
 
-/// Nothing is wrong with a leaf on any of the schedules: no hazard, no leak, and every byte as it must be.
+/// Checks a leaf on `count` schedules: no hazard, no leak, and every byte as expected.
 fn assert_clean(count: u64, open: impl Fn(&Arc<DeviceContext>) -> Memory) {
     for seed in seeds(0..count) {
         let Run { program, sim, difference, outstanding } = run(seed, &open);
-        let told = format!("{SEED_VARIABLE}={seed} replays it\n{program}");
+        let replay = format!("{SEED_VARIABLE}={seed} replays it\n{program}");
         if let Err(report) = sim.check() {
-            panic!("{report}\n{told}");
+            panic!("{report}\n{replay}");
         }
-        assert_eq!(difference, None, "the leaf and the model disagree; {told}");
-        assert_eq!(outstanding, Bytes::ZERO, "{told}");
+        assert_eq!(difference, None, "the leaf and the model disagree; {replay}");
+        assert_eq!(outstanding, Bytes::ZERO, "{replay}");
         let leaks = sim.leaks();
-        assert!(leaks.is_empty(), "{leaks}\n{told}");
+        assert!(leaks.is_empty(), "{leaks}\n{replay}");
     }
 }
 
-/// How many schedules there are to catch a broken leaf.
-const CHANCES: u64 = 64;
+/// The number of schedules on which a broken leaf must be caught.
+const SCHEDULES: u64 = 64;
 
-/// On how many of them the oracle found something wrong, which must be `kind` and nothing else.
+/// Returns the number of schedules on which the oracle found a hazard, which must be of `kind`.
 fn caught(kind: HazardKind, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> u64 {
     let is_caught = |seed: &u64| {
         let hazards = run(*seed, &open).sim.take_hazards();
@@ -61,7 +61,7 @@ fn caught(kind: HazardKind, open: impl Fn(&Arc<DeviceContext>) -> Memory) -> u64
         }
         !hazards.is_empty()
     };
-    (0..CHANCES).filter(is_caught).count() as u64
+    (0..SCHEDULES).filter(is_caught).count() as u64
 }
 
 #[test]
@@ -76,51 +76,51 @@ fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_the_async_l
 
 #[test]
 fn r8_256_seeds_of_a_random_program_over_8_streams_find_no_hazard_in_frames_mapped_as_blocks() {
-    assert_clean(256, Mapping::opener(Code::Repaired, Notes::Told));
+    assert_clean(256, MappingLeaf::opener(Variant::Repaired, Notes::Sent));
 }
 
 #[test]
 fn a_leaf_that_frees_without_waiting_is_caught_with_each_of_64_seeds() {
-    let broken = Returning::opener(Code::Broken, Notes::Untold);
-    assert_eq!(caught(HazardKind::FreeUnordered, broken), CHANCES);
+    let broken = ReturningLeaf::opener(Variant::Broken, Notes::Omitted);
+    assert_eq!(caught(HazardKind::FreeUnordered, broken), SCHEDULES);
 }
 
 #[test]
 fn the_same_leaf_that_waits_before_it_frees_is_clean() {
-    assert_clean(CHANCES, Returning::opener(Code::Repaired, Notes::Untold));
-    assert_clean(CHANCES, Returning::opener(Code::Repaired, Notes::Told));
+    assert_clean(SCHEDULES, ReturningLeaf::opener(Variant::Repaired, Notes::Omitted));
+    assert_clean(SCHEDULES, ReturningLeaf::opener(Variant::Repaired, Notes::Sent));
 }
 
 #[test]
 fn a_leaf_that_reuses_across_streams_without_an_event_is_caught_with_each_of_64_seeds() {
-    assert_eq!(caught(HazardKind::ReusedUnordered, Caching::opener(Code::Broken)), CHANCES);
+    assert_eq!(caught(HazardKind::ReusedUnordered, CachingLeaf::opener(Variant::Broken)), SCHEDULES);
 }
 
 #[test]
 fn the_same_leaf_that_reuses_with_an_event_is_clean() {
-    assert_clean(CHANCES, Caching::opener(Code::Repaired));
+    assert_clean(SCHEDULES, CachingLeaf::opener(Variant::Repaired));
 }
 
 #[test]
 fn a_leaf_that_unmaps_too_early_is_caught_with_each_of_64_seeds() {
-    let broken = Mapping::opener(Code::Broken, Notes::Untold);
-    assert_eq!(caught(HazardKind::UnmapUnderUse, broken), CHANCES);
+    let broken = MappingLeaf::opener(Variant::Broken, Notes::Omitted);
+    assert_eq!(caught(HazardKind::UnmapUnderUse, broken), SCHEDULES);
 }
 
 #[test]
 fn the_same_leaf_that_unmaps_once_the_work_has_run_is_clean() {
-    assert_clean(CHANCES, Mapping::opener(Code::Repaired, Notes::Untold));
-    assert_clean(CHANCES, Mapping::opener(Code::Repaired, Notes::Told));
+    assert_clean(SCHEDULES, MappingLeaf::opener(Variant::Repaired, Notes::Omitted));
+    assert_clean(SCHEDULES, MappingLeaf::opener(Variant::Repaired, Notes::Sent));
 }
 
 #[test]
 fn a_leaf_that_frees_noted_blocks_without_waiting_is_caught_with_each_of_64_seeds() {
-    let broken = Returning::opener(Code::Broken, Notes::Told);
-    assert_eq!(caught(HazardKind::FreeUnordered, broken), CHANCES);
+    let broken = ReturningLeaf::opener(Variant::Broken, Notes::Sent);
+    assert_eq!(caught(HazardKind::FreeUnordered, broken), SCHEDULES);
 }
 
 #[test]
 fn a_leaf_that_unmaps_noted_blocks_too_early_is_caught_with_each_of_64_seeds() {
-    let broken = Mapping::opener(Code::Broken, Notes::Told);
-    assert_eq!(caught(HazardKind::UnmapUnderUse, broken), CHANCES);
+    let broken = MappingLeaf::opener(Variant::Broken, Notes::Sent);
+    assert_eq!(caught(HazardKind::UnmapUnderUse, broken), SCHEDULES);
 }

@@ -1,4 +1,5 @@
-//! D2 beside another library: cudarc uses the same device, between our calls and on other threads, and neither notices.
+//! D2 beside another library: cudarc uses the same device, between our calls and on other threads, and neither disturbs the
+//! other.
 #![allow(unsafe_code)]
 
 use bursar_conformance::requires_cuda;
@@ -46,15 +47,15 @@ fn open(cuda: Arc<Cuda>) -> Gpu {
     Gpu::open(cuda, DeviceId(0), &stack).expect("the device works")
 }
 
-/// What cudarc has on the device: the primary context, which is ours too, and one that is nobody else's.
+/// The contexts and the stream of cudarc: the primary context, which Bursar uses too, and a private one.
 #[derive(Clone)]
-struct Theirs {
+struct Cudarc {
     primary: Arc<CudaContext>,
     private: Arc<CudaContext>,
     stream: Arc<CudaStream>,
 }
 
-impl Theirs {
+impl Cudarc {
     fn new() -> Self {
         let primary = CudaContext::new(0).expect("the device works");
         let stream = primary.new_stream().expect("a stream");
@@ -63,20 +64,20 @@ impl Theirs {
         Self { primary, private, stream }
     }
 
-    /// The same, for a thread that has a stream to itself.
+    /// Returns the same contexts with another stream, for a thread of its own.
     fn on_a_stream_of_its_own(&self) -> Self {
         let stream = self.primary.new_stream().expect("a stream");
         Self { stream, ..self.clone() }
     }
 
-    /// Memory of theirs with something in it.
+    /// Allocates memory with cudarc and fills it.
     fn filled(&self, words: usize, word: u32) -> CudaSlice<u32> {
         let mut slice = self.stream.alloc_zeros::<u32>(words).expect("there is room");
         self.stream.memcpy_htod(&vec![word; words], &mut slice).expect("copied");
         slice
     }
 
-    /// Copies it within the device and reads the copy.
+    /// Copies a slice within the device and checks the copy.
     fn check(&self, slice: &CudaSlice<u32>, word: u32) {
         let copy = self.stream.clone_dtod(slice).expect("there is room");
         let seen = self.stream.clone_dtoh(&copy).expect("copied");
@@ -102,7 +103,7 @@ fn current() -> CUcontext {
     ctx::get_current().expect("the driver works").unwrap_or(ptr::null_mut())
 }
 
-/// Makes a context the only one on the thread's stack, or empties that for null: making null current takes one off.
+/// Makes a context the only one on the thread's stack, or empties the stack if it is null: making null current pops one.
 fn make_current(context: CUcontext) {
     let set = |context| {
         // SAFETY: null, or a context that its owner keeps alive for as long as the trial runs.
@@ -128,16 +129,16 @@ fn pop() -> CUcontext {
     context
 }
 
-/// Makes a call and sees that the thread is left as it was found.
+/// Makes a call and checks that the same context is current after it.
 #[track_caller]
 fn unchanged<T>(call: impl FnOnce() -> bursar_core::Result<T>) -> T {
     let before = current();
-    let answer = call();
+    let result = call();
     assert_eq!(current(), before, "another context is current than before the call");
-    answer.expect("the call works, whatever is current")
+    result.expect("the call works, whatever is current")
 }
 
-/// Everything that is asked of a device in the life of a buffer; `between` runs between any two calls.
+/// Makes every call that a buffer's life has, from lease to reap; `between` runs between any two calls.
 fn live_a_life(gpu: &Gpu, words: usize, word: u32, between: &dyn Fn()) {
     let lease = unchanged(|| gpu.streams().lease());
     between();
@@ -166,7 +167,7 @@ fn live_a_life(gpu: &Gpu, words: usize, word: u32, between: &dyn Fn()) {
 
 fn d2_memory_and_streams_are_interchangeable(cuda: Arc<Cuda>) {
     const WORDS: usize = 100_000;
-    let theirs = Theirs::new();
+    let theirs = Cudarc::new();
     let gpu = open(cuda);
     assert_eq!(gpu.raw_context().0, theirs.primary.cu_ctx() as u64, "one primary context");
     let raw = RawStream(theirs.stream.cu_stream() as u64);
@@ -194,7 +195,7 @@ fn d2_memory_and_streams_are_interchangeable(cuda: Arc<Cuda>) {
 }
 
 fn d2_every_call_leaves_the_current_context_as_it_was(cuda: Arc<Cuda>) {
-    let theirs = Theirs::new();
+    let theirs = Cudarc::new();
     let gpu = unchanged(|| Ok(open(cuda)));
     let (primary, private) = (theirs.primary.cu_ctx(), theirs.private.cu_ctx());
     assert_ne!(primary, private);
@@ -203,7 +204,7 @@ fn d2_every_call_leaves_the_current_context_as_it_was(cuda: Arc<Cuda>) {
         live_a_life(&gpu, 1000, 7, &|| ());
         assert_eq!(current(), context);
     }
-    // Nor is anything left on, or taken off, the stack of contexts.
+    // Nothing is pushed to or popped from the stack of contexts.
     make_current(primary);
     push(private);
     live_a_life(&gpu, 1000, 8, &|| ());
@@ -222,7 +223,7 @@ fn d2_every_call_leaves_the_current_context_as_it_was(cuda: Arc<Cuda>) {
 fn d2_another_library_between_our_calls_disturbs_nothing(cuda: Arc<Cuda>) {
     const OURS: u32 = 4;
     const LIVES: u32 = 500;
-    let (theirs, gpu, done) = (Theirs::new(), open(cuda), AtomicBool::new(false));
+    let (theirs, gpu, done) = (Cudarc::new(), open(cuda), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for thread in 0..2 {
             let (theirs, done) = (&theirs, &done);

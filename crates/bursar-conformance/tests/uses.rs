@@ -1,9 +1,10 @@
-//! Use tracking over generated programs: no hazard on any schedule, every read sees what it must, and every wait counts.
+//! Trials of use tracking over generated programs: no schedule has a hazard, every read sees what it must, and every wait is
+//! needed.
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
-use bursar_conformance::program::{SEED_VARIABLE, Shared, batches, seeds, trial};
-use bursar_conformance::uses::{Program, Ran, Shape, Swallow};
+use bursar_conformance::program::{SEED_VARIABLE, SharedDriver, batches, seeds, trial};
+use bursar_conformance::uses::{UseOutcome, UseProgram, UseShape, WaitDropper};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -12,43 +13,43 @@ use std::sync::Arc;
 const PROGRAMS: u64 = 1000;
 const THREADED_PROGRAMS: u64 = 100;
 const CUDA_PROGRAMS: u64 = 40;
-/// How many programs are run again and again, each time with another wait lost.
+/// The number of programs that are run again and again, each time with another wait dropped.
 const MUTATED_PROGRAMS: u64 = 10;
 
-fn failed(program: &Program, seed: u64, what: impl std::fmt::Display) -> Failed {
+fn failed(program: &UseProgram, seed: u64, what: impl std::fmt::Display) -> Failed {
     format!("{what}\n{SEED_VARIABLE}={seed} replays it\n{program}").into()
 }
 
-/// Runs a program on a simulator, which must find nothing wrong with it, and compares what it read.
-fn is_clean(seed: u64, shape: Shape) -> Result<Ran, Failed> {
-    let (program, sim) = (Program::generate(seed, shape), Sim::seeded(seed));
-    let ran = program.run(sim.clone());
+/// Runs a program on a simulator, which must find no hazard and no leak, and checks what the program read.
+fn is_clean(seed: u64, shape: UseShape) -> Result<UseOutcome, Failed> {
+    let (program, sim) = (UseProgram::generate(seed, shape), Sim::seeded(seed));
+    let outcome = program.run(sim.clone());
     sim.check().map_err(|report| failed(&program, seed, report))?;
-    match (&ran.wrong, sim.leaks()) {
+    match (&outcome.wrong, sim.leaks()) {
         (Some(wrong), _) => Err(failed(&program, seed, wrong)),
         (None, leaks) if !leaks.is_empty() => Err(failed(&program, seed, leaks)),
-        _ => Ok(ran),
+        _ => Ok(outcome),
     }
 }
 
-fn is_right_on_cuda(cuda: &Arc<Cuda>, seed: u64, shape: Shape) -> Result<(), Failed> {
-    let program = Program::generate(seed, shape);
+fn is_right_on_cuda(cuda: &Arc<Cuda>, seed: u64, shape: UseShape) -> Result<(), Failed> {
+    let program = UseProgram::generate(seed, shape);
     program.run(cuda.clone()).wrong.map_or(Ok(()), |wrong| Err(failed(&program, seed, wrong)))
 }
 
-/// Loses each wait of some programs alone. Answers how many waits there were, and which of them nobody missed: those that
-/// the vector clocks of the simulator find included in others.
-fn unneeded_waits(shape: Shape) -> (u64, Vec<(u64, u64)>) {
+/// Runs some programs once for each of their waits, without that wait. Returns the number of waits, and those that were not
+/// missed: the vector clocks of the simulator find them implied by others.
+fn unneeded_waits(shape: UseShape) -> (u64, Vec<(u64, u64)>) {
     let (mut waits, mut unneeded) = (0, Vec::new());
     for seed in seeds(0..MUTATED_PROGRAMS) {
-        let program = Program::generate(seed, shape);
-        let count = Swallow::nth(Sim::seeded(seed), 0);
+        let program = UseProgram::generate(seed, shape);
+        let count = WaitDropper::nth(Sim::seeded(seed), 0);
         program.run(count.clone());
         waits += count.waits();
         for nth in 1..=count.waits() {
             let sim = Sim::seeded(seed);
-            let ran = program.run(Swallow::nth(sim.clone(), nth));
-            if sim.check().is_ok() && ran.wrong.is_none() {
+            let outcome = program.run(WaitDropper::nth(sim.clone(), nth));
+            if sim.check().is_ok() && outcome.wrong.is_none() {
                 unneeded.push((seed, nth));
             }
         }
@@ -56,47 +57,47 @@ fn unneeded_waits(shape: Shape) -> (u64, Vec<(u64, u64)>) {
     (waits, unneeded)
 }
 
-/// Every wait is noticed when it is missing.
+/// Checks that every wait is missed when it is dropped.
 fn every_wait_is_needed() -> Result<(), Failed> {
-    match unneeded_waits(Shape::BARE) {
+    match unneeded_waits(UseShape::BARE) {
         (300.., unneeded) if unneeded.is_empty() => Ok(()),
         (waits, unneeded) => Err(format!("{} of {waits} waits are not needed: {unneeded:?}", unneeded.len()).into()),
     }
 }
 
-/// Where two buffers are asked for one after the other, nearly every wait is.
+/// Checks that nearly every wait is missed when steps declare two buffers one after the other.
 fn few_waits_of_copies_are_included_in_others() -> Result<(), Failed> {
-    match unneeded_waits(Shape::PAIRED) {
+    match unneeded_waits(UseShape::PAIRED) {
         (300.., unneeded) if unneeded.len() <= 10 => Ok(()),
         (waits, unneeded) => Err(format!("{} of {waits} waits are not needed: {unneeded:?}", unneeded.len()).into()),
     }
 }
 
 fn programs_are_large_enough() -> Result<(), Failed> {
-    let ran = is_clean(0, Shape { faults: false, ..Shape::FAULTY })?;
-    match ran {
-        Ran { buffers: 150.., reads: 100.., .. } => Ok(()),
-        _ => Err(format!("{ran:?}").into()),
+    let outcome = is_clean(0, UseShape { faults: false, ..UseShape::FAULTY })?;
+    match outcome {
+        UseOutcome { buffers: 150.., reads: 100.., .. } => Ok(()),
+        _ => Err(format!("{outcome:?}").into()),
     }
 }
 
 fn main() {
     let arguments = Arguments::from_args();
-    let cuda = Shared::open(Cuda::load());
+    let cuda = SharedDriver::open(Cuda::load());
     let mut trials = vec![
         Trial::test("t1_every_wait_is_needed", every_wait_is_needed),
         Trial::test("t1_few_waits_of_copies_are_included_in_others", few_waits_of_copies_are_included_in_others),
         Trial::test("programs_are_large_enough", programs_are_large_enough),
     ];
     for seeds in batches(PROGRAMS) {
-        trials.push(trial("t3_no_hazard_though_calls_fail", seeds, |seed| is_clean(seed, Shape::FAULTY).map(drop)));
+        trials.push(trial("t3_no_hazard_though_calls_fail", seeds, |seed| is_clean(seed, UseShape::FAULTY).map(drop)));
     }
     for seeds in batches(THREADED_PROGRAMS) {
-        trials.push(trial("t4_no_hazard_with_threads", seeds, |seed| is_clean(seed, Shape::THREADED).map(drop)));
+        trials.push(trial("t4_no_hazard_with_threads", seeds, |seed| is_clean(seed, UseShape::THREADED).map(drop)));
     }
     let large = [("t1_right_on_cuda", 1), ("t4_right_on_cuda_with_threads", 4)];
     for (name, threads) in large {
-        let shape = Shape { threads, ..Shape::LARGE };
+        let shape = UseShape { threads, ..UseShape::LARGE };
         for seeds in batches(CUDA_PROGRAMS) {
             trials.push(cuda.trial(name, seeds, move |cuda, seed| is_right_on_cuda(cuda, seed, shape)));
         }

@@ -1,4 +1,4 @@
-//! D3: ordinals follow `CUDA_VISIBLE_DEVICES`, in every form it allows. The driver reads the variable once a process, so
+//! D3: ordinals follow `CUDA_VISIBLE_DEVICES`, in every form it allows. The driver reads the variable once per process, so
 //! each form is tried in a process of its own.
 
 use bursar_conformance::requires_cuda;
@@ -7,13 +7,13 @@ use bursar_cuda::Cuda;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::Command;
 
-/// Set in the processes that only answer which devices they see.
-const ASKED: &str = "BURSAR_ASK_VISIBLE_DEVICES";
+/// The environment variable of the child processes that only print which devices they see.
+const CHILD_VARIABLE: &str = "BURSAR_ASK_VISIBLE_DEVICES";
 
-/// The devices that a process with this value sees, or why it sees none.
+/// Returns the devices that a process with this value sees, or why it sees none.
 fn seen(value: Option<&str>) -> Result<Vec<String>, String> {
     let mut child = Command::new(std::env::current_exe().expect("this test is a program"));
-    child.env(ASKED, "1").env_remove("CUDA_VISIBLE_DEVICES");
+    child.env(CHILD_VARIABLE, "1").env_remove("CUDA_VISIBLE_DEVICES");
     if let Some(value) = value {
         child.env("CUDA_VISIBLE_DEVICES", value);
     }
@@ -23,8 +23,8 @@ fn seen(value: Option<&str>) -> Result<Vec<String>, String> {
     if output.status.success() { Ok(lines.collect()) } else { Err(said) }
 }
 
-#[allow(clippy::print_stdout, reason = "how a child process answers")]
-fn answer() -> std::process::ExitCode {
+#[allow(clippy::print_stdout, reason = "the result of a child process")]
+fn print_devices() -> std::process::ExitCode {
     match Cuda::load() {
         Ok(cuda) => {
             for ordinal in 0..cuda.device_count() {
@@ -64,8 +64,8 @@ fn d3_devices_are_numbered_in_the_order_they_are_named() -> Result<(), Failed> {
 type Clause = fn() -> Result<(), Failed>;
 
 fn main() -> std::process::ExitCode {
-    if std::env::var_os(ASKED).is_some() {
-        return answer();
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
+        return print_devices();
     }
     let ignored = Cuda::load().is_err() && !requires_cuda();
     let clauses: [(&str, Clause); 2] = [

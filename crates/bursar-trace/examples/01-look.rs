@@ -1,4 +1,4 @@
-//! Reads traces and says what is in them: `cargo run --release -p bursar-trace --example 01-look TRACE…`.
+//! Reads traces and prints their numbers: `cargo run --release -p bursar-trace --example 01-look TRACE…`.
 
 use std::process::ExitCode;
 

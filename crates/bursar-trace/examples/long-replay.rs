@@ -1,5 +1,5 @@
-//! What a long trace needs: makes one of ten million operations, or as many as it is told, a thousand blocks live at a
-//! time, opens it, replays it on a simulated device, and says how fast it was read and how much memory that took.
+//! Measures the replay of a long trace: makes one of ten million operations, or of OPERATIONS, with a thousand blocks live at
+//! a time, opens it, replays it on a simulated device, and prints how fast it was read and how much memory that took.
 //! `cargo run --release -p bursar-trace --example long-replay [OPERATIONS [THREADS]]`.
 
 use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
@@ -11,10 +11,10 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// How many blocks are live at a time.
+/// The number of blocks that are live at a time.
 const LIVE: usize = 1000;
 
-/// Writes a log in which each free is of any of the live blocks, by any of the threads.
+/// Writes a log in which each free is of a random live block, by a random thread.
 fn make(path: &Path, operations: u64, threads: u64) -> std::io::Result<()> {
     let mut log = BufWriter::new(File::create(path)?);
     writeln!(log, "Thread,Time,Action,Pointer,Size,Stream")?;
@@ -36,7 +36,7 @@ fn make(path: &Path, operations: u64, threads: u64) -> std::io::Result<()> {
     log.flush()
 }
 
-/// The most memory this process has had, in MiB; Linux alone says.
+/// Returns the peak memory of this process in MiB, on Linux.
 fn peak_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

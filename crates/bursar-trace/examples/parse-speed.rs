@@ -1,13 +1,13 @@
-//! How fast logs are read: makes one of ten million events, or as many as it is told, and times reading it in each format;
-//! a snapshot, which nobody makes that long, of a million at most.
+//! Measures how fast traces are read: makes one of ten million events, or of EVENTS, and times reading it in each format. The
+//! snapshot has a million events at most, since real ones are not longer.
 //! `cargo run --release -p bursar-trace --example parse-speed [EVENTS]`.
 
-use bursar_trace::{Format, Place, Site, Trace, TraceBuilder};
+use bursar_trace::{EventOrigin, FilePosition, Format, Trace, TraceBuilder};
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-/// Blocks of many sizes on four streams, a thousand of them live at a time, freed in no particular order.
+/// Makes a trace of blocks of many sizes on four streams, a thousand of them live at a time, freed in no particular order.
 fn made_up(events: u64) -> Result<Trace, Box<dyn Error>> {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     let mut live: Vec<(u64, u64)> = Vec::new();
@@ -15,20 +15,21 @@ fn made_up(events: u64) -> Result<Trace, Box<dyn Error>> {
     for line in 0..events {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let random = state >> 33;
-        let site = Site { place: Place(line), thread: 139_000 + random % 4, stream: random % 4, device: 0 };
+        let origin =
+            EventOrigin { position: FilePosition(line), thread: 139_000 + random % 4, stream: random % 4, device: 0 };
         if live.len() < 1000 || (live.len() < 2000 && random.is_multiple_of(2)) {
             let (pointer, bytes) = (0x7f00_0000_0000 + line * 512, 1 + random % (64 << 20));
-            builder.allocate(site, pointer, bytes, bursar_core::AllocTag::UNTAGGED)?;
+            builder.allocate(origin, pointer, bytes, bursar_core::AllocTag::UNTAGGED)?;
             live.push((pointer, bytes));
         } else {
             let (pointer, bytes) = live.swap_remove(random as usize % live.len());
-            builder.free(site, pointer, bytes)?;
+            builder.free(origin, pointer, bytes)?;
         }
     }
     Ok(builder.finish())
 }
 
-/// How long this thread has run, which a busy machine does not change; Linux alone says.
+/// Returns the CPU time of this thread, which does not depend on how busy the machine is, on Linux.
 fn cpu_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9

@@ -1,48 +1,44 @@
 //! Allocation traces: read, written, replayed and shown.
 //!
-//! A [`Trace`] is what was allocated and freed, by which thread and on which stream. [`read`] takes RMM's CSV logs,
-//! Bursar's JSON lines and PyTorch's memory snapshots, gzipped or not; [`write()`] and [`convert`] give them back. [`open`]
-//! leaves a long one in its file, and [`Replay`] runs either through a stack.
+//! A [`Trace`] lists the allocations and frees of a recorded run, each with its thread and its stream. [`read`] parses RMM's
+//! CSV logs, Bursar's JSON lines and PyTorch's memory snapshots, gzipped or not; [`write()`] and [`convert`] write the same
+//! formats. [`open`] leaves a long trace in its file, [`Replay`] runs a trace through a stack and measures what the stack
+//! cost, and [`ReplayPage`] shows replays as one HTML page.
 //!
 //! ```
 //! let trace = bursar_trace::bundled();
 //! assert_eq!(trace.streams, [0]);
 //! println!("{} events, {} live at the peak", trace.events.len(), trace.peak_live());
 //! ```
+//!
+//! # Modules
+//!
+//! Each module imports only those before it:
+//!
+//! - `trace`: the data: events, limits, errors, the builder that matches frees to allocations, summaries, layouts.
+//! - `read`: one file for each format; `read/log.rs` detects the format, `read/trace_file.rs` reads long traces in windows.
+//! - `write`: one file for each format.
+//! - `replay`: plans the operations of a window, runs passes over them and measures.
+//! - `report`: profiles a pass and writes the page.
+//!
+//! # Guarantees for readers
+//!
+//! Files are not trusted. No reader panics, runs anything that a file contains, recurses with the depth of its contents or
+//! allocates a length that it names; each bounds the memory it keeps. An error names the file, the position in it and the
+//! reason ([`TraceError`]).
 #![forbid(unsafe_code)]
 
-mod builder;
-mod bundled;
-mod csv;
-mod error;
-mod file;
-mod format;
-mod gzip;
-mod jsonl;
-mod layout;
-mod lines;
-mod live;
-mod number;
-mod numbering;
-mod pickle;
 mod read;
 mod replay;
 mod report;
-mod summary;
-mod tags;
-mod torch;
 mod trace;
 mod write;
 
-pub use builder::{Site, TraceBuilder};
-pub use bundled::bundled;
-pub use error::{Limit, Reason, ReplayError, TraceError};
-pub use file::{TraceFile, open};
-pub use format::Format;
-pub use layout::{Layout, Segment};
-pub use read::{read, read_from};
-pub use replay::{Cost, Moment, Observe, Replay};
-pub use report::{Ground, Placed, Recording, Report, Run};
-pub use summary::Summary;
-pub use trace::{Event, EventKind, Place, Trace, Unmatched};
+pub use read::{TraceFile, bundled, open, read, read_from};
+pub use replay::{Cost, Replay, ReplayError, ReplayObserver, ReplayStep};
+pub use report::{BackedAddresses, MemoryProfile, ReplayPage, StackRun, TraceRecorder};
+pub use trace::{
+    Event, EventKind, EventOrigin, FilePosition, Format, Reason, Segment, Summary, Trace, TraceBuilder, TraceError,
+    TraceLayout, TraceLimit, UnmatchedEvent,
+};
 pub use write::{convert, write, write_csv, write_jsonl, write_torch_snapshot, write_torch_snapshot_at};

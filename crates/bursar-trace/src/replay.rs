@@ -1,26 +1,34 @@
 //! Runs a trace through a stack and measures what the stack cost.
 //!
-//! Parsing, the table of blocks and the streams are made before the clock starts; it stands still while the next window
-//! of a long trace is read. One pass warms the stack up, the second is timed. A trace of one thread is replayed by one
-//! thread with nothing between the events; a trace of several by as many threads, each in its own order, and a block
-//! that changes hands is waited for by the thread that frees it.
+//! `plan.rs` prepares a window of events before the clock starts: which thread does what, and in which slot of the
+//! `block_table.rs` each block is kept meanwhile. `pass.rs` runs the windows of one pass, `watch.rs` runs a pass with an
+//! observer instead of a clock.
+//!
+//! - Only operations are timed: parsing, the table of blocks and the streams are prepared before, and the clock is stopped
+//!   while the next window of a long trace is read and planned. Threads meet at the end of each window, and only live
+//!   blocks pass from one window to the next.
+//! - The first pass warms the stack up, the second is timed, and a third, which is watched, finds the peaks.
+//! - A trace of one thread is replayed by one thread, with nothing between the events. A trace of several threads is
+//!   replayed by as many, each in its own order; a thread that frees a block which another one allocates waits for it.
 
+mod block_table;
+mod error;
 mod pass;
 mod plan;
-mod table;
 mod watch;
 
-pub use watch::{Moment, Observe};
+pub use error::ReplayError;
+pub use watch::{ReplayObserver, ReplayStep};
 
-use crate::{ReplayError, Trace, TraceFile};
+use crate::{Trace, TraceFile};
 use bursar_core::{Bytes, CountingDriver, DeviceContext, DeviceMemoryResource, Result, Stream};
-use pass::{Pass, Tally};
+use pass::{Pass, PassCounts};
 use plan::{Plan, Planner};
 use std::sync::Arc;
 use std::time::Duration;
-use watch::Watch;
+use watch::WatchedPass;
 
-/// What a replay cost and what it held.
+/// The cost of a replay: time, driver calls and memory.
 ///
 /// ```
 /// use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
@@ -39,35 +47,35 @@ use watch::Watch;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Cost {
-    /// Allocations and frees replayed in the timed pass.
+    /// The number of allocations and frees in the timed pass.
     pub operations: u64,
-    /// Nanoseconds an operation, over all of them and by the clock on the wall.
+    /// Nanoseconds of wall-clock time per operation, over all of them.
     pub ns_per_op: f64,
-    /// Operations during which the stack made no driver call.
+    /// The number of operations during which the stack made no driver call.
     pub hits: u64,
-    /// Nanoseconds such an operation took; `None` if there was none.
+    /// Nanoseconds per operation without a driver call; `None` if there was none.
     pub ns_per_hit: Option<f64>,
-    /// The most that was live at a time, by what was asked for.
+    /// The most requested bytes that were live at a time.
     pub peak_live: Bytes,
-    /// The most that was held of the device at a time.
+    /// The most device memory that was in use at a time.
     pub peak_reserved: Bytes,
-    /// Allocations that were not granted.
+    /// The number of allocations that were refused.
     pub refused: u64,
-    /// Driver calls in the timed pass.
+    /// The number of driver calls in the timed pass.
     pub driver_calls: u64,
 }
 
 impl Cost {
-    /// What was held for each byte that was live.
+    /// Returns the device memory in use at its peak, per byte that was live at the peak of those.
     pub fn ratio(&self) -> f64 {
         self.peak_reserved.get() as f64 / (self.peak_live.get() as f64).max(1.0)
     }
 }
 
-/// What a timed pass counted.
+/// The measurements of a timed pass.
 #[derive(Debug)]
-struct Timed {
-    tally: Tally,
+struct TimedPass {
+    counts: PassCounts,
     elapsed: Duration,
     driver_calls: u64,
 }
@@ -78,10 +86,10 @@ struct Peaks {
     reserved: Bytes,
 }
 
-/// How many operations lie between two questions about what the device holds.
-const LOOK_EVERY: u64 = 256;
+/// The number of operations after which the device memory in use is queried, whether or not more is live than before.
+const QUERY_EVERY: u64 = 256;
 
-/// A trace made ready for one device.
+/// A trace prepared to be replayed on one device.
 ///
 /// ```
 /// use bursar_core::{DeviceContext, DeviceId};
@@ -95,15 +103,15 @@ const LOOK_EVERY: u64 = 256;
 /// ```
 #[derive(Debug)]
 pub struct Replay {
-    source: Source,
+    source: OperationSource,
     operations: u64,
     streams: Vec<Stream>,
     context: Arc<DeviceContext>,
 }
 
-/// Where the operations come from.
+/// The source of the operations.
 #[derive(Debug)]
-enum Source {
+enum OperationSource {
     /// One window, planned once.
     Plan(Plan),
     /// Windows that are read and planned in each pass.
@@ -111,20 +119,20 @@ enum Source {
 }
 
 impl Replay {
-    /// Gives each stream of the trace one of the device's.
+    /// Prepares a trace, and creates a stream of the device for each of its streams.
     pub fn new(trace: &Trace, context: &Arc<DeviceContext>) -> Result<Self> {
         let plan = Planner::new(trace.threads.len()).plan(&trace.events);
         let operations = plan.operations.len() as u64;
-        Self::with(Source::Plan(plan), operations, trace.streams.len(), context)
+        Self::with(OperationSource::Plan(plan), operations, trace.streams.len(), context)
     }
 
-    /// The same for a trace that may not be held whole: the clock stands still while a window is read and planned, and
-    /// the threads of the trace meet at its end.
+    /// Prepares a trace that may be kept in its file. The clock is stopped while a window is read and planned, and the
+    /// threads of the trace meet at the end of each window.
     pub fn of(file: &TraceFile, context: &Arc<DeviceContext>) -> Result<Self> {
         match file.whole() {
             Some(trace) => Self::new(trace, context),
             None => Self::with(
-                Source::File(Box::new(file.clone())),
+                OperationSource::File(Box::new(file.clone())),
                 file.summary().operations,
                 file.streams().len(),
                 context,
@@ -132,33 +140,38 @@ impl Replay {
         }
     }
 
-    fn with(source: Source, operations: u64, streams: usize, context: &Arc<DeviceContext>) -> Result<Self> {
+    fn with(source: OperationSource, operations: u64, streams: usize, context: &Arc<DeviceContext>) -> Result<Self> {
         let streams = (0..streams).map(|_| context.create_stream(0)).collect::<Result<_>>()?;
         Ok(Self { source, operations, streams, context: context.clone() })
     }
 
-    /// How many operations a pass has.
+    /// Returns the number of operations in a pass.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Warms `memory` up with one pass and times a second. `driver` is the one that `memory` was built on.
+    /// Warms `memory` up with one pass, times a second, and watches a third for the peaks. `driver` is the one that `memory`
+    /// was built on.
     pub fn run(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<Cost, ReplayError> {
-        let used_before = self.used()?;
-        self.timed(memory, driver)?;
-        let timed = self.timed(memory, driver)?;
+        let used_before = self.device_memory_used()?;
+        self.timed_pass(memory, driver)?;
+        let timed = self.timed_pass(memory, driver)?;
         let peaks = self.peaks(memory, used_before)?;
         Ok(self.cost(&timed, peaks))
     }
 
-    /// One pass that is watched instead of timed: `observe` is told after each operation, in order. A trace of several
-    /// threads is then replayed by one, in the order of the trace.
-    pub fn watch(&self, memory: &dyn DeviceMemoryResource, observe: &mut Observe<'_>) -> Result<(), ReplayError> {
-        let mut watch = Watch::default();
+    /// Runs one pass that is watched instead of timed: `observe` is called after each operation, in order. A trace of
+    /// several threads is then replayed by one, in the order of the trace.
+    pub fn watch(
+        &self,
+        memory: &dyn DeviceMemoryResource,
+        observe: &mut ReplayObserver<'_>,
+    ) -> Result<(), ReplayError> {
+        let mut watch = WatchedPass::default();
         self.pass(memory, |pass, plan| watch.run(pass, plan, observe)).map(drop)
     }
 
-    fn timed(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<Timed, ReplayError> {
+    fn timed_pass(&self, memory: &dyn DeviceMemoryResource, driver: &CountingDriver) -> Result<TimedPass, ReplayError> {
         let mut driver_calls = 0;
         let pass = self.pass(memory, |pass, plan| {
             let calls = driver.calls();
@@ -166,10 +179,10 @@ impl Replay {
             driver_calls += driver.calls() - calls;
             Ok(())
         })?;
-        Ok(Timed { tally: pass.tally, elapsed: pass.elapsed, driver_calls })
+        Ok(TimedPass { counts: pass.counts, elapsed: pass.elapsed, driver_calls })
     }
 
-    /// One pass: `run` is given each window in turn, and what is live at the end is freed, also where it ends early.
+    /// Runs one pass: calls `run` with each window in turn, then frees what is still live, even if the pass ended early.
     fn pass<'a>(
         &'a self,
         memory: &'a dyn DeviceMemoryResource,
@@ -177,8 +190,8 @@ impl Replay {
     ) -> Result<Pass<'a>, ReplayError> {
         let mut pass = Pass::new(&self.streams, memory);
         let outcome = match &self.source {
-            Source::Plan(plan) => run(&mut pass, plan).map_err(ReplayError::from),
-            Source::File(file) => {
+            OperationSource::Plan(plan) => run(&mut pass, plan).map_err(ReplayError::from),
+            OperationSource::File(file) => {
                 let mut planner = Planner::new(file.summary().threads);
                 file.each_window(|events| run(&mut pass, &planner.plan(events)).map_err(ReplayError::from))
             }
@@ -189,20 +202,20 @@ impl Replay {
         Ok(pass)
     }
 
-    /// What is in use of the device, by anyone.
-    fn used(&self) -> Result<Bytes> {
+    /// Returns the device memory in use, by anyone.
+    fn device_memory_used(&self) -> Result<Bytes> {
         Ok(self.context.driver().memory(self.context.device())?.used())
     }
 
-    /// The most that was live and the most that the device held, above `used_before`: a watched pass that asks the driver
-    /// whenever more is live than ever before, and now and then.
+    /// Returns the most bytes that were live and the most device memory in use beyond `used_before`. Runs a watched pass that
+    /// queries the driver whenever more is live than ever before, and every [`QUERY_EVERY`] operations.
     fn peaks(&self, memory: &dyn DeviceMemoryResource, used_before: Bytes) -> Result<Peaks, ReplayError> {
         let mut peaks = Peaks::default();
         let mut failure = None;
-        self.watch(memory, &mut |moment| {
-            if moment.live > peaks.live || moment.operation.is_multiple_of(LOOK_EVERY) {
-                peaks.live = peaks.live.max(moment.live);
-                match self.used() {
+        self.watch(memory, &mut |step| {
+            if step.live > peaks.live || step.operation.is_multiple_of(QUERY_EVERY) {
+                peaks.live = peaks.live.max(step.live);
+                match self.device_memory_used() {
                     Ok(used) => peaks.reserved = peaks.reserved.max(used.saturating_sub(used_before)),
                     Err(error) => drop(failure.get_or_insert(error)),
                 }
@@ -211,18 +224,18 @@ impl Replay {
         failure.map_or(Ok(peaks), |error| Err(error.into()))
     }
 
-    fn cost(&self, timed: &Timed, peaks: Peaks) -> Cost {
-        let Timed { tally, elapsed, driver_calls } = timed;
+    fn cost(&self, timed: &TimedPass, peaks: Peaks) -> Cost {
+        let TimedPass { counts, elapsed, driver_calls } = timed;
         let operations = self.operations;
-        let hits = operations - tally.misses;
+        let hits = operations - counts.misses;
         Cost {
             operations,
             ns_per_op: elapsed.as_nanos() as f64 / operations.max(1) as f64,
             hits,
-            ns_per_hit: (hits > 0).then(|| tally.hit_ns() / hits as f64),
+            ns_per_hit: (hits > 0).then(|| counts.hit_ns() / hits as f64),
             peak_live: peaks.live,
             peak_reserved: peaks.reserved,
-            refused: tally.refused,
+            refused: counts.refused,
             driver_calls: *driver_calls,
         }
     }

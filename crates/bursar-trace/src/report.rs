@@ -1,78 +1,82 @@
-//! The picture of memory over time: replayed traces as one page that needs nothing else.
+//! Shows replayed traces as one HTML page that contains all of its data.
 //!
-//! `Replay::watch` tells a [`Recording`] of every operation; `series.rs` keeps memory over the operations in a bounded
-//! number of points, `peak.rs` the blocks when most was live, `tally.rs` what was asked for. A [`Report`] of several traces
-//! and stacks writes the page: `tables.rs` the parts that need no drawing, `map.rs` and `pack.rs` the data of those that
-//! do, and `page/` is what runs in the browser. [`Placed`] keeps a watched pass as a trace of its own.
+//! A [`MemoryProfile`] watches one pass: `series.rs` keeps memory over the operations in a bounded number of points,
+//! `peak.rs` the blocks at the peak, `totals.rs` the sizes, lifetimes, tags and streams. A [`ReplayPage`] of several traces
+//! and stacks writes the page: `tables.rs` writes the tables, `address_map.rs` and `pack.rs` the data of the drawings, and
+//! `page/` is what runs in the browser. [`TraceRecorder`] records a watched pass as a trace of its own, and
+//! [`BackedAddresses`] follows the addresses that pools map memory to.
+//!
+//! Memory is bounded by the live blocks and not by the length of the trace: a series has at most 131,072 points, and the
+//! blocks at the peak are computed late, from the changes since (see `peak.rs`).
 
-mod ground;
+mod address_map;
+mod backed_addresses;
 mod html;
-mod map;
+mod memory_profile;
 mod pack;
 mod peak;
-mod placed;
-mod recording;
 mod series;
 mod tables;
-mod tally;
+mod totals;
+mod trace_recorder;
 
-pub use ground::Ground;
-pub use placed::Placed;
-pub use recording::Recording;
+pub use backed_addresses::BackedAddresses;
+pub use memory_profile::MemoryProfile;
+pub use trace_recorder::TraceRecorder;
 
 use crate::Cost;
+use address_map::AddressMap;
 use bursar_core::Bytes;
-use html::{Count, Plain, inert};
-use map::Map;
+use html::{Count, Escaped, script_safe};
 use pack::Packer;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// One trace through one stack.
+/// One trace replayed through one stack.
 ///
 /// ```
-/// use bursar_trace::{Cost, Recording, Run};
+/// use bursar_trace::{Cost, MemoryProfile, StackRun};
 ///
-/// fn run(stack: &str, cost: Cost, recording: Recording) -> Run {
-///     Run { stack: stack.to_owned(), cost, frames_remapped: 0, recording }
+/// fn run(stack: &str, cost: Cost, profile: MemoryProfile) -> StackRun {
+///     StackRun { stack: stack.to_owned(), cost, frames_remapped: 0, profile }
 /// }
 /// ```
 #[derive(Debug)]
-pub struct Run {
-    /// What the stack is called.
+pub struct StackRun {
+    /// The name of the stack.
     pub stack: String,
-    /// What it cost.
+    /// The cost of the replay.
     pub cost: Cost,
-    /// How often it moved memory to where it was needed.
+    /// The number of times that the stack moved frames to other addresses.
     pub frames_remapped: u64,
-    /// What was seen of it.
-    pub recording: Recording,
+    /// The memory over the operations of the replay.
+    pub profile: MemoryProfile,
 }
 
-/// A page in the making.
+/// An HTML page about replayed traces.
 ///
 /// ```
-/// use bursar_trace::Report;
+/// use bursar_trace::ReplayPage;
 ///
 /// let mut page = Vec::new();
-/// Report::new("a simulated device", None).write(&mut page)?;
+/// ReplayPage::new("a simulated device", None).write(&mut page)?;
 /// assert!(String::from_utf8(page).is_ok_and(|page| page.contains("a simulated device")));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Report {
+pub struct ReplayPage {
     driver: String,
     limit: Option<Bytes>,
-    traces: Vec<Traced>,
+    traces: Vec<TraceSection>,
 }
 
 #[derive(Debug)]
-struct Traced {
+struct TraceSection {
     name: String,
     streams: Vec<u64>,
     threads: usize,
-    runs: Vec<Run>,
+    runs: Vec<StackRun>,
 }
 
 const PAGE: &str = include_str!("report/page/page.html");
@@ -86,15 +90,15 @@ const SCRIPTS: [&str; 6] = [
     include_str!("report/page/page.js"),
 ];
 
-impl Report {
-    /// A report of nothing so far, of runs on `driver` under `limit`.
+impl ReplayPage {
+    /// Creates an empty page about runs on `driver` under `limit`.
     pub fn new(driver: impl Into<String>, limit: Option<Bytes>) -> Self {
         Self { driver: driver.into(), limit, traces: Vec::new() }
     }
 
-    /// Adds a trace and its runs, one a stack. `streams` are the recording's names of its streams.
-    pub fn add(&mut self, name: &str, streams: &[u64], threads: usize, runs: Vec<Run>) {
-        self.traces.push(Traced { name: name.to_owned(), streams: streams.to_vec(), threads, runs });
+    /// Adds a trace and its runs, one per stack. `streams` are the recording's identifiers of its streams.
+    pub fn add(&mut self, name: &str, streams: &[u64], threads: usize, runs: Vec<StackRun>) {
+        self.traces.push(TraceSection { name: name.to_owned(), streams: streams.to_vec(), threads, runs });
     }
 
     /// Writes the page.
@@ -106,7 +110,7 @@ impl Report {
         {
             out.write_all(before.as_bytes())?;
             match mark {
-                "title" => write!(out, "{}", Plain(self.title()))?,
+                "title" => write!(out, "{}", Escaped(self.title()))?,
                 "style" => out.write_all(STYLE.as_bytes())?,
                 "about" => self.about(out)?,
                 "contents" => self.contents(out)?,
@@ -121,31 +125,32 @@ impl Report {
     }
 
     fn title(&self) -> String {
-        let names: Vec<String> = self.traces.iter().map(|traced| self.short(traced)).collect();
+        let names: Vec<String> = self.traces.iter().map(|section| self.short(section)).collect();
         names.join(", ")
     }
 
-    /// The name of a trace's file, or all of its path where another has the same.
-    fn short(&self, traced: &Traced) -> String {
-        let file =
-            |traced: &Traced| Path::new(&traced.name).file_name().map(|name| name.to_string_lossy().into_owned());
-        let own = file(traced);
+    /// Returns the file name of a trace, or its whole path if another trace has the same file name.
+    fn short(&self, section: &TraceSection) -> String {
+        let file = |section: &TraceSection| {
+            Path::new(&section.name).file_name().map(|name| name.to_string_lossy().into_owned())
+        };
+        let own = file(section);
         let is_alone = self.traces.iter().filter(|other| file(other) == own).count() < 2;
-        own.filter(|_| is_alone).unwrap_or_else(|| traced.name.clone())
+        own.filter(|_| is_alone).unwrap_or_else(|| section.name.clone())
     }
 
     fn about(&self, out: &mut dyn Write) -> io::Result<()> {
-        write!(out, "Replayed on {}", Plain(&self.driver))?;
+        write!(out, "Replayed on {}", Escaped(&self.driver))?;
         self.limit.map_or(Ok(()), |limit| write!(out, ", with a limit of {limit}"))?;
         write!(out, ".")
     }
 
-    /// Links to the traces, where there are several.
+    /// Writes links to the traces, if there are several.
     fn contents(&self, out: &mut dyn Write) -> io::Result<()> {
         if self.traces.len() > 1 {
             write!(out, "<nav aria-label=Traces><ul>")?;
-            for (number, traced) in self.traces.iter().enumerate() {
-                write!(out, "<li><a href=\"#trace-{number}\">{}</a></li>", Plain(self.short(traced)))?;
+            for (number, section) in self.traces.iter().enumerate() {
+                write!(out, "<li><a href=\"#trace-{number}\">{}</a></li>", Escaped(self.short(section)))?;
             }
             write!(out, "</ul></nav>")?;
         }
@@ -153,22 +158,22 @@ impl Report {
     }
 
     fn sections(&self, out: &mut dyn Write) -> io::Result<()> {
-        for (number, traced) in self.traces.iter().enumerate() {
-            let name = self.short(traced);
+        for (number, section) in self.traces.iter().enumerate() {
+            let name = self.short(section);
             write!(out, "<section class=trace id=trace-{number} aria-labelledby=name-{number}>")?;
-            write!(out, "<h2 id=name-{number}>{}</h2>", Plain(name))?;
-            if let Some(first) = traced.runs.first() {
-                traced.lede(out, &first.recording)?;
-                tables::figures(out, &traced.runs)?;
+            write!(out, "<h2 id=name-{number}>{}</h2>", Escaped(name))?;
+            if let Some(first) = section.runs.first() {
+                section.summary(out, &first.profile)?;
+                tables::figures(out, &section.runs)?;
                 write!(out, "<h3>Memory over operations</h3><div class=timeline data-trace={number}></div>")?;
                 write!(out, "<h3>Address space at the peak</h3><div class=maps data-trace={number}></div>")?;
                 write!(out, "<h3>What held it</h3>")?;
-                traced.whose(out, first)?;
-                tables::groups(out, &first.recording, &traced.streams)?;
+                section.note_on_refusals(out, first)?;
+                tables::groups(out, &first.profile, &section.streams)?;
                 write!(out, "<div class=columns><div><h3>Sizes</h3>")?;
-                tables::sizes(out, &first.recording)?;
+                tables::sizes(out, &first.profile)?;
                 write!(out, "</div><div><h3>Lifetimes</h3>")?;
-                tables::lifetimes(out, &first.recording)?;
+                tables::lifetimes(out, &first.profile)?;
                 write!(out, "</div></div>")?;
             }
             write!(out, "</section>")?;
@@ -177,21 +182,21 @@ impl Report {
     }
 
     fn data(&self, out: &mut dyn Write) -> io::Result<()> {
-        let traces = self.traces.iter().map(|traced| {
-            let runs = traced.runs.iter().map(|run| RunData::new(run, &traced.streams)).collect::<io::Result<_>>()?;
-            Ok(TraceData { name: self.short(traced), runs })
+        let traces = self.traces.iter().map(|section| {
+            let runs = section.runs.iter().map(|run| RunData::new(run, &section.streams)).collect::<io::Result<_>>()?;
+            Ok(TraceData { name: self.short(section), runs })
         });
         let traces: Vec<TraceData> = traces.collect::<io::Result<_>>()?;
-        out.write_all(inert(&serde_json::to_string(&traces)?).as_bytes())
+        out.write_all(script_safe(&serde_json::to_string(&traces)?).as_bytes())
     }
 }
 
-impl Traced {
-    /// What there is to know in two sentences.
-    fn lede(&self, out: &mut dyn Write, first: &Recording) -> io::Result<()> {
+impl TraceSection {
+    /// Writes a summary of the trace in two sentences.
+    fn summary(&self, out: &mut dyn Write, first: &MemoryProfile) -> io::Result<()> {
         let counted = |count: u64, what: &str| format!("{} {what}{}", Count(count), if count == 1 { "" } else { "s" });
         let (operations, peak) = (first.series.operations(), &first.peak);
-        let streams = counted(first.tally.by_stream.len() as u64, "stream");
+        let streams = counted(first.totals.by_stream.len() as u64, "stream");
         let threads = counted(self.threads as u64, "thread");
         write!(out, "<p class=lede>{} operations on {streams}, by {threads}. ", Count(operations))?;
         write!(
@@ -200,9 +205,9 @@ impl Traced {
             Bytes(peak.live),
             Count(peak.operation)
         )?;
-        for (place, Run { stack, cost, .. }) in self.runs.iter().enumerate() {
+        for (place, StackRun { stack, cost, .. }) in self.runs.iter().enumerate() {
             let lead = if place == 0 { "For that, " } else { "; " };
-            write!(out, "{lead}<b>{}</b> held {}", Plain(stack), cost.peak_reserved)?;
+            write!(out, "{lead}<b>{}</b> held {}", Escaped(stack), cost.peak_reserved)?;
             write!(out, " ({:.3} × live)", cost.ratio())?;
             if cost.refused > 0 {
                 write!(out, " and refused {}", counted(cost.refused, "allocation"))?;
@@ -211,20 +216,20 @@ impl Traced {
         write!(out, ".</p>")
     }
 
-    /// Stacks that refuse differ in what they saw, and then it matters whose figures follow.
-    fn whose(&self, out: &mut dyn Write, first: &Run) -> io::Result<()> {
+    /// Writes whose figures follow, if any stack refused allocations: stacks then differ in what they held.
+    fn note_on_refusals(&self, out: &mut dyn Write, first: &StackRun) -> io::Result<()> {
         if self.runs.iter().any(|run| run.cost.refused > 0) {
             write!(
                 out,
                 "<p class=note>What {} granted; refused allocations are not counted.</p>",
-                Plain(&first.stack)
+                Escaped(&first.stack)
             )?;
         }
         Ok(())
     }
 }
 
-/// A trace, as the page's scripts find it.
+/// The data of a trace, for the scripts of the page.
 #[derive(Debug, Serialize)]
 struct TraceData {
     name: String,
@@ -238,12 +243,12 @@ struct RunData {
     points: usize,
     per_point: u64,
     packed: String,
-    map: Map,
+    map: AddressMap,
 }
 
 impl RunData {
-    fn new(run: &Run, streams: &[u64]) -> io::Result<Self> {
-        let series = &run.recording.series;
+    fn new(run: &StackRun, streams: &[u64]) -> io::Result<Self> {
+        let series = &run.profile.series;
         let mut packer = Packer::default();
         series.pack(&mut packer);
         Ok(Self {
@@ -252,7 +257,7 @@ impl RunData {
             points: series.points(),
             per_point: series.per_point(),
             packed: packer.finish()?,
-            map: Map::new(&run.recording.peak, streams)?,
+            map: AddressMap::new(&run.profile.peak, streams)?,
         })
     }
 }

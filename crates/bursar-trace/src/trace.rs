@@ -1,9 +1,25 @@
-//! A trace: what was allocated and freed, by which thread, on which stream.
+//! The data of a trace: the events of a recorded run, how frees are matched to allocations, and what can be wrong.
 
-use crate::{Format, Summary, TraceError};
+mod address_hash;
+mod builder;
+mod error;
+mod format;
+mod layout;
+mod live_blocks;
+mod numbering;
+mod summary;
+
+pub(crate) use address_hash::AddressState;
+pub use builder::{EventOrigin, TraceBuilder};
+pub use error::{Reason, TraceError, TraceLimit};
+pub use format::Format;
+pub(crate) use format::is_gzip_path;
+pub use layout::{Segment, TraceLayout};
+pub use summary::Summary;
+
 use bursar_core::{AllocTag, Bytes};
 
-/// What happened.
+/// The kind of an [`Event`].
 ///
 /// ```
 /// assert_ne!(bursar_trace::EventKind::Allocate, bursar_trace::EventKind::Free);
@@ -18,7 +34,7 @@ pub enum EventKind {
     Fail,
 }
 
-/// One thing that happened, in the order of the trace. Threads, streams and blocks are small dense numbers.
+/// An allocation, a free or a failed allocation. Threads, streams and blocks are small dense numbers.
 ///
 /// ```
 /// use bursar_trace::{Event, EventKind};
@@ -27,18 +43,18 @@ pub enum EventKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What was asked for, in bytes; a free has the size of its allocation.
+    /// The size that was requested, in bytes; a free has the size of its allocation.
     pub bytes: u64,
-    /// The block, numbered in order of allocation: an allocation and its free have the same. A failure has
+    /// The number of the block, in the order of allocation: an allocation and its free have the same. A failure has
     /// [`Event::NO_BLOCK`].
     pub block: u32,
-    /// What it was for.
+    /// The tag of the allocation.
     pub tag: AllocTag,
     /// The thread, an index into [`Trace::threads`].
     pub thread: u16,
     /// The stream, an index into [`Trace::streams`].
     pub stream: u16,
-    /// What happened.
+    /// Allocation, free or failure.
     pub kind: EventKind,
     /// The device, an ordinal of the recording.
     pub device: u8,
@@ -49,35 +65,35 @@ impl Event {
     pub const NO_BLOCK: u32 = u32::MAX;
 }
 
-/// Where in its file something was: lines count from 1; records of a binary format likewise.
+/// A position in a trace file: the number of a line, or of a record in a binary format, counted from 1.
 ///
 /// ```
-/// assert_eq!(bursar_trace::Place(3).to_string(), "line 3");
+/// assert_eq!(bursar_trace::FilePosition(3).to_string(), "line 3");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(pub u64);
+pub struct FilePosition(pub u64);
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for FilePosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "line {}", self.0)
     }
 }
 
-/// Something without its other half.
+/// A free without its allocation, or an allocation without its free.
 ///
 /// ```
-/// use bursar_trace::{Place, Unmatched};
+/// use bursar_trace::{FilePosition, UnmatchedEvent};
 ///
-/// let unknown = Unmatched { place: Place(7), pointer: 0x1000, bytes: 512 };
-/// assert_eq!(unknown.place, Place(7));
+/// let unknown = UnmatchedEvent { position: FilePosition(7), pointer: 0x1000, bytes: 512 };
+/// assert_eq!(unknown.position, FilePosition(7));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unmatched {
-    /// Where it was.
-    pub place: Place,
-    /// The address it named.
+pub struct UnmatchedEvent {
+    /// Its position in the file.
+    pub position: FilePosition,
+    /// The address of the block.
     pub pointer: u64,
-    /// The size it named.
+    /// The size of the block.
     pub bytes: u64,
 }
 
@@ -92,40 +108,40 @@ pub struct Unmatched {
 ///            1,00:00:00.000020,free,0x2000,512,0\n";
 /// let trace = bursar_trace::read_from(log.as_bytes(), "run.csv")?;
 /// assert_eq!((trace.events.len(), trace.peak_live()), (2, Bytes(512)));
-/// assert_eq!(trace.unknown_frees[0].place.to_string(), "line 4");
+/// assert_eq!(trace.unknown_frees[0].position.to_string(), "line 4");
 /// assert!(trace.strict().is_err());
 /// # Ok::<(), bursar_trace::TraceError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// The file it was read from.
+    /// The name of the file it was read from.
     pub name: String,
-    /// What that file was, which says what a [`Place`] in it counts.
+    /// The format of that file, which determines whether a [`FilePosition`] in it counts lines or records.
     pub format: Format,
-    /// What happened, in order.
+    /// The events, in order.
     pub events: Vec<Event>,
-    /// The recording's own name of each thread.
+    /// The recording's identifier of each thread.
     pub threads: Vec<u64>,
-    /// The recording's own name of each stream; the first is the default stream, 0.
+    /// The recording's identifier of each stream; the first is the default stream, 0.
     pub streams: Vec<u64>,
-    /// How many blocks there are: one more than the highest number.
+    /// The number of blocks: one more than the highest block number.
     pub blocks: u32,
-    /// Frees of what was not allocated in the trace. They are not among the events.
-    pub unknown_frees: Vec<Unmatched>,
+    /// Frees of addresses that were not allocated in the trace. They are not among the events.
+    pub unknown_frees: Vec<UnmatchedEvent>,
     /// Allocations that were never freed.
-    pub missing_frees: Vec<Unmatched>,
+    pub missing_frees: Vec<UnmatchedEvent>,
 }
 
 impl Trace {
-    /// The largest allocation that is believed: 256 TiB. A larger one is a damaged or hostile file.
+    /// The largest allocation that is accepted: 256 TiB. A larger one means a damaged or hostile file.
     pub const MAX_BLOCK_BYTES: u64 = 1 << 48;
 
-    /// The most that was live at a time, on all devices together, by what was asked for.
+    /// Returns the most requested bytes that were live at a time, on all devices together.
     pub fn peak_live(&self) -> Bytes {
         self.summary().peak_live
     }
 
-    /// What is in it, in numbers.
+    /// Returns the trace in numbers.
     pub fn summary(&self) -> Summary {
         let mut summary = Summary::new(&self.name, self.format);
         summary.count(self);
@@ -133,8 +149,8 @@ impl Trace {
         summary
     }
 
-    /// An error if anything has no other half: the first free of what was not allocated, else the first block that was
-    /// never freed.
+    /// Checks that every free has its allocation and every allocation its free. The error names the first free of an
+    /// address that was not allocated, or else the first block that was never freed.
     pub fn strict(&self) -> Result<(), TraceError> {
         self.summary().strict()
     }

@@ -1,27 +1,27 @@
-//! Writing: the format is told from the path.
+//! Writes traces. The format follows from the extension of the path.
 
+mod atomic_file;
 mod csv;
 mod jsonl;
 mod pickler;
 mod torch;
-mod whole;
 
 pub use csv::write_csv;
 pub use jsonl::write_jsonl;
 pub use torch::{write_torch_snapshot, write_torch_snapshot_at};
 
-use crate::format::is_gzip_path;
-use crate::{Event, Format, Layout, Limit, Reason, Trace, TraceError};
+use crate::trace::is_gzip_path;
+use crate::{Event, Format, Reason, Trace, TraceError, TraceLayout, TraceLimit};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// How far apart events are written: a trace keeps the order and not the times.
+/// The time between two events as written: a trace keeps the order of its events and not their times.
 const STEP_US: u64 = 10;
 
-/// Writes `trace` to `path` in the format of its name ([`Format::of_path`]), gzipped where that ends in `.gz`. Times are
-/// made up, ten microseconds apart; so are addresses. A file that is there already stays as it is if this fails.
+/// Writes `trace` to `path` in the format of its extension ([`Format::of_path`]), gzipped if it ends in `.gz`. Times and
+/// addresses are made up, with ten microseconds between events. An existing file stays as it is if this fails.
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("bursar-trace-write-{}.jsonl.gz", std::process::id()));
@@ -35,7 +35,7 @@ pub fn write(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
     let path = path.as_ref();
     let name = path.display().to_string();
     let format = Format::of_path(path).ok_or_else(|| TraceError::new(&name, Reason::UnknownExtension))?;
-    let written = whole::create(path, |file| {
+    let written = atomic_file::write(path, |file| {
         let mut file = BufWriter::with_capacity(1 << 18, file);
         if is_gzip_path(path) {
             let mut packed = BufWriter::with_capacity(1 << 16, GzEncoder::new(&mut file, Compression::default()));
@@ -57,8 +57,8 @@ fn write_as(trace: &Trace, format: Format, to: &mut impl Write) -> io::Result<()
     }
 }
 
-/// Reads one file and writes another, in the format of its name, and gives back what was read: frees of what was not
-/// allocated in it are not written.
+/// Reads the trace in `from`, writes it to `to` in the format of its extension and returns it. Frees of addresses that were
+/// not allocated in the trace are not written.
 ///
 /// ```
 /// # let folder = std::env::temp_dir();
@@ -80,7 +80,7 @@ pub fn convert(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Trace, Tr
     Ok(trace)
 }
 
-/// An event with its names and its address, ready to be written.
+/// An event with its identifiers and its address, ready to be written.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     event: Event,
@@ -90,8 +90,9 @@ struct Row {
     time_us: u64,
 }
 
-/// The rows of a trace. One put together by hand may name threads, streams or blocks it does not have.
-fn rows<'a>(trace: &'a Trace, layout: &'a Layout) -> impl Iterator<Item = io::Result<Row>> + 'a {
+/// Returns the rows of a trace. A trace built by hand may have events of threads, streams or blocks that do not exist; those
+/// are errors.
+fn rows<'a>(trace: &'a Trace, layout: &'a TraceLayout) -> impl Iterator<Item = io::Result<Row>> + 'a {
     trace.events.iter().enumerate().map(|(index, &event)| {
         let wrong = |what| io::Error::new(io::ErrorKind::InvalidInput, format!("event {index} names {what}"));
         let address = match event.block {
@@ -108,6 +109,7 @@ fn rows<'a>(trace: &'a Trace, layout: &'a Layout) -> impl Iterator<Item = io::Re
     })
 }
 
-fn made_up(trace: &Trace) -> io::Result<Layout> {
-    Layout::best_fit(trace).map_err(|limit: Limit| io::Error::new(io::ErrorKind::InvalidInput, limit))
+/// Makes up addresses for a trace.
+fn synthetic_layout(trace: &Trace) -> io::Result<TraceLayout> {
+    TraceLayout::best_fit(trace).map_err(|limit: TraceLimit| io::Error::new(io::ErrorKind::InvalidInput, limit))
 }

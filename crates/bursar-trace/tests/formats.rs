@@ -1,7 +1,10 @@
-//! Every format, read as its writers write it.
+//! Reads every format as its writers write it.
+//!
+//! `fixtures/make.py` wrote the fixtures: an RMM log, plain, gzipped and truncated; a snapshot of the shape of PyTorch 2.11's
+//! in each pickle protocol; and pickles that would run code. `torch-2.11-h200.pickle` is PyTorch's own.
 
 use bursar_core::{AllocTag, Bytes};
-use bursar_trace::{Event, EventKind, Format, Place, Trace, Unmatched, bundled, read, read_from};
+use bursar_trace::{Event, EventKind, FilePosition, Format, Trace, UnmatchedEvent, bundled, read, read_from};
 
 fn fixture(name: &str) -> String {
     format!("{}/tests/fixtures/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -28,12 +31,15 @@ fn g1_an_rmm_log_is_read_plain_and_gzipped() {
             ]
         );
         assert_eq!((&trace.threads[..], &trace.streams[..]), (&[140, 141][..], &[0, 0x55_d0c8][..]));
-        assert_eq!(trace.unknown_frees, [Unmatched { place: Place(7), pointer: 0x7f00_000f_fff0, bytes: 128 }]);
+        assert_eq!(
+            trace.unknown_frees,
+            [UnmatchedEvent { position: FilePosition(7), pointer: 0x7f00_000f_fff0, bytes: 128 }]
+        );
         assert_eq!(
             trace.missing_frees,
             [
-                Unmatched { place: Place(4), pointer: 0x7f00_0000_0600, bytes: 256 },
-                Unmatched { place: Place(8), pointer: 0x7f00_0000_0400, bytes: 2048 },
+                UnmatchedEvent { position: FilePosition(4), pointer: 0x7f00_0000_0600, bytes: 256 },
+                UnmatchedEvent { position: FilePosition(8), pointer: 0x7f00_0000_0400, bytes: 2048 },
             ]
         );
         assert_eq!(trace.peak_live(), Bytes(1024 + 256 + 2048));
@@ -118,7 +124,10 @@ fn a_snapshot_is_the_same_in_every_protocol() {
     for trace in &traces {
         assert_eq!(trace.events.len(), 2404);
         assert_eq!(trace.streams, [0, 94_000_000_000_000]);
-        assert_eq!(trace.unknown_frees, [Unmatched { place: Place(1), pointer: 0x7f5a_0000_0900, bytes: 700 }]);
+        assert_eq!(
+            trace.unknown_frees,
+            [UnmatchedEvent { position: FilePosition(1), pointer: 0x7f5a_0000_0900, bytes: 700 }]
+        );
         assert_eq!(trace.missing_frees.len(), 1);
         assert_eq!(trace.events, traces[0].events);
         let failures: Vec<_> = trace.events.iter().filter(|event| event.kind == EventKind::Fail).collect();
@@ -150,7 +159,7 @@ fn a_block_allocated_over_another_tells_of_the_missing_free() {
     let log =
         "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x10,5,0\n1,0,allocate,0x10,6,0\n1,0,free,0x10,6,0\n";
     let trace = read_from(log.as_bytes(), "over.csv").expect("a trace");
-    assert_eq!(trace.missing_frees, [Unmatched { place: Place(2), pointer: 0x10, bytes: 5 }]);
+    assert_eq!(trace.missing_frees, [UnmatchedEvent { position: FilePosition(2), pointer: 0x10, bytes: 5 }]);
     assert_eq!(trace.events[2], event(EventKind::Free, 1, 6, 0, 0));
 }
 

@@ -1,4 +1,4 @@
-//! Readers never panic, hang or run anything, whatever the bytes: arbitrary ones, and good files that were damaged.
+//! Checks that readers never panic, hang or run anything, whatever the bytes: arbitrary ones, and damaged good files.
 
 use bursar_sim::Random;
 use bursar_trace::{bundled, read_from, write_csv, write_jsonl, write_torch_snapshot};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-/// Good files of every format, small enough to be damaged often.
+/// Returns good files of every format, small enough to be damaged often.
 fn seeds() -> Vec<Vec<u8>> {
     let folder = format!("{}/tests/fixtures", env!("CARGO_MANIFEST_DIR"));
     let fixture = |name: &str| std::fs::read(format!("{folder}/{name}")).expect("a fixture");
@@ -35,7 +35,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The beginning of a snapshot in one of the first protocols, cut behind a few entries.
+/// Returns the beginning of a snapshot in one of the first protocols, cut after a few entries.
 fn old_pickle(protocol: &str) -> Vec<u8> {
     let path = format!("{}/tests/fixtures/snapshot-{protocol}.pickle.gz", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::File::open(path).expect("a fixture");
@@ -101,7 +101,7 @@ fn damage(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Reads, and where that succeeds writes in every format and reads again.
+/// Reads a trace, and if that succeeds writes it in every format and reads it again.
 fn exercise(bytes: &[u8]) {
     let trace = match read_from(bytes, "fuzzed") {
         Ok(trace) => trace,
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// A file of every format that is short enough to be cut at every byte and to have every bit turned over.
+/// Returns a file of every format that is short enough to be cut at every byte and to have every bit flipped.
 fn short() -> Vec<Vec<u8>> {
     let mut trace = bundled();
     trace.events.truncate(4);
@@ -203,8 +203,8 @@ fn files_cut_anywhere_and_with_any_bit_turned_over_never_panic() {
     }
 }
 
-/// What was gzipped has a checksum: no cut and no bit that is turned over passes for the whole, but for the bits of the header
-/// that say when and where it was made.
+/// A gzipped file has a checksum: every cut and every flipped bit is noticed, except for bits of the header that say when and
+/// where it was made.
 #[test]
 fn a_damaged_gzip_is_never_taken_for_the_whole() {
     for whole in short().into_iter().skip(4) {

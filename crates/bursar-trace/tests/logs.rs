@@ -1,4 +1,4 @@
-//! A log that Bursar writes, read back and replayed, gives the statistics of the run it was written in.
+//! Checks that a log which Bursar writes, read back and replayed, gives the statistics of the run it was written in.
 
 use bursar_core::{
     AllocTag, Build, Bytes, CountingDriver, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Stack,
@@ -22,7 +22,7 @@ fn tag(number: u64) -> AllocTag {
 }
 
 /// A run that is counted and logged in both forms.
-struct Logged {
+struct LoggedRun {
     folder: PathBuf,
     logs: [Logging; 2],
     statistics: Statistics,
@@ -30,7 +30,7 @@ struct Logged {
     memory: Arc<dyn DeviceMemoryResource>,
 }
 
-impl Logged {
+impl LoggedRun {
     fn start() -> Self {
         Self::start_with(LIMIT)
     }
@@ -53,7 +53,7 @@ impl Logged {
         Self { folder, logs, statistics, context, memory }
     }
 
-    /// Ends the logs and answers what the run counted until then.
+    /// Closes the logs and returns the counts of the run until then.
     fn close(&self) -> Run {
         for log in &self.logs {
             let summary = log.close(Duration::from_secs(120)).expect("the writer does not block");
@@ -75,13 +75,13 @@ impl Logged {
     }
 }
 
-impl Drop for Logged {
+impl Drop for LoggedRun {
     fn drop(&mut self) {
         let _best_effort = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// What a run counted.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Run {
     counts: Counts,
@@ -90,7 +90,7 @@ struct Run {
 }
 
 impl Run {
-    /// What a replay counts of it: failures are not tried again, and everything is freed in the end.
+    /// Returns the counts that a replay must have: failures are not replayed, and everything is freed in the end.
     fn replayed(mut self) -> Self {
         self.failed = 0;
         self.tags.iter_mut().chain([&mut self.counts]).for_each(|counts| counts.current = Default::default());
@@ -98,7 +98,7 @@ impl Run {
     }
 }
 
-/// Replays once, by one thread, under the same limit, and counts.
+/// Replays a trace once, on one thread, under the same limit, and returns the counts.
 fn watched(file: &TraceFile) -> Run {
     let statistics = Statistics::default();
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
@@ -119,7 +119,7 @@ proptest! {
     fn g1_a_log_read_back_and_replayed_counts_the_same(
         steps in prop::collection::vec((any::<bool>(), any::<u16>(), 1u64..200_000), 1..200),
     ) {
-        let logged = Logged::start();
+        let logged = LoggedRun::start();
         let streams = [logged.context.default_stream(), logged.context.create_stream(0).expect("a stream")];
         let mut live: Vec<DeviceBlock> = Vec::new();
         let (mut asked, mut peak_asked) = (0, 0);
@@ -159,12 +159,12 @@ fn a_replay_that_is_logged_is_the_trace_again() {
     let trace = bursar_trace::bundled();
     let mut rows = trace.events.clone();
     // The bundled trace has one stream and no tags; this has three and four.
-    for (place, event) in rows.iter_mut().enumerate() {
-        event.stream = (place % 3) as u16;
+    for (position, event) in rows.iter_mut().enumerate() {
+        event.stream = (position % 3) as u16;
         event.tag = tag(u64::from(event.block));
     }
     let trace = Trace { events: rows, streams: vec![0, 7, 9], ..trace };
-    let logged = Logged::start_with(Bytes::MAX);
+    let logged = LoggedRun::start_with(Bytes::MAX);
     let replay = Replay::new(&trace, &logged.context).expect("streams");
     replay.watch(&*logged.memory, &mut |_| {}).expect("a replay");
     logged.close();
@@ -188,11 +188,11 @@ const THREADS: u64 = 8;
 const ROUNDS: u64 = 5;
 const BLOCKS: u64 = 20;
 
-/// One of eight threads: each round it fills its part, passes all of it on to the next thread, and frees what it is
-/// given. Nobody frees before everybody has allocated, so what is live at most does not depend on who is faster.
+/// Runs one of eight threads: in each round it allocates blocks, sends them to the next thread, and frees the blocks that it
+/// receives. No thread frees before all have allocated, so the peak does not depend on which is faster.
 fn worker(
     number: u64,
-    logged: &Logged,
+    logged: &LoggedRun,
     stream: Stream,
     meet: &Barrier,
     (give, take): (mpsc::Sender<DeviceBlock>, mpsc::Receiver<DeviceBlock>),
@@ -211,7 +211,7 @@ fn worker(
     }
 }
 
-/// The most that is live at a time: what was granted in the largest round.
+/// Returns the most bytes that are live at a time: those granted in the largest round.
 fn most_granted(memory: &dyn DeviceMemoryResource) -> Bytes {
     let of_round = |round| {
         let sizes = (0..THREADS).flat_map(move |number| {
@@ -224,7 +224,7 @@ fn most_granted(memory: &dyn DeviceMemoryResource) -> Bytes {
 
 #[test]
 fn g1_a_log_of_eight_threads_that_free_each_others_blocks_counts_the_same() {
-    let logged = Logged::start();
+    let logged = LoggedRun::start();
     let meet = Barrier::new(THREADS as usize);
     let (mut givers, takers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
     givers.rotate_left(1);
@@ -253,7 +253,7 @@ fn g1_a_log_of_eight_threads_that_free_each_others_blocks_counts_the_same() {
     }
 }
 
-/// Replays by as many threads as the trace has, three times over, and answers what was granted in all.
+/// Replays a trace on as many threads as it has, three times, and returns the total of granted bytes.
 fn in_threads(file: &TraceFile, blocks: u32) -> [u64; 2] {
     let statistics = Statistics::default();
     let driver = CountingDriver::new(Sim::immediate());

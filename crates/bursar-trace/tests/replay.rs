@@ -1,4 +1,4 @@
-//! Replays keep what the trace says and count what the driver was asked.
+//! Checks that replays run every operation of the trace, and count driver calls.
 
 use bursar_core::leaf::Leaf;
 use bursar_core::{
@@ -129,21 +129,21 @@ fn watching_sees_every_operation_in_order_with_its_block() {
     let replay = Replay::new(&trace, &context).expect("streams");
     let (mut seen, mut blocks, mut peak) = (0, 0, Bytes::ZERO);
     replay
-        .watch(&memory, &mut |moment| {
-            assert_eq!((moment.operation, moment.event), (seen, trace.events[seen as usize]));
+        .watch(&memory, &mut |step| {
+            assert_eq!((step.operation, step.event), (seen, trace.events[seen as usize]));
             seen += 1;
-            blocks += u32::from(moment.block.is_some());
-            peak = peak.max(moment.live);
+            blocks += u32::from(step.block.is_some());
+            peak = peak.max(step.live);
         })
         .expect("a replay");
     assert_eq!((seen, blocks, peak), (replay.operations(), trace.blocks, trace.peak_live()));
 }
 
-/// Memory with a bug in it.
+/// A resource that panics.
 #[derive(Debug)]
-struct Broken(Arc<DeviceContext>);
+struct PanickingResource(Arc<DeviceContext>);
 
-impl Holder for Broken {
+impl Holder for PanickingResource {
     fn context(&self) -> &Arc<DeviceContext> {
         &self.0
     }
@@ -161,7 +161,7 @@ impl Holder for Broken {
     }
 }
 
-impl DeviceMemoryResource for Broken {
+impl DeviceMemoryResource for PanickingResource {
     fn granted_size(&self, bytes: u64, _: u64) -> bursar_core::Result<Bytes> {
         Ok(Bytes(bytes))
     }
@@ -185,7 +185,7 @@ fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
     let (tell, told) = mpsc::channel::<()>();
     let runner = std::thread::spawn(move || {
         let _dropped_at_the_end = tell;
-        replay.run(&Broken(context), &driver).map(drop)
+        replay.run(&PanickingResource(context), &driver).map(drop)
     });
     let ended = told.recv_timeout(Duration::from_secs(120));
     assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected), "nobody waits for ever");
@@ -196,18 +196,18 @@ fn a_panic_of_one_thread_is_passed_on_and_nobody_waits_for_it() {
 /// A stack in which a thread that allocates `LATE` bytes first waits until the one that allocated `EARLY` bytes sleeps.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
-struct Patient<M> {
+struct SleepProbe<M> {
     inner: M,
     /// The thread that allocated `EARLY` bytes, as the kernel names it.
     early: Mutex<Option<PathBuf>>,
 }
 
 #[cfg(target_os = "linux")]
-impl<M> Patient<M> {
+impl<M> SleepProbe<M> {
     const EARLY: u64 = 100;
     const LATE: u64 = 200;
 
-    /// Whether that thread is asleep, and how often it was given the CPU.
+    /// Returns whether that thread is asleep, and its numbers of context switches.
     fn sleeper(&self) -> Option<(bool, String)> {
         let thread = self.early.lock().expect("no panic").clone()?;
         let status = std::fs::read_to_string(Path::new("/proc").join(thread).join("status")).expect("a thread");
@@ -216,7 +216,7 @@ impl<M> Patient<M> {
         Some((is_asleep, switches))
     }
 
-    /// Waits until that thread sleeps and is not given the CPU for a moment.
+    /// Waits until that thread sleeps and has no context switch for 20 ms.
     fn wait_for_sleep(&self) {
         let give_up = Instant::now() + Duration::from_secs(20);
         while Instant::now() < give_up {
@@ -231,19 +231,19 @@ impl<M> Patient<M> {
 }
 
 #[cfg(target_os = "linux")]
-impl<M: DeviceMemoryResource> Holder for Patient<M> {
+impl<M: DeviceMemoryResource> Holder for SleepProbe<M> {
     forward_holder!(self.inner);
 }
 
 #[cfg(target_os = "linux")]
-impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
+impl<M: DeviceMemoryResource> DeviceMemoryResource for SleepProbe<M> {
     forward_memory_resource!(self.inner; granted_size, deallocate, tracks_use);
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> bursar_core::Result<DeviceBlock> {
         let thread = std::fs::read_link("/proc/thread-self").expect("Linux says");
         let mut early = self.early.lock().expect("no panic");
         match bytes {
             Self::EARLY => *early = Some(thread),
-            // The pass that watches does everything on one thread, which need not wait for itself.
+            // A watched pass runs on one thread, which must not wait for itself.
             Self::LATE if early.as_ref() != Some(&thread) => {
                 drop(early);
                 self.wait_for_sleep();
@@ -255,8 +255,8 @@ impl<M: DeviceMemoryResource> DeviceMemoryResource for Patient<M> {
     }
 }
 
-/// A thread that waits for a block leaves the CPU to whoever has work: beside a busy program, one that only yields would be
-/// given the CPU again and again, each time after all others had their share.
+/// A thread that waits for a block sleeps and leaves the CPU to others: beside a busy program, a thread that only yields would
+/// be scheduled again and again, each time after all others had their share.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_thread_that_waits_for_a_block_sleeps() {
@@ -269,7 +269,7 @@ fn a_thread_that_waits_for_a_block_sleeps() {
     let driver = CountingDriver::new(Sim::immediate());
     let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
     let inner = Stack::new().over(leaf::Async).build(&context).expect("a stack");
-    let memory = Patient { inner, early: Mutex::default() };
+    let memory = SleepProbe { inner, early: Mutex::default() };
     let cost = Replay::new(&trace, &context).expect("streams").run(&memory, &driver).expect("a replay");
     assert_eq!((cost.operations, cost.refused, memory.bytes_outstanding()), (4, 0, Bytes::ZERO));
 }

@@ -1,23 +1,23 @@
-//! What is written is what is read: Trace → CSV, JSON lines, PyTorch snapshot → Trace.
+//! Checks that traces are read back as they were written: Trace → CSV, JSON lines, PyTorch snapshot → Trace.
 
 use bursar_core::AllocTag;
 use bursar_trace::{
-    Event, EventKind, Format, Layout, Place, Site, Trace, TraceBuilder, bundled, convert, read, read_from, write,
-    write_csv, write_jsonl, write_torch_snapshot,
+    Event, EventKind, EventOrigin, FilePosition, Format, Trace, TraceBuilder, TraceLayout, bundled, convert, read,
+    read_from, write, write_csv, write_jsonl, write_torch_snapshot,
 };
 use proptest::prelude::*;
 
-/// What a recording does: on which thread, stream and device, and what.
+/// A step of a recording, with its thread, stream and device.
 #[derive(Clone, Debug)]
 struct Step {
     thread: u64,
     stream: u64,
     device: u64,
-    what: What,
+    operation: Operation,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Operation {
     Allocate(u64, &'static str),
     Free(prop::sample::Index),
     Fail(u64, &'static str),
@@ -28,39 +28,47 @@ const TAGS: [&str; 8] = ["untagged", "weights", "kv, cache", "say \"hi\"", " spa
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let bytes = prop_oneof![1u64..5000, Just(1), 1u64..(1 << 40)];
     let tag = prop::sample::select(&TAGS[..]);
-    let what = prop_oneof![
-        3 => (bytes, tag.clone()).prop_map(|(bytes, tag)| What::Allocate(bytes, tag)),
-        2 => any::<prop::sample::Index>().prop_map(What::Free),
-        1 => (0..u64::MAX / 2, tag).prop_map(|(bytes, tag)| What::Fail(bytes, tag)),
+    let operation = prop_oneof![
+        3 => (bytes, tag.clone()).prop_map(|(bytes, tag)| Operation::Allocate(bytes, tag)),
+        2 => any::<prop::sample::Index>().prop_map(Operation::Free),
+        1 => (0..u64::MAX / 2, tag).prop_map(|(bytes, tag)| Operation::Fail(bytes, tag)),
     ];
     let names = prop_oneof![0u64..4, any::<u64>()];
-    let step = (names.clone(), names, 0u64..3, what);
-    prop::collection::vec(step.prop_map(|(thread, stream, device, what)| Step { thread, stream, device, what }), 1..80)
+    let step = (names.clone(), names, 0u64..3, operation);
+    prop::collection::vec(
+        step.prop_map(|(thread, stream, device, operation)| Step { thread, stream, device, operation }),
+        1..80,
+    )
 }
 
 fn build(steps: &[Step]) -> Trace {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     let mut live = Vec::new();
     for (number, step) in (1..).zip(steps) {
-        let site = Site { place: Place(number), thread: step.thread, stream: step.stream, device: step.device };
-        let done = match &step.what {
-            What::Allocate(bytes, tag) => {
+        let origin = EventOrigin {
+            position: FilePosition(number),
+            thread: step.thread,
+            stream: step.stream,
+            device: step.device,
+        };
+        let done = match &step.operation {
+            Operation::Allocate(bytes, tag) => {
                 live.push((number << 9, step.device));
-                builder.allocate(site, number << 9, *bytes, AllocTag::intern(tag))
+                builder.allocate(origin, number << 9, *bytes, AllocTag::intern(tag))
             }
-            What::Free(_) if live.is_empty() => Ok(()),
-            What::Free(which) => {
+            Operation::Free(_) if live.is_empty() => Ok(()),
+            Operation::Free(which) => {
                 let (pointer, device) = live.swap_remove(which.index(live.len()));
-                builder.free(Site { device, ..site }, pointer, 0)
+                builder.free(EventOrigin { device, ..origin }, pointer, 0)
             }
-            What::Fail(bytes, tag) => builder.fail(site, *bytes, AllocTag::intern(tag)),
+            Operation::Fail(bytes, tag) => builder.fail(origin, *bytes, AllocTag::intern(tag)),
         };
         done.expect("within every limit");
     }
     builder.finish()
 }
 
-/// What every format keeps.
+/// Returns the parts of a trace that every format keeps.
 fn essence(trace: &Trace) -> (&[Event], &[u64], &[u64], u32, usize) {
     (&trace.events, &trace.threads, &trace.streams, trace.blocks, trace.missing_frees.len())
 }
@@ -95,7 +103,7 @@ proptest! {
     #[test]
     fn a_layout_is_one_that_memory_could_have(steps in steps()) {
         let trace = build(&steps);
-        let layout = Layout::best_fit(&trace).expect("it fits");
+        let layout = TraceLayout::best_fit(&trace).expect("it fits");
         let mut live = std::collections::BTreeMap::new();
         for event in &trace.events {
             let Some(&address) = layout.addresses.get(event.block as usize) else { continue };

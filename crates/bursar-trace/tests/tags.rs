@@ -1,15 +1,17 @@
-//! A tag is the same in every format, whatever text it is.
+//! Checks that every format preserves tags, whatever text they are.
 
 use bursar_core::{AllocTag, Build, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
 use bursar_memory::Logging;
 use bursar_sim::Sim;
-use bursar_trace::{Format, Place, Site, Trace, TraceBuilder, convert, read, read_from, write, write_csv, write_jsonl};
+use bursar_trace::{
+    EventOrigin, FilePosition, Format, Trace, TraceBuilder, convert, read, read_from, write, write_csv, write_jsonl,
+};
 use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// What a tag has to survive: whatever ends a field, a line or a text somewhere.
+/// Tags that are hard to write: whatever ends a field, a line or a text in some format.
 const ODD: [&str; 22] = [
     "",
     " ",
@@ -35,7 +37,7 @@ const ODD: [&str; 22] = [
     "1,0,free,0x1,5,0\n1,0,free,0x2,5,0",
 ];
 
-/// Any text of at most 256 bytes, with a taste for those that are hard to write down.
+/// Generates texts of at most 256 bytes, often such as are hard to write.
 fn tags() -> impl Strategy<Value = Vec<String>> {
     let odd = prop::sample::select(&ODD[..]).prop_map(str::to_owned);
     let pieces = prop::collection::vec(prop::sample::select(&ODD[..]), 0..4).prop_map(|parts| parts.concat());
@@ -43,22 +45,23 @@ fn tags() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec(prop_oneof![odd, pieces, "[\"\r\n, ]{0,6}", any], 1..8)
 }
 
-/// A trace with an allocation, a failure and a free for each tag.
+/// Builds a trace with an allocation, a failure and a free for each tag.
 fn trace(tags: &[String]) -> Trace {
     let mut builder = TraceBuilder::new("made up", Format::Csv);
     for (number, tag) in (1..).zip(tags) {
-        let (site, tag) = (Site { place: Place(number), ..Site::default() }, AllocTag::intern(tag));
-        builder.allocate(site, number << 9, 64, tag).expect("within every limit");
-        builder.fail(site, 1, tag).expect("within every limit");
-        builder.free(site, number << 9, 64).expect("within every limit");
+        let (origin, tag) =
+            (EventOrigin { position: FilePosition(number), ..EventOrigin::default() }, AllocTag::intern(tag));
+        builder.allocate(origin, number << 9, 64, tag).expect("within every limit");
+        builder.fail(origin, 1, tag).expect("within every limit");
+        builder.free(origin, number << 9, 64).expect("within every limit");
     }
     builder.finish()
 }
 
-/// A folder of one case's own, removed with it.
-struct Folder(PathBuf);
+/// A temporary folder, removed when dropped.
+struct TempFolder(PathBuf);
 
-impl Folder {
+impl TempFolder {
     fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -68,13 +71,13 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _gone_already = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Allocates under each tag and logs it to `path`.
+/// Allocates a block with each tag and logs that to `path`.
 fn log(tags: &[String], path: PathBuf) {
     let log = Logging::to_file(path).expect("a log");
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
@@ -107,7 +110,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
     fn g1_any_tag_is_converted_in_a_ring_and_stays(tags in tags()) {
-        let (folder, trace) = (Folder::new(), trace(&tags));
+        let (folder, trace) = (TempFolder::new(), trace(&tags));
         let names = ["0.csv", "1.jsonl", "2.csv.gz", "3.jsonl.gz", "4.csv"].map(|name| folder.0.join(name));
         write(&trace, &names[0]).expect("written");
         for pair in names.windows(2) {
@@ -120,7 +123,7 @@ proptest! {
 
     #[test]
     fn g1_any_tag_that_is_logged_is_read_back_as_it_was(tags in tags()) {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         for name in ["log.csv", "log.jsonl", "log.csv.gz"] {
             log(&tags, folder.0.join(name));
             let trace = read(folder.0.join(name)).expect("our own log");
@@ -130,7 +133,7 @@ proptest! {
     }
 }
 
-/// The lines of a quoted field count: an error behind it names the line that an editor shows.
+/// Lines within a quoted field are counted: an error after it names the line that an editor shows.
 #[test]
 fn g1_places_count_lines_also_within_quotes() {
     let log = "Thread,Time,Action,Pointer,Size,Stream,Device,Tag\n\
@@ -138,15 +141,15 @@ fn g1_places_count_lines_also_within_quotes() {
                1,0,allocate,0x2,5,0,0,\"a \"\"quote\"\"\"\n\
                1,0,allocate,0x3,wrong,0,0,x\n";
     let error = read_from(log.as_bytes(), "run").expect_err("a wrong size");
-    assert_eq!(error.place, Some(Place(6)), "{error}");
+    assert_eq!(error.position, Some(FilePosition(6)), "{error}");
     let good = log.replace("wrong", "5");
     let trace = read_from(good.as_bytes(), "run").expect("a log");
     let names: Vec<&str> = trace.events.iter().map(|event| event.tag.name()).collect();
     assert_eq!(names, ["two\r\n\r\nlines", "a \"quote\"", "x"]);
-    assert_eq!(trace.missing_frees.iter().map(|missing| missing.place.0).collect::<Vec<_>>(), [2, 5, 6]);
+    assert_eq!(trace.missing_frees.iter().map(|missing| missing.position.0).collect::<Vec<_>>(), [2, 5, 6]);
 }
 
-/// A quote that nobody closes is told at the row that opens it, also where more follows than a row may have.
+/// A quote that is never closed is reported at the row that opens it, even if more follows than a row may have.
 #[test]
 fn g1_an_open_quote_is_told_at_its_row() {
     for rows in [1, 100_000] {
@@ -158,7 +161,7 @@ fn g1_an_open_quote_is_told_at_its_row() {
     }
 }
 
-/// What RMM's own readers see of an ordinary row has no quotes in it.
+/// Ordinary rows have no quotes, so RMM's own readers can read them.
 #[test]
 fn g1_an_ordinary_tag_is_written_without_quotes() {
     let trace = trace(&["weights".to_owned(), "kv-cache/é #1".to_owned(), "untagged".to_owned()]);

@@ -1,4 +1,4 @@
-//! A trace that is read in windows is the trace that is held whole.
+//! Checks that a trace read in windows is the same as the trace kept whole.
 
 use bursar_core::{Build, Bytes, CountingDriver, DeviceContext, DeviceId, Holder, Stack, leaf};
 use bursar_memory::GlobalDeviceBudget;
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A file of its own for each test, gone with it.
-struct Scratch(PathBuf);
+/// A temporary file, removed when dropped.
+struct TempFile(PathBuf);
 
-impl Scratch {
+impl TempFile {
     fn new(text: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -25,7 +25,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _may_be_gone = std::fs::remove_file(&self.0);
     }
@@ -33,7 +33,8 @@ impl Drop for Scratch {
 
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 
-/// A row a choice: most allocate or free something live; some free nothing, fail, or allocate where a block is live.
+/// Makes a log with one row per choice: most allocate a block or free a live one; some free an unknown address, fail, or
+/// allocate where a block is live.
 fn log(choices: &[(u8, u8, u16)]) -> String {
     let mut live: Vec<u64> = Vec::new();
     let mut text = HEADER.to_owned();
@@ -55,14 +56,14 @@ fn log(choices: &[(u8, u8, u16)]) -> String {
     text
 }
 
-/// What a watched pass saw, under a budget that refuses some of it.
+/// Returns the steps of a watched pass, under a budget that refuses some allocations.
 fn seen(file: &TraceFile) -> Vec<(u64, Event, Bytes, bool)> {
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
     let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::kib(512))).over(leaf::Direct);
     let memory = stack.build(&context).expect("a stack");
     let mut seen = Vec::new();
-    let watched = Replay::of(file, &context).expect("streams").watch(&memory, &mut |moment| {
-        seen.push((moment.operation, moment.event, moment.live, moment.block.is_some()));
+    let watched = Replay::of(file, &context).expect("streams").watch(&memory, &mut |step| {
+        seen.push((step.operation, step.event, step.live, step.block.is_some()));
     });
     watched.expect("a replay");
     assert_eq!(memory.bytes_outstanding(), Bytes::ZERO, "what the trace left live was freed");
@@ -77,9 +78,9 @@ proptest! {
         choices in prop::collection::vec(any::<(u8, u8, u16)>(), 2..300),
         window in 1usize..100,
     ) {
-        let scratch = Scratch::new(&log(&choices));
-        let Ok(trace) = read(&scratch.0) else { return Err(TestCaseError::reject("nothing happens in it")) };
-        let (windows, whole) = (scratch.open(window), TraceFile::from(trace.clone()));
+        let temp = TempFile::new(&log(&choices));
+        let Ok(trace) = read(&temp.0) else { return Err(TestCaseError::reject("nothing happens in it")) };
+        let (windows, whole) = (temp.open(window), TraceFile::from(trace.clone()));
         prop_assert_eq!(windows.summary(), whole.summary());
         prop_assert_eq!(windows.streams(), whole.streams());
         let rows = trace.events.len() + trace.unknown_frees.len();
@@ -99,8 +100,8 @@ proptest! {
         choices in prop::collection::vec((0u8..250, any::<u8>(), any::<u16>()), 50..300),
         window in 1usize..100,
     ) {
-        let scratch = Scratch::new(&log(&choices));
-        let file = scratch.open(window);
+        let temp = TempFile::new(&log(&choices));
+        let file = temp.open(window);
         let driver = CountingDriver::new(Sim::immediate());
         let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
@@ -111,7 +112,7 @@ proptest! {
     }
 }
 
-/// Twenty blocks; the free of one of them, in a later window, has its pointer wrong.
+/// Makes a log of twenty blocks. The free of one of them, in a later window, has a wrong address.
 fn with_a_wrong_free() -> String {
     let allocate = (1..=20u64).map(|n| format!("1,0,allocate,{n:#x}000,64,0\n"));
     let free = (1..=20u64).map(|n| format!("1,0,free,{:#x}000,64,0\n", if n == 15 { 99 } else { n }));
@@ -120,22 +121,22 @@ fn with_a_wrong_free() -> String {
 
 #[test]
 fn strictness_names_the_line_in_whichever_window_it_is() {
-    let scratch = Scratch::new(&with_a_wrong_free());
-    let error = scratch.open(4).summary().strict().expect_err("a wrong free");
-    assert_eq!(error.place.map(|place| place.0), Some(36));
+    let temp = TempFile::new(&with_a_wrong_free());
+    let error = temp.open(4).summary().strict().expect_err("a wrong free");
+    assert_eq!(error.position.map(|position| position.0), Some(36));
     assert!(matches!(error.reason, Reason::UnknownFree { pointer: 0x63000, count: 1 }), "{error}");
 
     let unfreed = with_a_wrong_free().replace("1,0,free,0x63000,64,0\n", "").replace("1,0,free,0x12000,64,0\n", "");
-    let error = Scratch::new(&unfreed).open(4).summary().strict().expect_err("a missing free");
-    assert_eq!(error.place.map(|place| place.0), Some(16));
+    let error = TempFile::new(&unfreed).open(4).summary().strict().expect_err("a missing free");
+    assert_eq!(error.position.map(|position| position.0), Some(16));
     assert!(matches!(error.reason, Reason::MissingFree { pointer: 0xf000, bytes: 64, count: 2 }), "{error}");
 }
 
 #[test]
 fn what_is_wrong_in_a_later_window_is_told_on_opening() {
-    let scratch = Scratch::new(&(with_a_wrong_free() + "1,0,allocate,0x1000,many,0\n"));
-    let error = TraceFile::open_in_windows(&scratch.0, 4).expect_err("a bad row");
-    assert_eq!(error.place.map(|place| place.0), Some(42), "{error}");
+    let temp = TempFile::new(&(with_a_wrong_free() + "1,0,allocate,0x1000,many,0\n"));
+    let error = TraceFile::open_in_windows(&temp.0, 4).expect_err("a bad row");
+    assert_eq!(error.position.map(|position| position.0), Some(42), "{error}");
 }
 
 #[test]
@@ -152,12 +153,12 @@ fn a_file_that_changed_ends_the_replay_and_everything_is_given_back() {
         ("nothing left", String::new()),
     ];
     for (what, changed) in changes {
-        let scratch = Scratch::new(&text);
-        let file = scratch.open(4);
+        let temp = TempFile::new(&text);
+        let file = temp.open(4);
         let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
         let memory = Stack::new().over(leaf::Async).build(&context).expect("a stack");
         let replay = Replay::of(&file, &context).expect("streams");
-        std::fs::write(&scratch.0, &changed).expect("a file");
+        std::fs::write(&temp.0, &changed).expect("a file");
         let error = replay.watch(&memory, &mut |_| {}).expect_err(what);
         let expected = match &error {
             ReplayError::Trace(error) => match (what, &error.reason) {
@@ -168,7 +169,7 @@ fn a_file_that_changed_ends_the_replay_and_everything_is_given_back() {
             ReplayError::Memory(_) => false,
         };
         assert!(expected, "{what}: {error}");
-        assert!(error.to_string().starts_with(&scratch.0.display().to_string()), "{error}");
+        assert!(error.to_string().starts_with(&temp.0.display().to_string()), "{error}");
         assert_eq!(memory.bytes_outstanding(), Bytes::ZERO, "{what}");
     }
 }
@@ -180,7 +181,7 @@ fn a_snapshot_is_held_whole_however_small_the_window() {
     assert_eq!(file.whole(), Some(&read(&path).expect("a trace")));
 }
 
-/// A pipe gives its bytes once.
+/// A pipe can be read once only.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_cannot_be_read_twice_is_held_whole() {

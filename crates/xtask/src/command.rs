@@ -1,4 +1,4 @@
-//! Child processes, started and described.
+//! Starts child processes and describes their commands.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::process::Command;
 
 use crate::error::Error;
 
-/// The cargo that runs this program, started in the workspace.
+/// Returns a command of the cargo that runs this program, in the workspace's folder.
 pub(crate) fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root);
     command
 }
 
-/// Says what it runs, and runs it.
+/// Prints the command and runs it.
 pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
     let line = describe(command);
     println!("$ {line}");
@@ -24,7 +24,7 @@ pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
     }
 }
 
-/// The command as a person would type it in the workspace's folder.
+/// Returns the command as a person would type it in the workspace's folder.
 pub(crate) fn describe(command: &Command) -> String {
     let quoted = |word: &OsStr| match word.to_string_lossy() {
         word if word.contains(' ') => format!("\"{word}\""),

@@ -1,4 +1,4 @@
-//! Why a command stopped.
+//! Errors of the commands.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Why a command stopped. Its `Display` says what to do next where there is something to do.
+/// The reason why a command stopped. Its `Display` says what to do next, if there is something to do.
 #[derive(Debug)]
 pub(crate) enum Error {
     /// The arguments name no command.
@@ -31,12 +31,12 @@ pub(crate) enum Error {
     MissingValgrind,
     /// The words choose nothing to count.
     NoMeasurement { words: String, known: Vec<String> },
-    /// What a measurement left behind makes no sense.
+    /// The output of a measurement cannot be read.
     Measurement { command: String, what: String },
 }
 
 impl Error {
-    /// The process's exit status: 2 for wrong usage, 1 for everything else.
+    /// Returns the exit status of the process: 2 for wrong usage, 1 for everything else.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
             Error::Usage { .. } | Error::UnknownStep { .. } | Error::NoMeasurement { .. } => 2,

@@ -1,6 +1,6 @@
-//! Instruction counts: what an operation costs whoever else uses the machine.
+//! Counts the instructions of an operation, a measure that does not depend on how busy the machine is.
 //!
-//! The program `crates/bursar-cli/examples/instructions.rs` says which measurements there are, so a stack that is added to the
+//! The program `crates/bursar-cli/examples/instructions.rs` lists the measurements, so a stack that is added to the
 //! command is measured without a change here. Each measurement is one run under callgrind that counts only inside the
 //! functions named `measured_…`. The alternative, the difference of two runs of different length, needs no names, but would
 //! count what differs between the two besides: hash maps are seeded anew in each process, so preparing a run never costs
@@ -35,7 +35,8 @@ Example:
 const PACKAGE: &str = "bursar-cli";
 const PROGRAM: &str = "instructions";
 
-/// Measures every line that has all of `words`, and prints it. All of them come from one build, whatever is being edited.
+/// Measures every line that has all of `words`, and prints it. All measurements use one build, even if files are edited
+/// meanwhile.
 pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), Error> {
     require_valgrind()?;
     let program = build(root)?;
@@ -54,7 +55,7 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), Error> {
     measured.and(removed)
 }
 
-/// Builds the program and answers where cargo has put it.
+/// Builds the program and returns its path.
 fn build(root: &Path) -> Result<PathBuf, Error> {
     let mut command = cargo(root, ["build", "--release", "--package", PACKAGE, "--example", PROGRAM]);
     command.arg("--message-format=json-render-diagnostics");
@@ -63,7 +64,7 @@ fn build(root: &Path) -> Result<PathBuf, Error> {
     executable(&messages).ok_or_else(|| Error::Measurement { command: describe(&command), what: what() })
 }
 
-/// The last program in cargo's messages.
+/// Returns the path of the last program in cargo's messages.
 fn executable(messages: &str) -> Option<PathBuf> {
     let (_, rest) = messages.rsplit_once("\"executable\":\"")?;
     Some(rest.split_once('"')?.0.into())
@@ -73,7 +74,7 @@ fn has_all(line: &str, words: &[&str]) -> bool {
     words.iter().all(|word| line.split(' ').any(|of_line| of_line == *word))
 }
 
-/// One run under callgrind: instructions a unit, and the driver's part of them.
+/// Runs one measurement under callgrind, and returns the instructions per unit and the driver's part of them.
 fn measure(program: &Path, file: &Path, line: &str) -> Result<String, Error> {
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--tool=callgrind", "--toggle-collect=*measured_*"]);
@@ -89,7 +90,7 @@ fn measure(program: &Path, file: &Path, line: &str) -> Result<String, Error> {
     Ok(format!("{} driver {}", a_unit(instructions), a_unit(of_driver)))
 }
 
-/// What the command prints, once it has succeeded.
+/// Runs a command and returns what it prints.
 fn output(command: &mut Command) -> Result<String, Error> {
     let line = describe(command);
     match command.stderr(Stdio::inherit()).output() {

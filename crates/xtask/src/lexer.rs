@@ -1,6 +1,6 @@
-//! Just enough of Rust's lexical grammar to tell code, comments and literals apart.
+//! Just enough of Rust's lexical grammar to separate code, comments and literals.
 //!
-//! Nothing here parses: the rules that use it look for words and braces. The two masks of a file
+//! Nothing here parses: the rules that use it search for words and braces. The two masks of a file
 //! have the length and the line breaks of the text they come from, so an offset into one is an
 //! offset into all three.
 
@@ -22,7 +22,7 @@ enum Kind {
     Literal,
 }
 
-/// Splits Rust source into its masks. Source that does not lex gives masks that are wrong, never a panic.
+/// Splits Rust source into its masks. Source that does not lex gives wrong masks, never a panic.
 pub(crate) fn mask(text: &str) -> Masks {
     let mut masks = Masks::default();
     let mut rest = text;
@@ -65,7 +65,7 @@ fn first_piece(text: &str) -> (Kind, usize) {
     }
 }
 
-/// Block comments nest.
+/// Returns the length of the block comment that `text` starts with. Block comments nest.
 fn block_comment_len(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -82,7 +82,7 @@ fn block_comment_len(text: &str) -> usize {
     at
 }
 
-/// The length of a literal that starts with `quote` and ends at the next one that no backslash escapes.
+/// Returns the length of a literal that starts with `quote` and ends at the next one that no backslash escapes.
 fn quoted_len(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -96,7 +96,7 @@ fn quoted_len(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// The length of `#"…"#`, with as many `#` as there are, or `None` where no raw string starts (`r#type`).
+/// Returns the length of `#"…"#`, with any number of `#`, or `None` if no raw string starts here (`r#type`).
 fn raw_string_len(text: &str) -> Option<usize> {
     let hashes = text.len() - text.trim_start_matches('#').len();
     let body = text[hashes..].strip_prefix('"')?;
@@ -105,7 +105,7 @@ fn raw_string_len(text: &str) -> Option<usize> {
     Some(hashes + 1 + end)
 }
 
-/// Whether a quote opens a character (`'x'`, `'\n'`) and not a lifetime (`'static`).
+/// Returns whether a quote opens a character (`'x'`, `'\n'`) and not a lifetime (`'static`).
 fn is_char_literal(text: &str) -> bool {
     let mut chars = text.chars().skip(1);
     match chars.next() {
@@ -123,7 +123,7 @@ fn word_len(text: &str) -> usize {
     text.find(|c| !is_word_char(c)).unwrap_or(text.len())
 }
 
-/// The words of `text`, each with its offset.
+/// Returns the words of `text`, each with its offset.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -134,13 +134,13 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Offsets of `word` where it stands as a whole word.
+/// Returns the offsets of `word` where it is a whole word.
 pub(crate) fn offsets_of<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     words(text).filter(move |&(_, found)| found == word).map(|(at, _)| at)
 }
 
-/// From the first `{` at or after `from` to its closing brace, both included. Where there is no
-/// brace the range is empty, where it is not closed the range ends with the text.
+/// Returns the range from the first `{` at or after `from` to its closing brace, both included. Without a
+/// brace the range is empty; without a closing one it ends with the text.
 pub(crate) fn braced(code: &str, from: usize) -> Range<usize> {
     let open = code[from..].find('{').map_or(code.len(), |at| from + at);
     let mut depth = 0_usize;
@@ -157,13 +157,13 @@ pub(crate) fn braced(code: &str, from: usize) -> Range<usize> {
     open..code.len()
 }
 
-/// What stands between the end of the item before and `item`: its attributes and visibility, blanks included.
+/// Returns the text between the end of the previous item and `item`: its attributes and visibility, blanks included.
 pub(crate) fn preamble(code: &str, item: usize) -> &str {
     let start = code[..item].rfind([';', '{', '}']).map_or(0, |at| at + 1);
     &code[start..item]
 }
 
-/// `text` without any white space.
+/// Returns `text` without white space.
 pub(crate) fn compact(text: &str) -> String {
     text.split_whitespace().collect()
 }

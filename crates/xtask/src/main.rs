@@ -1,4 +1,8 @@
-//! The workspace's own commands: the test run, tidy and instruction counts. `cargo xtask help` lists them.
+//! The commands of the workspace itself: the test run, tidy and instruction counts. `cargo xtask help` lists them.
+//!
+//! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
+//! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `instructions.rs` counts
+//! instructions with callgrind.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
@@ -63,7 +67,7 @@ fn help() -> String {
     text
 }
 
-/// The folder that holds the workspace's `Cargo.toml`, two above this package's own.
+/// Returns the folder of the workspace's `Cargo.toml`, two above this package's own.
 fn workspace_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("xtask lives in crates/xtask")
 }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::tidy;
 use crate::tree::{Example, File, Tree};
 
-/// Written among an example's opening documentation, it says that no simulated device will do.
+/// The text in an example's opening documentation that marks it as one for hardware only.
 const REQUIRES_CUDA: &str = "Requires: CUDA";
 
 /// One step of the test run.
@@ -18,14 +18,14 @@ const REQUIRES_CUDA: &str = "Requires: CUDA";
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
-    /// The rustup component it needs beyond the plain toolchain: its cargo command and its name.
+    /// The rustup component it needs beyond the plain toolchain: the cargo command and the component's name.
     component: Option<(&'static str, &'static str)>,
     run: fn(&Path) -> Result<(), Error>,
 }
 
-/// Every step, cheapest diagnosis first.
+/// The steps, cheapest diagnosis first.
 pub(crate) const STEPS: &[Step] = &[
-    Step { name: "tidy", about: "the checks of the house style", component: None, run: tidy::run },
+    Step { name: "tidy", about: "the style rules of the workspace", component: None, run: tidy::run },
     Step {
         name: "fmt",
         about: "formatting, checked and not changed",
@@ -55,7 +55,7 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "doc", about: "the documentation built, warnings refused", component: None, run: documentation },
 ];
 
-/// The step of that name.
+/// Returns the step of that name.
 pub(crate) fn step(name: &str) -> Result<&'static Step, Error> {
     STEPS
         .iter()
@@ -98,7 +98,8 @@ fn clippy(root: &Path) -> Result<(), Error> {
     execute(&mut cargo(root, args))
 }
 
-/// Benches are left to clippy: running one as a test costs a build and checks nothing.
+/// Runs all tests and builds the examples. Benches are left to clippy: running one as a test costs a build and checks
+/// nothing.
 fn tests(root: &Path) -> Result<(), Error> {
     execute(&mut cargo(root, ["test", "--workspace", "--tests"]))?;
     execute(&mut build_examples(root))
@@ -108,7 +109,7 @@ fn build_examples(root: &Path) -> Command {
     cargo(root, ["build", "--workspace", "--examples"])
 }
 
-/// Where cargo builds, as seen from the workspace's folder.
+/// Returns cargo's target folder, relative to the workspace's folder.
 fn target_folder() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
@@ -123,7 +124,8 @@ fn loom_models(root: &Path) -> Result<(), Error> {
     commands.iter_mut().try_for_each(execute)
 }
 
-/// Loom's flag changes every crate, so its build has a folder of its own and leaves the other warm.
+/// Returns the command that runs a package's loom models. Loom's flag changes every crate, so this build has a target folder
+/// of its own and leaves the other one warm.
 fn loom_model(root: &Path, package: &str) -> Command {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default() + " --cfg loom";
     let mut command = cargo(root, ["test", "--profile", "loom", "-p", package, "--test", "loom"]);
@@ -132,8 +134,8 @@ fn loom_model(root: &Path, package: &str) -> Command {
     command
 }
 
-/// Built for the whole workspace and then started: for one package alone, cargo would build its dependencies again with
-/// fewer features.
+/// Runs every numbered example. They are built for the whole workspace first: for one package alone, cargo would build its
+/// dependencies again with fewer features.
 fn examples(root: &Path) -> Result<(), Error> {
     execute(&mut build_examples(root))?;
     let folder = root.join(target_folder()).join("debug/examples");

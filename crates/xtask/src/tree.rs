@@ -1,4 +1,4 @@
-//! The files of the workspace: read once, then only looked at.
+//! The files of the workspace, read once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,9 @@ use crate::lexer::{self, Masks};
 #[derive(Debug)]
 pub(crate) struct File {
     pub(crate) path: String,
-    /// Empty where the file is not UTF-8 text.
+    /// The contents; empty if the file is not UTF-8 text.
     pub(crate) text: String,
-    /// The masks of [`text`](Self::text); empty where the file is not Rust.
+    /// The masks of [`text`](Self::text); empty if the file is not Rust.
     pub(crate) masks: Masks,
 }
 
@@ -24,18 +24,18 @@ impl File {
         Self { path, text, masks }
     }
 
-    /// The code of a Rust file, comments and literals blanked.
+    /// Returns the code of a Rust file, with comments and literals blanked.
     pub(crate) fn code(&self) -> &str {
         &self.masks.code
     }
 
-    /// What follows `crates/NAME/src/`, for a file that is there.
+    /// Returns the path after `crates/NAME/src/`, if the file is there.
     pub(crate) fn path_in_src(&self) -> Option<&str> {
         let (_, inside) = self.path.strip_prefix("crates/")?.split_once('/')?;
         inside.strip_prefix("src/")
     }
 
-    /// Whether cargo starts compiling a target here: `lib.rs`, `main.rs` or a program in `bin/`.
+    /// Returns whether the file is the root of a target: `lib.rs`, `main.rs` or a program in `bin/`.
     pub(crate) fn is_crate_root(&self) -> bool {
         let segments: Vec<&str> = self.path_in_src().unwrap_or("").split('/').collect();
         matches!(segments[..], ["lib.rs" | "main.rs"] | ["bin", _] | ["bin", _, "main.rs"])
@@ -69,7 +69,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Reads what git tracks or would track under `root`; without git, everything but build output.
+    /// Reads the files that git tracks or would track under `root`; without git, everything but build output.
     pub(crate) fn read(root: &Path) -> Result<Self, Error> {
         let paths = match listed_by_git(root) {
             Some(paths) => paths,
@@ -87,7 +87,7 @@ impl Tree {
         Ok(Self::from_texts(files))
     }
 
-    /// A tree of the given paths and texts.
+    /// Creates a tree of the given paths and texts.
     pub(crate) fn from_texts<P, T>(files: impl IntoIterator<Item = (P, T)>) -> Self
     where
         P: Into<String>,
@@ -112,14 +112,14 @@ impl Tree {
         self.files.get(path)
     }
 
-    /// Whether `path` is a file, or a folder that holds one.
+    /// Returns whether `path` is a file, or a folder that contains one.
     pub(crate) fn contains(&self, path: &str) -> bool {
         let folder = if path.is_empty() { String::new() } else { format!("{path}/") };
         let below = self.files.range(folder.clone()..).next();
         self.files.contains_key(path) || below.is_some_and(|(next, _)| next.starts_with(&folder))
     }
 
-    /// The packages that have a file at `inside`, by the names of their folders.
+    /// Returns the packages that have a file at `inside`, by the names of their folders.
     pub(crate) fn packages_with(&self, inside: &str) -> impl Iterator<Item = &str> {
         self.files.keys().filter_map(move |path| {
             let (package, rest) = path.strip_prefix("crates/")?.split_once('/')?;
@@ -128,7 +128,7 @@ impl Tree {
     }
 }
 
-/// `None` where there is no git, or no repository that knows these files.
+/// Returns the paths that git lists; `None` if there is no git, or no repository with these files.
 fn listed_by_git(root: &Path) -> Option<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -10,7 +10,8 @@ use atomic_file::AtomicFile;
 use bursar::driver::OpenedDriver;
 use bursar::prelude::*;
 use bursar::trace::{
-    Cost, Ground, Placed, Recording, Replay, Report, Run, Summary, Trace, TraceFile, write_torch_snapshot_at,
+    BackedAddresses, Cost, MemoryProfile, Replay, ReplayPage, StackRun, Summary, Trace, TraceFile, TraceRecorder,
+    write_torch_snapshot_at,
 };
 use bursar::{CountingDriver, Observer};
 use serde::Serialize;
@@ -85,7 +86,7 @@ pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayR
     let mut files = Files::create(args)?;
     let mut progress = Progress::new(args.traces.len() * (1 + args.stacks.len() * files.passes()));
     let device = opened.driver.facts(DeviceId(0))?.name;
-    let mut report = Report::new(format!("{device}, {}", opened.driver.describe()), args.limit);
+    let mut report = ReplayPage::new(format!("{device}, {}", opened.driver.describe()), args.limit);
     let mut rows = Vec::new();
     for path in &args.traces {
         progress.step(&format!("reading {}", path.display()));
@@ -99,12 +100,12 @@ pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayR
             let rig = Rig::build(opened, &trace, stack, args.limit)?;
             step("replaying");
             let mut cost = rig.replay.run(&*rig.memory, &rig.driver)?;
-            let frames_remapped = rig.ground.remaps();
+            let frames_remapped = rig.backed_addresses.remaps();
             if files.page.is_some() {
                 step("watching");
-                let recording = rig.watch()?;
-                cost.peak_reserved = cost.peak_reserved.max(recording.peak_reserved());
-                runs.push(Run { stack: stack.as_str().to_owned(), cost, frames_remapped, recording });
+                let profile = rig.watch()?;
+                cost.peak_reserved = cost.peak_reserved.max(profile.peak_reserved());
+                runs.push(StackRun { stack: stack.as_str().to_owned(), cost, frames_remapped, profile });
             }
             if let Some(file) = files.snapshot.take() {
                 step("placing");
@@ -174,7 +175,7 @@ impl Files {
 #[derive(Debug)]
 struct Rig {
     driver: Arc<CountingDriver>,
-    ground: Arc<Ground>,
+    backed_addresses: Arc<BackedAddresses>,
     memory: Arc<dyn DeviceMemoryResource>,
     replay: Replay,
     /// The bytes in use on the device before anything was allocated.
@@ -190,22 +191,22 @@ impl Rig {
     ) -> Result<Self, Failure> {
         let driver = CountingDriver::new(opened.driver.clone());
         let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
-        let ground = Arc::new(Ground::default());
-        context.sink().subscribe(&(ground.clone() as Arc<dyn Observer>))?;
+        let backed_addresses = Arc::new(BackedAddresses::default());
+        context.sink().subscribe(&(backed_addresses.clone() as Arc<dyn Observer>))?;
         let used_before = driver.memory(context.device())?.used();
         let memory = stack.build(&context, limit, &Statistics::default())?;
         let replay = Replay::of(trace, &context)?;
-        Ok(Self { driver, ground, memory, replay, used_before })
+        Ok(Self { driver, backed_addresses, memory, replay, used_before })
     }
 
-    fn watch(&self) -> Result<Recording, Failure> {
-        Ok(Recording::watch(&self.replay, &*self.memory, &self.driver, &self.ground, self.used_before)?)
+    fn watch(&self) -> Result<MemoryProfile, Failure> {
+        Ok(MemoryProfile::watch(&self.replay, &*self.memory, &self.driver, &self.backed_addresses, self.used_before)?)
     }
 
     fn write_snapshot(&self, trace: &Trace, file: AtomicFile) -> Result<(), Failure> {
-        let mut placed = Placed::default();
-        self.replay.watch(&*self.memory, &mut |moment| placed.record(moment))?;
-        let (run, layout) = placed.finish(trace, &self.ground);
+        let mut recorder = TraceRecorder::default();
+        self.replay.watch(&*self.memory, &mut |step| recorder.record(step))?;
+        let (run, layout) = recorder.finish(trace, &self.backed_addresses);
         file.finish(|out| write_torch_snapshot_at(&run, &layout, out))
     }
 }

@@ -1,4 +1,4 @@
-//! Programs as trials: so many to a trial, on simulators or on hardware that they share.
+//! Trials of programs: batches of seeds, on simulators or on hardware that the trials share.
 
 use super::seeds;
 use crate::requires_cuda;
@@ -10,36 +10,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const PROGRAMS_PER_TRIAL: u64 = 100;
 
-/// The seeds of so many programs, a range for each trial; or the one that is replayed.
+/// Returns the seeds of `programs` programs, a range for each trial; or the one that is replayed.
 pub fn batches(programs: u64) -> impl Iterator<Item = Range<u64>> {
     let all = seeds(0..programs);
     let starts = all.clone().step_by(PROGRAMS_PER_TRIAL as usize);
     starts.map(move |start| start..all.end.min(start + PROGRAMS_PER_TRIAL))
 }
 
-/// The programs of `seeds` one after the other, until one fails.
+/// Returns a trial that runs the programs of `seeds` one after the other, until one fails.
 pub fn trial(name: &str, mut seeds: Range<u64>, run: impl Fn(u64) -> Result<(), Failed> + Send + 'static) -> Trial {
     Trial::test(format!("{name}::{}_to_{}", seeds.start, seeds.end - 1), move || seeds.try_for_each(run))
 }
 
-/// A driver whose programs run one at a time, because they share its legacy default stream; or why there is none.
+/// A driver that runs one program at a time, because programs share its legacy default stream; or the reason why it is
+/// absent.
 ///
 /// ```
-/// use bursar_conformance::program::{Shared, batches};
+/// use bursar_conformance::program::{SharedDriver, batches};
 /// use bursar_sim::Sim;
 ///
-/// let sim = Shared::open(Ok::<_, String>(Sim::immediate()));
+/// let sim = SharedDriver::open(Ok::<_, String>(Sim::immediate()));
 /// let trials = batches(250).map(|seeds| sim.trial("nothing_is_wrong", seeds, |_, _| Ok(())));
 /// assert!(trials.count() > 0);
 /// ```
 #[derive(Debug)]
-pub struct Shared<D> {
+pub struct SharedDriver<D> {
     driver: Arc<Mutex<Result<Arc<D>, String>>>,
     ignored: bool,
 }
 
-impl<D: Driver> Shared<D> {
-    /// Opens the first device for all programs: a primary context takes longer to make than a program to run.
+impl<D: Driver> SharedDriver<D> {
+    /// Opens the first device for all programs: creating a primary context takes longer than running a program.
     pub fn open(loaded: Result<Arc<D>, impl fmt::Display>) -> Self {
         let opened = loaded.map_err(|absent| absent.to_string()).and_then(|driver| match driver.open(DeviceId(0)) {
             Ok(_) => Ok(driver),
@@ -49,7 +50,7 @@ impl<D: Driver> Shared<D> {
         Self { driver: Arc::new(Mutex::new(opened)), ignored }
     }
 
-    /// The programs of `seeds` on this driver; ignored where it is absent and nobody requires it.
+    /// Returns a trial of the programs of `seeds` on this driver; it is ignored if the driver is absent and not required.
     pub fn trial(
         &self,
         name: &str,

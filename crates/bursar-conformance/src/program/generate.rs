@@ -1,15 +1,15 @@
-//! Making a program from a seed.
+//! Generates a program from a seed.
 
-use super::op::{Op, Ordering, Part, Place, Refusal};
+use super::op::{AllocationOrder, BlockRange, HostOffset, ImpossibleCall, Op};
 use super::order::{Epoch, Order};
-use super::{Giver, Host, Program, Shape, random};
+use super::{DriverProgram, HostKind, MemorySource, ProgramShape, random};
 use bursar_core::Pattern;
 use bursar_sim::Random;
 
 const EVENTS: usize = 5;
 const LIVE_BLOCKS_MAX: usize = 8;
 
-pub(super) fn program(seed: u64, shape: Shape) -> Program {
+pub(super) fn program(seed: u64, shape: ProgramShape) -> DriverProgram {
     let mut random = random(seed);
     // Most programs are about order, for which small blocks do; a few are about size.
     let bytes_max = match random.below(16) {
@@ -33,7 +33,7 @@ pub(super) fn program(seed: u64, shape: Shape) -> Program {
         generator.step();
     }
     generator.open_gate();
-    Program {
+    DriverProgram {
         seed,
         shape,
         ops: generator.ops,
@@ -44,7 +44,7 @@ pub(super) fn program(seed: u64, shape: Shape) -> Program {
     }
 }
 
-/// A block that was allocated, and the submissions that whoever uses it next must come after.
+/// A block that was allocated, and the submissions that its next use must come after.
 #[derive(Debug)]
 struct Block {
     bytes: u64,
@@ -57,20 +57,20 @@ struct Block {
 
 struct Generator {
     random: Random,
-    shape: Shape,
+    shape: ProgramShape,
     bytes_max: u64,
     order: Order,
     ops: Vec<Op>,
     blocks: Vec<Block>,
     host_functions: u32,
-    /// How many operations the gate that is shut stays so.
+    /// The number of operations until the gate that is shut is opened.
     held_ops: u32,
     pageable_bytes: usize,
     pinned_bytes: usize,
 }
 
 impl Generator {
-    /// Adds some operations, or none where what was chosen is not possible.
+    /// Adds some operations, or none if the chosen one is not possible.
     fn step(&mut self) {
         if self.order.is_held() {
             if self.held_ops == 0 {
@@ -92,8 +92,8 @@ impl Generator {
             83..91 => self.query(stream),
             91..94 => self.synchronize(stream),
             _ => match self.shape.memory {
-                Giver::Driver => self.refused(stream),
-                Giver::Resource => self.add(stream),
+                MemorySource::Driver => self.impossible_call(stream),
+                MemorySource::Resource => self.add(stream),
             },
         }
     }
@@ -112,22 +112,22 @@ impl Generator {
         found.map(|(number, _)| number).collect()
     }
 
-    /// Allocations and frees may wait for the device, so none is made while a gate is shut.
+    /// Adds an allocation. Allocations and frees may wait for the device, so none is made while a gate is shut.
     fn allocate(&mut self, stream: usize) {
         if self.order.is_held() || self.live(|_| true).len() >= LIVE_BLOCKS_MAX {
             return;
         }
         self.resource_called();
         let ordering = match self.shape.memory {
-            Giver::Driver if self.random.chance(4) => Ordering::Device,
-            _ => Ordering::Stream,
+            MemorySource::Driver if self.random.chance(4) => AllocationOrder::Device,
+            _ => AllocationOrder::Stream,
         };
         let (block, bytes) = (self.blocks.len(), 1 + self.random.below(self.bytes_max));
         self.blocks.push(Block {
             bytes,
             is_live: true,
             is_written: false,
-            last_write: (ordering == Ordering::Stream).then(|| self.order.submit(stream)),
+            last_write: (ordering == AllocationOrder::Stream).then(|| self.order.submit(stream)),
             reads: Vec::new(),
         });
         self.ops.push(Op::Allocate { block, bytes, stream, ordering });
@@ -145,83 +145,83 @@ impl Generator {
         self.ops.push(Op::Free { block, stream });
     }
 
-    /// A resource may submit order of its own to any stream.
+    /// Accounts for the waits and events that a resource may submit to any stream.
     fn resource_called(&mut self) {
-        if self.shape.memory == Giver::Resource {
+        if self.shape.memory == MemorySource::Resource {
             self.order.others_submitted();
         }
     }
 
-    /// A part of a block to write: all of it, if it was never written.
-    fn target(&mut self) -> Option<Part> {
+    /// Returns a range to write: all of the block, if it was never written.
+    fn target(&mut self) -> Option<BlockRange> {
         let live = self.live(|_| true);
         let block = self.random.pick(&live)?;
         Some(match self.blocks[block].is_written {
-            true => self.part(block),
+            true => self.range(block),
             false => self.whole(block),
         })
     }
 
-    /// A part of a block to read.
-    fn source(&mut self) -> Option<Part> {
+    /// Returns a range to read.
+    fn source(&mut self) -> Option<BlockRange> {
         let written = self.live(|block| block.is_written);
         let block = self.random.pick(&written)?;
-        Some(self.part(block))
+        Some(self.range(block))
     }
 
-    fn whole(&self, block: usize) -> Part {
+    fn whole(&self, block: usize) -> BlockRange {
         let bytes = self.blocks[block].bytes;
-        Part { block, at: 0, bytes }
+        BlockRange { block, at: 0, bytes }
     }
 
-    /// Any part of a block, now and then all of it or nothing.
-    fn part(&mut self, block: usize) -> Part {
+    /// Returns any range of a block, now and then all of it or an empty one.
+    fn range(&mut self, block: usize) -> BlockRange {
         let whole = self.whole(block);
         let at = self.random.below(whole.bytes);
         match self.random.below(16) {
             0 => whole,
-            1 => Part { block, at, bytes: 0 },
-            _ => Part { block, at, bytes: 1 + self.random.below(whole.bytes - at) },
+            1 => BlockRange { block, at, bytes: 0 },
+            _ => BlockRange { block, at, bytes: 1 + self.random.below(whole.bytes - at) },
         }
     }
 
     fn fill(&mut self, stream: usize) {
-        let Some(part) = self.target() else { return };
-        let is_divided = |width| part.at.is_multiple_of(width) && part.bytes.is_multiple_of(width);
+        let Some(range) = self.target() else { return };
+        let is_divided = |width| range.at.is_multiple_of(width) && range.bytes.is_multiple_of(width);
         let value = self.random.next_u64();
         let pattern = match self.random.below(3) {
             0 if is_divided(4) => Pattern::U32(value as u32),
             0 | 1 if is_divided(2) => Pattern::U16(value as u16),
             _ => Pattern::U8(value as u8),
         };
-        self.submit(Op::Fill { part, pattern, stream }, stream, None, Some(part));
+        self.submit(Op::Fill { range, pattern, stream }, stream, None, Some(range));
     }
 
     fn upload(&mut self, stream: usize) {
-        let Some(part) = self.target() else { return };
-        let from = self.place(part.bytes);
-        self.submit(Op::Upload { part, from, stream }, stream, None, Some(part));
+        let Some(range) = self.target() else { return };
+        let from = self.host_offset(range.bytes);
+        self.submit(Op::Upload { range, from, stream }, stream, None, Some(range));
     }
 
     fn read_back(&mut self, stream: usize) {
-        let Some(part) = self.source() else { return };
-        let to = self.place(part.bytes);
-        self.submit(Op::ReadBack { part, to, stream }, stream, Some(part), None);
-        // Nobody waits for a copy of nothing.
-        if to.host == Host::Pageable && part.bytes > 0 {
+        let Some(range) = self.source() else { return };
+        let to = self.host_offset(range.bytes);
+        self.submit(Op::ReadBack { range, to, stream }, stream, Some(range), None);
+        // A driver does not wait for an empty copy.
+        if to.host == HostKind::Pageable && range.bytes > 0 {
             self.order.host_saw(stream);
         }
     }
 
-    /// Host memory for one copy. Copies of pageable memory may wait, so that none is made while a gate is shut.
-    fn place(&mut self, bytes: u64) -> Place {
+    /// Returns host memory for one copy. Copies of pageable memory may wait, so none is made while a gate is shut.
+    fn host_offset(&mut self, bytes: u64) -> HostOffset {
         let (host, used) = match self.order.is_held() || self.random.chance(2) {
-            true => (Host::Pinned, &mut self.pinned_bytes),
-            false => (Host::Pageable, &mut self.pageable_bytes),
+            true => (HostKind::Pinned, &mut self.pinned_bytes),
+            false => (HostKind::Pageable, &mut self.pageable_bytes),
         };
         let at = *used;
         *used += bytes as usize;
-        Place { host, at }
+        HostOffset { host, at }
     }
 
     fn copy(&mut self, stream: usize) {
@@ -237,8 +237,8 @@ impl Generator {
         }
     }
 
-    /// Two parts of one size that do not overlap.
-    fn pair(&mut self) -> Option<(Part, Part)> {
+    /// Returns two ranges of one size that do not overlap.
+    fn pair(&mut self) -> Option<(BlockRange, BlockRange)> {
         let (to, from) = (self.target()?, self.source()?);
         let (to, from) = match to.block == from.block {
             true => halves(self.whole(to.block)),
@@ -246,36 +246,36 @@ impl Generator {
         };
         let bytes = to.bytes.min(from.bytes);
         let is_first_write = !self.blocks[to.block].is_written;
-        (!is_first_write || bytes == to.bytes).then_some((Part { bytes, ..to }, Part { bytes, ..from }))
+        (!is_first_write || bytes == to.bytes).then_some((BlockRange { bytes, ..to }, BlockRange { bytes, ..from }))
     }
 
-    /// Adds an operation that reads and writes blocks, after ordering it.
-    fn submit(&mut self, op: Op, stream: usize, reads: Option<Part>, writes: Option<Part>) {
-        let before = reads.and_then(|part| self.blocks[part.block].last_write);
+    /// Adds an operation that reads and writes blocks, after the operations that order it.
+    fn submit(&mut self, op: Op, stream: usize, reads: Option<BlockRange>, writes: Option<BlockRange>) {
+        let before = reads.and_then(|range| self.blocks[range.block].last_write);
         before.into_iter().for_each(|epoch| self.order_after(epoch, stream));
-        writes.into_iter().for_each(|part| self.order_after_all(part.block, stream));
+        writes.into_iter().for_each(|range| self.order_after_all(range.block, stream));
         let epoch = self.order.submit(stream);
         self.ops.push(op);
-        if let Some(part) = reads {
-            self.blocks[part.block].reads.push(epoch);
+        if let Some(range) = reads {
+            self.blocks[range.block].reads.push(epoch);
         }
-        if let Some(part) = writes {
-            let block = &mut self.blocks[part.block];
+        if let Some(range) = writes {
+            let block = &mut self.blocks[range.block];
             block.last_write = Some(epoch);
             block.reads.clear();
             block.is_written = true;
         }
     }
 
-    /// Orders what is submitted to `stream` next after every use of a block.
+    /// Orders the next submission to `stream` after every use of a block.
     fn order_after_all(&mut self, block: usize, stream: usize) {
         let block = &self.blocks[block];
         let uses: Vec<Epoch> = block.reads.iter().copied().chain(block.last_write).collect();
         uses.into_iter().for_each(|epoch| self.order_after(epoch, stream));
     }
 
-    /// Orders what is submitted to `stream` next after `epoch`, in one of the ways there are. Nobody waits while a gate is
-    /// shut.
+    /// Orders the next submission to `stream` after `epoch`, in one of the possible ways. The host does not wait while a gate
+    /// is shut.
     fn order_after(&mut self, epoch: Epoch, stream: usize) {
         if self.order.is_ordered(epoch, stream) {
             return;
@@ -316,7 +316,7 @@ impl Generator {
         self.ops.push(Op::SynchronizeEvent { event });
     }
 
-    /// Order that nobody needs, which must do no harm; also by events that were never recorded.
+    /// Adds a record or a wait that no operation needs, which must do no harm; also waits for events never recorded.
     fn record_or_wait(&mut self, stream: usize) {
         let event = self.event();
         match self.random.chance(2) {
@@ -345,12 +345,12 @@ impl Generator {
     fn query(&mut self, stream: usize) {
         let event = self.event();
         self.ops.push(match self.random.chance(2) {
-            true => Op::Query { stream, answer: self.order.stream_progress(stream) },
-            false => Op::QueryEvent { event, answer: self.order.event_progress(event) },
+            true => Op::Query { stream, expected: self.order.stream_progress(stream) },
+            false => Op::QueryEvent { event, expected: self.order.event_progress(event) },
         });
     }
 
-    /// Drivers may run the host functions of all streams on one thread, so that none is submitted while a gate is shut.
+    /// Adds a host function. Drivers may run those of all streams on one thread, so none is submitted while a gate is shut.
     fn host_function(&mut self, stream: usize) {
         if !self.order.is_held() {
             self.order.submit(stream);
@@ -364,7 +364,7 @@ impl Generator {
         self.host_functions
     }
 
-    /// Holds a stream for a while, and asks how far it and its event have come.
+    /// Holds a stream for a while, and queries the stream and an event on it.
     fn hold(&mut self, stream: usize) {
         if self.order.is_held() {
             return;
@@ -373,10 +373,10 @@ impl Generator {
         self.held_ops = 2 + self.random.below(6) as u32;
         let (number, event) = (self.next_host_function(), self.event());
         self.ops.push(Op::Hold { number, stream });
-        self.ops.push(Op::Query { stream, answer: self.order.stream_progress(stream) });
+        self.ops.push(Op::Query { stream, expected: self.order.stream_progress(stream) });
         if self.random.chance(2) {
             self.record(event, stream);
-            self.ops.push(Op::QueryEvent { event, answer: self.order.event_progress(event) });
+            self.ops.push(Op::QueryEvent { event, expected: self.order.event_progress(event) });
         }
     }
 
@@ -387,18 +387,19 @@ impl Generator {
         }
     }
 
-    /// Asking for too much may make a driver wait for what it could free, so that nobody does while a gate is shut.
-    fn refused(&mut self, stream: usize) {
+    /// Adds a call that must be refused. Requests for too much may make a driver wait for memory that it could free, so none
+    /// is made while a gate is shut.
+    fn impossible_call(&mut self, stream: usize) {
         if !self.order.is_held() {
-            let refusal = Refusal::pick(&mut self.random, stream);
+            let refusal = ImpossibleCall::pick(&mut self.random, stream);
             self.ops.push(Op::Refused(refusal));
         }
     }
 }
 
-/// The two halves of a part, but for the byte in the middle of an odd one.
-fn halves(whole: Part) -> (Part, Part) {
+/// Returns the two halves of a range, without the middle byte of an odd one.
+fn halves(whole: BlockRange) -> (BlockRange, BlockRange) {
     let bytes = whole.bytes / 2;
-    let second = Part { at: whole.bytes - bytes, bytes, ..whole };
-    (Part { bytes, ..whole }, second)
+    let second = BlockRange { at: whole.bytes - bytes, bytes, ..whole };
+    (BlockRange { bytes, ..whole }, second)
 }

@@ -1,21 +1,21 @@
-//! Where the blocks of a program come from and go back to.
+//! The sources of a program's blocks and streams: the driver itself, or a resource.
 #![allow(unsafe_code)]
 
-use super::op::Ordering;
+use super::op::AllocationOrder;
 use bursar_core::{
     DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, DevicePtr, Driver, DriverError, Error, RawStream,
     Status, Stream, tag,
 };
 
-/// Blocks and streams of one device. A failure is what the driver answered.
+/// A source of blocks and streams on one device. A failure is the driver's status.
 pub(super) trait Memory {
     type Block;
 
     fn streams(&self) -> &[RawStream];
-    fn allocate(&self, bytes: u64, stream: usize, ordering: Ordering) -> Result<Self::Block, Status>;
+    fn allocate(&self, bytes: u64, stream: usize, ordering: AllocationOrder) -> Result<Self::Block, Status>;
     fn free(&self, block: Self::Block, stream: usize) -> Result<(), Status>;
     fn ptr(block: &Self::Block) -> DevicePtr;
-    /// Gives the streams back, after everything else.
+    /// Destroys the streams, after everything else.
     fn end(self);
 }
 
@@ -40,17 +40,17 @@ impl<'a> DriverMemory<'a> {
 }
 
 impl Memory for DriverMemory<'_> {
-    type Block = (DevicePtr, Ordering);
+    type Block = (DevicePtr, AllocationOrder);
 
     fn streams(&self) -> &[RawStream] {
         &self.streams
     }
 
-    fn allocate(&self, bytes: u64, stream: usize, ordering: Ordering) -> Result<Self::Block, Status> {
+    fn allocate(&self, bytes: u64, stream: usize, ordering: AllocationOrder) -> Result<Self::Block, Status> {
         let ptr = match ordering {
-            Ordering::Device => self.driver.allocate(self.device, bytes),
+            AllocationOrder::Device => self.driver.allocate(self.device, bytes),
             // SAFETY: a stream of this device that lives until the end.
-            Ordering::Stream => unsafe { self.driver.allocate_async(self.device, self.streams[stream], bytes) },
+            AllocationOrder::Stream => unsafe { self.driver.allocate_async(self.device, self.streams[stream], bytes) },
         };
         Ok((ptr.map_err(status)?, ordering))
     }
@@ -58,9 +58,9 @@ impl Memory for DriverMemory<'_> {
     fn free(&self, (ptr, ordering): Self::Block, stream: usize) -> Result<(), Status> {
         let freed = match ordering {
             // SAFETY: allocated by this call's counterpart, and programs use no block that they have freed.
-            Ordering::Device => unsafe { self.driver.free(self.device, ptr) },
+            AllocationOrder::Device => unsafe { self.driver.free(self.device, ptr) },
             // SAFETY: as above, on a stream that every use of the block is ordered before.
-            Ordering::Stream => unsafe { self.driver.free_async(self.device, self.streams[stream], ptr) },
+            AllocationOrder::Stream => unsafe { self.driver.free_async(self.device, self.streams[stream], ptr) },
         };
         freed.map_err(status)
     }
@@ -74,7 +74,7 @@ impl Memory for DriverMemory<'_> {
             // SAFETY: created by `new` and not used again.
             unsafe { self.driver.stream_destroy(self.device, *stream) }.expect("the device works");
         }
-        // SAFETY: opened by `new`, and everything it gave out was given back.
+        // SAFETY: opened by `new`, and everything it gave out was returned.
         unsafe { self.driver.close(self.device) }.expect("opened by `new`");
     }
 }
@@ -104,7 +104,7 @@ impl Memory for ResourceMemory<'_> {
         &self.raw
     }
 
-    fn allocate(&self, bytes: u64, stream: usize, _: Ordering) -> Result<DeviceBlock, Status> {
+    fn allocate(&self, bytes: u64, stream: usize, _: AllocationOrder) -> Result<DeviceBlock, Status> {
         let block = self.memory.allocate(bytes, 256, self.streams[stream], tag!("program"));
         block.map_err(driver_status)
     }
@@ -121,7 +121,7 @@ impl Memory for ResourceMemory<'_> {
     fn end(self) {}
 }
 
-/// What the driver answered; a resource refuses nothing that programs ask of it.
+/// Returns the driver's status; a resource itself refuses nothing that programs request.
 fn driver_status(error: Error) -> Status {
     match error {
         Error::Driver(error) => error.status,

@@ -1,10 +1,10 @@
-//! What must come of a program: it is run in memory, one operation after the other.
+//! Computes the expected outcome of a program: runs it in host memory, one operation after the other.
 
-use super::op::{Op, Part, Place};
-use super::outcome::{Answer, Outcome, read_backs};
-use super::{Host, Program};
+use super::op::{BlockRange, HostOffset, Op};
+use super::outcome::{CallResult, ProgramOutcome, read_backs};
+use super::{DriverProgram, HostKind};
 
-/// Everything a program can see, with nothing ever in flight.
+/// The state that a program can observe, with nothing ever in flight.
 struct Model {
     blocks: Vec<Option<Block>>,
     pageable: Vec<u8>,
@@ -18,76 +18,76 @@ struct Block {
     is_written: bool,
 }
 
-pub(super) fn run(program: &Program) -> Outcome {
+pub(super) fn run(program: &DriverProgram) -> ProgramOutcome {
     let mut model = Model {
         blocks: vec![None; program.blocks],
-        pageable: program.host_bytes(Host::Pageable),
-        pinned: program.host_bytes(Host::Pinned),
+        pageable: program.host_bytes(HostKind::Pageable),
+        pinned: program.host_bytes(HostKind::Pinned),
         host_functions: vec![Vec::new(); program.shape.streams],
     };
-    let answers = program.ops.iter().map(|op| model.perform(op)).collect();
-    let read_backs = read_backs(&program.ops, |place, bytes| model.host(place, bytes).to_vec());
+    let results = program.ops.iter().map(|op| model.perform(op)).collect();
+    let read_backs = read_backs(&program.ops, |offset, bytes| model.host(offset, bytes).to_vec());
     let blocks = model.blocks.into_iter().enumerate();
     let written = blocks.filter_map(|(number, block)| Some((number, block.filter(|block| block.is_written)?.bytes)));
-    Outcome { answers, read_backs, blocks: written.collect(), host_functions: model.host_functions }
+    ProgramOutcome { results, read_backs, blocks: written.collect(), host_functions: model.host_functions }
 }
 
 impl Model {
-    fn perform(&mut self, op: &Op) -> Answer {
+    fn perform(&mut self, op: &Op) -> CallResult {
         match *op {
             Op::Allocate { block, bytes, .. } => {
                 let bytes = vec![0; bytes as usize];
                 self.blocks[block] = Some(Block { bytes, is_written: false });
             }
             Op::Free { block, .. } => self.blocks[block] = None,
-            Op::Fill { part, pattern, .. } => {
+            Op::Fill { range, pattern, .. } => {
                 let pattern = pattern.bytes();
                 let pattern = pattern.as_ref();
-                self.part(part).chunks_exact_mut(pattern.len()).for_each(|unit| unit.copy_from_slice(pattern));
+                self.range(range).chunks_exact_mut(pattern.len()).for_each(|unit| unit.copy_from_slice(pattern));
             }
-            Op::Upload { part, from, .. } => {
-                let bytes = self.host(from, part.bytes as usize).to_vec();
-                self.part(part).copy_from_slice(&bytes);
+            Op::Upload { range, from, .. } => {
+                let bytes = self.host(from, range.bytes as usize).to_vec();
+                self.range(range).copy_from_slice(&bytes);
             }
-            Op::ReadBack { part, to, .. } => {
-                let bytes = self.part(part).to_vec();
+            Op::ReadBack { range, to, .. } => {
+                let bytes = self.range(range).to_vec();
                 self.host(to, bytes.len()).copy_from_slice(&bytes);
             }
             Op::Copy { to, from, .. } => {
-                let bytes = self.part(from).to_vec();
-                self.part(to).copy_from_slice(&bytes);
+                let bytes = self.range(from).to_vec();
+                self.range(to).copy_from_slice(&bytes);
             }
             Op::Add { to, from, .. } => {
-                let bytes = self.part(from).to_vec();
-                add(self.part(to), &bytes);
+                let bytes = self.range(from).to_vec();
+                add(self.range(to), &bytes);
             }
             Op::Host { number, stream } | Op::Hold { number, stream } => self.host_functions[stream].push(number),
-            Op::Query { answer, .. } | Op::QueryEvent { answer, .. } => {
-                return answer.map_or(Answer::Open, Answer::Said);
+            Op::Query { expected, .. } | Op::QueryEvent { expected, .. } => {
+                return expected.map_or(CallResult::Unspecified, CallResult::Progress);
             }
-            Op::Refused(refusal) => return Answer::Failed(refusal.status()),
+            Op::Refused(refusal) => return CallResult::Failed(refusal.status()),
             Op::Open | Op::Record { .. } | Op::Wait { .. } | Op::Synchronize { .. } | Op::SynchronizeEvent { .. } => {}
         }
-        Answer::Done
+        CallResult::Done
     }
 
-    /// A part of a live block, which is written from here on: what is read has been written before.
-    fn part(&mut self, part: Part) -> &mut [u8] {
-        let block = self.blocks[part.block].as_mut().expect("programs use live blocks");
+    /// Returns a range of a live block, and marks the block as written: programs read only blocks that were written.
+    fn range(&mut self, range: BlockRange) -> &mut [u8] {
+        let block = self.blocks[range.block].as_mut().expect("programs use live blocks");
         block.is_written = true;
-        &mut block.bytes[part.at as usize..][..part.bytes as usize]
+        &mut block.bytes[range.at as usize..][..range.bytes as usize]
     }
 
-    fn host(&mut self, place: Place, bytes: usize) -> &mut [u8] {
-        let memory = match place.host {
-            Host::Pageable => &mut self.pageable,
-            Host::Pinned => &mut self.pinned,
+    fn host(&mut self, offset: HostOffset, bytes: usize) -> &mut [u8] {
+        let memory = match offset.host {
+            HostKind::Pageable => &mut self.pageable,
+            HostKind::Pinned => &mut self.pinned,
         };
-        &mut memory[place.at..][..bytes]
+        &mut memory[offset.at..][..bytes]
     }
 }
 
-/// What the kernel of [`Op::Add`] does.
+/// Adds each byte of `from` to one of `to`, as the kernel of [`Op::Add`] does.
 pub(super) fn add(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = to.wrapping_add(*from);

@@ -1,37 +1,37 @@
-//! What a program can do.
+//! The operations of a program.
 
-use super::Host;
+use super::HostKind;
 use bursar_core::{Pattern, Progress, Status};
 use bursar_sim::Random;
 use std::fmt;
 
-/// A part of a block, in bytes from its start.
+/// A range of a block, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct BlockRange {
     pub(super) block: usize,
     pub(super) at: u64,
     pub(super) bytes: u64,
 }
 
-/// Who orders an allocation and its free.
+/// The order of an allocation and its free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ordering {
-    /// Its stream.
+pub(super) enum AllocationOrder {
+    /// The order of a stream.
     Stream,
-    /// Nobody: it can be used everywhere at once, and its free waits for the device.
+    /// None: the block can be used on every stream at once, and its free waits for the device.
     Device,
 }
 
-/// A place in host memory that no other operation of the program uses.
+/// An offset in host memory, of bytes that no other operation of the program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) host: Host,
+pub(super) struct HostOffset {
+    pub(super) host: HostKind,
     pub(super) at: usize,
 }
 
-/// A call that no driver grants.
+/// A call that every driver must refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ImpossibleCall {
     Allocate { bytes: u64 },
     AllocateOnNoDevice,
     AllocateAsync { stream: usize, bytes: u64 },
@@ -40,11 +40,11 @@ pub(super) enum Refusal {
     AddressReserve { bytes: u64 },
 }
 
-/// Sizes that no device and no host has.
+/// Sizes that exceed any device and any host.
 const ABSURD: [u64; 3] = [1 << 50, 1 << 56, 1 << 60];
 
-impl Refusal {
-    /// Any of them.
+impl ImpossibleCall {
+    /// Returns a random one.
     pub(super) fn pick(random: &mut Random, stream: usize) -> Self {
         let absurd = ABSURD[random.index(ABSURD.len())];
         let bytes = if random.chance(2) { 0 } else { absurd };
@@ -58,21 +58,21 @@ impl Refusal {
         }
     }
 
-    /// What drivers answer.
+    /// Returns the status that drivers fail with.
     pub(super) fn status(self) -> Status {
         match self {
             Self::AllocateOnNoDevice => Status::InvalidDevice,
             Self::Allocate { bytes }
             | Self::AllocateAsync { bytes, .. }
             | Self::PagesCreate { bytes }
-            | Self::AddressReserve { bytes } => refused(bytes),
-            Self::HostAllocate { bytes } => refused(bytes as u64),
+            | Self::AddressReserve { bytes } => status_of_size(bytes),
+            Self::HostAllocate { bytes } => status_of_size(bytes as u64),
         }
     }
 }
 
-/// What drivers answer to a size that cannot be had.
-fn refused(bytes: u64) -> Status {
+/// Returns the status that drivers fail with for an impossible size.
+fn status_of_size(bytes: u64) -> Status {
     match bytes {
         0 => Status::InvalidValue,
         _ => Status::OutOfMemory,
@@ -86,44 +86,44 @@ pub(super) enum Op {
         block: usize,
         bytes: u64,
         stream: usize,
-        ordering: Ordering,
+        ordering: AllocationOrder,
     },
     Free {
         block: usize,
         stream: usize,
     },
     Fill {
-        part: Part,
+        range: BlockRange,
         pattern: Pattern,
         stream: usize,
     },
     Upload {
-        part: Part,
-        from: Place,
+        range: BlockRange,
+        from: HostOffset,
         stream: usize,
     },
     ReadBack {
-        part: Part,
-        to: Place,
+        range: BlockRange,
+        to: HostOffset,
         stream: usize,
     },
     Copy {
-        to: Part,
-        from: Part,
+        to: BlockRange,
+        from: BlockRange,
         stream: usize,
     },
     /// A kernel that adds each byte of `from` to one of `to`.
     Add {
-        to: Part,
-        from: Part,
+        to: BlockRange,
+        from: BlockRange,
         stream: usize,
     },
-    /// Host code, which notes that it ran.
+    /// A host function, which records that it ran.
     Host {
         number: u32,
         stream: usize,
     },
-    /// Host code that holds its stream until [`Op::Open`].
+    /// A host function that holds its stream until [`Op::Open`].
     Hold {
         number: u32,
         stream: usize,
@@ -143,35 +143,35 @@ pub(super) enum Op {
     SynchronizeEvent {
         event: usize,
     },
-    /// Asks how far a stream has come. Without an `answer`, that depends on the schedule.
+    /// Queries the progress of a stream. Without `expected`, the result depends on the schedule.
     Query {
         stream: usize,
-        answer: Option<Progress>,
+        expected: Option<Progress>,
     },
     QueryEvent {
         event: usize,
-        answer: Option<Progress>,
+        expected: Option<Progress>,
     },
-    Refused(Refusal),
+    Refused(ImpossibleCall),
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for BlockRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b{}[{}..{}]", self.block, self.at, self.at + self.bytes)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HostOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host {
-            Host::Pageable => write!(f, "pageable memory at {}", self.at),
-            Host::Pinned => write!(f, "pinned memory at {}", self.at),
+            HostKind::Pageable => write!(f, "pageable memory at {}", self.at),
+            HostKind::Pinned => write!(f, "pinned memory at {}", self.at),
         }
     }
 }
 
-fn expecting(answer: Option<Progress>) -> &'static str {
-    match answer {
+fn expectation(expected: Option<Progress>) -> &'static str {
+    match expected {
         Some(Progress::Complete) => "complete",
         Some(Progress::Pending) => "pending",
         None => "depends",
@@ -181,14 +181,14 @@ fn expecting(answer: Option<Progress>) -> &'static str {
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allocate { block, bytes, stream, ordering: Ordering::Stream } => {
+            Self::Allocate { block, bytes, stream, ordering: AllocationOrder::Stream } => {
                 write!(f, "s{stream}  allocate b{block}, {bytes} bytes")
             }
             Self::Allocate { block, bytes, .. } => write!(f, "    allocate b{block}, {bytes} bytes"),
             Self::Free { block, stream } => write!(f, "s{stream}  free b{block}"),
-            Self::Fill { part, pattern, stream } => write!(f, "s{stream}  fill {part} with {pattern:x?}"),
-            Self::Upload { part, from, stream } => write!(f, "s{stream}  copy {from} to {part}"),
-            Self::ReadBack { part, to, stream } => write!(f, "s{stream}  copy {part} to {to}"),
+            Self::Fill { range, pattern, stream } => write!(f, "s{stream}  fill {range} with {pattern:x?}"),
+            Self::Upload { range, from, stream } => write!(f, "s{stream}  copy {from} to {range}"),
+            Self::ReadBack { range, to, stream } => write!(f, "s{stream}  copy {range} to {to}"),
             Self::Copy { to, from, stream } => write!(f, "s{stream}  copy {from} to {to}"),
             Self::Add { to, from, stream } => write!(f, "s{stream}  add {from} to {to}"),
             Self::Host { number, stream } => write!(f, "s{stream}  host function {number}"),
@@ -198,8 +198,8 @@ impl fmt::Display for Op {
             Self::Wait { event, stream } => write!(f, "s{stream}  wait for e{event}"),
             Self::Synchronize { stream } => write!(f, "    synchronise s{stream}"),
             Self::SynchronizeEvent { event } => write!(f, "    synchronise e{event}"),
-            Self::Query { stream, answer } => write!(f, "    query s{stream} ({})", expecting(*answer)),
-            Self::QueryEvent { event, answer } => write!(f, "    query e{event} ({})", expecting(*answer)),
+            Self::Query { stream, expected } => write!(f, "    query s{stream} ({})", expectation(*expected)),
+            Self::QueryEvent { event, expected } => write!(f, "    query e{event} ({})", expectation(*expected)),
             Self::Refused(refusal) => write!(f, "    {refusal:?}, refused"),
         }
     }

@@ -1,4 +1,4 @@
-//! What is ordered after what, as far as a program may rely on it.
+//! The order of submissions that a program may rely on.
 
 use bursar_core::Progress;
 
@@ -15,7 +15,7 @@ impl Epoch {
     }
 }
 
-/// For each stream, how many of its submissions came before.
+/// A vector clock: for each stream, the number of its submissions that came before.
 #[derive(Clone, Debug)]
 struct Clock(Vec<u64>);
 
@@ -33,23 +33,23 @@ impl Clock {
 
 /// The latest record of an event.
 #[derive(Clone, Debug)]
-struct Record {
+struct EventRecord {
     stream: usize,
     clock: Clock,
-    /// Whether the host has waited for it, or for its stream since.
+    /// True once the host has waited for it, or for its stream since.
     is_done: bool,
 }
 
 /// The order of everything submitted so far.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// What the host has waited for: everything submitted later comes after it.
+    /// The submissions that the host has waited for: everything submitted later comes after them.
     host: Clock,
     streams: Vec<Clock>,
-    /// Whether the host has waited for a stream and nothing was submitted to it since.
+    /// True for each stream that the host has waited for and that nothing was submitted to since.
     is_dry: Vec<bool>,
-    events: Vec<Option<Record>>,
-    /// The host code that a shut gate holds.
+    events: Vec<Option<EventRecord>>,
+    /// The host function that a shut gate holds.
     held: Option<Epoch>,
 }
 
@@ -74,17 +74,17 @@ impl Order {
         Epoch { stream, number }
     }
 
-    /// Somebody else may have submitted something, to any stream.
+    /// Accounts for submissions of others to any stream.
     pub(super) fn others_submitted(&mut self) {
         self.is_dry.fill(false);
     }
 
-    /// Whether what is submitted to `stream` next comes after `epoch`.
+    /// Returns whether the next submission to `stream` comes after `epoch`.
     pub(super) fn is_ordered(&self, epoch: Epoch, stream: usize) -> bool {
         self.streams[stream].covers(epoch) || self.host.covers(epoch)
     }
 
-    /// The events whose latest record comes after `epoch`.
+    /// Returns the events whose latest record comes after `epoch`.
     pub(super) fn events_after(&self, epoch: Epoch) -> Vec<usize> {
         let is_after = |event: &usize| self.events[*event].as_ref().is_some_and(|record| record.clock.covers(epoch));
         (0..self.events.len()).filter(is_after).collect()
@@ -93,7 +93,7 @@ impl Order {
     pub(super) fn record(&mut self, event: usize, stream: usize) {
         self.submit(stream);
         let clock = self.streams[stream].clone();
-        self.events[event] = Some(Record { stream, clock, is_done: false });
+        self.events[event] = Some(EventRecord { stream, clock, is_done: false });
     }
 
     pub(super) fn wait(&mut self, event: usize, stream: usize) {
@@ -103,7 +103,7 @@ impl Order {
         }
     }
 
-    /// The host has waited for everything on a stream.
+    /// Accounts for a wait of the host for everything on a stream.
     pub(super) fn synchronize(&mut self, stream: usize) {
         self.host_saw(stream);
         self.is_dry[stream] = true;
@@ -118,7 +118,7 @@ impl Order {
         }
     }
 
-    /// The host knows that everything on a stream has run, which the stream itself need not say yet.
+    /// Accounts for a wait after which everything on a stream has run, although a query of the stream need not show it yet.
     pub(super) fn host_saw(&mut self, stream: usize) {
         self.host.join(&self.streams[stream]);
     }
@@ -135,12 +135,13 @@ impl Order {
         self.held.is_some()
     }
 
-    /// Whether the latest submission to a stream, or the record of an event, comes after the host code that is held.
+    /// Returns whether the latest submission to a stream, or the record of an event, comes after the host function that is
+    /// held.
     fn is_behind_gate(&self, clock: &Clock) -> bool {
         self.held.is_some_and(|held| clock.covers(held))
     }
 
-    /// How far a stream has come, where every driver must say the same.
+    /// Returns the progress of a stream, if it must be the same on every driver.
     pub(super) fn stream_progress(&self, stream: usize) -> Option<Progress> {
         if self.is_behind_gate(&self.streams[stream]) {
             return Some(Progress::Pending);
@@ -148,7 +149,7 @@ impl Order {
         self.is_dry[stream].then_some(Progress::Complete)
     }
 
-    /// Whether an event has passed, where every driver must say the same.
+    /// Returns the progress of an event, if it must be the same on every driver.
     pub(super) fn event_progress(&self, event: usize) -> Option<Progress> {
         match &self.events[event] {
             None => Some(Progress::Complete),

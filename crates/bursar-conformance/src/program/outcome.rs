@@ -1,60 +1,60 @@
-//! What came of a program.
+//! The outcome of a program.
 
 use super::op::Op;
 use bursar_core::{Progress, Status};
 use std::fmt::Debug;
 
-/// What a driver answered to one operation.
+/// The result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum CallResult {
     Done,
-    Said(Progress),
-    /// It was asked for something that depends on the schedule, and answered.
-    Open,
+    Progress(Progress),
+    /// A query succeeded whose result depends on the schedule.
+    Unspecified,
     Failed(Status),
-    /// It was not asked: the block had not been allocated.
+    /// The operation was skipped: its block had not been allocated.
     Skipped,
 }
 
-impl Answer {
-    /// What a query said, where that is determined.
-    pub(super) fn query(said: Progress, expected: Option<Progress>) -> Self {
+impl CallResult {
+    /// Returns the result of a query, if it does not depend on the schedule.
+    pub(super) fn query(found: Progress, expected: Option<Progress>) -> Self {
         match expected {
-            Some(_) => Self::Said(said),
-            None => Self::Open,
+            Some(_) => Self::Progress(found),
+            None => Self::Unspecified,
         }
     }
 
-    pub(super) fn of(answer: Result<Self, Status>) -> Self {
-        answer.unwrap_or_else(Self::Failed)
+    pub(super) fn from_result(result: Result<Self, Status>) -> Self {
+        result.unwrap_or_else(Self::Failed)
     }
 }
 
 /// Everything about the run of a program that does not depend on the schedule.
 ///
 /// ```
-/// use bursar_conformance::program::{Program, Shape};
+/// use bursar_conformance::program::{DriverProgram, ProgramShape};
 ///
-/// let (one, other) = (Program::generate(1, Shape::DRIVER), Program::generate(2, Shape::DRIVER));
+/// let (one, other) = (DriverProgram::generate(1, ProgramShape::DRIVER), DriverProgram::generate(2, ProgramShape::DRIVER));
 /// assert_eq!(one.expected().difference(&one.expected()), None);
 /// assert!(one.expected().difference(&other.expected()).is_some());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
-    /// One answer an operation.
-    pub(super) answers: Vec<Answer>,
-    /// What each read-back found, by the number of its operation.
+pub struct ProgramOutcome {
+    /// The result of each operation.
+    pub(super) results: Vec<CallResult>,
+    /// The bytes of each read-back, by the number of its operation.
     pub(super) read_backs: Vec<(usize, Vec<u8>)>,
-    /// What was in each live block at the end, by its number.
+    /// The contents of each live block at the end, by its number.
     pub(super) blocks: Vec<(usize, Vec<u8>)>,
     /// For each stream, the numbers of its host functions in the order in which they ran.
     pub(super) host_functions: Vec<Vec<u32>>,
 }
 
-impl Outcome {
-    /// The first thing that two runs of one program disagree about, this one's first.
+impl ProgramOutcome {
+    /// Describes the first difference between two runs of one program, this one's value first.
     pub fn difference(&self, other: &Self) -> Option<String> {
-        listed("operation", &self.answers, &other.answers)
+        listed("operation", &self.results, &other.results)
             .or_else(|| bytes("the read-back of operation", &self.read_backs, &other.read_backs))
             .or_else(|| bytes("block", &self.blocks, &other.blocks))
             .or_else(|| listed("the host functions of stream", &self.host_functions, &other.host_functions))
@@ -82,13 +82,13 @@ fn bytes(what: &str, these: &[Contents], those: &[Contents]) -> Option<String> {
     })
 }
 
-/// The read-backs of a program, found in the host memory they were made to.
+/// Collects the read-backs of a program from the host memory that they were copied to.
 pub(super) fn read_backs(
     ops: &[Op],
-    mut read: impl FnMut(super::op::Place, usize) -> Vec<u8>,
+    mut read: impl FnMut(super::op::HostOffset, usize) -> Vec<u8>,
 ) -> Vec<(usize, Vec<u8>)> {
     let found = ops.iter().enumerate().filter_map(|(number, op)| match op {
-        Op::ReadBack { part, to, .. } => Some((number, read(*to, part.bytes as usize))),
+        Op::ReadBack { range, to, .. } => Some((number, read(*to, range.bytes as usize))),
         _ => None,
     });
     found.collect()

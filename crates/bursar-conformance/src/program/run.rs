@@ -1,16 +1,16 @@
-//! Running a program on a driver.
+//! Runs a program on a driver.
 //!
-//! Every call below relies on the same promises, kept by the generator: streams and events are the machine's own and live
-//! until its end, parts lie in live blocks, each place in host memory is used by one operation, and whatever touches the
-//! same bytes is ordered.
+//! Every call below relies on the same promises, kept by the generator: streams and events belong to the runner and live
+//! until its end, ranges lie in live blocks, each byte of host memory is used by one operation, and operations on the same
+//! bytes are ordered.
 #![allow(unsafe_code)]
 
-use super::Program;
-use super::host::HostMemory;
+use super::DriverProgram;
+use super::host_memory::HostMemory;
 use super::memory::{DriverMemory, Memory, ResourceMemory, status};
 use super::model::add;
-use super::op::{Op, Part, Refusal};
-use super::outcome::{Answer, Outcome, read_backs};
+use super::op::{BlockRange, ImpossibleCall, Op};
+use super::outcome::{CallResult, ProgramOutcome, read_backs};
 use bursar_core::{
     DeviceId, DeviceMemoryResource, DevicePtr, Driver, DriverResult, Gate, HostFlags, HostFunction, RawEvent,
     RawStream, Status,
@@ -21,41 +21,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 const DEVICE: DeviceId = DeviceId(0);
 const WORKS: &str = "the device works";
 
-pub(super) fn on_driver(program: &Program, driver: &dyn Driver) -> Outcome {
+pub(super) fn on_driver(program: &DriverProgram, driver: &dyn Driver) -> ProgramOutcome {
     let memory = DriverMemory::new(driver, DEVICE, program.shape.streams);
-    Machine::new(program, driver, None, memory).run()
+    ProgramRunner::new(program, driver, None, memory).run()
 }
 
-pub(super) fn through_resource(program: &Program, memory: &dyn DeviceMemoryResource, sim: &Sim) -> Outcome {
+pub(super) fn through_resource(
+    program: &DriverProgram,
+    memory: &dyn DeviceMemoryResource,
+    sim: &Sim,
+) -> ProgramOutcome {
     let memory = ResourceMemory::new(memory, program.shape.streams);
-    Machine::new(program, sim, Some(sim), memory).run()
+    ProgramRunner::new(program, sim, Some(sim), memory).run()
 }
 
 /// The numbers of the host functions that ran, by stream.
 type HostFunctions = Arc<Mutex<Vec<Vec<u32>>>>;
 
 /// A program and everything it runs on.
-struct Machine<'a, M: Memory> {
-    program: &'a Program,
+struct ProgramRunner<'a, M: Memory> {
+    program: &'a DriverProgram,
     driver: &'a dyn Driver,
-    /// Who runs kernels, where somebody can.
+    /// The simulator, which runs kernels.
     sim: Option<&'a Sim>,
     memory: M,
     events: Vec<RawEvent>,
-    blocks: Vec<Option<Slot<M::Block>>>,
+    blocks: Vec<Option<LiveBlock<M::Block>>>,
     gate: Gate,
     host_functions: HostFunctions,
     host: HostMemory<'a>,
 }
 
-struct Slot<B> {
+struct LiveBlock<B> {
     block: B,
     bytes: u64,
     is_written: bool,
 }
 
-impl<'a, M: Memory> Machine<'a, M> {
-    fn new(program: &'a Program, driver: &'a dyn Driver, sim: Option<&'a Sim>, memory: M) -> Self {
+impl<'a, M: Memory> ProgramRunner<'a, M> {
+    fn new(program: &'a DriverProgram, driver: &'a dyn Driver, sim: Option<&'a Sim>, memory: M) -> Self {
         let event = || driver.event_create(DEVICE).expect(WORKS);
         Self {
             program,
@@ -70,15 +74,15 @@ impl<'a, M: Memory> Machine<'a, M> {
         }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> ProgramOutcome {
         let program = self.program;
-        let answers = program.ops.iter().map(|op| Answer::of(self.perform(op))).collect();
+        let results = program.ops.iter().map(|op| CallResult::from_result(self.perform(op))).collect();
         self.synchronize_all();
-        let outcome = Outcome {
-            answers,
-            read_backs: read_backs(&program.ops, |place, bytes| {
+        let outcome = ProgramOutcome {
+            results,
+            read_backs: read_backs(&program.ops, |offset, bytes| {
                 // SAFETY: every stream has run dry.
-                unsafe { self.host.read(place, bytes) }
+                unsafe { self.host.read(offset, bytes) }
             }),
             blocks: self.final_blocks(),
             host_functions: self.host_functions.lock().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -87,16 +91,16 @@ impl<'a, M: Memory> Machine<'a, M> {
         outcome
     }
 
-    fn perform(&mut self, op: &Op) -> Result<Answer, Status> {
+    fn perform(&mut self, op: &Op) -> Result<CallResult, Status> {
         match *op {
             Op::Allocate { block, bytes, stream, ordering } => {
                 let allocated = self.memory.allocate(bytes, stream, ordering)?;
-                self.blocks[block] = Some(Slot { block: allocated, bytes, is_written: false });
-                Ok(Answer::Done)
+                self.blocks[block] = Some(LiveBlock { block: allocated, bytes, is_written: false });
+                Ok(CallResult::Done)
             }
             Op::Free { block, stream } => match self.blocks[block].take() {
-                Some(slot) => self.memory.free(slot.block, stream).map(|()| Answer::Done),
-                None => Ok(Answer::Skipped),
+                Some(live) => self.memory.free(live.block, stream).map(|()| CallResult::Done),
+                None => Ok(CallResult::Skipped),
             },
             Op::Host { number, stream } => self.host_function(number, stream, None),
             Op::Hold { number, stream } => {
@@ -105,35 +109,35 @@ impl<'a, M: Memory> Machine<'a, M> {
             }
             Op::Open => {
                 self.gate.open();
-                Ok(Answer::Done)
+                Ok(CallResult::Done)
             }
             Op::Query { .. } | Op::QueryEvent { .. } => self.query(op),
-            Op::Refused(refusal) => self.refused(refusal),
+            Op::Refused(refusal) => self.impossible_call(refusal),
             _ => match self.submit(op) {
-                Some(answer) => answer.map(|()| Answer::Done).map_err(status),
-                None => Ok(Answer::Skipped),
+                Some(expected) => expected.map(|()| CallResult::Done).map_err(status),
+                None => Ok(CallResult::Skipped),
             },
         }
     }
 
-    /// Calls the driver with one operation on streams; `None` where its block was never allocated.
+    /// Calls the driver with one operation on streams; `None` if its block was never allocated.
     fn submit(&mut self, op: &Op) -> Option<DriverResult<()>> {
         let driver = self.driver;
         Some(match *op {
-            Op::Fill { part, pattern, stream } => {
-                let (to, stream) = (self.written(part)?, self.stream(stream));
+            Op::Fill { range, pattern, stream } => {
+                let (to, stream) = (self.written(range)?, self.stream(stream));
                 // SAFETY: see the head of this file; the generator aligns parts to their patterns.
-                unsafe { driver.fill(DEVICE, stream, to, pattern, part.bytes / pattern.width()) }
+                unsafe { driver.fill(DEVICE, stream, to, pattern, range.bytes / pattern.width()) }
             }
-            Op::Upload { part, from, stream } => {
-                let (to, from, stream) = (self.written(part)?, self.host.at(from), self.stream(stream));
+            Op::Upload { range, from, stream } => {
+                let (to, from, stream) = (self.written(range)?, self.host.at(from), self.stream(stream));
                 // SAFETY: see the head of this file.
-                unsafe { driver.copy_to_device(DEVICE, stream, to, from, part.bytes) }
+                unsafe { driver.copy_to_device(DEVICE, stream, to, from, range.bytes) }
             }
-            Op::ReadBack { part, to, stream } => {
-                let (from, to, stream) = (self.at(part)?, self.host.at(to), self.stream(stream));
+            Op::ReadBack { range, to, stream } => {
+                let (from, to, stream) = (self.at(range)?, self.host.at(to), self.stream(stream));
                 // SAFETY: see the head of this file.
-                unsafe { driver.copy_to_host(DEVICE, stream, to, from, part.bytes) }
+                unsafe { driver.copy_to_host(DEVICE, stream, to, from, range.bytes) }
             }
             Op::Copy { to, from, stream } => {
                 let (bytes, from, to) = (to.bytes, self.at(from)?, self.written(to)?);
@@ -161,26 +165,26 @@ impl<'a, M: Memory> Machine<'a, M> {
                 // SAFETY: see the head of this file.
                 unsafe { driver.event_synchronize(DEVICE, self.events[event]) }
             }
-            _ => unreachable!("{op} is no work of a stream"),
+            _ => unreachable!("{op} is not submitted to a stream"),
         })
     }
 
-    fn query(&self, op: &Op) -> Result<Answer, Status> {
-        let (said, expected) = match *op {
-            Op::Query { stream, answer } => {
+    fn query(&self, op: &Op) -> Result<CallResult, Status> {
+        let (found, expected) = match *op {
+            Op::Query { stream, expected } => {
                 // SAFETY: see the head of this file.
-                (unsafe { self.driver.stream_query(DEVICE, self.stream(stream)) }, answer)
+                (unsafe { self.driver.stream_query(DEVICE, self.stream(stream)) }, expected)
             }
-            Op::QueryEvent { event, answer } => {
+            Op::QueryEvent { event, expected } => {
                 // SAFETY: see the head of this file.
-                (unsafe { self.driver.event_query(DEVICE, self.events[event]) }, answer)
+                (unsafe { self.driver.event_query(DEVICE, self.events[event]) }, expected)
             }
             _ => unreachable!("{op} is no query"),
         };
-        Ok(Answer::query(said.map_err(status)?, expected))
+        Ok(CallResult::query(found.map_err(status)?, expected))
     }
 
-    fn host_function(&self, number: u32, stream: usize, gate: Option<Gate>) -> Result<Answer, Status> {
+    fn host_function(&self, number: u32, stream: usize, gate: Option<Gate>) -> Result<CallResult, Status> {
         let ran = self.host_functions.clone();
         let run = move || ran.lock().unwrap_or_else(PoisonError::into_inner)[stream].push(number);
         let function = match gate {
@@ -189,40 +193,42 @@ impl<'a, M: Memory> Machine<'a, M> {
         };
         // SAFETY: see the head of this file.
         let submitted = unsafe { self.driver.host_function(DEVICE, self.stream(stream), function) };
-        submitted.map(|()| Answer::Done).map_err(status)
+        submitted.map(|()| CallResult::Done).map_err(status)
     }
 
-    /// Asks for what cannot be had. What is given nevertheless is lost: the run has failed.
-    fn refused(&self, refusal: Refusal) -> Result<Answer, Status> {
+    /// Makes a call that must be refused. What a driver grants nevertheless is leaked: the run has failed.
+    fn impossible_call(&self, refusal: ImpossibleCall) -> Result<CallResult, Status> {
         let driver = self.driver;
         let given = match refusal {
-            Refusal::Allocate { bytes } => driver.allocate(DEVICE, bytes).map(drop),
-            Refusal::AllocateOnNoDevice => driver.allocate(DeviceId(driver.device_count()), 256).map(drop),
-            Refusal::HostAllocate { bytes } => driver.host_allocate(DEVICE, bytes, HostFlags::default()).map(drop),
-            Refusal::PagesCreate { bytes } => driver.pages_create(DEVICE, bytes).map(drop),
-            Refusal::AddressReserve { bytes } => driver.address_reserve(DEVICE, bytes, 0).map(drop),
-            Refusal::AllocateAsync { bytes, stream } => {
+            ImpossibleCall::Allocate { bytes } => driver.allocate(DEVICE, bytes).map(drop),
+            ImpossibleCall::AllocateOnNoDevice => driver.allocate(DeviceId(driver.device_count()), 256).map(drop),
+            ImpossibleCall::HostAllocate { bytes } => {
+                driver.host_allocate(DEVICE, bytes, HostFlags::default()).map(drop)
+            }
+            ImpossibleCall::PagesCreate { bytes } => driver.pages_create(DEVICE, bytes).map(drop),
+            ImpossibleCall::AddressReserve { bytes } => driver.address_reserve(DEVICE, bytes, 0).map(drop),
+            ImpossibleCall::AllocateAsync { bytes, stream } => {
                 // SAFETY: see the head of this file.
                 unsafe { driver.allocate_async(DEVICE, self.stream(stream), bytes) }.map(drop)
             }
         };
-        given.map(|()| Answer::Done).map_err(status)
+        given.map(|()| CallResult::Done).map_err(status)
     }
 
     fn stream(&self, number: usize) -> RawStream {
         self.memory.streams()[number]
     }
 
-    /// Where a part begins.
-    fn at(&self, part: Part) -> Option<DevicePtr> {
-        let slot = self.blocks[part.block].as_ref()?;
-        Some(M::ptr(&slot.block).offset(part.at))
+    /// Returns the address of a range.
+    fn at(&self, range: BlockRange) -> Option<DevicePtr> {
+        let live = self.blocks[range.block].as_ref()?;
+        Some(M::ptr(&live.block).offset(range.at))
     }
 
-    /// Where a part begins that is written now.
-    fn written(&mut self, part: Part) -> Option<DevicePtr> {
-        self.blocks[part.block].as_mut()?.is_written = true;
-        self.at(part)
+    /// Returns the address of a range, and marks its block as written.
+    fn written(&mut self, range: BlockRange) -> Option<DevicePtr> {
+        self.blocks[range.block].as_mut()?.is_written = true;
+        self.at(range)
     }
 
     fn synchronize_all(&self) {
@@ -232,28 +238,28 @@ impl<'a, M: Memory> Machine<'a, M> {
         }
     }
 
-    /// What is in every block that is live and was written, once nothing is in flight.
+    /// Returns the contents of every block that is live and was written, once nothing is in flight.
     fn final_blocks(&self) -> Vec<(usize, Vec<u8>)> {
-        let slots = self.blocks.iter().enumerate();
-        let written = slots.filter_map(|(number, slot)| Some((number, slot.as_ref().filter(|slot| slot.is_written)?)));
-        written.map(|(number, slot)| (number, self.contents(slot))).collect()
+        let live = self.blocks.iter().enumerate();
+        let written = live.filter_map(|(number, live)| Some((number, live.as_ref().filter(|live| live.is_written)?)));
+        written.map(|(number, live)| (number, self.contents(live))).collect()
     }
 
-    fn contents(&self, slot: &Slot<M::Block>) -> Vec<u8> {
-        let (mut bytes, stream) = (vec![0; slot.bytes as usize], self.stream(0));
-        let from = M::ptr(&slot.block);
+    fn contents(&self, live: &LiveBlock<M::Block>) -> Vec<u8> {
+        let (mut bytes, stream) = (vec![0; live.bytes as usize], self.stream(0));
+        let from = M::ptr(&live.block);
         // SAFETY: the block is live and nothing is in flight; `bytes` outlives the copy, waited for below.
-        unsafe { self.driver.copy_to_host(DEVICE, stream, bytes.as_mut_ptr(), from, slot.bytes) }.expect(WORKS);
+        unsafe { self.driver.copy_to_host(DEVICE, stream, bytes.as_mut_ptr(), from, live.bytes) }.expect(WORKS);
         // SAFETY: see the head of this file.
         unsafe { self.driver.stream_synchronize(DEVICE, stream) }.expect(WORKS);
         bytes
     }
 
-    /// Gives everything back.
+    /// Returns everything to the driver.
     fn end(mut self) {
-        for (number, slot) in self.blocks.drain(..).enumerate() {
+        for (number, live) in self.blocks.drain(..).enumerate() {
             let stream = number % self.program.shape.streams;
-            slot.map_or(Ok(()), |slot| self.memory.free(slot.block, stream)).expect(WORKS);
+            live.map_or(Ok(()), |live| self.memory.free(live.block, stream)).expect(WORKS);
         }
         self.synchronize_all();
         for event in self.events {

@@ -1,6 +1,6 @@
-//! B: what a limit anywhere in a stack promises.
+//! B: the promises of a limit anywhere in a stack.
 
-use crate::{Kind, Rig};
+use crate::{StackKind, StackRig};
 use bursar_core::{Bytes, Error, Status, tag};
 use bursar_sim::Call;
 
@@ -15,15 +15,15 @@ super::clauses! {
     Limit: b9_a_charge_ends_when_the_memory_is_free,
 }
 
-fn limit(rig: &Rig) -> Bytes {
+fn limit(rig: &StackRig) -> Bytes {
     rig.stack.kind.limit.expect("chosen for its limit")
 }
 
-fn refused(rig: &Rig, bytes: u64) -> Error {
+fn refused(rig: &StackRig, bytes: u64) -> Error {
     rig.memory.allocate(bytes, 256, rig.stream, tag!("too much")).expect_err("over the limit")
 }
 
-fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &Rig) {
+fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &StackRig) {
     let limit = limit(rig);
     let block = rig.allocate(rig.fitting(Bytes(limit.get() / 4 * 3)));
     let (outstanding, released) = (rig.outstanding(), rig.memory.released_total());
@@ -39,7 +39,7 @@ fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &Rig) {
     rig.drain();
 }
 
-fn b4_more_than_the_limit_is_refused_without_a_reap(rig: &Rig) {
+fn b4_more_than_the_limit_is_refused_without_a_reap(rig: &StackRig) {
     let limit = limit(rig);
     rig.free(rig.allocate(256));
     let calls = rig.faults.total_calls();
@@ -50,7 +50,7 @@ fn b4_more_than_the_limit_is_refused_without_a_reap(rig: &Rig) {
     rig.drain();
 }
 
-fn b5_what_has_completed_is_reaped_before_anything_is_refused(rig: &Rig) {
+fn b5_what_has_completed_is_reaped_before_anything_is_refused(rig: &StackRig) {
     let limit = limit(rig);
     for _ in 0..8 {
         let block = rig.allocate(rig.fitting(limit));
@@ -60,7 +60,7 @@ fn b5_what_has_completed_is_reaped_before_anything_is_refused(rig: &Rig) {
     rig.drain();
 }
 
-fn b5_a_reap_that_fails_reports_its_own_error(rig: &Rig) {
+fn b5_a_reap_that_fails_reports_its_own_error(rig: &StackRig) {
     let limit = limit(rig);
     let block = rig.allocate(rig.fitting(limit));
     rig.context.fault().record(bursar_core::DriverError::new("planted", rig.context.device(), Status::InvalidValue));
@@ -70,7 +70,7 @@ fn b5_a_reap_that_fails_reports_its_own_error(rig: &Rig) {
     rig.drain();
 }
 
-fn b6_an_exact_fit_succeeds_and_the_next_byte_does_not(rig: &Rig) {
+fn b6_an_exact_fit_succeeds_and_the_next_byte_does_not(rig: &StackRig) {
     let limit = limit(rig);
     let smallest = rig.memory.granted_size(1, 256).expect("a legal request");
     let most = rig.allocate(rig.fitting(limit.saturating_sub(smallest)));
@@ -81,7 +81,7 @@ fn b6_an_exact_fit_succeeds_and_the_next_byte_does_not(rig: &Rig) {
     rig.drain();
 }
 
-fn b7_what_is_charged_is_what_is_granted(rig: &Rig) {
+fn b7_what_is_charged_is_what_is_granted(rig: &StackRig) {
     let limit = limit(rig);
     let block = rig.allocate(1);
     assert_eq!(rig.outstanding(), block.granted());
@@ -94,12 +94,12 @@ fn b7_what_is_charged_is_what_is_granted(rig: &Rig) {
     rig.drain();
 }
 
-fn b8_an_inner_failure_is_forwarded_and_costs_nothing(rig: &Rig) {
+fn b8_an_inner_failure_is_forwarded_and_costs_nothing(rig: &StackRig) {
     let limit = limit(rig);
     let maps_pages = rig.context.facts().capabilities.page_granularity.is_some();
     let call = match rig.stack.kind {
-        Kind { pooled: true, .. } if maps_pages => Call::PagesCreate,
-        Kind { stream_ordered: true, .. } => Call::AllocateAsync,
+        StackKind { pooled: true, .. } if maps_pages => Call::PagesCreate,
+        StackKind { stream_ordered: true, .. } => Call::AllocateAsync,
         _ => Call::Allocate,
     };
     for _ in 0..3 {
@@ -113,7 +113,7 @@ fn b8_an_inner_failure_is_forwarded_and_costs_nothing(rig: &Rig) {
     rig.drain();
 }
 
-fn b9_a_charge_ends_when_the_memory_is_free(rig: &Rig) {
+fn b9_a_charge_ends_when_the_memory_is_free(rig: &StackRig) {
     let limit = limit(rig);
     let block = rig.allocate(rig.fitting(limit));
     if rig.stack.kind.stream_ordered {

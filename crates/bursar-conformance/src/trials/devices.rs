@@ -1,7 +1,7 @@
-//! S and D: streams and devices as a program holds them, on every driver with as many devices as it has.
+//! S and D: stream pools and device pools, on every driver with all of its devices.
 #![allow(unsafe_code)]
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::{Bytes, DeviceId, Driver, DriverError, Error, MIN_ALIGN, Stack, Status, leaf, tag};
 use bursar_device::{DevicePool, StreamOptions, StreamPool};
 use bursar_sim::Call;
@@ -18,16 +18,16 @@ super::clauses! {
     Device: d4_most_free_is_the_first_of_those_with_the_most_free_bytes,
 }
 
-fn streams(rig: &Rig, max_streams: usize) -> StreamPool {
+fn streams(rig: &StackRig, max_streams: usize) -> StreamPool {
     let options = StreamOptions { max_streams, ..StreamOptions::default() };
     StreamPool::with_options(rig.context.clone(), options).expect("sensible options")
 }
 
-fn devices(rig: &Rig) -> Result<DevicePool, Error> {
+fn devices(rig: &StackRig) -> Result<DevicePool, Error> {
     DevicePool::open(rig.faults.clone(), &Stack::new().over(leaf::Async))
 }
 
-fn s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for(rig: &Rig) {
+fn s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for(rig: &StackRig) {
     const MAX: usize = 5;
     let pool = streams(rig, MAX);
     let before = rig.faults.calls(Call::StreamCreate);
@@ -43,7 +43,7 @@ fn s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for(rig: &Rig) {
     assert_eq!(rig.faults.calls(Call::StreamCreate) - before, MAX as u64, "nothing is made to be thrown away");
 }
 
-fn s2_a_failed_creation_is_reported_and_costs_no_place(rig: &Rig) {
+fn s2_a_failed_creation_is_reported_and_costs_no_place(rig: &StackRig) {
     let pool = streams(rig, 1);
     let failed = Error::CreateFailed(DriverError::new("stream_create", rig.context.device(), Status::OutOfMemory));
     for _ in 0..3 {
@@ -55,8 +55,8 @@ fn s2_a_failed_creation_is_reported_and_costs_no_place(rig: &Rig) {
     assert_eq!((pool.id_of(stream), pool.acquire()), (Some(1), Err(Error::Capacity { max: 1 })));
 }
 
-/// The copy of the second holder is submitted while the write of the first is held up.
-fn s4_the_next_holder_of_a_lease_finds_what_the_last_one_wrote(rig: &Rig) {
+/// The copy of the second holder is submitted while the write of the first is stalled.
+fn s4_the_next_holder_of_a_lease_finds_what_the_last_one_wrote(rig: &StackRig) {
     const BYTES: u64 = 1 << 16;
     let pool = streams(rig, 1);
     let last = pool.lease().expect("room");
@@ -77,7 +77,7 @@ fn s4_the_next_holder_of_a_lease_finds_what_the_last_one_wrote(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn d1_a_device_that_fails_at_open_is_left_out_and_named(rig: &Rig) {
+fn d1_a_device_that_fails_at_open_is_left_out_and_named(rig: &StackRig) {
     let count = rig.faults.device_count();
     for sick in 0..count {
         rig.faults.fail_nth(Call::Open, u64::from(sick) + 1, Status::NotSupported);
@@ -95,8 +95,8 @@ fn d1_a_device_that_fails_at_open_is_left_out_and_named(rig: &Rig) {
     assert_eq!(devices(rig).expect("all are well again").len(), count as usize);
 }
 
-fn d2_all_who_open_a_device_share_its_primary_context(rig: &Rig) {
-    let other = Rig::new(rig.faults.clone(), rig.stack.clone(), rig.seed, None).expect("the device opens again");
+fn d2_all_who_open_a_device_share_its_primary_context(rig: &StackRig) {
+    let other = StackRig::new(rig.faults.clone(), rig.stack.clone(), rig.seed, None).expect("the device opens again");
     assert_eq!(other.context.raw_context(), rig.context.raw_context());
     let block = rig.allocate(4096);
     rig.fill(&block, 5, rig.stream);
@@ -106,7 +106,7 @@ fn d2_all_who_open_a_device_share_its_primary_context(rig: &Rig) {
     rig.drain();
 }
 
-fn d4_round_robin_is_exact_on_sixteen_threads(rig: &Rig) {
+fn d4_round_robin_is_exact_on_sixteen_threads(rig: &StackRig) {
     const THREADS: usize = 16;
     const EACH: usize = 500;
     let gpus = devices(rig).expect("usable devices");
@@ -126,8 +126,8 @@ fn d4_round_robin_is_exact_on_sixteen_threads(rig: &Rig) {
     assert_eq!(gpus.round_robin().id().0 as usize, rest, "the turn goes on where it was");
 }
 
-/// Others may use the devices too: an answer counts if the same bytes were free before and after it.
-fn d4_most_free_is_the_first_of_those_with_the_most_free_bytes(rig: &Rig) {
+/// Other programs may use the devices too: a result counts if the same bytes were free before and after the call.
+fn d4_most_free_is_the_first_of_those_with_the_most_free_bytes(rig: &StackRig) {
     const TRIES: usize = 1000;
     let gpus = devices(rig).expect("usable devices");
     let free = || gpus.iter().map(|gpu| gpu.memory_info().expect("the device works").free).collect::<Vec<_>>();

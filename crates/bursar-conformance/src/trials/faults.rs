@@ -1,6 +1,6 @@
-//! R6: what is promised when the driver fails.
+//! R6: the promises when the driver fails.
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::{Bytes, DriverError, Error, Status, tag};
 use bursar_sim::Call;
 
@@ -10,15 +10,15 @@ super::clauses! {
     NoPool: r6_a_failed_allocation_leaves_nothing_behind,
 }
 
-fn free_call(rig: &Rig) -> Call {
+fn free_call(rig: &StackRig) -> Call {
     if rig.stack.kind.stream_ordered { Call::FreeAsync } else { Call::Free }
 }
 
-fn allocate_call(rig: &Rig) -> Call {
+fn allocate_call(rig: &StackRig) -> Call {
     if rig.stack.kind.stream_ordered { Call::AllocateAsync } else { Call::Allocate }
 }
 
-fn r6_a_failed_free_is_counted_reported_once_and_tried_again(rig: &Rig) {
+fn r6_a_failed_free_is_counted_reported_once_and_tried_again(rig: &StackRig) {
     let blocks = [rig.allocate(1000), rig.allocate(2000)];
     let granted = rig.outstanding();
     for block in blocks {
@@ -36,7 +36,7 @@ fn r6_a_failed_free_is_counted_reported_once_and_tried_again(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO, "tried again, and gone");
 }
 
-fn r6_a_lost_device_is_reported_by_every_call(rig: &Rig) {
+fn r6_a_lost_device_is_reported_by_every_call(rig: &StackRig) {
     let block = rig.allocate(1000);
     let granted = rig.outstanding();
     rig.faults.lose(rig.context.device());
@@ -53,7 +53,7 @@ fn r6_a_lost_device_is_reported_by_every_call(rig: &Rig) {
     assert_eq!(rig.outstanding(), granted, "what a lost device held stays counted");
 }
 
-fn r6_a_failed_allocation_leaves_nothing_behind(rig: &Rig) {
+fn r6_a_failed_allocation_leaves_nothing_behind(rig: &StackRig) {
     rig.faults.fail_next(allocate_call(rig), Status::InvalidValue);
     let failed = rig.memory.allocate(1000, 256, rig.stream, tag!("failing"));
     assert!(matches!(failed, Err(Error::Driver(DriverError { status: Status::InvalidValue, .. }))));

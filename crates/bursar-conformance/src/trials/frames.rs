@@ -1,7 +1,7 @@
 //! R8: frames, and the pages they are mapped as.
 #![allow(unsafe_code)]
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::leaf::{self, Leaf};
 use bursar_core::{Bytes, Error, Frame, FrameKind, FrameSource, Holder, Pattern, RawPages};
 
@@ -19,7 +19,7 @@ fn pages(frame: &Frame) -> RawPages {
     }
 }
 
-fn r8_creating_a_frame_is_charged_and_mapping_it_is_not(rig: &Rig) {
+fn r8_creating_a_frame_is_charged_and_mapping_it_is_not(rig: &StackRig) {
     let frames = leaf::Frames.open(&rig.context).expect("the device maps pages");
     let granularity = frames.frame_granularity();
     let frame = frames.create_frame(1).expect("there is room");
@@ -39,7 +39,7 @@ fn r8_creating_a_frame_is_charged_and_mapping_it_is_not(rig: &Rig) {
     unsafe { driver.address_release(device, at, bytes) }.expect("released");
 }
 
-fn r8_bytes_move_with_the_frame(rig: &Rig) {
+fn r8_bytes_move_with_the_frame(rig: &StackRig) {
     let frames = leaf::Frames.open(&rig.context).expect("the device maps pages");
     let bytes = frames.frame_granularity().get();
     let (driver, device) = (rig.context.driver(), rig.context.device());
@@ -70,7 +70,7 @@ fn r8_bytes_move_with_the_frame(rig: &Rig) {
     unsafe { driver.address_release(device, range, 2 * bytes) }.expect("released");
 }
 
-fn r8_a_foreign_frame_comes_back(rig: &Rig) {
+fn r8_a_foreign_frame_comes_back(rig: &StackRig) {
     let open = || leaf::Frames.open(&rig.context).expect("the device maps pages");
     let (frames, others) = (open(), open());
     let refused = others.release_frame(frames.create_frame(1).expect("there is room")).expect_err("not its frame");
@@ -79,7 +79,7 @@ fn r8_a_foreign_frame_comes_back(rig: &Rig) {
     frames.release_frame(refused.frame).expect("its own frame");
 }
 
-fn r8_impossible_frames_are_refused(rig: &Rig) {
+fn r8_impossible_frames_are_refused(rig: &StackRig) {
     let frames = leaf::Frames.open(&rig.context).expect("the device maps pages");
     for requested in [0, u64::MAX] {
         assert_eq!(frames.create_frame(requested).err(), Some(Error::InvalidSize { requested }));

@@ -1,7 +1,7 @@
-//! What is promised of pools: R6 where frames fail, and bytes that go from stream to stream.
+//! The promises of pools: R6 when calls about frames fail, and P1 for blocks that are handed from stream to stream.
 #![allow(unsafe_code)]
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::{
     Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DriverError, Error, Pattern, RawStream, Status, Stream,
     tag,
@@ -21,12 +21,12 @@ super::clauses! {
 
 const FRAME: u64 = 2 << 20;
 
-fn maps_pages(rig: &Rig) -> bool {
+fn maps_pages(rig: &StackRig) -> bool {
     rig.context.facts().capabilities.page_granularity.is_some()
 }
 
-/// What the pool holds, as it says itself.
-fn held(rig: &Rig) -> Bytes {
+/// Returns the bytes that the pool says it holds.
+fn held(rig: &StackRig) -> Bytes {
     let none = Bytes::ZERO;
     let cause = Error::OutOfMemory { device: rig.context.device(), requested: none, free: none, total: none };
     match rig.context.explain(cause, none) {
@@ -35,21 +35,21 @@ fn held(rig: &Rig) -> Bytes {
     }
 }
 
-/// What the driver says is held of it.
-fn driver_held(rig: &Rig) -> Bytes {
+/// Returns the bytes that the driver has given out.
+fn driver_held(rig: &StackRig) -> Bytes {
     rig.faults.held(rig.context.device())
 }
 
-/// Everything goes back to the driver, and everyone agrees that it has.
-fn all_goes_back(rig: &Rig) {
+/// Returns everything to the driver, and checks that pool, driver and stack agree on that.
+fn return_everything(rig: &StackRig) {
     rig.drain();
     rig.context.trim();
     rig.drain();
     assert_eq!((held(rig), driver_held(rig), rig.outstanding()), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
 }
 
-/// What can be asked for and takes no more than a frame, whatever the layers above the pool add to it.
-fn one_frame(rig: &Rig) -> u64 {
+/// Returns the largest request that takes no more than a frame, whatever the layers above the pool add to it.
+fn one_frame(rig: &StackRig) -> u64 {
     rig.fitting(Bytes(FRAME))
 }
 
@@ -57,7 +57,7 @@ fn is_injected(result: &Result<DeviceBlock, Error>) -> bool {
     matches!(result, Err(Error::Driver(DriverError { status: Status::InvalidValue, .. })))
 }
 
-fn r6_a_growth_that_fails_leaves_nothing_behind(rig: &Rig) {
+fn r6_a_growth_that_fails_leaves_nothing_behind(rig: &StackRig) {
     let pages = [Call::PagesCreate, Call::PagesMap, Call::PagesAllow];
     let calls = if maps_pages(rig) { &pages[..] } else { &[Call::Allocate] };
     for &call in calls {
@@ -72,11 +72,11 @@ fn r6_a_growth_that_fails_leaves_nothing_behind(rig: &Rig) {
         rig.fill(&block, 7, rig.stream);
         rig.free(block);
         rig.free(kept);
-        all_goes_back(rig);
+        return_everything(rig);
     }
 }
 
-fn r6_a_move_that_fails_leaves_everything_where_it_is(rig: &Rig) {
+fn r6_a_move_that_fails_leaves_everything_where_it_is(rig: &StackRig) {
     let [first, second, third] = [(); 3].map(|()| rig.allocate(FRAME));
     rig.fill(&second, 7, rig.stream);
     rig.free(first);
@@ -93,10 +93,10 @@ fn r6_a_move_that_fails_leaves_everything_where_it_is(rig: &Rig) {
     assert!(rig.read(&second, rig.stream).iter().all(|&byte| byte == 7));
     rig.free(block);
     rig.free(second);
-    all_goes_back(rig);
+    return_everything(rig);
 }
 
-fn r6_a_trim_that_fails_keeps_the_frame(rig: &Rig) {
+fn r6_a_trim_that_fails_keeps_the_frame(rig: &StackRig) {
     rig.free(rig.allocate(one_frame(rig)));
     rig.drain();
     let before = held(rig);
@@ -108,10 +108,10 @@ fn r6_a_trim_that_fails_keeps_the_frame(rig: &Rig) {
     rig.fill(&block, 7, rig.stream);
     assert_eq!(held(rig), before, "and still of use");
     rig.free(block);
-    all_goes_back(rig);
+    return_everything(rig);
 }
 
-fn r6_a_frame_that_could_not_be_given_back_is_tried_again(rig: &Rig) {
+fn r6_a_frame_that_could_not_be_given_back_is_tried_again(rig: &StackRig) {
     rig.free(rig.allocate(one_frame(rig)));
     rig.drain();
     let before = driver_held(rig);
@@ -123,11 +123,12 @@ fn r6_a_frame_that_could_not_be_given_back_is_tried_again(rig: &Rig) {
     rig.drain();
     assert_eq!(driver_held(rig), Bytes::ZERO, "tried again, and gone");
     rig.free(rig.allocate(256));
-    all_goes_back(rig);
+    return_everything(rig);
 }
 
-/// A hit asks the driver nothing, so it cannot know; whoever asks finds out, and from then on everybody knows.
-fn r6_a_lost_device_is_reported_by_the_calls_that_reach_it(rig: &Rig) {
+/// A hit calls the driver not at all, so it cannot notice the loss. The first call that reaches the driver does, and after it
+/// every call reports the loss.
+fn r6_a_lost_device_is_reported_by_the_calls_that_reach_it(rig: &StackRig) {
     let block = rig.allocate(1000);
     rig.faults.lose(rig.context.device());
     rig.free(block);
@@ -146,17 +147,17 @@ fn r6_a_lost_device_is_reported_by_the_calls_that_reach_it(rig: &Rig) {
 }
 
 const THREADS: u32 = 8;
-/// How many streams each thread has.
+/// The number of streams of each thread.
 const STREAMS: usize = 8;
-/// How many blocks each thread keeps while it goes on.
-const KEPT: usize = 16;
-/// The most words of a block that are looked at.
-const SEEN: usize = 1024;
-/// What nobody expects to read.
+/// The number of blocks that each thread holds at a time.
+const LIVE_BLOCKS: usize = 16;
+/// The most words of a block that are read back.
+const WORDS_READ: usize = 1024;
+/// A word that no read expects.
 const STRAY: u32 = u32::MAX;
 
-/// How many allocations and frees all threads make together: a million on hardware and on the driver that completes at
-/// once, fewer where every access is judged and where nothing is optimised.
+/// Returns the number of allocations and frees of all threads together: a million on hardware and on the driver that
+/// completes at once, fewer on a driver that checks every access and in builds without optimisation.
 fn operations(context: &DeviceContext) -> u64 {
     match (context.driver().listens(), cfg!(debug_assertions)) {
         (true, _) => 1_600,
@@ -165,13 +166,14 @@ fn operations(context: &DeviceContext) -> u64 {
     }
 }
 
-fn p1_blocks_handed_from_stream_to_stream_keep_their_bytes(rig: &Rig) {
+fn p1_blocks_handed_from_stream_to_stream_keep_their_bytes(rig: &StackRig) {
     let rounds = operations(&rig.context) / 2 / u64::from(THREADS);
-    let (memory, context, seed, shelf) = (&*rig.memory, &*rig.context, rig.seed, &Mutex::new(Vec::new()));
+    let (memory, context, seed, exchange) = (&*rig.memory, &*rig.context, rig.seed, &Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for number in 0..THREADS {
             let streams = [(); STREAMS].map(|()| context.create_stream(0).expect("a stream"));
-            let mut worker = Worker { memory, context, streams, number, shelf, state: seed << 8 | u64::from(number) };
+            let mut worker =
+                Worker { memory, context, streams, number, exchange, state: seed << 8 | u64::from(number) };
             scope.spawn(move || worker.run(rounds));
         }
     });
@@ -179,8 +181,8 @@ fn p1_blocks_handed_from_stream_to_stream_keep_their_bytes(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-/// A block that is full of one word, which no other block is ever filled with, and the stream that has it.
-struct Written {
+/// A block filled with a word that no other block is ever filled with, and the stream that it was filled on.
+struct FilledBlock {
     block: DeviceBlock,
     word: u32,
     at: Stream,
@@ -192,33 +194,33 @@ struct Worker<'a> {
     context: &'a DeviceContext,
     streams: [Stream; STREAMS],
     number: u32,
-    /// Where blocks are left for whoever comes by.
-    shelf: &'a Mutex<Vec<Written>>,
+    /// Blocks that any thread may take.
+    exchange: &'a Mutex<Vec<FilledBlock>>,
     state: u64,
 }
 
 impl Worker<'_> {
     fn run(&mut self, rounds: u64) {
-        let mut kept = Vec::with_capacity(KEPT + 1);
+        let mut live = Vec::with_capacity(LIVE_BLOCKS + 1);
         for round in 0..rounds {
             let written = self.write(self.number << 24 | round as u32);
             match self.roll(8) {
-                0 => self.shelf.lock().expect("no panic").push(written),
-                _ => kept.push(written),
+                0 => self.exchange.lock().expect("no panic").push(written),
+                _ => live.push(written),
             }
             if self.roll(8) == 0 {
-                kept.extend(self.shelf.lock().expect("no panic").pop());
+                live.extend(self.exchange.lock().expect("no panic").pop());
             }
-            while kept.len() > KEPT {
-                let chosen = self.roll(kept.len() as u64) as usize;
-                self.check(kept.swap_remove(chosen));
+            while live.len() > LIVE_BLOCKS {
+                let chosen = self.roll(live.len() as u64) as usize;
+                self.check(live.swap_remove(chosen));
             }
         }
-        kept.append(&mut self.shelf.lock().expect("no panic"));
-        kept.into_iter().for_each(|written| self.check(written));
+        live.append(&mut self.exchange.lock().expect("no panic"));
+        live.into_iter().for_each(|written| self.check(written));
     }
 
-    /// The same numbers for the same seed.
+    /// Returns a pseudo-random number below `sides`.
     fn roll(&mut self, sides: u64) -> u64 {
         self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(0x9e37_79b9_7f4a_7c15);
         (self.state >> 33) % sides
@@ -228,21 +230,21 @@ impl Worker<'_> {
         self.streams[self.roll(STREAMS as u64) as usize]
     }
 
-    fn write(&mut self, word: u32) -> Written {
-        let words = 1 + if self.roll(64) == 0 { self.roll(1 << 19) } else { self.roll(SEEN as u64) };
+    fn write(&mut self, word: u32) -> FilledBlock {
+        let words = 1 + if self.roll(64) == 0 { self.roll(1 << 19) } else { self.roll(WORDS_READ as u64) };
         let at = self.stream();
         let block = self.memory.allocate(words * 4, 256, at, tag!("pattern")).expect("there is room");
         self.fill(&block, word, at);
-        Written { block, word, at }
+        FilledBlock { block, word, at }
     }
 
-    /// Reads a block back on any stream, compares, and frees it on any. One write more is in flight when it is freed: it
-    /// would end up in the block of whoever was given the memory too early.
-    fn check(&mut self, written: Written) {
-        let Written { block, word, at } = written;
+    /// Reads a block back on any stream, compares it and frees it on any. One more write is in flight when it is freed: it
+    /// would end up in another block if the memory was given out too early.
+    fn check(&mut self, written: FilledBlock) {
+        let FilledBlock { block, word, at } = written;
         let (reads, frees) = (self.stream(), self.stream());
         self.context.order(at, reads).expect("both are live");
-        let mut seen = vec![0; SEEN.min((block.requested().get() / 4) as usize)];
+        let mut seen = vec![0; WORDS_READ.min((block.requested().get() / 4) as usize)];
         self.read(&block, &mut seen, reads);
         let wrong = seen.iter().position(|&found| found != word).map(|at| (at, seen[at]));
         assert_eq!(wrong, None, "thread {} lost {word:#x} at {}", self.number, block.ptr());
@@ -251,7 +253,7 @@ impl Worker<'_> {
         self.memory.deallocate(block, frees).expect("the block and the stream belong here");
     }
 
-    /// The handle of a stream of the context's own, which lives as long as that does.
+    /// Returns the handle of a stream that the context created, which lives as long as the context.
     fn raw(&self, stream: Stream) -> RawStream {
         self.context.hold(stream).expect("a stream of this device").raw()
     }

@@ -1,6 +1,6 @@
-//! R: what every memory resource promises.
+//! R: the promises of every memory resource.
 
-use crate::Rig;
+use crate::StackRig;
 use bursar_core::{
     Bytes, DeviceContext, DeviceId, Error, Generation, MAX_ALIGN, RawBlock, RawStream, StreamMisuse, tag,
 };
@@ -30,7 +30,7 @@ super::clauses! {
     Anything: r10_what_a_stack_shows_does_not_grow_with_what_it_holds,
 }
 
-fn r1_live_blocks_never_overlap_and_keep_their_bytes(rig: &Rig) {
+fn r1_live_blocks_never_overlap_and_keep_their_bytes(rig: &StackRig) {
     let blocks: Vec<_> = (1..200u64).map(|n| rig.allocate(n * 37)).collect();
     let mut spans: Vec<_> =
         blocks.iter().map(|block| (block.base().0, block.base().0 + block.granted().get())).collect();
@@ -47,7 +47,7 @@ fn r1_live_blocks_never_overlap_and_keep_their_bytes(rig: &Rig) {
     rig.drain();
 }
 
-fn r1_alignment_is_honoured_or_refused(rig: &Rig) {
+fn r1_alignment_is_honoured_or_refused(rig: &StackRig) {
     for shift in 0..=21 {
         let align = 1 << shift;
         let block = rig.memory.allocate(1000, align, rig.stream, tag!("aligned")).expect("a legal alignment");
@@ -64,7 +64,7 @@ fn r1_alignment_is_honoured_or_refused(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn r2_the_grant_is_known_beforehand_and_recorded(rig: &Rig) {
+fn r2_the_grant_is_known_beforehand_and_recorded(rig: &StackRig) {
     for (bytes, align) in [(1, 1), (255, 256), (256, 256), (257, 512), (1 << 20, 4096), (12_345, 1 << 21)] {
         let expected = rig.memory.granted_size(bytes, align).expect("a legal request");
         let block = rig.memory.allocate(bytes, align, rig.stream, tag!("granted")).expect("there is room");
@@ -78,9 +78,9 @@ fn r2_the_grant_is_known_beforehand_and_recorded(rig: &Rig) {
     }
 }
 
-/// No driver promises when it gives an address out again, so this goes on until one has; all of them do so long before the
+/// No driver promises when it reuses an address, so this goes on until one was reused; all drivers do so long before the
 /// bound.
-fn r2_a_reused_address_gets_a_new_generation(rig: &Rig) {
+fn r2_a_reused_address_gets_a_new_generation(rig: &StackRig) {
     const ROUNDS_MAX: usize = 4096;
     let (mut lives, mut addresses) = (HashSet::new(), HashSet::new());
     let mut reused = 0;
@@ -97,7 +97,7 @@ fn r2_a_reused_address_gets_a_new_generation(rig: &Rig) {
     }
 }
 
-fn r3_a_foreign_block_comes_back_and_nothing_is_released(rig: &Rig) {
+fn r3_a_foreign_block_comes_back_and_nothing_is_released(rig: &StackRig) {
     let other = rig.stack.build(&rig.context).expect("a second stack");
     let block = rig.allocate(1000);
     let (ptr, released, outstanding) = (block.ptr(), rig.memory.released_total(), rig.outstanding());
@@ -108,7 +108,7 @@ fn r3_a_foreign_block_comes_back_and_nothing_is_released(rig: &Rig) {
     rig.free(refused.block);
 }
 
-fn r3_raw_blocks_are_looked_up(rig: &Rig) {
+fn r3_raw_blocks_are_looked_up(rig: &StackRig) {
     let lent = rig.context.lent();
     let raw = lent.lend(rig.allocate(1000));
     let block = lent.take_back(raw).expect("lent above");
@@ -130,7 +130,7 @@ fn r3_raw_blocks_are_looked_up(rig: &Rig) {
     assert!(lent.is_empty());
 }
 
-fn r4_impossible_sizes_are_refused_and_named(rig: &Rig) {
+fn r4_impossible_sizes_are_refused_and_named(rig: &StackRig) {
     for requested in [0, u64::MAX, u64::MAX - 255, u64::MAX - (1 << 20)] {
         let align = if requested == 0 { 256 } else { MAX_ALIGN };
         let refused = rig.memory.allocate(requested, align, rig.stream, tag!("impossible")).expect_err("impossible");
@@ -140,7 +140,7 @@ fn r4_impossible_sizes_are_refused_and_named(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn r5_streams_of_others_are_refused(rig: &Rig) {
+fn r5_streams_of_others_are_refused(rig: &StackRig) {
     let driver = rig.context.driver().clone();
     let elsewhere = DeviceId(driver.device_count() - 1);
     let other = DeviceContext::open(driver, elsewhere).expect("a device");
@@ -161,7 +161,7 @@ fn r5_streams_of_others_are_refused(rig: &Rig) {
     rig.free(refused.block);
 }
 
-fn r5_a_captured_stream_is_refused(rig: &Rig) {
+fn r5_a_captured_stream_is_refused(rig: &StackRig) {
     let set_capturing = rig.set_capturing.as_ref().expect("the driver captures");
     let raw = rig.context.resolve(rig.stream).expect("live");
     let block = rig.allocate(1000);
@@ -174,18 +174,18 @@ fn r5_a_captured_stream_is_refused(rig: &Rig) {
     rig.free(refused.block);
 }
 
-fn r5_the_per_thread_stream_is_refused_by_name(rig: &Rig) {
+fn r5_the_per_thread_stream_is_refused_by_name(rig: &StackRig) {
     let refused = adopt(rig, RawStream::PER_THREAD).expect_err("a different stream on each thread");
     assert!(refused.to_string().contains("CU_STREAM_PER_THREAD"));
 }
 
 #[allow(unsafe_code)]
-fn adopt(rig: &Rig, raw: RawStream) -> bursar_core::Result<bursar_core::AdoptedStream> {
+fn adopt(rig: &StackRig, raw: RawStream) -> bursar_core::Result<bursar_core::AdoptedStream> {
     // SAFETY: callers give default streams, or streams that they destroy after the adoption has ended.
     unsafe { rig.context.adopt_stream(raw) }
 }
 
-fn r5_the_default_stream_is_a_stream_like_any_other(rig: &Rig) {
+fn r5_the_default_stream_is_a_stream_like_any_other(rig: &StackRig) {
     let default = rig.context.default_stream();
     let block = rig.allocate_on(1000, default);
     rig.fill(&block, 9, default);
@@ -195,7 +195,7 @@ fn r5_the_default_stream_is_a_stream_like_any_other(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn r7_outstanding_is_live_plus_retired_and_released_is_monotone(rig: &Rig) {
+fn r7_outstanding_is_live_plus_retired_and_released_is_monotone(rig: &StackRig) {
     let mut released = rig.memory.released_total();
     let (mut granted, mut live) = (0u64, Vec::new());
     for step in 0..200u64 {
@@ -222,7 +222,7 @@ fn r7_outstanding_is_live_plus_retired_and_released_is_monotone(rig: &Rig) {
     assert_eq!(rig.memory.released_total(), granted);
 }
 
-fn r7_reap_does_not_wait(rig: &Rig) {
+fn r7_reap_does_not_wait(rig: &StackRig) {
     let block = rig.allocate(1 << 20);
     let granted = block.granted();
     let stall = rig.stall(rig.stream);
@@ -237,7 +237,7 @@ fn r7_reap_does_not_wait(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn r7_a_bounded_wait_ends(rig: &Rig) {
+fn r7_a_bounded_wait_ends(rig: &StackRig) {
     let block = rig.allocate(1 << 20);
     let stall = rig.stall(rig.stream);
     rig.free(block);
@@ -247,7 +247,7 @@ fn r7_a_bounded_wait_ends(rig: &Rig) {
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn r8_completion_is_learned_with_at_most_one_event_in_32_frees(rig: &Rig) {
+fn r8_completion_is_learned_with_at_most_one_event_in_32_frees(rig: &StackRig) {
     use bursar_sim::Call;
     let before = rig.faults.calls(Call::EventRecord);
     let stall = rig.stall(rig.stream);
@@ -263,7 +263,7 @@ fn r8_completion_is_learned_with_at_most_one_event_in_32_frees(rig: &Rig) {
 }
 
 #[allow(unsafe_code)]
-fn s5_what_was_freed_on_an_adopted_stream_stays_accounted_for(rig: &Rig) {
+fn s5_what_was_freed_on_an_adopted_stream_stays_accounted_for(rig: &StackRig) {
     let (driver, device) = (rig.context.driver().clone(), rig.context.device());
     let raw = driver.stream_create(device, 0).expect("a stream of somebody else");
     let adopted = adopt(rig, raw).expect("room");
@@ -287,7 +287,7 @@ fn s5_what_was_freed_on_an_adopted_stream_stays_accounted_for(rig: &Rig) {
 
 /// A free that waits for the end of one adoption must not keep another from ending: they might wait for each other.
 #[allow(unsafe_code)]
-fn s5_an_adoption_ends_while_a_free_on_it_waits_for_another_that_ends(rig: &Rig) {
+fn s5_an_adoption_ends_while_a_free_on_it_waits_for_another_that_ends(rig: &StackRig) {
     let (driver, device) = (rig.context.driver().clone(), rig.context.device());
     let raws = [(); 2].map(|()| driver.stream_create(device, 0).expect("a stream of somebody else"));
     let [frees, home] = raws.map(|raw| adopt(rig, raw).expect("room"));
@@ -323,7 +323,7 @@ fn s5_an_adoption_ends_while_a_free_on_it_waits_for_another_that_ends(rig: &Rig)
     assert_eq!(rig.outstanding(), Bytes::ZERO);
 }
 
-fn r9_the_whole_stack_answers_as_one(rig: &Rig) {
+fn r9_the_whole_stack_answers_as_one(rig: &StackRig) {
     assert_eq!(rig.memory.context().device(), rig.context.device());
     assert!(rig.memory.tracks_use());
     let block = rig.allocate(5000);
@@ -333,12 +333,12 @@ fn r9_the_whole_stack_answers_as_one(rig: &Rig) {
     assert_eq!(rig.memory.released_total(), rig.memory.granted_size(5000, 256).expect("legal").get());
 }
 
-/// How many blocks are live meanwhile: fewer where every access is judged.
-fn many(rig: &Rig) -> u64 {
+/// Returns the number of blocks that are live meanwhile: fewer on a driver that checks every access.
+fn many(rig: &StackRig) -> u64 {
     if rig.context.driver().listens() { 400 } else { 3000 }
 }
 
-fn r10_what_a_stack_shows_does_not_grow_with_what_it_holds(rig: &Rig) {
+fn r10_what_a_stack_shows_does_not_grow_with_what_it_holds(rig: &StackRig) {
     let mut blocks: Vec<_> = (0..many(rig)).map(|nth| rig.allocate(1 + nth % 700)).collect();
     for freed in blocks.extract_if(.., |block| block.ptr().0 / 256 % 2 == 0) {
         rig.free(freed);

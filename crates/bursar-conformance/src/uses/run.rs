@@ -1,12 +1,12 @@
 //! Runs a program.
 //!
-//! Where an unsafe call says nothing else, its promise is the program's subject: a stream is live because its place is
-//! held, and a range is valid and ordered because the use was declared before its address was given out.
+//! Unless an unsafe call states another reason, its promise is what the program is about: a stream is live because its slot
+//! is locked, and a range is valid and ordered because the use was declared before its address was returned.
 #![allow(unsafe_code)]
 
-use super::slots::{Halves, Live, ReadBacks, Slots, wrong};
-use super::step::{Act, Fault, How, Step};
-use super::{Program, Shape};
+use super::slots::{Halves, ReadBacks, Slots, TrackedBuffer, wrong};
+use super::step::{Fault, Method, Step, UseAction};
+use super::{UseProgram, UseShape};
 use bursar_core::{
     Access, AdoptedStream, DeviceId, DevicePtr, Driver, Pattern, RawStream, Result, Stack, Status, Stream, Transfer,
     leaf,
@@ -20,29 +20,29 @@ use std::time::Duration;
 const DEVICE: DeviceId = DeviceId(0);
 const WORKS: &str = "the device works";
 
-/// What came of a program.
+/// The outcome of a program.
 ///
 /// ```
-/// use bursar_conformance::uses::{Program, Shape};
+/// use bursar_conformance::uses::{UseProgram, UseShape};
 /// use bursar_sim::Sim;
 ///
-/// let ran = Program::generate(1, Shape::BARE).run(Sim::immediate());
+/// let ran = UseProgram::generate(1, UseShape::BARE).run(Sim::immediate());
 /// assert!(ran.wrong.is_none() && ran.buffers > 10 && ran.reads > 10);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
-    /// The first read that saw something else than it must.
+pub struct UseOutcome {
+    /// A description of the first read that saw something else than it must.
     pub wrong: Option<String>,
-    /// How many buffers there were.
+    /// The number of buffers that were allocated.
     pub buffers: usize,
-    /// How many reads were compared.
+    /// The number of reads that were compared.
     pub reads: usize,
 }
 
-pub(super) fn run(program: &Program, driver: Arc<dyn Driver>) -> Ran {
+pub(super) fn run(program: &UseProgram, driver: Arc<dyn Driver>) -> UseOutcome {
     let faults = Faults::new(driver);
     let gpu = Gpu::open(faults.clone(), DEVICE, &Stack::new().over(leaf::Async)).expect(WORKS);
-    let machine = Machine::new(program.shape, faults, gpu);
+    let machine = UseRunner::new(program.shape, faults, gpu);
     let mut reads = Vec::new();
     std::thread::scope(|scope| {
         let spawned = program.threads.iter().map(|steps| scope.spawn(|| machine.perform_all(steps)));
@@ -52,26 +52,26 @@ pub(super) fn run(program: &Program, driver: Arc<dyn Driver>) -> Ran {
     machine.end(reads)
 }
 
-/// A read whose values are waited for at the end, and what they must be.
-type Submitted = (Transfer<Vec<u32>>, Halves);
+/// A read whose values are waited for at the end, and the values that it must see.
+type SubmittedRead = (Transfer<Vec<u32>>, Halves);
 
-struct Machine {
-    shape: Shape,
+struct UseRunner {
+    shape: UseShape,
     faults: Arc<Faults>,
     gpu: Gpu,
     streams: Vec<Stream>,
-    adopted: Option<RwLock<Adopted>>,
+    adopted: Option<RwLock<ForeignStream>>,
     slots: Slots,
     read_backs: ReadBacks,
 }
 
-/// A stream that somebody else made, for a while.
-struct Adopted {
+/// A stream that was not created by the context, and its adoption.
+struct ForeignStream {
     adoption: Option<AdoptedStream>,
     raw: RawStream,
 }
 
-impl Adopted {
+impl ForeignStream {
     fn new(gpu: &Gpu) -> Self {
         let raw = gpu.context().driver().stream_create(DEVICE, 0).expect(WORKS);
         // SAFETY: the stream is destroyed after its adoption is dropped, by `end`.
@@ -86,27 +86,27 @@ impl Adopted {
     }
 }
 
-impl Machine {
-    fn new(shape: Shape, faults: Arc<Faults>, gpu: Gpu) -> Self {
+impl UseRunner {
+    fn new(shape: UseShape, faults: Arc<Faults>, gpu: Gpu) -> Self {
         let own = || gpu.streams().acquire().expect("there is room");
         let default = std::iter::once(gpu.context().default_stream());
         let streams = default.chain(std::iter::repeat_with(own)).take(shape.streams).collect();
-        let adopted = shape.adopts.then(|| RwLock::new(Adopted::new(&gpu)));
+        let adopted = shape.adopts.then(|| RwLock::new(ForeignStream::new(&gpu)));
         let read_backs = ReadBacks::new(gpu.context(), shape.elements, shape.threads * shape.steps);
         let slots = Slots::new(shape.slots, shape.elements);
         Self { shape, faults, gpu, streams, adopted, slots, read_backs }
     }
 
-    fn perform_all(&self, steps: &[Step]) -> Vec<Submitted> {
+    fn perform_all(&self, steps: &[Step]) -> Vec<SubmittedRead> {
         let mut reads = Vec::new();
         for step in steps {
-            if let Some(Fault { call, is_lost_answer }) = step.fault {
-                match is_lost_answer {
+            if let Some(Fault { call, is_result_lost }) = step.fault {
+                match is_result_lost {
                     true => self.faults.lose_nth_result(call, 1, Status::InvalidValue),
                     false => self.faults.fail_next(call, Status::InvalidValue),
                 }
             }
-            self.perform(&step.act, &mut reads);
+            self.perform(&step.action, &mut reads);
             if step.fault.is_some() {
                 self.faults.heal();
             }
@@ -114,7 +114,7 @@ impl Machine {
         reads
     }
 
-    /// Calls `with` with a stream, which does not end meanwhile.
+    /// Calls `with` with a stream that does not end meanwhile.
     fn on<T>(&self, stream: usize, with: impl FnOnce(Stream) -> T) -> T {
         match &self.adopted {
             Some(adopted) if stream + 1 == self.shape.streams => {
@@ -125,47 +125,51 @@ impl Machine {
         }
     }
 
-    fn perform(&self, act: &Act, reads: &mut Vec<Submitted>) {
-        match *act {
-            Act::Write { slot, stream, value, how } => self.change(slot, stream, |live, stream| {
-                self.write(live, stream, value, how)?;
+    fn perform(&self, action: &UseAction, reads: &mut Vec<SubmittedRead>) {
+        match *action {
+            UseAction::Write { slot, stream, value, method } => self.change(slot, stream, |live, stream| {
+                self.write(live, stream, value, method)?;
                 Ok([Some(value); 2])
             }),
-            Act::Update { slot, stream, value, second } => self.change(slot, stream, |live, stream| {
+            UseAction::Update { slot, stream, value, second } => self.change(slot, stream, |live, stream| {
                 self.update(live, stream, value, second)?;
                 let [first, other] = live.halves;
                 Ok(if second { [first, Some(value)] } else { [Some(value), other] })
             }),
-            Act::Copy { from, to, stream, how } => self.on(stream, |stream| self.copy(from, to, stream, how)),
-            Act::Read { slot, stream, how } => self.on(stream, |stream| self.read(slot, stream, how, reads)),
-            Act::Overlap { slot, writer, reader, value, reader_first } => self.on(reader, |reader| {
+            UseAction::Copy { from, to, stream, method } => {
+                self.on(stream, |stream| self.copy(from, to, stream, method))
+            }
+            UseAction::Read { slot, stream, method } => {
+                self.on(stream, |stream| self.read(slot, stream, method, reads))
+            }
+            UseAction::Overlap { slot, writer, reader, value, reader_first } => self.on(reader, |reader| {
                 self.change(slot, writer, |live, writer| {
                     self.overlap(live, writer, reader, value, reader_first)?;
                     Ok([Some(value); 2])
                 });
             }),
-            Act::Drop { slot, on } => {
+            UseAction::Drop { slot, on } => {
                 let Some(mut live) = self.slots.write(slot).take() else { return };
                 if let Some(stream) = on {
-                    // Where it cannot be chosen, the free follows the buffer's own stream.
+                    // If that fails, the buffer is freed on its own stream.
                     let _chosen = self.on(stream, |stream| live.buffer.free_on(stream));
                 }
             }
-            Act::Synchronize { stream } => {
-                // What fails is a fault of the program, and nothing has happened then.
+            UseAction::Synchronize { stream } => {
+                // A failure is an injected fault, and nothing has happened then.
                 let _waited = self.on(stream, |stream| self.gpu.context().synchronize(stream));
             }
-            Act::End => {
+            UseAction::End => {
                 let adopted = self.adopted.as_ref().expect("only programs that adopt have this");
                 let mut adopted = adopted.write().unwrap_or_else(PoisonError::into_inner);
                 adopted.end(&self.gpu);
-                *adopted = Adopted::new(&self.gpu);
+                *adopted = ForeignStream::new(&self.gpu);
             }
         }
     }
 
-    /// Changes a buffer, after which it must hold what `change` answers, or anything where that fails.
-    fn change(&self, slot: usize, stream: usize, change: impl FnOnce(&mut Live, Stream) -> Result<Halves>) {
+    /// Changes a buffer, after which it must hold what `change` returns, or anything if that fails.
+    fn change(&self, slot: usize, stream: usize, change: impl FnOnce(&mut TrackedBuffer, Stream) -> Result<Halves>) {
         self.on(stream, |stream| {
             let mut slot = self.slots.write(slot);
             if let Ok(live) = self.slots.fill(&mut slot, &self.gpu, stream) {
@@ -174,19 +178,19 @@ impl Machine {
         });
     }
 
-    fn write(&self, live: &mut Live, stream: Stream, value: u32, how: How) -> Result<()> {
+    fn write(&self, live: &mut TrackedBuffer, stream: Stream, value: u32, method: Method) -> Result<()> {
         let count = self.shape.elements as u64;
-        match how {
-            How::Launched => self.gpu.submit(stream, |work| {
+        match method {
+            Method::Launched => self.gpu.submit(stream, |work| {
                 let ptr = work.write(&mut live.buffer)?;
                 self.fill(work, ptr, value, count)
             }),
-            How::Submitted => self.gpu.submit(stream, |work| work.fill(&mut live.buffer, value)),
-            How::Waited => live.buffer.fill(value),
+            Method::Submitted => self.gpu.submit(stream, |work| work.fill(&mut live.buffer, value)),
+            Method::Waited => live.buffer.fill(value),
         }
     }
 
-    fn update(&self, live: &mut Live, stream: Stream, value: u32, second: bool) -> Result<()> {
+    fn update(&self, live: &mut TrackedBuffer, stream: Stream, value: u32, second: bool) -> Result<()> {
         let half = self.shape.elements / 2;
         let range = if second { half..2 * half } else { 0..half };
         self.gpu.submit(stream, |work| {
@@ -200,8 +204,8 @@ impl Machine {
         Ok(unsafe { self.faults.fill(DEVICE, work.raw_stream()?, ptr, Pattern::U32(value), count) }?)
     }
 
-    fn copy(&self, from: usize, to: usize, stream: Stream, how: How) {
-        // In the order of their numbers, and after the stream, as everywhere: so no two threads wait for each other.
+    fn copy(&self, from: usize, to: usize, stream: Stream, method: Method) {
+        // Locked in the order of their numbers, and after the stream, as everywhere: so no two threads wait for each other.
         let (source, mut target);
         if from < to {
             source = self.slots.read(from);
@@ -212,45 +216,45 @@ impl Machine {
         }
         let Some(source) = &*source else { return };
         let Ok(live) = self.slots.fill(&mut target, &self.gpu, stream) else { return };
-        let copied: Result<()> = match how {
-            How::Launched => self.gpu.submit(stream, |work| {
+        let copied: Result<()> = match method {
+            Method::Launched => self.gpu.submit(stream, |work| {
                 let (src, dst) = (work.read(&source.buffer)?, work.write(&mut live.buffer)?);
                 let (raw, bytes) = (work.raw_stream()?, self.shape.elements as u64 * 4);
                 // SAFETY: see the head of this file.
                 Ok(unsafe { self.faults.copy_on_device(DEVICE, raw, dst, src, bytes) }?)
             }),
-            How::Submitted => self.gpu.submit(stream, |work| work.copy(&source.buffer, &mut live.buffer)),
-            How::Waited => live.buffer.copy_from(&source.buffer),
+            Method::Submitted => self.gpu.submit(stream, |work| work.copy(&source.buffer, &mut live.buffer)),
+            Method::Waited => live.buffer.copy_from(&source.buffer),
         };
         live.halves = if copied.is_ok() { source.halves } else { [None; 2] };
     }
 
-    fn read(&self, slot: usize, stream: Stream, how: How, reads: &mut Vec<Submitted>) {
+    fn read(&self, slot: usize, stream: Stream, method: Method, reads: &mut Vec<SubmittedRead>) {
         let slot = self.slots.read(slot);
-        let Some(Live { buffer, halves }) = &*slot else { return };
-        match how {
-            How::Launched => {
+        let Some(TrackedBuffer { buffer, halves }) = &*slot else { return };
+        match method {
+            Method::Launched => {
                 // A read that fails may bring nothing back.
                 let _read = self.gpu.submit(stream, |work| -> Result<()> {
                     let (ptr, raw) = (work.read(buffer)?, work.raw_stream()?);
                     self.download(raw, ptr, *halves)
                 });
             }
-            How::Submitted => {
+            Method::Submitted => {
                 let submitted = self.gpu.submit(stream, |work| work.read_back(buffer));
                 reads.extend(submitted.ok().map(|transfer| (transfer, *halves)));
             }
-            How::Waited => {
+            Method::Waited => {
                 let found = buffer.to_vec().ok().and_then(|values| wrong(&values, *halves));
                 assert_eq!(found, None, "a read that was waited for");
             }
         }
     }
 
-    /// Copies a buffer that must hold `halves` to a piece of its own.
+    /// Copies a buffer that must hold `halves` to a piece of pinned memory of its own.
     fn download(&self, raw: RawStream, ptr: DevicePtr, halves: Halves) -> Result<()> {
         let (piece, to) = self.read_backs.piece(halves);
-        // SAFETY: see the head of this file; the piece is this copy's alone, and lives until every stream has run dry.
+        // SAFETY: see the head of this file; the piece is used by this copy alone, and lives until every stream is idle.
         let copied = unsafe { self.faults.copy_to_host(DEVICE, raw, to, ptr, self.shape.elements as u64 * 4) };
         copied.map_err(|error| {
             self.read_backs.expect_anything(piece);
@@ -258,7 +262,14 @@ impl Machine {
         })
     }
 
-    fn overlap(&self, live: &mut Live, writer: Stream, reader: Stream, value: u32, reader_first: bool) -> Result<()> {
+    fn overlap(
+        &self,
+        live: &mut TrackedBuffer,
+        writer: Stream,
+        reader: Stream,
+        value: u32,
+        reader_first: bool,
+    ) -> Result<()> {
         let (context, block) = (self.gpu.context(), live.buffer.tracked().expect("it holds memory"));
         let (writes_on, reads_on) = (context.resolve(writer)?, context.resolve(reader)?);
         let writing = context.prepare_block_use(block, writer, Access::Write)?;
@@ -273,8 +284,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits for everything, compares what was read, and gives everything back.
-    fn end(self, submitted: Vec<Submitted>) -> Ran {
+    /// Waits for everything, compares what was read, and returns everything to the driver.
+    fn end(self, submitted: Vec<SubmittedRead>) -> UseOutcome {
         let Self { gpu, streams, adopted, slots, read_backs, .. } = self;
         let buffers = slots.made.load(Relaxed);
         drop(slots);
@@ -285,17 +296,17 @@ impl Machine {
             adopted.end(&gpu);
         }
         let reads = read_backs.len() + submitted.len();
-        let differs = |(transfer, halves): Submitted| wrong(&transfer.wait().expect(WORKS), halves);
+        let differs = |(transfer, halves): SubmittedRead| wrong(&transfer.wait().expect(WORKS), halves);
         let of_submitted = submitted.into_iter().find_map(differs);
         streams.iter().for_each(|stream| gpu.context().synchronize(*stream).expect(WORKS));
-        // What streams that have ended were given is on the heir, which the last of them is waited for with.
+        // The work of streams that have ended was ordered before the heir, so waiting for the heir waits for all of it.
         gpu.context().heir().and_then(|heir| gpu.context().synchronize(heir)).expect(WORKS);
-        // SAFETY: every stream has run dry.
+        // SAFETY: every stream is idle.
         let wrong = unsafe { read_backs.wrong() }.or(of_submitted);
-        // A failure that is remembered is reported once.
-        let _told = gpu.memory().reap();
+        // A failure that the context recorded is reported once, here.
+        let _reported = gpu.memory().reap();
         gpu.memory().reap_blocking(Duration::MAX).expect(WORKS);
         drop(read_backs);
-        Ran { wrong, buffers, reads }
+        UseOutcome { wrong, buffers, reads }
     }
 }

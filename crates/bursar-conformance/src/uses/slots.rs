@@ -1,4 +1,4 @@
-//! The buffers of a program, what must be in them, and what reads have brought back.
+//! The buffers of a program with their expected contents, and the values that reads have returned.
 #![allow(unsafe_code)]
 
 use bursar_core::{DeviceContext, HostFlags, Result, Stream, tag};
@@ -6,20 +6,20 @@ use bursar_device::{DeviceBuffer, Gpu};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What each half of a buffer must hold; none where a write may or may not have taken place.
+/// The value that each half of a buffer must hold; `None` if a write may or may not have taken place.
 pub(super) type Halves = [Option<u32>; 2];
 
-/// A buffer, and what must be in it.
+/// A buffer and its expected contents.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct TrackedBuffer {
     pub(super) buffer: DeviceBuffer<u32>,
     pub(super) halves: Halves,
 }
 
-/// Buffers that threads take turns with.
+/// The buffers, each of which one thread writes or several threads read at a time.
 #[derive(Debug)]
 pub(super) struct Slots {
-    slots: Vec<RwLock<Option<Live>>>,
+    slots: Vec<RwLock<Option<TrackedBuffer>>>,
     elements: usize,
     pub(super) made: AtomicUsize,
 }
@@ -30,26 +30,31 @@ impl Slots {
         Self { slots, elements, made: AtomicUsize::new(0) }
     }
 
-    pub(super) fn read(&self, slot: usize) -> RwLockReadGuard<'_, Option<Live>> {
+    pub(super) fn read(&self, slot: usize) -> RwLockReadGuard<'_, Option<TrackedBuffer>> {
         self.slots[slot].read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn write(&self, slot: usize) -> RwLockWriteGuard<'_, Option<Live>> {
+    pub(super) fn write(&self, slot: usize) -> RwLockWriteGuard<'_, Option<TrackedBuffer>> {
         self.slots[slot].write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The buffer of a slot, which it is given first if it is empty. It holds anything then.
-    pub(super) fn fill<'s>(&self, slot: &'s mut Option<Live>, gpu: &Gpu, stream: Stream) -> Result<&'s mut Live> {
+    /// Returns the buffer of a slot. An empty slot is given a new buffer first, which may hold anything.
+    pub(super) fn fill<'s>(
+        &self,
+        slot: &'s mut Option<TrackedBuffer>,
+        gpu: &Gpu,
+        stream: Stream,
+    ) -> Result<&'s mut TrackedBuffer> {
         if slot.is_none() {
             let buffer = gpu.buffer(self.elements, stream, tag!("slot"))?;
             self.made.fetch_add(1, Relaxed);
-            *slot = Some(Live { buffer, halves: [None; 2] });
+            *slot = Some(TrackedBuffer { buffer, halves: [None; 2] });
         }
-        Ok(slot.as_mut().expect("it has just been given one"))
+        Ok(slot.as_mut().expect("filled above"))
     }
 }
 
-/// Pinned memory, a piece for each read, and what must come to be in it.
+/// Pinned memory, a piece for each read, with the values that each read must see.
 #[derive(Debug)]
 pub(super) struct ReadBacks {
     context: Arc<DeviceContext>,
@@ -70,7 +75,7 @@ impl ReadBacks {
         Self { context: context.clone(), base, elements, capacity, expected: Mutex::default() }
     }
 
-    /// A piece for one read that must see `halves`: its number and where it begins.
+    /// Returns a piece for one read that must see `halves`: its number and its address.
     pub(super) fn piece(&self, halves: Halves) -> (usize, *mut u8) {
         let mut expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(expected.len() < self.capacity, "there is a piece for every read");
@@ -79,7 +84,7 @@ impl ReadBacks {
         (number, self.base.wrapping_add(number * self.elements * 4))
     }
 
-    /// The read of a piece may not have taken place.
+    /// Accepts anything in a piece whose read may not have taken place.
     pub(super) fn expect_anything(&self, piece: usize) {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner)[piece] = [None; 2];
     }
@@ -88,10 +93,10 @@ impl ReadBacks {
         self.expected.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The first read that saw something else than it must.
+    /// Describes the first read that saw something else than it must.
     ///
     /// # Safety
-    /// Every stream has run dry.
+    /// Every stream is idle.
     pub(super) unsafe fn wrong(&self) -> Option<String> {
         let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.elements * expected.len();
@@ -109,7 +114,7 @@ impl Drop for ReadBacks {
     }
 }
 
-/// How elements differ from what must be in them.
+/// Describes the first element that differs from the expected contents.
 pub(super) fn wrong(seen: &[u32], halves: Halves) -> Option<String> {
     let (first, second) = seen.split_at(seen.len() / 2);
     [first, second].into_iter().zip(halves).find_map(|(seen, value)| {

@@ -1,7 +1,7 @@
-//! Keeps what is freed and gives it out again, to whichever stream asks.
+//! A leaf that caches freed blocks and reuses them on any stream.
 #![allow(unsafe_code)]
 
-use super::{Book, Code, Notes, kept_in_book};
+use super::{BlockAccounting, Notes, Variant, accounted_holder};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MIN_ALIGN, Refused,
     Result, Stream, grant,
@@ -10,24 +10,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The sizes it keeps; few, so that much is reused.
+/// The sizes of its blocks; few, so that most are reused.
 const CLASSES: [Bytes; 3] = [Bytes::kib(4), Bytes::kib(64), Bytes::mib(1)];
 
-/// A block that nobody has, and the stream it was freed on.
+/// A free block, and the stream that it was freed on.
 type Spare = (DevicePtr, Stream);
 
-/// Its bug: a stream that gets a block does not wait for the one it was freed on.
+/// A caching leaf. Its bug: a stream that is given a block does not wait for the stream that it was freed on.
 #[derive(Debug)]
-pub(crate) struct Caching {
-    book: Book,
-    code: Code,
-    /// What was freed, by its size.
+pub(crate) struct CachingLeaf {
+    accounting: BlockAccounting,
+    variant: Variant,
+    /// The free blocks, by size.
     spares: Mutex<HashMap<u64, Vec<Spare>>>,
 }
 
-impl Caching {
-    pub(crate) fn opener(code: Code) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
-        move |context| Arc::new(Self { book: Book::new(context, Notes::Told), code, spares: Mutex::default() })
+impl CachingLeaf {
+    pub(crate) fn opener(variant: Variant) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
+        move |context| {
+            Arc::new(Self { accounting: BlockAccounting::new(context, Notes::Sent), variant, spares: Mutex::default() })
+        }
     }
 
     fn take_spare(&self, bytes: u64) -> Option<Spare> {
@@ -36,23 +38,23 @@ impl Caching {
     }
 
     fn reuse(&self, (ptr, freed_on): Spare, stream: Stream) -> Result<DevicePtr> {
-        if self.code == Code::Repaired {
-            self.book.context.order(freed_on, stream)?;
+        if self.variant == Variant::Repaired {
+            self.accounting.context.order(freed_on, stream)?;
         }
         Ok(ptr)
     }
 }
 
-impl Holder for Caching {
-    kept_in_book!();
+impl Holder for CachingLeaf {
+    accounted_holder!();
 
     fn reap(&self) -> Result<Bytes> {
         Ok(Bytes::ZERO)
     }
 
-    /// Gives back to the driver, which waits for the device, what nobody has.
+    /// Frees the cached blocks, for which the driver waits for the device.
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
-        let context = &self.book.context;
+        let context = &self.accounting.context;
         let spares = std::mem::take(&mut *self.spares.lock().unwrap_or_else(PoisonError::into_inner));
         for (ptr, _) in spares.into_values().flatten() {
             // SAFETY: allocated here, and no block covers it any more.
@@ -62,7 +64,7 @@ impl Holder for Caching {
     }
 }
 
-impl DeviceMemoryResource for Caching {
+impl DeviceMemoryResource for CachingLeaf {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         let needed = grant(bytes, align)?;
         let class = CLASSES.into_iter().find(|class| needed <= *class);
@@ -71,21 +73,21 @@ impl DeviceMemoryResource for Caching {
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         assert!(align <= MIN_ALIGN, "programs ask for no more");
-        let (context, granted) = (&self.book.context, self.granted_size(bytes, align)?.get());
+        let (context, granted) = (&self.accounting.context, self.granted_size(bytes, align)?.get());
         let ptr = match self.take_spare(granted) {
             Some(spare) => self.reuse(spare, stream)?,
             None => context.driver().allocate(context.device(), granted)?,
         };
         // SAFETY: a driver allocation that no block covers, fresh or freed before.
-        Ok(unsafe { self.book.grant(ptr, bytes, granted, stream, tag) })
+        Ok(unsafe { self.accounting.grant(ptr, bytes, granted, stream, tag) })
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let (raw, granted) = (self.book.context.resolve(stream), block.granted().get());
-        let ptr = self.book.take_back(block, raw.expect("a stream of this context"));
+        let (raw, granted) = (self.accounting.context.resolve(stream), block.granted().get());
+        let ptr = self.accounting.take_back(block, raw.expect("a stream of this context"));
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
         spares.entry(granted).or_default().push((ptr, stream));
-        self.book.release(granted);
+        self.accounting.release(granted);
         Ok(())
     }
 

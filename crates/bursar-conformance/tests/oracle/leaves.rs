@@ -1,13 +1,13 @@
-//! Leaves that can be broken on purpose, each in one way that real allocators have been.
+//! Leaves that can be broken on purpose, each in a way that real allocators have been broken.
 #![allow(unsafe_code)]
 
 mod caching;
 mod mapping;
 mod returning;
 
-pub(crate) use caching::Caching;
-pub(crate) use mapping::Mapping;
-pub(crate) use returning::Returning;
+pub(crate) use caching::CachingLeaf;
+pub(crate) use mapping::MappingLeaf;
+pub(crate) use returning::ReturningLeaf;
 
 use bursar_core::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DevicePtr, Note, OwnerId, RawStream, Stream,
@@ -15,23 +15,23 @@ use bursar_core::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Whether a leaf has its bug.
+/// A leaf with or without its bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
+pub(crate) enum Variant {
     Broken,
     Repaired,
 }
 
-/// Whether a leaf tells the driver which ranges are blocks, as pools must and leaves may.
+/// Notes to the driver of which ranges are blocks, which pools must send and leaves may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notes {
-    Told,
-    Untold,
+    Sent,
+    Omitted,
 }
 
-/// What is the same in each of them: whose blocks they are, and how many bytes are out.
+/// The parts that the leaves have in common: the owner of the blocks, and the bytes granted and released.
 #[derive(Debug)]
-struct Book {
+struct BlockAccounting {
     context: Arc<DeviceContext>,
     owner: OwnerId,
     notes: Notes,
@@ -39,7 +39,7 @@ struct Book {
     released: AtomicU64,
 }
 
-impl Book {
+impl BlockAccounting {
     fn new(context: &Arc<DeviceContext>, notes: Notes) -> Self {
         Self {
             context: context.clone(),
@@ -50,13 +50,13 @@ impl Book {
         }
     }
 
-    /// Makes the block at `ptr`, which is the leaf's to give.
+    /// Creates the block at `ptr`, which belongs to the leaf.
     ///
     /// # Safety
     /// As for [`DeviceBlock::from_parts`].
     unsafe fn grant(&self, ptr: DevicePtr, requested: u64, granted: u64, stream: Stream, tag: AllocTag) -> DeviceBlock {
         self.granted.fetch_add(granted, Relaxed);
-        if let (Notes::Told, Ok(raw)) = (self.notes, self.context.resolve(stream)) {
+        if let (Notes::Sent, Ok(raw)) = (self.notes, self.context.resolve(stream)) {
             let note = Note::Granted { ptr, bytes: requested, stream: raw, tag };
             // SAFETY: the caller owns the range.
             unsafe { self.context.note(note) };
@@ -67,11 +67,11 @@ impl Book {
         unsafe { DeviceBlock::from_parts(parts, stream) }
     }
 
-    /// Takes a block back at a point of a stream; answers where it was.
+    /// Takes a block back at a point of a stream, and returns its address.
     fn take_back(&self, block: DeviceBlock, raw: RawStream) -> DevicePtr {
         assert_eq!(block.owner(), self.owner, "programs free blocks where they got them");
         let ptr = block.ptr();
-        if self.notes == Notes::Told {
+        if self.notes == Notes::Sent {
             // SAFETY: the block is consumed here.
             unsafe { self.context.note(Note::Freed { ptr, stream: raw }) };
         }
@@ -87,18 +87,18 @@ impl Book {
     }
 }
 
-/// The parts of [`Holder`](bursar_core::Holder) that the book answers.
-macro_rules! kept_in_book {
+/// Defines the methods of [`Holder`](bursar_core::Holder) that [`BlockAccounting`] implements.
+macro_rules! accounted_holder {
     () => {
         fn context(&self) -> &Arc<DeviceContext> {
-            &self.book.context
+            &self.accounting.context
         }
         fn bytes_outstanding(&self) -> Bytes {
-            self.book.outstanding()
+            self.accounting.outstanding()
         }
         fn released_total(&self) -> u64 {
-            self.book.released.load(std::sync::atomic::Ordering::Relaxed)
+            self.accounting.released.load(std::sync::atomic::Ordering::Relaxed)
         }
     };
 }
-use kept_in_book;
+use accounted_holder;

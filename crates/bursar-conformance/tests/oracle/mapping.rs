@@ -1,7 +1,7 @@
-//! Maps frames as blocks, and unmaps them when they are freed.
+//! A leaf that maps frames as blocks, and unmaps them when they are freed.
 #![allow(unsafe_code)]
 
-use super::{Book, Code, Notes, kept_in_book};
+use super::{BlockAccounting, Notes, Variant, accounted_holder};
 use bursar_core::leaf::{self, DeviceFrames, Leaf};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Frame, FrameKind, FrameSource,
@@ -11,15 +11,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Its bug: it unmaps at once, and not when the stream has passed the free.
+/// A mapping leaf. Its bug: it unmaps at once, and not when the stream has passed the free.
 #[derive(Debug)]
-pub(crate) struct Mapping {
-    book: Book,
-    code: Code,
+pub(crate) struct MappingLeaf {
+    accounting: BlockAccounting,
+    variant: Variant,
     frames: DeviceFrames,
-    /// The frames of the blocks that are out.
+    /// The frames of live blocks.
     live: Mutex<HashMap<DevicePtr, Frame>>,
-    /// What was freed at the record of an event.
+    /// Freed blocks, each with the event that was recorded at its free.
     retired: Mutex<Vec<(DevicePtr, Frame, RawEvent)>>,
 }
 
@@ -27,12 +27,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Mapping {
-    pub(crate) fn opener(code: Code, notes: Notes) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
+impl MappingLeaf {
+    pub(crate) fn opener(
+        variant: Variant,
+        notes: Notes,
+    ) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
         move |context| {
             Arc::new(Self {
-                book: Book::new(context, notes),
-                code,
+                accounting: BlockAccounting::new(context, notes),
+                variant,
                 frames: leaf::Frames.open(context).expect("the device maps pages"),
                 live: Mutex::default(),
                 retired: Mutex::default(),
@@ -41,7 +44,7 @@ impl Mapping {
     }
 
     fn map(&self, frame: &Frame) -> Result<DevicePtr> {
-        let (context, bytes) = (&self.book.context, frame.bytes().get());
+        let (context, bytes) = (&self.accounting.context, frame.bytes().get());
         let (driver, device) = (context.driver(), context.device());
         let FrameKind::Pages(pages) = frame.kind() else {
             panic!("the simulated device maps pages");
@@ -55,20 +58,20 @@ impl Mapping {
     }
 
     fn unmap(&self, ptr: DevicePtr, frame: Frame) -> Result<()> {
-        let (context, bytes) = (&self.book.context, frame.bytes().get());
+        let (context, bytes) = (&self.accounting.context, frame.bytes().get());
         let (driver, device) = (context.driver(), context.device());
         // SAFETY: mapped by `map`; that all work which touches it has run is what is judged.
         unsafe { driver.pages_unmap(device, ptr, bytes) }?;
         // SAFETY: reserved by `map`, and nothing is mapped there any more.
         unsafe { driver.address_release(device, ptr, bytes) }?;
         self.frames.release_frame(frame).expect("a frame of this source");
-        self.book.release(bytes);
+        self.accounting.release(bytes);
         Ok(())
     }
 
-    /// Puts a block behind an event, so that it is unmapped when its stream has passed this point.
+    /// Records an event for a freed block, so that it is unmapped when its stream has passed this point.
     fn retire(&self, ptr: DevicePtr, frame: Frame, stream: Stream) -> Result<()> {
-        let context = &self.book.context;
+        let context = &self.accounting.context;
         let (raw, event) = (context.resolve(stream)?, context.take_event()?);
         // SAFETY: a live stream and an event of this device.
         unsafe { context.driver().event_record(context.device(), event, raw) }?;
@@ -76,7 +79,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Unmaps what was retired, where `is_over` says that its event has passed.
+    /// Unmaps the freed blocks whose event has passed according to `is_over`.
     fn unmap_retired(&self, is_over: impl Fn(RawEvent) -> Result<bool>) -> Result<Bytes> {
         let before = self.released_total();
         let retired = std::mem::take(&mut *locked(&self.retired));
@@ -84,7 +87,7 @@ impl Mapping {
             if is_over(event)? {
                 self.unmap(ptr, frame)?;
                 // SAFETY: taken in `retire`, and forgotten here.
-                unsafe { self.book.context.give_event(event) };
+                unsafe { self.accounting.context.give_event(event) };
             } else {
                 locked(&self.retired).push((ptr, frame, event));
             }
@@ -93,11 +96,11 @@ impl Mapping {
     }
 }
 
-impl Holder for Mapping {
-    kept_in_book!();
+impl Holder for MappingLeaf {
+    accounted_holder!();
 
     fn reap(&self) -> Result<Bytes> {
-        let context = &self.book.context;
+        let context = &self.accounting.context;
         self.unmap_retired(|event| {
             // SAFETY: a live event of this device.
             let progress = unsafe { context.driver().event_query(context.device(), event) }?;
@@ -106,7 +109,7 @@ impl Holder for Mapping {
     }
 
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
-        let context = &self.book.context;
+        let context = &self.accounting.context;
         self.unmap_retired(|event| {
             // SAFETY: a live event of this device.
             unsafe { context.driver().event_synchronize(context.device(), event) }?;
@@ -115,7 +118,7 @@ impl Holder for Mapping {
     }
 }
 
-impl DeviceMemoryResource for Mapping {
+impl DeviceMemoryResource for MappingLeaf {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         self.frames.granted_frame(grant(bytes, align)?.get())
     }
@@ -127,16 +130,16 @@ impl DeviceMemoryResource for Mapping {
         let ptr = self.map(&frame)?;
         locked(&self.live).insert(ptr, frame);
         // SAFETY: mapped just now and given out with this block alone.
-        Ok(unsafe { self.book.grant(ptr, bytes, granted, stream, tag) })
+        Ok(unsafe { self.accounting.grant(ptr, bytes, granted, stream, tag) })
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let raw = self.book.context.resolve(stream).expect("a stream of this context");
-        let ptr = self.book.take_back(block, raw);
+        let raw = self.accounting.context.resolve(stream).expect("a stream of this context");
+        let ptr = self.accounting.take_back(block, raw);
         let frame = locked(&self.live).remove(&ptr).expect("every block has a frame");
-        let unmapped = match self.code {
-            Code::Broken => self.unmap(ptr, frame),
-            Code::Repaired => self.retire(ptr, frame, stream),
+        let unmapped = match self.variant {
+            Variant::Broken => self.unmap(ptr, frame),
+            Variant::Repaired => self.retire(ptr, frame, stream),
         };
         unmapped.expect("the device works");
         Ok(())

@@ -1,71 +1,74 @@
-//! Gives memory back to the driver on a stream of its own, so that no user's stream waits for a free.
+//! A leaf that frees blocks on a stream of its own, so that no stream of a user waits for a free.
 #![allow(unsafe_code)]
 
-use super::{Book, Code, Notes, kept_in_book};
+use super::{BlockAccounting, Notes, Variant, accounted_holder};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Holder, Refused, Result, Stream, grant,
 };
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Its bug: the stream that frees does not wait for the one the block was freed on.
+/// A returning leaf. Its bug: its stream does not wait for the stream that the block was freed on.
 #[derive(Debug)]
-pub(crate) struct Returning {
-    book: Book,
-    code: Code,
+pub(crate) struct ReturningLeaf {
+    accounting: BlockAccounting,
+    variant: Variant,
     returns: Stream,
 }
 
-impl Returning {
-    pub(crate) fn opener(code: Code, notes: Notes) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
+impl ReturningLeaf {
+    pub(crate) fn opener(
+        variant: Variant,
+        notes: Notes,
+    ) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
         move |context| {
             Arc::new(Self {
-                book: Book::new(context, notes),
-                code,
+                accounting: BlockAccounting::new(context, notes),
+                variant,
                 returns: context.create_stream(0).expect("the device works"),
             })
         }
     }
 }
 
-impl Holder for Returning {
-    kept_in_book!();
+impl Holder for ReturningLeaf {
+    accounted_holder!();
 
     fn reap(&self) -> Result<Bytes> {
         Ok(Bytes::ZERO)
     }
 
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
-        self.book.context.synchronize(self.returns)?;
+        self.accounting.context.synchronize(self.returns)?;
         Ok(Bytes::ZERO)
     }
 }
 
-impl DeviceMemoryResource for Returning {
+impl DeviceMemoryResource for ReturningLeaf {
     fn granted_size(&self, bytes: u64, align: u64) -> Result<Bytes> {
         grant(bytes, align)
     }
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        let (context, granted) = (&self.book.context, grant(bytes, align)?.get());
+        let (context, granted) = (&self.accounting.context, grant(bytes, align)?.get());
         let raw = context.resolve(stream)?;
         // SAFETY: the table resolves live streams of this device only.
         let ptr = unsafe { context.driver().allocate_async(context.device(), raw, granted) }?;
         // SAFETY: a fresh driver allocation.
-        Ok(unsafe { self.book.grant(ptr, bytes, granted, stream, tag) })
+        Ok(unsafe { self.accounting.grant(ptr, bytes, granted, stream, tag) })
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let (context, granted) = (&self.book.context, block.granted().get());
+        let (context, granted) = (&self.accounting.context, block.granted().get());
         let resolve = |stream| context.resolve(stream).expect("a stream of this context");
-        let ptr = self.book.take_back(block, resolve(stream));
-        if self.code == Code::Repaired {
+        let ptr = self.accounting.take_back(block, resolve(stream));
+        if self.variant == Variant::Repaired {
             context.order(stream, self.returns).expect("the device works");
         }
         // SAFETY: allocated here and consumed; that its uses are ordered before this is what is judged.
         let freed = unsafe { context.driver().free_async(context.device(), resolve(self.returns), ptr) };
         freed.expect("the device works");
-        self.book.release(granted);
+        self.accounting.release(granted);
         Ok(())
     }
 

@@ -1,41 +1,41 @@
-//! One run through a trace, window by window.
+//! Runs one pass through a trace, window by window.
 
+use super::block_table::{BlockTable, Exchange, ThreadBlocks};
 use super::plan::{Operation, Plan, Slot};
-use super::table::{Exchange, Own, Table};
 use bursar_core::{CountingDriver, DeviceBlock, DeviceMemoryResource, Error, Result, Stream};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What was counted in a timed pass.
+/// The counts and times of a pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct PassCounts {
     pub(super) refused: u64,
-    /// Operations that reached the driver.
+    /// The number of operations that reached the driver.
     pub(super) misses: u64,
-    /// The time they took, from their first driver call on.
-    missed: Duration,
-    /// All of the time, of all threads.
+    /// The time of those operations, each from its first driver call on.
+    miss_time: Duration,
+    /// The time of all operations, summed over all threads.
     elapsed: Duration,
 }
 
-impl Tally {
+impl PassCounts {
     fn absorb(&mut self, other: Self) {
         self.refused += other.refused;
         self.misses += other.misses;
-        self.missed += other.missed;
+        self.miss_time += other.miss_time;
         self.elapsed += other.elapsed;
     }
 
     /// Counts an operation that has just ended and made its first driver call at `first_call`.
     #[cold]
-    fn miss(&mut self, first_call: Instant) {
+    fn count_miss(&mut self, first_call: Instant) {
         self.misses += 1;
-        self.missed += first_call.elapsed();
+        self.miss_time += first_call.elapsed();
     }
 
-    /// Counts an allocation that was refused; any other error comes back.
+    /// Counts an allocation that was refused; returns any other error.
     #[cold]
-    fn refuse(&mut self, error: Error) -> Result<()> {
+    fn count_refusal(&mut self, error: Error) -> Result<()> {
         if !error.is_capacity() {
             return Err(error);
         }
@@ -43,58 +43,58 @@ impl Tally {
         Ok(())
     }
 
-    /// The time that operations took which did not reach the driver, and others until they did.
+    /// Returns the time of the operations that did not reach the driver, and of the others until they did.
     pub(super) fn hit_ns(&self) -> f64 {
-        self.elapsed.saturating_sub(self.missed).as_nanos() as f64
+        self.elapsed.saturating_sub(self.miss_time).as_nanos() as f64
     }
 }
 
-/// What came of an operation. The error is boxed so that the answer is in a register.
-type Step = Result<(), Box<Error>>;
+/// The result of an operation. The error is boxed so that the result fits into a register.
+type StepResult = Result<(), Box<Error>>;
 
-/// A pass and what it carries from window to window.
+/// A pass, with the blocks that it carries from window to window.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     streams: &'a [Stream],
     memory: &'a dyn DeviceMemoryResource,
-    /// What is live between two windows, in the order of allocation.
+    /// The blocks that are live between two windows, in the order of allocation.
     carried: BTreeMap<u32, DeviceBlock>,
-    pub(super) tally: Tally,
-    /// By the clock on the wall, which stands still between windows.
+    pub(super) counts: PassCounts,
+    /// Wall-clock time, without the time between windows.
     pub(super) elapsed: Duration,
 }
 
 impl<'a> Pass<'a> {
     pub(super) fn new(streams: &'a [Stream], memory: &'a dyn DeviceMemoryResource) -> Self {
-        Self { streams, memory, carried: BTreeMap::new(), tally: Tally::default(), elapsed: Duration::ZERO }
+        Self { streams, memory, carried: BTreeMap::new(), counts: PassCounts::default(), elapsed: Duration::ZERO }
     }
 
-    /// Runs every operation of a window, each thread of the trace on one of its own, and adds what was counted and how
-    /// long it took.
+    /// Runs every operation of a window, each thread of the trace on a thread of its own, and adds the counts and times.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<()> {
         self.with_table(plan, |pass, table| {
-            let (tally, elapsed) = match pass.parts(plan) {
+            let (counts, elapsed) = match pass.parts(plan) {
                 None => {
                     let own = table.own.first_mut();
-                    let tally =
-                        own.map_or(Ok(Tally::default()), |own| pass.thread(&plan.operations, own, &table.exchange));
-                    let elapsed = tally.as_ref().map_or(Duration::ZERO, |tally| tally.elapsed);
-                    (tally, elapsed)
+                    let counts = own.map_or(Ok(PassCounts::default()), |own| {
+                        pass.run_thread(&plan.operations, own, &table.exchange)
+                    });
+                    let elapsed = counts.as_ref().map_or(Duration::ZERO, |counts| counts.elapsed);
+                    (counts, elapsed)
                 }
-                Some(parts) => pass.threads(&parts, table),
+                Some(parts) => pass.run_threads(&parts, table),
             };
             pass.elapsed += elapsed;
-            tally.map(|tally| pass.tally.absorb(tally))
+            counts.map(|counts| pass.counts.absorb(counts))
         })
     }
 
-    /// Lays out what `plan` needs, lets `run` use it, and takes back what outlives the window.
+    /// Makes the table that `plan` needs, calls `run` with it, and takes back the blocks that outlive the window.
     pub(super) fn with_table(
         &mut self,
         plan: &Plan,
-        run: impl FnOnce(&mut Self, &mut Table) -> Result<()>,
+        run: impl FnOnce(&mut Self, &mut BlockTable) -> Result<()>,
     ) -> Result<()> {
-        let mut table = Table::new(plan);
+        let mut table = BlockTable::new(plan);
         for arriving in &plan.arriving {
             table.put(arriving, self.carried.remove(&arriving.block));
         }
@@ -104,12 +104,12 @@ impl<'a> Pass<'a> {
                 self.carried.insert(leaving.block, block);
             }
         }
-        // Something is left only where the run ended early, or where a trace made by hand numbers two blocks alike.
+        // Blocks are left only if the run ended early, or if a trace built by hand gives two blocks the same number.
         let freed = self.free(table.into_blocks());
         outcome.and(freed)
     }
 
-    /// Frees what the trace left live.
+    /// Frees the blocks that the trace never frees.
     pub(super) fn finish(&mut self) -> Result<()> {
         let carried = std::mem::take(&mut self.carried);
         let freed = self.free(carried.into_values());
@@ -117,7 +117,7 @@ impl<'a> Pass<'a> {
         freed.and(reaped)
     }
 
-    /// Frees them all, and answers the first failure.
+    /// Frees all of `blocks`, and returns the first failure.
     fn free(&self, blocks: impl Iterator<Item = DeviceBlock>) -> Result<()> {
         let mut outcome = Ok(());
         for block in blocks {
@@ -127,7 +127,7 @@ impl<'a> Pass<'a> {
         outcome
     }
 
-    /// What each thread does; `None` where there is one thread, which does everything.
+    /// Returns the operations of each thread; `None` if there is only one.
     fn parts(&self, plan: &Plan) -> Option<Vec<Vec<Operation>>> {
         if plan.own_slots.len() < 2 {
             return None;
@@ -139,8 +139,8 @@ impl<'a> Pass<'a> {
         Some(parts)
     }
 
-    fn threads(&self, parts: &[Vec<Operation>], table: &mut Table) -> (Result<Tally>, Duration) {
-        let Table { own, exchange } = table;
+    fn run_threads(&self, parts: &[Vec<Operation>], table: &mut BlockTable) -> (Result<PassCounts>, Duration) {
+        let BlockTable { own, exchange } = table;
         let exchange = &*exchange;
         let busy: Vec<_> = parts.iter().zip(own).filter(|(operations, _)| !operations.is_empty()).collect();
         let start_line = std::sync::Barrier::new(busy.len());
@@ -150,72 +150,72 @@ impl<'a> Pass<'a> {
                 scope.spawn(move || {
                     start_line.wait();
                     let start = Instant::now();
-                    let tally = self.thread(operations, own, exchange);
-                    (tally, start, Instant::now())
+                    let counts = self.run_thread(operations, own, exchange);
+                    (counts, start, Instant::now())
                 })
             });
             let runners: Vec<_> = runners.collect();
-            let mut sum = Ok(Tally::default());
-            // From when the first began until the last was done: this thread may be late for either.
+            let mut sum = Ok(PassCounts::default());
+            // From the start of the first to the end of the last, by their own clocks: this thread may be late for either.
             let mut span: Option<(Instant, Instant)> = None;
             for runner in runners {
-                let (tally, start, end) = runner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                let (counts, start, end) = runner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
-                sum = sum.and_then(|mut sum: Tally| tally.map(|tally| (sum.absorb(tally), sum).1));
+                sum = sum.and_then(|mut sum: PassCounts| counts.map(|counts| (sum.absorb(counts), sum).1));
             }
             (sum, span.map_or(Duration::ZERO, |(start, end)| end - start))
         })
     }
 
-    /// One thread's part. What it does between two operations is in every figure, so there is little of it.
-    fn thread(&self, operations: &[Operation], own: &mut Own, exchange: &Exchange) -> Result<Tally> {
-        let mut tally = Tally::default();
-        let _ended = exchange.ended_by_panic();
+    /// Runs the operations of one thread. Whatever happens between two operations is part of every figure, so little does.
+    fn run_thread(&self, operations: &[Operation], own: &mut ThreadBlocks, exchange: &Exchange) -> Result<PassCounts> {
+        let mut counts = PassCounts::default();
+        let _guard = exchange.end_on_panic();
         CountingDriver::take_first_call();
         let start = Instant::now();
         for operation in operations {
             if let Err(error) = self.step(operation, own, exchange) {
-                tally.refuse(*error).inspect_err(|_| exchange.end())?;
+                counts.count_refusal(*error).inspect_err(|_| exchange.end())?;
             }
             if let Some(first_call) = CountingDriver::take_first_call() {
-                tally.miss(first_call);
+                counts.count_miss(first_call);
             }
         }
-        tally.elapsed = start.elapsed();
-        Ok(tally)
+        counts.elapsed = start.elapsed();
+        Ok(counts)
     }
 
-    /// One operation.
+    /// Runs one operation.
     #[inline(always)]
-    pub(super) fn step(&self, operation: &Operation, own: &mut Own, exchange: &Exchange) -> Step {
+    pub(super) fn step(&self, operation: &Operation, own: &mut ThreadBlocks, exchange: &Exchange) -> StepResult {
         match operation.slot {
-            Slot::Own(slot) => self.step_in(operation, own.place(slot)),
+            Slot::Own(slot) => self.step_in(operation, own.slot(slot)),
             Slot::Shared(slot) => self.step_between(operation, slot, exchange),
         }
     }
 
-    /// An operation whose block is, or will be, in `place`.
+    /// Runs an operation whose block is, or will be, in `slot`.
     #[inline(always)]
-    fn step_in(&self, operation: &Operation, place: &mut Option<DeviceBlock>) -> Step {
+    fn step_in(&self, operation: &Operation, slot: &mut Option<DeviceBlock>) -> StepResult {
         let stream = self.streams[usize::from(operation.stream)];
         if !operation.is_free {
             return match self.memory.allocate(operation.bytes, 1, stream, operation.tag) {
                 Ok(block) => {
-                    *place = Some(block);
+                    *slot = Some(block);
                     Ok(())
                 }
                 Err(error) => Err(boxed(error)),
             };
         }
-        match place.take() {
+        match slot.take() {
             Some(block) => self.memory.deallocate(block, stream).map_err(boxed),
             None => Ok(()),
         }
     }
 
-    /// An operation on a block that one thread allocates and another frees, for which the one may have to wait.
+    /// Runs an operation on a block that one thread allocates and another frees. The one that frees it may have to wait.
     #[inline(never)]
-    fn step_between(&self, operation: &Operation, slot: u32, exchange: &Exchange) -> Step {
+    fn step_between(&self, operation: &Operation, slot: u32, exchange: &Exchange) -> StepResult {
         if operation.is_free {
             return self.step_in(operation, &mut exchange.receive(slot));
         }

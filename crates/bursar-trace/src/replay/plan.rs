@@ -1,6 +1,6 @@
-//! What is worked out before the clock starts: who does what in a window, and where each block is kept meanwhile.
+//! Plans a window before the clock starts: which thread runs each operation, and which slot holds each block meanwhile.
 
-use crate::live::AddressState;
+use crate::trace::AddressState;
 use crate::{Event, EventKind};
 use bursar_core::AllocTag;
 use std::collections::{HashMap, HashSet};
@@ -24,7 +24,7 @@ impl Operation {
         Self { bytes, slot, block, tag, stream, thread, device, is_free: kind == EventKind::Free }
     }
 
-    /// The event of the trace that it carries out.
+    /// Returns the event of the trace that this operation replays.
     pub(super) fn event(&self) -> Event {
         let Self { bytes, block, tag, stream, thread, device, is_free, .. } = *self;
         let kind = if is_free { EventKind::Free } else { EventKind::Allocate };
@@ -32,49 +32,52 @@ impl Operation {
     }
 }
 
-/// Where a block is kept between its allocation and its free.
+/// The slot that holds a block between its allocation and its free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// With the one thread that uses it; reused once the block is freed, so there are as many as blocks are live at once.
+    /// A slot of the one thread that uses the block. It is reused once the block is freed, so a thread has as many as it has
+    /// live blocks at a time.
     Own(u32),
-    /// Where the thread that frees it can find it.
+    /// A slot that all threads reach, for a block that one allocates and another frees.
     Shared(u32),
 }
 
-/// A block that is live when a window begins or ends, and where it is then kept.
+/// A block that is live when a window begins or ends, and its slot at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(super) struct CarriedBlock {
     pub(super) block: u32,
     pub(super) thread: u16,
     pub(super) slot: Slot,
 }
 
-/// A window of a trace as passes run it.
+/// A window of a trace, prepared to be run.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// In the order of the trace.
     pub(super) operations: Vec<Operation>,
-    /// How many slots of its own each thread needs.
+    /// The number of slots of its own that each thread needs.
     pub(super) own_slots: Vec<u32>,
     pub(super) shared_slots: u32,
     /// Blocks of earlier windows that are freed in this one.
-    pub(super) arriving: Vec<Carried>,
+    pub(super) arriving: Vec<CarriedBlock>,
     /// Blocks that are allocated in this window and live beyond it.
-    pub(super) leaving: Vec<Carried>,
+    pub(super) leaving: Vec<CarriedBlock>,
 }
 
-/// Plans one window after the other. It remembers which blocks are live, and nothing else.
+/// Plans one window after the other. From one to the next it keeps only the live blocks.
 #[derive(Debug)]
 pub(super) struct Planner {
     threads: usize,
-    kept: HashMap<u32, Kept, AddressState>,
+    live: HashMap<u32, BlockLocation, AddressState>,
 }
 
-/// Where a live block is while its window is planned.
+/// The location of a live block while a window is planned.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
-    Here { thread: u16, slot: Slot },
-    ByThePass,
+enum BlockLocation {
+    /// It was allocated in this window.
+    Slot { thread: u16, slot: Slot },
+    /// It was allocated in an earlier window, and the pass carries it.
+    Pass,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,7 +91,7 @@ impl Slots {
         self.free.pop().unwrap_or_else(|| self.take_new())
     }
 
-    /// One that nothing in this window has used before.
+    /// Returns a slot that no block of this window has used before.
     fn take_new(&mut self) -> u32 {
         self.used += 1;
         self.used - 1
@@ -97,10 +100,10 @@ impl Slots {
 
 impl Planner {
     pub(super) fn new(threads: usize) -> Self {
-        Self { threads, kept: HashMap::default() }
+        Self { threads, live: HashMap::default() }
     }
 
-    /// Plans the window that follows the one before.
+    /// Plans the next window.
     pub(super) fn plan(&mut self, events: &[Event]) -> Plan {
         let handed_over = self.handed_over(events);
         let mut own = vec![Slots::default(); self.threads];
@@ -115,11 +118,11 @@ impl Planner {
                     Slot::Shared(plan.shared_slots - 1)
                 }
                 EventKind::Allocate => Slot::Own(mine.take()),
-                EventKind::Free => match self.kept.remove(&block) {
-                    Some(Kept::Here { slot, .. }) => slot,
-                    Some(Kept::ByThePass) => {
+                EventKind::Free => match self.live.remove(&block) {
+                    Some(BlockLocation::Slot { slot, .. }) => slot,
+                    Some(BlockLocation::Pass) => {
                         let slot = Slot::Own(mine.take_new());
-                        plan.arriving.push(Carried { block, thread, slot });
+                        plan.arriving.push(CarriedBlock { block, thread, slot });
                         slot
                     }
                     None => continue,
@@ -128,27 +131,27 @@ impl Planner {
             match (event.kind, slot) {
                 (EventKind::Free, Slot::Own(slot)) => mine.free.push(slot),
                 (EventKind::Free, Slot::Shared(_)) => {}
-                _ => drop(self.kept.insert(block, Kept::Here { thread, slot })),
+                _ => drop(self.live.insert(block, BlockLocation::Slot { thread, slot })),
             }
             plan.operations.push(Operation::new(event, slot));
         }
         plan.own_slots = own.iter().map(|slots| slots.used).collect();
-        plan.leaving = self.leave();
+        plan.leaving = self.move_to_pass();
         plan
     }
 
-    /// What is live at the window's end goes to the pass.
-    fn leave(&mut self) -> Vec<Carried> {
+    /// Moves the blocks that are live at the end of the window to the pass, and returns them.
+    fn move_to_pass(&mut self) -> Vec<CarriedBlock> {
         let mut leaving = Vec::new();
-        for (&block, kept) in &mut self.kept {
-            if let Kept::Here { thread, slot } = std::mem::replace(kept, Kept::ByThePass) {
-                leaving.push(Carried { block, thread, slot });
+        for (&block, location) in &mut self.live {
+            if let BlockLocation::Slot { thread, slot } = std::mem::replace(location, BlockLocation::Pass) {
+                leaving.push(CarriedBlock { block, thread, slot });
             }
         }
         leaving
     }
 
-    /// The blocks that one thread allocates and another frees, both in this window.
+    /// Returns the blocks that one thread allocates and another frees, both in this window.
     fn handed_over(&self, events: &[Event]) -> HashSet<u32, AddressState> {
         let mut handed_over = HashSet::default();
         if self.threads < 2 {
@@ -172,7 +175,7 @@ impl Planner {
 mod tests {
     use super::*;
 
-    /// The plans of a trace whose windows have `window` events.
+    /// Plans a trace in windows of `window` events.
     fn plans(rows: &[(u64, &str, u64)], window: usize) -> Vec<Plan> {
         let rows =
             rows.iter().map(|(thread, action, pointer)| format!("{thread},00:00:00.0,{action},{pointer:#x},64,0\n"));
@@ -212,7 +215,7 @@ mod tests {
             (2, "free", 64),
         ];
         let [first, second] = &plans(&rows, 3)[..] else { panic!("six events") };
-        let own = |block, thread, slot| Carried { block, thread, slot: Slot::Own(slot) };
+        let own = |block, thread, slot| CarriedBlock { block, thread, slot: Slot::Own(slot) };
         assert_eq!((&first.arriving[..], &first.leaving[..]), (&[][..], &[own(0, 0, 0)][..]));
         // Its slot is filled before the window begins, so nothing else may have it first.
         assert_eq!((&second.arriving[..], &second.leaving[..]), (&[own(0, 1, 1)][..], &[][..]));

@@ -1,14 +1,14 @@
-//! Text on its way into a page: escaped, with units.
+//! Text for a page: escaped, and numbers with their units.
 
 use std::fmt::{self, Display, Write};
 
-/// Text that means nothing but itself, wherever in a page it stands.
-pub(super) struct Plain<T>(pub(super) T);
+/// Text that is escaped, so that it is never taken for markup.
+pub(super) struct Escaped<T>(pub(super) T);
 
-impl<T: Display> Display for Plain<T> {
+impl<T: Display> Display for Escaped<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
-        impl Write for Escaping<'_, '_> {
+        struct Escaper<'a, 'b>(&'a mut fmt::Formatter<'b>);
+        impl Write for Escaper<'_, '_> {
             fn write_str(&mut self, text: &str) -> fmt::Result {
                 text.chars().try_for_each(|letter| match letter {
                     '&' => self.0.write_str("&amp;"),
@@ -20,11 +20,11 @@ impl<T: Display> Display for Plain<T> {
                 })
             }
         }
-        write!(Escaping(f), "{}", self.0)
+        write!(Escaper(f), "{}", self.0)
     }
 }
 
-/// A count with its thousands apart.
+/// A count with separators between the thousands.
 pub(super) struct Count(pub(super) u64);
 
 impl Display for Count {
@@ -53,8 +53,8 @@ impl Display for Nanoseconds {
     }
 }
 
-/// JSON that cannot end the script element it stands in.
-pub(super) fn inert(json: &str) -> String {
+/// Escapes JSON so that it cannot end the script element that contains it.
+pub(super) fn script_safe(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
 
@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn text_is_escaped_and_counts_are_grouped() {
-        assert_eq!(Plain("<b a='1'>\"&").to_string(), "&lt;b a=&#39;1&#39;&gt;&quot;&amp;");
+        assert_eq!(Escaped("<b a='1'>\"&").to_string(), "&lt;b a=&#39;1&#39;&gt;&quot;&amp;");
         let counts = [0, 999, 1000, 665_078, 1_000_000].map(|count| Count(count).to_string());
         assert_eq!(counts, ["0", "999", "1,000", "665,078", "1,000,000"]);
         assert_eq!([9.96, 1234.0, 2.5e6].map(|ns| Nanoseconds(ns).to_string()), ["10.0 ns", "1.23 µs", "2.50 ms"]);
-        assert_eq!(inert("\"</script>\u{2028}\""), "\"\\u003c/script>\\u2028\"");
+        assert_eq!(script_safe("\"</script>\u{2028}\""), "\"\\u003c/script>\\u2028\"");
     }
 }

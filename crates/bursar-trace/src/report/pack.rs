@@ -1,15 +1,15 @@
-//! Numbers made small enough to travel inside a page: varints, deflated, as base64.
+//! Packs numbers into a page: varints, deflated, as base64.
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::{self, Write};
 
-/// Columns of numbers on their way into a page.
+/// Columns of numbers, packed.
 #[derive(Debug, Default)]
 pub(super) struct Packer(Vec<u8>);
 
 impl Packer {
-    /// A number, seven bits a byte, the lowest first; the highest bit says that more follow.
+    /// Adds a number as a varint: seven bits per byte, the lowest first; the highest bit means that more follow.
     pub(super) fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -18,12 +18,12 @@ impl Packer {
         self.0.push(number as u8);
     }
 
-    /// A column of numbers.
+    /// Adds a column of numbers.
     pub(super) fn column(&mut self, numbers: impl Iterator<Item = u64>) {
         numbers.for_each(|number| self.number(number));
     }
 
-    /// A column as the differences of neighbours, for numbers that change little from one to the next.
+    /// Adds a column as the differences of neighbours, for numbers that change little from one to the next.
     pub(super) fn differences(&mut self, numbers: impl Iterator<Item = u64>) {
         let mut last = 0u64;
         for number in numbers {
@@ -33,7 +33,7 @@ impl Packer {
         }
     }
 
-    /// What was packed, as text.
+    /// Returns the packed columns as text.
     pub(super) fn finish(self) -> io::Result<String> {
         let mut deflated = DeflateEncoder::new(Vec::new(), Compression::best());
         deflated.write_all(&self.0)?;

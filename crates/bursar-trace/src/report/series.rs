@@ -1,21 +1,24 @@
-//! A run over its operations, in a bounded number of points that keep the extremes.
+//! Memory over the operations of a run, in a bounded number of points.
+//!
+//! Points keep extremes instead of averages: where a series would have too many points, neighbours are joined by their lowest
+//! and highest values, so that one operation among many is never lost.
 
 use super::pack::Packer;
 
-/// The most points that are kept. A run of no more operations than this is kept exactly.
+/// The most points of a series. A run of no more operations than this is kept exactly.
 const MAX_POINTS: usize = 1 << 17;
 
 /// Fragmentation is counted in ten-thousandths.
 const WHOLE: u64 = 10_000;
 
-/// The lowest and the highest of something.
+/// The lowest and the highest value of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Span {
+struct Extremes {
     low: u64,
     high: u64,
 }
 
-impl Span {
+impl Extremes {
     fn at(value: u64) -> Self {
         Self { low: value, high: value }
     }
@@ -25,13 +28,13 @@ impl Span {
     }
 }
 
-/// Some operations in a row.
+/// A point: some consecutive operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Point {
-    live: Span,
-    reserved: Span,
+    live: Extremes,
+    reserved: Extremes,
     /// 1 − live ÷ reserved.
-    fragmentation: Span,
+    fragmentation: Extremes,
     refused: u64,
     calls: u64,
 }
@@ -48,17 +51,18 @@ impl Point {
     }
 }
 
-/// What one operation left behind.
+/// The state after one operation.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct After {
+pub(super) struct Sample {
     pub(super) live: u64,
     pub(super) reserved: u64,
     pub(super) refused: bool,
-    /// Driver calls that it made.
+    /// The number of driver calls that it made.
     pub(super) calls: u64,
 }
 
-/// The points. Each is of as many operations, a power of two that doubles whenever there would be too many points.
+/// The points of a run. Each stands for the same number of operations, a power of two that doubles whenever there would be
+/// too many points.
 #[derive(Debug)]
 pub(super) struct Series {
     points: Vec<Point>,
@@ -69,25 +73,25 @@ pub(super) struct Series {
 
 impl Default for Series {
     fn default() -> Self {
-        Self::of_at_most(MAX_POINTS)
+        Self::with_max_points(MAX_POINTS)
     }
 }
 
 impl Series {
-    fn of_at_most(max_points: usize) -> Self {
+    fn with_max_points(max_points: usize) -> Self {
         Self { points: Vec::new(), per_point: 1, operations: 0, max_points }
     }
 
-    pub(super) fn push(&mut self, after: After) {
-        let After { live, reserved, refused, calls } = after;
+    pub(super) fn push(&mut self, sample: Sample) {
+        let Sample { live, reserved, refused, calls } = sample;
         let fragmentation = match reserved {
             0 => 0,
             _ => WHOLE - (u128::from(live.min(reserved)) * u128::from(WHOLE) / u128::from(reserved)) as u64,
         };
         let point = Point {
-            live: Span::at(live),
-            reserved: Span::at(reserved),
-            fragmentation: Span::at(fragmentation),
+            live: Extremes::at(live),
+            reserved: Extremes::at(reserved),
+            fragmentation: Extremes::at(fragmentation),
             refused: refused.into(),
             calls,
         };
@@ -116,7 +120,7 @@ impl Series {
         self.per_point *= 2;
     }
 
-    /// How many operations a point stands for; the last may stand for fewer.
+    /// Returns the number of operations that a point stands for; the last may stand for fewer.
     pub(super) fn per_point(&self) -> u64 {
         self.per_point
     }
@@ -129,7 +133,7 @@ impl Series {
         self.operations
     }
 
-    /// Column by column, as the page's `decode.js` reads them.
+    /// Packs the points column by column, as the page's `decode.js` reads them.
     pub(super) fn pack(&self, packer: &mut Packer) {
         let points = || self.points.iter();
         for span in [|point: &Point| point.live, |point: &Point| point.reserved, |point: &Point| point.fragmentation] {
@@ -145,7 +149,7 @@ impl Series {
 mod tests {
     use super::*;
 
-    /// Numbers that look random and are the same everywhere.
+    /// Returns a generator of pseudo-random numbers.
     fn noise(seed: u64) -> impl FnMut() -> u64 {
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         move || {
@@ -160,10 +164,10 @@ mod tests {
     fn every_point_has_the_extremes_of_its_operations() {
         for seed in 1..60 {
             let mut noise = noise(seed);
-            let operations: Vec<After> = (0..noise() % 700 + 1)
+            let operations: Vec<Sample> = (0..noise() % 700 + 1)
                 .map(|_| {
                     let reserved = noise() % 1000;
-                    After {
+                    Sample {
                         live: noise() % (reserved + 1),
                         reserved,
                         refused: noise().is_multiple_of(9),
@@ -171,14 +175,14 @@ mod tests {
                     }
                 })
                 .collect();
-            let mut series = Series::of_at_most(32);
+            let mut series = Series::with_max_points(32);
             operations.iter().for_each(|after| series.push(*after));
             assert!(series.points() <= 32 && (series.points() > 16 || series.per_point == 1), "seed {seed}");
             assert_eq!(series.operations(), operations.len() as u64);
             let parts: Vec<_> = operations.chunks(series.per_point as usize).collect();
             assert_eq!(parts.len(), series.points(), "seed {seed}");
             for (part, point) in parts.iter().zip(&series.points) {
-                let extremes = |value: fn(&After) -> u64| Span {
+                let extremes = |value: fn(&Sample) -> u64| Extremes {
                     low: part.iter().map(value).min().expect("not empty"),
                     high: part.iter().map(value).max().expect("not empty"),
                 };
@@ -200,9 +204,9 @@ mod tests {
     #[test]
     fn more_live_than_reserved_is_no_fragmentation() {
         let mut series = Series::default();
-        series.push(After { live: 10, reserved: 5, ..After::default() });
-        series.push(After { live: 10, reserved: 0, ..After::default() });
-        series.push(After { live: u64::MAX / 2, reserved: u64::MAX, ..After::default() });
+        series.push(Sample { live: 10, reserved: 5, ..Sample::default() });
+        series.push(Sample { live: 10, reserved: 0, ..Sample::default() });
+        series.push(Sample { live: u64::MAX / 2, reserved: u64::MAX, ..Sample::default() });
         let found: Vec<_> = series.points.iter().map(|point| point.fragmentation.low).collect();
         assert_eq!(found, [0, 0, 5001]);
     }

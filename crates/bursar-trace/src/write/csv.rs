@@ -1,12 +1,12 @@
-//! RMM's columns, then Bursar's.
+//! Writes CSV logs.
 
-use super::{Row, made_up, rows};
+use super::{Row, rows, synthetic_layout};
 use crate::{EventKind, Trace};
 use bursar_core::AllocTag;
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// Writes a CSV log: RMM's six columns in its order, so that its tools read it, then `Device,Tag,Granted,Generation`.
+/// Writes a CSV log: RMM's six columns in its order, so that its tools can read it, then `Device,Tag,Granted,Generation`.
 ///
 /// ```
 /// let mut log = Vec::new();
@@ -15,7 +15,7 @@ use std::io::{self, Write};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn write_csv(trace: &Trace, mut to: impl Write) -> io::Result<()> {
-    let layout = made_up(trace)?;
+    let layout = synthetic_layout(trace)?;
     let mut tag = (AllocTag::UNTAGGED, field(AllocTag::UNTAGGED.name()));
     writeln!(to, "Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation")?;
     for row in rows(trace, &layout) {
@@ -45,8 +45,8 @@ fn write_row(row: Row, tag: &str, to: &mut impl Write) -> io::Result<()> {
     )
 }
 
-/// A name as a field: in quotes where it would be read as something else without them, as RFC 4180 has it. An empty one is in
-/// quotes too, since an empty field is that of an allocation nobody named.
+/// Returns a name as a field: in quotes, as in RFC 4180, if it would be read as something else without them. An empty name is
+/// in quotes too, since an empty field means an allocation without a tag.
 fn field(name: &str) -> Cow<'_, str> {
     let is_plain = !name.is_empty() && !name.contains([',', '"', '\n', '\r']) && name.trim() == name;
     if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }

@@ -1,6 +1,6 @@
-//! A JSON object a line.
+//! Writes JSON lines.
 
-use super::{made_up, rows};
+use super::{rows, synthetic_layout};
 use crate::{EventKind, Trace};
 use bursar_core::AllocTag;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use std::io::{self, Write};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn write_jsonl(trace: &Trace, mut to: impl Write) -> io::Result<()> {
-    let layout = made_up(trace)?;
+    let layout = synthetic_layout(trace)?;
     let mut tag = (AllocTag::UNTAGGED, serde_json::to_string(AllocTag::UNTAGGED.name())?);
     for row in rows(trace, &layout) {
         let row = row?;

@@ -1,36 +1,37 @@
-//! A pickle, written: the instructions that every viewer of snapshots reads, protocol 4.
+//! Writes pickles of protocol 4, with the instructions that every viewer of snapshots reads.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// How many items Python puts into one instruction.
+/// The number of items that Python appends with one instruction.
 const BATCH: usize = 1000;
 
-/// Writes values one after another; what is repeated is remembered and recalled.
+/// Writes values one after another. Repeated texts are stored in the pickle's memo and recalled from there.
 #[derive(Debug)]
 pub(crate) struct Pickler<W> {
     to: W,
-    remembered: HashMap<String, u32>,
-    next: u32,
+    texts: HashMap<String, u32>,
+    memo_len: u32,
 }
 
 impl<W: Write> Pickler<W> {
     pub(crate) fn begin(mut to: W) -> io::Result<Self> {
         to.write_all(&[0x80, 4])?;
-        Ok(Self { to, remembered: HashMap::new(), next: 0 })
+        Ok(Self { to, texts: HashMap::new(), memo_len: 0 })
     }
 
     pub(crate) fn end(mut self) -> io::Result<()> {
         self.to.write_all(b".")
     }
 
-    /// Remembers the value last written, to be recalled by the number.
-    pub(crate) fn remember(&mut self) -> io::Result<u32> {
+    /// Stores the value written last in the memo, and returns its index there.
+    pub(crate) fn memoize(&mut self) -> io::Result<u32> {
         self.to.write_all(&[0x94])?;
-        self.next += 1;
-        Ok(self.next - 1)
+        self.memo_len += 1;
+        Ok(self.memo_len - 1)
     }
 
+    /// Writes the memo entry with that index.
     pub(crate) fn recall(&mut self, number: u32) -> io::Result<()> {
         match u8::try_from(number) {
             Ok(number) => self.to.write_all(&[b'h', number]),
@@ -42,7 +43,7 @@ impl<W: Write> Pickler<W> {
     }
 
     pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
-        if let Some(&number) = self.remembered.get(text) {
+        if let Some(&number) = self.texts.get(text) {
             return self.recall(number);
         }
         match u8::try_from(text.len()) {
@@ -54,8 +55,8 @@ impl<W: Write> Pickler<W> {
             }
         }
         self.to.write_all(text.as_bytes())?;
-        let number = self.remember()?;
-        self.remembered.insert(text.to_owned(), number);
+        let number = self.memoize()?;
+        self.texts.insert(text.to_owned(), number);
         Ok(())
     }
 
@@ -74,7 +75,7 @@ impl<W: Write> Pickler<W> {
         self.to.write_all(&bytes[..length.into()])
     }
 
-    /// A handle, which Python is given as a signed number.
+    /// Writes a handle, which Python has as a signed number.
     pub(crate) fn signed(&mut self, value: u64) -> io::Result<()> {
         if i64::try_from(value).is_ok() {
             return self.int(value);
@@ -92,14 +93,14 @@ impl<W: Write> Pickler<W> {
         self.to.write_all(&[if value { 0x88 } else { 0x89 }])
     }
 
-    /// A pair of whole numbers.
+    /// Writes a pair of integers.
     pub(crate) fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
         self.int(first)?;
         self.int(second)?;
         self.to.write_all(&[0x86])
     }
 
-    /// A list: `item` writes one value for each of `items`.
+    /// Writes a list: `item` writes one value for each of `items`.
     pub(crate) fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -117,7 +118,7 @@ impl<W: Write> Pickler<W> {
         self.to.write_all(if count > 0 { b"e" } else { b"" })
     }
 
-    /// A dictionary: `pairs` writes a key and a value in turn, at least once.
+    /// Writes a dictionary: `pairs` writes keys and values in turn, at least one pair.
     pub(crate) fn dict(&mut self, pairs: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.to.write_all(b"}(")?;
         pairs(self)?;

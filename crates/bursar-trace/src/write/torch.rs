@@ -1,14 +1,14 @@
-//! A PyTorch memory snapshot, as memory_viz opens it.
+//! Writes PyTorch memory snapshots, as memory_viz opens them.
 
 use super::pickler::Pickler;
-use super::{Row, made_up, rows};
-use crate::{Event, EventKind, Layout, Segment, Trace};
+use super::{Row, rows, synthetic_layout};
+use crate::{Event, EventKind, Segment, Trace, TraceLayout};
 use bursar_core::AllocTag;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 /// Writes a PyTorch memory snapshot that <https://pytorch.org/memory_viz> opens, with addresses made up by
-/// [`Layout::best_fit`]. Tags become `user_metadata` and the one frame of each stack; threads are not kept.
+/// [`TraceLayout::best_fit`]. Tags become `user_metadata` and the one frame of each stack; threads are dropped.
 ///
 /// ```
 /// let mut snapshot = Vec::new();
@@ -17,22 +17,22 @@ use std::io::{self, Write};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn write_torch_snapshot(trace: &Trace, to: impl Write) -> io::Result<()> {
-    write_torch_snapshot_at(trace, &made_up(trace)?, to)
+    write_torch_snapshot_at(trace, &synthetic_layout(trace)?, to)
 }
 
-/// Writes a PyTorch memory snapshot of a run whose blocks and segments were where `layout` says.
+/// Writes a PyTorch memory snapshot of a run whose blocks and segments have the addresses of `layout`.
 ///
 /// ```
-/// use bursar_trace::{Layout, bundled, write_torch_snapshot_at};
+/// use bursar_trace::{TraceLayout, bundled, write_torch_snapshot_at};
 ///
 /// let trace = bundled();
-/// let layout = Layout::best_fit(&trace)?;
+/// let layout = TraceLayout::best_fit(&trace)?;
 /// write_torch_snapshot_at(&trace, &layout, std::io::sink())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write_torch_snapshot_at(trace: &Trace, layout: &Layout, to: impl Write) -> io::Result<()> {
+pub fn write_torch_snapshot_at(trace: &Trace, layout: &TraceLayout, to: impl Write) -> io::Result<()> {
     let mut pickle = Pickler::begin(to)?;
-    let frames = Frames::default();
+    let frames = StackFrames::default();
     pickle.dict(|pickle| {
         let mut frames = frames;
         pickle.text("segments")?;
@@ -47,12 +47,12 @@ pub fn write_torch_snapshot_at(trace: &Trace, layout: &Layout, to: impl Write) -
     pickle.end()
 }
 
-/// The stacks already written: one a tag.
+/// The call stacks already written, one per tag, with their memo indices.
 #[derive(Debug, Default)]
-struct Frames(HashMap<AllocTag, u32>);
+struct StackFrames(HashMap<AllocTag, u32>);
 
-impl Frames {
-    /// The stack of a tag, under the key `frames`.
+impl StackFrames {
+    /// Writes the call stack of a tag, under the key `frames`.
     fn write<W: Write>(&mut self, pickle: &mut Pickler<W>, tag: AllocTag) -> io::Result<()> {
         pickle.text("frames")?;
         if let Some(&number) = self.0.get(&tag) {
@@ -65,25 +65,25 @@ impl Frames {
                 pickle.int_pair("line", 0)
             })
         })?;
-        self.0.insert(tag, pickle.remember()?);
+        self.0.insert(tag, pickle.memoize()?);
         Ok(())
     }
 }
 
-/// A piece of a segment at the end of the run.
+/// A part of a segment at the end of the run: a live block or free space.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     address: u64,
     bytes: u64,
-    /// What is live in it, if anything.
+    /// The allocation that is live in it, if any.
     live: Option<Event>,
 }
 
 fn write_segments<W: Write>(
     pickle: &mut Pickler<W>,
     trace: &Trace,
-    layout: &Layout,
-    frames: &mut Frames,
+    layout: &TraceLayout,
+    frames: &mut StackFrames,
 ) -> io::Result<()> {
     let live = live_at_the_end(trace, layout);
     pickle.list(&layout.segments, |pickle, segment| {
@@ -110,7 +110,7 @@ fn write_segments<W: Write>(
     })
 }
 
-fn write_piece<W: Write>(pickle: &mut Pickler<W>, piece: &Piece, frames: &mut Frames) -> io::Result<()> {
+fn write_piece<W: Write>(pickle: &mut Pickler<W>, piece: &Piece, frames: &mut StackFrames) -> io::Result<()> {
     let state = if piece.live.is_some() { "active_allocated" } else { "inactive" };
     pickle.dict(|pickle| {
         pickle.int_pair("address", piece.address)?;
@@ -121,8 +121,8 @@ fn write_piece<W: Write>(pickle: &mut Pickler<W>, piece: &Piece, frames: &mut Fr
     })
 }
 
-/// The blocks that were never freed, by device and address.
-fn live_at_the_end(trace: &Trace, layout: &Layout) -> BTreeMap<(u8, u64), Event> {
+/// Returns the blocks that were never freed, by device and address.
+fn live_at_the_end(trace: &Trace, layout: &TraceLayout) -> BTreeMap<(u8, u64), Event> {
     let mut live: HashMap<u32, Event> = HashMap::new();
     for event in &trace.events {
         match event.kind {
@@ -135,8 +135,8 @@ fn live_at_the_end(trace: &Trace, layout: &Layout) -> BTreeMap<(u8, u64), Event>
     live.into_values().filter_map(|event| Some(((event.device, address(&event)?), event))).collect()
 }
 
-/// A segment from end to end, in live and free pieces. The piece of a live block reaches to the next multiple of 512, or
-/// to the next block.
+/// Splits a segment into live and free pieces. The piece of a live block reaches to the next multiple of 512, or to the next
+/// block.
 fn pieces(segment: &Segment, live: &BTreeMap<(u8, u64), Event>) -> Vec<Piece> {
     let end = segment.address.saturating_add(segment.bytes);
     let mut pieces = Vec::new();
@@ -160,8 +160,8 @@ fn pieces(segment: &Segment, live: &BTreeMap<(u8, u64), Event>) -> Vec<Piece> {
 fn write_traces<W: Write>(
     pickle: &mut Pickler<W>,
     trace: &Trace,
-    layout: &Layout,
-    frames: &mut Frames,
+    layout: &TraceLayout,
+    frames: &mut StackFrames,
 ) -> io::Result<()> {
     let devices = trace.events.iter().map(|event| u16::from(event.device) + 1).max().unwrap_or(1);
     pickle.list(0..devices, |pickle, device| {
@@ -183,11 +183,11 @@ fn write_traces<W: Write>(
     })
 }
 
-fn write_entry<W: Write>(pickle: &mut Pickler<W>, row: Row, action: &str, frames: &mut Frames) -> io::Result<()> {
+fn write_entry<W: Write>(pickle: &mut Pickler<W>, row: Row, action: &str, frames: &mut StackFrames) -> io::Result<()> {
     pickle.dict(|pickle| {
         pickle.text_pair("action", action)?;
         pickle.int_pair(if action == "oom" { "device_free" } else { "addr" }, row.address)?;
-        // PyTorch's sizes are signed, and its viewer fails on more; only a failure can have asked for that much.
+        // PyTorch's sizes are signed, and its viewer fails on more; only a failed request can be that large.
         pickle.int_pair("size", row.event.bytes.min(i64::MAX as u64))?;
         pickle.text("stream")?;
         pickle.signed(row.stream)?;

@@ -1,24 +1,24 @@
-//! What callgrind wrote: the total, and how much of it was spent in the simulated driver.
+//! Reads callgrind's output: the total of instructions, and the part that was spent in the simulated driver.
 
 use std::collections::HashMap;
 
-/// What the name of every function of the simulated device has in it.
+/// The part that the names of all functions of the simulated device have in common.
 const DEVICE: &str = "bursar_sim::";
 
-/// What the names of the driver's calls have besides. They go through a vtable, so that none is inlined away.
+/// The further part that the names of driver calls have in common. They go through a vtable, so none is inlined.
 const DRIVER: &str = "bursar_core::driver::Driver";
 
 /// The instructions of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Profile {
     pub(super) instructions: u64,
-    /// Those between the entry and the return of a driver call.
+    /// The instructions between the entry and the return of a driver call.
     pub(super) of_driver: u64,
 }
 
 impl Profile {
-    /// Reads callgrind's format: `fn=` and `cfn=` name the caller and the callee, whole the first time and by number
-    /// later; the line after `calls=` ends with what the calls cost, everything below them included.
+    /// Parses callgrind's format: `fn=` and `cfn=` name the caller and the callee, in full the first time and by number
+    /// later; the line after `calls=` ends with the inclusive cost of the calls.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut names = HashMap::new();
         let (mut caller, mut callee, mut of_driver, mut total) = ("", "", 0, None);
@@ -44,13 +44,13 @@ impl Profile {
     }
 }
 
-/// The last word of a line.
+/// Parses the last word of a line.
 fn number(line: &str) -> Result<u64, String> {
     let word = line.rsplit(' ').next().unwrap_or_default();
     word.parse().map_err(|_| format!("callgrind's profile has `{line}` where a count was due"))
 }
 
-/// `(3) name` is a name and its number, `(3)` the name of that number.
+/// Returns the full name in `text`: `(3) name` defines number 3, and `(3)` refers to it.
 fn full<'a>(names: &mut HashMap<&'a str, &'a str>, text: &'a str) -> Result<&'a str, String> {
     match text.split_once(") ") {
         Some((id, name)) => {

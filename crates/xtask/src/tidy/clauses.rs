@@ -1,4 +1,4 @@
-//! That every clause of the contract stands once and is held by a test.
+//! Checks that every clause of the contract appears once and is held by a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn at(line: usize, rule: &'static str, message: String) -> Finding {
     Finding { path: CONTRACT.to_owned(), line, rule, message }
 }
 
-/// The numbers of a contract's clauses (`- **R1** …`), each with its line.
+/// Returns the numbers of a contract's clauses (`- **R1** …`), each with its line.
 fn clauses(contract: &File) -> impl Iterator<Item = (usize, &str)> {
     contract.text.lines().enumerate().filter_map(|(index, line)| {
         let (number, _) = line.strip_prefix("- **")?.split_once("**")?;
@@ -38,7 +38,7 @@ fn clauses(contract: &File) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The parts before the first `_` of the names that a file gives to functions and, in string literals, to trials.
+/// Returns the parts before the first `_` of the names that a file gives to functions and, in string literals, to trials.
 fn test_prefixes(file: &File) -> impl Iterator<Item = String> {
     let code: Vec<&str> = words(file.code()).map(|(_, word)| word).collect();
     let functions = code.windows(2).filter(|pair| pair[0] == "fn").map(|pair| pair[1]);

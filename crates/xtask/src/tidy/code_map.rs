@@ -1,4 +1,4 @@
-//! That ARCHITECTURE.md is true where a program can tell: its code map and the files it names.
+//! Checks the code map of ARCHITECTURE.md against the manifests, and that the files which the document names exist.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ fn rows(document: &File) -> impl Iterator<Item = Row<'_>> {
     })
 }
 
-/// The packages of this workspace that a manifest's `[dependencies]` name, without `bursar-`; the facade is `bursar`.
+/// Returns the packages of this workspace in a manifest's `[dependencies]`, without `bursar-`; the facade is `bursar`.
 fn dependencies(manifest: &str) -> BTreeSet<&str> {
     manifest
         .lines()
@@ -73,7 +73,7 @@ fn dependencies(manifest: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// Files are named in code spans by their path, or the end of it.
+/// Checks the files that are named in code spans, by their path or the end of it.
 pub(super) fn named_files_exist(tree: &Tree) -> Vec<Finding> {
     let Some(document) = tree.get(DOCUMENT) else { return Vec::new() };
     let mut findings = Vec::new();

@@ -1,9 +1,9 @@
-//! What every crate owes its reader.
+//! Rules for every crate: inherited lints, documented roots, short files.
 
 use super::Finding;
 use crate::tree::{File, Tree};
 
-/// A longer file holds a second idea.
+/// The most lines of a file. A longer one contains more than one idea.
 const LINES_MAX: usize = 800;
 
 pub(super) fn lints_are_inherited(tree: &Tree) -> Vec<Finding> {
@@ -31,7 +31,7 @@ pub(super) fn roots_are_documented(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// An inner comment that is not indented documents the file itself: the language allows it nowhere else.
+/// Returns whether the file has documentation of its own: an inner comment that is not indented can be nothing else.
 fn is_documented(file: &File) -> bool {
     file.masks.comments.lines().any(|line| line.starts_with("//!"))
 }

@@ -34,7 +34,7 @@ fn dead_links(tree: &Tree, document: &File) -> Vec<Finding> {
     findings
 }
 
-/// The lines outside fenced blocks, numbered, with code spans taken out.
+/// Returns the lines outside fenced blocks, numbered, without their code spans.
 fn prose_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -44,14 +44,14 @@ fn prose_lines(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// The targets of a line's links: `[text](target)`, and `[label]: target` on a line of its own.
+/// Returns the targets of a line's links: `[text](target)`, and `[label]: target` on a line of its own.
 fn links(prose: &str) -> impl Iterator<Item = &str> {
     let inline = prose.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0));
     let defined = prose.starts_with('[').then(|| prose.split_once("]: ")).flatten();
     inline.chain(defined.map(|(_, target)| target))
 }
 
-/// The path in this workspace that `link` names, or `None` where it leads out or to its own page.
+/// Returns the path in this workspace that `link` names, or `None` if it leads out or to its own page.
 fn linked_path(document: &File, link: &str) -> Option<String> {
     let target = link.split_whitespace().next()?.trim_matches(['<', '>']);
     let path = target.split('#').next()?;

@@ -1,4 +1,4 @@
-//! That the top-level modules of a crate import each other in one direction.
+//! Checks that the top-level modules of a crate import each other in one direction.
 //!
 //! A module is a file or folder right below the root of a crate. It imports another where its code, or that of its
 //! children, names it: by `crate::`, by `super::` that reaches the root, or by a name that the root re-exports from it.
@@ -37,7 +37,7 @@ fn cycles(tree: &Tree, root: &File) -> Vec<Finding> {
     findings(&imports)
 }
 
-/// One finding for each import from which a way leads back.
+/// Returns a finding for each import that is part of a cycle.
 fn findings(imports: &Imports<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (&from, targets) in imports {
@@ -64,7 +64,7 @@ fn reaches(imports: &Imports<'_>, from: &str, to: &str) -> bool {
     false
 }
 
-/// The modules that a root declares, tests aside, by their names.
+/// Returns the modules that a root declares, except tests, by their names.
 fn declared(root: &File) -> BTreeMap<&str, &str> {
     let code = root.code();
     let names = offsets_of(code, "mod").filter(|&at| !preamble(code, at).contains("cfg(test)")).filter_map(|at| {
@@ -74,7 +74,7 @@ fn declared(root: &File) -> BTreeMap<&str, &str> {
     names.map(|name| (name, name)).collect()
 }
 
-/// The names that a root re-exports from its modules, each with its module.
+/// Returns the names that a root re-exports from its modules, each with its module.
 fn exports<'a>(root: &'a File, modules: &BTreeMap<&'a str, &'a str>) -> BTreeMap<&'a str, &'a str> {
     let code = root.code();
     let mut exports = BTreeMap::new();
@@ -89,7 +89,7 @@ fn exports<'a>(root: &'a File, modules: &BTreeMap<&'a str, &'a str>) -> BTreeMap
     exports
 }
 
-/// The names that a file looks up in the root of its crate, each with its offset.
+/// Returns the names that a file looks up in the root of its crate, each with its offset.
 fn names_at_root<'a>(file: &'a File, inside: &str) -> Vec<(&'a str, usize)> {
     let code = file.code();
     let tests = test_modules(code);
@@ -114,7 +114,7 @@ fn is_path(code: &str, at: usize, word: &str) -> bool {
     code[at + word.len()..].starts_with("::")
 }
 
-/// The first segments of what follows `::`: one name, or those of a group.
+/// Returns the first segments of the paths after `::`: one name, or those of a group.
 fn first_names(code: &str, at: usize) -> Vec<(&str, usize)> {
     if !code[at..].starts_with('{') {
         return words(&code[at..])
@@ -143,7 +143,7 @@ fn first_names(code: &str, at: usize) -> Vec<(&str, usize)> {
     names
 }
 
-/// The bodies of modules that are compiled for tests alone.
+/// Returns the bodies of modules that are compiled for tests only.
 fn test_modules(code: &str) -> Vec<std::ops::Range<usize>> {
     let is_test = |&at: &usize| preamble(code, at).contains("test");
     offsets_of(code, "mod").filter(is_test).map(|at| braced(code, at)).collect()

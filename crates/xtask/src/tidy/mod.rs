@@ -1,4 +1,4 @@
-//! The house style as code: what a reviewer would otherwise have to notice.
+//! The style of the workspace as rules that a program checks.
 //!
 //! Each rule reads the whole [`Tree`] and returns its findings; none of them changes a file.
 
@@ -20,7 +20,7 @@ use std::path::Path;
 use crate::error::Error;
 use crate::tree::{File, Tree};
 
-/// One thing to mend, shown as `path:line: rule: message`.
+/// A violation of a rule, shown as `path:line: rule: message`.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     path: String,
@@ -30,13 +30,13 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// A finding at a byte offset of `file`.
+    /// Creates a finding at a byte offset of `file`.
     fn at(file: &File, offset: usize, rule: &'static str, message: impl Into<String>) -> Self {
         let line = file.text[..offset].matches('\n').count() + 1;
         Self { path: file.path.clone(), line, rule, message: message.into() }
     }
 
-    /// A finding about a whole file, which need not exist.
+    /// Creates a finding about a whole file, which need not exist.
     fn about(path: impl Into<String>, rule: &'static str, message: impl Into<String>) -> Self {
         Self { path: path.into(), line: 1, rule, message: message.into() }
     }
@@ -74,14 +74,14 @@ const RULES: &[Rule] = &[
     words::no_path_of_one_machine,
 ];
 
-/// Every finding in `tree`, in the order of paths and lines.
+/// Returns every finding in `tree`, in the order of paths and lines.
 fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
     findings.sort();
     findings
 }
 
-/// Prints what tidy finds under `root`; anything found is an error.
+/// Prints the findings under `root`; any finding is an error.
 pub(crate) fn run(root: &Path) -> Result<(), Error> {
     let tree = Tree::read(root)?;
     let findings = check(&tree);
@@ -97,7 +97,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Error> {
     }
 }
 
-/// Runs one rule over files given as path and text, and shows what it found.
+/// Runs one rule over files given as path and text, and returns its findings as text.
 #[cfg(test)]
 fn shown<const N: usize>(rule: Rule, files: [(&str, &str); N]) -> Vec<String> {
     rule(&Tree::from_texts(files)).iter().map(Finding::to_string).collect()

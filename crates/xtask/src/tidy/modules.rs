@@ -14,7 +14,7 @@ pub(super) fn files_are_included(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Everything that can be reached from a crate's root by `mod` declarations.
+/// Returns the files that can be reached from a crate's root by `mod` declarations.
 fn included_files(tree: &Tree) -> BTreeSet<&str> {
     let mut included = BTreeSet::new();
     let mut to_visit: Vec<&File> = tree.rust_files().filter(|file| file.is_crate_root()).collect();
@@ -27,7 +27,7 @@ fn included_files(tree: &Tree) -> BTreeSet<&str> {
     included
 }
 
-/// The paths at which the modules that `file` declares may lie.
+/// Returns the possible paths of the modules that `file` declares.
 fn declared_paths(file: &File) -> Vec<String> {
     let code = file.code();
     let mut paths = Vec::new();
@@ -50,7 +50,7 @@ fn declared_paths(file: &File) -> Vec<String> {
     paths
 }
 
-/// Where the language looks for a module, given the inline modules it is declared in.
+/// Returns the paths at which the compiler looks for a module, given the inline modules it is declared in.
 fn candidates(file: &File, parents: &str, name: &str, attribute: Option<&str>) -> Vec<String> {
     let (folder, file_name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
     let own_folder = match file_name.strip_suffix(".rs") {
@@ -67,14 +67,14 @@ fn candidates(file: &File, parents: &str, name: &str, attribute: Option<&str>) -
     }
 }
 
-/// The literal in `#[path = "…"]` on the item at `item`.
+/// Returns the literal in `#[path = "…"]` on the item at `item`.
 fn path_attribute(file: &File, item: usize) -> Option<&str> {
     let attributes = preamble(file.code(), item);
     let start = item - attributes.len() + attributes.find("#[path")?;
     file.text[start..].split('"').nth(1)
 }
 
-/// `path` seen from `folder`, without `.` and `..`.
+/// Returns `path` relative to `folder`, without `.` and `..`.
 pub(super) fn resolve(folder: &str, path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
     for segment in folder.split('/').chain(path.split('/')) {

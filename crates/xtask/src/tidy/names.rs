@@ -1,4 +1,4 @@
-//! That a public name means one thing in the whole workspace.
+//! Checks that no two public types of the workspace share a name.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) fn public_types_are_unique(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The types that a file makes public outside functions, implementations and macros, each with its offset.
+/// Returns the public types of a file outside functions, implementations and macros, each with its offset.
 fn public_types(file: &File) -> impl Iterator<Item = (usize, &str)> {
     let code = file.code();
     let items = KINDS.iter().flat_map(move |kind| offsets_of(code, kind).map(move |at| (at, kind.len())));
@@ -35,7 +35,7 @@ fn public_types(file: &File) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// An item of a file stands at the beginning of its line; what is indented belongs to another item.
+/// Returns whether a public item of the file itself is at `at`: such an item is not indented.
 fn is_public_item(code: &str, at: usize) -> bool {
     let line = code[..at].rfind('\n').map_or(0, |end| end + 1);
     matches!(&code[line..at], "pub " | "pub unsafe ") && preamble(code, at).contains("pub")

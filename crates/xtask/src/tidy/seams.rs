@@ -1,6 +1,6 @@
 //! The traits that layers implement: no method may be defaulted, and no layer may miss one.
 //!
-//! A defaulted method on a layer would answer for the layer and silently bypass what lies below it.
+//! A defaulted method on a layer would silently bypass what lies below it.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::Finding;
 use crate::lexer::{braced, compact, offsets_of, preamble, words};
 use crate::tree::{File, Tree};
 
-/// Traits whose implementations must be complete by their own hand.
+/// Traits whose implementations must implement every method themselves.
 const FORWARDED: &[&str] = &["DeviceMemoryResource", "Driver", "FrameSource", "Holder", "Words"];
 
 /// Traits that may have no default bodies.
@@ -20,7 +20,7 @@ pub(super) fn implementations_are_complete(tree: &Tree) -> Vec<Finding> {
     tree.rust_files().filter(|file| holds_layers(file)).flat_map(implementations_without_deny).collect()
 }
 
-/// Sources that ship, as opposed to tests and the support for them.
+/// Returns whether a file is shipped source, as opposed to tests and support for them.
 fn holds_layers(file: &File) -> bool {
     let is_test = |path: &str| path.split('/').any(|part| part == "tests" || part == "tests.rs");
     file.path_in_src().is_some_and(|inside| !is_test(inside)) && !file.path.starts_with("crates/bursar-conformance/")
@@ -38,7 +38,7 @@ fn implementations_without_deny(file: &File) -> Vec<Finding> {
         .collect()
 }
 
-/// The bodies of items that are compiled for tests only. `mod tests;` has none here.
+/// Returns the bodies of items that are compiled for tests only. `mod tests;` has none here.
 fn test_items(code: &str) -> Vec<Range<usize>> {
     ["#[cfg(test)]", "#[cfg(all(test,"]
         .iter()
@@ -49,7 +49,7 @@ fn test_items(code: &str) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// The trait's name in `impl<…> path::Trait<…> for …`, or `None` where `code` starts anything else.
+/// Returns the trait's name in `impl<…> path::Trait<…> for …`, or `None` where `code` starts anything else.
 fn implemented_trait(code: &str) -> Option<&str> {
     let header = code[..code.find(['{', ';'])?].strip_prefix("impl")?;
     let path_and_type = skip_generics(header.trim_start());
@@ -58,7 +58,7 @@ fn implemented_trait(code: &str) -> Option<&str> {
     Some(name)
 }
 
-/// `text` after the `<…>` it starts with, if it starts with one. The arrow in `Fn() -> T` closes nothing.
+/// Returns `text` without the `<…>` that it starts with, if any. The arrow in `Fn() -> T` closes nothing.
 fn skip_generics(text: &str) -> &str {
     let mut depth = 0;
     let mut previous = ' ';
@@ -98,7 +98,7 @@ fn default_bodies(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// The methods of a trait's `body` that have bodies themselves, each with its offset.
+/// Returns the methods of a trait's `body` that have bodies themselves, each with its offset.
 fn defaulted_methods(code: &str, body: Range<usize>) -> impl Iterator<Item = (usize, &str)> {
     let mut resume = body.start;
     offsets_of(&code[..body.end], "fn").filter_map(move |at| {
@@ -114,7 +114,7 @@ fn defaulted_methods(code: &str, body: Range<usize>) -> impl Iterator<Item = (us
     })
 }
 
-/// Where the signature that starts at `from` meets its `;` or its body. `[u8; 4]` ends nothing.
+/// Returns the offset of the `;` or the body after the signature that starts at `from`. `[u8; 4]` ends nothing.
 fn signature_end(code: &str, from: usize) -> usize {
     let mut depth = 0;
     for (at, byte) in code[from..].bytes().enumerate() {

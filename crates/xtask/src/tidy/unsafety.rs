@@ -1,11 +1,10 @@
-//! Where `unsafe` may live, and that a file which uses it says so itself.
+//! Checks that unsafe code is only in the places listed here, and that a file with unsafe code opts in itself.
 
 use super::Finding;
 use crate::lexer::{compact, offsets_of};
 use crate::tree::{Example, File, Tree};
 
-/// Paths, and prefixes of paths, that may hold unsafe code. Numbered examples may too: they show the
-/// raw level as a user meets it.
+/// Paths, and prefixes of paths, that may have unsafe code. Numbered examples may too: they show the raw level to users.
 const ROOMS: &[&str] = &[
     "crates/bursar-conformance/",
     "crates/bursar-core/src/",
@@ -25,7 +24,7 @@ const ROOMS: &[&str] = &[
     "crates/bursar-sim/tests/",
 ];
 
-/// Packages that may hold none, and have the compiler say so.
+/// Packages without unsafe code, which must have the compiler forbid it.
 const FORBIDDING: &[&str] = &["bursar", "bursar-cli", "bursar-fit", "bursar-linux", "bursar-trace", "xtask"];
 
 pub(super) fn stays_in_its_rooms(tree: &Tree) -> Vec<Finding> {
@@ -59,7 +58,7 @@ fn has_room(path: &str) -> bool {
     ROOMS.iter().any(|room| path.starts_with(room)) || Example::at(path).is_some()
 }
 
-/// Where the lint is first switched off: `unsafe_code` inside `allow(…)` or `expect(…)`.
+/// Returns the offset at which the lint is first switched off: `unsafe_code` inside `allow(…)` or `expect(…)`.
 fn opt_in(code: &str) -> Option<usize> {
     offsets_of(code, "unsafe_code").find(|&at| {
         let (before, _) = code[..at].rsplit_once('(').unwrap_or_default();

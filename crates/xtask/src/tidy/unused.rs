@@ -1,13 +1,13 @@
 //! Files that are tracked and that nothing uses.
 //!
-//! Source files are looked for by `modules`. Any other file is used where cargo, git or proptest finds it by its place, or
-//! where another file names it. A number in a name may be written by the program that reads the file, so the parts around
-//! it count.
+//! Source files are checked by `modules`. Any other file is used if cargo, git or proptest finds it by its path, or if
+//! another file names it. A number in a file name may be written by the program that reads the file, so the parts around it
+//! are searched for.
 
 use super::Finding;
 use crate::tree::{File, Tree};
 
-/// Files that are found by their place.
+/// Files that tools find by their paths.
 const FOUND: &[&str] = &[".cargo/config.toml", ".ci/run", ".gitignore", "Cargo.lock", "Cargo.toml", "rustfmt.toml"];
 
 pub(super) fn nothing_is_left_over(tree: &Tree) -> Vec<Finding> {
@@ -18,7 +18,7 @@ pub(super) fn nothing_is_left_over(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a tool looks for the file at its place.
+/// Returns whether a tool finds the file by its path.
 fn is_found(tree: &Tree, path: &str) -> bool {
     let beside = |suffix: &str| path.strip_suffix(suffix).is_some_and(|stem| tree.get(&format!("{stem}.rs")).is_some());
     let regressions = path.split_once("/proptest-regressions/").is_some_and(|(package, rest)| {

@@ -1,13 +1,13 @@
-//! What may not stand in a file, whatever it means around it.
+//! Words and phrases that may not appear in a file.
 
 use super::Finding;
 use crate::lexer::{offsets_of, words};
 use crate::tree::{File, Tree};
 
-/// Marks of unfinished work, as they are written.
+/// Marks of unfinished work, in this case only.
 const MARKS: &[&str] = &["TODO", "FIXME", "XXX", "HACK"];
 
-/// History and plans, in any case.
+/// Phrases about history and plans, in any case.
 const PHRASES: &[&[&str]] =
     &[&["previously"], &["used", "to", "be"], &["for", "now"], &["in", "a", "future", "version"]];
 
@@ -37,7 +37,7 @@ fn phrases(file: &File) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Whether `run` spells `phrase` with nothing but blanks and the start of one comment line between.
+/// Returns whether `run` spells `phrase` with nothing but blanks and the start of one comment line between.
 fn is_phrase(file: &File, run: &[(usize, &str)], phrase: &[&str]) -> bool {
     let adjacent = run.windows(2).all(|pair| {
         let gap = &file.text[pair[0].0 + pair[0].1.len()..pair[1].0];
@@ -47,7 +47,7 @@ fn is_phrase(file: &File, run: &[(usize, &str)], phrase: &[&str]) -> bool {
     adjacent && spelled
 }
 
-/// Words that open a fragment instead of a sentence or a noun: documentation says what a thing is, or what it does.
+/// Words that open a fragment. Documentation opens with a noun for the thing, or a verb for what a function does.
 const FRAGMENTS: &[&str] = &["What", "How", "Whether", "Who", "Whose", "Answers", "Answer", "Told", "Where"];
 
 pub(super) fn documentation_names_its_subject(tree: &Tree) -> Vec<Finding> {
@@ -94,7 +94,7 @@ pub(super) fn no_path_of_one_machine(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a path that follows `before` is absolute, and not the end of a longer one.
+/// Returns whether a path that follows `before` is absolute, and not the end of a longer one.
 fn is_absolute(before: &str) -> bool {
     !before.ends_with(|c: char| c.is_alphanumeric() || "_-.~*$})>".contains(c))
 }

@@ -1,8 +1,8 @@
-// Numbers as people read them, and the small parts of drawings.
+// Formats numbers, and makes the small parts of drawings.
 
 const UNITS = [["PiB", 2 ** 50], ["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 
-/** A size, with as many digits as tell it from one that is `step` larger. */
+/** Formats a size, with as many digits as distinguish it from one that is `step` larger. */
 function bytes(number, step = Infinity) {
   const found = UNITS.find(([, unit]) => number >= unit);
   if (!found) return `${number} B`;
@@ -43,7 +43,7 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
-/** A canvas as sharp as the screen; answers its context, in CSS pixels. */
+/** Sizes a canvas for the resolution of the screen, and returns its context, in CSS pixels. */
 function prepare(canvas, width, height) {
   const scale = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * scale);
@@ -59,7 +59,7 @@ function prepare(canvas, width, height) {
 /** A colour of the style sheet. */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** What a pointer or a key points at: a title and pairs of names and values. */
+/** Fills a tooltip with a title and pairs of names and values, and shows it. */
 function fillTip(tip, title, pairs) {
   const list = make("dl");
   for (const [name, value] of pairs) list.append(make("dt", {}, name), make("dd", {}, value));
@@ -67,7 +67,7 @@ function fillTip(tip, title, pairs) {
   tip.hidden = false;
 }
 
-/** Beside a point of the plot, where there is room. */
+/** Places a tooltip beside a point of the plot, on the side that has room. */
 function placeTip(tip, x, y, width, height) {
   const [own, tall] = [tip.offsetWidth, tip.offsetHeight];
   const left = x + 14 + own < width ? x + 14 : x - 14 - own;
@@ -75,9 +75,9 @@ function placeTip(tip, x, y, width, height) {
   tip.style.top = `${Math.max(2, Math.min(y + 10, height - tall - 2))}px`;
 }
 
-const tempered = (low, value, high) => Math.max(low, Math.min(value, high));
+const clamp = (low, value, high) => Math.max(low, Math.min(value, high));
 
-/** Where values lie in an area whose top is a little above the most of them. */
+/** Returns the scale of an area whose top is a little above the highest value. */
 const makeScale = (area, least, most) => ({
   least,
   most,

@@ -1,4 +1,4 @@
-// The address space when most was live: rows of addresses, one below the other, with empty stretches cut out.
+// Draws the address space at the peak: rows of addresses, one below the other, with long empty ranges cut out.
 
 const KINDS = 8;
 const ROW = { height: 13, gap: 3, label: 128 };
@@ -27,7 +27,7 @@ function colourings(map) {
   return all;
 }
 
-/** What lies at the addresses, in order: blocks, and what is between them, each with its place in the drawing. */
+/** The parts of the address space, in order: blocks and the gaps between them, each with its position in the drawing. */
 class Stretch {
   constructor(map) {
     this.map = map;
@@ -58,7 +58,7 @@ class Stretch {
     return limit;
   }
 
-  /** Whether there is memory behind all of a gap, as far as that is known. */
+  /** Returns whether all of a gap has memory behind it, as far as that is known. */
   isHeld({ from, bytes: length }) {
     const { map } = this;
     if (!map.is_known) return false;
@@ -92,7 +92,7 @@ class Stretch {
     return parts;
   }
 
-  /** The part at a place of the drawing. */
+  /** Returns the part at a position of the drawing. */
   at(place) {
     let [low, high] = [0, this.parts.length - 1];
     while (low < high) {
@@ -141,7 +141,7 @@ class MapView {
   layout() {
     const width = Math.max(this.plot.clientWidth, 200);
     const left = width < 560 ? 8 : ROW.label;
-    const rows = width < 560 ? 30 : tempered(12, Math.round(26000 / width), 32);
+    const rows = width < 560 ? 30 : clamp(12, Math.round(26000 / width), 32);
     const unit = 2 ** Math.max(0, Math.floor(Math.log2(Math.max(this.group.width / rows, 1))) - 3);
     const perRow = Math.ceil(this.group.width / rows / unit) * unit;
     const used = Math.max(1, Math.ceil(this.stretch.width / perRow - 1e-9));
@@ -212,7 +212,7 @@ class MapView {
     placeTip(this.tip, event.clientX - box.left, event.clientY - box.top, place.width, place.height + this.tip.offsetHeight);
   }
 
-  choose(index, isAloud) {
+  choose(index, isAnnounced) {
     this.chosen = index;
     this.draw();
     if (index === null) {
@@ -221,7 +221,7 @@ class MapView {
     }
     const [title, pairs] = this.describe(this.stretch.parts[index]);
     fillTip(this.tip, title, pairs);
-    if (isAloud) this.said.textContent = [title, ...pairs.map((pair) => pair.join(" "))].join(", ");
+    if (isAnnounced) this.said.textContent = [title, ...pairs.map((pair) => pair.join(" "))].join(", ");
   }
 
   describe(part) {
@@ -247,7 +247,7 @@ class MapView {
     const targets = { ArrowRight: current + far, ArrowDown: current + far, ArrowLeft: current - far, ArrowUp: current - far, Home: 0, End: parts.length - 1 };
     if (parts.length === 0 || !(event.key in targets) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
-    this.choose(this.chosen === null ? 0 : tempered(0, targets[event.key], parts.length - 1), true);
+    this.choose(this.chosen === null ? 0 : clamp(0, targets[event.key], parts.length - 1), true);
     const place = this.layout();
     this.eachPiece(place, parts[this.chosen], (x, y) => placeTip(this.tip, x, y + ROW.height, place.width, place.height + this.tip.offsetHeight));
   }

@@ -13,7 +13,7 @@ function steerTheme(redraw) {
   let theme = "system";
   try {
     theme = THEMES.find((one) => one === localStorage.getItem("bursar-theme")) ?? theme;
-  } catch { /* A page from a file may not be allowed to remember. */ }
+  } catch { /* A page opened from a file may have no storage. */ }
   button.addEventListener("click", () => {
     theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
     try {

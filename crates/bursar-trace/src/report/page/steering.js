@@ -1,4 +1,4 @@
-// How a timeline is moved: wheel, pointer, keys, and the part of the address after the page's name.
+// Moves a timeline by wheel, pointer, keys, and the fragment of the page's address.
 
 class Steering {
   constructor(timeline) {
@@ -19,7 +19,7 @@ class Steering {
   under(event) {
     const place = this.timeline.layout();
     const box = this.timeline.canvas.getBoundingClientRect();
-    const share = tempered(0, (event.clientX - box.left - place.left) / place.inner, 1);
+    const share = clamp(0, (event.clientX - box.left - place.left) / place.inner, 1);
     const { from, to, operations } = this.timeline;
     const isStrip = event.clientY - box.top > place.strip.top - 6;
     return { isStrip, pixel: event.clientX, operation: isStrip ? share * operations : from + share * (to - from) };
@@ -40,7 +40,7 @@ class Steering {
     if (event.deltaY > 0 && to - from >= operations) return;
     event.preventDefault();
     const lines = event.deltaMode === 1 ? event.deltaY * 30 : event.deltaY;
-    timeline.zoom(2 ** (tempered(-300, lines, 300) / 150), this.under(event).operation);
+    timeline.zoom(2 ** (clamp(-300, lines, 300) / 150), this.under(event).operation);
     this.move(event);
   }
 
@@ -69,7 +69,7 @@ class Steering {
     } else {
       timeline.cursor = at.isStrip ? null : at.operation;
       timeline.draw();
-      timeline.tell(false);
+      timeline.showValues(false);
     }
   }
 
@@ -84,7 +84,7 @@ class Steering {
     const { timeline } = this;
     if (this.pressed) return;
     timeline.cursor = timeline.brush = null;
-    timeline.tell(false);
+    timeline.showValues(false);
     timeline.draw();
   }
 
@@ -118,14 +118,14 @@ class Steering {
   put(by) {
     const { timeline } = this;
     const at = timeline.cursor === null ? (timeline.from + timeline.to) / 2 : timeline.cursor + by;
-    timeline.cursor = tempered(0, at, timeline.operations - 1);
+    timeline.cursor = clamp(0, at, timeline.operations - 1);
     const out = Math.min(timeline.cursor - timeline.from, 0) + Math.max(timeline.cursor + 1 - timeline.to, 0);
     if (out !== 0) timeline.show(timeline.from + out, timeline.to + out);
     timeline.draw();
-    timeline.tell(true);
+    timeline.showValues(true);
   }
 
-  /** Keeps what is shown in the address, so that it can be sent along with the page. */
+  /** Stores the range that is shown in the page's address, so that a link to it can be shared. */
   remember() {
     const { from, to, operations, number } = this.timeline;
     const part = to - from < operations ? `:${Math.floor(from)}-${Math.ceil(to)}` : "";
@@ -134,7 +134,7 @@ class Steering {
   }
 }
 
-/** Shows what the address asks for: `#trace-0:1200-3400`. */
+/** Shows the range in the page's address: `#trace-0:1200-3400`. */
 function follow(timelines) {
   const asked = /^#trace-(\d+):(\d+)-(\d+)$/.exec(location.hash);
   const timeline = asked && timelines[Number(asked[1])];

@@ -1,4 +1,4 @@
-// Live, reserved and fragmentation over the operations of a trace, all stacks in one drawing.
+// Draws live and reserved bytes and fragmentation over the operations of a trace, all stacks in one drawing.
 
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2]];
 const GUTTER = { left: 66, right: 14, top: 14, between: 30, axis: 24, overview: 34 };
@@ -18,7 +18,7 @@ class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
-  /** What is drawn: live once, and again for a stack that refused and so had less; reserved for each stack. */
+  /** The lines to draw: live once, and again for a stack that refused allocations and so had less; reserved for each stack. */
   makeLines() {
     const [first] = this.trace.runs;
     const lines = [{ name: "live", run: first, key: "live", colour: "live", dash: [], isArea: true }];
@@ -87,7 +87,7 @@ class Timeline {
     const width = Math.max(this.plot.clientWidth, 200);
     const left = width < 520 ? 54 : GUTTER.left;
     const inner = width - left - GUTTER.right;
-    const main = width < 520 ? 200 : tempered(240, width * 0.2, 380);
+    const main = width < 520 ? 200 : clamp(240, width * 0.2, 380);
     const top = GUTTER.top;
     const low = { top: top + main + GUTTER.between, height: main * 0.3 };
     const strip = { top: low.top + low.height + GUTTER.axis + 10, height: GUTTER.overview };
@@ -96,15 +96,15 @@ class Timeline {
 
   /** Shows the operations from `from` up to `to`, as near as may be. */
   show(from, to) {
-    const width = tempered(this.least, to - from, this.operations);
-    this.from = tempered(0, from, this.operations - width);
+    const width = clamp(this.least, to - from, this.operations);
+    this.from = clamp(0, from, this.operations - width);
     this.to = this.from + width;
     this.draw();
     this.steering.remember();
   }
 
   zoom(factor, around = this.cursor ?? (this.from + this.to) / 2) {
-    const width = tempered(this.least, (this.to - this.from) * factor, this.operations);
+    const width = clamp(this.least, (this.to - this.from) * factor, this.operations);
     const share = (around - this.from) / (this.to - this.from);
     this.show(around - share * width, around + (1 - share) * width);
   }
@@ -114,7 +114,7 @@ class Timeline {
     const width = Math.max(this.operations / 50, this.least);
     this.cursor = operation;
     this.show(operation - width / 2, operation + width / 2);
-    this.tell(true);
+    this.showValues(true);
   }
 
   /** The extremes of `spans` for each pixel of `width`. */
@@ -123,7 +123,7 @@ class Timeline {
     const step = (to - from) / width;
     for (let x = 0; x < width; x += 1) {
       const first = Math.min(Math.floor((from + x * step) / run.per_point), run.points - 1);
-      const last = tempered(first, Math.ceil((from + (x + 1) * step) / run.per_point) - 1, run.points - 1);
+      const last = clamp(first, Math.ceil((from + (x + 1) * step) / run.per_point) - 1, run.points - 1);
       [low[x], high[x]] = [spans.low[first], spans.high[first]];
       for (let index = first + 1; index <= last; index += 1) {
         low[x] = Math.min(low[x], spans.low[index]);
@@ -175,7 +175,7 @@ class Timeline {
       this.rule(context, x, main.top, x, main.top + main.height);
       this.rule(context, x, low.top, x, low.top + low.height);
       const half = context.measureText(count(value)).width / 2;
-      context.fillText(count(value), tempered(left, x, left + inner - half), low.top + low.height + 7);
+      context.fillText(count(value), clamp(left, x, left + inner - half), low.top + low.height + 7);
     }
   }
 
@@ -300,8 +300,8 @@ class Timeline {
     context.stroke();
   }
 
-  /** Says what is under the cursor; aloud if it was moved by the keyboard. */
-  tell(isAloud) {
+  /** Shows the values under the cursor; announces them if it was moved by the keyboard. */
+  showValues(isAnnounced) {
     if (this.cursor === null) {
       this.tip.hidden = true;
       return;
@@ -311,8 +311,8 @@ class Timeline {
     const pairs = [];
     let [first, last] = [Infinity, 0];
     const pick = (run, spans) => {
-      const from = tempered(0, Math.floor(this.cursor / run.per_point), run.points - 1);
-      const to = tempered(from, Math.ceil((this.cursor + step) / run.per_point) - 1, run.points - 1);
+      const from = clamp(0, Math.floor(this.cursor / run.per_point), run.points - 1);
+      const to = clamp(from, Math.ceil((this.cursor + step) / run.per_point) - 1, run.points - 1);
       [first, last] = [Math.min(first, from * run.per_point), Math.max(last, Math.min((to + 1) * run.per_point, run.operations) - 1)];
       const part = (values) => values.subarray(from, to + 1);
       return [Math.min(...part(spans.low)), Math.max(...part(spans.high))];
@@ -333,6 +333,6 @@ class Timeline {
     const title = first === last ? `operation ${count(first)}` : `operations ${count(first)} – ${count(last)}`;
     fillTip(this.tip, title, pairs);
     placeTip(this.tip, this.x(place, this.cursor), place.main.top + 12, place.width, place.height);
-    if (isAloud) this.said.textContent = [title, ...pairs.map((pair) => pair.join(" "))].join(", ");
+    if (isAnnounced) this.said.textContent = [title, ...pairs.map((pair) => pair.join(" "))].join(", ");
   }
 }
