@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// The tour: devices, a budget, a refusal, a free in stream order, a real trace, and a race being caught.
     #[command(after_help = "Example:\n  bursar demo --sim-devices 4x24GiB")]
     Demo,
-    /// What the driver knows of each device.
+    /// Lists what the driver knows of each device.
     #[command(after_help = "Example:\n  bursar devices --json | jq '.devices[].free'")]
     Devices,
     /// Replays allocation traces through a stack and says what it cost.
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     /// three processes, `bursar run`, its watchdog and its supervisor: if one is killed, or two, the others end every worker.
     #[command(after_help = run::EXAMPLES)]
     Run(run::RunArgs),
-    /// Who holds what of each device, and what all programs together may hold.
+    /// Shows who holds what of each device, and sets what all programs together may hold.
     #[command(subcommand, after_help = ledger::EXAMPLES)]
     Ledger(ledger::LedgerCommand),
     /// Prints the script by which a shell completes this command.

@@ -64,7 +64,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     restart: u32,
 
-    /// How many seconds workers have to end when they are asked to.
+    /// The seconds that workers have to end when they are asked to.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     grace: Duration,
 

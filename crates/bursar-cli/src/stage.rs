@@ -22,22 +22,22 @@ pub(crate) struct Stage {
     /// The memory it is about: ram or vram.
     #[arg(long, default_value = "vram", hide_possible_values = true)]
     pub(crate) pool: MemoryKind,
-    /// What all workers of a device share: a size, @FILE or @FILE*FACTOR; several are added up.
+    /// The memory that all workers of a device share: a size, @FILE or @FILE*FACTOR; several are added up.
     #[arg(long, value_name = "SIZE")]
     fixed: Vec<Amount>,
-    /// What each worker needs beside it: a size, @FILE or @FILE*FACTOR.
+    /// The memory that each worker needs beside it: a size, @FILE or @FILE*FACTOR.
     #[arg(long, value_name = "SIZE")]
     per_worker: Option<Amount>,
     /// Take what each worker needs from a recorded allocation log: its peak through the pool.
     #[arg(long, value_name = "LOG", conflicts_with = "per_worker")]
     from_trace: Option<PathBuf>,
-    /// How many workers there should be: at least one.
+    /// The number of workers there should be: at least one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) want: u64,
     /// The fraction of what is available that may be used.
     #[arg(long, value_name = "FRACTION", default_value_t)]
     pub(crate) headroom: Headroom,
-    /// What is available, whatever the machine says.
+    /// The memory that is available, whatever the machine says.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) available: Option<Bytes>,
     /// The devices that may be used, by number or UUID; all of them by default.

@@ -1,4 +1,4 @@
-//! Where in the program live blocks were allocated.
+//! The places in the program where live blocks were allocated.
 
 use crate::Site;
 use bursar_core::{Action, Actions, AllocTag, Bytes, DeviceId, Generation, Holding, Observer, Record};

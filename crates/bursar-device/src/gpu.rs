@@ -43,7 +43,7 @@ struct Shared {
     streams: StreamPool,
     /// The frees of blocks whose buffers are gone; the pool of streams makes its own through it too.
     frees: Arc<DeferredFrees>,
-    /// Where blocks were allocated, once somebody has asked for that.
+    /// The places where blocks were allocated, once somebody has asked for them.
     sites: OnceLock<AllocationSites>,
     /// True once memory that is still held was logged.
     has_reported: AtomicBool,

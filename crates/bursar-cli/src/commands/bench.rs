@@ -21,10 +21,10 @@ pub(crate) struct PairsArgs {
     /// The size of the block.
     #[arg(long, value_name = "SIZE", default_value = "1KiB")]
     bytes: Bytes,
-    /// How many threads, one row for each number.
+    /// The number of threads, one row for each.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Vec<u32>,
-    /// How many pairs each thread makes.
+    /// The number of pairs each thread makes.
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     pairs: u64,
 }

@@ -24,7 +24,7 @@ Ledgers are in the folder BURSAR_LEDGER_DIR, or in /dev/shm/bursar-UID.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerCommand {
-    /// Who holds what of each device, since when, and what is used outside the ledger. Changes nothing.
+    /// Shows who holds what of each device, since when, and what is used outside the ledger. Changes nothing.
     #[command(after_help = "Example:\n  bursar ledger show --json | jq '.devices[].processes'")]
     Show,
     /// Sets what all programs together may hold of a device; lowered below what is in use, new requests wait until less is.

@@ -1,4 +1,4 @@
-//! Where workers run and what each is given there: a slot a worker.
+//! The slots of a run: the device that a worker runs on, and what it is given there.
 //!
 //! [`Scheduler`] decides on which device a worker runs, and reserves its memory; a [`Slot`] holds what one worker is given
 //! until the worker has ended.

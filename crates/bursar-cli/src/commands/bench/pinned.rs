@@ -16,13 +16,13 @@ use std::time::Instant;
 /// The options of `bursar bench pinned`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PinnedArgs {
-    /// How much is pinned, and copied at a time.
+    /// The size that is pinned, and copied at a time.
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     bytes: Bytes,
-    /// How many copies are made each way; the fastest counts.
+    /// The number of copies made each way; the fastest counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     copies: u32,
-    /// How many times a buffer of the pool is got and given back.
+    /// The number of times a buffer of the pool is got and given back.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..))]
     pairs: u32,
 }
