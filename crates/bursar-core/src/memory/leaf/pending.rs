@@ -17,11 +17,11 @@ use std::time::Duration;
 /// promised, since drivers serialise threads.
 pub(super) const FREES_PER_MARK: u32 = 64;
 
-/// A counter that every thread writes, on cache lines of its own: what is only read beside it stays in every core's
+/// A running total that every thread writes, on cache lines of its own: what is only read beside it stays in every core's
 /// cache.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Contended(pub(super) AtomicU64);
+pub(super) struct PaddedTotal(pub(super) AtomicU64);
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -52,7 +52,7 @@ pub(super) struct Pending {
     orphans: Mutex<Vec<Orphan>>,
     /// The number of orphans, those being asked about included.
     orphan_count: AtomicUsize,
-    released: Contended,
+    released: PaddedTotal,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,7 +66,7 @@ impl Pending {
             lanes_used: AtomicUsize::new(0),
             orphans: Mutex::default(),
             orphan_count: AtomicUsize::new(0),
-            released: Contended::default(),
+            released: PaddedTotal::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::failed_frees::FailedFrees;
-use super::pending::{Contended, Pending};
+use super::pending::{PaddedTotal, Pending};
 use crate::stream::StreamHold;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 pub struct AsyncMemory {
     context: Arc<DeviceContext>,
     owner: OwnerId,
-    granted: Contended,
+    granted: PaddedTotal,
     pending: Pending,
     failed: FailedFrees<FailedFree>,
 }
@@ -79,7 +79,7 @@ impl AsyncMemory {
         let memory = Arc::new(Self {
             context,
             owner: OwnerId::unique(),
-            granted: Contended::default(),
+            granted: PaddedTotal::default(),
             pending: Pending::new(),
             failed: FailedFrees::default(),
         });
