@@ -1,7 +1,8 @@
 //! Runs a program.
 //!
-//! Unless an unsafe call states another reason, its promise is what the program is about: a stream is live because its slot
-//! is locked, and a range is valid and ordered because the use was declared before its address was returned.
+//! Unless an unsafe call states another reason, its promise is what the program is about: a stream is live because an adopted
+//! one is locked while it is used, and a range is valid and ordered because the use was declared before its address was
+//! returned.
 #![allow(unsafe_code)]
 
 use super::slots::{Halves, ReadBacks, Slots, TrackedBuffer, wrong};
@@ -42,14 +43,14 @@ pub struct UseOutcome {
 pub(super) fn run(program: &UseProgram, driver: Arc<dyn Driver>) -> UseOutcome {
     let faults = Faults::new(driver);
     let gpu = Gpu::open(faults.clone(), DEVICE, &Stack::new().over(leaf::Async)).expect(WORKS);
-    let machine = UseRunner::new(program.shape, faults, gpu);
+    let runner = UseRunner::new(program.shape, faults, gpu);
     let mut reads = Vec::new();
     std::thread::scope(|scope| {
-        let spawned = program.threads.iter().map(|steps| scope.spawn(|| machine.perform_all(steps)));
+        let spawned = program.threads.iter().map(|steps| scope.spawn(|| runner.perform_all(steps)));
         let threads: Vec<_> = spawned.collect();
         reads.extend(threads.into_iter().flat_map(|thread| thread.join().expect("no step panics")));
     });
-    machine.end(reads)
+    runner.end(reads)
 }
 
 /// A read whose values are waited for at the end, and the values that it must see.

@@ -68,10 +68,10 @@ fn pack_blocks(packer: &mut Packer, blocks: &[PlacedBlock], tags: &[AllocTag], s
     let stream_indices = indices(streams);
     packer.differences(blocks.iter().map(|block| block.address));
     packer.column(blocks.iter().map(|block| block.granted));
-    packer.column(blocks.iter().map(|block| block.asked));
+    packer.column(blocks.iter().map(|block| block.requested));
     packer.column(blocks.iter().map(|block| tag_indices[&block.tag]));
     packer.column(blocks.iter().map(|block| stream_indices[&block.stream]));
-    packer.column(blocks.iter().map(|block| block.born));
+    packer.column(blocks.iter().map(|block| block.allocated_at));
 }
 
 fn indices<K: Copy + Eq + Hash>(keys: &[K]) -> HashMap<K, u64> {
@@ -86,7 +86,7 @@ fn leave_out(blocks: &mut Vec<PlacedBlock>) -> (usize, u64) {
     blocks.sort_unstable_by_key(|block| (std::cmp::Reverse(block.granted), block.address));
     let small = blocks.split_off(MAX_BLOCKS);
     blocks.sort_unstable_by_key(|block| block.address);
-    (small.len(), small.iter().map(|block| block.asked).sum())
+    (small.len(), small.iter().map(|block| block.requested).sum())
 }
 
 /// Returns the keys of the blocks, the one with most bytes first; of equals, the one that comes first by `name`.
@@ -97,7 +97,7 @@ fn by_bytes<K: Copy + Eq + Hash, N: Ord>(
 ) -> Vec<K> {
     let mut sums: HashMap<K, u64> = HashMap::new();
     for block in blocks {
-        *sums.entry(key(block)).or_default() += block.asked;
+        *sums.entry(key(block)).or_default() += block.requested;
     }
     let mut keys: Vec<(K, u64)> = sums.into_iter().collect();
     keys.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| name(one.0).cmp(&name(other.0))));
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    fn block(address: u64, asked: u64, tag: &str) -> PlacedBlock {
-        PlacedBlock { address, granted: asked, asked, tag: AllocTag::intern(tag), stream: 0, born: 0 }
+    fn block(address: u64, requested: u64, tag: &str) -> PlacedBlock {
+        PlacedBlock { address, granted: requested, requested, tag: AllocTag::intern(tag), stream: 0, allocated_at: 0 }
     }
 
     #[test]

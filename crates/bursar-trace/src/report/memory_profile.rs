@@ -106,17 +106,17 @@ impl Recorder {
         match (event.kind, block) {
             (EventKind::Free, _) => {
                 if let Some(block) = self.blocks.free(event.block) {
-                    self.totals.add_free(block.asked, operation - block.born);
+                    self.totals.add_free(block.requested, operation - block.allocated_at);
                 }
             }
             (_, Some(block)) => {
                 let block = PlacedBlock {
                     address: block.base().0,
                     granted: block.granted().get(),
-                    asked: event.bytes,
+                    requested: event.bytes,
                     tag: event.tag,
                     stream: event.stream,
-                    born: operation,
+                    allocated_at: operation,
                 };
                 self.blocks.allocate(event.block, block);
                 self.totals.add_allocation(event.bytes, event.tag, event.stream);

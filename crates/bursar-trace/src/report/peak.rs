@@ -11,12 +11,12 @@ pub(super) struct PlacedBlock {
     /// The bytes that were granted.
     pub(super) granted: u64,
     /// The bytes that were requested.
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     pub(super) tag: AllocTag,
     /// The index of its stream in the trace.
     pub(super) stream: u16,
     /// The number of the operation that allocated it.
-    pub(super) born: u64,
+    pub(super) allocated_at: u64,
 }
 
 /// The live blocks, and those of the peak so far.
@@ -87,7 +87,7 @@ impl PeakTracker {
             };
         }
         let mut blocks: Vec<PlacedBlock> = live.into_values().collect();
-        blocks.sort_unstable_by_key(|block| (block.address, block.born));
+        blocks.sort_unstable_by_key(|block| (block.address, block.allocated_at));
         blocks
     }
 
@@ -107,8 +107,15 @@ impl PeakTracker {
 mod tests {
     use super::*;
 
-    fn block(number: u64, asked: u64) -> PlacedBlock {
-        PlacedBlock { address: number * 4096, granted: asked, asked, tag: AllocTag::UNTAGGED, stream: 0, born: number }
+    fn block(number: u64, requested: u64) -> PlacedBlock {
+        PlacedBlock {
+            address: number * 4096,
+            granted: requested,
+            requested,
+            tag: AllocTag::UNTAGGED,
+            stream: 0,
+            allocated_at: number,
+        }
     }
 
     #[test]
@@ -127,11 +134,11 @@ mod tests {
                     let (number, block) = (operation as u32, block(operation, draw(500) + 1));
                     peak.allocate(number, block);
                     live.push((number, block));
-                    bytes += block.asked;
+                    bytes += block.requested;
                 } else {
                     let (number, block) = live.swap_remove(draw(live.len() as u64) as usize);
                     assert_eq!(peak.free(number), Some(block));
-                    bytes -= block.asked;
+                    bytes -= block.requested;
                 }
                 let is_peak = peak.set_live(operation, bytes);
                 assert_eq!(is_peak, bytes > expected.0, "seed {seed}");

@@ -74,7 +74,7 @@ fn bar(out: &mut dyn Write, kind: &str, value: u64, most: u64, shown: impl Displ
 
 pub(super) fn sizes(out: &mut dyn Write, profile: &MemoryProfile) -> io::Result<()> {
     let rows = named(&profile.totals.sizes, |class| size_class(class).to_string());
-    let caption = "Allocations by what they asked for; each row reaches to twice its size.";
+    let caption = "Allocations by requested size; each row reaches to twice its size.";
     histogram(out, caption, ["Size from", "Allocations", "Bytes, all together"], &rows)
 }
 
@@ -114,7 +114,7 @@ pub(super) fn groups(out: &mut dyn Write, profile: &MemoryProfile, streams: &[u6
     } else {
         let sums: HashMap<usize, Total> = totals.sizes.classes().filter(|(_, sum)| sum.count > 0).collect();
         let name = |number: &usize| format!("from {}", size_class(*number));
-        let groups = grouped(profile, sums.iter(), |block| class(block.asked), name);
+        let groups = grouped(profile, sums.iter(), |block| class(block.requested), name);
         table(out, "By size, because this trace has no tags.", "Size class", groups)?;
     }
     if totals.by_stream.len() > 1 {
@@ -134,7 +134,7 @@ fn grouped<'a, K: Copy + Eq + Hash + 'a>(
 ) -> Vec<Group> {
     let mut at_peak: HashMap<K, Total> = HashMap::new();
     for block in &profile.peak.blocks {
-        at_peak.entry(key(block)).or_default().add(block.asked);
+        at_peak.entry(key(block)).or_default().add(block.requested);
     }
     let mut groups: Vec<Group> = totals
         .map(|(key, &total)| Group { name: name(key), at_peak: at_peak.get(key).copied().unwrap_or_default(), total })
