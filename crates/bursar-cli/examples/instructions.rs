@@ -22,9 +22,9 @@ const PAIRS: u64 = 10_000;
 /// The kinds of work: pairs, and the bundled trace.
 const KINDS: [&str; 2] = ["pairs", "replay"];
 
-/// A third kind, `middle`, is for the pool alone: the numbers of free blocks, no two of which are adjacent.
+/// A third kind, `lists`, is for the pool alone: the numbers of free blocks, no two of which are adjacent.
 const FREE_BLOCKS: [usize; 2] = [1_000, 100_000];
-/// The number of operations of the kind `middle`, half of them frees, on blocks of these sizes, too long for magazines.
+/// The number of operations of the kind `lists`, half of them frees, on blocks of these sizes, too long for magazines.
 const IN_THE_MIDDLE: u64 = 20_000;
 const MIDDLING: std::ops::Range<u64> = 65 << 10..128 << 10;
 /// The number of blocks in use that are exchanged for others.
@@ -40,12 +40,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for kind in KINDS {
                 StackName::value_variants().iter().for_each(|stack| println!("{kind} {}", stack.as_str()));
             }
-            FREE_BLOCKS.iter().for_each(|free| println!("middle {free}"));
+            FREE_BLOCKS.iter().for_each(|free| println!("lists {free}"));
             return Ok(());
         }
         ["pairs", stack] => pairs(StackName::from_str(stack, false)?)?,
         ["replay", stack] => replay(StackName::from_str(stack, false)?)?,
-        ["middle", free] => middle(free.parse()?)?,
+        ["lists", free] => lists(free.parse()?)?,
         _ => return Err(format!("no such measurement: {}", words.join(" ")).into()),
     };
     println!("{units}");
@@ -96,9 +96,9 @@ impl Random {
 
 /// Fills the pool and frees every other block in a random order, so that `free` blocks lie free with one in use between any
 /// two; then exchanges a few of those in use, at random.
-fn middle(free: usize) -> bursar::Result<u64> {
+fn lists(free: usize) -> bursar::Result<u64> {
     let (context, memory) = open(StackName::Pool)?;
-    let (stream, tag, mut random) = (context.create_stream(0)?, tag!("middle"), Random(SEED));
+    let (stream, tag, mut random) = (context.create_stream(0)?, tag!("lists"), Random(SEED));
     let all: Vec<_> =
         (0..2 * free).map(|_| memory.allocate(random.size(), 256, stream, tag)).collect::<Result<_, _>>()?;
     let (mut used, mut freed) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ fn middle(free: usize) -> bursar::Result<u64> {
     }
     let mut exchanged: Vec<_> = (0..EXCHANGED).map(|_| Some(used.swap_remove(random.below(used.len())))).collect();
     exchange(&*memory, &mut exchanged, &mut random, IN_THE_MIDDLE / 10)?;
-    measured_middle(&*memory, &mut exchanged, &mut random)?;
+    measured_lists(&*memory, &mut exchanged, &mut random)?;
     for block in used.into_iter().chain(exchanged.into_iter().flatten()) {
         memory.deallocate(block, stream)?;
     }
@@ -119,7 +119,7 @@ fn middle(free: usize) -> bursar::Result<u64> {
 }
 
 #[inline(never)]
-fn measured_middle(
+fn measured_lists(
     memory: &dyn DeviceMemoryResource,
     blocks: &mut [Option<DeviceBlock>],
     random: &mut Random,

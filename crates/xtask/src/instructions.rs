@@ -21,7 +21,7 @@ Counts instructions per unit of work, over the simulated device, with valgrind's
 Usage: cargo xtask instructions [WORD…]
 
 Each line is a kind of work, a stack, the instructions of one unit of that work, and how many of those the simulated driver
-itself took. `pairs` are allocations of 1 KiB with their frees; `replay` is an operation of the bundled trace; `middle` is one
+itself took. `pairs` are allocations of 1 KiB with their frees; `replay` is an operation of the bundled trace; `lists` is one
 on blocks too long for a thread to keep, in a pool where so many blocks lie free and apart. All are warm, with budget and
 statistics on. Given words, only lines that have them all are measured.
 
