@@ -3,8 +3,9 @@
 //! Submissions to a stream are numbered when they begin, before anything is launched, and counted when they end, after
 //! everything was launched. While as many have ended as have begun, an event recorded on the stream comes after all of
 //! them. While one is open, the event comes after those that had begun when the two counts were last seen to be equal.
-//! What a stream has waited for is kept in its row, one number for each other slot of the table. What the host knows to
-//! have run comes before everything that is submitted next on any stream, and is kept in a row of its own.
+//! Each stream has a row with one number for each other slot of the table: the last submission there that it has waited
+//! for. Another row has the submissions that the host knows to have run, which come before everything that is submitted
+//! next on any stream.
 //!
 //! Numbers never go back, not even when a slot is taken by another stream, so the meaning of each never changes. A row
 //! is wiped with its stream, since the next one there has waited for nothing.

@@ -268,7 +268,7 @@ impl FreeLists {
         question
     }
 
-    /// Ends a question whose answer is that the stream has passed everything stamped before a time, if any. Returns the
+    /// Ends a question. The stream has passed everything stamped before `passed`, if that is known. Returns the
     /// units that are common from now on, and the events that are not needed any more: of those recorded by several
     /// threads the last covers the most, and those of a stream that has ended cover nothing.
     pub(super) fn end_question(&mut self, question: Question, passed: Option<u64>) -> (u64, StreamProgress) {
