@@ -30,49 +30,49 @@ pub const STREAM_SLOTS: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream {
     /// Its context and, in the upper half, its slot there, marked if it is adopted.
-    name: u64,
+    key: u64,
     /// Its epoch, which tells the occupants of that slot apart, and, in the upper half, its device.
-    life: u64,
+    epoch_and_device: u64,
 }
 
-/// Marks streams that somebody else made, in their epochs and in their names.
+/// Marks streams that somebody else made, in their epochs and in their keys.
 const ADOPTED: u32 = 1 << 31;
 
 impl Stream {
     /// Packs the token into two words and not into four halves: two are passed in registers.
     const fn new(context: u32, slot: u32, epoch: u32, device: DeviceId) -> Self {
         let place = slot | epoch & ADOPTED;
-        Self { name: context as u64 | (place as u64) << 32, life: epoch as u64 | (device.0 as u64) << 32 }
+        Self { key: context as u64 | (place as u64) << 32, epoch_and_device: epoch as u64 | (device.0 as u64) << 32 }
     }
 
     #[inline]
     const fn context(self) -> u32 {
-        self.name as u32
+        self.key as u32
     }
 
     #[inline]
     const fn epoch(self) -> u32 {
-        self.life as u32
+        self.epoch_and_device as u32
     }
 
     /// Returns a number that tells it from every other stream of the process, if a context made it. Adopted streams
     /// that follow each other in one slot share theirs, which no stream that a context made has.
     #[inline]
-    pub const fn name(self) -> u64 {
-        self.name
+    pub const fn key(self) -> u64 {
+        self.key
     }
 
     /// Returns the device it belongs to.
     #[inline]
     pub const fn device(self) -> DeviceId {
-        DeviceId((self.life >> 32) as u32)
+        DeviceId((self.epoch_and_device >> 32) as u32)
     }
 
     /// Returns its slot in the context's table, below [`STREAM_SLOTS`], to index per-stream state by. An adopted
     /// stream's slot is given to another once its adoption has ended.
     #[inline]
     pub const fn slot(self) -> usize {
-        (self.name >> 32) as usize % STREAM_SLOTS
+        (self.key >> 32) as usize % STREAM_SLOTS
     }
 
     /// Returns whether it is the legacy default stream.
@@ -84,18 +84,18 @@ impl Stream {
     /// Returns whether somebody else made it, so that it may end while the context lives.
     #[inline]
     pub(crate) const fn is_adopted(self) -> bool {
-        (self.name >> 32) as u32 & ADOPTED != 0
+        (self.key >> 32) as u32 & ADOPTED != 0
     }
 
-    /// Returns whether it is `other`, a stream of the same context.
+    /// Returns whether it is `other`, where both are known to be streams of one context.
     #[inline]
-    pub(crate) const fn is_at(self, other: Self) -> bool {
+    pub(crate) const fn is_same_stream(self, other: Self) -> bool {
         self.slot() == other.slot() && self.epoch() == other.epoch()
     }
 
     /// Returns whether both are streams of one context.
     #[inline]
-    pub(crate) const fn is_beside(self, other: Self) -> bool {
+    pub(crate) const fn is_same_context(self, other: Self) -> bool {
         self.context() == other.context()
     }
 

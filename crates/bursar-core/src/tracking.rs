@@ -277,7 +277,7 @@ impl Uses {
     fn wait_on_host(&self) {
         let streams = self.marks().streams();
         for stream in streams {
-            if let Err(Error::Driver(error)) = self.context.drain(stream) {
+            if let Err(Error::Driver(error)) = self.context.wait_until_idle(stream) {
                 self.context.fault().record(error);
             }
         }

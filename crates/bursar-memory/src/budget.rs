@@ -187,8 +187,8 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
     /// Ends the charges for what `inner` has released since the last call.
     fn pay_back(&self, inner: &(impl Holder + ?Sized));
 
-    /// Returns what is charged: what is held below and what is being asked for.
-    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
+    /// Returns what is charged: what is held below and what is being requested.
+    fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
 }
 
 /// Memory under a budget; [`GlobalDeviceBudget`] makes it.
@@ -202,7 +202,7 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::mib(1));
 /// let block = budget.allocate(1 << 10, 256, context.default_stream(), tag!("block"))?;
-/// assert_eq!((budget.reserved_bytes(), budget.remaining()), (Bytes::kib(1), Bytes::kib(1023)));
+/// assert_eq!((budget.charged_bytes(), budget.remaining()), (Bytes::kib(1), Bytes::kib(1023)));
 /// budget.deallocate(block, context.default_stream())?;
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
@@ -219,10 +219,16 @@ impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
         &self.inner
     }
 
-    /// Returns what is charged: what is held below and what is being asked for.
-    pub fn reserved_bytes(&self) -> Bytes {
-        self.pay_back();
-        self.policy.reserved(&*self.inner)
+    /// Returns what is charged: what is held below and what is being requested.
+    pub fn charged_bytes(&self) -> Bytes {
+        self.policy.charged(&*self.inner)
+    }
+
+    /// Ends the charges for what the memory below has released, as every request, free and reap does: a budget on an
+    /// account pays it back there, one with a limit of its own has nothing to do.
+    #[inline]
+    pub fn pay_back(&self) {
+        self.policy.pay_back(&*self.inner);
     }
 
     fn admit(&self, bytes: Bytes) -> Result<()> {
@@ -233,11 +239,6 @@ impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
         self.policy.conclude(bytes, result.is_ok());
         self.pay_back();
         result
-    }
-
-    #[inline]
-    fn pay_back(&self) {
-        self.policy.pay_back(&*self.inner);
     }
 
     #[cold]
@@ -257,8 +258,8 @@ impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
 
 impl<R: Holder, P: ChargePolicy> fmt::Debug for GlobalDeviceBudgetResource<R, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reserved = self.policy.reserved(&*self.inner);
-        f.debug_struct("GlobalDeviceBudgetResource").field("reserved", &reserved).field("inner", &self.inner).finish()
+        let charged = self.policy.charged(&*self.inner);
+        f.debug_struct("GlobalDeviceBudgetResource").field("charged", &charged).field("inner", &self.inner).finish()
     }
 }
 

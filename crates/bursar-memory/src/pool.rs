@@ -1,4 +1,4 @@
-//! The pool: blocks in nanoseconds, out of memory that never falls to pieces.
+//! The pool: blocks in nanoseconds, out of memory that does not fragment.
 //!
 //! # Bird's eye
 //!
@@ -37,8 +37,8 @@
 //!   everything;
 //! - *extent*: a stretch of memory that is in no run: `at` and `len`;
 //! - *lane*: the runs that were freed on one stream and that its work may still touch;
-//! - *common* runs: those that every stream may have. They are given first, and a stream's own only where they do not
-//!   do;
+//! - *common* runs: those that every stream may have. They are granted first, and a stream's own only if no
+//!   common run fits;
 //! - *stamp*: the time of a lane at which a run was freed; it moves on with each question to the driver;
 //! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking
 //!   for it;
@@ -53,6 +53,7 @@ mod address_space;
 mod allocate;
 mod cross_stream;
 mod driver_calls;
+mod extent;
 mod free;
 mod free_lists;
 mod growth;
@@ -72,13 +73,12 @@ use bursar_core::{
     MIN_ALIGN, Member, MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use free_lists::{FreeLists, StreamEnd};
-use magazine::Extent;
 use runs::UNIT;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use thread_cache::{CurrentThread, PoolNumber, ThreadCaches, report_thread_end};
+use thread_cache::{PoolNumber, ThreadCaches};
 
 /// Stream-ordered memory that is reused before more is taken from the frame source below; [`PagePool`] makes it.
 ///
@@ -196,7 +196,8 @@ impl<F: FrameSource> Holder for PagePoolResource<F> {
         self.state.caches.released_total()
     }
 
-    /// Finds out what every stream may have by now. It returns nothing: to users it was released when they freed it.
+    /// Finds out what every stream may have by now. It returns zero bytes: to users, memory was
+    /// released when they freed it.
     fn reap(&self) -> Result<Bytes> {
         let (context, state) = (&self.context, &self.state);
         context.fault().check()?;
@@ -285,27 +286,6 @@ impl PoolState {
     fn lists(&self) -> LatchGuard<'_, FreeLists> {
         self.lists.lock()
     }
-
-    /// Returns the current thread's cache, which it gives back when it ends.
-    fn current_thread(self: &Arc<Self>) -> CurrentThread<'_> {
-        self.caches.current(|index| report_thread_end(index, Arc::downgrade(self)))
-    }
-
-    /// Empties magazines, of one thread or all and for one stream or all, into the lanes of their streams; returns
-    /// whether there was anything. The lists are locked first: a stream that ended between the two would leave its
-    /// slot, and what was freed on it, to another.
-    fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> bool {
-        let mut lists = self.lists();
-        let drained = self.caches.drain(thread, slot);
-        drained.iter().for_each(|&(slot, Extent { at, len })| lists.free_own(slot, at, len));
-        !drained.is_empty()
-    }
-
-    /// Gives back the cache of the thread with this index, and has the next thread of that index register anew.
-    fn thread_ended(&self, index: usize) {
-        self.caches.unregister(index);
-        self.drain(Some(index), None);
-    }
 }
 
 impl Member for PoolState {
@@ -329,7 +309,7 @@ impl Member for PoolState {
     fn stream_ends(&self, stream: Stream, _: RawStream) {
         let Some(context) = self.context.upgrade() else { return };
         self.drain(None, Some(stream.slot()));
-        let end = match (context.unordered(stream), context.heir()) {
+        let end = match (context.order_error(stream), context.heir()) {
             (Some(_), _) => StreamEnd::Unordered(stream),
             (None, Ok(heir)) => StreamEnd::InheritedBy(heir.slot()),
             // It was waited for.

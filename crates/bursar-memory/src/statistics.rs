@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Counts of blocks and bytes, whole and by tag: the observer that is given to a stack, and the handle that reads the
 /// counts. Clones share them.
 ///
-/// Each thread counts in memory of its own, so threads do not meet on the way.
+/// Each thread counts in memory of its own; most counts write no cache line that threads share.
 ///
-/// It counts what happens on the devices it observes while it does. A block from before is not counted, and its
-/// free can hide as much of what is live, but never makes a count negative.
+/// It counts only what happens while it observes a device. A block from before is not counted, and once that is freed the
+/// current amount may read too low by its size, but never below zero.
 ///
 /// ```
 /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};

@@ -24,10 +24,10 @@ fn b1_a_budget_starts_from_what_is_already_held() {
     leaf.deallocate(gone, stream).expect("its own");
     let budget = GlobalDeviceBudgetResource::new(leaf, Bytes::kib(2));
     assert_eq!(budget.limit(), Bytes::kib(2));
-    assert_eq!(budget.reserved_bytes(), Bytes::kib(1));
+    assert_eq!(budget.charged_bytes(), Bytes::kib(1));
     assert_eq!(budget.remaining(), Bytes::kib(1));
     budget.deallocate(earlier, stream).expect("its own");
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    assert_eq!(budget.charged_bytes(), Bytes::ZERO);
 }
 
 #[test]
@@ -50,10 +50,10 @@ fn b1_memory_that_somebody_else_frees_below_a_budget_counts_as_nothing_held() {
     let budget = GlobalDeviceBudgetResource::new(leaf.clone(), Bytes::kib(2));
     let behind = leaf.allocate(4096, 256, stream, tag!("behind its back")).expect("room");
     leaf.deallocate(behind, stream).expect("its own");
-    assert_eq!((budget.reserved_bytes(), budget.remaining()), (Bytes::ZERO, Bytes::kib(2)));
+    assert_eq!((budget.charged_bytes(), budget.remaining()), (Bytes::ZERO, Bytes::kib(2)));
     let block = budget.allocate(2048, 256, stream, tag!("fits")).expect("nothing is held");
     budget.deallocate(block, stream).expect("its own");
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    assert_eq!(budget.charged_bytes(), Bytes::ZERO);
 }
 
 #[test]
@@ -78,11 +78,11 @@ fn b2_nested_budgets_agree_whichever_of_them_reaps() {
                 ),
             }
             let held = outer.bytes_outstanding();
-            assert_eq!([outer.reserved_bytes(), middle.reserved_bytes(), inner.reserved_bytes()], [held; 3]);
+            assert_eq!([outer.charged_bytes(), middle.charged_bytes(), inner.charged_bytes()], [held; 3]);
         }
         live.into_iter().for_each(|block| outer.deallocate(block, stream).expect("its own"));
         middle.reap_blocking(Duration::MAX).expect("works");
-        assert_eq!([outer.reserved_bytes(), middle.reserved_bytes(), inner.reserved_bytes()], [Bytes::ZERO; 3]);
+        assert_eq!([outer.charged_bytes(), middle.charged_bytes(), inner.charged_bytes()], [Bytes::ZERO; 3]);
         sim.assert_clean();
     }
 }
@@ -105,7 +105,7 @@ fn beside_a_doomed_request(patience: u64, expect: impl Fn(Result<(), Error>)) {
             result.map(|block| budget.deallocate(block, stream).expect("its own"))
         });
         expect(result);
-        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+        assert_eq!(budget.charged_bytes(), Bytes::ZERO);
     });
 }
 
@@ -147,12 +147,12 @@ fn b7_a_rounding_inner_is_charged_what_it_rounds_to() {
     with_each_budget!(rounding(), Bytes::mib(5), |budget| {
         let stream = context.default_stream();
         let blocks = [1, 1].map(|bytes| budget.allocate(bytes, 256, stream, tag!("rounded")).expect("room"));
-        assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
+        assert_eq!(budget.charged_bytes(), Bytes::mib(4));
         let refused = budget.allocate(1, 256, stream, tag!("rounded")).expect_err("one unit too many");
         let expected = Error::OutOfBudget { requested: Bytes::mib(2), remaining: Bytes::mib(1), limit: Bytes::mib(5) };
         assert_eq!(refused, expected);
         blocks.into_iter().for_each(|block| budget.deallocate(block, stream).expect("its own"));
-        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+        assert_eq!(budget.charged_bytes(), Bytes::ZERO);
     });
 }
 
@@ -162,13 +162,13 @@ fn b8_frames_are_charged_like_blocks() {
     let context = context(faults.clone());
     with_each_budget!(DeviceFrames::new(context.clone()), Bytes::mib(4), |budget| {
         let frames = [1, 2 << 20].map(|bytes| budget.create_frame(bytes).expect("room"));
-        assert_eq!(budget.reserved_bytes(), Bytes::mib(4));
+        assert_eq!(budget.charged_bytes(), Bytes::mib(4));
         assert!(budget.create_frame(1).expect_err("full").is_capacity());
         frames.into_iter().for_each(|frame| budget.release_frame(frame).expect("its own"));
-        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+        assert_eq!(budget.charged_bytes(), Bytes::ZERO);
         faults.fail_next(Call::PagesCreate, bursar_core::Status::OutOfMemory);
         assert!(matches!(budget.create_frame(1), Err(Error::OutOfMemory { .. })));
-        assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+        assert_eq!(budget.charged_bytes(), Bytes::ZERO);
     });
 }
 
@@ -247,7 +247,7 @@ fn b11_limits_of_nothing_one_byte_and_everything() {
     assert_eq!(budget.remaining(), Bytes(u64::MAX - 256));
     let refused = budget.allocate(u64::MAX - 512, 256, stream, tag!("all")).expect_err("more than any device");
     assert!(refused.is_capacity());
-    assert_eq!(budget.reserved_bytes(), Bytes(256));
+    assert_eq!(budget.charged_bytes(), Bytes(256));
     budget.deallocate(block, stream).expect("its own");
 }
 
@@ -266,5 +266,5 @@ fn b11_without_a_limit_no_more_than_half_of_all_numbers_can_be_charged() {
     let largest = budget.allocate((1 << 63) - 512, 256, stream, tag!("rest")).expect_err("more than any device");
     assert!(matches!(largest, Error::OutOfMemory { .. }), "the driver was asked: {largest}");
     budget.deallocate(block, stream).expect("its own");
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    assert_eq!(budget.charged_bytes(), Bytes::ZERO);
 }

@@ -27,9 +27,9 @@ fn b1_what_is_already_held_is_charged_at_once_or_refused() {
     assert_eq!(small.held(), Bytes::ZERO);
     let purse = Purse::of(Bytes::kib(2));
     let budget = GlobalDeviceBudgetResource::charged_to(leaf, purse.clone()).expect("room");
-    assert_eq!((purse.held(), budget.reserved_bytes()), (Bytes::kib(1), Bytes::kib(1)));
+    assert_eq!((purse.held(), budget.charged_bytes()), (Bytes::kib(1), Bytes::kib(1)));
     budget.deallocate(earlier, stream).expect("its own");
-    assert_eq!((purse.held(), budget.reserved_bytes()), (Bytes::ZERO, Bytes::ZERO));
+    assert_eq!((purse.held(), budget.charged_bytes()), (Bytes::ZERO, Bytes::ZERO));
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn b2_the_account_of_each_nested_budget_agrees_whichever_of_them_reaps() {
                 ),
             }
             let held = outer.bytes_outstanding();
-            assert_eq!([outer.reserved_bytes(), middle.reserved_bytes(), inner.reserved_bytes()], [held; 3]);
+            assert_eq!([outer.charged_bytes(), middle.charged_bytes(), inner.charged_bytes()], [held; 3]);
             assert_eq!([above.held(), below.held()], [held; 2], "seed {seed}");
         }
         live.into_iter().for_each(|block| outer.deallocate(block, stream).expect("its own"));
@@ -181,7 +181,7 @@ fn b5_an_account_that_cannot_be_asked_is_reported_as_that() {
     let error = budget.allocate(256, 256, context.default_stream(), tag!("any")).expect_err("it is broken");
     assert_eq!(error, Error::Forked);
     assert_eq!(below.reaps.load(SeqCst), 0, "no reap would help");
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    assert_eq!(budget.charged_bytes(), Bytes::ZERO);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn b9_no_more_is_paid_back_than_was_charged_whatever_others_free_below() {
     leaf.deallocate(behind, stream).expect("its own");
     let block = budget.allocate(1024, 256, stream, tag!("ours")).expect("room");
     budget.deallocate(block, stream).expect("its own");
-    assert_eq!(budget.reserved_bytes(), Bytes::ZERO);
+    assert_eq!(budget.charged_bytes(), Bytes::ZERO);
     drop(budget);
     assert_eq!(purse.held(), Bytes::kib(2), "what others charged stays theirs");
 }

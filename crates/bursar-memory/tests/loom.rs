@@ -10,16 +10,19 @@ mod backoff;
 #[allow(dead_code, reason = "the models use part of the core")]
 #[path = "../src/budget/charge.rs"]
 mod charge;
+#[path = "../src/pool/extent.rs"]
+mod extent;
 #[allow(dead_code, reason = "the models use part of it")]
 #[path = "../src/pool/magazine.rs"]
 mod magazine;
 
 use account_charge::{AccountCharge, AccountError};
 use charge::Charge;
+use extent::Extent;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use magazine::{Extent, Magazine};
+use magazine::Magazine;
 
 /// Every interleaving with at most three preemptions: enough for every known kind of lost update.
 fn model(f: impl Fn() + Sync + Send + 'static) {

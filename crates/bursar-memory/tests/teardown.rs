@@ -138,11 +138,11 @@ fn r6_a_budget_that_outlives_its_pool_counts_what_is_left() {
     rig.use_memory(&*pool, 10 << 20);
     rig.faults.fail_always(Call::StreamQuery, FAILS);
     drop(pool);
-    assert_eq!((rig.held(), budget.reserved_bytes()), (Bytes::mib(10), Bytes::mib(10)));
+    assert_eq!((rig.held(), budget.charged_bytes()), (Bytes::mib(10), Bytes::mib(10)));
     rig.faults.heal();
     rig.context.synchronize(rig.stream).expect("the device works");
     rig.context.trim();
-    assert_eq!((rig.held(), budget.reserved_bytes()), (Bytes::ZERO, Bytes::ZERO));
+    assert_eq!((rig.held(), budget.charged_bytes()), (Bytes::ZERO, Bytes::ZERO));
     drop(budget);
     rig.finish();
 }

@@ -87,7 +87,7 @@ impl MappingLeaf {
             if is_over(event)? {
                 self.unmap(ptr, frame)?;
                 // SAFETY: taken in `retire`, and forgotten here.
-                unsafe { self.accounting.context.give_event(event) };
+                unsafe { self.accounting.context.return_event(event) };
             } else {
                 locked(&self.retired).push((ptr, frame, event));
             }

@@ -67,7 +67,7 @@ impl LentBlocks {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.lent.get(&raw.ptr) {
             Some(block) if block.generation() == raw.generation => {}
-            _ => return Err(state.stranger(self.device, raw)),
+            _ => return Err(state.unknown_block_error(self.device, raw)),
         }
         state.take(raw.ptr).ok_or(Error::ForeignBlock { device: self.device, ptr: raw.ptr })
     }
@@ -108,7 +108,8 @@ impl State {
         Some(block)
     }
 
-    fn stranger(&self, device: DeviceId, raw: RawBlock) -> Error {
+    /// Returns the error for a value that stands for no lent block.
+    fn unknown_block_error(&self, device: DeviceId, raw: RawBlock) -> Error {
         let RawBlock { ptr, generation } = raw;
         match self.returned.get(&generation) {
             Some(&tag) => Error::UseAfterFree { ptr, generation, tag },

@@ -4,10 +4,10 @@
 //! that what was freed on the stream can be reused in the heir's order. Where the driver fails to make that order, the
 //! stream is *unordered*.
 //!
-//! Work of an unordered stream may still run, and its handle is not ours any more. So until there is an order, nothing
-//! that it may touch is used, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for it, and whoever keeps
-//! memory that was freed on it goes on keeping it. Order comes from an event that was recorded on the stream before it
-//! ended, or from a wait for the whole device.
+//! Work of an unordered stream may still run, and the context may not use its handle any more. So until there is an
+//! order, memory that the work may touch is not reused, freed or unmapped: [`heir_of`](DeviceContext::heir_of) fails for
+//! the stream, and resources keep what was freed on it. The order comes from an event that was recorded on the stream
+//! before it ended, or from a wait for the whole device.
 #![allow(unsafe_code)]
 
 use super::{DeviceContext, Remains};
@@ -84,13 +84,13 @@ impl DeviceContext {
     /// Where the driver failed to order anything after the stream when it ended, that failure is the error until there
     /// is an order; see [`order_ended`](Self::order_ended).
     pub fn heir_of(&self, ended: Stream) -> Result<Stream> {
-        while self.has_ended(ended) && !self.streams.has_parted(ended) {
+        while self.has_ended(ended) && !self.streams.is_end_handled(ended) {
             std::thread::yield_now();
         }
-        if self.unordered(ended).is_some() {
+        if self.order_error(ended).is_some() {
             self.order_ended(Duration::ZERO);
         }
-        self.unordered(ended).map_or_else(|| self.heir(), |error| Err(Error::Driver(error)))
+        self.order_error(ended).map_or_else(|| self.heir(), |error| Err(Error::Driver(error)))
     }
 
     /// Returns a stream that comes after everything `stream` was given: itself, or its [heir](Self::heir_of) if its
@@ -135,7 +135,7 @@ impl DeviceContext {
             waited.map_err(|_| error)
         });
         match ordered {
-            Ok(()) => event.into_iter().for_each(|event| self.take_back_event(event)),
+            Ok(()) => event.into_iter().for_each(|event| self.return_last_event(event)),
             Err(error) => {
                 self.fault().record(error);
                 self.unordered.add(UnorderedStream { stream, event, error });
@@ -150,10 +150,8 @@ impl DeviceContext {
         if matches!(unsafe { self.driver().stream_is_capturing(self.device(), raw) }, Ok(true)) {
             return Err(DriverError::new("event_record", self.device(), Status::Capturing));
         }
-        let event = self.take_event()?;
-        // SAFETY: as above, and the event is this context's.
-        let recorded = unsafe { self.driver().event_record(self.device(), event, raw) };
-        recorded.map(|()| event).inspect_err(|_| self.take_back_event(event))
+        // SAFETY: as above.
+        unsafe { self.record_event(raw) }
     }
 
     fn have_heir_wait(&self, event: RawEvent) -> Result<(), DriverError> {
@@ -165,14 +163,14 @@ impl DeviceContext {
         unsafe { self.driver().stream_wait(self.device(), held.raw(), event) }
     }
 
-    fn take_back_event(&self, event: RawEvent) {
-        // SAFETY: taken from this context in `record_last`, and given back once: by whoever finds its stream in order.
-        unsafe { self.give_event(event) };
+    fn return_last_event(&self, event: RawEvent) {
+        // SAFETY: taken from this context in `record_last`, and returned once: by whoever finds its stream in order.
+        unsafe { self.return_event(event) };
     }
 
     /// Returns the error that keeps a stream whose adoption has ended unordered; `None` where its [heir](Self::heir_of)
     /// comes after it. For members to check when a stream ends, and before they reuse what was freed on one.
-    pub fn unordered(&self, ended: Stream) -> Option<DriverError> {
+    pub fn order_error(&self, ended: Stream) -> Option<DriverError> {
         self.unordered.error(ended)
     }
 
@@ -217,7 +215,7 @@ impl DeviceContext {
 
     fn put_in_order(&self, ended: &UnorderedStream) {
         if let Some(UnorderedStream { event: Some(event), .. }) = self.unordered.remove(ended.stream) {
-            self.take_back_event(event);
+            self.return_last_event(event);
         }
     }
 

@@ -12,7 +12,7 @@ const WAIT_ATTEMPTS: u32 = 1000;
 const WAIT_PAUSE: Duration = Duration::from_millis(1);
 
 impl DeviceContext {
-    /// Takes an event of the device, new or used before; it goes back with [`give_event`](Self::give_event).
+    /// Takes an event of the device, new or used before; [`return_event`](Self::return_event) returns it.
     pub fn take_event(&self) -> Result<RawEvent, DriverError> {
         let spare = self.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match spare {
@@ -21,11 +21,12 @@ impl DeviceContext {
         }
     }
 
-    /// Takes an event back that nobody will query or wait for again.
+    /// Returns an event to the context, which uses it again.
     ///
     /// # Safety
-    /// The event came from [`take_event`](Self::take_event) of this context, and is given back once.
-    pub unsafe fn give_event(&self, event: RawEvent) {
+    /// The event came from [`take_event`](Self::take_event) of this context, is returned once, and nobody queries it or
+    /// waits for it afterwards.
+    pub unsafe fn return_event(&self, event: RawEvent) {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 
@@ -62,20 +63,31 @@ impl DeviceContext {
         self.on_lasting(first, |first| self.order(first, then))
     }
 
+    /// Takes an event and records it on a stream; where that fails, the event is returned.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of this device.
+    pub(super) unsafe fn record_event(&self, stream: RawStream) -> Result<RawEvent, DriverError> {
+        let event = self.take_event()?;
+        // SAFETY: the caller's own promise, and the event is this context's.
+        let recorded = unsafe { self.driver.event_record(self.device, event, stream) };
+        recorded.map(|()| event).inspect_err(|_| {
+            // SAFETY: taken above, and not recorded.
+            unsafe { self.return_event(event) };
+        })
+    }
+
     /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before.
     ///
     /// # Safety
     /// Both are live streams of this device.
     pub(crate) unsafe fn chain(&self, first: RawStream, then: RawStream) -> Result<(), DriverError> {
-        let event = self.take_event()?;
+        // SAFETY: the caller's own promise.
+        let event = unsafe { self.record_event(first) }?;
         // SAFETY: the caller's own promise, and the event is this context's.
-        let recorded = unsafe { self.driver.event_record(self.device, event, first) };
-        let ordered = recorded.and_then(|()| {
-            // SAFETY: as above.
-            unsafe { self.driver.stream_wait(self.device, then, event) }
-        });
-        // SAFETY: taken above; a wait that was submitted keeps what it waits for.
-        unsafe { self.give_event(event) };
+        let ordered = unsafe { self.driver.stream_wait(self.device, then, event) };
+        // SAFETY: taken by `record_event`; a wait that was submitted keeps what it waits for.
+        unsafe { self.return_event(event) };
         ordered
     }
 
@@ -89,7 +101,8 @@ impl DeviceContext {
         Ok(())
     }
 
-    /// Returns whether everything submitted to the stream so far has run.
+    /// Asks the driver whether everything submitted to the stream so far has run, and remembers that it has. Fails for a
+    /// stream whose adoption has ended: there is [`progress`](Self::progress) for those.
     pub(crate) fn query(&self, stream: Stream) -> Result<Progress> {
         let held = self.hold(stream)?;
         let view = self.clocks.look(stream);
@@ -102,8 +115,9 @@ impl DeviceContext {
         Ok(progress)
     }
 
-    /// Returns whether everything submitted to the stream so far has run; its adoption may have ended. Where `patience`
-    /// is [`Duration::MAX`], waits until it has.
+    /// Returns whether everything submitted so far to the stream or, if its adoption has ended, to its heir has run.
+    /// Where `patience` is [`Duration::MAX`], waits until it has. Fails for a stream that is being captured into a
+    /// graph.
     pub fn has_run(&self, stream: Stream, patience: Duration) -> Result<bool> {
         let stream = self.lasting(stream)?;
         self.check_use(stream)?;
@@ -113,21 +127,22 @@ impl DeviceContext {
         }
     }
 
-    /// Returns once nothing that `stream` or, if its adoption has ended, its heir was given is in flight. An error
-    /// means that it may not have run as it should.
-    pub(crate) fn drain(&self, stream: Stream) -> Result<()> {
+    /// Waits until nothing that was submitted to `stream` or, if its adoption has ended, to its heir is in flight. An
+    /// error means that it may not have run as it should.
+    pub(crate) fn wait_until_idle(&self, stream: Stream) -> Result<()> {
         if self.has_ended(stream) {
             self.wait_for_order(stream)?;
         }
         self.on_lasting(stream, |stream| self.wait_for_stream(stream))
     }
 
-    /// Returns whether everything submitted so far to `stream` or, if its adoption has ended, to its heir has run.
+    /// Asks about a stream as [`query`](Self::query) does or, if its adoption has ended, about its heir. Unlike
+    /// [`has_run`](Self::has_run), it does not check whether the stream is being captured.
     pub(crate) fn progress(&self, stream: Stream) -> Result<Progress> {
         self.on_lasting(stream, |stream| self.query(stream))
     }
 
-    /// Returns once nothing that the stream was given is in flight.
+    /// Waits until nothing that was submitted to the stream is in flight.
     fn wait_for_stream(&self, stream: Stream) -> Result<()> {
         let held = self.hold(stream)?;
         let view = self.clocks.look(stream);
@@ -160,7 +175,7 @@ impl DeviceContext {
                 return Ok(());
             }
             self.order_ended(Duration::MAX);
-            let Some(error) = self.unordered(ended) else { return Ok(()) };
+            let Some(error) = self.order_error(ended) else { return Ok(()) };
             if let Some(lost) = self.driver.last_error(self.device).filter(|error| is_final(error.status)) {
                 return Err(Error::Driver(lost));
             }
@@ -169,7 +184,7 @@ impl DeviceContext {
             }
             std::thread::sleep(WAIT_PAUSE);
         }
-        give_up(self.unordered(ended).map_or(Ok(()), Err))
+        give_up(self.order_error(ended).map_or(Ok(()), Err))
     }
 }
 

@@ -8,12 +8,13 @@
 
 use super::DeviceContext;
 use crate::{DriverError, Progress, RawEvent, RawStream, StreamHold};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 /// The events that were recorded on one stream and are not known to have been passed, oldest first.
 ///
 /// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back
-/// with [`put_back`](Self::put_back). Events belong to the context: give them back with [`forget`](Self::forget) at the
+/// with [`put_back`](Self::put_back). Events belong to the context: return them with [`forget`](Self::forget) at the
 /// end, since dropping this cannot.
 ///
 /// A position is compared as a running total, modulo 2⁶⁴: a later one is less than 2⁶³ further.
@@ -34,20 +35,20 @@ use std::collections::VecDeque;
 /// ```
 #[derive(Debug, Default)]
 pub struct StreamProgress {
-    marks: VecDeque<Mark>,
+    events: VecDeque<RecordedEvent>,
 }
 
 /// An event, and the position that the stream has passed with it.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct RecordedEvent {
     event: RawEvent,
     position: u64,
 }
 
 impl StreamProgress {
-    /// Returns `true` if an event is waited for.
+    /// Returns whether an event was recorded and is not known to have been passed.
     pub fn is_marked(&self) -> bool {
-        !self.marks.is_empty()
+        !self.events.is_empty()
     }
 
     /// Takes the events out, to be asked about with no lock held.
@@ -59,16 +60,16 @@ impl StreamProgress {
     /// Takes out all events but the last, which covers what they cover.
     #[must_use = "events that are dropped are lost"]
     pub fn take_all_but_last(&mut self) -> Self {
-        let last = self.marks.split_off(self.marks.len().saturating_sub(1));
-        Self { marks: std::mem::replace(&mut self.marks, last) }
+        let last = self.events.split_off(self.events.len().saturating_sub(1));
+        Self { events: std::mem::replace(&mut self.events, last) }
     }
 
     /// Puts events back that were taken out, in the order of their positions with those recorded meanwhile.
     pub fn put_back(&mut self, mut taken: Self) {
         if self.is_marked() {
-            taken.marks.append(&mut self.marks);
-            let marks = taken.marks.make_contiguous();
-            marks.sort_by(|a, b| a.position.wrapping_sub(b.position).cast_signed().cmp(&0));
+            taken.events.append(&mut self.events);
+            let events = taken.events.make_contiguous();
+            events.sort_by(|a, b| compare(a.position, b.position));
         }
         *self = taken;
     }
@@ -91,12 +92,12 @@ impl StreamProgress {
             return Ok(Some(now));
         }
         let mut passed = None;
-        while let Some(&Mark { event, position }) = self.marks.front() {
-            // SAFETY: the event was taken from this context and is given back when it is forgotten.
+        while let Some(&RecordedEvent { event, position }) = self.events.front() {
+            // SAFETY: the event was taken from this context and is returned when it is forgotten.
             match unsafe { context.driver().event_query(context.device(), event) } {
                 Ok(Progress::Complete) => {
-                    self.marks.pop_front();
-                    give_back(context, event);
+                    self.events.pop_front();
+                    return_event(context, event);
                     passed = Some(position);
                 }
                 Ok(Progress::Pending) => break,
@@ -109,10 +110,10 @@ impl StreamProgress {
 
     /// Forgets the events at or before a position that has been passed.
     fn pass(&mut self, context: &DeviceContext, passed: u64) {
-        self.marks.retain(|mark| {
-            let is_ahead = is_after(mark.position, passed);
+        self.events.retain(|recorded| {
+            let is_ahead = is_after(recorded.position, passed);
             if !is_ahead {
-                give_back(context, mark.event);
+                return_event(context, recorded.event);
             }
             is_ahead
         });
@@ -135,8 +136,8 @@ impl StreamProgress {
         now: u64,
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's own promise.
-        let event = unsafe { record(context, stream) }?;
-        self.marks.push_back(Mark { event, position: now });
+        let event = unsafe { context.record_event(stream) }?;
+        self.events.push_back(RecordedEvent { event, position: now });
         Ok(())
     }
 
@@ -150,32 +151,37 @@ impl StreamProgress {
         now: u64,
     ) -> Result<(), DriverError> {
         // SAFETY: the stream is live while it is held.
-        let event = unsafe { record(context, stream.raw()) }?;
+        let event = unsafe { context.record_event(stream.raw()) }?;
         // SAFETY: the stream is live while it is held, and the event was recorded just above.
         let waited = unsafe { context.driver().stream_wait(context.device(), waiting.raw(), event) };
-        waited.inspect_err(|_| give_back(context, event))?;
+        waited.inspect_err(|_| return_event(context, event))?;
         self.forget(context);
-        self.marks.push_back(Mark { event, position: now });
+        self.events.push_back(RecordedEvent { event, position: now });
         Ok(())
     }
 
     /// Waits until every event has been passed.
     pub fn wait(&self, context: &DeviceContext) -> Result<(), DriverError> {
-        self.marks.back().map_or(Ok(()), |last| {
-            // SAFETY: the event was taken from this context and is given back when it is forgotten.
+        self.events.back().map_or(Ok(()), |last| {
+            // SAFETY: the event was taken from this context and is returned when it is forgotten.
             unsafe { context.driver().event_synchronize(context.device(), last.event) }
         })
     }
 
-    /// Gives every event back to the context.
+    /// Returns every event to the context.
     pub fn forget(&mut self, context: &DeviceContext) {
-        self.marks.drain(..).for_each(|mark| give_back(context, mark.event));
+        self.events.drain(..).for_each(|recorded| return_event(context, recorded.event));
     }
 }
 
-/// Returns `true` if running total `a` is further than `b`.
-pub(crate) const fn is_after(a: u64, b: u64) -> bool {
-    a.wrapping_sub(b).cast_signed() > 0
+/// Compares two running totals modulo 2⁶⁴, which are less than 2⁶³ apart.
+fn compare(a: u64, b: u64) -> Ordering {
+    a.wrapping_sub(b).cast_signed().cmp(&0)
+}
+
+/// Returns whether running total `a` is further than `b`.
+pub(crate) fn is_after(a: u64, b: u64) -> bool {
+    compare(a, b).is_gt()
 }
 
 fn is_idle(context: &DeviceContext, stream: &StreamHold<'_>) -> Result<bool, DriverError> {
@@ -183,18 +189,7 @@ fn is_idle(context: &DeviceContext, stream: &StreamHold<'_>) -> Result<bool, Dri
     unsafe { context.driver().stream_query(context.device(), stream.raw()) }.map(Progress::is_complete)
 }
 
-/// Records an event of the context on a stream.
-///
-/// # Safety
-/// `stream` is a live stream of the context's device.
-unsafe fn record(context: &DeviceContext, stream: RawStream) -> Result<RawEvent, DriverError> {
-    let event = context.take_event()?;
-    // SAFETY: the caller's own promise, and the event is spare.
-    let recorded = unsafe { context.driver().event_record(context.device(), event, stream) };
-    recorded.map(|()| event).inspect_err(|_| give_back(context, event))
-}
-
-fn give_back(context: &DeviceContext, event: RawEvent) {
-    // SAFETY: the event was taken from this context by `record`, and is given back once, when its mark is forgotten.
-    unsafe { context.give_event(event) };
+fn return_event(context: &DeviceContext, event: RawEvent) {
+    // SAFETY: the event was taken from this context by `record_event`, and is returned once, when it is forgotten here.
+    unsafe { context.return_event(event) };
 }

@@ -90,7 +90,7 @@ impl DeviceContext {
     /// others there is [`hold_for_memory`](Self::hold_for_memory). The result stays right while there are no more
     /// [`alarms`](Self::alarms).
     pub fn own_stream(&self, stream: Stream) -> Option<RawStream> {
-        self.streams.unexposed(stream)
+        self.streams.private_handle(stream)
     }
 
     /// Returns how often there was a reason to check again: a fault was remembered, or the handle of a stream given to

@@ -46,7 +46,7 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     /// Returns whether a block and the stream it is freed on are of this context; either stream may have ended.
     #[inline]
     fn is_local(&self, block: &DeviceBlock, stream: Stream) -> bool {
-        self.context().is_own(stream) && block.stream().is_beside(stream)
+        self.context().is_own(stream) && block.stream().is_same_context(stream)
     }
 
     /// Returns the tally that blocks are counted in; a device has at most one.

@@ -15,16 +15,15 @@
 //! Shards are cleared and used again but never freed, so a thread may remember one by the tally's number without owning
 //! it.
 
-mod cell;
 mod chunks;
 mod key;
 mod level;
 mod scopes;
 mod shard;
 mod slack;
+mod tag_counts;
 
 use crate::{AllocTag, Bytes, DeviceId, Holding};
-use cell::Cell;
 use key::{DEVICES, Key, NEAR_TAGS, TAGS};
 use level::{Levels, Shares};
 use scopes::Scopes;
@@ -32,6 +31,7 @@ use shard::{Counters, Shard, Shards};
 use slack::Step;
 use std::fmt;
 use std::sync::Arc;
+use tag_counts::TagCounts;
 
 /// A number of bytes and of blocks.
 ///
@@ -107,7 +107,7 @@ pub(crate) struct Counter {
     tally: Option<Arc<Tally>>,
     /// The tally's number; zero where every block has to be counted by the tally.
     number: u64,
-    /// The device's first cell.
+    /// The index of the device's first counts.
     first: usize,
 }
 
@@ -133,26 +133,26 @@ impl Counter {
     #[inline(always)]
     pub(crate) fn granted(&self, tag: AllocTag, bytes: Bytes) -> bool {
         let bytes = bytes.get();
-        let cell = self.moved(tag, Step::down(bytes), |shares| shares.rise(bytes));
-        cell.map(|cell| cell.rise(bytes)).is_some()
+        let counts = self.moved(tag, Step::down(bytes), |shares| shares.add(bytes));
+        counts.map(|counts| counts.add(bytes)).is_some()
     }
 
     /// Counts a block that was freed; returns `false` if the tally has to count it.
     #[inline(always)]
     pub(crate) fn freed(&self, tag: AllocTag, bytes: Bytes) -> bool {
         let bytes = bytes.get();
-        let cell = self.moved(tag, Step::up(bytes), |shares| shares.fall(bytes));
-        cell.map(|cell| cell.fall(bytes)).is_some()
+        let counts = self.moved(tag, Step::up(bytes), |shares| shares.remove(bytes));
+        counts.map(|counts| counts.remove(bytes)).is_some()
     }
 
-    /// Moves both slacks by a step or, if that is not enough, both levels, and returns the cell that is left to count
-    /// in.
+    /// Moves both slacks by a step or, if that is not enough, both levels, and returns the counts that are left to
+    /// change.
     #[inline(always)]
-    fn moved(&self, tag: AllocTag, step: Step, change: impl FnOnce(Shares<'_>)) -> Option<&'static Cell> {
+    fn moved(&self, tag: AllocTag, step: Step, change: impl FnOnce(Shares<'_>)) -> Option<&'static TagCounts> {
         let tag = tag.index();
         let shard = if tag < NEAR_TAGS { shard::last(self.number)? } else { return None };
         let moved = shard.step_near(tag, step);
-        (moved || self.move_levels(shard, tag, change)).then(|| shard.cell_near(self.first + tag))
+        (moved || self.move_levels(shard, tag, change)).then(|| shard.counts_near(self.first + tag))
     }
 
     /// Moves the levels of the total and of a tag; returns `false` if the tally has to.
@@ -170,7 +170,7 @@ impl Tally {
     pub fn granted(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         let (key, bytes) = (Key::of(device, tag), bytes.get());
         match self.shards.step(key, Step::down(bytes)) {
-            Some(cell) => cell.rise(bytes),
+            Some(counts) => counts.add(bytes),
             None => self.claim(key, bytes),
         }
     }
@@ -180,7 +180,7 @@ impl Tally {
     pub fn freed(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
         let (key, bytes) = (Key::of(device, tag), bytes.get());
         match self.shards.step(key, Step::up(bytes)) {
-            Some(cell) => cell.fall(bytes),
+            Some(counts) => counts.remove(bytes),
             None => self.disclaim(key, bytes),
         }
     }
@@ -255,13 +255,13 @@ impl Tally {
     /// Counts a grant for which a step is not enough.
     #[cold]
     fn claim(&self, key: Key, bytes: u64) {
-        self.with(key, |counters| counters.rise(bytes));
+        self.with(key, |counters| counters.add(bytes));
     }
 
     /// Counts a free for which a step is not enough.
     #[cold]
     fn disclaim(&self, key: Key, bytes: u64) {
-        self.with(key, |counters| counters.fall(bytes));
+        self.with(key, |counters| counters.remove(bytes));
     }
 
     /// Counts in the current thread's shard.

@@ -1,10 +1,11 @@
 //! Clocks of submissions, and what each stream is known to come after.
 //!
 //! Submissions to a stream are numbered when they begin, before anything is launched, and counted when they end, after
-//! everything was. So while as many have ended as have begun, an event recorded on the stream comes after all of them;
-//! and while one is open, after those that a moment without any had shown to be over. What a stream has waited for is
-//! kept in its row, one number for each other slot of the table; what the host knows to have run, and so comes before
-//! all that anybody submits, in a row of its own.
+//! everything was launched. While as many have ended as have begun, an event recorded on the stream comes after all of
+//! them. While one is open, the event comes after those that had begun when the two counts were last seen to be equal.
+//! Each stream has a row with one number for each other slot of the table: the last submission there that it has waited
+//! for. Another row has the submissions that the host knows to have run, which come before everything that is submitted
+//! next on any stream.
 //!
 //! Numbers never go back, not even when a slot is taken by another stream, so the meaning of each never changes. A row
 //! is wiped with its stream, since the next one there has waited for nothing.
@@ -13,8 +14,8 @@ use super::{STREAM_SLOTS, Stream};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The number of slots whose numbers are passed on when one stream waits for another that has waited itself. For slots
-/// beyond, nothing is wrong; the stream only waits again.
+/// The number of slots whose numbers are passed on when one stream waits for another that has waited itself. Those of
+/// slots beyond are not passed on, which costs a wait that was not needed.
 const HANDED_ON: usize = 64;
 
 type Row = Box<[AtomicU64]>;

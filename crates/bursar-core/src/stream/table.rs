@@ -26,8 +26,9 @@ struct Slot {
     epoch: AtomicU32,
     users: AtomicU32,
     exposed: AtomicBool,
-    /// The epoch of the last occupant whose adoption has ended completely, with its work put in order.
-    parted: AtomicU32,
+    /// The epoch of the last occupant whose end was handled: its heir comes after its work, or it is known to be
+    /// unordered.
+    last_handled_end: AtomicU32,
 }
 
 #[derive(Debug, Default)]
@@ -140,9 +141,10 @@ impl StreamTable {
         Some(raw)
     }
 
-    /// Frees the slot of a stream whose adoption has ended and whose work has been put in order.
+    /// Frees the slot of a stream whose adoption has ended, once its end was handled: its heir comes after its work, or
+    /// it is known to be unordered.
     pub(crate) fn vacate(&self, stream: Stream) {
-        self.slots[stream.slot()].parted.fetch_max(stream.epoch(), Ordering::SeqCst);
+        self.slots[stream.slot()].last_handled_end.fetch_max(stream.epoch(), Ordering::SeqCst);
         self.occupancy().vacant.push(stream.slot() as u32);
     }
 
@@ -161,10 +163,8 @@ impl StreamTable {
     }
 
     /// Returns the handle of a stream that this context made and whose handle nobody else has.
-    pub(crate) fn unexposed(&self, stream: Stream) -> Option<RawStream> {
-        let slot = self.slots.get(stream.slot())?;
-        let stays = stream.context() == self.context && stream.epoch() == 1;
-        (stays && !slot.exposed.load(Ordering::SeqCst)).then(|| RawStream(slot.raw.load(Ordering::Relaxed)))
+    pub(crate) fn private_handle(&self, stream: Stream) -> Option<RawStream> {
+        self.is_private(stream).then(|| RawStream(self.slots[stream.slot()].raw.load(Ordering::Relaxed)))
     }
 
     /// Returns whether a stream is of this table; its adoption may have ended.
@@ -185,9 +185,10 @@ impl StreamTable {
         stream.is_adopted() && self.slots[stream.slot()].epoch.load(Ordering::SeqCst) != stream.epoch()
     }
 
-    /// Returns whether, besides, the heir comes after its work.
-    pub(crate) fn has_parted(&self, stream: Stream) -> bool {
-        self.slots[stream.slot()].parted.load(Ordering::SeqCst) >= stream.epoch()
+    /// Returns whether the end of an adopted stream was handled: its heir comes after its work, or it is known to be
+    /// unordered.
+    pub(crate) fn is_end_handled(&self, stream: Stream) -> bool {
+        self.slots[stream.slot()].last_handled_end.load(Ordering::SeqCst) >= stream.epoch()
     }
 
     /// Keeps whichever stream is in a slot now alive.
@@ -222,10 +223,12 @@ impl StreamTable {
         self.slots[stream.slot()].exposed.load(Ordering::Acquire)
     }
 
-    /// Returns whether this context made a stream and nobody else has its handle.
+    /// Returns whether this context made a stream, so that it stays, and nobody else has its handle, so that it is not
+    /// being captured: the only streams that are used without being held or checked.
     #[inline]
     pub(crate) fn is_private(&self, stream: Stream) -> bool {
-        stream.context() == self.context && !stream.is_adopted() && !self.is_exposed(stream)
+        let is_exposed = || self.slots[stream.slot()].exposed.load(Ordering::SeqCst);
+        stream.context() == self.context && !stream.is_adopted() && !is_exposed()
     }
 
     #[cold]

@@ -4,18 +4,18 @@ use super::Access;
 use crate::Stream;
 use crate::stream::Clocks;
 
-/// The mark of one stream: the numbers of its submissions that last wrote and last read the block, zero where there was
-/// none.
+/// The mark of one stream, which is its last use of the block: the numbers of its submissions that last wrote and last
+/// read it, zero where there was none.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct StreamUse {
     stream: Stream,
     write: u64,
     read: u64,
 }
 
-const _: () = assert!(size_of::<Mark>() == 32, "a mark is four words");
+const _: () = assert!(size_of::<StreamUse>() == 32, "a mark is four words");
 
-impl Mark {
+impl StreamUse {
     const fn last(&self) -> u64 {
         if self.write > self.read { self.write } else { self.read }
     }
@@ -75,14 +75,14 @@ impl Need {
 /// The marks of one block, one for each stream. A block that stays on one stream has no list.
 #[derive(Debug)]
 pub(super) struct Marks {
-    one: Option<Mark>,
-    others: Vec<Mark>,
+    one: Option<StreamUse>,
+    others: Vec<StreamUse>,
 }
 
 impl Marks {
     /// Makes the marks of a block that was allocated on `stream`, which counts as a write there.
     pub(super) const fn born(stream: Stream, number: u64) -> Self {
-        Self { one: Some(Mark { stream, write: number, read: 0 }), others: Vec::new() }
+        Self { one: Some(StreamUse { stream, write: number, read: 0 }), others: Vec::new() }
     }
 
     /// Returns whether no other stream has a mark.
@@ -95,15 +95,15 @@ impl Marks {
         self.iter().map(|mark| mark.stream).collect()
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Mark> {
+    fn iter(&self) -> impl Iterator<Item = &StreamUse> {
         self.one.iter().chain(&self.others)
     }
 
-    fn find(&mut self, stream: Stream) -> Option<&mut Mark> {
+    fn find(&mut self, stream: Stream) -> Option<&mut StreamUse> {
         self.one.iter_mut().chain(&mut self.others).find(|mark| mark.stream == stream)
     }
 
-    fn retain(&mut self, keeps: impl Fn(&Mark) -> bool) {
+    fn retain(&mut self, keeps: impl Fn(&StreamUse) -> bool) {
         self.others.retain(&keeps);
         if !self.one.as_ref().is_some_and(keeps) {
             self.one = self.others.pop();
@@ -114,7 +114,7 @@ impl Marks {
     /// where another stream has one.
     #[inline]
     pub(super) fn mark_only(&mut self, stream: Stream, access: Access, number: u64) -> Option<bool> {
-        let only = self.one.as_mut().filter(|mark| mark.stream.is_at(stream) && self.others.is_empty());
+        let only = self.one.as_mut().filter(|mark| mark.stream.is_same_stream(stream) && self.others.is_empty());
         only.map(|mark| mark.raise(access, number))
     }
 
@@ -123,7 +123,7 @@ impl Marks {
         if let Some(mark) = self.find(stream) {
             return mark.raise(access, number);
         }
-        let mut mark = Mark { stream, write: 0, read: 0 };
+        let mut mark = StreamUse { stream, write: 0, read: 0 };
         mark.raise(access, number);
         match &mut self.one {
             Some(_) => self.others.push(mark),
@@ -166,7 +166,7 @@ impl Marks {
 
     /// Transfers the mark of a stream that has ended to its heir, as of `number`.
     pub(super) fn inherit(&mut self, ended: Stream, heir: Stream, number: u64) {
-        let Some(&Mark { write, read, .. }) = self.find(ended).as_deref() else { return };
+        let Some(&StreamUse { write, read, .. }) = self.find(ended).as_deref() else { return };
         self.retain(|mark| mark.stream != ended);
         for (access, last) in [(Access::Write, write), (Access::Read, read)] {
             if last > 0 {

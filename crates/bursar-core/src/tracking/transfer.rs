@@ -50,7 +50,7 @@ impl<H: HostMemory> Transfer<H> {
 
     /// Waits for the copy and returns the memory. After an error the memory is dropped.
     pub fn wait(mut self) -> Result<H> {
-        let waited = self.context.drain(self.stream);
+        let waited = self.context.wait_until_idle(self.stream);
         match (waited, self.memory.take()) {
             (Ok(()), Some(memory)) => Ok(memory),
             (Err(error), _) => Err(error),
@@ -62,7 +62,7 @@ impl<H: HostMemory> Transfer<H> {
 impl<H: HostMemory> Drop for Transfer<H> {
     fn drop(&mut self) {
         if self.memory.is_some()
-            && let Err(Error::Driver(error)) = self.context.drain(self.stream)
+            && let Err(Error::Driver(error)) = self.context.wait_until_idle(self.stream)
         {
             self.context.fault().record(error);
         }

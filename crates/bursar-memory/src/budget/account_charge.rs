@@ -10,6 +10,7 @@
 //! Only if that would not have been enough is the request refused.
 
 use super::backoff::{Backoff, MAX_ROUNDS};
+use super::charge::difference;
 #[cfg(loom)]
 use loom::{
     sync::atomic::{AtomicU64, Ordering},
@@ -166,6 +167,5 @@ impl AccountCharge {
 
 /// Returns how far `total` is ahead of `other`; zero where it is behind.
 fn ahead(total: u64, other: u64) -> u64 {
-    let difference = total.wrapping_sub(other);
-    if difference.cast_signed() > 0 { difference } else { 0 }
+    difference(total, other).unwrap_or(0)
 }

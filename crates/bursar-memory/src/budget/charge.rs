@@ -18,7 +18,7 @@ use std::{
     thread::yield_now,
 };
 
-/// The most that can be held: a larger difference could not be told from one that has fallen behind.
+/// The most that can be held: totals are compared modulo 2⁶⁴, so a larger difference would read as a negative one.
 const MAX_HELD: u64 = i64::MAX.cast_unsigned();
 
 /// The totals of one budget.
@@ -119,8 +119,9 @@ impl Charge {
     ///
     /// A request is refused only if it would not have fitted even if everything undecided failed: the confirmed total
     /// is read *before* the reap and the released one *after* it, so the difference is at most what was held and
-    /// confirmed at the moment the first was read, whatever had completed. Otherwise somebody took what was reaped or
-    /// is undecided, and another round is worth it. With nothing undecided and nobody else about, one reap decides.
+    /// confirmed at the moment the first was read, less all frees that had completed by then. Otherwise another thread
+    /// took what was reaped, or has a request that is undecided, and the request tries again. With nothing undecided and
+    /// no other thread, one reap decides.
     pub(crate) fn admit<E>(
         &self,
         bytes: u64,
@@ -167,8 +168,9 @@ fn fits(used: u64, bytes: u64, limit: u64) -> bool {
     used.checked_add(bytes).is_some_and(|sum| sum <= limit.min(MAX_HELD))
 }
 
-/// Returns `total - released`, or `None` where `total` is behind.
-fn difference(total: u64, released: u64) -> Option<u64> {
-    let difference = total.wrapping_sub(released);
+/// Returns how far one running total is ahead of another, or `None` where it is behind. Totals are compared modulo 2⁶⁴
+/// and are less than 2⁶³ apart.
+pub(crate) fn difference(total: u64, other: u64) -> Option<u64> {
+    let difference = total.wrapping_sub(other);
     (difference.cast_signed() >= 0).then_some(difference)
 }

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 /// Charges an account: before memory is asked for, and until the memory below has it back.
 ///
-/// The account decides how much may be held, so such a budget knows what it has reserved, but no limit.
+/// The account decides how much may be held, so such a budget knows what it has charged, but no limit.
 ///
 /// ```
 /// use bursar_memory::{GlobalDeviceBudgetResource, OnAccount};
 ///
 /// fn charged<R: bursar_core::Holder>(budget: &GlobalDeviceBudgetResource<R, OnAccount>) -> bursar_core::Bytes {
-///     budget.reserved_bytes()
+///     budget.charged_bytes()
 /// }
 /// ```
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl ChargePolicy for OnAccount {
         self.charge.pay_back(|| inner.released_total(), |bytes| self.release(bytes));
     }
 
-    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
+    fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
         Bytes(self.charge.used(|| inner.released_total()))
     }
 }

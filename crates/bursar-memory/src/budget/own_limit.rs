@@ -58,7 +58,7 @@ impl ChargePolicy for OwnLimit {
     /// Does nothing: what the memory below has released is read from it whenever it is needed.
     fn pay_back(&self, _: &(impl Holder + ?Sized)) {}
 
-    fn reserved(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
+    fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
         Bytes(self.0.used(|| inner.released_total()))
     }
 }
@@ -83,7 +83,7 @@ impl<R: Holder> GlobalDeviceBudgetResource<R> {
 
     /// Returns what is left of the limit: nothing if more is held than it allows.
     pub fn remaining(&self) -> Bytes {
-        self.limit().saturating_sub(self.reserved_bytes())
+        self.limit().saturating_sub(self.charged_bytes())
     }
 }
 
@@ -126,7 +126,7 @@ impl Limits {
             Some(BudgetReading {
                 device: built.device,
                 limit: Bytes(built.policy.0.limit()),
-                reserved: built.policy.reserved(&*inner),
+                charged: built.policy.charged(&*inner),
             })
         };
         built.iter().filter_map(read).collect()
@@ -139,8 +139,8 @@ impl Limits {
 /// use bursar_core::{Bytes, DeviceId};
 /// use bursar_memory::BudgetReading;
 ///
-/// let reading = BudgetReading { device: DeviceId(0), limit: Bytes::gib(1), reserved: Bytes::mib(1) };
-/// assert!(reading.reserved < reading.limit);
+/// let reading = BudgetReading { device: DeviceId(0), limit: Bytes::gib(1), charged: Bytes::mib(1) };
+/// assert!(reading.charged < reading.limit);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetReading {
@@ -148,6 +148,6 @@ pub struct BudgetReading {
     pub device: DeviceId,
     /// The most that may be held.
     pub limit: Bytes,
-    /// The bytes that are held.
-    pub reserved: Bytes,
+    /// The bytes that are charged: held, or being requested.
+    pub charged: Bytes,
 }

@@ -1,9 +1,9 @@
 //! The pool's one long range of addresses: where frames are mapped in it, and where nothing is.
 //!
 //! **Frames are small while a pool is small.** Up to 3 GiB they are pages, or two pages where several streams share the
-//! pool; beyond, a 128th of the pool, up to 64 MiB. Where a large block needs many small frames they are given back and
-//! made anew as large ones, since a frame costs the driver by the piece: giving one back takes half as long as moving
-//! it, and the next large block finds one frame where there were thirty. A pool that several streams share, when it
+//! pool; beyond, a 128th of the pool, up to 64 MiB. Where a large block needs many small frames they are released and
+//! replaced by large ones, since driver calls cost per frame, whatever its size: to release a frame takes half as long as
+//! to move it, and the next large block needs one frame where there were thirty. A pool that several streams share, when it
 //! must grow, grows to a twelfth more than was ever in use; whole free frames are moved first.
 //!
 //! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch.
@@ -23,8 +23,8 @@ pub(super) struct FrameSizes {
     pub(super) largest: u64,
 }
 
-/// The size up to which a pool is made of small frames, in units: few blocks are large beside them, and what is left
-/// over at the ends of blocks must not weigh.
+/// The size up to which a pool is made of small frames, in units. Few blocks of a small pool are much larger than a
+/// frame, and the unused ends of larger frames would be a notable part of the pool.
 const SMALL_POOL: u64 = (3 << 30) / UNIT;
 
 /// The number of frames that a larger pool is made of, so that moving what a large block needs stays cheap.
@@ -45,7 +45,7 @@ const CONSOLIDATE_FROM: usize = 4;
 
 impl FrameSizes {
     /// Returns how long frames should be in a pool that holds `held` units.
-    fn aim(self, held: u64, shared: bool) -> u64 {
+    fn frame_len(self, held: u64, shared: bool) -> u64 {
         let small = if shared { self.granule * SHARED_FACTOR } else { self.granule };
         let coarse = if held < SMALL_POOL { 0 } else { (held / FRAMES).next_multiple_of(self.granule) };
         coarse.max(small).min(self.largest)
@@ -71,9 +71,9 @@ pub(super) struct AddressSpace {
     is_slack_refused: bool,
 }
 
-/// Cuts a length into pieces of `aim`, the last of them shorter.
-fn pieces(len: u64, aim: u64) -> Vec<u64> {
-    (0..len.div_ceil(aim)).map(|nth| aim.min(len - nth * aim)).collect()
+/// Cuts a length into pieces of `frame_len`, the last of them shorter.
+fn pieces(len: u64, frame_len: u64) -> Vec<u64> {
+    (0..len.div_ceil(frame_len)).map(|nth| frame_len.min(len - nth * frame_len)).collect()
 }
 
 impl AddressSpace {
@@ -124,14 +124,15 @@ impl AddressSpace {
             Some(base) => base.end(),
             None => *self.holes.iter().filter(|&(_, &hole)| hole >= need).max_by_key(|&(_, &hole)| hole)?.0,
         };
-        self.take_addresses(at, need);
+        self.claim_range(at, need);
         Some((at, need))
     }
 
-    /// Chooses the frames for a growth: unmapped ones, then those that lie whole in `free` and outside its base, the
-    /// largest that fit first, and of one size those in short runs, which are of least use where they are; then new
-    /// ones, and slack where several streams share the pool, with `in_use` units in use.
-    pub(super) fn supply(&mut self, growth: &mut GrowthPlan, free: &mut Runs, in_use: Option<u64>) {
+    /// Chooses the frames for a growth, in this order: frames that are mapped nowhere; frames that lie whole in `free`
+    /// and outside the growth's base, the largest that fit first, and of one size those in the shortest runs, which are
+    /// of least use to others; new frames. Where several streams share the pool, with `in_use` units in use, new frames
+    /// for slack are added.
+    pub(super) fn choose_frames(&mut self, growth: &mut GrowthPlan, free: &mut Runs, in_use: Option<u64>) {
         let mut missing = growth.need;
         self.unmapped.sort_by_key(|frame| frame.bytes());
         while let Some(nth) = self.unmapped.iter().rposition(|frame| units(frame.bytes()) <= missing) {
@@ -155,19 +156,19 @@ impl AddressSpace {
             growth.moves.extend(self.remove_frame(larger, free));
             missing = 0;
         }
-        let aim = self.sizes.aim(self.held, in_use.is_some());
-        let (small, large) = growth.moves.drain(..).partition(|moved: &FrameMove| moved.placed.len * 4 <= aim);
+        let frame_len = self.sizes.frame_len(self.held, in_use.is_some());
+        let (small, large) = growth.moves.drain(..).partition(|moved: &FrameMove| moved.placed.len * 4 <= frame_len);
         (growth.consolidate, growth.moves) = (small, large);
         if growth.consolidate.len() < CONSOLIDATE_FROM {
             growth.moves.append(&mut growth.consolidate);
         }
-        growth.make = pieces(missing, aim);
+        growth.make = pieces(missing, frame_len);
         if missing > 0
             && let Some(in_use) = in_use
         {
-            growth.slack = pieces(self.extend_by_slack(growth, missing, in_use), aim);
+            growth.slack = pieces(self.extend_by_slack(growth, missing, in_use), frame_len);
         }
-        growth.remake = pieces(growth.consolidate.iter().map(|moved| moved.placed.len).sum(), aim);
+        growth.remake = pieces(growth.consolidate.iter().map(|moved| moved.placed.len).sum(), frame_len);
     }
 
     /// Extends a growth by what a pool with `in_use` units in use should grow by besides what is missing, if there are
@@ -179,7 +180,7 @@ impl AddressSpace {
         if more == 0 || self.is_slack_refused || self.holes.get(&end).is_none_or(|&hole| hole < more) {
             return 0;
         }
-        self.take_addresses(end, more);
+        self.claim_range(end, more);
         growth.need += more;
         more
     }
@@ -188,7 +189,7 @@ impl AddressSpace {
     pub(super) fn give_up_slack(&mut self, growth: &mut GrowthPlan, slack: u64) {
         growth.need -= slack;
         self.is_slack_refused = true;
-        self.give_addresses(growth.at + growth.need, slack);
+        self.release_range(growth.at + growth.need, slack);
     }
 
     /// Extends a growth so that the smallest whole free frame of more than `missing` units fits, if there are addresses
@@ -199,7 +200,7 @@ impl AddressSpace {
         if self.holes.get(&end).is_none_or(|&hole| hole < more) {
             return None;
         }
-        self.take_addresses(end, more);
+        self.claim_range(end, more);
         growth.need += more;
         Some(whole.at)
     }
@@ -242,7 +243,7 @@ impl AddressSpace {
 
     /// Enters that stuck frames have been unmapped after all.
     pub(super) fn recover_stuck(&mut self, stuck: StuckFrames) {
-        self.give_addresses(stuck.at, stuck.len);
+        self.release_range(stuck.at, stuck.len);
         stuck.frames.into_iter().for_each(|frame| self.keep_unmapped(frame));
     }
 
@@ -261,8 +262,8 @@ impl AddressSpace {
         self.is_slack_refused = false;
     }
 
-    /// Takes addresses out of the hole they are in.
-    fn take_addresses(&mut self, at: u64, len: u64) {
+    /// Claims addresses: takes them out of the hole they are in.
+    fn claim_range(&mut self, at: u64, len: u64) {
         let Some((&start, &hole)) = self.holes.range(..=at).next_back() else { return };
         debug_assert!(at + len <= start + hole, "addresses that are free");
         self.holes.remove(&start);
@@ -274,8 +275,8 @@ impl AddressSpace {
         }
     }
 
-    /// Gives addresses back that nothing is mapped at any more.
-    pub(super) fn give_addresses(&mut self, mut at: u64, mut len: u64) {
+    /// Releases addresses that nothing is mapped at any more, which become a hole, or part of one.
+    pub(super) fn release_range(&mut self, mut at: u64, mut len: u64) {
         if len == 0 {
             return;
         }

@@ -4,8 +4,8 @@
 //!    driver call.
 //! 2. **The free lists**: the first fit among the runs that every stream may have, or else among those freed on this
 //!    stream. One short lock.
-//! 3. **Streams that have passed**: the other streams are asked how far they have come, and what they are done with is
-//!    common.
+//! 3. **Streams that have passed**: every stream with free runs, this one included, is asked how far it has come, and
+//!    what it is done with is common.
 //! 4. **A wait**: memory that another stream freed and is not done with, after a wait that is put into this stream.
 //! 5. **The caches of all threads**: they are drained into the free lists, and 3 and 4 tried again.
 //! 6. **Growth**: whole free frames are moved to where they are needed, and frames are made.
@@ -13,8 +13,7 @@
 //!    other threads are moving about just now is waited for, with 6 tried in between.
 //! 8. **An explanation** of the refusal.
 //!
-//! Rare things end a call: on the way through 1 and 2 nothing is kept across a call, and whoever must check or search
-//! further makes one last call.
+//! Slow paths are tail calls, so the fast path (1 and 2) keeps nothing across a call.
 
 use super::free_lists::Request;
 use super::magazine::Magazine;
@@ -66,13 +65,13 @@ impl<F: FrameSource> PagePoolResource<F> {
         let size = self.settings.units(bytes, align)?;
         let alarms = self.context.alarms();
         self.context.fault().check()?;
-        let at = match self.recent_magazine_noted(stream) {
+        let at = match self.recent_magazine_for_listener(stream) {
             Some(magazine) => {
                 let at = self.take_cached(size, stream, Some(magazine))?;
                 magazine.count_granted(size.0 * UNIT);
                 at
             }
-            None => self.take_for_held(size, stream, alarms)?,
+            None => self.take_holding_stream(size, stream, alarms)?,
         };
         Ok(driver_calls::make_noted_block(&self.context, (at, size.0), bytes, stream, tag, self.owner))
     }
@@ -80,7 +79,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Takes memory for a stream that has to be held, or that the thread has not used lately, and remembers its
     /// magazine.
     #[inline(never)]
-    fn take_for_held(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
+    fn take_holding_stream(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
         let _held = self.context.hold_for_memory(stream)?;
         let thread = self.state.current_thread();
         let magazine = thread.magazine(stream.slot());
@@ -116,7 +115,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[inline(always)]
     fn take_from_lists(&self, request: Request) -> Option<u64> {
         let mut lists = self.state.lists();
-        if lists.note_request(request) {
+        if lists.should_ask_first(request) {
             return None;
         }
         lists.claim_common_if_alone(request.slot);
@@ -127,7 +126,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[cold]
     fn take_elsewhere(&self, request: Request) -> Result<u64> {
         // Under pressure, a large request has the streams asked first that have freed much.
-        if self.state.lists().note_request(request) {
+        if self.state.lists().should_ask_first(request) {
             self.ask_streams_that_freed_much()?;
             let taken = self.state.lists().take(request);
             if let Some(at) = taken {

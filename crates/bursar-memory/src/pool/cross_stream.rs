@@ -71,7 +71,7 @@ impl PoolState {
             context.order_after(unordered.home, stream)?;
         }
         let held = context.hold_for_free(stream)?;
-        if let Some(ptr) = unordered.unnoted.take() {
+        if let Some(ptr) = unordered.unreported.take() {
             driver_calls::note_free_on(context, ptr, held.raw());
         }
         self.lists().free_own(stream.slot(), unordered.at, unordered.len);
@@ -114,7 +114,7 @@ impl PoolState {
             });
             outcome = outcome.and(waited);
         }
-        let stuck = self.lists().unordered.first().and_then(|first| context.unordered(first.stream));
+        let stuck = self.lists().unordered.first().and_then(|first| context.order_error(first.stream));
         outcome.and(self.ask_all(context)).and(stuck.map_or(Ok(()), Err))
     }
 }

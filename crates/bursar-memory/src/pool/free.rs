@@ -4,8 +4,9 @@
 //! stream than the block's own is ordered after it first; one that the driver fails to order is kept until there is an
 //! order, and the device's next fallible call reports the failure.
 
+use super::extent::Extent;
 use super::free_lists::UnorderedFree;
-use super::magazine::{Extent, Magazine};
+use super::magazine::Magazine;
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
 use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream, StreamHold};
@@ -52,7 +53,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         let bytes = block.granted().get();
         if self.is_own(&block)
             && block.stream() == stream
-            && let Some(magazine) = self.recent_magazine_noted(stream)
+            && let Some(magazine) = self.recent_magazine_for_listener(stream)
         {
             driver_calls::note_free(&self.context, &block, stream);
             if !self.put_back(extent_of(&block), stream, Some(magazine)) {
@@ -82,7 +83,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         let Some(failed) = failed else { return Err(Refused { block, error }) };
         self.context.fault().record(failed);
         let (Extent { at, len }, home) = (extent_of(&block), block.stream());
-        self.state.lists().unordered.push(UnorderedFree { at, len, home, stream, unnoted: Some(block.ptr()) });
+        self.state.lists().unordered.push(UnorderedFree { at, len, home, stream, unreported: Some(block.ptr()) });
         self.state.current_thread().count_released(len * UNIT);
         Ok(())
     }

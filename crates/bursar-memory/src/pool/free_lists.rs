@@ -18,14 +18,13 @@ pub(super) struct FreeLists {
     /// Memory that every stream may have: never used, or used by work that is known to have run.
     pub(super) common: Runs,
     pub(super) space: AddressSpace,
-    /// The number of growths and trims that are being carried out, with memory in no list.
+    /// The number of operations being carried out that have memory out of the lists.
     pub(super) in_flight: u32,
-    /// The number of lanes there are.
-    pub(super) open: usize,
+    pub(super) open_lane_count: usize,
     /// The units that were freed since their streams were last asked how far they are.
     unasked: u64,
     /// The number of large requests for which that still matters: while the pool is growing or moving frames.
-    pub(super) pressure: u32,
+    pub(super) pressured_requests_left: u32,
 }
 
 /// The length, in units, from which on it matters where a block lies: in a poor place it leads to frames being moved.
@@ -53,7 +52,7 @@ pub(super) struct UnorderedFree {
     /// The stream it was freed on.
     pub(super) stream: Stream,
     /// The block, where a driver that listens has not been told of the free.
-    pub(super) unnoted: Option<DevicePtr>,
+    pub(super) unreported: Option<DevicePtr>,
 }
 
 /// The state of a stream that ends, which decides what becomes of the memory that was freed on it.
@@ -71,7 +70,7 @@ pub(super) enum StreamEnd {
 #[derive(Debug)]
 pub(super) struct Question {
     pub(super) slot: usize,
-    life: u64,
+    epoch: u64,
     /// With the event that was recorded earlier, taken out while it is asked about.
     pub(super) progress: StreamProgress,
     /// The time before which the stream has passed everything once it has passed all it was given until now.
@@ -81,7 +80,16 @@ pub(super) struct Question {
 impl FreeLists {
     pub(super) fn new(space: AddressSpace) -> Self {
         let (lanes, unordered, common) = (Vec::new(), Vec::new(), Runs::default());
-        Self { lanes, unordered, common, space, in_flight: 0, open: 0, unasked: 0, pressure: 0 }
+        Self {
+            lanes,
+            unordered,
+            common,
+            space,
+            in_flight: 0,
+            open_lane_count: 0,
+            unasked: 0,
+            pressured_requests_left: 0,
+        }
     }
 
     /// Returns the lane of a stream, opening it if need be.
@@ -99,7 +107,7 @@ impl FreeLists {
             self.lanes.resize_with(slot + 1, || None);
         }
         self.lanes[slot] = Some(Box::default());
-        self.open += 1;
+        self.open_lane_count += 1;
     }
 
     pub(super) fn lane_if_open(&self, slot: usize) -> Option<&Lane> {
@@ -158,19 +166,20 @@ impl FreeLists {
         debug_assert!(added, "{run:?} was in no list");
     }
 
-    /// Notes a request, and returns whether some streams should be asked how far they are before it is met: where it is
-    /// large, the pool is under pressure, and the others have freed as much since they were asked, a better place may
-    /// be known then. To ask is cheap beside moving frames, which is what blocks in poor places lead to.
+    /// Returns whether some streams should be asked how far they are before a request is met: where it is large, the
+    /// pool is under pressure, and the others have freed as much since they were asked, a better place may be known
+    /// then. To ask is cheap beside moving frames, which is what blocks in poor places lead to. Counts the request
+    /// among those of the pressure.
     #[inline]
-    pub(super) fn note_request(&mut self, request: Request) -> bool {
+    pub(super) fn should_ask_first(&mut self, request: Request) -> bool {
         request.len >= LARGE
-            && self.pressure > 0
-            && self.open > 1
-            && self.note_under_pressure(request.slot, request.len)
+            && self.pressured_requests_left > 0
+            && self.open_lane_count > 1
+            && self.should_ask_under_pressure(request.slot, request.len)
     }
 
-    fn note_under_pressure(&mut self, slot: usize, len: u64) -> bool {
-        self.pressure -= 1;
+    fn should_ask_under_pressure(&mut self, slot: usize, len: u64) -> bool {
+        self.pressured_requests_left -= 1;
         let of = |lane: &Option<Box<Lane>>| lane.as_ref().map_or(0, |lane| lane.unasked);
         let own = self.lanes.get(slot).map_or(0, of);
         let mut others = self.lanes.iter().enumerate().filter(|&(other, _)| other != slot);
@@ -254,18 +263,18 @@ impl FreeLists {
     pub(super) fn question(&mut self, slot: usize) -> Question {
         let lane = self.lane(slot);
         let unasked = std::mem::take(&mut lane.unasked);
-        let question = Question { slot, life: lane.life, progress: lane.progress.take(), before: lane.tick() };
+        let question = Question { slot, epoch: lane.epoch, progress: lane.progress.take(), before: lane.tick() };
         self.unasked -= unasked;
         question
     }
 
-    /// Ends a question whose answer is that the stream has passed everything stamped before a time, if any. Returns the
+    /// Ends a question. The stream has passed everything stamped before `passed`, if that is known. Returns the
     /// units that are common from now on, and the events that are not needed any more: of those recorded by several
     /// threads the last covers the most, and those of a stream that has ended cover nothing.
     pub(super) fn end_question(&mut self, question: Question, passed: Option<u64>) -> (u64, StreamProgress) {
         let Self { lanes, common, .. } = self;
         match lanes[question.slot].as_mut() {
-            Some(lane) if lane.life == question.life => {
+            Some(lane) if lane.epoch == question.epoch => {
                 lane.progress.put_back(question.progress);
                 (passed.map_or(0, |before| lane.pass(before, common)), lane.progress.take_all_but_last())
             }
@@ -275,7 +284,7 @@ impl FreeLists {
 
     /// Enters that a stream waits for everything that the stream of a question was given before.
     pub(super) fn enter_wait(&mut self, slot: usize, question: &Question) {
-        if self.lane(question.slot).life == question.life {
+        if self.lane(question.slot).epoch == question.epoch {
             self.lane(slot).set_ordered(question.slot, question.before);
         }
     }
@@ -283,7 +292,7 @@ impl FreeLists {
     /// Lets the only stream there is have what is common as its own.
     #[inline(always)]
     pub(super) fn claim_common_if_alone(&mut self, slot: usize) {
-        if self.open == 1 && !self.common.is_empty() {
+        if self.open_lane_count == 1 && !self.common.is_empty() {
             self.claim_common(slot);
         }
     }
@@ -311,7 +320,7 @@ impl FreeLists {
                 StreamEnd::InheritedBy(heir) => self.free_own(heir, at, len),
                 StreamEnd::Complete => self.add_common(run),
                 StreamEnd::Unordered(stream) => {
-                    self.unordered.push(UnorderedFree { at, len, home: stream, stream, unnoted: None });
+                    self.unordered.push(UnorderedFree { at, len, home: stream, stream, unreported: None });
                 }
             }
         }

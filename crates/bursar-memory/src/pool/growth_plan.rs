@@ -151,20 +151,20 @@ impl FreeLists {
             None => TargetList::Common,
         };
         let mut plan = GrowthPlan::new(addresses, base, target);
-        let shared = self.open > 1;
-        // With what is before the growth, which has been taken out.
+        let shared = self.open_lane_count > 1;
+        // The base was taken out of the lists above, so it counts as in use, like the `need` units that follow it.
         let in_use = self.space.held() - self.free_units() + plan.need;
-        self.space.supply(&mut plan, &mut self.common, shared.then_some(in_use));
+        self.space.choose_frames(&mut plan, &mut self.common, shared.then_some(in_use));
         self.in_flight += 1;
-        self.pressure = PRESSURE;
+        self.pressured_requests_left = PRESSURE;
         Some(plan)
     }
 
     /// Enters a growth that was carried out: its frames lie where it says, one after the other.
     pub(super) fn enter_growth(&mut self, plan: GrowthPlan, made: Vec<Frame>) {
         self.in_flight -= 1;
-        plan.moves.iter().for_each(|moved| self.space.give_addresses(moved.from, moved.placed.len));
-        plan.consolidated.iter().for_each(|&(from, len)| self.space.give_addresses(from, len));
+        plan.moves.iter().for_each(|moved| self.space.release_range(moved.from, moved.placed.len));
+        plan.consolidated.iter().for_each(|&(from, len)| self.space.release_range(from, len));
         let mut at = plan.at;
         for frame in plan.unmapped.into_iter().chain(plan.moves.into_iter().map(|m| m.placed.frame)).chain(made) {
             let len = units(frame.bytes());
@@ -179,12 +179,12 @@ impl FreeLists {
     /// Undoes a plan that could not be carried out.
     pub(super) fn undo_growth(&mut self, failed: FailedGrowth) {
         self.in_flight -= 1;
-        self.space.give_addresses(failed.at, failed.need);
+        self.space.release_range(failed.at, failed.need);
         for FrameMove { from, placed } in failed.unmoved {
             self.enter_frame(from, placed);
         }
         for (from, len) in failed.vacated {
-            self.space.give_addresses(from, len);
+            self.space.release_range(from, len);
         }
         failed.unmapped.into_iter().for_each(|frame| self.space.keep_unmapped(frame));
         failed.stuck.into_iter().for_each(|stuck| self.space.keep_stuck(stuck));

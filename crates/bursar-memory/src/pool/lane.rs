@@ -25,13 +25,13 @@ pub(super) struct Lane {
     /// For other lanes, by their slot: this stream comes after everything they stamped before this time.
     ordered: Vec<u64>,
     /// The number of streams that had this slot before.
-    pub(super) life: u64,
+    pub(super) epoch: u64,
 }
 
 impl Lane {
     /// Makes the empty lane of the next stream at the same slot.
     pub(super) fn following(ended: &Self) -> Self {
-        Self { life: ended.life + 1, ..Self::default() }
+        Self { epoch: ended.epoch + 1, ..Self::default() }
     }
 
     /// Frees a run on this stream, now. Returns `false`, and nothing changes, where a part of it is free already.

@@ -6,6 +6,7 @@
 //! unless one drains another, and all that can happen between the two is that one of them gets a block and the other
 //! does not.
 
+use super::extent::Extent;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -25,13 +26,6 @@ const LEN_BITS: u32 = 13;
 
 /// The longest block that fits, in units.
 pub(super) const LONGEST: u64 = (1 << LEN_BITS) - 1;
-
-/// A stretch of the pool's memory, in units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) at: u64,
-    pub(super) len: u64,
-}
 
 /// The word of an empty entry: every block has a length, so no block looks like this.
 const EMPTY: u64 = 0;
@@ -69,13 +63,14 @@ pub(super) struct VacantEntry<'a> {
 }
 
 impl VacantEntry<'_> {
-    /// Puts the block in that the entry was found for. All that others can have done there meanwhile is swap nothing
-    /// for nothing, and a swap that comes later takes the block: a store never falls between the two halves of a swap.
+    /// Puts the block in that the entry was found for. A plain store is enough: other threads only swap entries with
+    /// [`EMPTY`], so a swap before the store finds the entry empty and changes nothing, and a swap after it takes the
+    /// block. A swap is atomic, so the store is never lost in the middle of one.
     #[inline]
     pub(super) fn fill(self, at: u64) {
         let word = Extent { at, len: self.len }.pack();
         if cfg!(loom) {
-            // Loom lets a store fall there; see `tests/loom.rs`.
+            // Loom lets a plain store fall into the middle of a swap; see `tests/loom.rs`.
             assert_eq!(self.entry.swap(word, Ordering::Release), EMPTY, "an empty entry stays empty");
         } else {
             self.entry.store(word, Ordering::Release);
@@ -88,9 +83,10 @@ impl VacantEntry<'_> {
 #[derive(Debug)]
 pub(super) struct Magazine {
     sets: [Set; SETS],
-    /// The units that the thread may still put in: what others took makes no room until the next count.
+    /// The units that the thread may still put in. Blocks that other threads took count as present until the thread
+    /// counts again.
     room: AtomicI64,
-    /// The number of times others have taken something out since the last count.
+    /// The number of times that other threads have taken blocks out since the thread last counted.
     drained: AtomicU64,
     /// The most that may lie here, in units.
     capacity: i64,
@@ -174,7 +170,7 @@ impl Magazine {
         if other.len == 0 || self.room.load(Ordering::Relaxed) + gained(other) < 0 {
             return Some(extent);
         }
-        // If another took it meanwhile there is less than no room, until the next count.
+        // If another thread took the block meanwhile, nothing leaves, and `room` may be negative until the next count.
         let other = Extent::unpack(entry.swap(extent.pack(), Ordering::AcqRel));
         self.make_room(gained(other));
         (other.len > 0).then_some(other)

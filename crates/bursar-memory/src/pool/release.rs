@@ -74,7 +74,7 @@ impl PoolState {
             match if is_mapped { driver_calls::unmap(context, from, placed.len) } else { Ok(()) } {
                 Ok(()) => {
                     if is_mapped {
-                        self.lists().space.give_addresses(from, placed.len);
+                        self.lists().space.release_range(from, placed.len);
                     }
                     unmapped.push(placed.frame);
                 }

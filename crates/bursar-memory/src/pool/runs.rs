@@ -59,7 +59,7 @@ struct ChunkPosition {
 /// The position of a run; good until the runs change.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunPosition {
-    position: ChunkPosition,
+    chunk: ChunkPosition,
     entry: usize,
     pub(super) at: u64,
 }
@@ -99,7 +99,7 @@ impl Runs {
     /// Finds the run of at least `len` units with the lowest address; `len` is at least one.
     pub(super) fn find(&mut self, len: u64) -> Option<RunPosition> {
         self.search(len, |group, position, entry| RunPosition {
-            position,
+            chunk: position,
             entry,
             at: group.chunk(position.chunk).at(entry),
         })
@@ -172,33 +172,33 @@ impl Runs {
         });
         chunks.find_map(|(position, inside)| {
             let entry = inside.iter().position(fits)?;
-            Some(RunPosition { position, entry, at: inside.at(entry) })
+            Some(RunPosition { chunk: position, entry, at: inside.at(entry) })
         })
     }
 
-    /// Returns the run at a found.
-    pub(super) fn get(&self, found: RunPosition) -> Run {
-        self.chunk(found.position).get(found.entry)
+    /// Returns the run at a position.
+    pub(super) fn get(&self, position: RunPosition) -> Run {
+        self.chunk(position.chunk).get(position.entry)
     }
 
-    /// Takes `len` units out of the run that was `found`, from a multiple of `align` units on, a power of two; returns
+    /// Takes `len` units out of the run at `position`, from a multiple of `align` units on, a power of two; returns
     /// where that is. The run must have room for it.
-    pub(super) fn carve(&mut self, found: RunPosition, len: u64, align: u64) -> u64 {
-        let start = (found.at + align - 1) & !(align - 1);
-        self.remove(found, start..start + len);
+    pub(super) fn carve(&mut self, position: RunPosition, len: u64, align: u64) -> u64 {
+        let start = (position.at + align - 1) & !(align - 1);
+        self.remove(position, start..start + len);
         start
     }
 
     /// Takes a range out of the run that holds it.
     pub(super) fn cut(&mut self, range: Range<u64>) {
-        if let Some(found) = self.at_or_before(range.start) {
-            self.remove(found, range);
+        if let Some(position) = self.at_or_before(range.start) {
+            self.remove(position, range);
         }
     }
 
-    fn remove(&mut self, found: RunPosition, range: Range<u64>) {
-        let RunPosition { position, entry, .. } = found;
-        let run = self.get(found);
+    fn remove(&mut self, position: RunPosition, range: Range<u64>) {
+        let run = self.get(position);
+        let RunPosition { chunk: position, entry, .. } = position;
         debug_assert!(run.at <= range.start && range.end <= run.end(), "{range:?} of {run:?}");
         self.total -= range.end - range.start;
         let before = Run { len: range.start - run.at, ..run };
@@ -278,9 +278,9 @@ impl Runs {
 
     /// Takes the run that begins at `at` out, if there is one.
     pub(super) fn take_starting_at(&mut self, at: u64) -> Option<Run> {
-        let found = self.at_or_before(at).filter(|found| found.at == at)?;
-        let run = self.get(found);
-        self.take_out(found.position, found.entry);
+        let position = self.at_or_before(at).filter(|position| position.at == at)?;
+        let run = self.get(position);
+        self.take_out(position.chunk, position.entry);
         Some(run)
     }
 
@@ -316,7 +316,7 @@ impl Runs {
     fn at_or_before(&self, at: u64) -> Option<RunPosition> {
         let (position, entry) = self.entry_for(at)?;
         let entry = entry.checked_sub(1)?;
-        Some(RunPosition { position, entry, at: self.chunk(position).at(entry) })
+        Some(RunPosition { chunk: position, entry, at: self.chunk(position).at(entry) })
     }
 }
 

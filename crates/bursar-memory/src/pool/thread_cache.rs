@@ -1,11 +1,12 @@
 //! The caches of threads: for each stream that a thread uses, a magazine of blocks it freed there.
 //!
 //! A thread finds its magazine in one of two ways. On the short path it looks into a small table of its own, the
-//! *recent* magazines, which it keeps for eight streams. An entry stands under the stream's name and under a key: the
-//! number of the pool and the number of *alarms* that its context has given. An alarm is a fault that was recorded or a
-//! raw handle that was given away, so one comparison shows that there is nothing new to check. Numbers of pools are
-//! never given twice, so only the living pool can use an entry of its own. Where a driver listens, keys are marked, and
-//! only the long path, which tells the driver, finds them.
+//! *recent* magazines. The table is direct-mapped: eight entries, indexed by the stream's slot modulo eight, so two
+//! streams may evict each other. An entry holds the stream's key and the pool's key: the number of the pool and the
+//! number of *alarms* that its context has given. An alarm is a fault that was recorded or a raw handle that was given
+//! away, so two comparisons, of the stream and of the pool's key, show that there is nothing new to check. Numbers of
+//! pools are never given twice, so only the living pool can use an entry of its own. Where a driver listens, the number
+//! of alarms in a key has its topmost bit set, and only the long path, which tells the driver, looks for such keys.
 //!
 //! On the long path it goes by its index through [`ThreadCaches`], the table of all threads, which whoever drains the
 //! caches goes through too.
@@ -14,13 +15,14 @@
 //! state: the last owner of a pool returns memory to the driver, and a thread past its end must not do that.
 #![allow(unsafe_code)]
 
-use super::magazine::{Extent, Magazine};
+use super::extent::Extent;
+use super::magazine::Magazine;
 use super::{PagePoolResource, PoolState};
 use bursar_core::{FrameSource, OwnerId, STREAM_SLOTS, Stream, ThreadIndex};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// The number of threads that have caches at a time; those beyond go to the free lists each time.
 const THREADS: usize = 1024;
@@ -137,7 +139,7 @@ impl ThreadCaches {
 
     /// Returns the current thread's cache. On first use, `register` has the thread's end reported, and returns whether
     /// it will be.
-    pub(super) fn current(&self, register: impl FnOnce(usize) -> bool) -> CurrentThread<'_> {
+    fn current(&self, register: impl FnOnce(usize) -> bool) -> CurrentThread<'_> {
         let index = ThreadIndex::current().map_or(THREADS, ThreadIndex::get).min(THREADS);
         match self.caches[index].get() {
             Some(cache) if cache.registered.load(Ordering::Relaxed) => {
@@ -156,7 +158,7 @@ impl ThreadCaches {
     }
 
     /// Has the next thread with this index register anew.
-    pub(super) fn unregister(&self, index: usize) {
+    fn unregister(&self, index: usize) {
         if let Some(cache) = self.caches[index].get() {
             cache.registered.store(false, Ordering::Relaxed);
         }
@@ -188,7 +190,7 @@ impl ThreadCaches {
 
     /// Empties the magazines of every thread, or of one, for every stream or one; returns the blocks with their
     /// streams' slots.
-    pub(super) fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> Vec<(usize, Extent)> {
+    fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> Vec<(usize, Extent)> {
         let mut all = Vec::new();
         let mut some = Vec::new();
         let caches = self.caches[..THREADS].iter().enumerate().filter(|&(index, _)| thread.is_none_or(|t| t == index));
@@ -207,9 +209,32 @@ impl ThreadCaches {
     }
 }
 
+impl PoolState {
+    /// Returns the current thread's cache, which it gives back when it ends.
+    pub(super) fn current_thread(self: &Arc<Self>) -> CurrentThread<'_> {
+        self.caches.current(|index| report_thread_end(index, Arc::downgrade(self)))
+    }
+
+    /// Empties magazines, of one thread or all and for one stream or all, into the lanes of their streams; returns
+    /// whether there was anything. The lists are locked first: a stream that ended between the two would leave its
+    /// slot, and what was freed on it, to another.
+    pub(super) fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> bool {
+        let mut lists = self.lists();
+        let drained = self.caches.drain(thread, slot);
+        drained.iter().for_each(|&(slot, Extent { at, len })| lists.free_own(slot, at, len));
+        !drained.is_empty()
+    }
+
+    /// Gives back the cache of the thread with this index, and has the next thread of that index register anew.
+    fn thread_ended(&self, index: usize) {
+        self.caches.unregister(index);
+        self.drain(Some(index), None);
+    }
+}
+
 /// Has the end of the current thread, which has this index, reported to a pool's state; `false` where the thread is
 /// past it.
-pub(super) fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
+fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
     thread_local! {
         static ON_EXIT: RefCell<ExitHooks> = const { RefCell::new(ExitHooks(Vec::new())) };
     }
@@ -239,14 +264,14 @@ pub(super) fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
 /// A magazine that a thread used recently, for one stream of one pool.
 #[repr(align(32))]
 struct RecentMagazine {
-    /// The stream's [name](Stream::name).
+    /// The stream's [key](Stream::key).
     stream: Cell<u64>,
     /// The pool's key; zero where the entry is empty.
     key: Cell<u64>,
     magazine: Cell<NonNull<Magazine>>,
 }
 
-/// The number of streams that a thread has recent magazines for.
+/// The number of entries for recent magazines that a thread has.
 const RECENT: usize = 8;
 
 impl RecentMagazine {
@@ -273,7 +298,8 @@ impl PoolNumber {
         Self(u64::from(owner.get()) << u32::BITS)
     }
 
-    /// Returns the key of recent magazines: the pool, and the marked number of alarms its context has given.
+    /// Returns the key of recent magazines: the pool's number, and the number of alarms its context has given, as
+    /// [`alarms_for_listener`](PagePoolResource::alarms_for_listener) returns it on the long path.
     #[inline(always)]
     const fn key(self, alarms: u32) -> u64 {
         self.0 | alarms as u64
@@ -289,12 +315,13 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     /// Returns the recent magazine also where a driver listens, for those who tell it.
-    pub(super) fn recent_magazine_noted(&self, stream: Stream) -> Option<&Magazine> {
-        self.recent_magazine_under(self.mark(self.context.alarms()), stream)
+    pub(super) fn recent_magazine_for_listener(&self, stream: Stream) -> Option<&Magazine> {
+        self.recent_magazine_under(self.alarms_for_listener(self.context.alarms()), stream)
     }
 
-    /// Marks a number of alarms where a driver listens.
-    fn mark(&self, alarms: u32) -> u32 {
+    /// Returns a number of alarms with its topmost bit set where a driver listens, so that the short path does not find
+    /// entries under it.
+    fn alarms_for_listener(&self, alarms: u32) -> u32 {
         alarms | u32::from(self.context.listens()) << 31
     }
 
@@ -303,7 +330,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         let key = self.number.key(alarms);
         RECENT_MAGAZINES.with(|entries| {
             let entry = &entries[stream.slot() % RECENT];
-            let found = entry.stream.get() == stream.name() && entry.key.get() == key;
+            let found = entry.stream.get() == stream.key() && entry.key.get() == key;
             // SAFETY: only `remember_magazine` sets entries. It sets the magazine together with the key, which has this
             // pool's number and no other's, from a reference into the pool's state; a magazine stays where it is for
             // the life of that state, which the pool owns, and the pool is borrowed for the life of the result.
@@ -320,8 +347,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         {
             RECENT_MAGAZINES.with(|entries| {
                 let entry = &entries[stream.slot() % RECENT];
-                entry.stream.set(stream.name());
-                entry.key.set(self.number.key(self.mark(alarms)));
+                entry.stream.set(stream.key());
+                entry.key.set(self.number.key(self.alarms_for_listener(alarms)));
                 entry.magazine.set(magazine.into());
             });
         }

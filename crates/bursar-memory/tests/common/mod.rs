@@ -55,23 +55,23 @@ impl Account for Purse {
 
 /// A budget of either kind.
 pub(crate) trait Budget: DeviceMemoryResource {
-    fn reserved(&self) -> Bytes;
+    fn charged(&self) -> Bytes;
 }
 
 impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudgetResource<R> {
-    fn reserved(&self) -> Bytes {
-        self.reserved_bytes()
+    fn charged(&self) -> Bytes {
+        self.charged_bytes()
     }
 }
 
 impl<R: DeviceMemoryResource> Budget for GlobalDeviceBudgetResource<R, OnAccount> {
-    fn reserved(&self) -> Bytes {
-        self.reserved_bytes()
+    fn charged(&self) -> Bytes {
+        self.charged_bytes()
     }
 }
 
 /// Runs the same on a budget with a limit of its own and on one that pays from an account, which must know exactly what
-/// is reserved in the end and nothing once the budget is gone.
+/// is charged in the end and nothing once the budget is gone.
 #[allow(unused_macros, reason = "each test binary uses part of it")]
 macro_rules! with_each_budget {
     ($inner:expr, $limit:expr, |$budget:ident| $body:block) => {{
@@ -82,7 +82,8 @@ macro_rules! with_each_budget {
         let purse = common::Purse::of($limit);
         let $budget = bursar_memory::GlobalDeviceBudgetResource::charged_to($inner, purse.clone()).expect("room");
         $body
-        assert_eq!($budget.reserved_bytes(), purse.held(), "the account knows what is reserved");
+        $budget.pay_back();
+        assert_eq!($budget.charged_bytes(), purse.held(), "the account knows what is charged");
         drop($budget);
         assert_eq!(purse.held(), Bytes::ZERO, "nothing stays charged");
     }};

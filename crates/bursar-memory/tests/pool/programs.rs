@@ -209,7 +209,7 @@ fn finish(rig: Rig, mailbox: Mailbox) {
     }
     rig.pool.reap_blocking(Duration::MAX).expect("the device works");
     assert_eq!((rig.pool.bytes_outstanding(), rig.pool.pending()), (Bytes::ZERO, Bytes::ZERO));
-    assert_eq!((rig.pool.held(), rig.budget.reserved_bytes()), (rig.driver_held(), rig.driver_held()));
+    assert_eq!((rig.pool.held(), rig.budget.charged_bytes()), (rig.driver_held(), rig.driver_held()));
     rig.finish();
 }
 

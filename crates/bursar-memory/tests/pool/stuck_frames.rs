@@ -21,7 +21,7 @@ fn stuck(mapped: u64) -> Rig {
     let reported = rig.try_allocate(FRAME, stream).expect_err("the frames could not be unmapped");
     assert!(matches!(reported, Error::Driver(_)), "{reported}");
     assert_eq!((rig.pool.held(), rig.pool.cached()), (Bytes(4 * FRAME), Bytes(4 * FRAME)));
-    assert_eq!((rig.driver_held(), rig.budget.reserved_bytes()), (Bytes(4 * FRAME), Bytes(4 * FRAME)));
+    assert_eq!((rig.driver_held(), rig.budget.charged_bytes()), (Bytes(4 * FRAME), Bytes(4 * FRAME)));
     rig
 }
 

@@ -188,7 +188,7 @@ impl Pending {
                 unsafe { context.driver().stream_synchronize(context.device(), held.raw()) }?;
             }
         }
-        // Taken out while they are waited for, so that nobody gives their events back meanwhile.
+        // Taken out while they are waited for, so that no other thread returns their events meanwhile.
         let mut orphans = std::mem::take(&mut *locked(&self.orphans));
         let waited = orphans.iter_mut().try_for_each(|orphan| orphan.wait(context));
         locked(&self.orphans).extend(orphans);
@@ -215,8 +215,8 @@ impl Pending {
         locked(&self.orphans).push(Orphan { bytes, stream, progress });
     }
 
-    /// Gives every event back, when the leaf is dropped.
-    pub(super) fn give_events_back(&self, context: &DeviceContext) {
+    /// Returns every event to the context, when the leaf is dropped.
+    pub(super) fn return_events(&self, context: &DeviceContext) {
         for lane in &self.lanes {
             locked(&lane.progress).forget(context);
         }
@@ -245,7 +245,7 @@ impl Orphan {
     fn wait(&mut self, context: &DeviceContext) -> Result<(), DriverError> {
         if !self.progress.is_marked() {
             context.order_ended(Duration::MAX);
-            context.unordered(self.stream).map_or(Ok(()), Err)?;
+            context.order_error(self.stream).map_or(Ok(()), Err)?;
         }
         self.mark(context)?;
         self.progress.wait(context)

@@ -14,7 +14,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Memory from the driver's stream-ordered pool. What is freed is released when the stream has passed the free, which
-/// is learned in batches: a question to the stream first, and at most one event for every 32 frees.
+/// is learned in batches: a question to the stream first, and at most one event for every 32 frees (see `FREES_PER_MARK`
+/// in `pending.rs`).
 ///
 /// ```
 /// # use bursar_core::*;
@@ -46,7 +47,7 @@ struct FailedFree {
     stream: Stream,
     home: Stream,
     /// The address of the block, where a driver that listens has not been told of the free.
-    untold: Option<DevicePtr>,
+    unreported: Option<DevicePtr>,
 }
 
 impl FailedFree {
@@ -55,7 +56,7 @@ impl FailedFree {
         let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold(stream)?)));
         let invalid = DriverError::new("free_async", context.device(), Status::InvalidHandle);
         let (stream, held) = held.map_err(|error| error.driver_error().unwrap_or(invalid))?;
-        if let Some(ptr) = self.untold.take() {
+        if let Some(ptr) = self.unreported.take() {
             // SAFETY: the block was consumed when its free failed.
             unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
         }
@@ -96,9 +97,9 @@ impl AsyncMemory {
 
     /// Keeps a free that failed.
     #[cold]
-    fn keep(&self, block: &DeviceBlock, stream: Stream, untold: Option<DevicePtr>, error: DriverError) {
+    fn keep(&self, block: &DeviceBlock, stream: Stream, unreported: Option<DevicePtr>, error: DriverError) {
         let (base, granted, home) = (block.base(), block.granted().get(), block.stream());
-        self.failed.keep(&self.context, FailedFree { base, granted, stream, home, untold }, error);
+        self.failed.keep(&self.context, FailedFree { base, granted, stream, home, unreported }, error);
     }
 
     /// Keeps a free that the driver could not order. A free that is wrong in any other way goes back to its caller.
@@ -264,7 +265,7 @@ impl Drop for AsyncMemory {
     fn drop(&mut self) {
         let submit = |context: &DeviceContext, free: &mut FailedFree| free.submit(context).map(|_| Bytes(free.granted));
         self.failed.leave(&self.context, submit, |free| free.granted);
-        self.pending.give_events_back(&self.context);
+        self.pending.return_events(&self.context);
     }
 }
 

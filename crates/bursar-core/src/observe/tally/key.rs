@@ -2,7 +2,7 @@
 
 use crate::{AllocTag, DeviceId};
 
-/// The number of tags and devices that each shard has cells for from the start: the near ones.
+/// The number of tags and devices that each shard has counts for from the start: the near ones.
 pub(super) const NEAR_TAGS: usize = 64;
 pub(super) const NEAR_DEVICES: usize = 8;
 /// The number of tags that are counted apart; those beyond share the last key.
@@ -24,7 +24,7 @@ impl Key {
         Self { device: device.0 as usize, tag: tag.index() }
     }
 
-    /// Returns the key if every shard has a cell for it from the start.
+    /// Returns the key if every shard has counts for it from the start.
     #[inline]
     pub(super) fn near(self) -> Option<Self> {
         (self.device < NEAR_DEVICES && self.tag < NEAR_TAGS).then_some(self)

@@ -23,17 +23,18 @@ pub(super) struct Levels {
 /// peak, the thread that makes it gives up its slack, which is not live: where one thread does everything, peaks are
 /// exact.
 ///
-/// Frees of blocks that were never counted make the claim negative, like what is live: neither then raises a peak.
+/// Frees of blocks that were never counted can make the claim, and the sum of live blocks, negative. A negative claim
+/// never raises the peak.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Level {
-    bytes: Mark,
-    count: Mark,
+    bytes: ClaimAndPeak,
+    count: ClaimAndPeak,
 }
 
 /// A claim, and the most that it ever was. Only whoever has the latch writes, so an addition is a load and a store.
 #[derive(Debug, Default)]
-struct Mark {
+struct ClaimAndPeak {
     claimed: AtomicI64,
     peak: AtomicI64,
 }
@@ -41,31 +42,31 @@ struct Mark {
 impl Level {
     /// Returns the peak, which is at least `current`.
     pub(super) fn peak(&self, current: Amount) -> Amount {
-        let [bytes, count] = [&self.bytes, &self.count].map(|mark| above_zero(mark.peak.load(Relaxed)));
+        let [bytes, count] = [&self.bytes, &self.count].map(|one| above_zero(one.peak.load(Relaxed)));
         Amount { bytes: Bytes(bytes.max(current.bytes.get())), count: count.max(current.count) }
     }
 }
 
-impl Mark {
+impl ClaimAndPeak {
     /// Claims `n` where a slack does not cover it, and returns the new slack.
     #[inline(always)]
     fn claim(&self, slack: u64, n: u64) -> u64 {
         if n <= slack {
             return slack - n;
         }
-        let stands = self.claimed.load(Relaxed).wrapping_add(n.cast_signed());
-        if stands > self.peak.load(Relaxed) {
-            return self.rise_to(stands.wrapping_sub(slack.cast_signed()));
+        let claimed = self.claimed.load(Relaxed).wrapping_add(n.cast_signed());
+        if claimed > self.peak.load(Relaxed) {
+            return self.raise_to(claimed.wrapping_sub(slack.cast_signed()));
         }
-        self.claimed.store(stands, Relaxed);
+        self.claimed.store(claimed, Relaxed);
         slack
     }
 
     /// Sets the claim, which may be a new peak, and leaves no slack.
     #[cold]
-    fn rise_to(&self, stands: i64) -> u64 {
-        self.claimed.store(stands, Relaxed);
-        self.peak.store(stands.max(self.peak.load(Relaxed)), Relaxed);
+    fn raise_to(&self, claimed: i64) -> u64 {
+        self.claimed.store(claimed, Relaxed);
+        self.peak.store(claimed.max(self.peak.load(Relaxed)), Relaxed);
         0
     }
 
@@ -91,13 +92,13 @@ pub(super) struct Share<'a> {
 
 impl Share<'_> {
     #[inline(always)]
-    fn rise(&self, bytes: u64) {
+    fn add(&self, bytes: u64) {
         let (Level { bytes: whole, count }, (spare, spare_count)) = (self.level, self.slack.get());
         self.slack.set(whole.claim(spare, bytes), count.claim(spare_count, 1));
     }
 
     #[inline(always)]
-    fn fall(&self, bytes: u64) {
+    fn remove(&self, bytes: u64) {
         let (Level { bytes: whole, count }, (spare, spare_count)) = (self.level, self.slack.get());
         self.slack.set(whole.release(spare, bytes, BOUND_BYTES), count.release(spare_count, 1, BOUND_COUNT));
     }
@@ -113,18 +114,18 @@ pub(super) struct Shares<'a> {
 impl Shares<'_> {
     /// Counts one more block of `bytes`.
     #[inline(always)]
-    pub(super) fn rise(&self, bytes: u64) {
+    pub(super) fn add(&self, bytes: u64) {
         let _turn = self.latch.lock();
-        self.whole.rise(bytes);
-        self.tag.rise(bytes);
+        self.whole.add(bytes);
+        self.tag.add(bytes);
     }
 
     /// Counts one block of `bytes` less.
     #[inline(always)]
-    pub(super) fn fall(&self, bytes: u64) {
+    pub(super) fn remove(&self, bytes: u64) {
         let _turn = self.latch.lock();
-        self.whole.fall(bytes);
-        self.tag.fall(bytes);
+        self.whole.remove(bytes);
+        self.tag.remove(bytes);
     }
 }
 

@@ -13,7 +13,7 @@ struct Balance {
 }
 
 impl Balance {
-    fn rise(&mut self, n: u64) {
+    fn add(&mut self, n: u64) {
         self.restore(n);
         self.total = self.total.wrapping_add(n);
     }
@@ -23,7 +23,7 @@ impl Balance {
         self.peak = self.peak.max(self.current);
     }
 
-    fn fall(&mut self, n: u64) {
+    fn remove(&mut self, n: u64) {
         self.current -= i128::from(n);
     }
 
@@ -35,12 +35,12 @@ impl Balance {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Open {
+struct OpenScope {
     bytes: Balance,
     count: Balance,
 }
 
-impl Open {
+impl OpenScope {
     fn absorb(&mut self, inner: Self) {
         self.bytes.absorb(inner.bytes);
         self.count.absorb(inner.count);
@@ -64,7 +64,7 @@ impl Open {
 #[derive(Debug, Default)]
 pub(super) struct Scopes {
     depth: AtomicUsize,
-    open: Mutex<Vec<Open>>,
+    open: Mutex<Vec<OpenScope>>,
 }
 
 impl Scopes {
@@ -76,17 +76,17 @@ impl Scopes {
         self.depth.load(Relaxed) > 0
     }
 
-    pub(super) fn rise(&self, bytes: u64) {
+    pub(super) fn add(&self, bytes: u64) {
         self.innermost(|open| {
-            open.bytes.rise(bytes);
-            open.count.rise(1);
+            open.bytes.add(bytes);
+            open.count.add(1);
         });
     }
 
-    pub(super) fn fall(&self, bytes: u64) {
+    pub(super) fn remove(&self, bytes: u64) {
         self.innermost(|open| {
-            open.bytes.fall(bytes);
-            open.count.fall(1);
+            open.bytes.remove(bytes);
+            open.count.remove(1);
         });
     }
 
@@ -97,13 +97,13 @@ impl Scopes {
         });
     }
 
-    fn innermost(&self, f: impl FnOnce(&mut Open)) {
+    fn innermost(&self, f: impl FnOnce(&mut OpenScope)) {
         if self.any_open() {
             self.edit(|open| open.last_mut().map(f));
         }
     }
 
-    fn edit<T>(&self, f: impl FnOnce(&mut Vec<Open>) -> T) -> T {
+    fn edit<T>(&self, f: impl FnOnce(&mut Vec<OpenScope>) -> T) -> T {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let result = f(&mut open);
         self.depth.store(open.len(), Relaxed);
@@ -112,7 +112,7 @@ impl Scopes {
 
     pub(super) fn push(&self) -> usize {
         self.edit(|open| {
-            open.push(Open::default());
+            open.push(OpenScope::default());
             open.len() - 1
         })
     }
@@ -130,7 +130,7 @@ impl Scopes {
     /// of them.
     pub(super) fn pop(&self, depth: usize) -> Counts {
         self.edit(|open| {
-            let mut ended = Open::default();
+            let mut ended = OpenScope::default();
             while open.len() > depth {
                 ended = open.pop().unwrap_or_default();
                 if let Some(outer) = open.last_mut() {

@@ -1,12 +1,12 @@
 //! Shards: the memory that each thread counts in.
 
 use super::Amount;
-use super::cell::{Cell, Cells};
 use super::chunks::Chunks;
 use super::key::{Key, NEAR_TAGS};
 use super::level::{Levels, Share, Shares, above_zero};
 use super::scopes::Scopes;
 use super::slack::{Slack, Step};
+use super::tag_counts::{TagCounts, TagCountsTable};
 use crate::sync::at_thread_end;
 use crate::{Bytes, ThreadIndex};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,36 +20,36 @@ const THREADS: usize = 1024;
 pub(super) struct Shard {
     whole: Slack,
     tags: Chunks<Slack, NEAR_TAGS>,
-    cells: Cells,
+    counts: TagCountsTable,
     scopes: Scopes,
 }
 
 /// Everything in one shard that a block is counted in.
 pub(super) struct Counters<'a> {
     shares: Shares<'a>,
-    cell: &'a Cell,
+    counts: &'a TagCounts,
     scopes: &'a Scopes,
 }
 
 impl Counters<'_> {
     /// Counts a block that was granted.
-    pub(super) fn rise(self, bytes: u64) {
-        self.shares.rise(bytes);
-        self.cell.rise(bytes);
-        self.scopes.rise(bytes);
+    pub(super) fn add(self, bytes: u64) {
+        self.shares.add(bytes);
+        self.counts.add(bytes);
+        self.scopes.add(bytes);
     }
 
     /// Counts a block that was freed.
-    pub(super) fn fall(self, bytes: u64) {
-        self.shares.fall(bytes);
-        self.cell.fall(bytes);
-        self.scopes.fall(bytes);
+    pub(super) fn remove(self, bytes: u64) {
+        self.shares.remove(bytes);
+        self.counts.remove(bytes);
+        self.scopes.remove(bytes);
     }
 
-    /// Undoes [`fall`](Self::fall).
+    /// Undoes [`remove`](Self::remove).
     pub(super) fn restore(self, bytes: u64) {
-        self.shares.rise(bytes);
-        self.cell.restore(bytes);
+        self.shares.add(bytes);
+        self.counts.restore(bytes);
         self.scopes.restore(bytes);
     }
 }
@@ -57,7 +57,7 @@ impl Counters<'_> {
 impl Shard {
     const fn new() -> Self {
         let tags = Chunks::new([const { Slack::new() }; NEAR_TAGS]);
-        Self { whole: Slack::new(), tags, cells: Cells::new(), scopes: Scopes::new() }
+        Self { whole: Slack::new(), tags, counts: TagCountsTable::new(), scopes: Scopes::new() }
     }
 
     /// Counts a block under a bounded key, halted or not.
@@ -66,7 +66,7 @@ impl Shard {
         let (level, slack) = (levels.tags.get_or_make(tag), self.tags.get_or_make(tag));
         let shares = self.shares(levels, Share { level, slack });
         self.whole.halt(false);
-        count(Counters { shares, cell: self.cells.get_or_make(key), scopes: &self.scopes });
+        count(Counters { shares, counts: self.counts.get_or_make(key), scopes: &self.scopes });
         self.whole.halt(self.scopes.any_open());
     }
 
@@ -99,26 +99,26 @@ impl Shard {
         Slack::shift(&self.whole, self.tags.nearest(tag), step)
     }
 
-    /// Returns the cell of a near key by its [index](Key::index).
+    /// Returns the counts of a near key by its [index](Key::index).
     #[inline]
-    pub(super) fn cell_near(&self, index: usize) -> &Cell {
-        self.cells.nearest(index)
+    pub(super) fn counts_near(&self, index: usize) -> &TagCounts {
+        self.counts.nearest(index)
     }
 
     /// Resets it.
     fn clear(&self) {
         self.whole.clear();
         self.tags.one_or_all(None).for_each(Slack::clear);
-        self.cells.clear();
+        self.counts.clear();
         self.scopes.clear();
     }
 
-    /// Moves both slacks by a step and returns the cell that is left to count in; `None` if that is not all there is to
+    /// Moves both slacks by a step and returns the counts that are left to change; `None` if that is not all there is to
     /// do.
     #[inline]
-    fn step(&self, key: Key, step: Step) -> Option<&Cell> {
-        let (tag, cell) = (self.tags.near(key.tag)?, self.cells.near(key)?);
-        Slack::shift(&self.whole, tag, step).then_some(cell)
+    fn step(&self, key: Key, step: Step) -> Option<&TagCounts> {
+        let (tag, counts) = (self.tags.near(key.tag)?, self.counts.near(key)?);
+        Slack::shift(&self.whole, tag, step).then_some(counts)
     }
 }
 
@@ -188,10 +188,10 @@ impl Shards {
         self.number
     }
 
-    /// Moves the current thread's slacks by a step and returns the cell that is left to count in; `None` if that is not
+    /// Moves the current thread's slacks by a step and returns the counts that are left to change; `None` if that is not
     /// all there is to do.
     #[inline]
-    pub(super) fn step(&self, key: Key, step: Step) -> Option<&Cell> {
+    pub(super) fn step(&self, key: Key, step: Step) -> Option<&TagCounts> {
         let (key, thread) = (key.near()?, ThreadIndex::known_below(THREADS)?);
         self.shards[thread].get()?.step(key, step)
     }
@@ -216,12 +216,12 @@ impl Shards {
     /// before grants, and a free is counted after its grant; so only frees of what was never counted can take more than
     /// there was, and then nothing is live.
     pub(super) fn sum(&self, device: Option<usize>, tag: Option<usize>) -> (Amount, Amount) {
-        let cells = || {
+        let counts = || {
             let shards = self.shards.iter().filter_map(OnceLock::get);
-            shards.flat_map(move |shard| shard.cells.of(device, tag))
+            shards.flat_map(move |shard| shard.counts.of(device, tag))
         };
-        let freed = Cell::freed(cells());
-        let granted = Cell::granted(cells());
+        let freed = TagCounts::freed(counts());
+        let granted = TagCounts::granted(counts());
         let less = |granted: u64, freed: u64| above_zero(granted.wrapping_sub(freed).cast_signed());
         let live = Amount {
             bytes: Bytes(less(granted.bytes.get(), freed.bytes.get())),

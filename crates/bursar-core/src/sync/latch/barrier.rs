@@ -1,9 +1,10 @@
 //! An asymmetric pair of barriers: a light one for the frequent side, which costs nothing, and a heavy one for the rare
 //! side, which costs a system call.
 //!
-//! A processor may let a later load overtake an earlier store. The light one keeps the compiler from that; the heavy
-//! one has the kernel put a full barrier into every running thread of the process, so whatever the others did lies
-//! either wholly before it, and is seen, or wholly after it, and sees.
+//! A processor may execute a later load before an earlier store. The light barrier keeps the compiler from reordering
+//! the two; the heavy one has the kernel execute a full barrier in every running thread of the process. So for each
+//! other thread, either its store comes before the heavy barrier, and the caller sees it, or its load comes after, and
+//! sees what the caller stored before.
 #![allow(unsafe_code)]
 
 #[cfg(loom)]

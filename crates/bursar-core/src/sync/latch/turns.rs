@@ -1,4 +1,4 @@
-//! Mutual exclusion with a favourite: one thread enters by right, all others take turns.
+//! A biased lock: the favourite thread enters with plain stores, all others take turns by compare-and-swap.
 //!
 //! The first thread that ever enters becomes the favourite when it leaves. From then on it writes that it is inside and
 //! then checks whether it still is the favourite. Whoever takes that right away, permanently, writes so and then checks

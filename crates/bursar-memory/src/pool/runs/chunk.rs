@@ -6,10 +6,11 @@ use super::Run;
 /// The most runs that lie in a chunk, a power of two.
 pub(super) const CHUNK: usize = 8;
 
-/// The entries of a chunk: with room behind the runs, so that as many are moved whichever is put in or taken out.
+/// The number of entries of a chunk. There are [`CHUNK`] more than runs, so that an insertion or removal at any entry
+/// moves the same number of entries.
 const ROOM: usize = 2 * CHUNK;
 
-/// An address where no run begins, since none could end.
+/// An address at which no run begins: its end would overflow.
 pub(super) const NOWHERE: u64 = u64::MAX;
 
 /// At most [`CHUNK`] runs, lowest first, and nothing behind the last. The fields that are searched lie by themselves.
@@ -142,10 +143,10 @@ const fn halves<T>(all: &[T; ROOM]) -> &[[T; CHUNK]; 2] {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Size(i16);
 
-/// The bits of a float that are not kept.
+/// The number of low bits of a float that are dropped.
 const DROPPED: u32 = f32::MANTISSA_DIGITS - 1 - 10;
 
-/// The size of everything that is longer than can be told apart.
+/// The size of all lengths that are too large for 15 bits.
 const LARGEST: u32 = (1 << 15) - 1;
 
 impl Size {

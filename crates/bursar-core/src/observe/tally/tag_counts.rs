@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The counts of one device and one tag: everything granted and everything freed. Only one thread writes, so an
 /// addition is a load and a store.
 #[derive(Debug, Default)]
-pub(super) struct Cell {
+pub(super) struct TagCounts {
     granted: Sum,
     freed: Sum,
 }
@@ -21,22 +21,22 @@ struct Sum {
     count: AtomicU64,
 }
 
-impl Cell {
+impl TagCounts {
     const fn new() -> Self {
         Self { granted: Sum::new(), freed: Sum::new() }
     }
 
     #[inline]
-    pub(super) fn rise(&self, bytes: u64) {
+    pub(super) fn add(&self, bytes: u64) {
         self.granted.add(bytes, 1);
     }
 
     #[inline]
-    pub(super) fn fall(&self, bytes: u64) {
+    pub(super) fn remove(&self, bytes: u64) {
         self.freed.add(bytes, 1);
     }
 
-    /// Undoes [`fall`](Self::fall).
+    /// Undoes [`remove`](Self::remove).
     pub(super) fn restore(&self, bytes: u64) {
         self.freed.add(bytes.wrapping_neg(), 1u64.wrapping_neg());
     }
@@ -49,14 +49,14 @@ impl Cell {
         }
     }
 
-    /// Returns the sum of what was ever granted in some cells.
-    pub(super) fn granted<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
-        Sum::total(cells.map(|cell| &cell.granted))
+    /// Returns the sum of what was ever granted in all of some counts.
+    pub(super) fn granted<'a>(all: impl Iterator<Item = &'a Self>) -> Amount {
+        Sum::total(all.map(|counts| &counts.granted))
     }
 
-    /// Returns the sum of what was ever freed in some cells.
-    pub(super) fn freed<'a>(cells: impl Iterator<Item = &'a Self>) -> Amount {
-        Sum::total(cells.map(|cell| &cell.freed))
+    /// Returns the sum of what was ever freed in all of some counts.
+    pub(super) fn freed<'a>(all: impl Iterator<Item = &'a Self>) -> Amount {
+        Sum::total(all.map(|counts| &counts.freed))
     }
 }
 
@@ -79,45 +79,45 @@ impl Sum {
     }
 }
 
-/// A cell for each device and tag. Near ones are in place; the others are allocated as they are used.
+/// Counts for each device and tag. Near ones are in place; the others are allocated as they are used.
 #[derive(Debug)]
-pub(super) struct Cells {
-    /// The cells of one device lie together.
-    near: [Cell; NEAR_DEVICES * NEAR_TAGS],
-    far: Chunks<OnceLock<Chunks<Cell, NEAR_TAGS>>, NEAR_DEVICES>,
+pub(super) struct TagCountsTable {
+    /// The counts of one device lie together.
+    near: [TagCounts; NEAR_DEVICES * NEAR_TAGS],
+    far: Chunks<OnceLock<Chunks<TagCounts, NEAR_TAGS>>, NEAR_DEVICES>,
 }
 
-impl Cells {
+impl TagCountsTable {
     pub(super) const fn new() -> Self {
-        let near = [const { Cell::new() }; NEAR_DEVICES * NEAR_TAGS];
+        let near = [const { TagCounts::new() }; NEAR_DEVICES * NEAR_TAGS];
         Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_DEVICES]) }
     }
 
-    /// Returns the cell of a near key.
+    /// Returns the counts of a near key.
     #[inline]
-    pub(super) fn near(&self, key: Key) -> Option<&Cell> {
+    pub(super) fn near(&self, key: Key) -> Option<&TagCounts> {
         key.near().map(|key| self.nearest(key.index()))
     }
 
-    /// Returns the cell of a near key by its [index](Key::index).
+    /// Returns the counts of a near key by its [index](Key::index).
     #[inline]
-    pub(super) fn nearest(&self, index: usize) -> &Cell {
+    pub(super) fn nearest(&self, index: usize) -> &TagCounts {
         &self.near[index % (NEAR_DEVICES * NEAR_TAGS)]
     }
 
-    /// Resets all cells.
+    /// Resets all counts.
     pub(super) fn clear(&self) {
-        self.of(None, None).for_each(Cell::clear);
+        self.of(None, None).for_each(TagCounts::clear);
     }
 
-    /// Returns the cell of any key.
-    pub(super) fn get_or_make(&self, key: Key) -> &Cell {
+    /// Returns the counts of any key.
+    pub(super) fn get_or_make(&self, key: Key) -> &TagCounts {
         self.near(key)
             .unwrap_or_else(|| self.far.get_or_make(key.device).get_or_init(Chunks::default).get_or_make(key.tag))
     }
 
-    /// Returns the cells there are, of one device or all and of one tag or all.
-    pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &Cell> {
+    /// Returns the counts there are, of one device or all and of one tag or all.
+    pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &TagCounts> {
         let devices = self.near.chunks_exact(NEAR_TAGS).enumerate();
         let devices = devices.filter(move |(at, _)| device.is_none_or(|device| device == *at));
         let near = devices.flat_map(move |(_, tags)| match tag {
