@@ -154,8 +154,8 @@ impl Failure {
                 | Memory::InvalidNumber { .. },
             ) => WRONG_USAGE,
             Self::Ledger(LedgerError::Held { .. }) => REFUSED,
-            Self::Trace(error) if is_a_broken_disk(&error.reason) => MACHINE_FAILED,
-            Self::File { error, .. } if is_the_disk(error) => MACHINE_FAILED,
+            Self::Trace(error) if is_trace_disk_error(&error.reason) => MACHINE_FAILED,
+            Self::File { error, .. } if is_disk_error(error) => MACHINE_FAILED,
             Self::Fit(error) if error.is_capacity() => REFUSED,
             Self::Run { status, .. } | Self::AlreadyReported { status } => *status,
             Self::Host(error) if error.is_capacity() => REFUSED,
@@ -168,15 +168,16 @@ impl Failure {
     }
 }
 
-/// Returns whether a file could not be used though its name was right.
-fn is_a_broken_disk(reason: &bursar::trace::Reason) -> bool {
+/// Returns whether a trace could not be read or written for a reason other than its path.
+fn is_trace_disk_error(reason: &bursar::trace::Reason) -> bool {
     match reason {
-        bursar::trace::Reason::Io(error) => is_the_disk(error),
+        bursar::trace::Reason::Io(error) => is_disk_error(error),
         _ => false,
     }
 }
 
-fn is_the_disk(error: &std::io::Error) -> bool {
+/// Returns whether a file could not be used though its path is right.
+fn is_disk_error(error: &std::io::Error) -> bool {
     use ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
     let wrong_place = [NotFound, NotADirectory, IsADirectory, PermissionDenied, InvalidInput, ReadOnlyFilesystem];
     !wrong_place.contains(&error.kind())

@@ -1,7 +1,10 @@
 //! The command as its users meet it.
 
+mod common;
+
+use common::Folder;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 fn bursar(arguments: &[&str]) -> Output {
@@ -125,33 +128,6 @@ fn pairs_are_timed_for_each_number_of_threads() {
     }
 }
 
-/// A folder of one test's own, removed with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bursar-cli-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a temporary folder");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a plain name").to_owned()
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, content).expect("room");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone_already = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream\n";
 /// Two streams, 3,000 bytes live at the peak.
 const SMALL: &str = "\
@@ -165,7 +141,7 @@ const SMALL: &str = "\
 
 #[test]
 fn a_replay_has_a_row_for_each_trace_and_stack() {
-    let folder = Folder::new("replay");
+    let folder = Folder::new();
     let small = folder.file("small.csv", format!("{COLUMNS}{SMALL}"));
     let halves = SMALL.replace("1000,0\n", "400,0\n").replace("2000,7\n", "300,7\n");
     let tiny = folder.file("tiny.csv", format!("{COLUMNS}{halves}"));
@@ -186,7 +162,7 @@ fn a_replay_has_a_row_for_each_trace_and_stack() {
 
 #[test]
 fn a_replay_under_a_limit_counts_what_was_refused() {
-    let folder = Folder::new("limit");
+    let folder = Folder::new();
     let small = folder.file("small.csv", format!("{COLUMNS}{SMALL}"));
     let stacks = ["--stack", "async,pool", "--driver", "sim"];
     let replayed = json(&[&["replay", &small, "--limit", "2KiB", "--json"], &stacks[..]].concat());
@@ -197,7 +173,7 @@ fn a_replay_under_a_limit_counts_what_was_refused() {
 
 #[test]
 fn a_bad_trace_is_named_with_its_line_and_status_2() {
-    let folder = Folder::new("bad");
+    let folder = Folder::new();
     let good = folder.file("good.csv", format!("{COLUMNS}{SMALL}"));
     let packed = folder.path("good.csv.gz");
     assert!(bursar(&["convert", &good, &packed]).status.success());
@@ -225,7 +201,7 @@ fn a_bad_trace_is_named_with_its_line_and_status_2() {
 
 #[test]
 fn a_strict_replay_refuses_what_has_no_other_half() {
-    let folder = Folder::new("strict");
+    let folder = Folder::new();
     let unknown = folder.file("unknown.csv", format!("{COLUMNS}{SMALL}1,00:00:01.0,free,0x9000,1,0\n"));
     let missing = folder.file("missing.csv", format!("{COLUMNS}1,00:00:01.0,allocate,0x9000,64,0\n{SMALL}"));
     for (path, said, counted) in
@@ -241,7 +217,7 @@ fn a_strict_replay_refuses_what_has_no_other_half() {
 
 #[test]
 fn a_conversion_there_and_back_keeps_every_event() {
-    let folder = Folder::new("convert");
+    let folder = Folder::new();
     let first = folder.file("first.csv", format!("{COLUMNS}{SMALL}"));
     let mut from = first.clone();
     for name in ["second.jsonl", "third.pickle", "fourth.csv.gz", "last.csv"] {
@@ -333,7 +309,7 @@ fn an_error_that_cannot_be_written_leaves_the_status_as_it_is() {
 /// A page or snapshot that would replace a trace, or the other, is refused before anything is written.
 #[test]
 fn what_is_written_replaces_no_trace() {
-    let folder = Folder::new("replace");
+    let folder = Folder::new();
     let log = "Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x1000,512,0\n";
     let trace = folder.file("run.csv", log);
     let elsewhere = folder.path("./run.csv");

@@ -1,31 +1,18 @@
 //! `bursar fit` as its users meet it.
 
+mod common;
+
+use common::Folder;
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A folder of one test's own, for its ledgers and files, removed with it.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bursar-fit-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(path.join("ledgers")).expect("a temporary folder");
-        Self(path)
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, content).expect("room");
-        path.to_str().expect("a plain name").to_owned()
-    }
-
     /// Runs `bursar` with words that contain no blanks.
     fn bursar(&self, arguments: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_bursar"))
             .args(arguments.split_whitespace())
             .env_remove("BURSAR_DRIVER")
-            .env("BURSAR_LEDGER_DIR", self.0.join("ledgers"))
+            .env("BURSAR_LEDGER_DIR", self.ledgers())
             .env("CUDA_VISIBLE_DEVICES", "")
             .env("NO_COLOR", "1")
             .output()
@@ -41,14 +28,8 @@ impl Folder {
     }
 
     /// Returns the number of ledgers.
-    fn ledgers(&self) -> usize {
-        std::fs::read_dir(self.0.join("ledgers")).expect("it was made").count()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone_already = std::fs::remove_dir_all(&self.0);
+    fn ledger_count(&self) -> usize {
+        std::fs::read_dir(self.ledgers()).expect("it was made").count()
     }
 }
 
@@ -60,7 +41,7 @@ const GIB: u64 = 1 << 30;
 
 #[test]
 fn f1_eight_of_sixteen_fit_and_four_of_four() {
-    let folder = Folder::new("eight");
+    let folder = Folder::with_ledgers();
     let ram = "fit --pool ram --available 64GiB --fixed 10GiB --per-worker 4GiB";
     let (fit, status, _) = folder.json(&format!("{ram} --want 16"));
     assert_eq!((fit["workers"].as_u64(), &fit["reduced"], &fit["overflow"]), (Some(8), &true.into(), &false.into()));
@@ -69,12 +50,12 @@ fn f1_eight_of_sixteen_fit_and_four_of_four() {
     assert_eq!(fit["devices"].as_array().map(Vec::len), Some(0));
     let (fit, status, _) = folder.json(&format!("{ram} --want 4"));
     assert_eq!((fit["workers"].as_u64(), &fit["reduced"], status), (Some(4), &false.into(), Some(0)));
-    assert_eq!((&fit["one_more"], folder.ledgers()), (&Value::Null, 0));
+    assert_eq!((&fit["one_more"], folder.ledger_count()), (&Value::Null, 0));
 }
 
 #[test]
 fn f2_ram_that_overflows_is_a_warning_and_vram_an_answer_of_no() {
-    let folder = Folder::new("overflow");
+    let folder = Folder::with_ledgers();
     let stage = "--available 64GiB --fixed 60GiB --per-worker 4GiB --want 16";
     let (ram, status, stderr) = folder.json(&format!("fit --pool ram {stage}"));
     assert_eq!((ram["workers"].as_u64(), &ram["overflow"], status), (Some(1), &true.into(), Some(0)));
@@ -91,7 +72,7 @@ fn f2_ram_that_overflows_is_a_warning_and_vram_an_answer_of_no() {
 
 #[test]
 fn f2_people_see_the_arithmetic_and_what_would_make_one_more_fit() {
-    let folder = Folder::new("people");
+    let folder = Folder::with_ledgers();
     let shown =
         text(&folder.bursar("fit --pool ram --available 64GiB --fixed 10GiB --per-worker 4GiB --want 16").stdout);
     for part in [
@@ -110,7 +91,7 @@ fn f2_people_see_the_arithmetic_and_what_would_make_one_more_fit() {
 
 #[test]
 fn f3_this_machine_is_asked_where_nobody_says_what_is_available() {
-    let folder = Folder::new("machine");
+    let folder = Folder::with_ledgers();
     let (fit, status, _) = folder.json("fit --pool ram --per-worker 1 --want 1");
     assert_eq!((fit["workers"].as_u64(), status), (Some(1), Some(0)));
     assert!(fit["available"].as_u64() > Some(0) && fit["bound_by"].is_string(), "{fit}");
@@ -121,7 +102,7 @@ fn f3_this_machine_is_asked_where_nobody_says_what_is_available() {
 
 #[test]
 fn f4_vram_is_what_the_devices_have_and_no_device_is_an_error_that_helps() {
-    let folder = Folder::new("vram");
+    let folder = Folder::with_ledgers();
     let (fit, status, _) =
         folder.json("fit --driver sim --sim-devices 3x10GiB --per-worker 2GiB --want 7 --headroom 1");
     let workers: Vec<_> = (0..3).map(|device| fit["devices"][device]["workers"].as_u64()).collect();
@@ -139,20 +120,20 @@ fn f4_vram_is_what_the_devices_have_and_no_device_is_an_error_that_helps() {
 
 #[test]
 fn f5_asking_sets_nothing_aside_and_makes_no_ledger() {
-    let folder = Folder::new("asking");
+    let folder = Folder::with_ledgers();
     for _ in 0..2 {
         let arguments = "fit --driver sim --sim-devices 2x80GiB@asking --per-worker 50GiB --want 2 --headroom 1";
         let (fit, ..) = folder.json(arguments);
         assert_eq!(fit["workers"], 2, "{fit}");
     }
-    let names = std::fs::read_dir(folder.0.join("ledgers")).expect("it was made");
+    let names = std::fs::read_dir(folder.ledgers()).expect("it was made");
     let names: Vec<_> = names.map(|entry| entry.expect("a name").file_name()).collect();
     assert!(!names.iter().any(|name| name.to_string_lossy().ends_with(".ledger")), "{names:?}");
 }
 
 #[test]
 fn f6_files_are_added_up_and_times_their_factor() {
-    let folder = Folder::new("files");
+    let folder = Folder::with_ledgers();
     let weights = folder.file("weights", [0; 1000]);
     let (fit, status, _) =
         folder.json(&format!("fit --available 1MiB --fixed @{weights}*1.5 --fixed 500 --per-worker @{weights}"));
@@ -165,7 +146,7 @@ fn f6_files_are_added_up_and_times_their_factor() {
 /// A size that comes to zero is either meant or an error, and never the same as an option that was not given.
 #[test]
 fn f6_nothing_is_not_the_same_as_not_said() {
-    let folder = Folder::new("nothing");
+    let folder = Folder::with_ledgers();
     let (weights, empty) = (folder.file("weights", [0; 1000]), folder.file("empty", []));
     for (arguments, said) in [
         (format!("--per-worker @{empty}"), "is empty"),
@@ -195,7 +176,7 @@ fn f6_nothing_is_not_the_same_as_not_said() {
 /// A recording in which nothing was ever live says nothing about what a worker needs.
 #[test]
 fn f6_a_recording_without_memory_is_refused() {
-    let folder = Folder::new("idle");
+    let folder = Folder::with_ledgers();
     let head = "Thread,Time,Action,Pointer,Size,Stream\n";
     for rows in ["1,0,allocate failure,0x0,512,0\n", "1,0,free,0x1000,512,0\n"] {
         let log = folder.file("idle.csv", format!("{head}{rows}"));
@@ -212,7 +193,7 @@ fn f6_a_recording_without_memory_is_refused() {
 
 #[test]
 fn a_recorded_log_says_what_a_worker_needs() {
-    let folder = Folder::new("trace");
+    let folder = Folder::with_ledgers();
     let log = "Thread,Time,Action,Pointer,Size,Stream\n\
                1,00:00:00.000000,allocate,0x1000,3145728,0\n\
                1,00:00:00.000001,allocate,0x2000,2097152,0\n\
@@ -232,7 +213,7 @@ fn a_recorded_log_says_what_a_worker_needs() {
 
 #[test]
 fn f1_nonsense_is_refused_with_status_2() {
-    let folder = Folder::new("nonsense");
+    let folder = Folder::with_ledgers();
     for (arguments, said) in [
         ("--headroom 0", "above 0 and at most 1"),
         ("--headroom 1.5", "above 0 and at most 1"),

@@ -7,6 +7,7 @@
 mod browser;
 #[path = "html/command.rs"]
 mod command;
+mod common;
 #[path = "html/files.rs"]
 mod files;
 #[path = "html/pages.rs"]

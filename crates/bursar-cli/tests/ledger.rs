@@ -2,16 +2,17 @@
 //! program starts itself again as those.
 #![forbid(unsafe_code)]
 
+mod common;
+
 use bursar::ledger::{Ledger, Priority};
 use bursar::prelude::*;
 use bursar::sim::Sim;
+use common::Folder;
 use libtest_mimic::{Arguments, Trial};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 type Run = fn(&Folder);
@@ -85,19 +86,7 @@ fn play(role: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A folder of ledgers of one trial, removed with it.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let since = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
-        let name = format!("bursar-cli-ledger-{}-{}-{since}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a folder");
-        Self(path)
-    }
-
     fn bursar(&self, arguments: &[&str]) -> Output {
         self.bursar_on("1x8GiB@cli", arguments)
     }
@@ -156,12 +145,6 @@ impl Folder {
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("text");
         assert_eq!(line, "ready\n");
         Other(child)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Compares every command's real output with the schema in docs/cli.md.
 
+mod common;
+
+use common::Folder;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const DOCUMENT: &str = include_str!("../../../docs/cli.md");
@@ -61,24 +63,10 @@ fn wrong_fields(values: &Map<String, Value>, fields: &Map<String, Value>, at: &s
     unknown.chain(fields.iter().flat_map(of_field)).collect()
 }
 
-/// A folder of one test's own, for its ledgers and files, removed with it.
-struct Folder(PathBuf);
-
 impl Folder {
-    fn new(test: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("bursar-schema-{test}-{}", std::process::id()));
-        std::fs::create_dir_all(path.join("ledgers")).expect("a temporary folder");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a plain name").to_owned()
-    }
-
     fn trace(&self) -> String {
         let text = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,0x1000,1000,0\n1,00:00:00.1,free,0x1000,1000,0\n";
-        std::fs::write(self.path("trace.csv"), text).expect("room");
-        self.path("trace.csv")
+        self.file("trace.csv", text)
     }
 
     /// Runs `bursar` with words that contain no blanks.
@@ -87,7 +75,7 @@ impl Folder {
             .args(arguments.split_whitespace())
             .env("BURSAR_DRIVER", "sim")
             .env("BURSAR_SIM_DEVICES", format!("2x8GiB@schema-{}", std::process::id()))
-            .env("BURSAR_LEDGER_DIR", self.0.join("ledgers"))
+            .env("BURSAR_LEDGER_DIR", self.ledgers())
             .env("CUDA_VISIBLE_DEVICES", "")
             .output()
             .expect("the command was built")
@@ -109,12 +97,6 @@ impl Folder {
             let wrong = wrong(&value, &schema(name), "");
             assert!(wrong.is_empty(), "{arguments}:\n{}", wrong.join("\n"));
         }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone_already = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -148,7 +130,7 @@ const COMMANDS: &[(&str, &str)] = &[
 
 #[test]
 fn every_output_is_as_documented() {
-    let folder = Folder::new("outputs");
+    let folder = Folder::with_ledgers();
     let trace = folder.trace();
     for (name, arguments) in COMMANDS {
         folder.check(name, &arguments.replace("TRACE", &trace).replace("FOLDER", &folder.path("")));
@@ -167,7 +149,7 @@ fn listed(folder: &Folder, command: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_command_is_documented_and_checked() {
-    let folder = Folder::new("commands");
+    let folder = Folder::with_ledgers();
     let mut commands = listed(&folder, "");
     assert!(commands.remove("bench"), "{commands:?}");
     commands.extend(listed(&folder, "bench"));
@@ -178,7 +160,7 @@ fn every_command_is_documented_and_checked() {
 
 #[test]
 fn every_command_s_help_has_an_example() {
-    let folder = Folder::new("help");
+    let folder = Folder::with_ledgers();
     let mut commands: Vec<String> = vec![String::new()];
     while let Some(command) = commands.pop() {
         let help = text(&folder.bursar(&format!("{command} --help")).stdout);
@@ -205,7 +187,7 @@ fn the_check_sees_what_is_missing_what_is_new_and_what_is_another_kind() {
 
 #[test]
 fn shells_and_manuals_know_every_command() {
-    let folder = Folder::new("shells");
+    let folder = Folder::with_ledgers();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = folder.bursar(&format!("completions {shell}"));
         let script = text(&output.stdout);

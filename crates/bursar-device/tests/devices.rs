@@ -204,11 +204,11 @@ fn d4_most_free_is_right_while_others_allocate() {
         }
         let asks = || {
             let goal = churned.load(Relaxed) + 200;
-            let mut answers = BTreeSet::new();
+            let mut chosen = BTreeSet::new();
             while churned.load(Relaxed) < goal {
-                answers.insert(gpus.most_free().id().0);
+                chosen.insert(gpus.most_free().id().0);
             }
-            answers.into_iter().collect::<Vec<_>>()
+            chosen.into_iter().collect::<Vec<_>>()
         };
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             assert_eq!(asks(), [2]);

@@ -4,7 +4,6 @@ use crate::Plan;
 use bursar_core::{DriverError, Error};
 use bursar_ledger::LedgerError;
 use bursar_linux::ReadError;
-use std::path::PathBuf;
 
 /// An error from finding out how much memory is available.
 ///
@@ -15,49 +14,15 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
-    /// A required file does not exist or cannot be read.
-    #[error("{} cannot be read: {why}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's error message.
-        why: String,
-    },
-    /// A file lacks a required field.
-    #[error("{} says nothing about {field}", path.display())]
-    MissingField {
-        /// The file.
-        path: PathBuf,
-        /// The field that is missing.
-        field: String,
-    },
-    /// A field is not a number of bytes.
-    #[error("{} says that {field} is {text:?}, which is no number", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The field.
-        field: String,
-        /// The text found there.
-        text: String,
-    },
+    /// A file of the system cannot be read or lacks what it must say.
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// A custom probe failed.
     #[error("the probe could not say what is available: {why}")]
     Custom {
         /// The reason it gave.
         why: String,
     },
-}
-
-impl From<ReadError> for ProbeError {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Unreadable { path, why } => Self::Unreadable { path, why },
-            ReadError::MissingField { path, field } => Self::MissingField { path, field },
-            ReadError::Malformed { path, field, text } => Self::Malformed { path, field, text },
-            other => Self::Custom { why: other.to_string() },
-        }
-    }
 }
 
 /// An error from planning or reserving the memory of workers.

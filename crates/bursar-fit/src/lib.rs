@@ -14,6 +14,7 @@ mod plan;
 mod ram;
 
 pub use admission::{DeviceShare, ReservedPlan, Spec, fit_workers};
+pub use bursar_linux::ReadError;
 pub use error::{FitError, ProbeError};
 pub use plan::{
     Assignment, Candidate, Fit, Headroom, HeadroomError, MemoryKind, Need, OneMore, Overflow, Plan, UnknownMemoryKind,

@@ -4,8 +4,9 @@
 //! read, version 2 and version 1, and the one that leaves the least counts. A missing file means no limit only where the
 //! kernel would not write it.
 
-use crate::ProbeError;
-use bursar_core::Bytes;
+use crate::{FitError, ProbeError};
+use bursar_core::{Bytes, MemoryInfo};
+use bursar_ledger::{Ledger, Subject};
 use bursar_linux::{SystemMemory, control_groups};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,17 @@ impl Ram {
             group_limits.extend(group.memory()?.map(limit));
         }
         Ok(RamReading { total: Bytes(memory.total), mem_available: Bytes(memory.available), group_limits })
+    }
+
+    /// Opens the ledger of the machine's memory. It is measured by `available`, which returns the bytes that are
+    /// available to this program; more than the machine has counts as all of it.
+    pub fn open_ledger(
+        &self,
+        available: impl Fn() -> Result<Bytes, ProbeError> + Send + Sync + 'static,
+    ) -> Result<Ledger, FitError> {
+        let total = self.read()?.total;
+        let ledger = Ledger::open(&Subject::host(total))?;
+        Ok(ledger.measured_by(move || Ok(MemoryInfo { free: available().map_err(FitError::from)?.min(total), total })))
     }
 }
 

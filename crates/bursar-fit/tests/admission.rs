@@ -1,7 +1,7 @@
 //! Plans and their reservations, on simulated devices.
 
 use bursar_core::{Account, Bytes, DeviceContext, DeviceId, Driver};
-use bursar_fit::{FitError, Headroom, ProbeError, Ram, Spec, fit_workers};
+use bursar_fit::{FitError, Headroom, ProbeError, Ram, ReadError, Spec, fit_workers};
 use bursar_ledger::Ledger;
 use bursar_sim::Sim;
 use std::path::PathBuf;
@@ -126,7 +126,7 @@ fn f2_overflow_is_an_error_in_vram_unless_the_caller_says_otherwise() {
 fn f6_a_probe_of_one_s_own_overrides_everything() {
     let nowhere = Ram::below("no/such/machine");
     let ram = Spec::ram("stage").machine(nowhere.clone()).per_worker(GIB).want(99);
-    assert!(matches!(ram.plan(), Err(FitError::Probe(ProbeError::Unreadable { .. }))));
+    assert!(matches!(ram.plan(), Err(FitError::Probe(ProbeError::Read(ReadError::Unreadable { .. })))));
     assert_eq!(ram.available(Bytes::gib(10)).plan().expect("a probe").workers, 7);
     let (_sim, contexts) = devices(2, Bytes::gib(4));
     let probe = |device: Option<DeviceId>| Ok(Bytes::gib(u64::from(device.map_or(0, |device| device.0 + 1)) * 100));

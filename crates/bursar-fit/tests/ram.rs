@@ -3,7 +3,7 @@
 mod machine;
 
 use bursar_core::Bytes;
-use bursar_fit::{ProbeError, Ram, file_size};
+use bursar_fit::{ProbeError, Ram, ReadError, file_size};
 use machine::{Group, Machine};
 
 const GIB: u64 = 1 << 30;
@@ -180,7 +180,7 @@ fn f3_what_is_missing_is_an_error_that_names_it() {
         machine.remove(file);
         let error = machine.ram().read().expect_err(file);
         assert!(
-            matches!(&error, ProbeError::Unreadable { path, .. } if path.to_string_lossy().ends_with(file)),
+            matches!(&error, ProbeError::Read(ReadError::Unreadable { path, .. }) if path.to_string_lossy().ends_with(file)),
             "{error}"
         );
     }

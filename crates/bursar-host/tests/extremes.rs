@@ -10,9 +10,9 @@ use std::time::Duration;
 const SIZES: [usize; 9] = [0, 1, 63, 64, 65, 1 << 20, isize::MAX as usize, isize::MAX as usize + 1, usize::MAX];
 
 /// The error of a request whose total no machine could meet.
-fn is_refused(answer: &Result<(), HostError>) -> bool {
-    matches!(answer, Err(HostError::TooLarge { .. } | HostError::ZeroBytes)) || {
-        answer.as_ref().is_err_and(HostError::is_capacity)
+fn is_refused(result: &Result<(), HostError>) -> bool {
+    matches!(result, Err(HostError::TooLarge { .. } | HostError::ZeroBytes)) || {
+        result.as_ref().is_err_and(HostError::is_capacity)
     }
 }
 
@@ -22,9 +22,9 @@ fn n3_more_buffers_than_can_be_counted_are_refused_before_any_is_made() {
     let pool = PinnedPool::new(&rig.workers, &rig.context, rig.charged());
     for bytes in SIZES {
         for count in [usize::MAX, usize::MAX / 2, isize::MAX as usize] {
-            let answer = pool.prime(bytes, count).wait();
+            let result = pool.prime(bytes, count).wait();
             let expected = if bytes == 0 { HostError::ZeroBytes } else { HostError::TooLarge { requested: u64::MAX } };
-            assert_eq!(answer, Err(expected), "{count} of {bytes}");
+            assert_eq!(result, Err(expected), "{count} of {bytes}");
         }
         assert_eq!(pool.prime(bytes, 0).wait(), Ok(()), "none of {bytes} are there already");
     }
@@ -40,8 +40,8 @@ fn n3_more_buffers_than_the_machine_has_room_for_are_refused_before_any_is_made(
     let limit = MemoryLimit { group: None, available: Bytes::mib(64), limit: Bytes::gib(1) };
     *rig.system.limits.lock().unwrap() = vec![limit];
     for (bytes, count) in [(1 << 20, 1 << 40), (1 << 20, 65), (100, 10 << 20), (64 << 20, 2)] {
-        let answer = pool.prime(bytes, count).wait();
-        let Err(HostError::NoMemory { requested, available, .. }) = answer else { panic!("{answer:?}") };
+        let result = pool.prime(bytes, count).wait();
+        let Err(HostError::NoMemory { requested, available, .. }) = result else { panic!("{result:?}") };
         assert!(requested > available && requested.get() >= (bytes * count) as u64, "{count} of {bytes}: {requested}");
     }
     assert!(rig.system.threads_of(Call::Reserve).is_empty(), "nothing was reserved");
@@ -83,8 +83,8 @@ fn n3_every_size_is_met_or_refused() {
     let pool = PinnedPool::new(&rig.workers, &rig.context, rig.charged());
     for bytes in SIZES {
         let (got, pinned) = (pool.get(bytes), rig.workers.pin_with(&rig.context, bytes, &rig.charged()).wait());
-        for answer in [got, pinned] {
-            match answer {
+        for result in [got, pinned] {
+            match result {
                 Ok(buffer) => assert_eq!((buffer.len(), bytes <= 1 << 20), (bytes, true)),
                 Err(error) => assert!(is_refused(&Err(error)) && !(1..=1 << 20).contains(&bytes), "{bytes}"),
             }

@@ -177,7 +177,7 @@ fn n7_a_stream_that_has_gone_or_is_captured_strands_nothing() {
     drop(adopted);
     rig.sim.settle();
     let [late, hit] = [0, 1].map(|_| pool.get(SIZE).expect("room"));
-    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 2, "the adoption has ended, and its heir answers");
+    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 2, "the adoption has ended, and its heir is asked");
     assert!([late.as_ptr(), hit.as_ptr()].contains(&address));
     let refused = pool.release_on(late, &rig.context, gone).unwrap_err();
     assert!(matches!(refused.error, Error::StreamMisuse { .. }));

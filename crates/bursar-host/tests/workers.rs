@@ -19,10 +19,10 @@ fn on_two_nodes() -> Rig {
     Rig::on(tree.topology(), Sim::builder().seed(1).numa_node(1))
 }
 
-/// Wakes by sending.
-struct Bell(Mutex<mpsc::Sender<()>>);
+/// A waker that sends a message.
+struct MessageWaker(Mutex<mpsc::Sender<()>>);
 
-impl Wake for Bell {
+impl Wake for MessageWaker {
     fn wake(self: Arc<Self>) {
         // The receiver may be gone.
         let _ = self.0.lock().unwrap().send(());
@@ -32,10 +32,10 @@ impl Wake for Bell {
 /// Runs a future with nothing but its waker.
 fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
     let (tell, told) = mpsc::channel();
-    let waker = Waker::from(Arc::new(Bell(Mutex::new(tell))));
+    let waker = Waker::from(Arc::new(MessageWaker(Mutex::new(tell))));
     loop {
         match std::pin::Pin::new(&mut future).poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(answer) => return answer,
+            Poll::Ready(result) => return result,
             Poll::Pending => told.recv_timeout(Duration::from_secs(60)).expect("to be woken"),
         }
     }
@@ -255,16 +255,16 @@ fn n5_a_worker_that_panics_is_replaced_and_its_request_fails_with_the_cause() {
         None
     });
     let requests: Vec<_> = (0..4).map(|_| rig.workers.pin_with(&rig.context, 4096, &rig.charged())).collect();
-    let answers: Vec<_> = requests.into_iter().map(|request| request.wait()).collect();
-    for failed in &answers[..2] {
+    let results: Vec<_> = requests.into_iter().map(|request| request.wait()).collect();
+    for failed in &results[..2] {
         let Err(HostError::WorkerPanicked { node: NumaNode::UNKNOWN, message }) = failed else { panic!("{failed:?}") };
         assert_eq!(message, "the page burned");
     }
-    assert!(answers[2..].iter().all(Result::is_ok), "those who waited behind it are met: {answers:?}");
+    assert!(results[2..].iter().all(Result::is_ok), "those who waited behind it are met: {results:?}");
     let threads = threads.lock().unwrap();
     assert!(threads[0] != threads[1] && threads[1] != threads[2] && threads[2] == threads[3], "{threads:?}");
     assert!(rig.system.threads_of(Call::Populate).iter().all(|thread| thread == "numa-worker-any"));
-    drop(answers);
+    drop(results);
     rig.assert_nothing_is_held();
 }
 

@@ -48,7 +48,7 @@ pub use locked::LockedBook;
 pub use nodes::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
 pub use queue::{QueueEntry, QueueRequest};
 
-use crate::format::{LedgerLayout, Words, header, node, process, sealed, unsealed, unspelled};
+use crate::format::{LedgerLayout, Words, decode_name, header, node, process, sealed, unsealed};
 
 /// A ledger as one process sees it: the words, and the slot the process has in the table of processes.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl<W: Words> Book<W> {
 
     /// Reads the name of the process in a slot without the lock.
     pub fn process_name(&self, slot: usize) -> String {
-        unspelled((0..process::NAME_WORDS).map(|at| self.peek_process(slot, process::NAME + at)))
+        decode_name((0..process::NAME_WORDS).map(|at| self.peek_process(slot, process::NAME + at)))
     }
 
     /// Returns the word that the listening thread of this process sleeps on.

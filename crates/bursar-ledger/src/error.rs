@@ -154,12 +154,12 @@ pub enum LedgerError {
         file: PathBuf,
     },
     /// The ledger cannot be cleared, because somebody uses it.
-    #[error("{} is in use: {}; end them, or clear it by force", file.display(), holders.join(", "))]
+    #[error("{} is in use: {}; end them, or clear it by force", file.display(), processes.join(", "))]
     Held {
         /// The file.
         file: PathBuf,
         /// The processes, with what they hold.
-        holders: Vec<String>,
+        processes: Vec<String>,
     },
     /// A tenant cannot have such a name or such limits.
     #[error("tenant {tenant:?} cannot be guaranteed {guarantee} with a ceiling of {ceiling}: {why}")]

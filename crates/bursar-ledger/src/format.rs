@@ -9,5 +9,5 @@ mod words;
 pub use layout::{LETTERS, LedgerLayout, MAGIC, STEP_MAX, VERSION, header, node, process, waiter};
 pub(crate) use seal::{digest, product, quotient, residue};
 pub use seal::{sealed, unsealed};
-pub(crate) use text::{packed, spelled, unpacked, unspelled};
+pub(crate) use text::{decode_name, encode_name, packed, unpacked};
 pub use words::{Words, WordsSnapshot, attempt_with, update_with};

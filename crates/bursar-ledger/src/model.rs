@@ -254,7 +254,7 @@ fn run(seed: u64) {
     World::set_hook(Some(interleave.clone()));
     while model.left.get() > 0 {
         model.act();
-        model.bury_the_dead();
+        model.discard_dead_processes();
         if model.below(12) == 0 {
             World::set_hook(None);
             model.check_what_is_free();

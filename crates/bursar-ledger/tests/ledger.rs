@@ -290,7 +290,10 @@ fn l7_clearing_is_refused_while_somebody_holds_something_unless_forced() {
     let account = ledger.account().unwrap();
     account.charge(Bytes(500)).unwrap();
     let refused = ledger.clear(false).unwrap_err();
-    assert!(matches!(&refused, LedgerError::Held { holders, .. } if holders[0].contains("holds 500 B")), "{refused}");
+    assert!(
+        matches!(&refused, LedgerError::Held { processes, .. } if processes[0].contains("holds 500 B")),
+        "{refused}"
+    );
     ledger.clear(true).unwrap();
     assert_eq!(figures(&ledger), (0, 0));
     let cleared = account.charge(Bytes(1)).unwrap_err();

@@ -41,4 +41,4 @@ pub use trace::{
     Event, EventKind, EventOrigin, FilePosition, Format, Reason, Segment, Summary, Trace, TraceBuilder, TraceError,
     TraceLayout, TraceLimit, UnmatchedEvent,
 };
-pub use write::{convert, write, write_csv, write_jsonl, write_torch_snapshot, write_torch_snapshot_at};
+pub use write::{AtomicFile, convert, write, write_csv, write_jsonl, write_torch_snapshot, write_torch_snapshot_at};

@@ -6,6 +6,7 @@ mod jsonl;
 mod pickler;
 mod torch;
 
+pub use atomic_file::AtomicFile;
 pub use csv::write_csv;
 pub use jsonl::write_jsonl;
 pub use torch::{write_torch_snapshot, write_torch_snapshot_at};
@@ -14,6 +15,7 @@ use crate::trace::is_gzip_path;
 use crate::{Event, Format, Reason, Trace, TraceError, TraceLayout, TraceLimit};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -35,18 +37,15 @@ pub fn write(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
     let path = path.as_ref();
     let name = path.display().to_string();
     let format = Format::of_path(path).ok_or_else(|| TraceError::new(&name, Reason::UnknownExtension))?;
-    let written = atomic_file::write(path, |file| {
-        let mut file = BufWriter::with_capacity(1 << 18, file);
-        if is_gzip_path(path) {
-            let mut packed = BufWriter::with_capacity(1 << 16, GzEncoder::new(&mut file, Compression::default()));
-            write_as(trace, format, &mut packed)?;
-            packed.into_inner().map_err(io::IntoInnerError::into_error)?.finish()?;
-        } else {
-            write_as(trace, format, &mut file)?;
+    let write = |file: &mut BufWriter<File>| {
+        if !is_gzip_path(path) {
+            return write_as(trace, format, file);
         }
-        file.flush()
-    });
-    written.map_err(|error| TraceError::new(&name, error))
+        let mut packed = BufWriter::with_capacity(1 << 16, GzEncoder::new(file, Compression::default()));
+        write_as(trace, format, &mut packed)?;
+        packed.into_inner().map_err(io::IntoInnerError::into_error)?.finish().map(drop)
+    };
+    AtomicFile::create(path).and_then(|file| file.finish(write)).map_err(|error| TraceError::new(&name, error))
 }
 
 fn write_as(trace: &Trace, format: Format, to: &mut impl Write) -> io::Result<()> {

@@ -1,12 +1,11 @@
 //! `bursar replay`: replays real traces through stacks.
 
-mod atomic_file;
+mod output_file;
 
 use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
 use crate::stacks::StackName;
 use crate::stage::parse_size;
-use atomic_file::AtomicFile;
 use bursar::driver::OpenedDriver;
 use bursar::prelude::*;
 use bursar::trace::{
@@ -14,6 +13,7 @@ use bursar::trace::{
     write_torch_snapshot_at,
 };
 use bursar::{CountingDriver, Observer};
+use output_file::OutputFile;
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -144,8 +144,8 @@ fn canonical(path: &Path) -> PathBuf {
 /// The files that are written; created before the long work, so that a path that cannot be written fails at once.
 #[derive(Debug)]
 struct Files {
-    page: Option<AtomicFile>,
-    snapshot: Option<AtomicFile>,
+    page: Option<OutputFile>,
+    snapshot: Option<OutputFile>,
 }
 
 impl Files {
@@ -161,7 +161,7 @@ impl Files {
         if written.iter().any(is_trace) {
             return Err(Failure::Usage("--html and --snapshot are not the same file as a trace that is replayed"));
         }
-        let create = |path: &Option<PathBuf>| path.as_deref().map(AtomicFile::create).transpose();
+        let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
         Ok(Self { page: create(&args.html)?, snapshot: create(&args.snapshot)? })
     }
 
@@ -203,7 +203,7 @@ impl Rig {
         Ok(MemoryProfile::watch(&self.replay, &*self.memory, &self.driver, &self.backed_addresses, self.used_before)?)
     }
 
-    fn write_snapshot(&self, trace: &Trace, file: AtomicFile) -> Result<(), Failure> {
+    fn write_snapshot(&self, trace: &Trace, file: OutputFile) -> Result<(), Failure> {
         let mut recorder = TraceRecorder::default();
         self.replay.watch(&*self.memory, &mut |step| recorder.record(step))?;
         let (run, layout) = recorder.finish(trace, &self.backed_addresses);

@@ -246,7 +246,7 @@ impl Supervisor {
     fn finish_worker(&mut self, index: usize, ending: Ending) {
         let worker = &mut self.workers[index];
         self.output.worker_ended(worker.number);
-        if !ending.is_well() && !self.is_stopping && worker.restarts < self.policy.restarts {
+        if !ending.is_success() && !self.is_stopping && worker.restarts < self.policy.restarts {
             worker.restarts += 1;
             worker.state = WorkerState::Pending;
             let (number, count, of) = (worker.number, worker.restarts, self.policy.restarts);
@@ -376,7 +376,7 @@ impl Supervisor {
         let count = |is: fn(&Worker) -> bool| self.workers.iter().filter(|worker| is(worker)).count();
         let running = count(|worker| worker.group().is_some());
         let well = count(|worker| worker.state == WorkerState::Ended { ending: Ending::Exit(0) });
-        let failed = count(|worker| matches!(worker.state, WorkerState::Ended { ending } if !ending.is_well()));
+        let failed = count(|worker| matches!(worker.state, WorkerState::Ended { ending } if !ending.is_success()));
         let mut status = format!("{running} running · {well} ended well");
         if failed > 0 {
             status.push_str(&format!(" · {failed} failed"));

@@ -1,6 +1,6 @@
 //! A headless Chromium that opens one page and runs a script in it.
 
-use crate::command::Folder;
+use crate::common::Folder;
 use serde_json::Value;
 use std::fs::File;
 use std::path::PathBuf;

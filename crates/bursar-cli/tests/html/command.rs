@@ -1,9 +1,7 @@
-//! The command, and a folder to run it in.
+//! The command, and logs for it.
 
 use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub(crate) fn bursar(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bursar"))
@@ -20,44 +18,6 @@ pub(crate) fn json(arguments: &[&str]) -> Value {
     let output = bursar(&[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one JSON value and nothing else")
-}
-
-/// A folder of one trial's own, removed with it.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("bursar-html-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("a temporary folder");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("a plain name").to_owned()
-    }
-
-    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.path(name);
-        std::fs::write(&path, content).expect("room");
-        path
-    }
-
-    /// Returns the names of the files in it.
-    pub(crate) fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).expect("it is there");
-        let mut names: Vec<String> =
-            entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text")).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _gone_already = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Formats rows of `(action, block, bytes, stream)` as a log; the number of a block determines its address.

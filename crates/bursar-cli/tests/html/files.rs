@@ -1,6 +1,7 @@
 //! The files that a replay writes, without a browser.
 
-use crate::command::{Folder, bursar, json, log, noisy, small};
+use crate::command::{bursar, json, log, noisy, small};
+use crate::common::Folder;
 use bursar::trace::EventKind;
 
 pub(crate) const TRIALS: &[(&str, fn())] = &[

@@ -1,7 +1,8 @@
 //! The contents of the page, and its zoom and pan.
 
 use crate::browser::Browser;
-use crate::command::{Folder, json, small, spike};
+use crate::command::{json, small, spike};
+use crate::common::Folder;
 use bursar::Bytes;
 use serde_json::Value;
 

@@ -15,7 +15,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("f2_ram_that_overflows_is_a_warning_and_vram_an_error", overflow_is_a_warning_or_an_error),
     ("whoever_stops_reading_does_not_end_the_workers", whoever_stops_reading_does_not_end_the_workers),
     ("what_cannot_be_said_changes_no_status", what_cannot_be_said_changes_no_status),
-    ("n1_a_worker_runs_on_the_processors_of_its_seat", a_worker_runs_on_the_processors_of_its_seat),
+    ("n1_a_worker_runs_on_the_processors_of_its_slot", a_worker_runs_on_the_processors_of_its_slot),
     ("a_run_reads_the_input_it_was_given_and_workers_read_nothing", a_run_reads_its_input),
 ];
 
@@ -170,7 +170,7 @@ fn what_cannot_be_said_changes_no_status(rig: &Rig) {
     assert!(ended.has("No space left"), "{ended:?}");
 }
 
-fn a_worker_runs_on_the_processors_of_its_seat(rig: &Rig) {
+fn a_worker_runs_on_the_processors_of_its_slot(rig: &Rig) {
     let allowed = rustix::thread::sched_getaffinity(None).expect("the kernel knows");
     let last = (0..rustix::thread::CpuSet::MAX_CPU).rfind(|cpu| allowed.is_set(*cpu)).expect("this runs somewhere");
     let mut launch =

@@ -2,7 +2,7 @@
 
 use super::Spec;
 use crate::{Candidate, FitError, MemoryKind};
-use bursar_core::{DeviceContext, MemoryInfo};
+use bursar_core::DeviceContext;
 use bursar_ledger::{Ledger, Subject};
 use std::sync::Arc;
 
@@ -61,20 +61,13 @@ fn ledger_exists(subject: &Subject) -> Result<bool, FitError> {
 
 /// Opens the ledger of the machine's memory, measured by what is available to this program.
 fn host_ledger(spec: &Spec, join: Join) -> Result<Option<Ledger>, FitError> {
+    if join == Join::IfExists && (spec.probe.is_some() || !ledger_exists(&Subject::host(spec.ram.read()?.total))?) {
+        return Ok(None);
+    }
     let (ram, probe) = (spec.ram.clone(), spec.probe.clone());
-    if probe.is_some() && join == Join::IfExists {
-        return Ok(None);
-    }
-    let subject = Subject::host(ram.read()?.total);
-    if join == Join::IfExists && !ledger_exists(&subject)? {
-        return Ok(None);
-    }
-    let total = subject.total;
-    Ok(Some(Ledger::open(&subject)?.measured_by(move || {
-        let available = match &probe {
-            Some(probe) => probe(None),
-            None => ram.read().map(|reading| reading.available()),
-        };
-        Ok(MemoryInfo { free: available.map_err(FitError::from)?.min(total), total })
-    })))
+    let ledger = spec.ram.open_ledger(move || match &probe {
+        Some(probe) => probe(None),
+        None => ram.read().map(|reading| reading.available()),
+    })?;
+    Ok(Some(ledger))
 }

@@ -33,10 +33,10 @@ impl Hooked {
         let hook = self.hook.lock().unwrap().clone();
         let interrupt = |is_over| hook.as_ref().and_then(|hook| hook(name, is_over)).map_or(Ok(()), Err);
         interrupt(false)?;
-        let answer = make()?;
+        let result = make()?;
         // A call that was carried out is not refused.
         let _ = interrupt(true);
-        Ok(answer)
+        Ok(result)
     }
 }
 
@@ -47,13 +47,13 @@ impl fmt::Debug for Hooked {
 }
 
 macro_rules! forward {
-    ($(fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => { $(
-        fn $method(&self, $($arg: $type),*) -> $answer {
+    ($(fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        fn $method(&self, $($arg: $type),*) -> $result {
             self.inner.$method($($arg),*)
         }
     )* };
-    ($(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => { $(
-        unsafe fn $method(&self, device: DeviceId, $($arg: $type),*) -> $answer {
+    ($(unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => { $(
+        unsafe fn $method(&self, device: DeviceId, $($arg: $type),*) -> $result {
             // SAFETY: the caller's own promise.
             unsafe { self.inner.$method(device, $($arg),*) }
         }

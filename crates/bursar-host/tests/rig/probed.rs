@@ -71,9 +71,9 @@ impl Probed {
         let hook = self.hook.lock().unwrap().clone();
         let interrupt = |is_over| hook.as_ref().and_then(|hook| hook(call, is_over)).map_or(Ok(()), Err);
         interrupt(false)?;
-        let answer = make()?;
+        let result = make()?;
         interrupt(true)?;
-        Ok(answer)
+        Ok(result)
     }
 }
 

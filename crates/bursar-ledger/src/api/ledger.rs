@@ -182,11 +182,11 @@ impl Ledger {
             }
             clears
         })?;
-        let holders = || {
+        let processes = || {
             let others = reading.processes.iter().filter(|process| process.pid != own || process.has_something());
             others.map(ToString::to_string).collect()
         };
-        cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.attachment.path(), holders: holders() })
+        cleared.then_some(()).ok_or_else(|| LedgerError::Held { file: self.attachment.path(), processes: processes() })
     }
 }
 

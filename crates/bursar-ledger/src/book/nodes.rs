@@ -6,7 +6,7 @@
 
 use super::balance::{BYTES_MAX, FROZEN, balance_in, balance_word};
 use super::{LockedBook, NodeKey};
-use crate::format::{Words, header, node, product, spelled, unsealed, unspelled};
+use crate::format::{Words, decode_name, encode_name, header, node, product, unsealed};
 
 /// The kind of a row that is not in use.
 pub const FREE: u64 = 0;
@@ -196,7 +196,7 @@ impl<W: Words> LockedBook<'_, W> {
 
     /// Returns the tenant of that name, if there is one.
     pub fn find_tenant(&self, name: &str) -> Option<usize> {
-        let wanted = spelled::<{ node::NAME_WORDS }>(name);
+        let wanted = encode_name::<{ node::NAME_WORDS }>(name);
         self.nodes().find(|&node| {
             self.field(node, node::KIND) == TENANT
                 && wanted.iter().enumerate().all(|(at, word)| self.field(node, node::NAME + at) == *word)
@@ -209,7 +209,7 @@ impl<W: Words> LockedBook<'_, W> {
             return Some(tenant);
         }
         let tenant = self.add_node(TENANT, 0, 0, 0, 0)?.node;
-        for (at, word) in spelled::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
+        for (at, word) in encode_name::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
             self.set_field(tenant, node::NAME + at, word);
         }
         self.finish();
@@ -218,7 +218,7 @@ impl<W: Words> LockedBook<'_, W> {
 
     /// Returns the name of a tenant.
     pub fn tenant_name(&self, tenant: usize) -> String {
-        unspelled((0..node::NAME_WORDS).map(|at| self.field(tenant, node::NAME + at)))
+        decode_name((0..node::NAME_WORDS).map(|at| self.field(tenant, node::NAME + at)))
     }
 
     /// Sets the guarantee and the ceiling of a tenant.

@@ -1,7 +1,7 @@
 //! Processes that come, go and die.
 
 use super::{FREE, LockedBook, RESERVATION};
-use crate::format::{Words, header, node, process, spelled, waiter};
+use crate::format::{Words, encode_name, header, node, process, waiter};
 
 impl<W: Words> LockedBook<'_, W> {
     /// Gives back everything that belongs to dead processes. Returns whether there were any.
@@ -71,7 +71,7 @@ impl<W: Words> LockedBook<'_, W> {
             (process::RETURN_REQUESTED, 0),
             (process::STATE, generation | process::OCCUPIED),
         ];
-        for (at_word, word) in spelled::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
+        for (at_word, word) in encode_name::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
             self.set(at + process::NAME + at_word, word);
         }
         for (field, value) in fields {

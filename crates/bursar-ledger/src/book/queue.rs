@@ -1,9 +1,9 @@
 //! The queue of requests that wait.
 //!
 //! Requests within their tenant's guarantee come first, then those of higher priority, then those that came earlier.
-//! The first that does not fit into the device holds up everyone behind it, and everyone who would take without waiting
-//! what it waits for. One that only its own tenant's ceiling holds up blocks its own tenant, and one that is larger
-//! than all there could be blocks nobody.
+//! The first that does not fit into the device blocks every request behind it, and every request that would otherwise
+//! take, without waiting, the memory that it waits for. A request that only its own tenant's ceiling holds up blocks its
+//! own tenant alone. A request for more than the limit of the device blocks nobody.
 
 use super::{Book, BookError, LockedBook, NodeKey, RESERVATION, TENANT};
 use crate::format::{Words, header, node, process, sealed, waiter};
@@ -268,7 +268,7 @@ impl<W: Words> LockedBook<'_, W> {
     /// Returns the slots of the processes that have something for a tenant above its guarantee, with the bytes they
     /// have.
     pub fn borrowers(&self) -> Vec<(usize, u64)> {
-        let mut initialize: Vec<(usize, u64)> = Vec::new();
+        let mut borrowers: Vec<(usize, u64)> = Vec::new();
         for node in self.nodes() {
             let (kind, owner) = (self.field(node, node::KIND), self.field(node, node::OWNER) as usize);
             if owner == 0 || !matches!(kind, super::ACCOUNT | RESERVATION) {
@@ -277,13 +277,13 @@ impl<W: Words> LockedBook<'_, W> {
             let tenant = self.tenant_of(node);
             let total = self.field(node, node::TOTAL);
             if total > 0 && self.field(tenant, node::TOTAL) > self.field(tenant, node::GUARANTEE) {
-                match initialize.iter_mut().find(|(slot, _)| *slot == owner - 1) {
+                match borrowers.iter_mut().find(|(slot, _)| *slot == owner - 1) {
                     Some((_, bytes)) => *bytes = bytes.saturating_add(total),
-                    None => initialize.push((owner - 1, total)),
+                    None => borrowers.push((owner - 1, total)),
                 }
             }
         }
-        initialize
+        borrowers
     }
 }
 

@@ -7,9 +7,9 @@ pub(crate) fn packed<const N: usize>(text: &str) -> [u64; N] {
     in_words(text, 8)
 }
 
-/// Packs text into `N` values of [`LETTERS`] bytes, which can be sealed; what does not fit is cut off at a character
+/// Encodes a name as `N` values of [`LETTERS`] bytes, which can be sealed; what does not fit is cut off at a character
 /// boundary.
-pub(crate) fn spelled<const N: usize>(text: &str) -> [u64; N] {
+pub(crate) fn encode_name<const N: usize>(text: &str) -> [u64; N] {
     in_words(text, LETTERS)
 }
 
@@ -33,8 +33,8 @@ pub(crate) fn unpacked(words: impl IntoIterator<Item = u64>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Returns the text that was [spelled] in `words`.
-pub(crate) fn unspelled(words: impl IntoIterator<Item = u64>) -> String {
+/// Returns the name that [`encode_name`] stored in `words`; bytes that are no UTF-8 become replacement characters.
+pub(crate) fn decode_name(words: impl IntoIterator<Item = u64>) -> String {
     let letters = words.into_iter().flat_map(|word| word.to_le_bytes().into_iter().take(LETTERS));
     let bytes: Vec<u8> = letters.take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(unpacked(packed::<4>("bursar")), "bursar");
         assert_eq!(unpacked(packed::<1>("abcdefgä")), "abcdefg");
         assert_eq!(unpacked(packed::<2>("")), "");
-        assert_eq!(unspelled(spelled::<4>("bursar-ledger")), "bursar-ledger");
-        assert_eq!(unspelled(spelled::<1>("abcdefä")), "abcdef");
+        assert_eq!(decode_name(encode_name::<4>("bursar-ledger")), "bursar-ledger");
+        assert_eq!(decode_name(encode_name::<1>("abcdefä")), "abcdef");
     }
 }

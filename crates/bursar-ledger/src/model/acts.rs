@@ -233,11 +233,12 @@ impl Model {
             }
         }
         self.remains.borrow_mut().push((actor, self.world.kill(pid)));
-        self.bury_the_dead();
+        self.discard_dead_processes();
         self.check_sum();
     }
 
-    pub(super) fn bury_the_dead(&self) {
+    /// Discards what killed processes left in memory, unless a process is stopped in the middle of a call.
+    pub(super) fn discard_dead_processes(&self) {
         if self.stopped.borrow().is_empty() {
             self.world.discard(self.remains.take());
         }

@@ -31,9 +31,9 @@ pub(crate) enum OpenMode {
 /// The kinds of locks on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockKind {
-    /// Many can hold it.
+    /// Shared: any number of holders, and no exclusive one.
     Shared,
-    /// One can hold it, and nobody a shared one.
+    /// Exclusive: one holder, and no shared holders.
     Exclusive,
 }
 

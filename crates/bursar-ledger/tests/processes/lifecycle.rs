@@ -156,9 +156,9 @@ fn l6_clearing_tells_nobody_who_lives_unless_forced() {
     let (mut one, ledger) = (Peer::new(&folder), folder.open());
     assert_eq!(one.command("tenant batch"), "ok");
     let refused = ledger.clear(false).unwrap_err();
-    let LedgerError::Held { holders, .. } = &refused else { panic!("{refused}") };
-    assert_eq!(holders.len(), 1, "{refused}");
-    assert!(holders[0].contains(&one.child.id().to_string()), "{refused}");
+    let LedgerError::Held { processes, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(processes.len(), 1, "{refused}");
+    assert!(processes[0].contains(&one.child.id().to_string()), "{refused}");
     assert_eq!(one.command("charge 10"), "ok");
     assert_eq!(one.command("release 10"), "ok");
     ledger.clear(true).unwrap();

@@ -4,8 +4,8 @@ use super::Slot;
 use super::notify::Notify;
 use bursar::fit::{FitError, Need, Ram};
 use bursar::host::Topology;
-use bursar::ledger::{Delegation, Ledger, Reservation, Subject};
-use bursar::{Bytes, DeviceContext, DeviceId, MemoryInfo, NumaNode};
+use bursar::ledger::{Delegation, Ledger, Reservation};
+use bursar::{Bytes, DeviceContext, DeviceId, NumaNode};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -64,16 +64,13 @@ impl Target {
 
     /// Creates the target of the machine's memory.
     pub(super) fn machine(available: Option<Bytes>, freed: &Arc<Notify>) -> Result<Self, FitError> {
-        let total = Ram::of_this_machine().read()?.total;
-        let measure = move || {
-            let free = available.map_or_else(|| Ram::of_this_machine().read().map(|reading| reading.available()), Ok);
-            Ok(MemoryInfo { free: free.map_err(FitError::from)?.min(total), total })
-        };
+        let ram = Ram::of_this_machine();
+        let measure = || Ram::of_this_machine().read().map(|reading| reading.available());
         Ok(Self {
             device: None,
             numa_node: NumaNode::UNKNOWN,
             cpus: None,
-            ledger: Ledger::open(&Subject::host(total))?.measured_by(measure),
+            ledger: ram.open_ledger(move || available.map_or_else(measure, Ok))?,
             is_shared: true,
             environment: Vec::new(),
             freed: freed.clone(),

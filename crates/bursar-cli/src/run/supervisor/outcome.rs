@@ -106,7 +106,7 @@ impl RunFailure {
         match self {
             Self::Workers { .. } => "the lines that begin with [worker N] say why",
             Self::Signal { .. } => "every worker was ended and every share given back",
-            Self::Start { error, .. } if is_the_command_s_fault(error) => {
+            Self::Start { error, .. } if is_command_error(error) => {
                 "the command stands after `--`: check its name, or give its path"
             }
             Self::Start { .. } | Self::System { .. } => "the system is short of something: want fewer workers",
@@ -119,14 +119,14 @@ impl RunFailure {
         match self {
             Self::Workers { .. } => 1,
             Self::Signal { signal } => u8::try_from(128 + signal).unwrap_or(u8::MAX),
-            Self::Start { error, .. } if is_the_command_s_fault(error) => 2,
+            Self::Start { error, .. } if is_command_error(error) => 2,
             Self::Start { .. } | Self::System { .. } | Self::OpenFiles { .. } => 3,
         }
     }
 }
 
 /// Returns whether the command itself is at fault, and not the machine.
-fn is_the_command_s_fault(error: &io::Error) -> bool {
+fn is_command_error(error: &io::Error) -> bool {
     use ErrorKind::{ArgumentListTooLong, ExecutableFileBusy, InvalidInput, IsADirectory, NotADirectory, NotFound};
     let no_program = error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
     let kinds = [ArgumentListTooLong, ExecutableFileBusy, InvalidInput, IsADirectory, NotADirectory, NotFound];

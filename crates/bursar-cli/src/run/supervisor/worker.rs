@@ -53,7 +53,8 @@ impl Ending {
         }
     }
 
-    pub(super) fn is_well(self) -> bool {
+    /// Returns whether the worker exited with status 0.
+    pub(super) fn is_success(self) -> bool {
         self == Self::Exit(0)
     }
 }
