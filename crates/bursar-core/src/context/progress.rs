@@ -60,8 +60,10 @@ impl StreamProgress {
     /// Takes out all events but the last, which covers what they cover.
     #[must_use = "events that are dropped are lost"]
     pub fn take_all_but_last(&mut self) -> Self {
-        let last = self.events.split_off(self.events.len().saturating_sub(1));
-        Self { events: std::mem::replace(&mut self.events, last) }
+        match self.events.len() {
+            0 | 1 => Self::default(),
+            len => Self { events: self.events.drain(..len - 1).collect() },
+        }
     }
 
     /// Puts events back that were taken out, in the order of their positions with those recorded meanwhile.
