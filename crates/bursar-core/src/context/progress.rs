@@ -11,7 +11,7 @@ use crate::{DriverError, Progress, RawEvent, RawStream, StreamHold};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-/// The events that were recorded on one stream and are not known to have been passed, oldest first.
+/// The events that were recorded on one stream and are not known to have been passed, in the order of their positions.
 ///
 /// It is used with no lock held: keep it behind a lock, take it out with [`take`](Self::take), ask, and put it back
 /// with [`put_back`](Self::put_back). Events belong to the context: return them with [`forget`](Self::forget) at the
@@ -112,13 +112,13 @@ impl StreamProgress {
 
     /// Forgets the events at or before a position that has been passed.
     fn pass(&mut self, context: &DeviceContext, passed: u64) {
-        self.events.retain(|recorded| {
-            let is_ahead = is_after(recorded.position, passed);
-            if !is_ahead {
-                return_event(context, recorded.event);
-            }
-            is_ahead
-        });
+        // They are in the order of their positions.
+        while let Some(&RecordedEvent { event, position }) = self.events.front()
+            && !is_after(position, passed)
+        {
+            self.events.pop_front();
+            return_event(context, event);
+        }
     }
 
     /// Records an event on the stream, or on one that comes after it: once the event is passed, so is `now`.
@@ -139,7 +139,8 @@ impl StreamProgress {
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's own promise.
         let event = unsafe { context.record_event(stream) }?;
-        self.events.push_back(RecordedEvent { event, position: now });
+        let at = self.events.partition_point(|other| !is_after(other.position, now));
+        self.events.insert(at, RecordedEvent { event, position: now });
         Ok(())
     }
 
@@ -172,7 +173,9 @@ impl StreamProgress {
 
     /// Returns every event to the context.
     pub fn forget(&mut self, context: &DeviceContext) {
-        self.events.drain(..).for_each(|recorded| return_event(context, recorded.event));
+        while let Some(recorded) = self.events.pop_front() {
+            return_event(context, recorded.event);
+        }
     }
 }
 
