@@ -1,4 +1,4 @@
-//! What declaring the uses of a submission costs: two buffers on one stream, one read and one written, and no driver
+//! Measures the cost of declaring the uses of a submission: two buffers on one stream, one read and one written, and no driver
 //! call.
 //!
 //! ```sh

@@ -1,4 +1,4 @@
-//! How far a stream has come, beside what it has really run, for generated programs with driver calls that fail.
+//! `StreamProgress` compared with what a stream has really run, for generated programs with driver calls that fail.
 #![allow(unsafe_code)]
 
 mod rig;
