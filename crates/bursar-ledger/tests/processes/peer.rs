@@ -4,7 +4,7 @@ use bursar_core::{Account, Bytes, DeviceUuid};
 use bursar_ledger::{
     Delegation, Ledger, LedgerAccount, LedgerError, Priority, Reclaimer, Reservation, Subject, Tenant,
 };
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -150,6 +150,18 @@ pub(crate) fn play() {
     }
 }
 
+/// Returns the limit under which a process can open `left` more files: the kernel limits the number that a descriptor
+/// gets, so the free numbers between the open ones count too.
+fn limit_that_leaves(left: u64) -> std::io::Result<u64> {
+    let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name()));
+    let mut listed = names.collect::<std::io::Result<Vec<_>>>()?;
+    // The folder that was listed is closed by now.
+    listed.retain(|name| Path::new("/proc/self/fd").join(name).exists());
+    let open: Vec<u64> = listed.iter().map(|name| name.to_str().unwrap().parse().unwrap()).collect();
+    let free = (0..).filter(|number| !open.contains(number));
+    Ok(free.take(left as usize + 1).last().unwrap_or(0))
+}
+
 fn execute(handles: &mut Handles, words: &[&str]) -> Result<String, Box<dyn std::error::Error>> {
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
     let bytes = Bytes(number(1));
@@ -161,10 +173,13 @@ fn execute(handles: &mut Handles, words: &[&str]) -> Result<String, Box<dyn std:
         return Ok("ok".into());
     }
     if words[0] == "files" {
-        let open = std::fs::read_dir("/proc/self/fd")?.count() as u64 - 1;
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let current = if words[1] == "many" { limit.maximum } else { Some(open + number(1)) };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, rustix::process::Rlimit { current, ..limit })?;
+        let most = getrlimit(Resource::Nofile).maximum;
+        let limit_descriptors = |current| setrlimit(Resource::Nofile, Rlimit { current, maximum: most });
+        // Looking for what is open needs a descriptor too, whatever the limit was until now.
+        limit_descriptors(most)?;
+        if words[1] != "many" {
+            limit_descriptors(Some(limit_that_leaves(number(1))?))?;
+        }
         return Ok("ok".into());
     }
     if words[0] == "draw" {
