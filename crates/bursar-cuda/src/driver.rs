@@ -1,7 +1,8 @@
 //! The [`Driver`] on CUDA: each method is one call, made in the right context.
 #![allow(unsafe_code)]
 
-use crate::raw::{Api, Failure, PageAccess};
+use crate::raw::sys::CUmemAccessDesc;
+use crate::raw::{Api, Failure};
 use crate::{Cuda, conv};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
@@ -200,7 +201,7 @@ unsafe impl Driver for Cuda {
     }
 
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
-        let access = PageAccess::of(self.device(device)?.handle()?);
+        let access = CUmemAccessDesc::of(self.device(device)?.handle()?);
         // SAFETY: the caller's own promise.
         self.call(device, |api| unsafe { api.pages_allow(ptr.0, conv::size(bytes), &access) })
     }
