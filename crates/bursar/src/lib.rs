@@ -78,7 +78,3 @@ pub mod prelude {
     pub use bursar_ledger::{Ledger, Priority, Reservation};
     pub use bursar_memory::{GlobalDeviceBudget, PagePool, Statistics};
 }
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
