@@ -50,6 +50,7 @@ pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
 pub use fault::Fault;
 pub use members::Member;
+pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
 pub use remains::Remains;

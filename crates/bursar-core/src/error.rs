@@ -150,6 +150,32 @@ pub enum Error {
         /// The number.
         number: u64,
     },
+    /// Two sides of a copy that differ in length.
+    #[error("the lengths differ: {expected} {unit} needed, {found} given", unit = if *expected == 1 { "element is" } else { "elements are" })]
+    LengthMismatch {
+        /// The elements of the side that was to be written or read.
+        expected: usize,
+        /// The elements that were given for it.
+        found: usize,
+    },
+    /// Memory of another size than the elements it is for take.
+    #[error("the sizes differ: {expected} bytes are needed, {found} given")]
+    SizeMismatch {
+        /// The bytes that the elements take.
+        expected: usize,
+        /// The bytes that were given.
+        found: usize,
+    },
+    /// A range that does not lie in the buffer.
+    #[error("{start}..{end} does not lie in a buffer or slice of {len} elements")]
+    InvalidRange {
+        /// The first element of the range.
+        start: usize,
+        /// The element after its last.
+        end: usize,
+        /// The number of elements there are.
+        len: usize,
+    },
     /// An argument that makes no sense.
     #[error("invalid value: {what}")]
     InvalidValue {

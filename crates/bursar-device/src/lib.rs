@@ -53,7 +53,8 @@ mod slice;
 mod stream_pool;
 mod work;
 
-pub use buffer::DeviceBuffer;
+pub use buffer::{DeviceBuffer, RefusedIntoBlock};
+pub use bytemuck::{Pod, Zeroable};
 pub use device_pool::DevicePool;
 pub use gpu::Gpu;
 pub use leak::{Leak, LeakReport, Site};

@@ -70,7 +70,7 @@ mod thread;
 mod topology;
 mod workers;
 
-pub use cache::{PinnedBuffer, PinnedPoolCounts};
+pub use cache::{PinnedArray, PinnedBuffer, PinnedPoolCounts};
 pub use errno::Errno;
 pub use error::HostError;
 pub use index_set::{IndexSet, ParseIndexSetError};
