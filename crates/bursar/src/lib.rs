@@ -2,7 +2,7 @@
 //!
 //! # A tour
 //!
-//! A [driver](driver::detect) finds the devices: CUDA's where there are any, simulated ones otherwise. A [`Stack`] says how
+//! A [driver](driver::cuda_or_simulated) finds the devices: CUDA's where there are any, simulated ones otherwise. A [`Stack`] says how
 //! memory is handed out: its layers, from the one that sees requests first down to the [`leaf`]. A [`DevicePool`] builds
 //! that stack for each device, and a [`DeviceBuffer`] is memory that frees itself, in stream order.
 //!
@@ -10,7 +10,7 @@
 //! use bursar::prelude::*;
 //!
 //! # fn main() -> bursar::Result<()> {
-//! let driver = bursar::driver::detect()?;
+//! let driver = bursar::driver::cuda_or_simulated()?;
 //! let statistics = Statistics::default();
 //! let stack = Stack::new()
 //!     .observe(statistics.clone())

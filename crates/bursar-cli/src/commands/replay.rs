@@ -52,6 +52,8 @@ Examples:
 #[derive(Debug, Serialize)]
 pub(crate) struct ReplayReport {
     driver: String,
+    /// True if its devices are simulated.
+    simulated: bool,
     limit: Option<u64>,
     traces: Vec<Row>,
     /// The page that was written.
@@ -124,6 +126,7 @@ pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayR
     let (html, snapshot) = (args.html.clone(), args.snapshot.clone());
     Ok(ReplayReport {
         driver: opened.driver.describe(),
+        simulated: opened.is_simulated,
         limit: args.limit.map(Bytes::get),
         traces: rows,
         html,

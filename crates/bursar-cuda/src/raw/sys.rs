@@ -45,7 +45,7 @@ macro_rules! enumerations {
         )*
 
         #[test]
-        fn k1_enumerations_have_the_values_of_cudarc() {
+        fn j1_enumerations_have_the_values_of_cudarc() {
             $(
                 assert_eq!(size_of::<$name>(), size_of::<cudarc::driver::sys::$name>(), stringify!($name));
                 $(assert_eq!(
@@ -83,7 +83,7 @@ macro_rules! numbers {
         $(pub(crate) const $name: c_uint = $value;)*
 
         #[test]
-        fn k1_numbers_are_those_of_cudarc() {
+        fn j1_numbers_are_those_of_cudarc() {
             $(assert_eq!($name, cudarc::driver::sys::$name, stringify!($name));)*
         }
     };
@@ -103,7 +103,7 @@ macro_rules! statuses {
         $(pub(crate) const $name: c_int = $value;)*
 
         #[test]
-        fn k1_statuses_are_those_of_cudarc() {
+        fn j1_statuses_are_those_of_cudarc() {
             $(assert_eq!($name, cudarc::driver::sys::CUresult::$name as c_int, stringify!($name));)*
         }
     };
@@ -129,7 +129,7 @@ macro_rules! structures {
         )*
 
         #[test]
-        fn k1_structures_have_the_layout_of_cudarc() {
+        fn j1_structures_have_the_layout_of_cudarc() {
             use cudarc::driver::sys;
             use std::mem::offset_of;
             $(

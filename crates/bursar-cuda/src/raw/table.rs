@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn k1_every_function_has_the_parameters_that_cudarc_declares() {
+    fn j1_every_function_has_the_parameters_that_cudarc_declares() {
         for (symbol, ours, theirs) in parameters() {
             assert_eq!(ours, theirs, "{symbol}");
         }
