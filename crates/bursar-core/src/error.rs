@@ -131,9 +131,24 @@ pub enum Error {
         /// The driver's name, and what is missing.
         why: Box<str>,
     },
-    /// No device can be used.
-    #[error("no usable device")]
+    /// There is no device.
+    #[error("there is no device")]
     NoDevice,
+    /// A device that was asked for cannot be used.
+    #[error("{device} cannot be used: {cause}")]
+    DeviceUnusable {
+        /// The device.
+        device: DeviceId,
+        /// The failure to open it, or to build its memory.
+        #[source]
+        cause: Box<Error>,
+    },
+    /// There are devices, and none of them can be used.
+    #[error("no device can be used: {}", EachCause(causes))]
+    NoUsableDevice {
+        /// Each device, and the failure to open it or to build its memory.
+        causes: Box<[(DeviceId, Error)]>,
+    },
     /// There is no such device.
     #[error("there is no {device} among {count} device{}", if *count == 1 { "" } else { "s" })]
     InvalidDevice {
@@ -210,6 +225,7 @@ impl Error {
         match self {
             Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory) && !error.is_remembered,
+            Self::DeviceUnusable { cause, .. } => cause.is_capacity(),
             _ => false,
         }
     }
@@ -226,6 +242,7 @@ impl Error {
     pub const fn driver_error(&self) -> Option<DriverError> {
         match self {
             Self::Driver(error) | Self::CreateFailed(error) => Some(*error),
+            Self::DeviceUnusable { cause, .. } => cause.driver_error(),
             _ => None,
         }
     }
@@ -242,6 +259,18 @@ impl Error {
             Self::Shortage(shortage) => shortage.cause.root(),
             other => other,
         }
+    }
+}
+
+/// Devices and why each cannot be used, on one line.
+struct EachCause<'a>(&'a [(DeviceId, Error)]);
+
+impl fmt::Display for EachCause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (device, cause)) in self.0.iter().enumerate() {
+            write!(f, "{}{device}: {cause}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
     }
 }
 

@@ -94,12 +94,7 @@ enum Mode {
 impl StreamPool {
     /// Makes a pool of at most sixteen streams of the device's default priority.
     pub fn new(context: Arc<DeviceContext>) -> Self {
-        Self::freeing_through(context, Arc::default())
-    }
-
-    /// Makes a pool like [`new`](Self::new) that frees the blocks of [`prime`](Self::prime) through `frees`.
-    pub(crate) fn freeing_through(context: Arc<DeviceContext>, frees: Arc<DeferredFrees>) -> Self {
-        Self::make(context, StreamOptions::default(), frees)
+        Self::make(context, StreamOptions::default())
     }
 
     /// Makes a pool as `options` say; no streams at all, or a priority outside the device's range, is an error.
@@ -110,19 +105,25 @@ impl StreamPool {
         if !context.facts().stream_priorities.contains(&options.priority) {
             return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
         }
-        Ok(Self::make(context, options, Arc::default()))
+        Ok(Self::make(context, options))
     }
 
-    fn make(context: Arc<DeviceContext>, options: StreamOptions, frees: Arc<DeferredFrees>) -> Self {
+    fn make(context: Arc<DeviceContext>, options: StreamOptions) -> Self {
         Self {
             shared: Arc::new(Shared {
                 context,
                 options,
                 bytes_per_stream: expected_bytes::per_stream(),
                 state: Mutex::default(),
-                frees,
+                frees: Arc::default(),
             }),
         }
+    }
+
+    /// Returns the path by which the blocks of [`prime`](Self::prime) are freed, and those of buffers of the handles
+    /// that the pool belongs to.
+    pub(crate) fn frees(&self) -> &Arc<DeferredFrees> {
+        &self.shared.frees
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -81,15 +81,18 @@ fn d1_a_device_that_fails_at_open_is_left_out_and_named(rig: &StackRig) {
     let count = rig.faults.device_count();
     for sick in 0..count {
         rig.faults.fail_nth(Call::Open, u64::from(sick) + 1, Status::NotSupported);
+        let error = Error::Driver(DriverError::new("open", DeviceId(sick), Status::NotSupported));
         match devices(rig) {
             Ok(gpus) => {
-                let error = Error::Driver(DriverError::new("open", DeviceId(sick), Status::NotSupported));
                 assert_eq!(gpus.left_out(), [(DeviceId(sick), error.clone())]);
                 assert_eq!(gpus.device(DeviceId(sick)).expect_err("left out"), error);
                 let well: Vec<_> = gpus.iter().map(|gpu| gpu.id().0).collect();
                 assert_eq!(well, (0..count).filter(|&device| device != sick).collect::<Vec<_>>());
             }
-            Err(error) => assert_eq!((error, count), (Error::NoDevice, 1)),
+            Err(refused) => {
+                let only = Error::DeviceUnusable { device: DeviceId(sick), cause: Box::new(error) };
+                assert_eq!((refused, count), (only, 1));
+            }
         }
     }
     assert_eq!(devices(rig).expect("all are well again").len(), count as usize);
