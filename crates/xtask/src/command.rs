@@ -1,7 +1,7 @@
 //! Starts child processes and describes their commands.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::Error;
@@ -11,6 +11,11 @@ pub(crate) fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root);
     command
+}
+
+/// Returns cargo's target folder, relative to the workspace's folder.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 
 /// Prints the command and runs it.

@@ -1,12 +1,13 @@
 //! The test command: every check of the workspace, in order, stopping at the first that fails.
 
 use std::env::consts::EXE_EXTENSION;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::command::{cargo, describe, execute};
+use crate::command::{cargo, describe, execute, target_folder};
 use crate::error::Error;
+use crate::package;
 use crate::tidy;
 use crate::tree::{Example, File, Tree};
 
@@ -51,6 +52,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "every numbered example, run on the simulated device",
         component: None,
         run: examples,
+    },
+    Step {
+        name: "package",
+        about: "what is published, used from outside the workspace",
+        component: None,
+        run: package::run,
     },
     Step { name: "doc", about: "the documentation built, warnings refused", component: None, run: documentation },
 ];
@@ -107,11 +114,6 @@ fn tests(root: &Path) -> Result<(), Error> {
 
 fn build_examples(root: &Path) -> Command {
     cargo(root, ["build", "--workspace", "--examples"])
-}
-
-/// Returns cargo's target folder, relative to the workspace's folder.
-fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 
 fn loom_models(root: &Path) -> Result<(), Error> {
