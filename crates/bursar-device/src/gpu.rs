@@ -4,8 +4,8 @@ use crate::allocation_sites::{AllocationScope, AllocationSites};
 use crate::deferred_frees::DeferredFrees;
 use crate::{Leak, StreamPool};
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, Link, MemoryInfo,
-    RawContext, Result, Stream, TrackedBlock,
+    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, HasContext, Link,
+    MemoryInfo, RawContext, Result, Stream, TrackedBlock,
 };
 use std::fmt;
 use std::panic::Location;
@@ -47,6 +47,12 @@ struct Shared {
     sites: OnceLock<AllocationSites>,
     /// True once memory that is still held was logged.
     has_reported: AtomicBool,
+}
+
+impl HasContext for Gpu {
+    fn device_context(&self) -> &Arc<DeviceContext> {
+        self.context()
+    }
 }
 
 impl Gpu {

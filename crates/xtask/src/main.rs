@@ -1,8 +1,8 @@
-//! The commands of the workspace itself: the test run, tidy and instruction counts. `cargo xtask help` lists them.
+//! The commands of the workspace itself: the test run, tidy, instruction counts and NUMA nodes. `cargo xtask help` lists them.
 //!
 //! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
 //! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `instructions.rs` counts
-//! instructions with callgrind.
+//! instructions with callgrind. `numa.rs` boots a kernel with several NUMA nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
@@ -11,6 +11,7 @@ mod command;
 mod error;
 mod instructions;
 mod lexer;
+mod numa;
 mod test;
 mod tidy;
 mod tree;
@@ -48,6 +49,12 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         ["instructions", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => {
             instructions::run(root, words)
         }
+        ["numa"] => numa::run(root),
+        ["numa", "fetch"] => numa::fetch(root),
+        ["numa", "help" | "--help" | "-h"] => {
+            print!("{}", numa::HELP);
+            Ok(())
+        }
         _ => Err(Error::Usage { args: args.join(" ") }),
     }
 }
@@ -58,6 +65,7 @@ fn help() -> String {
          cargo xtask test --only STEP  run one of them\n\
          cargo xtask tidy              run the tidy checks alone\n\
          cargo xtask instructions      count instructions an operation; `--help` says more\n\
+         cargo xtask numa              run the tests of pinned memory on four NUMA nodes; `--help` says more\n\
          cargo xtask help              print this\n\n\
          Steps, in order:\n",
     );
