@@ -230,6 +230,25 @@ impl DeviceContext {
     }
 }
 
+/// Something that belongs to one device: its context itself, or a GPU. Functions that need a context take either.
+///
+/// ```
+/// # use bursar_core::*;
+/// fn name_of(place: &impl HasContext) -> &str {
+///     &place.device_context().facts().name
+/// }
+/// ```
+pub trait HasContext {
+    /// Returns the device's context.
+    fn device_context(&self) -> &Arc<DeviceContext>;
+}
+
+impl HasContext for Arc<DeviceContext> {
+    fn device_context(&self) -> &Arc<DeviceContext> {
+        self
+    }
+}
+
 impl Drop for DeviceContext {
     fn drop(&mut self) {
         self.order_ended(Duration::MAX);

@@ -1,9 +1,11 @@
 //! The error of every fallible call: numbers as fields, one classifier, no strings to match on.
 
 mod advice;
+mod external;
 mod shortage;
 
 pub use advice::Advice;
+pub use external::ExternalError;
 pub use shortage::{Holding, MemoryUsage, Shortage};
 
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
@@ -214,6 +216,9 @@ pub enum Error {
     /// The process was forked: what the parent opened stays the parent's.
     #[error("this process was forked from the one that opened the ledger; open it anew after exec")]
     Forked,
+    /// An error of a part that the core does not know, such as pinned host memory.
+    #[error(transparent)]
+    External(ExternalError),
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -224,6 +229,7 @@ impl Error {
     pub const fn is_capacity(&self) -> bool {
         match self {
             Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
+            Self::External(error) => error.is_capacity(),
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory) && !error.is_remembered,
             Self::DeviceUnusable { cause, .. } => cause.is_capacity(),
             _ => false,

@@ -63,12 +63,12 @@ mod values;
 pub use block::{
     BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
-pub use context::{AdoptedStream, CallSite, DeviceContext, Fault, Member, Remains, StreamProgress};
+pub use context::{AdoptedStream, CallSite, DeviceContext, Fault, HasContext, Member, Remains, StreamProgress};
 pub use driver::{
     CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
     RawContext, RawEvent, RawPages, RawStream, Status,
 };
-pub use error::{Advice, Error, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
+pub use error::{Advice, Error, ExternalError, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
     Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostElements, HostMemory,

@@ -10,8 +10,8 @@ use crate::allocation_sites::{AllocationScope, AllocationSites};
 use crate::deferred_frees::DeferredFrees;
 use crate::handle_memory::{HandleMemory, HandlesUnder, SharedSites};
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, Layer, Link, MemoryInfo,
-    RawContext, Result, Stream, TrackedBlock,
+    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, HasContext, Layer, Link,
+    MemoryInfo, RawContext, Result, Stream, TrackedBlock,
 };
 use std::fmt;
 use std::panic::Location;
@@ -52,6 +52,12 @@ struct Shared {
     sites: SharedSites,
     /// True once memory that is still held was logged.
     has_reported: AtomicBool,
+}
+
+impl HasContext for Gpu {
+    fn device_context(&self) -> &Arc<DeviceContext> {
+        self.context()
+    }
 }
 
 impl Gpu {

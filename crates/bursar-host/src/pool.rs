@@ -12,7 +12,7 @@ pub use prime_request::PrimeRequest;
 use crate::cache::PieceCache;
 use crate::workers::{PendingSlab, SlabSpec};
 use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPoolCounts};
-use bursar_core::{Bytes, DeviceContext, Error, Stream};
+use bursar_core::{Bytes, DeviceContext, Error, HasContext, Stream};
 use std::sync::Arc;
 
 /// The alignment of pieces: that of cache lines, so that no two threads write to one.
@@ -80,6 +80,27 @@ impl PinnedPool {
     pub fn new(workers: &Arc<NumaWorkerPool>, context: &Arc<DeviceContext>, options: PinnedOptions) -> Self {
         let cache = Arc::new(PieceCache::new(workers.releaser().clone()));
         Self { cache, workers: workers.clone(), context: context.clone(), options }
+    }
+
+    /// Creates an empty pool near a device, of the [workers of this process](NumaWorkerPool::global).
+    ///
+    /// ```
+    /// use bursar_core::{DeviceContext, DeviceId};
+    /// use bursar_host::PinnedPool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let pool = PinnedPool::near(&gpu)?;
+    /// assert_eq!(pool.get(1 << 20)?.len(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn near(device: &impl HasContext) -> Result<Self, HostError> {
+        Self::near_with(device, PinnedOptions::default())
+    }
+
+    /// Creates an empty pool as [`near`](Self::near) does, with options.
+    pub fn near_with(device: &impl HasContext, options: PinnedOptions) -> Result<Self, HostError> {
+        Ok(Self::new(NumaWorkerPool::global()?, device.device_context(), options))
     }
 
     /// Returns a buffer of `bytes`: a free one, or a new one, for which it waits.

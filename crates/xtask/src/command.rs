@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
@@ -27,6 +27,21 @@ pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
         Ok(status) => Err(Error::Exit { command: line, status }),
         Err(source) => Err(Error::Start { command: line, source }),
     }
+}
+
+/// Runs a command and returns what it prints.
+pub(crate) fn output(command: &mut Command) -> Result<String, Error> {
+    let line = describe(command);
+    match command.stderr(Stdio::inherit()).output() {
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => Err(Error::Exit { command: line, status: output.status }),
+        Err(source) => Err(Error::Start { command: line, source }),
+    }
+}
+
+/// Returns cargo's target folder, relative to the workspace's folder.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 
 /// Returns the command as a person would type it in the workspace's folder.

@@ -29,6 +29,12 @@ pub(crate) enum Error {
     Write { path: PathBuf, source: io::Error },
     /// Instructions cannot be counted without valgrind.
     MissingValgrind,
+    /// Something that a check needs is absent, so it was not run.
+    NotRun { reason: String },
+    /// The run on several NUMA nodes did not pass; the folder has what it left.
+    Numa { why: String, folder: PathBuf },
+    /// A file that was to be fetched or built is not there.
+    Fetch { what: String },
     /// The words choose nothing to count.
     NoMeasurement { words: String, known: Vec<String> },
     /// Something that the packages need is missing.
@@ -74,6 +80,8 @@ impl fmt::Display for Error {
                 "valgrind, which counts the instructions, is not installed; run `apt-get install valgrind`, or what \
                  your system has for it"
             ),
+            Error::NotRun { reason } | Error::Fetch { what: reason } => f.write_str(reason),
+            Error::Numa { why, folder } => write!(f, "{why}; what the machine said is in {}", folder.display()),
             Error::NoMeasurement { words, known } => {
                 write!(f, "nothing to count has all of `{words}`; there are {}", known.join(", "))
             }

@@ -1,8 +1,10 @@
-//! The commands of the workspace itself: the test run, tidy, packages and instruction counts. `cargo xtask help` lists them.
+//! The commands of the workspace itself: the test run, tidy, packages, instruction counts and NUMA nodes. `cargo xtask help`
+//! lists them.
 //!
 //! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
 //! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `package.rs` uses the
-//! packaged crates from outside, and `instructions.rs` counts instructions with callgrind.
+//! packaged crates from outside, `instructions.rs` counts instructions with callgrind, and `numa.rs` boots a kernel with
+//! several NUMA nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
@@ -11,6 +13,7 @@ mod command;
 mod error;
 mod instructions;
 mod lexer;
+mod numa;
 mod package;
 mod test;
 mod tidy;
@@ -50,6 +53,12 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         ["instructions", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => {
             instructions::run(root, words)
         }
+        ["numa"] => numa::run(root),
+        ["numa", "fetch"] => numa::fetch(root),
+        ["numa", "help" | "--help" | "-h"] => {
+            print!("{}", numa::HELP);
+            Ok(())
+        }
         _ => Err(Error::Usage { args: args.join(" ") }),
     }
 }
@@ -61,6 +70,7 @@ fn help() -> String {
          cargo xtask tidy              run the tidy checks alone\n\
          cargo xtask package           package the crates, and use them from outside the workspace\n\
          cargo xtask instructions      count instructions an operation; `--help` says more\n\
+         cargo xtask numa              run the tests of pinned memory on four NUMA nodes; `--help` says more\n\
          cargo xtask help              print this\n\n\
          Steps, in order:\n",
     );
