@@ -39,11 +39,6 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Error> {
     }
 }
 
-/// Returns cargo's target folder, relative to the workspace's folder.
-pub(crate) fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
-}
-
 /// Returns the command as a person would type it in the workspace's folder.
 pub(crate) fn describe(command: &Command) -> String {
     let quoted = |word: &OsStr| match word.to_string_lossy() {
