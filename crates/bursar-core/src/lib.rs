@@ -71,8 +71,8 @@ pub use driver::{
 pub use error::{Advice, Error, ExternalError, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
-    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostElements, HostMemory,
-    Identity, Layer, ObservedResource, Stack, leaf,
+    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostElements,
+    HostMemory, Identity, Layer, ObservedResource, Stack, leaf,
 };
 pub use observe::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
 pub use stream::{STREAM_SLOTS, Stream, StreamHold};

@@ -1,8 +1,8 @@
 //! Parts of buffers, with the copies and fills that can be made of them.
 
 use bursar_core::{
-    DeviceContext, DevicePtr, Error, HostElements, HostMemory, Pattern, RefusedTransfer, Result, Submission, TrackedBlock,
-    Transfer,
+    DeviceContext, DevicePtr, Error, HostElements, HostMemory, Pattern, RefusedTransfer, Result, Submission,
+    TrackedBlock, Transfer,
 };
 use bytemuck::Pod;
 use std::fmt;

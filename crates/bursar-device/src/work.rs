@@ -2,8 +2,8 @@
 
 use crate::{DeviceSlice, DeviceSliceMut, Gpu, StreamLease};
 use bursar_core::{
-    Access, DeviceContext, DevicePtr, HostElements, RawStream, RefusedTransfer, Result, Stream, Submission, TrackedBlock,
-    Transfer,
+    Access, DeviceContext, DevicePtr, HostElements, RawStream, RefusedTransfer, Result, Stream, Submission,
+    TrackedBlock, Transfer,
 };
 use bytemuck::Pod;
 use std::sync::Arc;

@@ -92,7 +92,7 @@ fn d6_each_handle_answers_for_what_was_allocated_through_it() {
                     if let Some(buffer) = buffers.pop() {
                         let entry = lost.entry(buffer.tag()).or_default();
                         *entry = (entry.0 + buffer.bytes().get(), entry.1 + 1);
-                        assert!(buffer.into_block().is_some());
+                        assert!(buffer.into_block().expect("not captured").is_some());
                     }
                 }
                 _ => {
@@ -224,7 +224,9 @@ fn d6_a_lost_block_is_logged_once_by_the_handle_that_lost_it() {
     let gpu = open(Sim::immediate());
     let stream = gpu.streams().acquire().expect("a stream");
     let tenant = gpu.under(&Quota::of(Bytes::mib(1))).expect("a handle");
-    assert!(tenant.buffer::<u8>(1000, stream, tag!("d6-lost")).expect("room").into_block().is_some());
+    assert!(
+        tenant.buffer::<u8>(1000, stream, tag!("d6-lost")).expect("room").into_block().expect("not captured").is_some()
+    );
     drop(tenant);
     assert_eq!(logged("d6-lost: 1 KiB in 1 block").len(), 1);
     gpu.close().expect("it lost nothing itself");

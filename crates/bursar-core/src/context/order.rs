@@ -171,7 +171,11 @@ impl DeviceContext {
                 std::thread::sleep(WAIT_PAUSE);
             }
         }
-        Err(self.wait_failure(first.unwrap_or(DriverError::new("stream_synchronize", self.device, Status::Unavailable))))
+        Err(self.wait_failure(first.unwrap_or(DriverError::new(
+            "stream_synchronize",
+            self.device,
+            Status::Unavailable,
+        ))))
     }
 
     fn wait_failure(&self, error: DriverError) -> WaitFailure {

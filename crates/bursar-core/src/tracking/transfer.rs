@@ -167,7 +167,9 @@ struct MemoryInFlight {
 impl Remains for MemoryInFlight {
     fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes {
         let is_over = match patience {
-            Duration::MAX => context.wait_until_idle(self.stream).map_or_else(|failure| !failure.may_be_in_flight, |()| true),
+            Duration::MAX => {
+                context.wait_until_idle(self.stream).map_or_else(|failure| !failure.may_be_in_flight, |()| true)
+            }
             _ => matches!(context.has_run(self.stream, Duration::ZERO), Ok(true)),
         };
         if is_over && let Some(memory) = self.memory.take() {
