@@ -82,7 +82,7 @@ pub enum Error {
     StreamMisuse {
         /// The device whose memory was requested.
         device: DeviceId,
-        /// The number of the stream in its own table.
+        /// The number of the stream.
         stream: StreamNumber,
         /// The reason.
         why: StreamMisuse,
@@ -282,7 +282,7 @@ impl fmt::Display for EachCause<'_> {
 
 const _: () = assert!(size_of::<Error>() <= 56, "errors travel by value on every allocation path");
 
-/// A stream as messages name it: its number in the table that made it.
+/// A stream as messages, records and reports name it; see [`Stream::number`](crate::Stream::number).
 ///
 /// ```
 /// use bursar_core::StreamNumber;
@@ -293,11 +293,17 @@ const _: () = assert!(size_of::<Error>() <= 56, "errors travel by value on every
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamNumber(pub u32);
 
+impl StreamNumber {
+    /// The per-thread default stream, which no table has.
+    pub(crate) const PER_THREAD: Self = Self(u32::MAX);
+}
+
 impl fmt::Display for StreamNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.pad("the default stream"),
-            n => f.pad(&format!("stream {n}")),
+        match *self {
+            Self(0) => f.pad("the default stream"),
+            Self::PER_THREAD => f.pad("the per-thread default stream"),
+            Self(n) => f.pad(&format!("stream {n}")),
         }
     }
 }

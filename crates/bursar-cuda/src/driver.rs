@@ -76,6 +76,11 @@ unsafe impl Driver for Cuda {
         unsafe { device.close(&self.api) }
     }
 
+    /// The driver makes no reports of its own.
+    fn stream_number(&self, _: DeviceId, _: RawStream) -> Option<u32> {
+        None
+    }
+
     fn last_error(&self, device: DeviceId) -> Option<DriverError> {
         self.device(device).ok()?.first_sticky()
     }

@@ -14,7 +14,7 @@ fn main() -> bursar::Result<()> {
 
     // Two leases are two streams, made when they are needed, at most `max_streams` of them.
     let (upload, compute) = (streams.lease()?, streams.lease()?);
-    println!("streams {} and {}, of at most {}", upload.id(), compute.id(), streams.max_streams());
+    println!("{} and {}, of at most {}", upload.number(), compute.number(), streams.max_streams());
 
     // Allocated in the order of one stream, and used last on the other: the free has to follow that one.
     let mut batch = gpu.buffer::<f32>(1 << 20, &upload, tag!("batch"))?;
@@ -35,10 +35,10 @@ fn main() -> bursar::Result<()> {
     assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);
 
     // A lease goes back when it is dropped, and its stream to the next holder, whose work runs after what is on it.
-    let id = upload.id();
+    let number = upload.number();
     drop(upload);
     let next = streams.lease()?;
-    println!("stream {} again; {} were made", next.id(), streams.created());
-    assert_eq!((next.id(), streams.created()), (id, 2));
+    println!("{} again; {} were made", next.number(), streams.created());
+    assert_eq!((next.number(), streams.created()), (number, 2));
     Ok(())
 }

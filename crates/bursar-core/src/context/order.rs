@@ -40,7 +40,8 @@ impl DeviceContext {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn order(&self, first: Stream, then: Stream) -> Result<()> {
+    pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
+        let (first, then) = (first.into(), then.into());
         let (held_first, held_then) = (self.hold_for_memory(first)?, self.hold_for_memory(then)?);
         if first == then {
             return Ok(());
@@ -59,8 +60,9 @@ impl DeviceContext {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn order_after(&self, first: Stream, then: Stream) -> Result<()> {
-        self.on_lasting(first, |first| self.order(first, then))
+    pub fn order_after(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
+        let then = then.into();
+        self.on_lasting(first.into(), |first| self.order(first, then))
     }
 
     /// Takes an event and records it on a stream; where that fails, the event is returned.
@@ -92,7 +94,8 @@ impl DeviceContext {
     }
 
     /// Waits until everything submitted to the stream so far has run.
-    pub fn synchronize(&self, stream: Stream) -> Result<()> {
+    pub fn synchronize(&self, stream: impl Into<Stream>) -> Result<()> {
+        let stream = stream.into();
         let held = self.hold(stream)?;
         let view = self.clocks.look(stream);
         // SAFETY: the stream is live while it is held.
@@ -118,8 +121,8 @@ impl DeviceContext {
     /// Returns whether everything submitted so far to the stream or, if its adoption has ended, to its heir has run.
     /// Where `patience` is [`Duration::MAX`], waits until it has. Fails for a stream that is being captured into a
     /// graph.
-    pub fn has_run(&self, stream: Stream, patience: Duration) -> Result<bool> {
-        let stream = self.lasting(stream)?;
+    pub fn has_run(&self, stream: impl Into<Stream>, patience: Duration) -> Result<bool> {
+        let stream = self.lasting(stream.into())?;
         self.check_use(stream)?;
         match patience {
             Duration::MAX => self.synchronize(stream).map(|()| true),
