@@ -214,7 +214,7 @@ impl PinnedPool {
         self.workers.releaser().flush();
     }
 
-    /// Returns the memory of the pool.
+    /// Returns the memory of the pool at one moment, whatever other threads do.
     pub fn counts(&self) -> PinnedPoolCounts {
         self.cache.counts()
     }
@@ -233,8 +233,8 @@ fn make(
 }
 
 impl Drop for PinnedPool {
-    /// Free pieces are released by another thread. Pieces that streams may be using are waited for, and buffers in use are
-    /// released when they are dropped.
+    /// Free pieces are released by another thread. Pieces that streams may be using are waited for; where that fails, the
+    /// workers keep them, and [`NumaWorkerPool::retry_stranded`] tries again. Buffers in use are released when they are dropped.
     fn drop(&mut self) {
         self.cache.close();
     }

@@ -14,16 +14,20 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// With this set to 1, a kernel that lacks what a trial needs is a failure.
 const REQUIRE_NUMA: &str = "BURSAR_REQUIRE_NUMA";
-/// A node with no more than this is filled to see what happens then; no other is.
+/// The smallest node is filled to see what happens then, if it has no more than this.
 const SMALL: Bytes = Bytes::gib(1);
+/// An emulated machine takes longer than a real one.
+const PATIENCE: Duration = Duration::from_secs(120);
 
+type Needs = fn(&Topology) -> bool;
 type Tested = fn(&Topology) -> Result<(), Box<dyn Error>>;
 
 /// The trials, each with the machine that it needs.
-const TRIALS: &[(&str, fn(&Topology) -> bool, Tested)] = &[
+const TRIALS: &[(&str, Needs, Tested)] = &[
     ("n4_every_page_lies_on_the_node_it_was_asked_for", has_nodes, on_every_node),
     ("n1_requests_for_gpus_of_every_node_at_once_stay_on_their_nodes", has_nodes, of_all_gpus_at_once),
     ("n6_a_node_without_cpus_is_served_from_the_nearest_that_has_some", has_bare_node, without_cpus),
@@ -63,7 +67,7 @@ fn has_bare_node(topology: &Topology) -> bool {
 }
 
 fn small_node(topology: &Topology) -> Option<&Node> {
-    topology.nodes().iter().filter(has_memory).find(|node| node.memory <= SMALL)
+    topology.nodes().iter().filter(has_memory).min_by_key(|node| node.memory).filter(|node| node.memory <= SMALL)
 }
 
 fn has_small_node(topology: &Topology) -> bool {
@@ -111,7 +115,7 @@ fn on_every_node(topology: &Topology) -> Result<(), Box<dyn Error>> {
     for node in topology.nodes().iter().filter(has_memory).map(|node| node.index) {
         for options in [PinnedOptions::default(), PinnedOptions::default().small_pages()] {
             for bytes in [1, 4097, 3 << 20, (40 << 20) + 123] {
-                let options = options.clone().node(NumaNode::new(node));
+                let options = options.clone().node(NumaNode::new(node)).patience(PATIENCE);
                 let buffer = workers.pin_with(&context, bytes, &options).wait()?;
                 check_on(&buffer, node, &format!("{options:?}"))?;
                 assert!(buffer.placement().worker_pinned.is_done(), "{}", buffer.placement());
@@ -160,6 +164,7 @@ fn running_out(topology: &Topology) -> Result<(), Box<dyn Error>> {
     let bytes = small.memory.get() as usize + (128 << 20);
     let workers = NumaWorkerPool::here()?;
     for options in [PinnedOptions::default(), PinnedOptions::default().small_pages()] {
+        let options = options.patience(PATIENCE);
         let buffer = workers.pin_with(&context_on(small.index)?, bytes, &options).wait()?;
         let (pages, placement) = (pages(&buffer), buffer.placement());
         let on = |node: u32| pages.get(&node.cast_signed()).copied().unwrap_or(0) * Machine::page();
