@@ -76,8 +76,9 @@ pub struct RefusedBuffer {
 }
 
 impl PinnedPool {
-    /// Creates an empty pool. Its memory is created by `workers`, near the device of `context`, with these options.
-    pub fn new(workers: &Arc<NumaWorkerPool>, context: &Arc<DeviceContext>, options: PinnedOptions) -> Self {
+    /// Creates an empty pool. Its memory is created by `workers`, near a device, with these options.
+    pub fn new(workers: &Arc<NumaWorkerPool>, device: &impl HasContext, options: PinnedOptions) -> Self {
+        let context = device.device_context();
         let cache = Arc::new(PieceCache::new(workers.releaser().clone()));
         Self { cache, workers: workers.clone(), context: context.clone(), options }
     }
@@ -100,7 +101,7 @@ impl PinnedPool {
 
     /// Creates an empty pool as [`near`](Self::near) does, with options.
     pub fn near_with(device: &impl HasContext, options: PinnedOptions) -> Result<Self, HostError> {
-        Ok(Self::new(NumaWorkerPool::global()?, device.device_context(), options))
+        Ok(Self::new(NumaWorkerPool::global()?, device, options))
     }
 
     /// Returns a buffer of `bytes`: a free one, or a new one, for which it waits.
@@ -150,9 +151,10 @@ impl PinnedPool {
     pub fn release_on(
         &self,
         buffer: PinnedBuffer,
-        context: &Arc<DeviceContext>,
-        stream: Stream,
+        device: &impl HasContext,
+        stream: impl Into<Stream>,
     ) -> Result<(), RefusedBuffer> {
+        let (context, stream) = (device.device_context(), stream.into());
         let refuse = |buffer, error| Err(RefusedBuffer { buffer: Box::new(buffer), error });
         if let Err(error) = context.hold(stream).map(drop) {
             return refuse(buffer, error);
