@@ -225,6 +225,10 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `ptr` was registered and is unregistered once.
     unsafe fn host_unregister(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<()>;
 
+    /// Returns the address at which `device` reaches pinned host memory, for as long as that is pinned. An address that is
+    /// not pinned is refused.
+    fn host_device_pointer(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<DevicePtr>;
+
     /// Stream-ordered: copies host memory to device memory. Pageable memory may be read before this returns.
     ///
     /// # Safety

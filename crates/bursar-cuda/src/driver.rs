@@ -244,6 +244,10 @@ unsafe impl Driver for Cuda {
         self.call(device, |api| unsafe { api.host_unregister(ptr.cast()) })
     }
 
+    fn host_device_pointer(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<DevicePtr> {
+        self.call(device, |api| api.host_device_pointer(ptr.cast())).map(DevicePtr)
+    }
+
     unsafe fn copy_to_device(
         &self,
         device: DeviceId,

@@ -14,6 +14,9 @@ use std::time::Duration;
 
 /// The port of the programs' output and of the report.
 const REPORT: &str = "/dev/ttyS1";
+/// The kernel's file systems, and where they are mounted.
+const MOUNTS: [(&str, &str); 5] =
+    [("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")];
 /// The time after which the machine powers itself off, whatever still runs: nobody may be left outside to do it.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -31,7 +34,7 @@ fn main() {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    for (kind, folder) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")] {
+    for (kind, folder) in MOUNTS {
         mount(kind, folder)?;
     }
     let word = std::env::args().nth(1).ok_or("there is no word to report with")?;
@@ -51,7 +54,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn start(path: &str, output: &File) -> Result<i32, Box<dyn Error>> {
     use std::os::unix::process::ExitStatusExt as _;
     let mut command = Command::new(path);
-    command.envs([("BURSAR_REQUIRE_NUMA", "1"), ("BURSAR_DRIVER", "sim"), ("HOME", "/tmp")]);
+    command.envs([("BURSAR_REQUIRE_NODES", "1"), ("BURSAR_DRIVER", "sim"), ("HOME", "/tmp")]);
     command
         .args(["--color", "never"])
         .current_dir("/tmp")

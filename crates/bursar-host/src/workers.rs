@@ -137,9 +137,11 @@ impl NumaWorkerPool {
         &self.releaser
     }
 
-    /// Tries once more to release memory that drivers have failed to release. Returns the bytes that remain.
+    /// Tries once more to release memory that drivers have failed to release, and that of dropped pools whose streams could not
+    /// be waited for. Returns the bytes that remain.
     pub fn retry_stranded(&self) -> Bytes {
-        self.environment.stranded.retry()
+        let in_flight = self.releaser.retry_stranded();
+        self.environment.stranded.retry().saturating_add(in_flight)
     }
 }
 

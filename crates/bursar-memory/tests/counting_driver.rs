@@ -45,6 +45,7 @@ fn every_call(driver: &dyn Driver) -> u64 {
     let host = call!(driver.host_allocate(GPU, 512, HostFlags::default())).expect("host memory");
     let mut own = vec![0u8; 512];
     raw!(driver.host_register(GPU, own.as_mut_ptr(), 512, HostFlags::default()));
+    call!(driver.host_device_pointer(GPU, host)).expect("an address");
     raw!(driver.pages_map(GPU, range, PAGE, pages));
     raw!(driver.pages_allow(GPU, range, PAGE));
     let ordered = raw!(driver.allocate_async(GPU, stream, 512));

@@ -128,6 +128,7 @@ impl Rig {
                 Call::HostFree => driver.host_free(GPU0, doomed_host)?,
                 Call::HostRegister => driver.host_register(GPU0, registered, BYTES as usize, flags)?,
                 Call::HostUnregister => driver.host_unregister(GPU0, registered)?,
+                Call::HostDevicePointer => drop(driver.host_device_pointer(GPU0, host)?),
                 Call::CopyToDevice => driver.copy_to_device(GPU0, stream, memory, host, BYTES)?,
                 Call::CopyToHost => driver.copy_to_host(GPU0, stream, host, memory, BYTES)?,
                 Call::CopyOnDevice => driver.copy_on_device(GPU0, stream, other_memory, memory, BYTES)?,

@@ -33,6 +33,8 @@ pub(crate) enum Error {
     NotRun { reason: String },
     /// The run on several NUMA nodes did not pass; the folder has what it left.
     Numa { why: String, folder: PathBuf },
+    /// The words choose no program to run.
+    NoProgram { words: String, known: Vec<String> },
     /// A file that was to be fetched or built is not there.
     Fetch { what: String },
     /// The words choose nothing to count.
@@ -47,7 +49,9 @@ impl Error {
     /// Returns the exit status of the process: 2 for wrong usage, 1 for everything else.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Error::Usage { .. } | Error::UnknownStep { .. } | Error::NoMeasurement { .. } => 2,
+            Error::Usage { .. } | Error::UnknownStep { .. } | Error::NoMeasurement { .. } | Error::NoProgram { .. } => {
+                2
+            }
             _ => 1,
         }
     }
@@ -82,6 +86,9 @@ impl fmt::Display for Error {
             ),
             Error::NotRun { reason } | Error::Fetch { what: reason } => f.write_str(reason),
             Error::Numa { why, folder } => write!(f, "{why}; what the machine said is in {}", folder.display()),
+            Error::NoProgram { words, known } => {
+                write!(f, "no program has one of `{words}`; there are {}", known.join(", "))
+            }
             Error::NoMeasurement { words, known } => {
                 write!(f, "nothing to count has all of `{words}`; there are {}", known.join(", "))
             }

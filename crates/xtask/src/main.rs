@@ -53,12 +53,12 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         ["instructions", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => {
             instructions::run(root, words)
         }
-        ["numa"] => numa::run(root),
         ["numa", "fetch"] => numa::fetch(root),
         ["numa", "help" | "--help" | "-h"] => {
             print!("{}", numa::HELP);
             Ok(())
         }
+        ["numa", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => numa::run(root, words),
         _ => Err(Error::Usage { args: args.join(" ") }),
     }
 }

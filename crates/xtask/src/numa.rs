@@ -25,8 +25,9 @@ use report::{Passed, judge};
 pub(crate) const HELP: &str = "\
 Runs the tests of bursar-host and bursar-linux on a kernel with four NUMA nodes, of which one has no CPUs and one is small.
 
-Usage: cargo xtask numa        boot the kernel under QEMU and run the tests there
-       cargo xtask numa fetch  get Debian's cloud kernel with apt-get and dpkg-deb, to be booted from then on
+Usage: cargo xtask numa [WORD…]  boot the kernel under QEMU and run the tests there; given words, only programs whose
+                                 path has one of them, such as `numa` or `bursar-host/pool`
+       cargo xtask numa fetch    get Debian's cloud kernel with apt-get and dpkg-deb, to be booted from then on
 
 QEMU comes with `apt-get install qemu-system-x86`. BURSAR_NUMA_KERNEL names another kernel than the one that was fetched:
 an image for x86-64 that has NUMA and drivers for serial ports built in.
@@ -44,20 +45,20 @@ pub(crate) fn fetch(root: &Path) -> Result<(), Error> {
     kernel::fetch(&folder(root))
 }
 
-/// Builds the programs of [`PACKAGES`] alone, and runs them.
-pub(crate) fn run(root: &Path) -> Result<(), Error> {
-    run_in(root, Scope::Packages(&PACKAGES))
+/// Builds the programs of [`PACKAGES`] alone, and runs those whose path has one of `words`, or all.
+pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), Error> {
+    run_in(root, Scope::Packages(&PACKAGES), words)
 }
 
 /// Runs the programs as the test step does: built as part of the workspace, so that nothing is built again.
 pub(crate) fn step(root: &Path) -> Result<(), Error> {
-    run_in(root, Scope::Workspace)
+    run_in(root, Scope::Workspace, &[])
 }
 
-fn run_in(root: &Path, scope: Scope) -> Result<(), Error> {
+fn run_in(root: &Path, scope: Scope, words: &[&str]) -> Result<(), Error> {
     let qemu = machine::qemu()?;
     let kernel = kernel::find(&folder(root))?;
-    let built = BuiltPrograms::build(root, scope, &PACKAGES)?;
+    let built = BuiltPrograms::build(root, scope, &PACKAGES)?.having(words)?;
     let run = folder(root).join(format!("run-{}", std::process::id()));
     fs::create_dir_all(&run).map_err(|source| Error::Write { path: run.clone(), source })?;
     let passed = boot(&qemu, &kernel, &built, &run);
@@ -75,7 +76,7 @@ fn folder(root: &Path) -> std::path::PathBuf {
 fn boot(qemu: &str, kernel: &Path, built: &BuiltPrograms, run: &Path) -> Result<(), Error> {
     let archive = first_file_system(built)?;
     let disk = run.join("initrd");
-    println!("booting {} with {} programs, {} MiB", kernel.display(), built.programs.len(), archive.len() >> 20);
+    println!("booting {} with {} MiB: {}", kernel.display(), archive.len() >> 20, built.paths().join(" "));
     fs::write(&disk, archive).map_err(|source| Error::Write { path: disk.clone(), source })?;
     let word = format!("{:016x}", RandomState::new().build_hasher().finish());
     let (messages, output) = (run.join("kernel.log"), run.join("report.log"));

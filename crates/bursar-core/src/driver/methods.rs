@@ -36,6 +36,7 @@ macro_rules! driver_methods {
             fn address_reserve(bytes: u64, align: u64) -> $crate::DevicePtr;
             fn pages_create(bytes: u64) -> $crate::RawPages;
             fn host_allocate(bytes: usize, flags: $crate::HostFlags) -> *mut u8;
+            fn host_device_pointer(ptr: *mut u8) -> $crate::DevicePtr;
         }
         $crate::driver_methods! { $each:
             unsafe fn close() -> ();

@@ -67,6 +67,11 @@ impl Api {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemHostUnregister(ptr) }
     }
+
+    pub(crate) fn host_device_pointer(&self, host: *mut c_void) -> CallResult<CUdeviceptr> {
+        // SAFETY: the driver writes one address, and looks `host` up among those that are pinned.
+        output(0, |ptr| unsafe { self.cuMemHostGetDevicePointer(ptr, host, 0) })
+    }
 }
 
 /// Pages: physical memory, and the addresses it is mapped at.

@@ -160,6 +160,7 @@ table! {
     cuMemFreeHost = cuMemFreeHost(ptr: *mut c_void);
     cuMemHostRegister = cuMemHostRegister_v2(ptr: *mut c_void, bytes: usize, flags: c_uint);
     cuMemHostUnregister = cuMemHostUnregister(ptr: *mut c_void);
+    cuMemHostGetDevicePointer = cuMemHostGetDevicePointer_v2(ptr: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
 
     cuMemcpyHtoDAsync =
         cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream);

@@ -1,4 +1,4 @@
-//! A driver that calls a hook of the test around every call about host memory.
+//! A driver that calls a hook of the test around every call about host memory, and around questions about streams.
 #![allow(unsafe_code)]
 
 use bursar_core::{
@@ -82,6 +82,11 @@ unsafe impl Driver for Hooked {
         self.around("host_unregister", || unsafe { self.inner.host_unregister(device, ptr) })
     }
 
+    unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
+        // SAFETY: the caller's own promise.
+        self.around("stream_query", || unsafe { self.inner.stream_query(device, stream) })
+    }
+
     forward! {
         fn describe() -> String;
         fn device_count() -> u32;
@@ -97,6 +102,7 @@ unsafe impl Driver for Hooked {
         fn event_create(device: DeviceId) -> DriverResult<RawEvent>;
         fn address_reserve(device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr>;
         fn pages_create(device: DeviceId, bytes: u64) -> DriverResult<RawPages>;
+        fn host_device_pointer(device: DeviceId, ptr: *mut u8) -> DriverResult<DevicePtr>;
     }
 
     forward! {
@@ -106,7 +112,6 @@ unsafe impl Driver for Hooked {
         unsafe fn allocate_async(stream: RawStream, bytes: u64) -> DriverResult<DevicePtr>;
         unsafe fn free_async(stream: RawStream, ptr: DevicePtr) -> DriverResult<()>;
         unsafe fn stream_destroy(stream: RawStream) -> DriverResult<()>;
-        unsafe fn stream_query(stream: RawStream) -> DriverResult<Progress>;
         unsafe fn stream_synchronize(stream: RawStream) -> DriverResult<()>;
         unsafe fn stream_wait(stream: RawStream, event: RawEvent) -> DriverResult<()>;
         unsafe fn stream_is_capturing(stream: RawStream) -> DriverResult<bool>;

@@ -74,6 +74,7 @@ calls! {
     HostFree = host_free,
     HostRegister = host_register,
     HostUnregister = host_unregister,
+    HostDevicePointer = host_device_pointer,
     CopyToDevice = copy_to_device,
     CopyToHost = copy_to_host,
     CopyOnDevice = copy_on_device,

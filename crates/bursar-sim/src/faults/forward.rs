@@ -106,6 +106,7 @@ unsafe impl Driver for Faults {
         EventCreate: fn event_create() -> RawEvent;
         AddressReserve: fn address_reserve(bytes: u64, align: u64) -> DevicePtr;
         HostAllocate: fn host_allocate(bytes: usize, flags: HostFlags) -> *mut u8;
+        HostDevicePointer: fn host_device_pointer(ptr: *mut u8) -> DevicePtr;
     }
 
     forward! {

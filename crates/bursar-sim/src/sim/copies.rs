@@ -221,6 +221,12 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
+    /// Returns the address of pinned memory for devices, which is that of the host: they share one address space.
+    pub(crate) fn host_device_pointer(&self, ptr: HostPtr) -> CallResult<DevicePtr> {
+        let at = ptr.address();
+        self.pinned.around(at, 1).map(|_| DevicePtr(at)).ok_or(Status::InvalidValue)
+    }
+
     /// Checks an access to pinned memory that the host declares.
     pub(crate) fn touch_host(&mut self, at: u64, bytes: u64, access: Access) -> CallResult<()> {
         let touch = touch(at, bytes, access)?;

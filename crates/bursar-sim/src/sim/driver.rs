@@ -356,6 +356,12 @@ unsafe impl Driver for Sim {
     }
 
     #[track_caller]
+    fn host_device_pointer(&self, device: DeviceId, ptr: *mut u8) -> DriverResult<DevicePtr> {
+        let host = HostPtr(ptr);
+        self.call("host_device_pointer", device, CallArguments::default(), |active| active.host_device_pointer(host))
+    }
+
+    #[track_caller]
     unsafe fn copy_to_device(
         &self,
         device: DeviceId,

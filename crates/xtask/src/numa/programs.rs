@@ -56,6 +56,22 @@ impl BuiltPrograms {
         programs.sort_by(|a, b| a.program.path.cmp(&b.program.path));
         Ok(Self { init, programs, libraries })
     }
+
+    /// Returns the paths of the programs in the machine.
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.programs.iter().map(|built| built.program.path.clone()).collect()
+    }
+
+    /// Leaves only the programs whose path has one of `words`; all of them if there are none.
+    pub(super) fn having(mut self, words: &[&str]) -> Result<Self, Error> {
+        let known = self.paths();
+        let is_wanted = |path: &str| words.is_empty() || words.iter().any(|word| path.contains(word));
+        self.programs.retain(|built| is_wanted(&built.program.path));
+        match self.programs[..] {
+            [] => Err(Error::NoProgram { words: words.join(" "), known }),
+            _ => Ok(self),
+        }
+    }
 }
 
 fn build(root: &Path, verb: &str, what: &[&str], scope: Scope) -> Command {
