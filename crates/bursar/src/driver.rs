@@ -1,6 +1,17 @@
-//! The choice of the driver.
+//! The driver: which one is used, and the port that every driver implements.
+//!
+//! [`detect`] and [`open`] choose between CUDA and simulated devices. [`Driver`] is the port; the raw handles and the statuses
+//! are those of CUDA, whichever driver it is.
 
-use bursar_core::{Bytes, Driver, Error, ParseBytesError};
+#[doc(hidden)]
+pub use bursar_core::driver_methods;
+#[doc(inline)]
+pub use bursar_core::{
+    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
+    RawContext, RawEvent, RawPages, RawStream, Status,
+};
+
+use bursar_core::{Bytes, Error, ParseBytesError};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use std::fmt;
