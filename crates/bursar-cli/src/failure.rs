@@ -76,8 +76,8 @@ impl From<bursar::host::HostError> for Failure {
     }
 }
 
-impl From<bursar::DriverError> for Failure {
-    fn from(error: bursar::DriverError) -> Self {
+impl From<bursar::driver::DriverError> for Failure {
+    fn from(error: bursar::driver::DriverError) -> Self {
         Self::Memory(error.into())
     }
 }

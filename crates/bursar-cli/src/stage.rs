@@ -9,10 +9,11 @@ pub(crate) use trace_peak::TracePeak;
 use crate::failure::Failure;
 use crate::output::{BAD, say};
 use amount::Amount;
+use bursar::device::{DeviceContext, NumaNode};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Headroom, MemoryKind, Spec};
 use bursar::host::Topology;
-use bursar::{Bytes, DeviceContext, DeviceId, NumaNode};
+use bursar::{Bytes, DeviceId};
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,9 +1,18 @@
-//! The choice of the driver: [`cuda`], [`simulated`], or [`cuda_or_simulated`] where either will do.
+//! The driver: which one is used, and the port that every driver implements.
 //!
-//! Programs that decide by what a device has, such as how many workers to start, use [`cuda`]: figures of simulated devices
-//! mean nothing for a machine without a GPU.
+//! [`cuda`], [`simulated`], and [`cuda_or_simulated`] where either will do, open one. Programs that decide by what a device
+//! has, such as how many workers to start, use [`cuda`]: figures of simulated devices mean nothing for a machine without a
+//! GPU. [`Driver`] is the port; the raw handles and the statuses are those of CUDA, whichever driver it is.
 
-use bursar_core::{Bytes, Driver, Error, ParseBytesError};
+#[doc(hidden)]
+pub use bursar_core::driver_methods;
+#[doc(inline)]
+pub use bursar_core::{
+    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
+    RawContext, RawEvent, RawPages, RawStream, Status,
+};
+
+use bursar_core::{Bytes, Error, ParseBytesError};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use std::fmt;

@@ -2,8 +2,9 @@
 
 use super::ledger;
 use crate::output::{BAD, FAINT, HEADING, Show};
+use bursar::device::{DeviceContext, DeviceFacts, NumaNode};
 use bursar::driver::OpenedDriver;
-use bursar::{Bytes, DeviceContext, DeviceFacts, DeviceId, NumaNode};
+use bursar::{Bytes, DeviceId};
 use serde::Serialize;
 use std::io::{Result, Write};
 

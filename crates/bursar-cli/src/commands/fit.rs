@@ -5,9 +5,10 @@ mod table;
 use crate::failure::Failure;
 use crate::output::{self, WARNING};
 use crate::stage::{Stage, TracePeak};
+use bursar::DeviceId;
+use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Assignment, FitError, MemoryKind, Overflow, Plan, Ram};
-use bursar::{DeviceContext, DeviceId};
 use serde::Serialize;
 
 pub(crate) const EXAMPLES: &str = "\

@@ -7,10 +7,11 @@ pub(crate) use listing::LedgerList;
 
 use crate::failure::Failure;
 use crate::output;
+use bursar::device::{DeviceFacts, DeviceUuid};
 use bursar::driver::{DriverChoiceError, OpenedDriver};
 use bursar::fit::{FitError, Ram};
 use bursar::ledger::{Ledger, LedgerError, Reading, Subject};
-use bursar::{Bytes, DeviceFacts, DeviceId, DeviceUuid};
+use bursar::{Bytes, DeviceId};
 use clap::Subcommand;
 
 pub(crate) const EXAMPLES: &str = "\

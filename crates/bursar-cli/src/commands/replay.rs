@@ -6,13 +6,14 @@ use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
 use crate::stacks::StackName;
 use crate::stage::parse_size;
+use bursar::driver::CountingDriver;
 use bursar::driver::OpenedDriver;
+use bursar::observe::Observer;
 use bursar::prelude::*;
 use bursar::trace::{
     BackedAddresses, Cost, MemoryProfile, Replay, ReplayPage, StackRun, Summary, Trace, TraceFile, TraceRecorder,
     write_torch_snapshot_at,
 };
-use bursar::{CountingDriver, Observer};
 use output_file::OutputFile;
 use serde::Serialize;
 use std::io::Write;

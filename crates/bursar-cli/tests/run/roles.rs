@@ -1,8 +1,10 @@
 //! The roles that this program can be started in besides running the trials.
 
 use super::rig::Rig;
+use bursar::device::DeviceContext;
 use bursar::ledger::{Ledger, Reservation};
-use bursar::{Account, Bytes, DeviceContext, DeviceId};
+use bursar::memory::Account;
+use bursar::{Bytes, DeviceId};
 use std::io::{Read, Write};
 use std::process::{Command, ExitCode};
 

@@ -2,12 +2,13 @@
 
 use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
+use bursar::device::NumaNode;
 use bursar::driver::OpenedDriver;
 use bursar::host::{
     Errno, Machine, NumaWorkerPool, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool, pages_on_node,
 };
+use bursar::memory::HostMemory;
 use bursar::prelude::*;
-use bursar::{HostMemory, NumaNode};
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;

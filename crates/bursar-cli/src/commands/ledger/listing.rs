@@ -3,8 +3,10 @@
 use super::{Machine, reading_for, time};
 use crate::failure::Failure;
 use crate::output::{BAD, FAINT, HEADING, Show};
+use bursar::device::DeviceFacts;
+use bursar::driver::Driver;
 use bursar::ledger::{Ledger, Reading, Subject};
-use bursar::{Bytes, DeviceFacts, DeviceId, Driver};
+use bursar::{Bytes, DeviceId};
 use serde::Serialize;
 use std::io::{Result, Write};
 use std::time::SystemTime;

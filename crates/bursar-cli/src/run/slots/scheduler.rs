@@ -6,11 +6,12 @@
 use super::notify::Notify;
 use super::target::{ReservedMemory, Target};
 use super::{Slot, SlotSource};
+use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::fit::{FitError, Headroom, Need, Plan, ReservedPlan, Spec, fit_workers};
 use bursar::host::Topology;
 use bursar::ledger::{Priority, ReserveFuture};
-use bursar::{Bytes, DeviceContext, DeviceId};
+use bursar::{Bytes, DeviceId};
 use std::ffi::OsString;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -223,7 +224,7 @@ impl SlotSource for Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bursar::Driver;
+    use bursar::driver::Driver;
     use bursar::sim::Sim;
     use proptest::prelude::*;
 
