@@ -269,3 +269,10 @@ impl fmt::Debug for Gpu {
             .finish_non_exhaustive()
     }
 }
+
+/// The context of a GPU, for those who need no more than the device.
+impl From<&Gpu> for Arc<DeviceContext> {
+    fn from(gpu: &Gpu) -> Self {
+        gpu.context().clone()
+    }
+}

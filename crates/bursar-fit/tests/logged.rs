@@ -1,7 +1,7 @@
 //! The plan in the log: one line, and its level.
 
 use bursar_core::Bytes;
-use bursar_fit::{Spec, fit_workers};
+use bursar_fit::{MemoryKind, Spec, fit_workers};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
@@ -43,7 +43,11 @@ impl Subscriber for Recorder {
 /// Returns what is logged for a stage of VRAM.
 fn logged(fixed: Bytes, want: u64, is_allowed: bool) -> Vec<(Level, String)> {
     let recorder = Recorder::default();
-    let spec = Spec::vram("embed", []).available(Bytes::gib(64)).fixed(fixed).per_worker(Bytes::gib(4)).want(want);
+    let spec = Spec::new("embed", MemoryKind::Vram)
+        .available(Bytes::gib(64))
+        .fixed(fixed)
+        .per_worker(Bytes::gib(4))
+        .want(want);
     tracing::subscriber::with_default(recorder.clone(), || fit_workers(&spec.allow_overflow(is_allowed)).is_ok());
     std::mem::take(&mut *recorder.0.lock().expect("no panic"))
 }
