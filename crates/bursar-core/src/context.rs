@@ -97,6 +97,8 @@ pub struct DeviceContext {
     events: Mutex<Vec<RawEvent>>,
     members: Mutex<Vec<Weak<dyn Member>>>,
     heir: OnceLock<Stream>,
+    /// The streams that stand for those of other contexts which read, or write, blocks of this one.
+    peer_streams: [OnceLock<Stream>; 2],
     unordered: Unordered,
     left: RemainsList,
 }
@@ -130,6 +132,7 @@ impl DeviceContext {
             events: Mutex::default(),
             members: Mutex::default(),
             heir: OnceLock::new(),
+            peer_streams: [const { OnceLock::new() }; 2],
             unordered: Unordered::default(),
             left: RemainsList::default(),
         }))
@@ -177,6 +180,10 @@ impl DeviceContext {
     #[inline]
     pub(crate) const fn clocks(&self) -> &Clocks {
         &self.clocks
+    }
+
+    pub(crate) const fn peer_streams(&self) -> &[OnceLock<Stream>; 2] {
+        &self.peer_streams
     }
 
     /// Returns whether the driver wants to know which ranges are blocks, so that [`note`](Self::note) calls it.

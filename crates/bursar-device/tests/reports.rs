@@ -256,12 +256,8 @@ fn a_free_that_is_refused_keeps_its_place() {
     let stream = gpu.streams().acquire().expect("a stream");
     let elsewhere = gpus.device_at(1).expect("another").context().default_stream();
     let base = Location::caller();
-    let block = gpu
-        .buffer::<u8>(100, stream, tag!("d1-refused"))
-        .expect("it fits")
-        .into_block()
-        .expect("no use")
-        .expect("not empty");
+    let buffer = gpu.buffer::<u8>(100, stream, tag!("d1-refused")).expect("it fits");
+    let block = buffer.into_block().expect("no use").expect("not empty");
     let other = Stack::new().over(leaf::Async).build(gpu.context()).expect("a second stack");
     let refused = other.deallocate(block, stream).expect_err("another stack's");
     let refused = gpu.memory().deallocate(refused.block, elsewhere).expect_err("another device's stream");
