@@ -68,13 +68,18 @@ pub use driver::{
     CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
     RawContext, RawEvent, RawPages, RawStream, Status,
 };
-pub use error::{Advice, Error, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
+pub use error::{
+    Advice, Error, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage, StreamMisuse,
+    StreamNumber, Survey, SurveyStep,
+};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
-    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostMemory, Identity,
-    Layer, ObservedResource, Stack, leaf,
+    Account, Admission, Build, Compose, DeviceMemoryResource, DeviceMemoryResourceExt, FrameRelease, FrameSource,
+    Holder, HostMemory, Identity, Layer, ObservedResource, Stack, explain, leaf,
 };
-pub use observe::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
+pub use observe::{
+    Action, Actions, Amount, Counts, EventSink, Observer, PartCount, QueryId, QueryScope, Record, Tally,
+};
 pub use stream::{STREAM_SLOTS, Stream, StreamHold};
 pub use sync::{Latch, LatchGuard, ThreadIndex};
 pub use tracking::{Access, BlockUse, RefusedTracked, Submission, TrackedBlock, Transfer};
