@@ -13,7 +13,6 @@
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `remains.rs` | what a dropped holder could not give back |
-//! | `explain.rs` | the explanation of a refusal |
 //! | `fault.rs` | the failure that the next fallible call reports |
 //! | `call_site.rs` | the place in the program that a call was made from |
 //!
@@ -38,7 +37,6 @@ mod adoption;
 mod call_site;
 mod copies;
 mod ended;
-mod explain;
 mod fault;
 mod members;
 mod order;
@@ -218,9 +216,7 @@ impl DeviceContext {
     #[cold]
     pub fn allocation_failed(&self, error: DriverError, requested: Bytes) -> Error {
         match (error.status, self.driver.memory(self.device)) {
-            (Status::OutOfMemory, Ok(info)) => {
-                Error::OutOfMemory { device: self.device, requested, free: info.free, total: info.total }
-            }
+            (Status::OutOfMemory, Ok(info)) => Error::out_of_memory(self.device, requested, info.free, info.total),
             _ => self.failed(error),
         }
     }

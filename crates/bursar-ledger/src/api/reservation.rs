@@ -135,6 +135,10 @@ impl Account for Reservation {
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);
     }
+
+    fn name(&self) -> Option<String> {
+        Some("reservation".to_owned())
+    }
 }
 
 impl Drop for Reservation {

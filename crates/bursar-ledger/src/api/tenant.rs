@@ -93,7 +93,7 @@ impl Tenant {
     /// Returns this process's account for the tenant: always the same one.
     pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
         let key = self.ledger.attachment.account(self.key)?;
-        Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.attachment.credit))
+        Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.attachment.credit).of_tenant(&self.name))
     }
 
     /// Reserves `bytes`, or refuses at once. Within the tenant's guarantee, what this process borrows is asked back

@@ -103,7 +103,7 @@ impl Scheduler {
             let requested = reading.held.saturating_add(reading.undrawn);
             let remaining = reading.total.saturating_sub(reading.unmanaged);
             if requested > remaining {
-                return Ok(Some(bursar::Error::OutOfBudget { requested, remaining, limit: reading.limit }));
+                return Ok(Some(bursar::Error::out_of_budget(requested, remaining, reading.limit)));
             }
         }
         Ok(None)
@@ -150,7 +150,7 @@ impl Scheduler {
         let need = self.spec.need();
         let limit = need.headroom.of(self.available.unwrap_or_default());
         let requested = need.fixed.saturating_add(need.per_worker);
-        bursar::Error::OutOfBudget { requested, remaining: limit, limit }
+        bursar::Error::out_of_budget(requested, limit, limit)
     }
 
     /// Makes a slot of a reservation.
