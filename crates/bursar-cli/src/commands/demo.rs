@@ -250,7 +250,7 @@ mod tests {
         fn reap_blocking(&self, _: Duration) -> bursar::Result<Bytes> {
             Ok(Bytes::ZERO)
         }
-        fn survey(&self, _: &mut bursar::Survey) {}
+        fn survey(&self, _: &mut bursar::error::Survey) {}
     }
 
     impl DeviceMemoryResource for Broken {
