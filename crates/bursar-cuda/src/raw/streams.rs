@@ -3,7 +3,7 @@
 
 use super::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use super::{Api, CallResult, output};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
 /// Streams and events.
