@@ -91,7 +91,7 @@ impl Program {
             Arc::new(memory)
         }
         // A guard writes to all of its memory, which takes long.
-        let kind = if self.random.below(24) == 0 { 8 } else { self.random.below(8) };
+        let kind = if self.random.below(160) == 0 { 8 } else { self.random.below(8) };
         match kind {
             0 => built(erased(stack.layer(over).over(leaf::Direct).build(context).expect("a stack")), vec![above]),
             1 => built(erased(stack.layer(over).over(leaf::Async).build(context).expect("a stack")), vec![above]),
