@@ -10,7 +10,7 @@ use bursar_sim::Sim;
 use machine::Machine;
 use proptest::prelude::*;
 use std::process::Command;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 
 const GIB: u64 = 1 << 30;
 
@@ -71,6 +71,25 @@ fn f9_fits_at_once_keep_the_headroom_together() {
         });
         assert_eq!(fits.iter().map(|(workers, _)| workers).sum::<u64>(), 70, "135 were wanted");
     }
+}
+
+#[test]
+fn f9_what_others_reserve_between_plan_and_reservation_counts() {
+    let sim = Sim::builder().immediate().devices(2, Bytes::gib(100)).build();
+    let contexts = [0, 1].map(|n| DeviceContext::open(sim.clone(), DeviceId(n)).expect("a device"));
+    let [first, second] = contexts.each_ref().map(|context| Ledger::for_device(context).expect("a ledger"));
+    let others = Arc::new(Mutex::new(None));
+    let (taken, ledger) = (others.clone(), first.clone());
+    // The second device is asked after the first.
+    let _late = second.on_reclaim(|_| Bytes::ZERO).with_cached(move || {
+        taken.lock().expect("no panic").get_or_insert_with(|| ledger.reserve(Bytes::gib(50)).expect("room"));
+        Bytes::ZERO
+    });
+    let spec = Spec::vram("stage", contexts).per_worker(Bytes::gib(1)).want(90);
+    let reserved = fit_workers(&spec).expect("20 and 70");
+    let workers: Vec<_> = reserved.shares.iter().map(|share| share.workers).collect();
+    assert_eq!((workers, others.lock().expect("no panic").is_some()), (vec![20, 70], true));
+    assert_eq!(first.reading().expect("a ledger").undrawn, Bytes::gib(70));
 }
 
 /// An act of one of several programs on a device.
