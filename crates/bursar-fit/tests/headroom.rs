@@ -4,13 +4,13 @@
 mod machine;
 
 use bursar_core::{Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-use bursar_fit::{FitError, Headroom, ReservedPlan, Spec, fit_workers};
+use bursar_fit::{Candidate, FitError, Headroom, MemoryKind, Need, Plan, ReservedPlan, Spec, fit_workers};
 use bursar_ledger::{Ledger, Reservation};
 use bursar_sim::Sim;
 use machine::Machine;
 use proptest::prelude::*;
 use std::process::Command;
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 
 const GIB: u64 = 1 << 30;
 
@@ -71,6 +71,25 @@ fn f9_fits_at_once_keep_the_headroom_together() {
         });
         assert_eq!(fits.iter().map(|(workers, _)| workers).sum::<u64>(), 70, "135 were wanted");
     }
+}
+
+#[test]
+fn f9_what_others_reserve_between_plan_and_reservation_counts() {
+    let sim = Sim::builder().immediate().devices(2, Bytes::gib(100)).build();
+    let contexts = [0, 1].map(|n| DeviceContext::open(sim.clone(), DeviceId(n)).expect("a device"));
+    let [first, second] = contexts.each_ref().map(|context| Ledger::for_device(context).expect("a ledger"));
+    let others = Arc::new(Mutex::new(None));
+    let (taken, ledger) = (others.clone(), first.clone());
+    // The second device is asked after the first.
+    let _late = second.on_reclaim(|_| Bytes::ZERO).with_cached(move || {
+        taken.lock().expect("no panic").get_or_insert_with(|| ledger.reserve(Bytes::gib(50)).expect("room"));
+        Bytes::ZERO
+    });
+    let spec = Spec::vram("stage", contexts).per_worker(Bytes::gib(1)).want(90);
+    let reserved = fit_workers(&spec).expect("20 and 70");
+    let workers: Vec<_> = reserved.shares.iter().map(|share| share.workers).collect();
+    assert_eq!((workers, others.lock().expect("no panic").is_some()), (vec![20, 70], true));
+    assert_eq!(first.reading().expect("a ledger").undrawn, Bytes::gib(70));
 }
 
 /// An act of one of several programs on a device.
@@ -203,6 +222,63 @@ proptest! {
             programs.perform(act);
         }
         programs.end();
+    }
+}
+
+proptest! {
+    /// What is said to make one more worker fit does, only just, beside whatever others have.
+    #[test]
+    fn f9_the_advice_counts_what_others_have(
+        available in 0u64..1 << 40,
+        charged in 0u64..1 << 40,
+        fixed in 0u64..1 << 30,
+        per_worker in 1u64..1 << 36,
+        want in 1u64..100,
+        millionths in 1u32..=1_000_000,
+    ) {
+        let headroom = Headroom::millionths(millionths).expect("a fraction");
+        let fitting = |available, headroom| {
+            let candidate = Candidate { device: None, available, charged: Bytes(charged), distance: 0 };
+            let need = Need { fixed: Bytes(fixed), per_worker: Bytes(per_worker), want, headroom };
+            Plan::of(MemoryKind::Vram, need, &[candidate]).expect("a candidate")
+        };
+        let plan = fitting(Bytes(available), headroom);
+        let budget = u128::from(available + charged) * u128::from(millionths) / 1_000_000;
+        prop_assert_eq!(u128::from(plan.budget().get()), budget.saturating_sub(charged.into()));
+        let Some(more) = plan.one_more() else { return Ok(()) };
+        let before = plan.fitting();
+        if let Some(least) = more.available {
+            prop_assert_eq!(fitting(least, headroom).fitting(), before + 1);
+            prop_assert_eq!(fitting(Bytes(least.get() - 1), headroom).fitting(), before);
+            // Others that give so much back are enough as well.
+            let given_back = least.get() - available;
+            let rest = Candidate {
+                device: None,
+                available: least,
+                charged: Bytes(charged.saturating_sub(given_back)),
+                distance: 0,
+            };
+            prop_assert!(charged < given_back || Plan::of(MemoryKind::Vram, plan.need, &[rest]).expect("one").fitting() > before);
+        }
+        if let Some(least) = more.headroom {
+            prop_assert!(fitting(Bytes(available), least).fitting() > before);
+            let below = Headroom::millionths(least.get() - 1);
+            prop_assert!(below.map_or(true, |below| fitting(Bytes(available), below).fitting() <= before));
+        }
+    }
+
+    #[test]
+    fn f9_a_fraction_is_taken_to_the_millionth_or_refused(millionths in 1u32..=1_000_000, beyond in 1.000001f64..1e9) {
+        let headroom = Headroom::try_from(f64::from(millionths) / 1e6);
+        prop_assert_eq!(headroom.map(Headroom::get), Ok(millionths));
+        for wrong in [beyond, -beyond, 0.0, -0.0, 1e-9, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let error = Headroom::try_from(wrong).expect_err("no fraction").to_string();
+            prop_assert!(error.contains(&wrong.to_string()) && error.contains("above 0 and at most 1"), "{}", error);
+            let spec = Spec::ram("stage").available(Bytes(10)).headroom(wrong);
+            prop_assert!(matches!(spec.plan(), Err(FitError::Headroom(_))));
+            prop_assert!(matches!(fit_workers(&spec), Err(FitError::Headroom(_))));
+            prop_assert!(spec.headroom(0.5).plan().is_ok(), "the last one counts");
+        }
     }
 }
 

@@ -18,7 +18,7 @@ Examples:
   bursar fit --from-trace run.csv.gz --want 8 --headroom 0.9
   bursar fit --pool vram --available 80GiB --per-worker 6GiB --want 8    without asking any device
 
-Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into VRAM.";
+Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into VRAM; 3 where there is no GPU to ask.";
 
 /// The plan, as it is shown.
 #[derive(Debug, Serialize)]
