@@ -7,12 +7,13 @@ pub(crate) use amount::parse_size;
 pub(crate) use trace_peak::TracePeak;
 
 use crate::failure::Failure;
-use crate::output::{BAD, FAINT, say};
+use crate::output::{BAD, say};
 use amount::Amount;
+use bursar::device::{DeviceContext, NumaNode};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Headroom, MemoryKind, Spec};
 use bursar::host::Topology;
-use bursar::{Bytes, DeviceContext, DeviceId, NumaNode};
+use bursar::{Bytes, DeviceId};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -91,9 +92,6 @@ impl Stage {
 
     /// Opens the devices that may be used. One that fails is reported and left out.
     fn contexts(&self, opened: &OpenedDriver) -> Result<Vec<Arc<DeviceContext>>, Failure> {
-        if let Some(why) = &opened.instead_of_cuda {
-            say(format_args!("{FAINT}bursar: using simulated devices ({why}){FAINT:#}"));
-        }
         let mut contexts = Vec::new();
         for ordinal in 0..opened.driver.device_count() {
             match DeviceContext::open(opened.driver.clone(), DeviceId(ordinal)) {
@@ -114,7 +112,9 @@ impl Stage {
         };
         let mut chosen: Vec<Arc<DeviceContext>> = self.devices.iter().map(named).collect::<Result<_, _>>()?;
         chosen.sort_by_key(|context| context.device());
-        chosen.dedup_by_key(|context| context.device());
+        if chosen.windows(2).any(|pair| pair[0].device() == pair[1].device()) {
+            return Err(Failure::Usage("--devices names a device twice: name each once"));
+        }
         Ok(chosen)
     }
 }

@@ -50,6 +50,7 @@ pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
 pub use fault::Fault;
 pub use members::Member;
+pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
 pub use remains::Remains;
@@ -87,6 +88,8 @@ pub struct DeviceContext {
     primary: RawContext,
     listens: bool,
     streams: StreamTable,
+    /// Streams that whoever had them needs no more, each with its priority.
+    spare_streams: Mutex<Vec<(Stream, i32)>>,
     clocks: Clocks,
     fault: Fault,
     sink: EventSink,
@@ -119,6 +122,7 @@ impl DeviceContext {
             facts,
             primary,
             streams: StreamTable::new(NEXT.fetch_add(1, Relaxed), device),
+            spare_streams: Mutex::default(),
             clocks: Clocks::default(),
             fault: Fault::default(),
             sink: EventSink::default(),

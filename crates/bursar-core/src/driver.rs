@@ -104,6 +104,10 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// [`DeviceFacts::stream_priorities`].
     fn stream_create(&self, device: DeviceId, priority: i32) -> DriverResult<RawStream>;
 
+    /// Returns the number by which the driver's own reports name a live stream, where it makes any: contexts name the
+    /// stream by the same one.
+    fn stream_number(&self, device: DeviceId, stream: RawStream) -> Option<u32>;
+
     /// Destroys a stream; work already on it still runs.
     ///
     /// # Safety

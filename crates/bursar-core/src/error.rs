@@ -82,7 +82,7 @@ pub enum Error {
     StreamMisuse {
         /// The device whose memory was requested.
         device: DeviceId,
-        /// The number of the stream in its own table.
+        /// The number of the stream.
         stream: StreamNumber,
         /// The reason.
         why: StreamMisuse,
@@ -133,9 +133,24 @@ pub enum Error {
         /// The driver's name, and what is missing.
         why: Box<str>,
     },
-    /// No device can be used.
-    #[error("no usable device")]
+    /// There is no device.
+    #[error("there is no device")]
     NoDevice,
+    /// A device that was asked for cannot be used.
+    #[error("{device} cannot be used: {cause}")]
+    DeviceUnusable {
+        /// The device.
+        device: DeviceId,
+        /// The failure to open it, or to build its memory.
+        #[source]
+        cause: Box<Error>,
+    },
+    /// There are devices, and none of them can be used.
+    #[error("no device can be used: {}", EachCause(causes))]
+    NoUsableDevice {
+        /// Each device, and the failure to open it or to build its memory.
+        causes: Box<[(DeviceId, Error)]>,
+    },
     /// There is no such device.
     #[error("there is no {device} among {count} device{}", if *count == 1 { "" } else { "s" })]
     InvalidDevice {
@@ -151,6 +166,32 @@ pub enum Error {
         what: &'static str,
         /// The number.
         number: u64,
+    },
+    /// Two sides of a copy that differ in length.
+    #[error("the lengths differ: {expected} {unit} needed, {found} given", unit = if *expected == 1 { "element is" } else { "elements are" })]
+    LengthMismatch {
+        /// The elements of the side that was to be written or read.
+        expected: usize,
+        /// The elements that were given for it.
+        found: usize,
+    },
+    /// Memory of another size than the elements it is for take.
+    #[error("the sizes differ: {expected} bytes are needed, {found} given")]
+    SizeMismatch {
+        /// The bytes that the elements take.
+        expected: usize,
+        /// The bytes that were given.
+        found: usize,
+    },
+    /// A range that does not lie in the buffer.
+    #[error("{start}..{end} does not lie in a buffer or slice of {len} elements")]
+    InvalidRange {
+        /// The first element of the range.
+        start: usize,
+        /// The element after its last.
+        end: usize,
+        /// The number of elements there are.
+        len: usize,
     },
     /// An argument that makes no sense.
     #[error("invalid value: {what}")]
@@ -190,6 +231,7 @@ impl Error {
             Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
             Self::External(error) => error.is_capacity(),
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory) && !error.is_remembered,
+            Self::DeviceUnusable { cause, .. } => cause.is_capacity(),
             _ => false,
         }
     }
@@ -206,6 +248,7 @@ impl Error {
     pub const fn driver_error(&self) -> Option<DriverError> {
         match self {
             Self::Driver(error) | Self::CreateFailed(error) => Some(*error),
+            Self::DeviceUnusable { cause, .. } => cause.driver_error(),
             _ => None,
         }
     }
@@ -225,9 +268,21 @@ impl Error {
     }
 }
 
+/// Devices and why each cannot be used, on one line.
+struct EachCause<'a>(&'a [(DeviceId, Error)]);
+
+impl fmt::Display for EachCause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (device, cause)) in self.0.iter().enumerate() {
+            write!(f, "{}{device}: {cause}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
 const _: () = assert!(size_of::<Error>() <= 56, "errors travel by value on every allocation path");
 
-/// A stream as messages name it: its number in the table that made it.
+/// A stream as messages, records and reports name it; see [`Stream::number`](crate::Stream::number).
 ///
 /// ```
 /// use bursar_core::StreamNumber;
@@ -238,11 +293,17 @@ const _: () = assert!(size_of::<Error>() <= 56, "errors travel by value on every
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamNumber(pub u32);
 
+impl StreamNumber {
+    /// The per-thread default stream, which no table has.
+    pub(crate) const PER_THREAD: Self = Self(u32::MAX);
+}
+
 impl fmt::Display for StreamNumber {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.pad("the default stream"),
-            n => f.pad(&format!("stream {n}")),
+        match *self {
+            Self(0) => f.pad("the default stream"),
+            Self::PER_THREAD => f.pad("the per-thread default stream"),
+            Self(n) => f.pad(&format!("stream {n}")),
         }
     }
 }

@@ -71,13 +71,13 @@ pub use driver::{
 pub use error::{Advice, Error, ExternalError, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
-    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostMemory, Identity,
-    Layer, ObservedResource, Stack, leaf,
+    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostElements,
+    HostMemory, Identity, Layer, ObservedResource, Stack, leaf,
 };
 pub use observe::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
 pub use stream::{STREAM_SLOTS, Stream, StreamHold};
 pub use sync::{Latch, LatchGuard, ThreadIndex};
-pub use tracking::{Access, BlockUse, RefusedTracked, Submission, TrackedBlock, Transfer};
+pub use tracking::{Access, BlockUse, RefusedTracked, RefusedTransfer, Submission, TrackedBlock, Transfer};
 pub use values::{
     AllocTag, Bytes, Capabilities, DeviceFacts, DeviceId, DevicePtr, DeviceUuid, Generation, Link, LinkKind, MAX_ALIGN,
     MIN_ALIGN, MemoryInfo, NumaNode, ParseBytesError, ParseUuidError, PciAddress,

@@ -11,7 +11,7 @@ mod resource;
 
 pub use account::Account;
 pub use admission::Admission;
-pub use host::HostMemory;
+pub use host::{HostElements, HostMemory};
 pub use layer::{Build, Compose, Identity, Layer, Stack};
 pub use observed::ObservedResource;
 pub use resource::{DeviceMemoryResource, FrameRelease, FrameSource, Holder};

@@ -31,8 +31,8 @@ pub const STREAM_SLOTS: usize = 1024;
 pub struct Stream {
     /// Its context and, in the upper half, its slot there, marked if it is adopted.
     key: u64,
-    /// Its epoch, which tells the occupants of that slot apart, and, in the upper half, its device.
-    epoch_and_device: u64,
+    /// Its epoch, which tells the occupants of that slot apart, and, in the upper half, its device and its number.
+    epoch_device_and_number: u64,
 }
 
 /// Marks streams that somebody else made, in their epochs and in their keys.
@@ -40,9 +40,10 @@ const ADOPTED: u32 = 1 << 31;
 
 impl Stream {
     /// Packs the token into two words and not into four halves: two are passed in registers.
-    const fn new(context: u32, slot: u32, epoch: u32, device: DeviceId) -> Self {
+    const fn new(context: u32, slot: u32, epoch: u32, device: u16, number: u16) -> Self {
         let place = slot | epoch & ADOPTED;
-        Self { key: context as u64 | (place as u64) << 32, epoch_and_device: epoch as u64 | (device.0 as u64) << 32 }
+        let (key, named) = (context as u64 | (place as u64) << 32, device as u64 | (number as u64) << 16);
+        Self { key, epoch_device_and_number: epoch as u64 | named << 32 }
     }
 
     #[inline]
@@ -52,7 +53,7 @@ impl Stream {
 
     #[inline]
     const fn epoch(self) -> u32 {
-        self.epoch_and_device as u32
+        self.epoch_device_and_number as u32
     }
 
     /// Returns a number that tells it from every other stream of the process, if a context made it. Adopted streams
@@ -65,7 +66,7 @@ impl Stream {
     /// Returns the device it belongs to.
     #[inline]
     pub const fn device(self) -> DeviceId {
-        DeviceId((self.epoch_and_device >> 32) as u32)
+        DeviceId((self.epoch_device_and_number >> 32) as u16 as u32)
     }
 
     /// Returns its slot in the context's table, below [`STREAM_SLOTS`], to index per-stream state by. An adopted
@@ -99,9 +100,14 @@ impl Stream {
         self.context() == other.context()
     }
 
-    /// Returns its number, as messages name it.
+    /// Returns the number that messages, records and reports name it by: 0 is the default stream.
+    ///
+    /// It is the driver's, where the driver has one, as the simulated one does: then no other stream of the device ever
+    /// has it. Elsewhere the context numbers its streams from 1 on, and the number of an adopted stream is given to
+    /// another once its adoption has ended.
+    #[inline]
     pub const fn number(self) -> StreamNumber {
-        StreamNumber(self.slot() as u32)
+        StreamNumber((self.epoch_device_and_number >> 48) as u32)
     }
 }
 
@@ -113,6 +119,6 @@ impl fmt::Display for Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({}:{})", self.device(), self.slot())
+        write!(f, "Stream({}:{})", self.device(), self.number().0)
     }
 }

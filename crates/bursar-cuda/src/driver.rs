@@ -1,7 +1,8 @@
 //! The [`Driver`] on CUDA: each method is one call, made in the right context.
 #![allow(unsafe_code)]
 
-use crate::raw::{Api, Failure, PageAccess};
+use crate::raw::sys::CUmemAccessDesc;
+use crate::raw::{Api, Failure};
 use crate::{Cuda, conv};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
@@ -73,6 +74,11 @@ unsafe impl Driver for Cuda {
         let device = self.device(device)?;
         // SAFETY: the caller's own promise.
         unsafe { device.close(&self.api) }
+    }
+
+    /// The driver makes no reports of its own.
+    fn stream_number(&self, _: DeviceId, _: RawStream) -> Option<u32> {
+        None
     }
 
     fn last_error(&self, device: DeviceId) -> Option<DriverError> {
@@ -200,7 +206,7 @@ unsafe impl Driver for Cuda {
     }
 
     unsafe fn pages_allow(&self, device: DeviceId, ptr: DevicePtr, bytes: u64) -> DriverResult<()> {
-        let access = PageAccess::of(self.device(device)?.handle()?);
+        let access = CUmemAccessDesc::of(self.device(device)?.handle()?);
         // SAFETY: the caller's own promise.
         self.call(device, |api| unsafe { api.pages_allow(ptr.0, conv::size(bytes), &access) })
     }

@@ -1,10 +1,13 @@
 //! Frees of blocks in stream order, and those that were refused, to be tried again.
 
+use crate::WaitingFree;
 use bursar_core::{
-    DeviceBlock, DeviceContext, DeviceMemoryResource, Error, RefusedTracked, Result, Stream, StreamMisuse, TrackedBlock,
+    DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Generation, RefusedTracked, Result, Stream, StreamMisuse,
+    TrackedBlock,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The path by which the blocks of buffers are freed, with a list of those whose free was refused: their buffer is
 /// gone, so nobody else can hold them, and their memory did not take them. A stream that is being captured into a graph
@@ -18,18 +21,30 @@ pub(crate) struct DeferredFrees {
     frees: Mutex<Vec<DeferredFree>>,
 }
 
-/// A block, and the stream whose order its free follows.
+/// A block, the stream whose order its free follows, and the reason why it was not freed.
 #[derive(Debug)]
 struct DeferredFree {
     memory: Arc<dyn DeviceMemoryResource>,
     block: Box<TrackedBlock>,
     stream: Stream,
+    cause: Error,
 }
 
 impl DeferredFrees {
-    /// Returns the number of frees that were refused and not made since.
+    fn frees(&self) -> MutexGuard<'_, Vec<DeferredFree>> {
+        self.frees.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of frees that were refused and not made since, those being tried included.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Relaxed)
+    }
+
+    /// Returns the frees of blocks of `memory` that wait, with the generations of the blocks.
+    pub(crate) fn waiting(&self, memory: &Arc<dyn DeviceMemoryResource>) -> Vec<(Generation, WaitingFree)> {
+        let frees = self.frees();
+        let own = frees.iter().filter(|free| Arc::ptr_eq(&free.memory, memory));
+        own.map(|free| (free.block.block().generation(), free.describe())).collect()
     }
 
     /// Frees a block in the order of `stream`. If that is refused, the free is deferred and the refusal returned.
@@ -41,15 +56,10 @@ impl DeferredFrees {
     ) -> Result<()> {
         free_in_order(&**memory, block, stream).map_err(|RefusedTracked { block, error }| {
             report(memory.context(), block.block(), &error);
-            self.put(DeferredFree { memory: memory.clone(), block, stream });
+            self.count.fetch_add(1, Relaxed);
+            self.frees().push(DeferredFree { memory: memory.clone(), block, stream, cause: error.clone() });
             error
         })
-    }
-
-    fn put(&self, free: DeferredFree) {
-        let mut frees = self.frees.lock().unwrap_or_else(PoisonError::into_inner);
-        frees.push(free);
-        self.count.store(frees.len(), Relaxed);
     }
 
     /// Tries each free once more; those refused again stay.
@@ -60,27 +70,44 @@ impl DeferredFrees {
         }
     }
 
+    /// Tries each free once more. Where `patience` is [`Duration::MAX`], streams that ended with nothing ordered after
+    /// them are put in order first, if it takes a wait for all work of the device.
+    pub(crate) fn retry_within(&self, patience: Duration) {
+        if self.len() > 0 {
+            let contexts: Vec<_> = self.frees().iter().map(|free| free.memory.context().clone()).collect();
+            contexts.iter().for_each(|context| context.order_ended(patience));
+            self.retry_all();
+        }
+    }
+
     #[cold]
     fn retry_all(&self) {
-        let frees = {
-            let mut frees = self.frees.lock().unwrap_or_else(PoisonError::into_inner);
-            self.count.store(0, Relaxed);
-            std::mem::take(&mut *frees)
-        };
+        let frees = std::mem::take(&mut *self.frees());
         for free in frees {
-            if !free.can_be_tried() {
-                self.put(free);
-                continue;
-            }
-            let DeferredFree { memory, block, stream } = free;
-            if let Err(RefusedTracked { block, .. }) = free_in_order(&*memory, *block, stream) {
-                self.put(DeferredFree { memory, block, stream });
+            match free.retry() {
+                None => drop(self.count.fetch_sub(1, Relaxed)),
+                Some(refused) => self.frees().push(refused),
             }
         }
     }
 }
 
 impl DeferredFree {
+    /// Tries the free once more and returns it if it is refused again.
+    fn retry(self) -> Option<Self> {
+        if !self.can_be_tried() {
+            return Some(self);
+        }
+        let Self { memory, block, stream, .. } = self;
+        let refused = free_in_order(&*memory, *block, stream).err();
+        refused.map(|RefusedTracked { block, error }| Self { memory, block, stream, cause: error })
+    }
+
+    fn describe(&self) -> WaitingFree {
+        let block = self.block.block();
+        WaitingFree { tag: block.tag(), bytes: block.granted(), stream: self.stream, cause: self.cause.clone() }
+    }
+
     /// Returns whether the free may be taken: nothing is freed while a stream that orders it is captured, or on a lost
     /// device. Checked before the free is tried, so that observers are not told of one that cannot be made.
     fn can_be_tried(&self) -> bool {
@@ -98,11 +125,11 @@ impl DeferredFree {
 /// Tries each free for the last time and logs the blocks that are leaked.
 impl Drop for DeferredFrees {
     fn drop(&mut self) {
-        self.retry();
-        for DeferredFree { block, .. } in self.frees.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        self.retry_within(Duration::MAX);
+        for DeferredFree { block, cause, .. } in self.frees.get_mut().unwrap_or_else(PoisonError::into_inner) {
             let block = block.block();
             tracing::error!(device = %block.device(), ptr = %block.ptr(), bytes = %block.granted(), tag = %block.tag(),
-                "a block that could never be freed is leaked");
+                "a block that could never be freed is leaked: {cause}");
         }
     }
 }

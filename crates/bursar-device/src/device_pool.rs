@@ -2,17 +2,16 @@
 
 mod selection;
 
-use crate::gpu::CLOSING_PATIENCE;
 use crate::{Gpu, LeakReport};
 use bursar_core::{Build, DeviceId, Driver, Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-/// The usable devices of a driver, each with memory made by the same recipe.
+/// Devices of a driver, each with memory made by the same recipe. There is always at least one.
 ///
-/// A device that cannot be opened is reported and [left out](Self::left_out); the others are used. There is always at
-/// least one.
+/// [`open`](Self::open) takes what works: a device that cannot be used is reported and [left out](Self::left_out).
+/// [`with_devices`](Self::with_devices) takes the devices named, all of them or none.
 ///
 /// ```
 /// use bursar_core::{DeviceId, Error, Stack, leaf};
@@ -39,13 +38,54 @@ pub struct DevicePool {
 }
 
 impl DevicePool {
-    /// Opens every usable device of `driver`, in the order of their ordinals; [`Error::NoDevice`] if there is none.
+    /// Opens every usable device of `driver`, in the order of their ordinals. One that cannot be opened, or whose memory
+    /// cannot be built, is logged and [left out](Self::left_out). If none is usable, the error says why for each:
+    /// [`Error::DeviceUnusable`] where there is one device, [`Error::NoUsableDevice`] where there are several,
+    /// [`Error::NoDevice`] where there is none.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceId, Stack, leaf};
+    /// use bursar_device::DevicePool;
+    /// use bursar_sim::{Faults, Sim};
+    ///
+    /// let faults = Faults::new(Sim::immediate());
+    /// faults.lose(DeviceId(1));
+    /// let gpus = DevicePool::open(faults, &Stack::new().over(leaf::Async))?;
+    /// for (device, cause) in gpus.left_out() {
+    ///     println!("{device} is left out: {cause}");
+    /// }
+    /// assert_eq!((gpus.len(), gpus.left_out().len()), (1, 1));
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
     pub fn open(driver: Arc<dyn Driver>, stack: &impl Build) -> Result<Self> {
-        let devices: Vec<_> = (0..driver.device_count()).map(DeviceId).collect();
-        Self::gather(driver, stack, &devices)
+        let (mut gpus, mut left_out) = (Vec::new(), Vec::new());
+        for device in (0..driver.device_count()).map(DeviceId) {
+            match Gpu::open(driver.clone(), device, stack) {
+                Ok(gpu) => gpus.push(gpu),
+                Err(error) => {
+                    tracing::warn!(%device, "a device cannot be used and is left out: {error}");
+                    left_out.push((device, error));
+                }
+            }
+        }
+        if gpus.is_empty() { Err(none_usable(left_out)) } else { Ok(Self::of(gpus, left_out)) }
     }
 
-    /// Opens the devices named, in that order, each once.
+    /// Opens the devices named, in that order, each once: all of them, or none. The first that cannot be opened, or whose
+    /// memory cannot be built, is the [error](Error::DeviceUnusable), with its cause, and nothing stays open.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceId, Error, Stack, Status, leaf};
+    /// use bursar_device::DevicePool;
+    /// use bursar_sim::{Faults, Sim};
+    ///
+    /// let faults = Faults::new(Sim::immediate());
+    /// faults.lose(DeviceId(1));
+    /// let both = [DeviceId(0), DeviceId(1)];
+    /// let refused = DevicePool::with_devices(faults, &Stack::new().over(leaf::Async), &both).unwrap_err();
+    /// assert!(matches!(refused, Error::DeviceUnusable { device: DeviceId(1), .. }));
+    /// assert_eq!(refused.driver_error().map(|error| error.status), Some(Status::DeviceLost));
+    /// ```
     pub fn with_devices(driver: Arc<dyn Driver>, stack: &impl Build, devices: &[DeviceId]) -> Result<Self> {
         let count = driver.device_count();
         if devices.is_empty() {
@@ -58,27 +98,19 @@ impl DevicePool {
         if let Some(twice) = devices.iter().find(|device| !seen.insert(**device)) {
             return Err(Error::InvalidNumber { what: "a device is named twice", number: twice.0.into() });
         }
-        Self::gather(driver, stack, devices)
+        let open = |&device| {
+            let unusable = |error| Error::DeviceUnusable { device, cause: Box::new(error) };
+            Gpu::open(driver.clone(), device, stack).map_err(unusable)
+        };
+        let gpus: Result<Vec<_>> = devices.iter().map(open).collect();
+        Ok(Self::of(gpus?, Vec::new()))
     }
 
-    fn gather(driver: Arc<dyn Driver>, stack: &impl Build, devices: &[DeviceId]) -> Result<Self> {
-        let (mut gpus, mut left_out) = (Vec::new(), Vec::new());
-        for &device in devices {
-            match Gpu::open(driver.clone(), device, stack) {
-                Ok(gpu) => gpus.push(gpu),
-                Err(error) => {
-                    tracing::warn!(%device, "a device cannot be used and is left out: {error}");
-                    left_out.push((device, error));
-                }
-            }
-        }
-        if gpus.is_empty() {
-            return Err(Error::NoDevice);
-        }
-        Ok(Self { gpus, turn: AtomicUsize::new(0), left_out })
+    fn of(gpus: Vec<Gpu>, left_out: Vec<(DeviceId, Error)>) -> Self {
+        Self { gpus, turn: AtomicUsize::new(0), left_out }
     }
 
-    /// Returns the devices that could not be used, and why.
+    /// Returns the devices that [`open`](Self::open) found to be unusable, each with its cause.
     pub fn left_out(&self) -> &[(DeviceId, Error)] {
         &self.left_out
     }
@@ -136,13 +168,25 @@ impl DevicePool {
     /// # Ok::<(), bursar_core::Error>(())
     /// ```
     pub fn close(self) -> Result<(), LeakReport> {
-        let leaks: Vec<_> = self.gpus.iter().filter_map(|gpu| gpu.report_leak(CLOSING_PATIENCE)).collect();
+        let leaks: Vec<_> = self.gpus.iter().filter_map(Gpu::report_leak).collect();
         if leaks.is_empty() { Ok(()) } else { Err(LeakReport { leaks }) }
     }
 
     /// Returns the devices, in the order of the pool.
     pub fn iter(&self) -> std::slice::Iter<'_, Gpu> {
         self.gpus.iter()
+    }
+}
+
+/// Returns the error of a pool for which no device can be used.
+fn none_usable(mut left_out: Vec<(DeviceId, Error)>) -> Error {
+    match left_out.len() {
+        0 => Error::NoDevice,
+        1 => {
+            let (device, cause) = left_out.remove(0);
+            Error::DeviceUnusable { device, cause: Box::new(cause) }
+        }
+        _ => Error::NoUsableDevice { causes: left_out.into() },
     }
 }
 

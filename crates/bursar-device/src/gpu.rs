@@ -1,20 +1,22 @@
 //! One device.
 
+mod held;
+mod options;
+
+pub use options::GpuOptions;
+
+use crate::StreamPool;
 use crate::allocation_sites::{AllocationScope, AllocationSites};
 use crate::deferred_frees::DeferredFrees;
-use crate::{Leak, StreamPool};
+use crate::handle_memory::{HandleMemory, HandlesUnder, SharedSites};
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, HasContext, Link,
+    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, HasContext, Layer, Link,
     MemoryInfo, RawContext, Result, Stream, TrackedBlock,
 };
 use std::fmt;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-
-/// The longest time to wait, when a device is closed, for frees that have not run.
-pub(crate) const CLOSING_PATIENCE: Duration = Duration::from_secs(1);
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// One device: its context, its memory and its streams. Clones share them, and keep them alive.
 ///
@@ -43,8 +45,11 @@ struct Shared {
     streams: StreamPool,
     /// The frees of blocks whose buffers are gone; the pool of streams makes its own through it too.
     frees: Arc<DeferredFrees>,
-    /// The places where blocks were allocated, once somebody has asked for them.
-    sites: OnceLock<AllocationSites>,
+    /// The count of what this handle holds, where others use the same memory.
+    counted: Option<Arc<HandleMemory>>,
+    /// The handles under this one.
+    under: Arc<HandlesUnder>,
+    sites: SharedSites,
     /// True once memory that is still held was logged.
     has_reported: AtomicBool,
 }
@@ -58,12 +63,111 @@ impl HasContext for Gpu {
 impl Gpu {
     /// Opens a device of `driver` and builds `stack` for it.
     pub fn open(driver: Arc<dyn Driver>, device: DeviceId, stack: &impl Build) -> Result<Self> {
-        let context = DeviceContext::open(driver, device)?;
-        let memory = Arc::new(stack.build(&context)?);
-        let frees = Arc::new(DeferredFrees::default());
-        let streams = StreamPool::freeing_through(context.clone(), frees.clone());
-        let (sites, has_reported) = (OnceLock::new(), AtomicBool::new(false));
-        Ok(Self { shared: Arc::new(Shared { context, memory, streams, frees, sites, has_reported }) })
+        Self::options().open(driver, device, stack)
+    }
+
+    /// Builds `stack` for a device that is open: the one that a reservation was made on, for instance, which the stack
+    /// then draws.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceContext, DeviceId, Stack, leaf, tag};
+    /// use bursar_device::Gpu;
+    /// use bursar_sim::Sim;
+    /// use std::sync::Arc;
+    ///
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let gpu = Gpu::with_context(&context, &Stack::new().over(leaf::Async))?;
+    /// assert!(Arc::ptr_eq(gpu.context(), &context));
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn with_context(context: &Arc<DeviceContext>, stack: &impl Build) -> Result<Self> {
+        Self::options().with_context(context, stack)
+    }
+
+    /// Makes a handle of the device that `memory` is of. The memory may be used by others too: the handle answers for
+    /// what is allocated through it.
+    ///
+    /// ```
+    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Holder, Stack, leaf, tag};
+    /// use bursar_device::Gpu;
+    /// use bursar_sim::Sim;
+    /// use std::sync::Arc;
+    ///
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let memory = Arc::new(Stack::new().over(leaf::Async).build(&context)?);
+    /// let gpu = Gpu::with_resource(memory.clone());
+    /// let stream = gpu.streams().lease()?;
+    /// let buffer = gpu.buffer::<u8>(4096, &stream, tag!("through the handle"))?;
+    /// assert_eq!(memory.bytes_outstanding(), Bytes(4096));
+    /// # drop(buffer);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn with_resource(memory: impl DeviceMemoryResource) -> Self {
+        let streams = StreamPool::new(memory.context().clone());
+        Self::of_resource(Arc::new(memory), streams)
+    }
+
+    /// Returns options to open a device with; see [`GpuOptions`].
+    pub fn options() -> GpuOptions {
+        GpuOptions::default()
+    }
+
+    /// Makes a handle of a resource that others may use too.
+    fn of_resource(memory: Arc<dyn DeviceMemoryResource>, streams: StreamPool) -> Self {
+        let sites = SharedSites::default();
+        let counted = Arc::new(HandleMemory::new(memory, sites.clone(), None));
+        Self::assemble(counted.clone(), streams, Some(counted), sites)
+    }
+
+    /// Makes a handle of a resource that it has to itself.
+    fn of_own(memory: impl DeviceMemoryResource, streams: StreamPool) -> Self {
+        Self::assemble(Arc::new(memory), streams, None, SharedSites::default())
+    }
+
+    fn assemble(
+        memory: Arc<dyn DeviceMemoryResource>,
+        streams: StreamPool,
+        counted: Option<Arc<HandleMemory>>,
+        sites: SharedSites,
+    ) -> Self {
+        let (context, frees) = (memory.context().clone(), streams.frees().clone());
+        let (under, has_reported) = (Arc::default(), AtomicBool::new(false));
+        Self { shared: Arc::new(Shared { context, memory, streams, frees, counted, under, sites, has_reported }) }
+    }
+
+    /// Makes a handle under a limit, or any other layer, over this handle's memory: the same device, streams and pool.
+    /// What is allocated through it counts for the layer, and for whatever limits lie below.
+    ///
+    /// A buffer is freed through the handle that allocated it. Each handle answers for what was allocated through it:
+    /// closing this one, or dropping it, says nothing of what those under it hold, and leaves them as they are.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, DeviceId, Stack, leaf, tag};
+    /// use bursar_device::Gpu;
+    /// use bursar_memory::{PagePool, Quota};
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames))?;
+    /// let (small, large) = (Quota::of(Bytes::mib(1)), Quota::of(Bytes::gib(8)));
+    /// let (draft, model) = (gpu.under(&small)?, gpu.under(&large)?);
+    /// let stream = gpu.streams().lease()?;
+    ///
+    /// let weights = model.buffer::<u8>(64 << 20, &stream, tag!("weights"))?;
+    /// assert!(draft.buffer::<u8>(2 << 20, &stream, tag!("weights")).unwrap_err().is_capacity());
+    /// assert_eq!((large.used(), small.used()), (Bytes::mib(64), Bytes::ZERO));
+    /// drop(weights);
+    /// assert_eq!(large.used(), Bytes::ZERO);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn under<L>(&self, layer: &L) -> Result<Self>
+    where
+        L: Layer<Arc<dyn DeviceMemoryResource>>,
+        L::Output: DeviceMemoryResource,
+    {
+        let Shared { memory, streams, sites, under, .. } = &*self.shared;
+        let counted = Arc::new(HandleMemory::new(memory.clone(), sites.clone(), Some(under.clone())));
+        let layered = layer.layer(counted.clone())?;
+        Ok(Self::assemble(Arc::new(layered), streams.clone(), Some(counted), sites.clone()))
     }
 
     /// Returns the device's ordinal on the driver.
@@ -81,7 +185,7 @@ impl Gpu {
         &self.shared.context
     }
 
-    /// Returns the device's memory.
+    /// Returns the memory of this handle. A block is freed through the handle that it was allocated through.
     pub fn memory(&self) -> &Arc<dyn DeviceMemoryResource> {
         &self.shared.memory
     }
@@ -121,8 +225,9 @@ impl Gpu {
         explained
     }
 
-    /// Records from now on where in the program each buffer was allocated, for the report of what is
-    /// [still held](Self::still_held). Without this, nothing is recorded and it costs nothing.
+    /// Records from now on where in the program each buffer was allocated, through this handle and those under it or
+    /// above it, for the report of what is [still held](Self::still_held). Without this, nothing is recorded and it
+    /// costs nothing.
     pub fn record_sites(&self) -> Result<()> {
         let sites = self.shared.sites.get_or_init(AllocationSites::default);
         self.context().sink().subscribe(&sites.observer())
@@ -134,22 +239,9 @@ impl Gpu {
         self.shared.sites.get().map(|_| AllocationScope::enter(location))
     }
 
-    /// Returns what of the device's memory is held at this moment, by whom and, where that was
-    /// [recorded](Self::record_sites), from where; `None` where nothing is held. Frees that have not run are waited for
-    /// first, but no longer than `patience`.
-    pub fn still_held(&self, patience: Duration) -> Option<Leak> {
-        self.shared.still_held(patience).unwrap_or_else(|_| Some(self.shared.leak()))
-    }
-
-    /// Returns what is [still held](Self::still_held) and logs it, once.
-    pub(crate) fn report_leak(&self, patience: Duration) -> Option<Leak> {
-        let leak = self.still_held(patience);
-        self.shared.log(leak.as_ref());
-        leak
-    }
-
     /// Returns the number of blocks whose buffer is gone and whose free was refused, because their stream is being
-    /// captured into a graph, or the driver failed. They stay counted, and every new buffer tries them again.
+    /// captured into a graph, or the driver failed: through this handle and those that share its streams. They stay
+    /// counted, and every new buffer tries them again.
     pub fn deferred_frees(&self) -> usize {
         self.shared.frees.len()
     }
@@ -164,41 +256,6 @@ impl Gpu {
     pub(crate) fn free(&self, block: TrackedBlock, stream: Stream) {
         // A free that is refused is deferred and was reported.
         let _deferred = self.shared.frees.free(&self.shared.memory, block, stream);
-    }
-}
-
-impl Shared {
-    /// Returns what is held once the frees that are pending have run, or why that cannot be known.
-    fn still_held(&self, patience: Duration) -> Result<Option<Leak>> {
-        self.frees.retry();
-        if self.memory.bytes_outstanding() > Bytes::ZERO {
-            self.memory.reap_blocking(patience)?;
-        }
-        Ok((self.memory.bytes_outstanding() > Bytes::ZERO).then(|| self.leak()))
-    }
-
-    fn leak(&self) -> Leak {
-        let (device, held) = (self.context.device(), self.memory.bytes_outstanding());
-        let sites = self.sites.get().map(AllocationSites::live).unwrap_or_default();
-        Leak::new(device, held, self.context.sink().holders(device), sites)
-    }
-
-    fn log(&self, leak: Option<&Leak>) {
-        if let Some(leak) = leak
-            && !self.has_reported.swap(true, Relaxed)
-        {
-            tracing::warn!(device = %leak.device, held = %leak.held, "memory is still held: {leak}");
-        }
-    }
-}
-
-impl Drop for Shared {
-    /// Logs what is still held: with the last handle of the device gone, it can never be freed.
-    fn drop(&mut self) {
-        match self.still_held(CLOSING_PATIENCE) {
-            Ok(leak) => self.log(leak.as_ref()),
-            Err(error) => tracing::warn!(device = %self.context.device(), "{error}"),
-        }
     }
 }
 

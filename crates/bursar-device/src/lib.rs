@@ -27,10 +27,11 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | `leak`, `allocation_sites` | reports of memory that is still held, and where it was allocated |
 //! | `deferred_frees` | frees of blocks in stream order, and those that were refused, to be tried again |
 //! | `stream_pool` | [`StreamPool`] and [`StreamLease`] |
-//! | `leak`, `allocation_sites` | reports of memory that is still held, and where it was allocated |
-//! | `gpu` | [`Gpu`] |
+//! | `handle_memory` | the count of what one handle holds of memory that others use as well |
+//! | `gpu` | [`Gpu`] and [`GpuOptions`] |
 //! | `slice` | parts of buffers: copies and fills that wait, and those that are submitted |
 //! | `buffer` | [`DeviceBuffer`], and how a [`Gpu`] makes one |
 //! | `work` | [`Work`], and how it is submitted to a lease or a stream |
@@ -48,15 +49,17 @@ mod buffer;
 mod deferred_frees;
 mod device_pool;
 mod gpu;
+mod handle_memory;
 mod leak;
 mod slice;
 mod stream_pool;
 mod work;
 
-pub use buffer::DeviceBuffer;
+pub use buffer::{DeviceBuffer, RefusedIntoBlock};
+pub use bytemuck::{Pod, Zeroable};
 pub use device_pool::DevicePool;
-pub use gpu::Gpu;
-pub use leak::{Leak, LeakReport, Site};
+pub use gpu::{Gpu, GpuOptions};
+pub use leak::{Leak, LeakReport, Site, WaitingFree};
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use stream_pool::{StreamLease, StreamOptions, StreamPool};
 pub use work::Work;

@@ -6,7 +6,9 @@ mod lease;
 pub use lease::StreamLease;
 
 use crate::deferred_frees::DeferredFrees;
-use bursar_core::{Bytes, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, TrackedBlock, tag};
+use bursar_core::{
+    Bytes, DeviceContext, DeviceMemoryResource, Error, MIN_ALIGN, Result, Stream, StreamNumber, TrackedBlock, tag,
+};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct StreamOptions {
     /// The most streams there may be, at least one; 16 by default.
     pub max_streams: usize,
-    /// The priority of each, within the device's range: lower numbers are more urgent.
+    /// The priority of each that none was asked for, within the device's range: lower numbers are more urgent.
     pub priority: i32,
 }
 
@@ -35,9 +37,10 @@ impl Default for StreamOptions {
 
 /// A bounded number of streams of one device, created when they are needed. Clones share them.
 ///
-/// A stream can be [acquired](Self::acquire) permanently, or [leased](Self::lease) for a while. Each has a number in
-/// the pool, from 1 on, which stays resolvable for the pool's life; 0 is the device's default stream. The streams
-/// themselves live as long as the device's context.
+/// A stream can be [acquired](Self::acquire) permanently, or [leased](Self::lease) for a while. Its
+/// [number](Stream::number), by which messages, records and reports name it too, stays
+/// [resolvable](Self::resolve) for the pool's life. The streams themselves live as long as the device's context: the
+/// next pool of the context has those that were only leased.
 ///
 /// A stream that somebody else made takes no slot here: it is adopted by
 /// [`DeviceContext::adopt_stream`](bursar_core::DeviceContext::adopt_stream), whose caller drops the adoption before
@@ -59,7 +62,7 @@ impl Default for StreamOptions {
 ///
 /// drop(lease);
 /// assert_eq!((pool.created(), pool.acquired(), pool.leased(), pool.idle()), (2, 1, 0, 1));
-/// assert_eq!(pool.resolve(1), Some(kept));
+/// assert_eq!(pool.resolve(kept.number()), Some(kept));
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone)]
@@ -75,11 +78,19 @@ struct Shared {
     frees: Arc<DeferredFrees>,
 }
 
-/// Every stream in `streams` is acquired, leased or idle; its number is its index there, counted from one.
+/// A stream of the pool, and the priority it was made with.
+#[derive(Clone, Copy)]
+struct PooledStream {
+    stream: Stream,
+    priority: i32,
+}
+
+/// Every stream in `streams` is acquired, leased or idle.
 #[derive(Default)]
 struct State {
     streams: Vec<Stream>,
-    idle: VecDeque<u32>,
+    /// Those that wait for the next holder, the longest idle first.
+    idle: VecDeque<PooledStream>,
     leased: usize,
     reserved: usize,
 }
@@ -94,12 +105,7 @@ enum Mode {
 impl StreamPool {
     /// Makes a pool of at most sixteen streams of the device's default priority.
     pub fn new(context: Arc<DeviceContext>) -> Self {
-        Self::freeing_through(context, Arc::default())
-    }
-
-    /// Makes a pool like [`new`](Self::new) that frees the blocks of [`prime`](Self::prime) through `frees`.
-    pub(crate) fn freeing_through(context: Arc<DeviceContext>, frees: Arc<DeferredFrees>) -> Self {
-        Self::make(context, StreamOptions::default(), frees)
+        Self::make(context, StreamOptions::default())
     }
 
     /// Makes a pool as `options` say; no streams at all, or a priority outside the device's range, is an error.
@@ -110,19 +116,25 @@ impl StreamPool {
         if !context.facts().stream_priorities.contains(&options.priority) {
             return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
         }
-        Ok(Self::make(context, options, Arc::default()))
+        Ok(Self::make(context, options))
     }
 
-    fn make(context: Arc<DeviceContext>, options: StreamOptions, frees: Arc<DeferredFrees>) -> Self {
+    fn make(context: Arc<DeviceContext>, options: StreamOptions) -> Self {
         Self {
             shared: Arc::new(Shared {
                 context,
                 options,
                 bytes_per_stream: expected_bytes::per_stream(),
                 state: Mutex::default(),
-                frees,
+                frees: Arc::default(),
             }),
         }
+    }
+
+    /// Returns the path by which the blocks of [`prime`](Self::prime) are freed, and those of buffers of the handles
+    /// that the pool belongs to.
+    pub(crate) fn frees(&self) -> &Arc<DeferredFrees> {
+        &self.shared.frees
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,57 +145,96 @@ impl StreamPool {
     /// otherwise one that a lease gave back; [`Error::Capacity`] if there is neither, [`Error::CreateFailed`] if the
     /// driver fails.
     pub fn acquire(&self) -> Result<Stream> {
-        self.take(Mode::Acquire).map(|(_, stream)| stream)
+        self.acquire_with_priority(self.shared.options.priority)
+    }
+
+    /// Returns a stream of a priority to keep, as [`acquire`](Self::acquire) does. A priority outside the device's range
+    /// is an error.
+    pub fn acquire_with_priority(&self, priority: i32) -> Result<Stream> {
+        self.take(Mode::Acquire, priority).map(|pooled| pooled.stream)
     }
 
     /// Returns a stream until the lease is dropped: one that was given back, the longest idle first, or else a new one.
     /// Work of the last holder that has not run yet runs first, since it is the same stream.
     pub fn lease(&self) -> Result<StreamLease> {
-        self.take(Mode::Lease).map(|(id, stream)| StreamLease::new(self.clone(), id, stream))
+        self.lease_with_priority(self.shared.options.priority)
     }
 
-    fn take(&self, mode: Mode) -> Result<(u32, Stream)> {
-        let StreamOptions { max_streams, priority } = self.shared.options;
+    /// Returns a stream of a priority until the lease is dropped, as [`lease`](Self::lease) does: one of that priority
+    /// that was given back, or else a new one; [`Error::Capacity`] if the pool is full of others. Lower numbers are more
+    /// urgent, and a priority outside the device's range
+    /// ([`DeviceFacts::stream_priorities`](bursar_core::DeviceFacts::stream_priorities)) is an error.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceId, Stack, leaf};
+    /// use bursar_device::Gpu;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let most_urgent = *gpu.facts().stream_priorities.start();
+    /// let decode = gpu.streams().lease_with_priority(most_urgent)?;
+    /// let prefill = gpu.streams().lease()?;
+    /// assert_eq!((decode.priority(), prefill.priority()), (most_urgent, 0));
+    /// assert!(gpu.streams().lease_with_priority(most_urgent - 1).is_err());
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn lease_with_priority(&self, priority: i32) -> Result<StreamLease> {
+        self.take(Mode::Lease, priority).map(|pooled| StreamLease::new(self.clone(), pooled))
+    }
+
+    fn take(&self, mode: Mode, priority: i32) -> Result<PooledStream> {
+        let StreamOptions { max_streams, .. } = self.shared.options;
         let slot = {
             let mut state = self.state();
             let has_room = state.streams.len() + state.reserved < max_streams;
             if (mode == Mode::Lease || !has_room)
-                && let Some(id) = state.idle.pop_front()
+                && let Some(pooled) = state.take_idle(priority)
             {
                 state.leased += usize::from(mode == Mode::Lease);
-                return Ok((id, state.streams[id as usize - 1]));
+                return Ok(pooled);
             }
             if !has_room {
                 return Err(Error::Capacity { max: max_streams });
             }
             ReservedSlot::new(self, &mut state)
         };
-        let stream = self.shared.context.create_stream(priority)?;
-        Ok((slot.enter(stream, mode), stream))
+        let stream = self.shared.context.take_stream(priority)?;
+        slot.enter(stream, mode);
+        Ok(PooledStream { stream, priority })
     }
 
     /// Takes a leased stream back.
-    fn give_back(&self, id: u32) {
+    fn give_back(&self, pooled: PooledStream) {
         let mut state = self.state();
         state.leased -= 1;
-        state.idle.push_back(id);
+        state.idle.push_back(pooled);
     }
 
-    /// Returns the stream with a number: 0 is the default stream, the others are `1..=created()`.
-    pub fn resolve(&self, id: u32) -> Option<Stream> {
-        match id.checked_sub(1) {
-            Some(index) => self.state().streams.get(index as usize).copied(),
-            None => Some(self.shared.context.default_stream()),
+    /// Returns the stream of this pool with a number; that of the default stream is 0. Streams of the context that are
+    /// not the pool's are not among them.
+    ///
+    /// ```
+    /// # use bursar_core::{DeviceContext, DeviceId, StreamNumber};
+    /// # use bursar_device::StreamPool;
+    /// # let context = DeviceContext::open(bursar_sim::Sim::immediate(), DeviceId(0))?;
+    /// let pool = StreamPool::new(context);
+    /// let lease = pool.lease()?;
+    /// assert_eq!(pool.resolve(lease.number()), Some(*lease));
+    /// assert!(pool.resolve(StreamNumber(0)).is_some_and(|stream| stream.is_default()));
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn resolve(&self, number: StreamNumber) -> Option<Stream> {
+        let default = self.shared.context.default_stream();
+        if number == default.number() {
+            return Some(default);
         }
+        self.state().streams.iter().copied().find(|stream| stream.number() == number)
     }
 
-    /// Returns the number of a stream of this pool, or of the device's default stream.
-    pub fn id_of(&self, stream: Stream) -> Option<u32> {
-        if stream == self.shared.context.default_stream() {
-            return Some(0);
-        }
-        let index = self.state().streams.iter().position(|known| *known == stream)?;
-        Some(index as u32 + 1)
+    /// Returns whether a stream is of this pool, or the device's default stream.
+    pub fn contains(&self, stream: impl Into<Stream>) -> bool {
+        let stream = stream.into();
+        self.resolve(stream.number()) == Some(stream)
     }
 
     /// Returns the device's context.
@@ -249,6 +300,26 @@ impl StreamPool {
     }
 }
 
+impl State {
+    /// Takes out the stream of a priority that is idle the longest.
+    fn take_idle(&mut self, priority: i32) -> Option<PooledStream> {
+        let at = self.idle.iter().position(|pooled| pooled.priority == priority)?;
+        self.idle.remove(at)
+    }
+}
+
+/// Returns the streams that were not acquired to the context, whose next pool uses them: nobody has them on lease.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for PooledStream { stream, priority } in state.idle.drain(..) {
+            if let Err(error) = self.context.return_stream(stream, priority) {
+                tracing::warn!(device = %self.context.device(), "{stream} could not be returned: {error}");
+            }
+        }
+    }
+}
+
 impl fmt::Debug for StreamPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StreamPool")
@@ -272,14 +343,13 @@ impl<'a> ReservedSlot<'a> {
         Self { pool }
     }
 
-    /// Enters a stream and returns its number. The slot turns into the stream at once, so that nobody counts both.
-    fn enter(self, stream: Stream, mode: Mode) -> u32 {
+    /// Enters a stream. The slot turns into the stream at once, so that nobody counts both.
+    fn enter(self, stream: Stream, mode: Mode) {
         let mut state = self.pool.state();
         std::mem::forget(self);
         state.reserved -= 1;
         state.leased += usize::from(mode == Mode::Lease);
         state.streams.push(stream);
-        state.streams.len() as u32
     }
 }
 

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    Action, Actions, Bytes, DeviceId, DevicePtr, Driver, DriverError, Error, Gate, Holding, HostFunction, Observer,
-    Record, Stack, Status, Stream, StreamMisuse, leaf, tag,
+    Action, Actions, Build, Bytes, DeviceId, DevicePtr, Driver, DriverError, Error, Gate, Holding, HostFunction,
+    Observer, Record, Stack, Status, Stream, StreamMisuse, leaf, tag,
 };
 use bursar_device::{DeviceBuffer, Gpu};
+use bursar_memory::PagePool;
 use bursar_sim::{Call, Faults, Launch, Sim};
 use bytemuck::Pod;
 use proptest::prelude::*;
@@ -58,7 +59,7 @@ impl Observer for Told {
 }
 
 fn invalid<T: Debug>(result: Result<T, Error>) -> bool {
-    matches!(result, Err(Error::InvalidValue { .. }))
+    matches!(result, Err(Error::LengthMismatch { .. } | Error::InvalidRange { .. }))
 }
 
 /// One step of a program on two buffers, each on a stream of its own.
@@ -206,7 +207,7 @@ fn a_buffer_of_nothing_holds_no_memory() {
         assert_eq!(buffer.to_vec().as_deref(), Ok(values));
         let mut copy = gpu.buffer(values.len(), stream, tag!("copy")).expect("nothing to allocate");
         copy.copy_from(&buffer).expect("nothing to copy");
-        assert!(buffer.into_block().is_none());
+        assert!(buffer.into_block().expect("no use").is_none());
     }
     let (faults, gpu) = faulty();
     let stream = gpu.streams().acquire().expect("room");
@@ -262,7 +263,7 @@ fn a_block_that_is_taken_out_is_its_takers_to_free() {
     let stream = gpu.streams().acquire().expect("room");
     let buffer = gpu.buffer::<u8>(100, stream, tag!("lent")).expect("room");
     let generation = buffer.block().expect("it holds memory").generation();
-    let block = buffer.into_block().expect("it holds memory");
+    let block = buffer.into_block().expect("no use").expect("it holds memory");
     assert_eq!((block.generation(), faults.calls(Call::FreeAsync)), (generation, 0));
     let raw = gpu.context().lent().lend(block);
     let block = gpu.context().lent().take_back(raw).expect("lent");
@@ -458,6 +459,39 @@ fn r6_a_buffer_that_finds_no_stream_to_be_freed_on_is_kept_and_tried_again() {
     assert_eq!(faults.held(GPU0), Bytes::ZERO);
     // SAFETY: it was made here and its adoption has ended.
     unsafe { faults.stream_destroy(GPU0, raw) }.expect("alive");
+}
+
+/// Nothing can be ordered after a stream whose adoption ends while it is captured: only a wait for the whole device can.
+#[test]
+fn r6_a_buffer_of_a_stream_that_ended_while_it_was_captured_is_freed_at_the_latest_when_the_device_is_let_go() {
+    fn check(stack: &impl Build, asks: bool) {
+        let sim = Sim::seeded(6);
+        let gpu = Gpu::open(sim.clone(), GPU0, stack).expect("a device");
+        let raw = sim.stream_create(GPU0, 0).expect("room");
+        // SAFETY: the stream outlives the adoption.
+        let adopted = unsafe { gpu.context().adopt_stream(raw) }.expect("room");
+        let buffer = gpu.buffer::<u8>(100, adopted.stream(), tag!("captured")).expect("room");
+        sim.begin_capture(GPU0, raw).expect("alive");
+        drop(adopted);
+        drop(buffer);
+        let held = gpu.memory_info().expect("the device works");
+        assert!(held.free < held.total, "nothing is ordered after the stream");
+        sim.end_capture(GPU0, raw).expect("it was captured");
+        // SAFETY: it was made here and its adoption has ended.
+        unsafe { sim.stream_destroy(GPU0, raw) }.expect("alive");
+        if asks {
+            assert_eq!(gpu.still_held(Duration::MAX), None, "whoever has the patience has it freed");
+            assert_eq!(gpu.deferred_frees(), 0);
+        }
+        drop(gpu);
+        sim.assert_clean();
+        assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+    }
+    for asks in [true, false] {
+        check(&Stack::new().over(leaf::Direct), asks);
+        check(&Stack::new().over(leaf::Async), asks);
+        check(&Stack::new().layer(PagePool::default()).over(leaf::Frames), asks);
+    }
 }
 
 #[test]

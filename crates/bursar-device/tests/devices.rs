@@ -62,32 +62,72 @@ fn d1_nonsense_choices_are_refused() {
 }
 
 #[test]
-fn d1_a_sick_device_is_reported_and_left_out() {
+fn d1_a_sick_device_is_reported_and_left_out_with_its_cause() {
     let faults = Faults::new(sim(3));
     faults.lose(DeviceId(1));
+    let gpus = open(faults);
     let lost = |error: &Error| matches!(error, Error::Driver(error) if error.status == Status::DeviceLost);
-    for gpus in [open(faults.clone()), with(faults.clone(), &[1, 2, 0]).expect("two are well")] {
-        assert_eq!(gpus.len(), 2);
-        let [(DeviceId(1), error)] = gpus.left_out() else { panic!("{:?}", gpus.left_out()) };
-        assert!(lost(error) && lost(&gpus.device(DeviceId(1)).expect_err("it was left out")));
+    assert_eq!(ids(&gpus), [0, 2]);
+    let [(DeviceId(1), error)] = gpus.left_out() else { panic!("{:?}", gpus.left_out()) };
+    assert!(lost(error) && lost(&gpus.device(DeviceId(1)).expect_err("it was left out")));
+}
+
+/// A stack that cannot be built for one device, as where the folder of its ledger cannot be used.
+#[derive(Debug)]
+struct NotFor(DeviceId, Error);
+
+impl Build for NotFor {
+    type Memory = <leaf::Async as leaf::Leaf>::Source;
+    fn build(&self, context: &Arc<DeviceContext>) -> Result<Self::Memory> {
+        if context.device() == self.0 { Err(self.1.clone()) } else { leaf::Leaf::open(&leaf::Async, context) }
     }
 }
 
 #[test]
-fn d1_a_device_that_cannot_be_opened_halfway_is_closed_again() {
-    #[derive(Debug)]
-    struct Picky;
-    impl Build for Picky {
-        type Memory = <leaf::Async as leaf::Leaf>::Source;
-        fn build(&self, context: &Arc<DeviceContext>) -> Result<Self::Memory> {
-            match context.device() {
-                DeviceId(0) => Err(Error::NoDevice),
-                _ => leaf::Leaf::open(&leaf::Async, context),
+fn d1_devices_that_are_named_are_all_opened_or_none_and_the_cause_is_told() {
+    let no_folder = || Error::Account { why: "the folder of the ledger cannot be used".into() };
+    let out_of_memory = || Error::Driver(DriverError::new("open", DeviceId(1), Status::OutOfMemory));
+    for cause in [no_folder(), out_of_memory()] {
+        for order in [[0, 1, 2], [1, 0, 2], [2, 0, 1]] {
+            let faults = Faults::new(sim(3));
+            let stack = NotFor(DeviceId(1), cause.clone());
+            let refused =
+                DevicePool::with_devices(faults.clone(), &stack, &order.map(DeviceId)).expect_err("one fails");
+            let expected = Error::DeviceUnusable { device: DeviceId(1), cause: Box::new(cause.clone()) };
+            assert_eq!(refused, expected);
+            assert_eq!(refused.is_capacity(), cause.is_capacity());
+            assert_eq!(refused.to_string(), format!("gpu1 cannot be used: {cause}"));
+            assert_eq!(std::error::Error::source(&refused).map(ToString::to_string), Some(cause.to_string()));
+            assert_eq!(faults.calls(Call::Open), faults.calls(Call::Close), "nothing stays open");
+        }
+    }
+}
+
+/// Whichever call fails while devices are opened, the error has the failure and the device, and nothing stays open.
+#[test]
+fn d1_one_failure_while_named_devices_are_opened_is_the_error() {
+    let mut refusals = 0;
+    for call in Call::ALL.iter().copied().filter(|call| call.can_fail()) {
+        for nth in 1..=4 {
+            let sim = sim(2);
+            let faults = Faults::new(sim.clone());
+            faults.fail_nth(call, nth, Status::OutOfMemory);
+            if let Err(refused) = with(faults.clone(), &[1, 0]) {
+                let Error::DeviceUnusable { device, .. } = refused else { panic!("{call} number {nth}: {refused:?}") };
+                let failure = refused.driver_error().expect("a failure of the driver");
+                assert_eq!((failure.device, failure.status), (device, Status::OutOfMemory), "{call} number {nth}");
+                assert!(sim.leaks().is_empty(), "{call} number {nth}: {}", sim.leaks());
+                refusals += 1;
             }
         }
     }
+    assert!(refusals >= 4, "opening, and asking for the facts, of each device");
+}
+
+#[test]
+fn d1_a_device_that_cannot_be_opened_halfway_is_closed_again() {
     let faults = Faults::new(sim(2));
-    let gpus = DevicePool::open(faults.clone(), &Picky).expect("one is usable");
+    let gpus = DevicePool::open(faults.clone(), &NotFor(DeviceId(0), Error::NoDevice)).expect("one is usable");
     assert_eq!((ids(&gpus), gpus.left_out().len()), (vec![1], 1));
     assert_eq!((faults.calls(Call::Open), faults.calls(Call::Close)), (2, 1));
     drop(gpus);
@@ -95,11 +135,20 @@ fn d1_a_device_that_cannot_be_opened_halfway_is_closed_again() {
 }
 
 #[test]
-fn d1_nothing_usable_is_no_device() {
-    let faults = Faults::new(sim(2));
-    faults.fail_always(Call::Open, Status::NotSupported);
-    assert_eq!(DevicePool::open(faults.clone(), &stack()).expect_err("none"), Error::NoDevice);
-    assert_eq!(with(faults, &[1]).expect_err("none"), Error::NoDevice);
+fn d1_where_nothing_is_usable_the_error_says_why_for_each() {
+    let failure = |device| Error::Driver(DriverError::new("open", DeviceId(device), Status::NotSupported));
+    let sick = |devices| {
+        let faults = Faults::new(sim(devices));
+        faults.fail_always(Call::Open, Status::NotSupported);
+        faults
+    };
+    let both = DevicePool::open(sick(2), &stack()).expect_err("none works");
+    let causes = [0, 1].map(|device| (DeviceId(device), failure(device)));
+    assert_eq!(both, Error::NoUsableDevice { causes: causes.into() });
+    let said = both.to_string();
+    assert!(said.starts_with("no device can be used: gpu0: ") && said.contains("; gpu1: "), "{said}");
+    let only = Error::DeviceUnusable { device: DeviceId(0), cause: Box::new(failure(0)) };
+    assert_eq!(DevicePool::open(sick(1), &stack()).expect_err("it does not work"), only);
 }
 
 #[test]

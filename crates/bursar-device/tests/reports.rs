@@ -235,7 +235,8 @@ fn blocks_that_were_lost_are_reported_once_when_the_pool_is_closed_or_the_last_h
         let gpus = pool(&Stack::new().observe(Statistics::default()).over(leaf::Async));
         let gpu = gpus.device_at(0).expect("a device");
         let stream = gpu.streams().acquire().expect("a stream");
-        let lost = gpu.buffer::<u8>(5000, stream, AllocTag::intern(name)).expect("it fits").into_block();
+        let lost =
+            gpu.buffer::<u8>(5000, stream, AllocTag::intern(name)).expect("it fits").into_block().expect("no use");
         assert!(lost.is_some());
         if closes {
             assert_eq!(gpus.close().expect_err("a block was lost").leaks.len(), 1);
@@ -255,7 +256,12 @@ fn a_free_that_is_refused_keeps_its_place() {
     let stream = gpu.streams().acquire().expect("a stream");
     let elsewhere = gpus.device_at(1).expect("another").context().default_stream();
     let base = Location::caller();
-    let block = gpu.buffer::<u8>(100, stream, tag!("d1-refused")).expect("it fits").into_block().expect("not empty");
+    let block = gpu
+        .buffer::<u8>(100, stream, tag!("d1-refused"))
+        .expect("it fits")
+        .into_block()
+        .expect("no use")
+        .expect("not empty");
     let other = Stack::new().over(leaf::Async).build(gpu.context()).expect("a second stack");
     let refused = other.deallocate(block, stream).expect_err("another stack's");
     let refused = gpu.memory().deallocate(refused.block, elsewhere).expect_err("another device's stream");

@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use bursar_core::{
-    Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError, Error, Gate, Holder,
-    HostFunction, Refused, Result, Stack, Status, Stream, StreamMisuse, forward_holder, forward_memory_resource, leaf,
+    Action, Actions, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError,
+    Error, Gate, Holder, Holding, HostFunction, Observer, RawStream, Record, Refused, Result, Stack, Status, Stream,
+    StreamMisuse, StreamNumber, forward_holder, forward_memory_resource, leaf, tag,
 };
-use bursar_device::{StreamOptions, StreamPool};
-use bursar_sim::{Call, Faults, Sim};
+use bursar_device::{Gpu, StreamOptions, StreamPool};
+use bursar_sim::{Call, Executor, Faults, Launch, Sim};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex};
@@ -57,16 +58,16 @@ fn s1_streams_are_made_on_demand_and_sixteen_is_the_default() {
 }
 
 #[test]
-fn s1_ids_run_from_one_and_stay_resolvable() {
+fn s1_numbers_run_from_one_and_stay_resolvable() {
     let pool = pool_of(Sim::immediate(), 3);
     let first = pool.acquire().expect("room");
     let lease = pool.lease().expect("room");
     let leased = *lease;
-    assert_eq!((pool.id_of(first), lease.id()), (Some(1), 2));
+    assert_eq!((first.number(), lease.number()), (StreamNumber(1), StreamNumber(2)));
     drop(lease);
     let third = pool.acquire().expect("room");
-    for (id, stream) in [(1, first), (2, leased), (3, third)] {
-        assert_eq!((pool.resolve(id), pool.id_of(stream)), (Some(stream), Some(id)));
+    for (number, stream) in [(1, first), (2, leased), (3, third)] {
+        assert_eq!((pool.resolve(StreamNumber(number)), pool.contains(stream)), (Some(stream), true));
         assert!(pool.context().resolve(stream).is_ok());
     }
 }
@@ -75,7 +76,7 @@ fn s1_ids_run_from_one_and_stay_resolvable() {
 fn s1_zero_is_the_default_stream_and_always_resolves() {
     let pool = pool_of(Sim::immediate(), 1);
     let default = pool.context().default_stream();
-    assert_eq!((pool.resolve(0), pool.id_of(default)), (Some(default), Some(0)));
+    assert_eq!((pool.resolve(StreamNumber(0)), pool.contains(default)), (Some(default), true));
     assert_eq!(counts(&pool), [0, 0, 0, 0]);
 }
 
@@ -139,7 +140,7 @@ fn s2_a_failed_creation_is_reported_and_loses_no_place() {
     }
     assert_eq!(counts(&pool), [0, 0, 0, 0]);
     let stream = pool.acquire().expect("the place is still there");
-    assert_eq!(pool.id_of(stream), Some(1));
+    assert_eq!(stream.number(), StreamNumber(1));
 }
 
 #[test]
@@ -171,7 +172,9 @@ fn s2_threads_get_exactly_as_many_streams_as_there_may_be() {
         let streams: HashSet<_> = got.iter().flatten().collect();
         assert_eq!((streams.len(), counts(&pool)), (10, [10, 10, 0, 0]));
         assert_eq!(got.iter().filter(|got| **got == Err(Error::Capacity { max: 10 })).count(), 6);
-        assert!((1..=10).all(|id| pool.resolve(id).is_some_and(|stream| streams.contains(&stream))));
+        assert!(
+            (1..=10).all(|number| pool.resolve(StreamNumber(number)).is_some_and(|stream| streams.contains(&stream)))
+        );
     }
 }
 
@@ -179,22 +182,21 @@ fn s2_threads_get_exactly_as_many_streams_as_there_may_be() {
 fn s3_what_is_unknown_does_not_resolve() {
     let pool = pool_of(Sim::immediate(), 4);
     let stream = pool.acquire().expect("room");
-    assert_eq!((pool.resolve(2), pool.resolve(u32::MAX)), (None, None));
+    assert_eq!([2, u32::MAX].map(|number| pool.resolve(StreamNumber(number))), [None, None]);
     let other = pool_of(Sim::immediate(), 4);
-    assert_eq!(other.id_of(stream), None);
-    assert_eq!(other.id_of(pool.context().default_stream()), None);
+    assert!(!other.contains(stream) && !other.contains(pool.context().default_stream()));
 }
 
 #[test]
 fn s4_a_lease_returns_its_stream_and_draws_the_longest_idle() {
     let pool = pool_of(Sim::immediate(), 3);
     let leases: Vec<_> = (0..3).map(|_| pool.lease().expect("room")).collect();
-    let ids: Vec<_> = leases.iter().map(|lease| lease.id()).collect();
+    let ids: Vec<_> = leases.iter().map(|lease| lease.number().0).collect();
     assert_eq!((ids, counts(&pool)), (vec![1, 2, 3], [3, 0, 3, 0]));
     leases.into_iter().rev().for_each(drop);
     assert_eq!(counts(&pool), [3, 0, 0, 3]);
-    assert_eq!(pool.lease().expect("idle").id(), 3);
-    assert_eq!(pool.lease().expect("idle").id(), 2);
+    assert_eq!(pool.lease().expect("idle").number().0, 3);
+    assert_eq!(pool.lease().expect("idle").number().0, 2);
 }
 
 #[test]
@@ -224,7 +226,7 @@ fn s4_threads_that_lease_never_share_a_stream() {
                 for _ in 0..500 {
                     match pool.lease() {
                         Ok(lease) => {
-                            let alone = held[lease.id() as usize].try_lock().expect("nobody else has it");
+                            let alone = held[lease.number().0 as usize].try_lock().expect("nobody else has it");
                             std::thread::yield_now();
                             drop(alone);
                         }
@@ -244,7 +246,7 @@ fn s5_an_adopted_stream_takes_no_place_in_the_pool() {
     let raw = context.driver().stream_create(GPU0, 0).expect("room");
     // SAFETY: the stream outlives the adoption.
     let adopted = unsafe { context.adopt_stream(raw) }.expect("room");
-    assert_eq!(pool.id_of(adopted.stream()), None);
+    assert!(!pool.contains(&adopted));
     assert_ne!(pool.acquire().expect("room"), adopted.stream());
     drop(adopted);
     // SAFETY: it was made here and its adoption has ended.
@@ -328,4 +330,147 @@ impl DeviceMemoryResource for Refusing {
         let refuses = self.refusals.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         if refuses { Err(Refused { block, error: capturing(stream) }) } else { self.inner.deallocate(block, stream) }
     }
+}
+
+#[test]
+fn s8_a_stream_has_the_priority_it_was_asked_for_and_no_other_is_given_instead() {
+    let faults = Faults::new(Sim::immediate());
+    let pool = pool_of(faults.clone(), 3);
+    let (urgent, common) = (pool.lease_with_priority(-5).expect("room"), pool.lease().expect("room"));
+    assert_eq!((urgent.priority(), common.priority()), (-5, 0));
+    let (first, second) = (*urgent, *common);
+    drop((urgent, common));
+    for _ in 0..3 {
+        assert_eq!(*pool.lease_with_priority(-5).expect("it is idle"), first);
+        assert_eq!(*pool.lease().expect("it is idle"), second);
+    }
+    assert_eq!(faults.calls(Call::StreamCreate), 2, "each is used again");
+    let kept = pool.acquire_with_priority(-1).expect("room");
+    assert_ne!((kept, kept), (first, second));
+    assert_eq!(pool.lease_with_priority(-2).expect_err("full, of others"), Error::Capacity { max: 3 });
+    assert_eq!(pool.acquire_with_priority(-5), Ok(first), "one of that priority is idle");
+    assert_eq!(pool.lease_with_priority(-5).expect_err("it was acquired"), Error::Capacity { max: 3 });
+}
+
+#[test]
+fn s8_a_priority_outside_the_range_is_refused_and_costs_no_place() {
+    let pool = pool_of(Sim::immediate(), 1);
+    let range = pool.context().facts().stream_priorities.clone();
+    for priority in [range.start() - 1, range.end() + 1, i32::MIN, i32::MAX] {
+        assert!(matches!(pool.lease_with_priority(priority), Err(Error::InvalidValue { .. })), "{priority}");
+        assert!(matches!(pool.acquire_with_priority(priority), Err(Error::InvalidValue { .. })), "{priority}");
+    }
+    assert_eq!(counts(&pool), [0, 0, 0, 0]);
+    drop(pool.lease_with_priority(*range.start()).expect("the place is there"));
+}
+
+/// A driver's handle that remembers the priority of each stream it made.
+#[test]
+fn s8_the_driver_is_asked_for_that_priority() {
+    #[derive(Debug)]
+    struct Asked(Arc<Sim>, Mutex<Vec<i32>>);
+    macro_rules! forwarded {
+        (fn stream_create $($signature:tt)*) => {};
+        (fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+            fn $method(&self, $($arg: $type),*) -> $output {
+                self.0.$method($($arg),*)
+            }
+        };
+        (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
+            unsafe fn $method(&self, $($arg: $type),*) -> $output {
+                // SAFETY: the caller's own promise.
+                unsafe { self.0.$method($($arg),*) }
+            }
+        };
+    }
+    // SAFETY: everything returned comes from a driver that upholds the contract.
+    unsafe impl Driver for Asked {
+        fn stream_create(&self, device: DeviceId, priority: i32) -> Result<RawStream, DriverError> {
+            self.1.lock().expect("no panic").push(priority);
+            self.0.stream_create(device, priority)
+        }
+        bursar_core::driver_methods!(forwarded);
+    }
+    let asked = Arc::new(Asked(Sim::immediate(), Mutex::default()));
+    let options = StreamOptions { max_streams: 4, priority: -2 };
+    let pool = StreamPool::with_options(context(asked.clone()), options).expect("sensible options");
+    let _leases = [pool.lease(), pool.lease_with_priority(-5), pool.lease_with_priority(0)].map(|it| it.expect("room"));
+    assert_eq!(*asked.1.lock().expect("no panic"), [-2, -5, 0]);
+}
+
+#[test]
+fn s1_pools_that_come_and_go_on_a_context_use_its_streams_again() {
+    let faults = Faults::new(Sim::immediate());
+    let context = context(faults.clone());
+    for round in 0..200 {
+        let pool = StreamPool::new(context.clone());
+        let leases: Vec<_> = (0..8).map(|_| pool.lease().expect("streams do not run out")).collect();
+        let distinct: HashSet<Stream> = leases.iter().map(|lease| **lease).collect();
+        assert_eq!((distinct.len(), faults.calls(Call::StreamCreate)), (8, 8), "round {round}");
+        if round % 2 == 0 {
+            drop(pool);
+        }
+    }
+    let pool = StreamPool::new(context.clone());
+    let kept = pool.acquire().expect("room");
+    drop(pool);
+    let pool = StreamPool::new(context);
+    assert!((0..16).all(|_| pool.acquire().is_ok_and(|stream| stream != kept)), "what was acquired stays its keeper's");
+}
+
+/// The same stream has the same number in messages, leases, records and the oracle's reports, also where a device is
+/// opened twice, others make streams on it, and several threads do.
+#[test]
+fn s7_one_number_names_a_stream_everywhere() {
+    #[derive(Debug, Default)]
+    struct Numbers(Mutex<Vec<(Option<StreamNumber>, &'static str)>>);
+    impl Observer for Numbers {
+        fn interest(&self) -> Actions {
+            Actions::of(&[Action::Allocate])
+        }
+        fn identity(&self) -> usize {
+            std::ptr::from_ref(self).addr()
+        }
+        fn record(&self, record: &Record<'_>) {
+            self.0.lock().expect("no panic").push((record.stream.map(Stream::number), record.tag.name()));
+        }
+        fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
+            None
+        }
+    }
+    let sim = Sim::seeded(11);
+    let foreign = [0, 1].map(|device| sim.stream_create(DeviceId(device), 0).expect("room"));
+    let stack = Stack::new().over(leaf::Async);
+    let gpus = [0, 1, 0].map(|device| Gpu::open(sim.clone(), DeviceId(device), &stack).expect("a device"));
+    for (gpu, foreign) in [(&gpus[2], foreign[0]), (&gpus[1], foreign[1]), (&gpus[0], foreign[0])] {
+        let numbers = Arc::new(Numbers::default());
+        gpu.context().sink().subscribe(&(numbers.clone() as Arc<dyn Observer>)).expect("room");
+        // SAFETY: the stream outlives the adoption.
+        let adopted = unsafe { gpu.context().adopt_stream(foreign) }.expect("room");
+        let leases: Vec<_> = (0..3).map(|_| gpu.streams().lease().expect("room")).collect();
+        let streams = leases.iter().map(Stream::from).chain([Stream::from(&adopted)]);
+        for stream in streams {
+            let number = stream.number();
+            assert_eq!(stream.to_string(), format!("{number} of {}", gpu.id()));
+            assert!(format!("{stream:?}").ends_with(&format!(":{})", number.0)), "{stream:?}");
+            let buffer = gpu.buffer::<u8>(16, stream, tag!("numbered")).expect("room");
+            assert_eq!(numbers.0.lock().expect("no panic").pop(), Some((Some(number), "numbered")));
+            let raw = gpu.context().resolve(stream).expect("live");
+            let late = Launch::new("late").writes(buffer.ptr(), 16);
+            drop(buffer);
+            sim.launch(gpu.id(), raw, late).expect("submitted");
+            let report = sim.hazards().pop().expect("the block was freed").second;
+            assert_eq!((report.executor, report.device), (Executor::Stream(number.0), gpu.id()));
+            assert_eq!(report.executor.to_string(), number.to_string());
+        }
+    }
+    let all: HashSet<_> = gpus[..1]
+        .iter()
+        .chain(&gpus[2..])
+        .flat_map(|gpu| {
+            let streams: Vec<_> = (0..3).map(|_| gpu.streams().acquire().expect("room").number()).collect();
+            streams
+        })
+        .collect();
+    assert_eq!(all.len(), 6, "a device opened twice has no two streams of one number");
 }

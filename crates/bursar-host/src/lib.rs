@@ -75,7 +75,7 @@ mod topology;
 mod workers;
 
 pub use affinity::{ThreadPin, current_node, pin_thread_near, pin_thread_to};
-pub use cache::{PinnedBuffer, PinnedPoolCounts};
+pub use cache::{PinnedArray, PinnedBuffer, PinnedPoolCounts};
 pub use errno::Errno;
 pub use error::HostError;
 pub use index_set::{IndexSet, ParseIndexSetError};

@@ -20,7 +20,9 @@ pub enum Executor {
     Host,
     /// The legacy default stream of the device.
     DefaultStream,
-    /// A stream, numbered in the order in which the simulator created them.
+    /// A stream, by the number that its contexts name it by too
+    /// ([`Stream::number`](bursar_core::Stream::number)): its place in the order in which the device's streams were
+    /// created.
     Stream(u32),
     /// A handle that is not a stream.
     Unknown(u64),

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 fn main() -> bursar::Result<()> {
     // On this simulated device a stream advances only when somebody asks how far it is, so that what is in flight can be
-    // seen. The program is the same on any other: `bursar::driver::detect()` finds CUDA.
+    // seen. The program is the same on any other: `bursar::driver::cuda_or_simulated()` finds CUDA.
     let gpu = Gpu::open(Sim::seeded(6), DeviceId(0), &Stack::new().over(leaf::Async))?;
     let (memory, streams) = (gpu.memory(), gpu.streams());
 
     // Two leases are two streams, made when they are needed, at most `max_streams` of them.
     let (upload, compute) = (streams.lease()?, streams.lease()?);
-    println!("streams {} and {}, of at most {}", upload.id(), compute.id(), streams.max_streams());
+    println!("{} and {}, of at most {}", upload.number(), compute.number(), streams.max_streams());
 
     // Allocated in the order of one stream, and used last on the other: the free has to follow that one.
     let mut batch = gpu.buffer::<f32>(1 << 20, &upload, tag!("batch"))?;
@@ -35,10 +35,10 @@ fn main() -> bursar::Result<()> {
     assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);
 
     // A lease goes back when it is dropped, and its stream to the next holder, whose work runs after what is on it.
-    let id = upload.id();
+    let number = upload.number();
     drop(upload);
     let next = streams.lease()?;
-    println!("stream {} again; {} were made", next.id(), streams.created());
-    assert_eq!((next.id(), streams.created()), (id, 2));
+    println!("{} again; {} were made", next.number(), streams.created());
+    assert_eq!((next.number(), streams.created()), (number, 2));
     Ok(())
 }

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example shows what happens")]
 
-use bursar::RawStream;
 use bursar::cuda::Cuda;
+use bursar::driver::RawStream;
 use bursar::prelude::*;
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;

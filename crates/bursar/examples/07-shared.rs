@@ -37,11 +37,9 @@ fn work(name: &str) -> Result<(), Box<dyn Error>> {
     println!("{name} runs with {}", reservation.bytes());
 
     let budget = GlobalDeviceBudget::shared(std::sync::Arc::new(reservation));
-    let memory = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames).build(&context)?;
-    let stream = context.create_stream(0)?;
-    let block = memory.allocate(SHARE.get(), 256, stream, tag!("weights"))?;
+    let gpu = Gpu::with_context(&context, &Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames))?;
+    let _weights = gpu.buffer::<u8>(SHARE.get() as usize, &gpu.streams().lease()?, tag!("weights"))?;
     std::io::stdin().read_to_end(&mut Vec::new())?; // until the others have seen it
-    memory.deallocate(block, stream)?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ const BATCH: Bytes = Bytes::gib(12);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
-    let driver = bursar::driver::detect()?;
+    let driver = bursar::driver::cuda_or_simulated()?;
     let devices = (0..driver.device_count()).map(|n| DeviceContext::open(driver.clone(), DeviceId(n)));
     let devices = devices.collect::<bursar::Result<Vec<_>>>()?;
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let batches: u64 = thread::scope(|scope| {
-        let stages: Vec<_> = reserved.shares.into_iter().map(|share| scope.spawn(|| run(&driver, share))).collect();
+        let stages: Vec<_> = reserved.shares.into_iter().map(|share| scope.spawn(|| run(&devices, share))).collect();
         stages.into_iter().map(|stage| stage.join().expect("no worker panics")).sum::<bursar::Result<u64>>()
     })?;
     println!("{batches} batches went through, and nothing was refused");
@@ -37,12 +37,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The workers of one device. Their memory is a pool that draws on what was reserved for them.
-fn run(driver: &Arc<dyn Driver>, share: DeviceShare) -> bursar::Result<u64> {
+fn run(devices: &[Arc<DeviceContext>], share: DeviceShare) -> bursar::Result<u64> {
     let (Some(device), Some(reservation)) = (share.device, share.reservation) else { return Ok(0) };
     println!("{device}: {} threads share {}", share.workers, reservation.bytes());
     let budget = GlobalDeviceBudget::shared(Arc::new(reservation));
     let stack = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames);
-    let gpu = Gpu::open(driver.clone(), device, &stack)?;
+    let gpu = Gpu::with_context(&devices[device.0 as usize], &stack)?;
 
     let loading = gpu.streams().lease()?;
     let mut weights = gpu.buffer::<u8>(WEIGHTS.get() as usize, &loading, tag!("weights"))?;

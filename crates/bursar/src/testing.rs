@@ -49,8 +49,8 @@
 //! Rust passes the place of a call along where the function is named, not through a `dyn` seam. So calls of
 //! [`Gpu::buffer`](crate::Gpu::buffer), of [`DeviceBuffer`](crate::DeviceBuffer) and its slices, of
 //! [`Work`](crate::Work), of the rig and of the rig's [driver](Rig::driver) have one. Calls of a
-//! [`DeviceMemoryResource`](crate::DeviceMemoryResource) or a [`DeviceContext`](crate::DeviceContext) have none by
-//! themselves, nor has the end of a buffer that goes out of scope; [`Rig::here`] gives them one. A place that is not known
+//! [`DeviceMemoryResource`](crate::memory::DeviceMemoryResource) or a [`DeviceContext`](crate::device::DeviceContext) have
+//! none by themselves, nor has the end of a buffer that goes out of scope; [`Rig::here`] gives them one. A place that is not known
 //! is reported as "an unknown place", with the place where the memory was allocated. A program over CUDA pays for this with
 //! one branch on whether its driver listens, and nothing is recorded.
 

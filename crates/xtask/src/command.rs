@@ -13,6 +13,11 @@ pub(crate) fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
     command
 }
 
+/// Returns cargo's target folder, relative to the workspace's folder.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
+}
+
 /// Prints the command and runs it.
 pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
     let line = describe(command);
@@ -32,11 +37,6 @@ pub(crate) fn output(command: &mut Command) -> Result<String, Error> {
         Ok(output) => Err(Error::Exit { command: line, status: output.status }),
         Err(source) => Err(Error::Start { command: line, source }),
     }
-}
-
-/// Returns cargo's target folder, relative to the workspace's folder.
-pub(crate) fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 
 /// Returns the command as a person would type it in the workspace's folder.

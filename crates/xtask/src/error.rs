@@ -39,6 +39,8 @@ pub(crate) enum Error {
     Fetch { what: String },
     /// The words choose nothing to count.
     NoMeasurement { words: String, known: Vec<String> },
+    /// Something that the packages need is missing.
+    Package { what: String },
     /// The output of a measurement cannot be read.
     Measurement { command: String, what: String },
 }
@@ -90,6 +92,7 @@ impl fmt::Display for Error {
             Error::NoMeasurement { words, known } => {
                 write!(f, "nothing to count has all of `{words}`; there are {}", known.join(", "))
             }
+            Error::Package { what } => write!(f, "the packages cannot be used: {what}"),
             Error::Measurement { command, what } => write!(f, "`{command}` gave no count: {what}"),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::command::{cargo, describe, execute, target_folder};
 use crate::error::Error;
 use crate::numa;
+use crate::package;
 use crate::tidy;
 use crate::tree::{Example, File, Tree};
 
@@ -58,6 +59,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "the tests of pinned host memory on a kernel with four NUMA nodes",
         component: None,
         run: numa::step,
+    },
+    Step {
+        name: "package",
+        about: "what is published, used from outside the workspace",
+        component: None,
+        run: package::run,
     },
     Step { name: "doc", about: "the documentation built, warnings refused", component: None, run: documentation },
 ];

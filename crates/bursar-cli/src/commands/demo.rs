@@ -218,8 +218,9 @@ impl Show for Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bursar::AllocTag;
-    use bursar::{DeviceBlock, DeviceContext, Holder, Refused};
+    use bursar::device::DeviceContext;
+    use bursar::memory::AllocTag;
+    use bursar::memory::{DeviceBlock, Holder, Refused};
     use std::sync::Arc;
 
     #[test]

@@ -5,9 +5,10 @@ mod table;
 use crate::failure::Failure;
 use crate::output::{self, WARNING};
 use crate::stage::{Stage, TracePeak};
+use bursar::DeviceId;
+use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Assignment, FitError, MemoryKind, Overflow, Plan, Ram};
-use bursar::{DeviceContext, DeviceId};
 use serde::Serialize;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -24,6 +25,10 @@ Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into 
 pub(crate) struct FitReport {
     label: String,
     pool: &'static str,
+    /// The driver of the devices; none if no device was asked.
+    driver: Option<String>,
+    /// True if the devices are simulated.
+    simulated: bool,
     /// The machine or the control group that limits the machine's memory.
     bound_by: Option<String>,
     available: u64,
@@ -73,18 +78,21 @@ struct OneMoreRow {
 pub(crate) fn fit(
     stage: &Stage,
     json: bool,
-    open: impl FnOnce() -> Result<OpenedDriver, bursar::driver::DriverChoiceError>,
+    open: impl FnOnce() -> Result<OpenedDriver, Failure>,
 ) -> Result<(), Failure> {
     if stage.names_devices() && !stage.needs_driver(false) {
         return Err(Failure::Usage("--devices: none is asked where --available says what there is, or for RAM"));
     }
-    let opened = stage.needs_driver(false).then(open).transpose()?;
+    let opened = stage.needs_driver(false).then(open).transpose().map_err(Failure::of_stage)?;
     let peak = stage.trace_peak()?;
     let plan = stage.spec(opened.as_ref(), peak.as_ref())?.plan()?;
     let report = FitReport::new(stage, opened.as_ref(), peak, plan)?;
     output::show(&report, json)?;
     match (report.plan.overflow, stage.pool) {
-        (Some(_), MemoryKind::Vram) if !stage.allow_overflow => Err(FitError::Overflow(Box::new(report.plan)).into()),
+        (Some(_), MemoryKind::Vram) if !stage.allow_overflow => {
+            let overflow = FitError::Overflow(Box::new(report.plan));
+            Err(Failure::AfterOutput(Box::new(overflow.into())))
+        }
         (Some(_), _) => {
             warn(&report.plan);
             Ok(())
@@ -128,6 +136,8 @@ impl FitReport {
         Ok(Self {
             label: stage.label.clone(),
             pool: stage.pool.name(),
+            driver: opened.map(|opened| opened.driver.describe()),
+            simulated: opened.is_some_and(|opened| opened.is_simulated),
             bound_by,
             available: plan.available().get(),
             headroom: f64::from(plan.need.headroom.get()) / 1e6,

@@ -1,8 +1,10 @@
 //! The roles that this program can be started in besides running the trials.
 
 use super::rig::Rig;
+use bursar::device::DeviceContext;
 use bursar::ledger::{Ledger, Reservation};
-use bursar::{Account, Bytes, DeviceContext, DeviceId};
+use bursar::memory::Account;
+use bursar::{Bytes, DeviceId};
 use std::io::{Read, Write};
 use std::process::{Command, ExitCode};
 
@@ -20,13 +22,13 @@ pub(crate) fn play(role: &str) -> ExitCode {
     match role {
         DRAW => draw(),
         GRAB => {
-            let driver = bursar::driver::detect().expect("devices");
+            let driver = bursar::driver::cuda_or_simulated().expect("devices");
             driver.allocate(DeviceId(0), 40 << 30).expect("room");
             say("grabbed");
             wait_for_input();
         }
         RESERVE => {
-            let driver = bursar::driver::detect().expect("devices");
+            let driver = bursar::driver::cuda_or_simulated().expect("devices");
             let ledger = |device| {
                 let context = DeviceContext::open(driver.clone(), DeviceId(device)).expect("a device");
                 Ledger::for_device(&context).expect("a ledger").reserve(Bytes::gib(60)).expect("room")
@@ -43,7 +45,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
 
 fn draw() {
     let share = Reservation::from_environment().expect("a token that is right").expect("a token");
-    let driver = bursar::driver::detect().expect("devices");
+    let driver = bursar::driver::cuda_or_simulated().expect("devices");
     let uuid = std::env::var("CUDA_VISIBLE_DEVICES").expect("a device");
     let is_mine = |device: &DeviceId| driver.facts(*device).expect("facts").uuid.to_string() == uuid;
     let device = (0..driver.device_count()).map(DeviceId).find(is_mine).expect("our device");

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::StackRig;
-use bursar_core::{Bytes, DeviceId, Driver, DriverError, Error, MIN_ALIGN, Stack, Status, leaf, tag};
+use bursar_core::{Bytes, DeviceId, Driver, DriverError, Error, MIN_ALIGN, Stack, Status, StreamNumber, leaf, tag};
 use bursar_device::{DevicePool, StreamOptions, StreamPool};
 use bursar_sim::Call;
 use std::collections::HashSet;
@@ -12,6 +12,7 @@ super::clauses! {
     Device: s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for,
     Device: s2_a_failed_creation_is_reported_and_costs_no_place,
     Device: s4_the_next_holder_of_a_lease_finds_what_the_last_one_wrote,
+    Device: s8_a_lease_has_the_priority_it_asked_for,
     Device: d1_a_device_that_fails_at_open_is_left_out_and_named,
     Device: d2_all_who_open_a_device_share_its_primary_context,
     Device: d4_round_robin_is_exact_on_sixteen_threads,
@@ -34,10 +35,14 @@ fn s1_streams_are_distinct_and_numbered_and_no_more_than_asked_for(rig: &StackRi
     let acquired: Vec<_> = (0..MAX).map(|_| pool.acquire().expect("room")).collect();
     let raw: HashSet<_> = acquired.iter().map(|&stream| rig.context.resolve(stream).expect("live")).collect();
     assert_eq!((raw.len(), rig.faults.calls(Call::StreamCreate) - before), (MAX, MAX as u64));
-    for (id, &stream) in (1..).zip(&acquired) {
-        assert_eq!((pool.resolve(id), pool.id_of(stream)), (Some(stream), Some(id)));
+    let numbers: HashSet<_> = acquired.iter().map(|stream| stream.number()).collect();
+    assert_eq!(numbers.len(), MAX);
+    for &stream in &acquired {
+        assert_eq!((pool.resolve(stream.number()), pool.contains(stream)), (Some(stream), true));
     }
-    assert_eq!((pool.resolve(0), pool.resolve(MAX as u32 + 1)), (Some(rig.context.default_stream()), None));
+    let last = numbers.iter().max().expect("some").0;
+    let found = [0, last + 1].map(|number| pool.resolve(StreamNumber(number)));
+    assert_eq!(found, [Some(rig.context.default_stream()), None]);
     assert_eq!(pool.acquire(), Err(Error::Capacity { max: MAX }));
     assert_eq!(pool.lease().expect_err("full"), Error::Capacity { max: MAX });
     assert_eq!(rig.faults.calls(Call::StreamCreate) - before, MAX as u64, "nothing is made to be thrown away");
@@ -52,7 +57,22 @@ fn s2_a_failed_creation_is_reported_and_costs_no_place(rig: &StackRig) {
     }
     assert_eq!(pool.created(), 0);
     let stream = pool.acquire().expect("the place is still there");
-    assert_eq!((pool.id_of(stream), pool.acquire()), (Some(1), Err(Error::Capacity { max: 1 })));
+    assert_eq!((pool.contains(stream), pool.acquire()), (true, Err(Error::Capacity { max: 1 })));
+}
+
+fn s8_a_lease_has_the_priority_it_asked_for(rig: &StackRig) {
+    let (pool, range) = (streams(rig, 3), rig.context.facts().stream_priorities.clone());
+    let (urgent, common) = (pool.lease_with_priority(*range.start()), pool.lease_with_priority(*range.end()));
+    let (urgent, common) = (urgent.expect("within the range"), common.expect("within the range"));
+    assert_eq!((urgent.priority(), common.priority()), (*range.start(), *range.end()));
+    let before = rig.faults.calls(Call::StreamCreate);
+    for outside in [range.start() - 1, range.end() + 1] {
+        assert!(matches!(pool.lease_with_priority(outside), Err(Error::InvalidValue { .. })));
+    }
+    assert_eq!((pool.created(), rig.faults.calls(Call::StreamCreate)), (2, before), "the driver is not asked");
+    for lease in [&urgent, &common] {
+        rig.context.synchronize(lease).expect("a stream like any other");
+    }
 }
 
 /// The copy of the second holder is submitted while the write of the first is stalled.
@@ -81,15 +101,18 @@ fn d1_a_device_that_fails_at_open_is_left_out_and_named(rig: &StackRig) {
     let count = rig.faults.device_count();
     for sick in 0..count {
         rig.faults.fail_nth(Call::Open, u64::from(sick) + 1, Status::NotSupported);
+        let error = Error::Driver(DriverError::new("open", DeviceId(sick), Status::NotSupported));
         match devices(rig) {
             Ok(gpus) => {
-                let error = Error::Driver(DriverError::new("open", DeviceId(sick), Status::NotSupported));
                 assert_eq!(gpus.left_out(), [(DeviceId(sick), error.clone())]);
                 assert_eq!(gpus.device(DeviceId(sick)).expect_err("left out"), error);
                 let well: Vec<_> = gpus.iter().map(|gpu| gpu.id().0).collect();
                 assert_eq!(well, (0..count).filter(|&device| device != sick).collect::<Vec<_>>());
             }
-            Err(error) => assert_eq!((error, count), (Error::NoDevice, 1)),
+            Err(refused) => {
+                let only = Error::DeviceUnusable { device: DeviceId(sick), cause: Box::new(error) };
+                assert_eq!((refused, count), (only, 1));
+            }
         }
     }
     assert_eq!(devices(rig).expect("all are well again").len(), count as usize);

@@ -5,7 +5,7 @@ use super::DeviceContext;
 use crate::{RawStream, Result, Stream};
 use std::sync::Arc;
 
-/// A foreign stream that may be used here until this is dropped.
+/// A foreign stream that may be used here until this is dropped. Whatever takes a [`Stream`] takes a borrowed adoption.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// # fn show(context: &Arc<DeviceContext>, raw: RawStream) -> Result<()> {
 /// // SAFETY: `raw` outlives the adoption.
 /// let adopted = unsafe { context.adopt_stream(raw)? };
-/// assert_eq!(context.resolve(adopted.stream())?, raw);
+/// assert_eq!(context.resolve(&adopted)?, raw);
 /// # Ok(())
 /// # }
 /// ```
@@ -30,6 +30,12 @@ impl AdoptedStream {
     }
 }
 
+impl From<&AdoptedStream> for Stream {
+    fn from(adopted: &AdoptedStream) -> Self {
+        adopted.stream
+    }
+}
+
 impl DeviceContext {
     /// Lets a stream that somebody else made be used here, until the adoption is dropped. A raw handle of zero, like
     /// [`RawStream::LEGACY`], is the legacy default stream; [`RawStream::PER_THREAD`] is refused.
@@ -40,7 +46,7 @@ impl DeviceContext {
     /// # Safety
     /// `raw` is a live stream of this device until the adoption has been dropped.
     pub unsafe fn adopt_stream(self: &Arc<Self>, raw: RawStream) -> Result<AdoptedStream> {
-        let stream = self.streams.adopt(raw)?;
+        let stream = self.streams.adopt(raw, self.driver.stream_number(self.device, raw))?;
         Ok(AdoptedStream { context: self.clone(), stream })
     }
 }

@@ -7,6 +7,7 @@
 use super::DeviceContext;
 use crate::stream::StreamHold;
 use crate::{DriverError, Error, RawStream, Result, STREAM_SLOTS, Stream, StreamMisuse};
+use std::sync::PoisonError;
 
 impl DeviceContext {
     /// Returns the legacy default stream.
@@ -14,32 +15,69 @@ impl DeviceContext {
         self.streams.default_stream()
     }
 
-    /// Creates a stream that lives as long as the context. `priority` is within the facts' range.
+    /// Creates a stream that lives as long as the context. A priority outside the range in the
+    /// [facts](crate::DeviceFacts::stream_priorities) is refused, which the driver itself would take as the nearest in it.
     pub fn create_stream(&self, priority: i32) -> Result<Stream> {
         if !self.facts.stream_priorities.contains(&priority) {
             return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
         }
         let raw = self.driver.stream_create(self.device, priority).map_err(Error::CreateFailed)?;
-        self.streams.own(raw).inspect_err(|_| self.destroy_stream(raw))
+        let number = self.driver.stream_number(self.device, raw);
+        self.streams.own(raw, number).inspect_err(|_| self.destroy_stream(raw))
+    }
+
+    /// Returns a stream as [`create_stream`](Self::create_stream) does: one of that priority that was
+    /// [returned](Self::return_stream), or else a new one. For pools, which come and go while the context stays.
+    ///
+    /// ```
+    /// # use bursar_core::*;
+    /// # fn show(context: &DeviceContext) -> Result<()> {
+    /// let stream = context.take_stream(0)?;
+    /// context.return_stream(stream, 0)?;
+    /// assert_eq!(context.take_stream(0)?, stream);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn take_stream(&self, priority: i32) -> Result<Stream> {
+        let spare = {
+            let mut spare = self.spare_streams.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = spare.iter().position(|(_, of)| *of == priority);
+            at.map(|at| spare.remove(at).0)
+        };
+        spare.map_or_else(|| self.create_stream(priority), Ok)
+    }
+
+    /// Returns a stream that the context made with `priority` to it, for whoever [takes](Self::take_stream) one next:
+    /// their work follows what the stream was given before. A stream of another context, and one that was adopted, is
+    /// refused.
+    pub fn return_stream(&self, stream: impl Into<Stream>, priority: i32) -> Result<()> {
+        let stream = stream.into();
+        self.check_own(stream)?;
+        if stream.is_adopted() || stream.is_default() {
+            return Err(Error::InvalidValue { what: "only a stream that the context created can be returned to it" });
+        }
+        self.spare_streams.lock().unwrap_or_else(PoisonError::into_inner).push((stream, priority));
+        Ok(())
     }
 
     /// Returns the driver's handle of a stream of this context, for the driver and other libraries. Whoever has it can
     /// capture the stream into a graph, so from now on the driver is asked about that at each allocation and free.
-    pub fn resolve(&self, stream: Stream) -> Result<RawStream> {
-        let raw = self.streams.expose(stream)?;
+    pub fn resolve(&self, stream: impl Into<Stream>) -> Result<RawStream> {
+        let raw = self.streams.expose(stream.into())?;
         self.fault.alarm();
         Ok(raw)
     }
 
     /// Keeps a stream of this context alive while it is used.
     #[inline]
-    pub fn hold(&self, stream: Stream) -> Result<StreamHold<'_>> {
-        self.streams.hold(stream)
+    pub fn hold(&self, stream: impl Into<Stream>) -> Result<StreamHold<'_>> {
+        self.streams.hold(stream.into())
     }
 
     /// Keeps a stream alive that memory may be ordered on: one of this context, not being captured.
     #[inline]
-    pub fn hold_for_memory(&self, stream: Stream) -> Result<StreamHold<'_>> {
+    pub fn hold_for_memory(&self, stream: impl Into<Stream>) -> Result<StreamHold<'_>> {
+        let stream = stream.into();
         let held = self.hold(stream)?;
         // SAFETY: the stream is live while it is held.
         if self.streams.is_exposed(stream) && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }? {
@@ -51,7 +89,8 @@ impl DeviceContext {
 
     /// Holds a stream for a free, as [`hold_for_memory`](Self::hold_for_memory) does. Where the driver fails even to
     /// say whether the stream is being captured, the free itself meets the same failure and is kept.
-    pub fn hold_for_free(&self, stream: Stream) -> Result<StreamHold<'_>> {
+    pub fn hold_for_free(&self, stream: impl Into<Stream>) -> Result<StreamHold<'_>> {
+        let stream = stream.into();
         match self.hold_for_memory(stream) {
             Err(Error::Driver(_)) => self.hold(stream),
             other => other,
@@ -74,7 +113,7 @@ impl DeviceContext {
     }
 
     /// Checks that memory may be ordered on a stream: one of this context, not being captured into a graph.
-    pub fn check_stream(&self, stream: Stream) -> Result<()> {
+    pub fn check_stream(&self, stream: impl Into<Stream>) -> Result<()> {
         self.hold_for_memory(stream).map(drop)
     }
 
@@ -89,8 +128,8 @@ impl DeviceContext {
     /// context made, so that it stays, and whose handle nobody else has, so that it is not being captured. For all
     /// others there is [`hold_for_memory`](Self::hold_for_memory). The result stays right while there are no more
     /// [`alarms`](Self::alarms).
-    pub fn own_stream(&self, stream: Stream) -> Option<RawStream> {
-        self.streams.private_handle(stream)
+    pub fn own_stream(&self, stream: impl Into<Stream>) -> Option<RawStream> {
+        self.streams.private_handle(stream.into())
     }
 
     /// Returns how often there was a reason to check again: a fault was remembered, or the handle of a stream given to

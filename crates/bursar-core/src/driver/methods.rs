@@ -23,6 +23,7 @@ macro_rules! driver_methods {
         $each! { fn device_count() -> u32 }
         $each! { fn listens() -> bool }
         $each! { fn last_error(device: $crate::DeviceId) -> Option<$crate::DriverError> }
+        $each! { fn stream_number(device: $crate::DeviceId, stream: $crate::RawStream) -> Option<u32> }
         $each! { unsafe fn note(device: $crate::DeviceId, note: $crate::Note) -> () }
         $crate::driver_methods! { $each:
             fn facts() -> $crate::DeviceFacts;

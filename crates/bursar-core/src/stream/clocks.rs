@@ -156,7 +156,7 @@ mod tests {
 
     fn streams() -> [Stream; 3] {
         let table = StreamTable::new(1, DeviceId(0));
-        [10, 11, 12].map(|raw| table.own(RawStream(raw)).expect("room"))
+        [10, 11, 12].map(|raw| table.own(RawStream(raw), None).expect("room"))
     }
 
     #[test]

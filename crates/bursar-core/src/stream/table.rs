@@ -8,7 +8,7 @@ use super::hold::StreamHold;
 use super::{ADOPTED, STREAM_SLOTS, Stream};
 use crate::{DeviceId, Error, RawStream, Result, StreamMisuse, StreamNumber};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One slot of the table.
@@ -23,6 +23,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 struct Slot {
     raw: AtomicU64,
+    /// The number that its stream is named by.
+    number: AtomicU16,
     epoch: AtomicU32,
     users: AtomicU32,
     exposed: AtomicBool,
@@ -63,7 +65,7 @@ impl StreamTable {
             slots: (0..STREAM_SLOTS).map(|_| Slot::default()).collect(),
             occupancy: Mutex::default(),
         };
-        let placed = table.own(RawStream::LEGACY);
+        let placed = table.own(RawStream::LEGACY, None);
         debug_assert!(placed.is_ok_and(Stream::is_default));
         table
     }
@@ -73,33 +75,32 @@ impl StreamTable {
     }
 
     fn token(&self, slot: u32) -> Stream {
-        let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
-        Stream::new(self.context, slot, epoch, self.device)
+        let entry = &self.slots[slot as usize];
+        let (epoch, number) = (entry.epoch.load(Ordering::Relaxed), entry.number.load(Ordering::Relaxed));
+        Stream::new(self.context, slot, epoch, self.device.0 as u16, number)
     }
 
     pub(crate) fn default_stream(&self) -> Stream {
         self.token(0)
     }
 
-    /// Enters a stream that this context created.
-    pub(crate) fn own(&self, raw: RawStream) -> Result<Stream> {
+    /// Enters a stream that this context created, under the driver's number if it has one.
+    pub(crate) fn own(&self, raw: RawStream, number: Option<u32>) -> Result<Stream> {
         let mut occupancy = self.occupancy();
         let slot = occupancy.fresh()?;
         if raw != RawStream::LEGACY {
             occupancy.owned.push(raw);
         }
         occupancy.known.insert(raw, KnownStream { slot, adoptions: 0, owned: true });
-        Ok(self.occupy(slot, raw, 1))
+        Ok(self.occupy(slot, raw, number, 1))
     }
 
-    /// Enters a stream that somebody else created, or counts one more adoption of it.
-    pub(crate) fn adopt(&self, raw: RawStream) -> Result<Stream> {
+    /// Enters a stream that somebody else created, under the driver's number if it has one, or counts one more adoption
+    /// of it.
+    pub(crate) fn adopt(&self, raw: RawStream, number: Option<u32>) -> Result<Stream> {
         if raw == RawStream::PER_THREAD {
-            return Err(Error::StreamMisuse {
-                device: self.device,
-                stream: StreamNumber(raw.0 as u32),
-                why: StreamMisuse::PerThread,
-            });
+            let (device, stream) = (self.device, StreamNumber::PER_THREAD);
+            return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::PerThread });
         }
         let raw = if raw.0 == 0 { RawStream::LEGACY } else { raw };
         let mut occupancy = self.occupancy();
@@ -110,11 +111,14 @@ impl StreamTable {
         let slot = occupancy.vacant.pop().map_or_else(|| occupancy.fresh(), Ok)?;
         occupancy.known.insert(raw, KnownStream { slot, adoptions: 1, owned: false });
         let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
-        Ok(self.occupy(slot, raw, (epoch + 1) | ADOPTED))
+        Ok(self.occupy(slot, raw, number, (epoch + 1) | ADOPTED))
     }
 
-    fn occupy(&self, slot: u32, raw: RawStream, epoch: u32) -> Stream {
+    /// Enters a stream in a slot, under a number of the driver's that a token has room for or the slot's own.
+    fn occupy(&self, slot: u32, raw: RawStream, number: Option<u32>, epoch: u32) -> Stream {
         let entry = &self.slots[slot as usize];
+        let number = number.and_then(|number| u16::try_from(number).ok()).unwrap_or(slot as u16);
+        entry.number.store(number, Ordering::Relaxed);
         entry.raw.store(raw.0, Ordering::Relaxed);
         entry.exposed.store(epoch & ADOPTED != 0 || raw == RawStream::LEGACY, Ordering::Relaxed);
         entry.epoch.store(epoch, Ordering::SeqCst);
@@ -288,25 +292,42 @@ mod tests {
     #[test]
     fn s3_a_token_of_an_ended_adoption_is_recognised_when_its_place_is_taken_again() {
         let table = table();
-        let first = table.adopt(RawStream(100)).expect("room");
+        let first = table.adopt(RawStream(100), None).expect("room");
         assert_eq!(raw(&table, first), Ok(RawStream(100)));
         end(&table, first);
-        let second = table.adopt(RawStream(200)).expect("room");
+        let second = table.adopt(RawStream(200), None).expect("room");
         assert_eq!(second.slot(), first.slot());
         assert_eq!(raw(&table, second), Ok(RawStream(200)));
         assert!(matches!(raw(&table, first), Err(Error::StreamMisuse { why: StreamMisuse::Ended, .. })));
     }
 
     #[test]
+    fn s7_a_number_of_the_driver_names_the_stream_whichever_its_slot() {
+        let table = table();
+        let (own, plain) = (table.own(RawStream(100), Some(7)), table.own(RawStream(200), None));
+        let (own, plain) = (own.expect("room"), plain.expect("room"));
+        assert_eq!((own.slot(), own.number(), plain.number()), (1, StreamNumber(7), StreamNumber(2)));
+        let adopted = table.adopt(RawStream(300), Some(9)).expect("room");
+        assert_eq!((adopted.number(), adopted.device()), (StreamNumber(9), DeviceId(0)));
+        assert_eq!((own.to_string(), format!("{own:?}")), ("stream 7 of gpu0".into(), "Stream(gpu0:7)".into()));
+        end(&table, adopted);
+        let next = table.adopt(RawStream(400), Some(10)).expect("room");
+        assert_eq!((next.slot(), next.number()), (adopted.slot(), StreamNumber(10)));
+        assert_eq!(adopted.number(), StreamNumber(9), "a token keeps its name");
+        let refused = table.adopt(RawStream::PER_THREAD, None).expect_err("a different stream on each thread");
+        assert!(refused.to_string().starts_with("the per-thread default stream cannot be used on gpu0"), "{refused}");
+    }
+
+    #[test]
     fn s5_a_stream_adopted_again_while_it_ends_has_a_place_of_its_own() {
         let table = table();
-        let first = table.adopt(RawStream(100)).expect("room");
+        let first = table.adopt(RawStream(100), None).expect("room");
         assert_eq!(table.release(first), Some(RawStream(100)));
-        let second = table.adopt(RawStream(100)).expect("room");
+        let second = table.adopt(RawStream(100), None).expect("room");
         assert_eq!(table.release(second), Some(RawStream(100)));
         table.vacate(second);
         table.vacate(first);
-        let slots = [200, 300].map(|raw| table.adopt(RawStream(raw)).expect("room").slot());
+        let slots = [200, 300].map(|raw| table.adopt(RawStream(raw), None).expect("room").slot());
         assert_ne!(slots[0], slots[1]);
     }
 
@@ -314,7 +335,7 @@ mod tests {
     fn s5_an_adoption_ends_only_when_nobody_uses_the_stream_any_more() {
         let table = table();
         for round in 0..200 {
-            let stream = table.adopt(RawStream(100 + round)).expect("room");
+            let stream = table.adopt(RawStream(100 + round), None).expect("room");
             let live = AtomicBool::new(true);
             std::thread::scope(|scope| {
                 for by_slot in [false, true] {
@@ -337,19 +358,19 @@ mod tests {
     #[test]
     fn r5_only_a_stream_whose_handle_nobody_else_has_is_taken_on_trust() {
         let table = table();
-        let own = table.own(RawStream(100)).expect("room");
+        let own = table.own(RawStream(100), None).expect("room");
         assert!(!table.is_exposed(own));
         assert_eq!(table.expose(own), Ok(RawStream(100)));
         assert!(table.is_exposed(own));
-        assert!(table.is_exposed(table.adopt(RawStream(200)).expect("room")));
+        assert!(table.is_exposed(table.adopt(RawStream(200), None).expect("room")));
         assert!(table.is_exposed(table.default_stream()));
     }
 
     #[test]
     fn s5_one_stream_adopted_twice_is_one_stream_until_both_are_gone() {
         let table = table();
-        let stream = table.adopt(RawStream(100)).expect("room");
-        assert_eq!(table.adopt(RawStream(100)), Ok(stream));
+        let stream = table.adopt(RawStream(100), None).expect("room");
+        assert_eq!(table.adopt(RawStream(100), None), Ok(stream));
         assert_eq!(table.release(stream), None);
         assert_eq!(table.release(stream), Some(RawStream(100)));
     }
@@ -358,11 +379,11 @@ mod tests {
     fn r5_the_default_streams_are_told_apart() {
         let table = table();
         for raw in [RawStream(0), RawStream::LEGACY] {
-            assert_eq!(table.adopt(raw), Ok(table.default_stream()));
+            assert_eq!(table.adopt(raw, None), Ok(table.default_stream()));
             assert_eq!(table.release(table.default_stream()), None);
         }
         assert!(matches!(
-            table.adopt(RawStream::PER_THREAD),
+            table.adopt(RawStream::PER_THREAD, None),
             Err(Error::StreamMisuse { why: StreamMisuse::PerThread, .. })
         ));
     }
@@ -382,9 +403,9 @@ mod tests {
     fn the_table_refuses_when_full_and_recovers() {
         let table = table();
         let streams: Vec<_> =
-            (1..STREAM_SLOTS as u64).map(|n| table.adopt(RawStream(n + 100)).expect("room")).collect();
-        assert_eq!(table.adopt(RawStream(9999)), Err(Error::Capacity { max: STREAM_SLOTS }));
+            (1..STREAM_SLOTS as u64).map(|n| table.adopt(RawStream(n + 100), None).expect("room")).collect();
+        assert_eq!(table.adopt(RawStream(9999), None), Err(Error::Capacity { max: STREAM_SLOTS }));
         end(&table, streams[0]);
-        assert!(table.adopt(RawStream(9999)).is_ok());
+        assert!(table.adopt(RawStream(9999), None).is_ok());
     }
 }

@@ -186,7 +186,7 @@ mod tests {
 
     fn streams<const N: usize>() -> [Stream; N] {
         let table = StreamTable::new(1, DeviceId(0));
-        std::array::from_fn(|at| table.own(RawStream(10 + at as u64)).expect("room"))
+        std::array::from_fn(|at| table.own(RawStream(10 + at as u64), None).expect("room"))
     }
 
     fn used(marks: &mut Marks, stream: Stream, access: Access, clocks: &Clocks) -> u64 {

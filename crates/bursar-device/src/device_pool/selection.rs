@@ -37,15 +37,37 @@ impl DevicePool {
     }
 
     /// Returns the device that has the most left for a newcomer, less what others have set aside; the first of several.
-    /// One that cannot be asked is passed over; if none can, it is the first. The figure behind it may have changed by
-    /// the time this returns: to have the memory, [reserve it](Self::reserve_on_best).
-    pub fn most_available(&self, admission: &impl Admission) -> &Gpu {
-        best(self.iter(), |gpu| admission.available(gpu.context()).ok()).unwrap_or(&self.gpus[0])
+    /// One that cannot be asked is logged and passed over; if none can, the first one's failure is the error. The figure
+    /// behind it may have changed by the time this returns: to have the memory,
+    /// [reserve it](Self::reserve_on_best).
+    pub fn most_available(&self, admission: &impl Admission) -> Result<&Gpu> {
+        self.by_available(admission).map(|order| order[0])
+    }
+
+    /// Returns the devices that can be asked what they have left, those with the most first; the error of the first one
+    /// where none can.
+    fn by_available(&self, admission: &impl Admission) -> Result<Vec<&Gpu>> {
+        let (mut order, mut unasked) = (Vec::with_capacity(self.gpus.len()), None);
+        for gpu in self {
+            match admission.available(gpu.context()) {
+                Ok(available) => order.push((Reverse(available), gpu)),
+                Err(error) => {
+                    tracing::warn!(device = %gpu.id(), "a device is passed over: {error}");
+                    unasked = unasked.or(Some(error));
+                }
+            }
+        }
+        order.sort_by_key(|(available, _)| *available);
+        match unasked {
+            Some(error) if order.is_empty() => Err(error),
+            _ => Ok(order.into_iter().map(|(_, gpu)| gpu).collect()),
+        }
     }
 
     /// Chooses the device that has the most left and sets `bytes` aside there, in one step: of several that choose at
-    /// once, none gets what another has. A device that turns out to be taken is passed over for the next best; ties go
-    /// to the first. If none has room, the error is the best one's.
+    /// once, none gets what another has. A device that turns out to be taken is passed over for the next best, and one
+    /// that cannot be asked is logged and passed over; ties go to the first. If none has room, the error is the best
+    /// one's; if none can be asked, the first one's.
     ///
     /// ```
     /// use bursar_core::{Admission, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
@@ -80,21 +102,19 @@ impl DevicePool {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn reserve_on_best<A: Admission>(&self, admission: &A, bytes: Bytes) -> Result<(&Gpu, A::Reservation)> {
-        let (mut order, mut unasked, mut refused) = (Vec::with_capacity(self.gpus.len()), None, None);
-        for gpu in self {
-            match admission.available(gpu.context()) {
-                Ok(available) => order.push((Reverse(available), gpu)),
-                Err(error) => unasked = unasked.or(Some(error)),
-            }
-        }
-        order.sort_by_key(|(available, _)| *available);
-        for (_, gpu) in order {
+        let mut refused = None;
+        for gpu in self.by_available(admission)? {
             match admission.reserve(gpu.context(), bytes) {
                 Ok(reservation) => return Ok((gpu, reservation)),
-                Err(error) => refused = Some(more_useful(refused, error)),
+                Err(error) => {
+                    if !error.is_capacity() {
+                        tracing::warn!(device = %gpu.id(), "a device is passed over: {error}");
+                    }
+                    refused = Some(more_useful(refused, error));
+                }
             }
         }
-        Err(refused.or(unasked).unwrap_or(Error::NoDevice))
+        Err(refused.unwrap_or(Error::NoDevice))
     }
 
     /// Returns the device that has the most memory; the first of several.

@@ -1,6 +1,6 @@
 //! Streams on lease.
 
-use super::StreamPool;
+use super::{PooledStream, StreamPool};
 use bursar_core::{DeviceContext, Stream};
 use std::fmt;
 use std::ops::Deref;
@@ -20,29 +20,28 @@ use std::sync::Arc;
 /// let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
 /// let gpu = gpus.round_robin();
 /// let lease = gpu.streams().lease()?;
-/// let (id, stream) = (lease.id(), *lease);
+/// let stream = *lease;
 ///
 /// let buffer = gpu.buffer::<u8>(64, &lease, tag!("scratch"))?;
 /// drop(lease);
 /// assert_eq!(buffer.stream(), stream);
-/// assert_eq!(gpu.streams().lease()?.id(), id);
+/// assert_eq!(gpu.streams().lease()?.number(), stream.number());
 /// # Ok::<(), bursar_core::Error>(())
 /// ```
 #[must_use = "a lease ends when it is dropped"]
 pub struct StreamLease {
     pool: StreamPool,
-    id: u32,
-    stream: Stream,
+    pooled: PooledStream,
 }
 
 impl StreamLease {
-    pub(super) fn new(pool: StreamPool, id: u32, stream: Stream) -> Self {
-        Self { pool, id, stream }
+    pub(super) const fn new(pool: StreamPool, pooled: PooledStream) -> Self {
+        Self { pool, pooled }
     }
 
-    /// Returns the stream's number in the pool.
-    pub fn id(&self) -> u32 {
-        self.id
+    /// Returns the stream's priority.
+    pub const fn priority(&self) -> i32 {
+        self.pooled.priority
     }
 
     /// Returns the context of the stream's device.
@@ -54,7 +53,7 @@ impl StreamLease {
     /// Returns the stream.
     #[inline]
     pub fn stream(&self) -> Stream {
-        self.stream
+        self.pooled.stream
     }
 }
 
@@ -62,24 +61,25 @@ impl Deref for StreamLease {
     type Target = Stream;
 
     fn deref(&self) -> &Stream {
-        &self.stream
+        &self.pooled.stream
     }
 }
 
 impl From<&StreamLease> for Stream {
     fn from(lease: &StreamLease) -> Self {
-        lease.stream
+        lease.pooled.stream
     }
 }
 
 impl fmt::Debug for StreamLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamLease").field("id", &self.id).field("stream", &self.stream).finish_non_exhaustive()
+        let PooledStream { stream, priority } = &self.pooled;
+        f.debug_struct("StreamLease").field("stream", stream).field("priority", priority).finish_non_exhaustive()
     }
 }
 
 impl Drop for StreamLease {
     fn drop(&mut self) {
-        self.pool.give_back(self.id);
+        self.pool.give_back(self.pooled);
     }
 }

@@ -95,6 +95,7 @@ unsafe impl Driver for Hooked {
         fn links(device: DeviceId) -> DriverResult<Vec<Link>>;
         fn open(device: DeviceId) -> DriverResult<RawContext>;
         fn last_error(device: DeviceId) -> Option<DriverError>;
+        fn stream_number(device: DeviceId, stream: RawStream) -> Option<u32>;
         fn listens() -> bool;
         fn allocate(device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
         fn stream_create(device: DeviceId, priority: i32) -> DriverResult<RawStream>;

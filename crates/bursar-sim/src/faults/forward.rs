@@ -43,6 +43,10 @@ unsafe impl Driver for Faults {
         self.lost(device).or_else(|| self.inner.last_error(device))
     }
 
+    fn stream_number(&self, device: DeviceId, stream: RawStream) -> Option<u32> {
+        self.inner.stream_number(device, stream)
+    }
+
     fn listens(&self) -> bool {
         self.counts.add(Call::Listens);
         self.inner.listens()

@@ -144,7 +144,8 @@ impl MachineState {
 
     pub(crate) fn create_stream(&mut self, device: usize, is_blocking: bool) -> RawStream {
         let created = self.streams.len() - self.devices.len();
-        self.add_stream(Stream::new(device, Executor::Stream(created as u32 + 1), is_blocking));
+        let on_device = self.streams.iter().filter(|stream| stream.device == device).count();
+        self.add_stream(Stream::new(device, Executor::Stream(on_device as u32), is_blocking));
         RawStream(FIRST_STREAM + created as u64)
     }
 

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use super::Sim;
+use crate::Executor;
 use crate::call_log::CallArguments;
 use crate::host_memory::HostPtr;
 use crate::machine::{AllocationKind, Work};
@@ -88,6 +89,13 @@ unsafe impl Driver for Sim {
             *opened = opened.checked_sub(1).ok_or(NOT_OPEN)?;
             Ok(())
         })
+    }
+
+    fn stream_number(&self, device: DeviceId, stream: RawStream) -> Option<u32> {
+        match self.lock().executor_of(device, stream) {
+            Executor::Stream(number) => Some(number),
+            _ => None,
+        }
     }
 
     fn last_error(&self, device: DeviceId) -> Option<DriverError> {

@@ -1,6 +1,8 @@
 //! The simulated machine that a program under test runs on.
 
-use crate::{AllocTag, Build, DeviceBlock, DeviceContext, DeviceId, Gpu, MIN_ALIGN, Result, Stream};
+use crate::device::DeviceContext;
+use crate::memory::{AllocTag, Build, DeviceBlock, MIN_ALIGN};
+use crate::{DeviceId, Gpu, Result, Stream};
 use bursar_sim::{Launch, Sim};
 use std::error::Error;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The search for races: runs a program with many seeds, and picks the finding that says the most.
 
 use super::{Finding, HazardExplanation, Outcome, Race, Rig};
-use crate::{Build, Gpu, Result, Stack, leaf};
+use crate::memory::Build;
+use crate::{Gpu, Result, Stack, leaf};
 use bursar_core::{Bytes, DeviceId};
 use bursar_sim::{Sim, SimBuilder};
 use std::fmt;

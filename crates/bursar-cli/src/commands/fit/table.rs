@@ -10,7 +10,8 @@ impl Show for FitReport {
     fn show(&self, out: &mut dyn Write) -> Result<()> {
         let plan = &self.plan;
         let bound = self.bound_by.as_ref().map_or(String::new(), |bound| format!(", bound by {bound}"));
-        writeln!(out, "{HEADING}{}: {}{HEADING:#}{FAINT}{bound}{FAINT:#}", self.label, plan.memory)?;
+        let simulated = if self.simulated { ", on simulated devices" } else { "" };
+        writeln!(out, "{HEADING}{}: {}{HEADING:#}{FAINT}{bound}{simulated}{FAINT:#}", self.label, plan.memory)?;
         if let Some(peak) = &self.from_trace {
             let (live, pool) = (Bytes(peak.peak_live), Bytes(peak.peak_pool));
             writeln!(out, "  {FAINT}{}: {live} live at the peak, {pool} through the pool{FAINT:#}", peak.trace)?;

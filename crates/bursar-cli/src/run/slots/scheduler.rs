@@ -6,11 +6,12 @@
 use super::notify::Notify;
 use super::target::{ReservedMemory, Target};
 use super::{Slot, SlotSource};
+use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::fit::{FitError, Headroom, Need, Plan, ReservedPlan, Spec, fit_workers};
 use bursar::host::Topology;
 use bursar::ledger::{Priority, ReserveFuture};
-use bursar::{Bytes, DeviceContext, DeviceId};
+use bursar::{Bytes, DeviceId};
 use std::ffi::OsString;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -223,7 +224,7 @@ impl SlotSource for Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bursar::Driver;
+    use bursar::driver::Driver;
     use bursar::sim::Sim;
     use proptest::prelude::*;
 
@@ -237,7 +238,7 @@ mod tests {
     /// A device of 80 GiB of this process alone, and a stage that wants eight workers of 10 GiB there.
     fn rig() -> (Arc<Sim>, Scheduler) {
         let driver = Sim::builder().immediate().devices(1, Bytes::gib(80)).build();
-        let opened = OpenedDriver { driver: driver.clone(), instead_of_cuda: None };
+        let opened = OpenedDriver { driver: driver.clone(), is_simulated: true, instead_of_cuda: None };
         let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let spec = Spec::vram("test", [context]).per_worker(Bytes::gib(10)).want(8).headroom(Headroom::ALL);
         (driver, Scheduler::new(spec, None, Some(&opened), &[]).expect("a ledger"))
@@ -273,7 +274,7 @@ mod tests {
     #[test]
     fn l3_a_share_goes_back_with_its_slot_and_what_is_shared_with_the_last() {
         let driver = Sim::builder().immediate().devices(1, Bytes::gib(80)).build();
-        let opened = OpenedDriver { driver: driver.clone(), instead_of_cuda: None };
+        let opened = OpenedDriver { driver: driver.clone(), is_simulated: true, instead_of_cuda: None };
         let context = DeviceContext::open(driver, DeviceId(0)).expect("a device");
         let spec = Spec::vram("test", [context]).fixed(Bytes::gib(6)).per_worker(Bytes::gib(10)).want(3);
         let scheduler = Scheduler::new(spec, None, Some(&opened), &[]).expect("a ledger");
@@ -320,7 +321,7 @@ mod tests {
     #[test]
     fn l4_a_worker_that_can_never_fit_is_refused_and_not_waited_for() {
         let driver = Sim::builder().immediate().devices(2, Bytes::gib(8)).build();
-        let opened = OpenedDriver { driver: driver.clone(), instead_of_cuda: None };
+        let opened = OpenedDriver { driver: driver.clone(), is_simulated: true, instead_of_cuda: None };
         let contexts = [0, 1].map(|device| DeviceContext::open(driver.clone(), DeviceId(device)).expect("a device"));
         let spec = Spec::vram("test", contexts).per_worker(Bytes::gib(6)).want(1);
         let scheduler = Scheduler::new(spec, None, Some(&opened), &[]).expect("ledgers");

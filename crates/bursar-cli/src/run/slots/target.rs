@@ -2,10 +2,11 @@
 
 use super::Slot;
 use super::notify::Notify;
+use bursar::device::{DeviceContext, NumaNode};
 use bursar::fit::{FitError, Need, Ram};
 use bursar::host::Topology;
 use bursar::ledger::{Delegation, Ledger, Reservation};
-use bursar::{Bytes, DeviceContext, DeviceId, NumaNode};
+use bursar::{Bytes, DeviceId};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

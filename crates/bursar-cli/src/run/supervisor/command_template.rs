@@ -66,7 +66,8 @@ fn fill(word: &OsStr, placeholders: &[(&str, String)]) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bursar::{Bytes, DeviceId, NumaNode};
+    use bursar::device::NumaNode;
+    use bursar::{Bytes, DeviceId};
 
     fn slot(device: Option<u32>) -> Slot {
         Slot {

@@ -1,0 +1,68 @@
+//! Checks that users of the facade reach everything through it.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use crate::lexer::{offsets_of, words};
+use crate::tree::{File, Tree};
+
+/// The crates whose names the facade distributes over its modules. It re-exports the others whole.
+const DISTRIBUTED: &[&str] = &["bursar-core", "bursar-device", "bursar-memory"];
+
+const FACADE: &str = "crates/bursar/src/";
+
+/// Every name that a distributed crate exports is exported by the facade.
+pub(super) fn has_every_name(tree: &Tree) -> Vec<Finding> {
+    let reached: BTreeSet<&str> = sources(tree, FACADE).flat_map(exported).map(|(_, name)| name).collect();
+    if reached.is_empty() {
+        return Vec::new();
+    }
+    let roots = DISTRIBUTED.iter().filter_map(|package| tree.get(&format!("crates/{package}/src/lib.rs")));
+    let names = roots.flat_map(|root| exported(root).map(move |(at, name)| (root, at, name)));
+    let missing = names.filter(|(_, _, name)| !reached.contains(name));
+    missing
+        .map(|(file, at, name)| {
+            let message = format!("`{name}` is in no module of the facade; list it in one of {FACADE}*.rs");
+            Finding::at(file, at, "facade", message)
+        })
+        .collect()
+}
+
+fn sources<'a>(tree: &'a Tree, folder: &'static str) -> impl Iterator<Item = &'a File> {
+    tree.rust_files().filter(move |file| file.path.starts_with(folder))
+}
+
+/// Returns the names that a file re-exports by `pub use`, each with its offset.
+fn exported(file: &File) -> impl Iterator<Item = (usize, &str)> {
+    let code = file.code();
+    offsets_of(code, "use").filter(|&at| code[..at].ends_with("\npub ")).flat_map(move |at| {
+        let end = code[at..].find(';').map_or(code.len(), |length| at + length);
+        let listed = move |&(start, name): &(usize, &str)| {
+            let after = code[at + start + name.len()..end].trim_start();
+            !after.starts_with("::") && name != "as"
+        };
+        words(&code[at..end]).skip(1).filter(listed).map(move |(start, name)| (at + start, name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::shown;
+
+    #[test]
+    fn a_name_that_the_facade_lacks_is_found() {
+        let files = [
+            (
+                "crates/bursar-core/src/lib.rs",
+                "//! Core.\n\npub use values::{\n    Bytes, Tag,\n};\nuse values::Own;\n",
+            ),
+            ("crates/bursar-sim/src/lib.rs", "//! Whole.\n\npub use sim::Sim;\n"),
+            ("crates/bursar/src/lib.rs", "//! Bursar.\n\npub mod memory;\n"),
+            ("crates/bursar/src/memory.rs", "//! Memory.\n\npub use bursar_core::{Bytes};\nuse bursar_core::Tag;\n"),
+        ];
+        let expected = "crates/bursar-core/src/lib.rs:4: facade: `Tag` is in no module of the facade; list it in one of \
+                        crates/bursar/src/*.rs";
+        assert_eq!(shown(has_every_name, files), [expected]);
+    }
+}
