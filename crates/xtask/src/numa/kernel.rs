@@ -14,14 +14,21 @@ const PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// Returns the kernel that the variable names, or the one that was fetched.
 pub(super) fn find(folder: &Path) -> Result<PathBuf, Error> {
-    let named = std::env::var_os(VARIABLE).map(PathBuf::from);
+    find_named(std::env::var_os(VARIABLE).map(PathBuf::from), folder)
+}
+
+/// A kernel that was named and is not there is a mistake; one that was never fetched is not.
+fn find_named(named: Option<PathBuf>, folder: &Path) -> Result<PathBuf, Error> {
     let is_named = named.is_some();
     let path = named.unwrap_or_else(|| folder.join("vmlinuz"));
-    if path.is_file() {
-        return Ok(path);
+    match (path.is_file(), is_named) {
+        (true, _) => Ok(path),
+        (false, true) => Err(Error::Fetch { what: format!("{VARIABLE} names {}, which is no file", path.display()) }),
+        (false, false) => {
+            let remedy = format!("run `cargo xtask numa fetch`, or name one in {VARIABLE}");
+            Err(Error::NotRun { reason: format!("there is no kernel at {}; {remedy}", path.display()) })
+        }
     }
-    let remedy = if is_named { "" } else { "; run `cargo xtask numa fetch`, or name one in BURSAR_NUMA_KERNEL" };
-    Err(Error::NotRun { reason: format!("there is no kernel at {}{remedy}", path.display()) })
 }
 
 /// Downloads Debian's package, and keeps the kernel of it.
@@ -80,8 +87,10 @@ mod tests {
 
     #[test]
     fn a_kernel_that_is_not_there_says_how_to_get_it() {
-        let error = find(Path::new("/no/such/folder")).unwrap_err();
+        let error = find_named(None, Path::new("/no/such/folder")).unwrap_err();
         assert!(matches!(error, Error::NotRun { .. }), "{error}");
         assert!(error.to_string().contains("cargo xtask numa fetch"), "{error}");
+        let error = find_named(Some("/no/such/kernel".into()), Path::new("/")).unwrap_err();
+        assert!(matches!(error, Error::Fetch { .. }), "one that was named is missed: {error}");
     }
 }
