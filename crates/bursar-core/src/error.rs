@@ -394,7 +394,7 @@ fn show_out_of_memory(
 fn show_requested(needed: Bytes, explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match explanation {
         Some(shortage) if shortage.requested != needed => {
-            write!(f, "{} requested, for which {needed} more were needed", shortage.requested)
+            write!(f, "{} requested, {needed} needed", shortage.requested)
         }
         _ => write!(f, "{needed} requested"),
     }

@@ -223,7 +223,11 @@ impl<F: FrameSource> Holder for PagePoolResource<F> {
                 self.context.fault().record(error);
             }
         }
-        survey.add(SurveyStep::Pool(self.state.figures(&self.name, self.bytes_outstanding())));
+        survey.add(SurveyStep::Pool(self.state.figures(
+            &self.name,
+            self.bytes_outstanding(),
+            !self.addresses.is_empty(),
+        )));
         self.source.survey(survey);
     }
 }
@@ -295,13 +299,14 @@ impl PoolState {
         state
     }
 
-    /// Returns how the pool stands, with `live` bytes in blocks.
-    fn figures(&self, name: &LimitName, live: Bytes) -> PoolFigures {
+    /// Returns how the pool stands, with `live` bytes in blocks, and whether it can move frames.
+    fn figures(&self, name: &LimitName, live: Bytes, moves_frames: bool) -> PoolFigures {
         let (mut figures, lists) = (PoolFigures::new(name.clone(), self.usage(), live), self.lists());
         figures.longest_common_run = Bytes(lists.common.longest() * UNIT);
         figures.whole_frames = Bytes(lists.units_in_whole_frames() * UNIT);
         figures.stuck = Bytes(lists.space.stuck() * UNIT);
         figures.granule = Bytes(lists.space.granule() * UNIT);
+        figures.moves_frames = moves_frames;
         figures.largest_frame = Bytes(lists.space.largest_placed() * UNIT);
         figures
     }

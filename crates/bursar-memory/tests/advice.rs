@@ -49,7 +49,8 @@ impl Program {
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let device = Bytes([64, 256, 4096][random.below(3) as usize] << 20);
-        let driver = Sim::builder().device(device).immediate().build();
+        let driver = Sim::builder().device(device).immediate();
+        let driver = if random.below(4) == 0 { driver.without_pages() } else { driver }.build();
         let context = common::context(driver);
         let streams = (0..3).map(|_| context.create_stream(0).expect("a stream")).collect();
         let mut program =

@@ -228,9 +228,15 @@ impl Refusal<'_> {
             SurveyStep::Limit(limit) => Some(left(limit)),
             _ => None,
         });
-        let can_be_made = limits.fold(self.device_free.get(), u64::min) / granule * granule;
-        let exact = self.granted.get() + self.align.max(MIN_ALIGN) - MIN_ALIGN;
-        exact.checked_next_multiple_of(granule).is_some_and(|need| whole.saturating_add(can_be_made) >= need)
+        let exact = if pool.moves_frames { room - MIN_ALIGN } else { room };
+        let Some(need) = exact.checked_next_multiple_of(granule) else { return false };
+        if pool.moves_frames {
+            let can_be_made = limits.fold(self.device_free.get(), u64::min) / granule * granule;
+            return whole.saturating_add(can_be_made) >= need;
+        }
+        // Whole frames are given back, and one that is large enough is made.
+        let allowed = limits.fold(u64::MAX, u64::min);
+        self.device_free.get() >= need && whole.saturating_add(allowed) >= need
     }
 
     /// Returns the least that lies in whole free frames once everything of these tags is free.

@@ -189,7 +189,7 @@ mod tests {
         let refused = refused.explained(Shortage::new(DeviceId(0), Bytes(700)));
         assert_eq!(
             refused.to_string(),
-            "gpu0 is out of memory: 700 B requested, for which 600 B more were needed, 200 B of 1000 B free; what is missing is unknown"
+            "gpu0 is out of memory: 700 B requested, 600 B needed, 200 B of 1000 B free; what is missing is unknown"
         );
         assert_eq!(format!("{refused:#}").lines().count(), 9);
         assert_eq!(format!("{refused:?}"), format!("{refused:#}"), "it is what main prints");

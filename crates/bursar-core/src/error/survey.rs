@@ -109,6 +109,8 @@ pub struct PoolFigures {
     pub stuck: Bytes,
     /// The size that frames are multiples of.
     pub granule: Bytes,
+    /// True if frames can be moved together; otherwise a request needs one that is large enough.
+    pub moves_frames: bool,
     /// The largest frame there is.
     pub largest_frame: Bytes,
 }
@@ -118,7 +120,7 @@ impl PoolFigures {
     pub const fn new(name: LimitName, usage: MemoryUsage, live: Bytes) -> Self {
         let (longest_common_run, whole_frames, stuck) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
         let (granule, largest_frame) = (Bytes(1), usage.held);
-        Self { name, usage, live, longest_common_run, whole_frames, stuck, granule, largest_frame }
+        Self { name, usage, live, longest_common_run, whole_frames, stuck, granule, moves_frames: false, largest_frame }
     }
 }
 

@@ -96,7 +96,12 @@ impl EventSink {
         }
         let place =
             self.observers.get(*count).ok_or(Error::InvalidValue { what: "a device takes at most 16 observers" })?;
-        let counted = observer.tally().is_some_and(|tally| self.tally.set(tally).is_ok());
+        let counted = observer.tally().is_some_and(|tally| {
+            let refused = self.tally.set(tally).err();
+            // It is told by records, which say nothing of the stack.
+            refused.iter().for_each(|tally| tally.share_columns());
+            refused.is_none()
+        });
         let interest = observer.interest().except(if counted { COUNTED } else { Actions::default() });
         if place.set((interest, observer.clone())).is_ok() {
             *count += 1;

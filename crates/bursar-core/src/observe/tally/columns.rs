@@ -78,6 +78,8 @@ struct Extra {
 struct Table {
     /// The devices whose own column a stack has.
     taken: [bool; DEVICES],
+    /// True if others than that stack may count in a device's own column too.
+    is_shared: bool,
     extras: [Option<Extra>; COLUMNS],
 }
 
@@ -87,7 +89,7 @@ pub(super) struct Columns(Mutex<Box<Table>>);
 
 impl Default for Columns {
     fn default() -> Self {
-        Self(Mutex::new(Box::new(Table { taken: [false; DEVICES], extras: [None; COLUMNS] })))
+        Self(Mutex::new(Box::new(Table { taken: [false; DEVICES], is_shared: false, extras: [None; COLUMNS] })))
     }
 }
 
@@ -97,7 +99,7 @@ impl Columns {
     }
 
     /// Takes a column for a stack or a layer on a device: the device's own for its first stack, or else one that was
-    /// never used or was used for the same. `None` where all are taken.
+    /// never used or was used for the same. `None` where all are taken: then a stack counts in the device's own.
     pub(super) fn take(&self, device: DeviceId, kind: ColumnKind) -> Option<Column> {
         let mut table = self.table();
         if kind == ColumnKind::Stack
@@ -110,9 +112,23 @@ impl Columns {
             None => true,
             Some(extra) => !extra.is_taken && extra.kind == kind && extra.device == device,
         };
-        let at = (NEAR_DEVICES..NEAR_COLUMNS).chain(FIRST_FAR..COLUMNS).find(fits)?;
+        let Some(at) = (NEAR_DEVICES..NEAR_COLUMNS).chain(FIRST_FAR..COLUMNS).find(fits) else {
+            table.is_shared = true;
+            return None;
+        };
         table.extras[at] = Some(Extra { device, kind, is_taken: true });
         Some(Column(at))
+    }
+
+    /// Says that others than stacks with a column count in those of devices.
+    pub(super) fn share(&self) {
+        self.table().is_shared = true;
+    }
+
+    /// Returns whether only the one who took a column counts in it.
+    pub(super) fn is_apart(&self, column: Column) -> bool {
+        let table = self.table();
+        table.extras[column.0].is_some() || !table.is_shared
     }
 
     /// Lets a column be taken again. Nothing in it is live.

@@ -218,6 +218,22 @@ impl Shards {
         }
     }
 
+    /// Returns what is live in a column for each of the first tags, as [`sum`](Self::sum) does for one.
+    pub(super) fn live_in(&self, column: usize, tags: usize) -> Vec<Amount> {
+        let shards = || self.shards.iter().filter_map(OnceLock::get);
+        let each = |add: fn(&TagCounts, &mut Amount)| {
+            let mut sums = vec![Amount::default(); tags];
+            for shard in shards() {
+                let counts = sums.iter_mut().enumerate().map(|(tag, sum)| (shard.counts.get(Key { column, tag }), sum));
+                counts.for_each(|(counts, sum)| counts.into_iter().for_each(|counts| add(counts, sum)));
+            }
+            sums
+        };
+        let freed = each(TagCounts::add_freed);
+        let granted = each(TagCounts::add_granted);
+        granted.into_iter().zip(freed).map(|(granted, freed)| live(granted, freed)).collect()
+    }
+
     /// Returns what is live and what was ever granted, in some columns and for one tag or all. Frees are read
     /// before grants, and a free is counted after its grant; so only frees of what was never counted can take more than
     /// there was, and then nothing is live.
@@ -228,11 +244,12 @@ impl Shards {
         };
         let freed = TagCounts::freed(counts());
         let granted = TagCounts::granted(counts());
-        let less = |granted: u64, freed: u64| above_zero(granted.wrapping_sub(freed).cast_signed());
-        let live = Amount {
-            bytes: Bytes(less(granted.bytes.get(), freed.bytes.get())),
-            count: less(granted.count, freed.count),
-        };
-        (live, granted)
+        (live(granted, freed), granted)
     }
+}
+
+/// Returns what is live of what was granted.
+fn live(granted: Amount, freed: Amount) -> Amount {
+    let less = |granted: u64, freed: u64| above_zero(granted.wrapping_sub(freed).cast_signed());
+    Amount { bytes: Bytes(less(granted.bytes.get(), freed.bytes.get())), count: less(granted.count, freed.count) }
 }

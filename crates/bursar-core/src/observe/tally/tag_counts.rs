@@ -61,7 +61,24 @@ impl TagCounts {
     }
 }
 
+impl TagCounts {
+    /// Adds what was ever granted to an amount.
+    pub(super) fn add_granted(&self, amount: &mut Amount) {
+        self.granted.add_to(amount);
+    }
+
+    /// Adds what was ever freed to an amount.
+    pub(super) fn add_freed(&self, amount: &mut Amount) {
+        self.freed.add_to(amount);
+    }
+}
+
 impl Sum {
+    fn add_to(&self, amount: &mut Amount) {
+        amount.bytes = Bytes(amount.bytes.get().wrapping_add(self.bytes.load(Ordering::Acquire)));
+        amount.count = amount.count.wrapping_add(self.count.load(Ordering::Acquire));
+    }
+
     const fn new() -> Self {
         Self { bytes: AtomicU64::new(0), count: AtomicU64::new(0) }
     }
@@ -73,9 +90,9 @@ impl Sum {
     }
 
     fn total<'a>(sums: impl Iterator<Item = &'a Self>) -> Amount {
-        sums.fold(Amount::default(), |total, sum| Amount {
-            bytes: Bytes(total.bytes.get().wrapping_add(sum.bytes.load(Ordering::Acquire))),
-            count: total.count.wrapping_add(sum.count.load(Ordering::Acquire)),
+        sums.fold(Amount::default(), |mut total, sum| {
+            sum.add_to(&mut total);
+            total
         })
     }
 }
@@ -120,6 +137,11 @@ impl TagCountsTable {
     pub(super) fn get_or_make(&self, key: Key) -> &TagCounts {
         self.near(key)
             .unwrap_or_else(|| self.far.get_or_make(key.column).get_or_init(Chunks::default).get_or_make(key.tag))
+    }
+
+    /// Returns the counts of a key, if there are any.
+    pub(super) fn get(&self, key: Key) -> Option<&TagCounts> {
+        self.near(key).or_else(|| self.far.get(key.column)?.get()?.get(key.tag))
     }
 
     /// Returns the counts there are, of some columns and of one tag or all.
