@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::run;
 use crate::stage::Stage;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -24,10 +24,16 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Parses words, the first of which names the program. Prints the help that was asked for, and errors of usage.
     pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Result<Self, Failure> {
-        Self::try_parse_from(words).map_err(|shown| match shown.print() {
+        let matches = Self::definition().try_get_matches_from(words);
+        matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|shown| match shown.print() {
             Err(error) if !shown.use_stderr() && error.kind() != ErrorKind::BrokenPipe => Failure::Output(error),
             _ => Failure::AlreadyReported { status: u8::try_from(shown.exit_code()).unwrap_or(u8::MAX) },
         })
+    }
+
+    /// Returns the definition of the command line.
+    pub(crate) fn definition() -> clap::Command {
+        GlobalOptions::hide_devices_from(&["completions", "man", "convert"], Self::command())
     }
 }
 
@@ -62,8 +68,12 @@ pub(crate) enum Command {
     #[command(after_help = run::EXAMPLES)]
     Run(run::RunArgs),
     /// Shows who holds what of each device, and sets what all programs together may hold.
-    #[command(subcommand, after_help = ledger::EXAMPLES)]
-    Ledger(ledger::LedgerCommand),
+    #[command(after_help = ledger::EXAMPLES)]
+    Ledger {
+        /// Shows, where none is named.
+        #[command(subcommand)]
+        command: Option<ledger::LedgerCommand>,
+    },
     /// Prints the script by which a shell completes this command.
     #[command(after_help = completions::COMPLETION_EXAMPLES)]
     Completions {
@@ -99,11 +109,11 @@ const EXAMPLES: &str = "\
 Examples:
   bursar                          the tour, on this machine's GPUs or two simulated ones
   bursar devices --json           what the devices are, for a script
-  bursar devices --driver sim --sim-devices 1x24GiB
+  bursar devices --sim-devices 1x24GiB              what one simulated device is
   bursar replay run.csv.gz        what a real program's allocations cost
-  bursar ledger show              who holds what of each device
+  bursar ledger                   who holds what of each device
   bursar fit --per-worker 6GiB --want 8             how many workers fit
   bursar run --per-worker 6GiB --want 8 -- ./work   and runs them
 
 Sizes are 512, 4KiB, 10GB or 1.5GiB.
-Exit status: 0 done, 1 the answer is no, 2 wrong usage or a bad trace, 3 the machine failed us.";
+Exit status: 0 done, 1 the answer is no, 2 wrong usage or a bad trace, 3 the machine failed us, or has no GPU to ask.";

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub(crate) enum Failure {
     Driver(DriverChoiceError),
+    /// A stage in VRAM without a GPU.
+    NoVram(DriverChoiceError),
     Memory(bursar::Error),
     Trace(bursar::trace::TraceError),
     Output(std::io::Error),
@@ -35,6 +37,8 @@ pub(crate) enum Failure {
     },
     /// Options that do not go together.
     Usage(&'static str),
+    /// A failure of a command that had printed its data before.
+    AfterOutput(Box<Self>),
     /// Everything was reported already, or nobody reads it.
     AlreadyReported {
         status: u8,
@@ -72,8 +76,8 @@ impl From<bursar::host::HostError> for Failure {
     }
 }
 
-impl From<bursar::DriverError> for Failure {
-    fn from(error: bursar::DriverError) -> Self {
+impl From<bursar::driver::DriverError> for Failure {
+    fn from(error: bursar::driver::DriverError) -> Self {
         Self::Memory(error.into())
     }
 }
@@ -102,17 +106,31 @@ impl From<bursar::trace::ReplayError> for Failure {
 /// The hint for errors of a ledger, which say themselves what helps.
 const LEDGER_HINT: &str = "no other ledger is affected: `bursar ledger show` lists them all";
 
+const NO_CUDA_HINT: &str =
+    "install the NVIDIA driver, or rehearse on simulated devices with --driver sim or BURSAR_DRIVER=sim";
+
+const NO_VRAM_HINT: &str = "install the NVIDIA driver, use RAM with --pool ram, or rehearse on simulated devices with --driver \
+    sim or BURSAR_DRIVER=sim";
+
 const REFUSED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 const MACHINE_FAILED: u8 = 3;
 
 impl Failure {
+    /// Returns the failure of a stage whose devices could not be opened.
+    pub(crate) fn of_stage(self) -> Self {
+        match self {
+            Self::Driver(error @ DriverChoiceError::NoCuda { .. }) => Self::NoVram(error),
+            other => other,
+        }
+    }
+
     /// Returns what went wrong and what to do about it, or none if that was reported already.
     pub(crate) fn text_and_hint(&self) -> Option<(String, &'static str)> {
         Some(match self {
-            Self::Driver(error) => {
-                (error.to_string(), "run with --driver sim to use simulated devices, or install the NVIDIA driver")
-            }
+            Self::Driver(error @ DriverChoiceError::NoCuda { .. }) => (error.to_string(), NO_CUDA_HINT),
+            Self::Driver(error) => (error.to_string(), "`bursar help` shows how devices are chosen"),
+            Self::NoVram(error) => (error.to_string(), NO_VRAM_HINT),
             Self::Memory(error) => (error.to_string(), "`bursar devices` shows what the machine has"),
             Self::Trace(error) => (
                 error.to_string(),
@@ -136,15 +154,22 @@ impl Failure {
                 (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
             }
             Self::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
+            Self::AfterOutput(failure) => return failure.text_and_hint(),
             Self::AlreadyReported { .. } => return None,
         })
+    }
+
+    /// Returns whether the command had printed data before it failed.
+    pub(crate) const fn follows_output(&self) -> bool {
+        matches!(self, Self::AfterOutput(_) | Self::Output(_))
     }
 
     /// Returns the exit status.
     pub(crate) fn status(&self) -> u8 {
         use bursar::Error as Memory;
         match self {
-            Self::Driver(DriverChoiceError::Unknown { .. }) => WRONG_USAGE,
+            Self::Driver(DriverChoiceError::Unknown { .. } | DriverChoiceError::SimDevices(_)) => WRONG_USAGE,
+            Self::AfterOutput(failure) => failure.status(),
             Self::Memory(error) if error.is_capacity() => REFUSED,
             Self::Memory(Memory::Capacity { .. }) => REFUSED,
             Self::Memory(
@@ -163,7 +188,7 @@ impl Failure {
             Self::Host(_) => MACHINE_FAILED,
             Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
             Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
-            Self::Driver(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
+            Self::Driver(_) | Self::NoVram(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
         }
     }
 }

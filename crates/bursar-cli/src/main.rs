@@ -20,7 +20,6 @@ mod stacks;
 mod stage;
 
 use arguments::{Arguments, Bench, Command};
-use clap::CommandFactory;
 use commands::{bench, completions, convert, demo, devices, fit, ledger, replay};
 use failure::Failure;
 use run::{Invocation, Role};
@@ -33,9 +32,9 @@ fn main() -> ExitCode {
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let done = match Invocation::parse(std::env::args_os().skip(1)) {
         Some(invocation) => play_role(invocation),
-        None => Arguments::read(std::env::args_os()).and_then(|arguments| execute(&arguments, None)),
+        None => Arguments::read(std::env::args_os()).map(|arguments| execute(&arguments, None)),
     };
-    done.unwrap_or_else(|failure| output::fail(&failure))
+    done.unwrap_or_else(|failure| output::fail(&failure, false))
 }
 
 /// Runs as one of the processes that `bursar run` starts for itself.
@@ -45,30 +44,34 @@ fn play_role(invocation: Invocation) -> Result<ExitCode, Failure> {
         Role::Watchdog => run::watch(invocation),
         Role::Supervisor => {
             let words = std::iter::once("bursar".into()).chain(invocation.words);
-            execute(&Arguments::read(words)?, Some(invocation.parent))
+            Ok(execute(&Arguments::read(words)?, Some(invocation.parent)))
         }
     }
 }
 
-/// Executes a command. `watchdog` is the parent of this process if it is the supervisor of a run.
-fn execute(arguments: &Arguments, watchdog: Option<Pid>) -> Result<ExitCode, Failure> {
+/// Executes a command and reports its failure. `watchdog` is the parent of this process if it is the supervisor of a run.
+fn execute(arguments: &Arguments, watchdog: Option<Pid>) -> ExitCode {
+    try_execute(arguments, watchdog).unwrap_or_else(|failure| output::fail(&failure, arguments.options.json))
+}
+
+fn try_execute(arguments: &Arguments, watchdog: Option<Pid>) -> Result<ExitCode, Failure> {
     let options = &arguments.options;
     let json = options.json;
-    let open = || bursar::driver::open(options.driver, &options.sim_devices);
+    let open = || options.open_any().inspect(output::say_if_simulated);
     let done = match (&arguments.command, watchdog) {
         (Some(Command::Run(_)), None) => return run::start(std::env::args_os().skip(1)),
         (Some(Command::Run(args)), Some(watchdog)) => run::supervise(watchdog, options, args),
-        (None | Some(Command::Demo), _) => output::show(&demo::tour(&open()?)?, json),
-        (Some(Command::Devices), _) => output::show(&devices::list(&open()?), json),
-        (Some(Command::Ledger(command)), _) => ledger::run(&open()?, command, json),
+        (None | Some(Command::Demo), _) => output::show(&demo::tour(&options.open_any()?)?, json),
+        (Some(Command::Devices), _) => output::show(&devices::list(&options.open_machine()?), json),
+        (Some(Command::Ledger { command }), _) => ledger::run(options.open_machine(), command.as_ref(), json),
         (Some(Command::Replay(args)), _) => output::show(&replay::replay(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pinned(args))), _) => output::show(&bench::pinned::pinned(&open()?, args)?, json),
-        (Some(Command::Fit(stage)), _) => fit::fit(stage, json, open),
+        (Some(Command::Fit(stage)), _) => fit::fit(stage, json, || options.open_machine()),
         (Some(Command::Completions { shell }), _) => {
-            output::show(&completions::script(Arguments::command(), *shell), json)
+            output::show(&completions::script(Arguments::definition(), *shell), json)
         }
-        (Some(Command::Man(args)), _) => output::show(&completions::manual(Arguments::command(), args)?, json),
+        (Some(Command::Man(args)), _) => output::show(&completions::manual(Arguments::definition(), args)?, json),
         (Some(Command::Convert { from, to }), _) => output::show(&convert::convert(from, to)?, json),
     };
     done.map(|()| ExitCode::SUCCESS)

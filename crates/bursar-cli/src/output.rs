@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use anstyle::{AnsiColor, Style};
+use bursar::driver::OpenedDriver;
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
@@ -78,10 +79,40 @@ pub(crate) fn say_without_blocking(line: fmt::Arguments<'_>) {
     }
 }
 
-/// Prints what went wrong and a hint, and returns the exit status.
-pub(crate) fn fail(failure: &Failure) -> ExitCode {
+/// Prints a line on standard error if devices are simulated and nobody asked for that.
+pub(crate) fn say_if_simulated(opened: &OpenedDriver) {
+    if let Some(why) = &opened.instead_of_cuda {
+        say(format_args!("{FAINT}bursar: using simulated devices ({why}){FAINT:#}"));
+    }
+}
+
+/// A failure as JSON.
+#[derive(Debug, Serialize)]
+struct FailureReport<'a> {
+    error: FailureFields<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailureFields<'a> {
+    cause: &'a str,
+    remedy: &'a str,
+    exit_status: u8,
+}
+
+/// Prints what went wrong and a hint, also as one line of JSON if that was asked for and nothing was printed before. Returns
+/// the exit status.
+pub(crate) fn fail(failure: &Failure, json: bool) -> ExitCode {
     if let Some((text, hint)) = failure.text_and_hint() {
         say(format_args!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {hint}{FAINT:#}"));
+        if json && !failure.follows_output() {
+            let error = FailureFields { cause: &text, remedy: hint, exit_status: failure.status() };
+            let mut out = std::io::stdout().lock();
+            // Standard error has it in any case, and the exit status says that something failed.
+            let _ = serde_json::to_writer(&mut out, &FailureReport { error })
+                .map_err(std::io::Error::from)
+                .and_then(|()| writeln!(out))
+                .and_then(|()| out.flush());
+        }
     }
     ExitCode::from(failure.status())
 }

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::output::{FAINT, WARNING};
 use crate::stage::Stage;
-use bursar::driver::{Choice, OpenedDriver, SimDevices};
+use bursar::driver::SimDevices;
 use bursar::fit::{FitError, MemoryKind};
 use clap::Args;
 use output::{Console, OutputThread};
@@ -39,7 +39,8 @@ Examples:
   bursar run --pool vram --per-worker 10GiB --want 8 --elastic --restart 2 -- ./stage
   bursar run --pool ram --fixed 10GiB --per-worker 4GiB --want 16 -- ./convert part-{worker}.bin
 
-Each worker gets BURSAR_WORKER, BURSAR_WORKERS, its device in CUDA_VISIBLE_DEVICES and its share in BURSAR_RESERVATION.
+Each worker gets BURSAR_WORKER, BURSAR_WORKERS, BURSAR_LABEL, its device in CUDA_VISIBLE_DEVICES and its
+share in BURSAR_RESERVATION.
 Exit status: 0 every worker ended well, 1 workers failed or do not fit, 2 wrong usage or no such command, 3 the machine
 failed us, 128 and the signal's number where a signal ended the run.";
 
@@ -121,15 +122,17 @@ fn run_workers(
     if stage.pool == MemoryKind::Ram && args.command.iter().any(|word| names_a_device(word)) {
         return Err(Failure::Usage("{device} stands for nothing in --pool ram: leave it out"));
     }
-    let open = || bursar::driver::open(options.driver, &options.sim_devices);
+    let open = || options.open_machine().map_err(Failure::of_stage);
     let opened = stage.needs_driver(true).then(open).transpose()?;
     let peak = stage.trace_peak()?;
-    let spec = stage.spec(opened.as_ref(), peak.as_ref())?;
-    let environment = device_environment(options, opened.as_ref());
+    // Other processes draw on what is set aside.
+    let spec = stage.spec(opened.as_ref(), peak.as_ref())?.across_processes();
+    let is_simulated = opened.as_ref().is_some_and(|opened| opened.is_simulated);
+    let environment = if is_simulated { device_environment(&options.sim_devices()?) } else { Vec::new() };
     let scheduler = Scheduler::new(spec, stage.available, opened.as_ref(), &environment)?;
 
     let output = OutputThread::start(Console::new(json)).map_err(|error| system("output cannot be shown", error))?;
-    let policy = Policy { restarts: args.restart, fail_fast: args.fail_fast, grace: args.grace, json };
+    let policy = Policy { restarts: args.restart, fail_fast: args.fail_fast, grace: args.grace, json, is_simulated };
     let supervisor = Supervisor::new(policy, output, child_lock);
     if !scheduler.is_shared() {
         supervisor.say(FAINT, "bursar: devices without a name are each program's own, so workers draw on nothing; name them: --sim-devices 2x80GiB@NAME");
@@ -137,9 +140,12 @@ fn run_workers(
     let (slots, workers) = first_slots(&supervisor, &scheduler, args)?;
     let more = workers - slots.len() as u64;
     let source: Arc<dyn SlotSource> = Arc::new(scheduler);
-    let template = CommandTemplate::new(&args.command, workers);
+    let template = CommandTemplate::new(&args.command, workers, &stage.label);
     let outcome = supervisor.run(&template, slots, (more > 0).then_some((source, more)), forwarded);
-    outcome.map_err(|error| system("the run failed", error))?.into_result(&args.command[0])
+    let outcome = outcome.map_err(|error| system("the run failed", error))?;
+    let has_printed = outcome.has_reports();
+    let failure = |failure| if has_printed { Failure::AfterOutput(Box::new(failure)) } else { failure };
+    outcome.into_result(&args.command[0]).map_err(failure)
 }
 
 /// An error of [`first_slots`].
@@ -178,16 +184,9 @@ fn first_slots(supervisor: &Supervisor, scheduler: &Scheduler, args: &RunArgs) -
     }
 }
 
-/// Returns the variables that a Bursar program in a worker needs to open the same devices.
-fn device_environment(options: &GlobalOptions, opened: Option<&OpenedDriver>) -> Vec<(&'static str, OsString)> {
-    let simulated = opened.filter(|opened| options.driver == Choice::Sim || opened.instead_of_cuda.is_some());
-    match simulated {
-        Some(_) => vec![
-            (bursar::driver::VARIABLE, "sim".into()),
-            (bursar::driver::SIM_DEVICES_VARIABLE, to_the_byte(&options.sim_devices).into()),
-        ],
-        None => Vec::new(),
-    }
+/// Returns the variables that a Bursar program in a worker needs to open the same simulated devices.
+fn device_environment(devices: &SimDevices) -> Vec<(&'static str, OsString)> {
+    vec![(bursar::driver::VARIABLE, "sim".into()), (bursar::driver::SIM_DEVICES_VARIABLE, to_the_byte(devices).into())]
 }
 
 /// Formats simulated devices with their size in bytes, since devices of one name must have one size.

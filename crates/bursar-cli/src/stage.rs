@@ -7,12 +7,13 @@ pub(crate) use amount::parse_size;
 pub(crate) use trace_peak::TracePeak;
 
 use crate::failure::Failure;
-use crate::output::{BAD, FAINT, say};
+use crate::output::{BAD, say};
 use amount::Amount;
+use bursar::device::{DeviceContext, NumaNode};
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Headroom, MemoryKind, Spec};
 use bursar::host::Topology;
-use bursar::{Bytes, DeviceContext, DeviceId, NumaNode};
+use bursar::{Bytes, DeviceId};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) struct Stage {
     /// The number of workers there should be: at least one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) want: u64,
-    /// The fraction of what is available that may be used.
+    /// The fraction that may be used, by these workers and by the programs before them.
     #[arg(long, value_name = "FRACTION", default_value_t)]
     pub(crate) headroom: Headroom,
     /// The memory that is available, whatever the machine says.
@@ -43,7 +44,7 @@ pub(crate) struct Stage {
     /// The devices that may be used, by number or UUID; all of them by default.
     #[arg(long, value_name = "GPU,…", value_delimiter = ',')]
     devices: Vec<String>,
-    /// The name of the stage in messages and in the log.
+    /// The name of the stage in messages, in the log and in `bursar ledger show`.
     #[arg(long, value_name = "NAME", default_value = "stage")]
     pub(crate) label: String,
     /// Go on with one worker where not even one fits into VRAM.
@@ -91,9 +92,6 @@ impl Stage {
 
     /// Opens the devices that may be used. One that fails is reported and left out.
     fn contexts(&self, opened: &OpenedDriver) -> Result<Vec<Arc<DeviceContext>>, Failure> {
-        if let Some(why) = &opened.instead_of_cuda {
-            say(format_args!("{FAINT}bursar: using simulated devices ({why}){FAINT:#}"));
-        }
         let mut contexts = Vec::new();
         for ordinal in 0..opened.driver.device_count() {
             match DeviceContext::open(opened.driver.clone(), DeviceId(ordinal)) {
@@ -114,7 +112,9 @@ impl Stage {
         };
         let mut chosen: Vec<Arc<DeviceContext>> = self.devices.iter().map(named).collect::<Result<_, _>>()?;
         chosen.sort_by_key(|context| context.device());
-        chosen.dedup_by_key(|context| context.device());
+        if chosen.windows(2).any(|pair| pair[0].device() == pair[1].device()) {
+            return Err(Failure::Usage("--devices names a device twice: name each once"));
+        }
         Ok(chosen)
     }
 }

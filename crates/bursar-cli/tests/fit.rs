@@ -114,6 +114,11 @@ fn f4_vram_is_what_the_devices_have_and_no_device_is_an_error_that_helps() {
     assert_eq!(one["devices"].as_array().map(Vec::len), Some(2));
     let output = folder.bursar("fit --driver sim --sim-devices 3x10GiB --devices 3");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    for twice in ["0,0", "0,gpu0", "1,2,1"] {
+        let output = folder.bursar(&format!("fit --sim-devices 3x10GiB --devices {twice}"));
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("names a device twice"), "{}", text(&output.stderr));
+    }
     let output = folder.bursar("fit --driver cuda --per-worker 1GiB");
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
 }

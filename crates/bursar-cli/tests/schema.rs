@@ -20,7 +20,7 @@ fn schema(name: &str) -> Value {
 /// Returns every name that the document has a schema for.
 fn documented() -> BTreeSet<String> {
     let blocks = DOCUMENT.lines().filter_map(|line| line.strip_prefix("```json "));
-    blocks.map(str::to_owned).collect()
+    blocks.filter(|name| *name != "error").map(str::to_owned).collect()
 }
 
 /// Returns what is wrong with `value`, which should match `schema`.
@@ -134,6 +134,16 @@ fn every_output_is_as_documented() {
     let trace = folder.trace();
     for (name, arguments) in COMMANDS {
         folder.check(name, &arguments.replace("TRACE", &trace).replace("FOLDER", &folder.path("")));
+    }
+}
+
+#[test]
+fn f8_a_failure_is_as_documented() {
+    let folder = Folder::with_ledgers();
+    for arguments in
+        ["fit --driver cuda", "devices --driver cuda", "run --driver cuda -- true", "convert no-file x.csv"]
+    {
+        folder.check("error", arguments);
     }
 }
 

@@ -27,3 +27,10 @@ pub mod uses;
 pub use rig::StackRig;
 pub use rows::{DriverRow, LeakPolicy, OpenDriver, SetCapturing, StackKind, StackRow, requires_cuda};
 pub use table::{Clause, Requirement, table};
+
+/// The programs in the documents. They are compiled and run here, since a crate that is published has no file outside itself.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+}

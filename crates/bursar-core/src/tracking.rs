@@ -25,33 +25,20 @@
 #![allow(unsafe_code)]
 
 mod marks;
+mod peer;
 mod submission;
 mod tracked;
 mod transfer;
 
+use crate::context::WaitFailure;
 use crate::stream::StreamHold;
-use crate::{Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
+use crate::{Access, Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
 use marks::{Marks, Need};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
-pub use transfer::Transfer;
-
-/// The way in which work accesses a block; the greater of two accesses covers both.
-///
-/// ```
-/// use bursar_core::Access;
-///
-/// assert_eq!(Access::Read.max(Access::Write), Access::Write);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
-    /// Read-only access.
-    Read,
-    /// Write access, possibly with reads.
-    Write,
-}
+pub use transfer::{RefusedTransfer, Transfer};
 
 impl DeviceContext {
     /// Makes what is submitted to `stream` from here on come after the uses of `block` that `access` must come after.
@@ -273,14 +260,18 @@ impl Uses {
         self.wait_for_all(needs, stream, held).map(drop)
     }
 
-    /// Waits until no use is in flight. A failure to wait is reported by the device's next fallible call.
-    fn wait_on_host(&self) {
+    /// Waits until no use is in flight; an error means that one may be. What went wrong otherwise is reported by the
+    /// device's next fallible call.
+    fn wait_on_host(&self) -> Result<()> {
         let streams = self.marks().streams();
         for stream in streams {
-            if let Err(Error::Driver(error)) = self.context.wait_until_idle(stream) {
-                self.context.fault().record(error);
+            match self.context.wait_until_idle(stream) {
+                Err(failure) if failure.may_be_in_flight => return Err(failure.error),
+                Err(WaitFailure { error: Error::Driver(error), .. }) => self.context.fault().record(error),
+                _ => {}
             }
         }
+        Ok(())
     }
 
     fn wait_for_all<'a>(

@@ -1,23 +1,19 @@
 //! Every conversion between the driver's types and Bursar's.
 
 use crate::raw::Failure;
+use crate::raw::sys::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
+    CU_MEMHOSTREGISTER_PORTABLE, CUDA_ERROR_NOT_READY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUcontext, CUevent,
+    CUstream, CUstreamCaptureStatus, CUuuid,
+};
 use bursar_core::{
     DeviceId, DeviceUuid, DriverError, HostFlags, NumaNode, PciAddress, Progress, RawContext, RawEvent, RawStream,
     Status,
-};
-use cudarc::driver::sys::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
-    CU_MEMHOSTREGISTER_PORTABLE, CUcontext, CUevent, CUstream, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
 
 const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "CUDA has 64-bit hosts only");
-
-/// `CUDA_ERROR_INVALID_CONTEXT`.
-pub(crate) const INVALID_CONTEXT: c_int = 201;
-const NOT_READY: c_int = 600;
-const STREAM_CAPTURE_IMPLICIT: c_int = 906;
 
 /// Returns whether a handle means a default stream, the legacy one (0 and 1) or that of the calling thread, rather than a
 /// stream that was created. A default stream belongs to the current context of the thread.
@@ -78,17 +74,17 @@ pub(crate) fn error(device: DeviceId, failure: Failure, name: impl FnOnce() -> O
 pub(crate) fn progress(result: Result<(), Failure>) -> Result<Progress, Failure> {
     match result {
         Ok(()) => Ok(Progress::Complete),
-        Err(failure) if failure.code == NOT_READY => Ok(Progress::Pending),
+        Err(failure) if failure.code == CUDA_ERROR_NOT_READY => Ok(Progress::Pending),
         Err(failure) => Err(failure),
     }
 }
 
 /// Returns whether a stream is being captured, or was and its capture has failed. The legacy stream cannot be captured, but
 /// reports that using it would pull it into the capture of a stream that synchronises with it.
-pub(crate) fn is_capturing(result: Result<c_uint, Failure>) -> Result<bool, Failure> {
+pub(crate) fn is_capturing(result: Result<CUstreamCaptureStatus, Failure>) -> Result<bool, Failure> {
     match result {
-        Ok(status) => Ok(status != 0),
-        Err(failure) if failure.code == STREAM_CAPTURE_IMPLICIT => Ok(true),
+        Ok(status) => Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE),
+        Err(failure) if failure.code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
         Err(failure) => Err(failure),
     }
 }
@@ -130,7 +126,7 @@ pub(crate) fn host_register_flags(flags: HostFlags) -> Option<c_uint> {
 }
 
 pub(crate) fn uuid(uuid: CUuuid) -> DeviceUuid {
-    DeviceUuid(uuid.bytes.map(|byte| byte as u8))
+    DeviceUuid(uuid.bytes)
 }
 
 /// Returns the text before the first zero.
@@ -222,9 +218,9 @@ mod tests {
     #[test]
     fn r5_a_stream_counts_as_captured_until_its_capture_has_ended() {
         let failed = |code| Err(Failure { call: "", code });
-        assert_eq!(is_capturing(Ok(0)), Ok(false));
-        assert_eq!(is_capturing(Ok(1)), Ok(true));
-        assert_eq!(is_capturing(Ok(2)), Ok(true));
+        for (status, captured) in [(0, false), (1, true), (2, true)] {
+            assert_eq!(is_capturing(Ok(CUstreamCaptureStatus(status))), Ok(captured));
+        }
         assert_eq!(is_capturing(failed(906)), Ok(true));
         assert_eq!(is_capturing(failed(400)), Err(Failure { call: "", code: 400 }));
     }
@@ -250,8 +246,7 @@ mod tests {
     #[test]
     fn d3_identity_is_read_as_the_driver_writes_it() {
         let bytes = [0x80, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xff];
-        let raw = CUuuid { bytes: bytes.map(|byte: u8| byte as c_char) };
-        assert_eq!(uuid(raw), DeviceUuid(bytes));
+        assert_eq!(uuid(CUuuid { bytes }), DeviceUuid(bytes));
         assert_eq!(pci(0, 0x4e, 0).unwrap().to_string(), "0000:4e:00.0");
         assert_eq!(pci(0x1_0000, 1, 0).unwrap().to_string(), "10000:01:00.0");
         assert_eq!(pci(0, 256, 0), None);

@@ -4,11 +4,11 @@ use crate::device::Device;
 use crate::load::{self, LoadError};
 use crate::nvml::{self, ProcessMemory};
 use crate::raw::Api;
+use crate::raw::sys::CUdevice_attribute as Attribute;
 use crate::{Version, conv, exit};
 use bursar_core::{
     Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, DriverError, DriverResult, Link, PciAddress, Status,
 };
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;

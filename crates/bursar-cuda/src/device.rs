@@ -22,10 +22,12 @@
 #![allow(unsafe_code)]
 
 use crate::conv;
-use crate::raw::{Api, Failure, PageKind};
+use crate::raw::sys::{
+    CUDA_ERROR_INVALID_CONTEXT, CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUmemAllocationProp,
+    CUstreamCaptureMode,
+};
+use crate::raw::{Api, Failure};
 use bursar_core::{DeviceId, DriverError, DriverResult, RawStream, Status};
-use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUstreamCaptureMode};
-use std::ffi::c_uint;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -41,7 +43,7 @@ pub(crate) struct Device {
     opens: Mutex<u32>,
     first_sticky: OnceLock<DriverError>,
     stream_priorities: OnceLock<(i32, i32)>,
-    page_kind: OnceLock<PageKind>,
+    page_kind: OnceLock<CUmemAllocationProp>,
 }
 
 impl Device {
@@ -118,13 +120,13 @@ impl Device {
 
     #[cold]
     fn not_open(&self) -> DriverError {
-        let status = conv::status(conv::INVALID_CONTEXT, || Some("CUDA_ERROR_INVALID_CONTEXT"));
+        let status = conv::status(CUDA_ERROR_INVALID_CONTEXT, || Some("CUDA_ERROR_INVALID_CONTEXT"));
         DriverError::new("cuCtxSetCurrent", self.id, status)
     }
 
     /// Returns the primary context of an open device.
     #[inline]
-    fn opened(&self) -> DriverResult<CUcontext> {
+    pub(crate) fn opened(&self) -> DriverResult<CUcontext> {
         let context = self.primary.load(Ordering::Acquire);
         if context.is_null() { Err(self.not_open()) } else { Ok(context) }
     }
@@ -150,7 +152,7 @@ impl Device {
             return self.checked(api, within(api, context, call));
         }
         let result = match call(api) {
-            Err(failure) if failure.code == conv::INVALID_CONTEXT => within(api, context, call),
+            Err(failure) if failure.code == CUDA_ERROR_INVALID_CONTEXT => within(api, context, call),
             result => result,
         };
         self.checked(api, result)
@@ -202,7 +204,7 @@ impl Device {
     }
 
     /// Returns the kind of pages that are created on the device, which is queried once.
-    pub(crate) fn page_kind(&self, api: &Api) -> DriverResult<PageKind> {
+    pub(crate) fn page_kind(&self, api: &Api) -> DriverResult<CUmemAllocationProp> {
         const RDMA: CUdevice_attribute =
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
         if let Some(&kind) = self.page_kind.get() {
@@ -210,7 +212,7 @@ impl Device {
         }
         let handle = self.handle()?;
         let rdma = self.checked(api, api.device_attribute(RDMA, handle))? != 0;
-        Ok(*self.page_kind.get_or_init(|| PageKind::of(handle, rdma)))
+        Ok(*self.page_kind.get_or_init(|| CUmemAllocationProp::of(handle, rdma)))
     }
 
     /// Returns the error of a call that is refused without reaching the driver.
@@ -242,7 +244,7 @@ fn within<T>(api: &Api, context: CUcontext, call: impl FnOnce(&Api) -> Result<T,
 /// Runs `call` in the relaxed capture mode, and restores that of the thread.
 #[inline]
 fn relaxed<T>(api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> Result<T, Failure> {
-    const RELAXED: c_uint = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
+    const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     let own = api.exchange_capture_mode(RELAXED)?;
     let result = call(api);
     if own != RELAXED {

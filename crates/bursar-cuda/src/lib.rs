@@ -1,7 +1,7 @@
 //! The CUDA driver of Bursar, loaded at run time.
 //!
-//! [`Cuda`] implements [`Driver`](bursar_core::Driver) over the CUDA driver API as cudarc declares it. Building needs no
-//! CUDA at all; loading it where it is missing returns a [`LoadError`] that names the libraries searched for:
+//! [`Cuda`] implements [`Driver`](bursar_core::Driver) over the CUDA driver API. Building needs no CUDA at all;
+//! loading it where it is missing returns a [`LoadError`] that names the libraries searched for:
 //!
 //! ```
 //! use bursar_cuda::{Cuda, LoadError};
@@ -21,9 +21,8 @@
 //!
 //! # Versions
 //! Every function that is called exists in every driver since CUDA 12.2, under the same name and with the same signature,
-//! and is looked up when the driver is loaded. The types come from one of cudarc's bindings, by default that of 12.2. cudarc
-//! compiles with exactly one of them, so a program that uses cudarc itself with another (`cuda-13000`, say) turns this
-//! crate's default features off; nothing else changes.
+//! and is looked up when the driver is loaded. The types are declared here, so this crate stands beside cudarc with any of
+//! its version features.
 //!
 //! # Structure
 //! Three levels, each of which uses only those before it:
@@ -34,10 +33,11 @@
 //!
 //! Beside them, `load` finds the library, `exit` stops calls when the process exits, and `nvml` reads links and processes.
 //!
-//! # Decision: cudarc's types, our own table of symbols
+//! # Decision: our own table of symbols
 //! cudarc's functions panic where a symbol is missing, and return a closed enumeration, for which the status of a newer
-//! driver would be undefined behaviour. The table here looks every symbol up once, each checked against cudarc's signature
-//! at compile time, and returns plain integers.
+//! driver would be undefined behaviour. The table here looks every symbol up once and returns plain integers. Nor does
+//! anything else here depend on cudarc, which compiles with exactly one of its version features: a library that chose one
+//! would choose it for every program. Tests compare every declaration with cudarc's.
 
 mod conv;
 mod cuda;

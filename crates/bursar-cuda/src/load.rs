@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::Version;
+use crate::raw::sys::CUDA_ERROR_NO_DEVICE;
 use crate::raw::{self, Api, Failure};
 use libloading::Library;
 use std::error::Error;
@@ -9,8 +10,6 @@ use std::sync::atomic::AtomicBool;
 
 /// The names of the driver's library; the one that its packages always install comes first.
 const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
-
-const NO_DEVICE: i32 = 100;
 
 /// The reason why there is no CUDA driver to use.
 ///
@@ -105,7 +104,7 @@ fn loader_message(error: &libloading::Error) -> String {
 
 pub(crate) fn init_failed(api: &Api, failure: Failure) -> LoadError {
     match failure.code {
-        NO_DEVICE => no_device(),
+        CUDA_ERROR_NO_DEVICE => no_device(),
         code => LoadError::InitFailed {
             call: failure.call,
             code,

@@ -6,19 +6,18 @@
 
 #[cfg(test)]
 pub(crate) mod fake;
-mod layout;
 mod memory;
 mod streams;
+pub(crate) mod sys;
 mod table;
 
-pub(crate) use layout::{PageAccess, PageKind};
 pub(crate) use table::{Api, Failure};
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUuuid};
 use libloading::Library;
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
+use sys::{CUcontext, CUdevice, CUdevice_attribute, CUstreamCaptureMode, CUuuid};
 
 type CallResult<T> = Result<T, Failure>;
 
@@ -26,7 +25,7 @@ type CallResult<T> = Result<T, Failure>;
 /// call, and it works before `cuInit` too.
 pub(crate) fn driver_version(library: &Library) -> Result<Option<c_int>, &'static str> {
     const SYMBOL: &str = "cuDriverGetVersion";
-    // SAFETY: the type is the driver's own, except for a number in place of the enumeration.
+    // SAFETY: the type is the driver's own.
     let found = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(SYMBOL) };
     let call = found.map_err(|_| SYMBOL)?;
     let mut version = 0;
@@ -137,8 +136,8 @@ impl Api {
     }
 
     /// Sets the capture mode of the thread, and returns the previous one.
-    pub(crate) fn exchange_capture_mode(&self, mode: c_uint) -> CallResult<c_uint> {
-        // SAFETY: the driver reads and writes one number, which is as wide as the enumeration.
-        output(mode, |mode| unsafe { self.cuThreadExchangeStreamCaptureMode(mode.cast()) })
+    pub(crate) fn exchange_capture_mode(&self, mode: CUstreamCaptureMode) -> CallResult<CUstreamCaptureMode> {
+        // SAFETY: the driver reads and writes one number.
+        output(mode, |mode| unsafe { self.cuThreadExchangeStreamCaptureMode(mode) })
     }
 }

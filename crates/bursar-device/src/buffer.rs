@@ -1,7 +1,9 @@
 //! Typed device memory that frees itself.
 
 use crate::{DeviceSlice, DeviceSliceMut, Gpu};
-use bursar_core::{AllocTag, Bytes, DeviceBlock, DevicePtr, Error, MIN_ALIGN, Result, Stream, TrackedBlock};
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, DevicePtr, Error, MIN_ALIGN, RefusedTracked, Result, Stream, Submission, TrackedBlock,
+};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,7 +14,7 @@ use std::panic::Location;
 ///
 /// Reading, writing, filling and copying here are done when the call returns. They follow what the buffer's own stream
 /// was given before, and what was [submitted](crate::Work) with the buffer to others. A length that does not match is
-/// [`Error::InvalidValue`], and an error leaves no work behind.
+/// [`Error::LengthMismatch`] with both, and an error leaves no work behind.
 ///
 /// Work on any stream uses the buffer through [`submit`](crate::StreamLease::submit), which orders it, and the free
 /// comes after all of that. Whoever gives the [address](Self::ptr) to a kernel without declaring it orders that kernel
@@ -41,6 +43,8 @@ pub struct DeviceBuffer<T: Pod> {
     gpu: Gpu,
     /// `None` where there are no bytes to hold.
     block: Option<TrackedBlock>,
+    /// The address, to be borrowed; zero where it holds no memory.
+    ptr: DevicePtr,
     len: usize,
     tag: AllocTag,
     stream: Stream,
@@ -60,7 +64,8 @@ impl<T: Pod> DeviceBuffer<T> {
             let block = gpu.memory().allocate(bytes, align, stream, tag)?;
             Some(TrackedBlock::new(&**gpu.memory(), block))
         };
-        Ok(Self { gpu, block, len, tag, stream, freed_on: stream, elements: PhantomData })
+        let ptr = block.as_ref().map_or(DevicePtr(0), TrackedBlock::ptr);
+        Ok(Self { gpu, block, ptr, len, tag, stream, freed_on: stream, elements: PhantomData })
     }
 
     /// Returns the number of elements.
@@ -74,8 +79,41 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 
     /// Returns the address, for those who launch kernels; zero where it holds no memory.
-    pub fn ptr(&self) -> DevicePtr {
-        self.block.as_ref().map_or(DevicePtr(0), TrackedBlock::ptr)
+    pub const fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    /// Returns the address as an argument of a kernel that reads the buffer: a word that is borrowed from the buffer,
+    /// so that an argument list that holds it cannot outlive the memory. Libraries that take arguments by reference,
+    /// as cudarc's `.arg` does, keep that borrow until the launch.
+    ///
+    /// ```
+    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
+    /// # use bursar_device::Gpu;
+    /// # let gpu = Gpu::open(bursar_sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// # let stream = gpu.streams().acquire()?;
+    /// let x = gpu.zeros::<f32>(1024, stream, tag!("x"))?;
+    /// let mut y = gpu.zeros::<f32>(1024, stream, tag!("y"))?;
+    /// let arguments = [x.as_arg(), y.as_arg_mut()];
+    /// assert_eq!(*arguments[0], x.ptr().0);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    ///
+    /// ```compile_fail,E0505
+    /// # fn show(x: bursar_device::DeviceBuffer<f32>) {
+    /// let argument = x.as_arg();
+    /// drop(x);
+    /// println!("{argument}");
+    /// # }
+    /// ```
+    pub const fn as_arg(&self) -> &u64 {
+        &self.ptr.0
+    }
+
+    /// Returns the address as an argument of a kernel that writes the buffer: as [`as_arg`](Self::as_arg), with the
+    /// buffer borrowed mutably, so that no other argument of the list can be the same buffer.
+    pub const fn as_arg_mut(&mut self) -> &u64 {
+        &self.ptr.0
     }
 
     /// Returns the number of bytes that the elements take.
@@ -120,8 +158,17 @@ impl<T: Pod> DeviceBuffer<T> {
 
     /// Returns the token underneath, to be freed by `gpu.memory().deallocate` or lent across a raw boundary; `None`
     /// where it holds no memory. Its [`stream`](Self::stream) then comes after every use that was submitted.
-    pub fn into_block(mut self) -> Option<DeviceBlock> {
-        self.block.take().map(TrackedBlock::into_block)
+    ///
+    /// Where no such order can be made, because a stream that uses the buffer is being captured into a graph or the
+    /// driver fails, the buffer comes back as it was.
+    pub fn into_block(mut self) -> Result<Option<DeviceBlock>, RefusedIntoBlock<T>> {
+        match self.block.take().map(TrackedBlock::into_block).transpose() {
+            Ok(block) => Ok(block),
+            Err(RefusedTracked { block, error }) => {
+                self.block = Some(*block);
+                Err(RefusedIntoBlock { buffer: Box::new(self), error })
+            }
+        }
     }
 
     /// Returns some of the elements, to read.
@@ -165,10 +212,52 @@ impl<T: Pod> DeviceBuffer<T> {
     }
 }
 
+/// A [`DeviceBuffer::into_block`] that was refused: the buffer comes back with the reason. Converting this into an
+/// [`Error`], as `?` does, drops the buffer, which frees it in stream order.
+///
+/// ```
+/// use bursar_core::DeviceBlock;
+/// use bursar_device::{DeviceBuffer, RefusedIntoBlock};
+///
+/// fn lend(buffer: DeviceBuffer<u8>) -> Result<Option<DeviceBlock>, DeviceBuffer<u8>> {
+///     buffer.into_block().map_err(|RefusedIntoBlock { buffer, .. }| *buffer)
+/// }
+/// ```
+pub struct RefusedIntoBlock<T: Pod> {
+    /// The buffer, as it was.
+    pub buffer: Box<DeviceBuffer<T>>,
+    /// The reason for the refusal.
+    pub error: Error,
+}
+
+impl<T: Pod> fmt::Display for RefusedIntoBlock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<T: Pod> fmt::Debug for RefusedIntoBlock<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefusedIntoBlock").field("error", &self.error).field("buffer", &self.buffer).finish()
+    }
+}
+
+impl<T: Pod> std::error::Error for RefusedIntoBlock<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<T: Pod> From<RefusedIntoBlock<T>> for Error {
+    fn from(refused: RefusedIntoBlock<T>) -> Self {
+        refused.error
+    }
+}
+
 impl Gpu {
     /// Allocates a buffer of `len` elements that work ordered after this point of `stream` may use. Its contents are
     /// undefined until it is written; one of no elements takes no memory. Where there is no room, the
-    /// [`Error::Shortage`] says who has it.
+    /// [explanation](Error::shortage) of the error says who has it.
     #[track_caller]
     pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
         let _call = self.context().enter_call_site();
@@ -178,6 +267,31 @@ impl Gpu {
             let requested = (len as u64).saturating_mul(size_of::<T>() as u64);
             self.explain(error, Bytes(requested))
         })
+    }
+
+    /// Allocates a buffer whose `len` elements are zero for work that is ordered after this point of `stream`. The host
+    /// waits for nothing, unless the memory cannot [track](bursar_core::DeviceMemoryResource::tracks_use) its uses.
+    ///
+    /// ```
+    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
+    /// # use bursar_device::Gpu;
+    /// # let gpu = Gpu::open(bursar_sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let stream = gpu.streams().lease()?;
+    /// let sums = gpu.zeros::<f64>(3, &stream, tag!("sums"))?;
+    /// assert_eq!(sums.to_vec()?, [0.0; 3]);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn zeros<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
+        let _call = self.context().enter_call_site();
+        let stream = stream.into();
+        let mut buffer = self.buffer(len, stream, tag)?;
+        let mut submission = Submission::new(self.context(), stream);
+        match DeviceSliceMut::from(&mut buffer).submit_fill(T::zeroed(), &mut submission) {
+            Err(Error::Unsupported { .. }) => buffer.fill(T::zeroed())?,
+            filled => filled?,
+        }
+        Ok(buffer)
     }
 
     /// Allocates a buffer that holds a copy of `values`.

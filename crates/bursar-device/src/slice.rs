@@ -1,6 +1,9 @@
 //! Parts of buffers, with the copies and fills that can be made of them.
 
-use bursar_core::{DeviceContext, DevicePtr, Error, Pattern, Result, Submission, TrackedBlock, Transfer};
+use bursar_core::{
+    DeviceContext, DevicePtr, DeviceRange, Error, HostElements, HostMemory, Pattern, RefusedTransfer, Result,
+    Submission, TrackedBlock, Transfer,
+};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -29,7 +32,7 @@ pub struct DeviceSlice<'a, T: Pod> {
 
 impl<'a, T: Pod> DeviceSlice<'a, T> {
     pub(crate) fn whole(context: &'a Arc<DeviceContext>, block: Option<&'a TrackedBlock>, len: usize) -> Self {
-        let elements = Elements::new(0, len);
+        let elements = Elements::whole(block.as_ref().map_or(DevicePtr(0), |block| block.ptr()), len);
         Self { context, block, elements }
     }
 
@@ -45,7 +48,13 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
 
     /// Returns the address, for those who launch kernels; zero where there is no memory.
     pub fn ptr(&self) -> DevicePtr {
-        self.elements.ptr(self.block)
+        self.elements.ptr
+    }
+
+    /// Returns the address as an argument of a kernel that reads the elements: a word that is borrowed from this. See
+    /// [`DeviceBuffer::as_arg`](crate::DeviceBuffer::as_arg).
+    pub const fn as_arg(&self) -> &u64 {
+        &self.elements.ptr.0
     }
 
     /// Returns some of the elements.
@@ -71,22 +80,27 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         Ok(values)
     }
 
+    /// Returns the bytes of the elements.
+    pub(crate) fn range(&self) -> DeviceRange {
+        DeviceRange { ptr: self.elements.ptr, bytes: self.elements.bytes() }
+    }
+
     /// Returns the block whose uses are tracked: that of the whole buffer.
     pub(crate) fn tracked(&self) -> Option<&'a TrackedBlock> {
         self.block
     }
 
-    /// Submits a copy of all of it to the host.
+    /// Submits a copy of all of it into `memory`, which has room for exactly that.
     #[track_caller]
-    pub(crate) fn submit_read_back(&self, submission: &mut Submission<'_>) -> Result<Transfer<Vec<T>>>
-    where
-        T: Send,
-    {
+    pub(crate) fn submit_read_back<H: HostElements<T>>(
+        &self,
+        memory: H,
+        submission: &mut Submission<'_>,
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         let _call = self.context.enter_call_site();
-        let values = vec![T::zeroed(); self.len()];
-        match self.block {
-            Some(block) => submission.copy_to_host(block, self.elements.offset(), values),
-            None => nothing_to_copy(submission, values),
+        match self.elements.expect_room(&memory).map(|()| self.block) {
+            Ok(Some(block)) => submission.copy_to_host(block, self.elements.offset(), memory),
+            other => nothing_to_copy(submission, memory, other.map(drop)),
         }
     }
 }
@@ -111,7 +125,7 @@ pub struct DeviceSliceMut<'a, T: Pod> {
 
 impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     pub(crate) fn whole(context: &'a Arc<DeviceContext>, block: Option<&'a mut TrackedBlock>, len: usize) -> Self {
-        let elements = Elements::new(0, len);
+        let elements = Elements::whole(block.as_ref().map_or(DevicePtr(0), |block| block.ptr()), len);
         Self { context, block, elements }
     }
 
@@ -127,7 +141,13 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
 
     /// Returns the address, for those who launch kernels; zero where there is no memory.
     pub fn ptr(&self) -> DevicePtr {
-        self.elements.ptr(self.block.as_deref())
+        self.elements.ptr
+    }
+
+    /// Returns the address as an argument of a kernel that writes the elements: a word for which this stays borrowed
+    /// mutably. See [`DeviceBuffer::as_arg_mut`](crate::DeviceBuffer::as_arg_mut).
+    pub const fn as_arg_mut(&mut self) -> &u64 {
+        &self.elements.ptr.0
     }
 
     /// Returns the same elements, to read.
@@ -202,21 +222,31 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         submission.copy(block, dst_offset, from, src_offset, self.elements.bytes())
     }
 
-    /// Submits a copy of `values`, which have its length.
+    /// Submits a copy of all of `src`, which has its length, where one of the two may be of another context.
     #[track_caller]
-    pub(crate) fn submit_copy_from_host(
-        self,
-        values: Vec<T>,
-        submission: &mut Submission<'_>,
-    ) -> Result<Transfer<Vec<T>>>
-    where
-        T: Send,
-    {
+    pub(crate) fn submit_copy_peer(self, src: DeviceSlice<'_, T>, submission: &mut Submission<'_>) -> Result<()> {
         let _call = self.context.enter_call_site();
-        self.elements.expect_len(values.len())?;
-        match self.block {
-            Some(block) => submission.copy_from_host(block, self.elements.offset(), values),
-            None => nothing_to_copy(submission, values),
+        self.elements.expect_len(src.len())?;
+        let (Some(dst), Some(from)) = (self.block, src.block) else { return check_stream(submission) };
+        let (dst_offset, src_offset, bytes) = (self.elements.offset(), src.elements.offset(), self.elements.bytes());
+        if Arc::ptr_eq(src.context, submission.context()) {
+            submission.copy_to_peer(self.context, dst, dst_offset, from, src_offset, bytes)
+        } else {
+            submission.copy_from_peer(dst, dst_offset, src.context, from, src_offset, bytes)
+        }
+    }
+
+    /// Submits a copy of `memory`, which has its size.
+    #[track_caller]
+    pub(crate) fn submit_copy_from_host<H: HostElements<T>>(
+        self,
+        memory: H,
+        submission: &mut Submission<'_>,
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
+        let _call = self.context.enter_call_site();
+        match self.elements.expect_room(&memory).map(|()| self.block) {
+            Ok(Some(block)) => submission.copy_from_host(block, self.elements.offset(), memory),
+            other => nothing_to_copy(submission, memory, other.map(drop)),
         }
     }
 }
@@ -226,24 +256,32 @@ fn check_stream(submission: &Submission<'_>) -> Result<()> {
     submission.context().check_stream(submission.stream())
 }
 
-/// Returns the transfer of a copy that has nothing to copy.
-fn nothing_to_copy<T: Pod + Send>(submission: &Submission<'_>, values: Vec<T>) -> Result<Transfer<Vec<T>>> {
-    check_stream(submission)?;
-    Ok(Transfer::of_nothing(submission.context(), submission.stream(), values))
+/// Returns the transfer of a copy that has nothing to copy, or of one that is refused.
+fn nothing_to_copy<H: HostMemory>(
+    submission: &Submission<'_>,
+    memory: H,
+    checked: Result<()>,
+) -> Result<Transfer<H>, RefusedTransfer<H>> {
+    let transfer = Transfer::of_nothing(submission.context(), submission.stream(), memory);
+    match checked.and_then(|()| check_stream(submission)) {
+        Ok(()) => Ok(transfer),
+        Err(error) => Err(transfer.refused(error)),
+    }
 }
 
 /// A range of the elements of a buffer.
 #[derive(Clone, Copy)]
 struct Elements<T> {
+    /// The address of the first; zero where there is no memory.
+    ptr: DevicePtr,
     start: usize,
     len: usize,
     kind: PhantomData<T>,
 }
 
 impl<T: Pod> Elements<T> {
-    const fn new(start: usize, len: usize) -> Self {
-        let kind = PhantomData;
-        Self { start, len, kind }
+    const fn whole(ptr: DevicePtr, len: usize) -> Self {
+        Self { ptr, start: 0, len, kind: PhantomData }
     }
 
     fn offset(self) -> u64 {
@@ -254,34 +292,39 @@ impl<T: Pod> Elements<T> {
         self.len as u64 * size_of::<T>() as u64
     }
 
-    fn ptr(self, block: Option<&TrackedBlock>) -> DevicePtr {
-        block.map_or(DevicePtr(0), |block| block.ptr().offset(self.offset()))
-    }
-
     fn part(self, range: impl RangeBounds<usize>) -> Result<Self> {
         let start = match range.start_bound() {
-            Bound::Included(&at) => Some(at),
-            Bound::Excluded(&at) => at.checked_add(1),
-            Bound::Unbounded => Some(0),
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
         };
         let end = match range.end_bound() {
-            Bound::Included(&at) => at.checked_add(1),
-            Bound::Excluded(&at) => Some(at),
-            Bound::Unbounded => Some(self.len),
+            Bound::Included(&at) => at.saturating_add(1),
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.len,
         };
-        match (start, end) {
-            (Some(start), Some(end)) if start <= end && end <= self.len => {
-                Ok(Self::new(self.start + start, end - start))
-            }
-            _ => Err(Error::InvalidValue { what: "the range does not lie in the buffer" }),
+        if start > end || end > self.len {
+            return Err(Error::InvalidRange { start, end, len: self.len });
         }
+        let ptr = self.ptr.offset(start as u64 * size_of::<T>() as u64);
+        Ok(Self { ptr, start: self.start + start, len: end - start, kind: PhantomData })
     }
 
     fn expect_len(self, len: usize) -> Result<()> {
         if self.len == len {
             return Ok(());
         }
-        Err(Error::InvalidValue { what: "the lengths of the two sides differ" })
+        Err(Error::LengthMismatch { expected: self.len, found: len })
+    }
+
+    /// Checks that host memory has exactly the bytes of these elements.
+    fn expect_room(self, memory: &impl HostMemory) -> Result<()> {
+        let (expected, found) = (self.len * size_of::<T>(), memory.host_len());
+        match found.checked_div(size_of::<T>()) {
+            _ if expected == found => Ok(()),
+            Some(elements) if elements * size_of::<T>() == found => self.expect_len(elements),
+            _ => Err(Error::SizeMismatch { expected, found }),
+        }
     }
 }
 

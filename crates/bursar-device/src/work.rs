@@ -1,7 +1,10 @@
 //! Work that is submitted to a stream, and the buffers it uses.
 
 use crate::{DeviceSlice, DeviceSliceMut, Gpu, StreamLease};
-use bursar_core::{Access, DeviceContext, DevicePtr, RawStream, Result, Stream, Submission, TrackedBlock, Transfer};
+use bursar_core::{
+    Access, DeviceContext, DevicePtr, HostElements, RawStream, RefusedTransfer, Result, Stream, Submission,
+    TrackedBlock, Transfer,
+};
 use bytemuck::Pod;
 use std::sync::Arc;
 
@@ -104,26 +107,112 @@ impl<'a> Work<'a> {
         dst.into().submit_copy_from(src.into(), &mut self.submission)
     }
 
-    /// Copies `values`, as many as there are elements, to the device. They are kept until the copy has run.
+    /// Copies all of `src` to `dst`, of the same length, between this work's device and another one, in either direction.
+    /// The copy runs on this work's stream. Both sides are ordered: it comes after what other streams do with either
+    /// buffer, each on its own device, and what comes after it, the free of either included, waits for it.
+    ///
+    /// Devices that are linked copy directly, and others through the host: on CUDA the driver does that by itself; a
+    /// driver that cannot has this wait for it, and then the copy has run when this returns.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, DeviceId, Stack, leaf, tag};
+    /// use bursar_device::DevicePool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let driver = Sim::builder().devices(2, Bytes::gib(1)).linked().build();
+    /// let gpus = DevicePool::open(driver, &Stack::new().over(leaf::Async))?;
+    /// let (here, there) = (gpus.device_at(0)?, gpus.device_at(1)?);
+    /// let (a, b) = (here.streams().lease()?, there.streams().lease()?);
+    ///
+    /// let mut weights = here.zeros::<f32>(1024, &a, tag!("weights"))?;
+    /// a.submit(|work| work.fill(&mut weights, 0.5))?;
+    /// let mut replica = there.buffer::<f32>(1024, &b, tag!("replica"))?;
+    /// b.submit(|work| work.copy_peer(&weights, &mut replica))?;
+    /// drop(weights); // freed after the copy
+    /// assert_eq!(replica.to_vec()?, [0.5; 1024]);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
     #[track_caller]
-    pub fn copy_from_host<'b, T: Pod + Send>(
+    pub fn copy_peer<'b, 'c, T: Pod>(
+        &mut self,
+        src: impl Into<DeviceSlice<'b, T>>,
+        dst: impl Into<DeviceSliceMut<'c, T>>,
+    ) -> Result<()> {
+        dst.into().submit_copy_peer(src.into(), &mut self.submission)
+    }
+
+    /// Copies all of `memory`, as many elements as `dst` has, to the device. The memory is a vector, a boxed slice, or
+    /// pinned memory, which the device reads by itself and at its full speed; it is kept until the copy has run and
+    /// comes back from [`Transfer::wait`]. A refusal gives it back too ([`RefusedTransfer`]).
+    ///
+    /// ```
+    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
+    /// # use bursar_device::Gpu;
+    /// # let gpu = Gpu::open(bursar_sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let stream = gpu.streams().lease()?;
+    /// let mut batch = gpu.buffer::<f32>(3, &stream, tag!("batch"))?;
+    /// let upload = stream.submit(|work| work.copy_from_host(&mut batch, vec![1.0, 2.0, 3.0]))?;
+    /// assert_eq!(upload.wait()?, [1.0, 2.0, 3.0]);
+    ///
+    /// let refused = stream.submit(|work| work.copy_from_host(&mut batch, vec![1.0; 4])).unwrap_err();
+    /// assert_eq!(refused.to_string(), "the lengths differ: 3 elements are needed, 4 given");
+    /// assert_eq!(refused.transfer.wait()?, [1.0; 4]);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn copy_from_host<'b, T: Pod, H: HostElements<T>>(
         &mut self,
         dst: impl Into<DeviceSliceMut<'b, T>>,
-        values: Vec<T>,
-    ) -> Result<Transfer<Vec<T>>> {
-        dst.into().submit_copy_from_host(values, &mut self.submission)
+        memory: H,
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
+        dst.into().submit_copy_from_host(memory, &mut self.submission)
     }
 
     /// Copies all of `src` to the host, where the transfer returns it once the copy has run.
     #[track_caller]
     pub fn read_back<'b, T: Pod + Send>(&mut self, src: impl Into<DeviceSlice<'b, T>>) -> Result<Transfer<Vec<T>>> {
-        src.into().submit_read_back(&mut self.submission)
+        let src = src.into();
+        Ok(self.read_back_into(src, vec![T::zeroed(); src.len()])?)
+    }
+
+    /// Copies all of `src` into `memory`, which has room for exactly that, as in
+    /// [`copy_from_host`](Self::copy_from_host). Into memory that is not pinned, the driver may wait for the copy
+    /// before this returns.
+    ///
+    /// ```
+    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
+    /// # use bursar_device::Gpu;
+    /// # let gpu = Gpu::open(bursar_sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// let stream = gpu.streams().lease()?;
+    /// let batch = gpu.buffer_from(&[1u32, 2, 3], &stream, tag!("batch"))?;
+    /// let mut memory = vec![0; 3];
+    /// for _ in 0..2 {
+    ///     memory = stream.submit(|work| work.read_back_into(&batch, memory))?.wait()?;
+    ///     assert_eq!(memory, [1, 2, 3]);
+    /// }
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn read_back_into<'b, T: Pod, H: HostElements<T>>(
+        &mut self,
+        src: impl Into<DeviceSlice<'b, T>>,
+        memory: H,
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
+        src.into().submit_read_back(memory, &mut self.submission)
+    }
+
+    pub(crate) const fn submission(&self) -> &Submission<'a> {
+        &self.submission
+    }
+
+    pub(crate) const fn submission_mut(&mut self) -> &mut Submission<'a> {
+        &mut self.submission
     }
 
     /// Orders the stream for a use of `block`, which goes on until the submission ends.
     #[inline]
     #[track_caller]
-    fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
+    pub(crate) fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
         let _call = self.submission.context().enter_call_site();
         match block {
             Some(block) => self.submission.declare(block, access),

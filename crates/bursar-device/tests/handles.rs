@@ -92,7 +92,7 @@ fn d6_each_handle_answers_for_what_was_allocated_through_it() {
                     if let Some(buffer) = buffers.pop() {
                         let entry = lost.entry(buffer.tag()).or_default();
                         *entry = (entry.0 + buffer.bytes().get(), entry.1 + 1);
-                        assert!(buffer.into_block().is_some());
+                        assert!(buffer.into_block().expect("not captured").is_some());
                     }
                 }
                 _ => {
@@ -119,7 +119,7 @@ fn d6_a_limit_of_a_handle_is_its_own_and_exact() {
             drop(gpu.buffer::<u8>(4 << 20, stream, tag!("beside")).expect("the limit is not the device's"));
             let all = handle.buffer::<u8>(2 << 20, stream, tag!("all")).expect("what others hold is not counted");
             let refused = handle.buffer::<u8>(1, stream, tag!("more")).expect_err("over the limit");
-            let Error::OutOfBudget { remaining, limit, .. } = refused.root() else { panic!("{refused:?}") };
+            let Error::OutOfBudget { remaining, limit, .. } = &refused else { panic!("{refused:?}") };
             assert_eq!((*remaining, *limit), (Bytes::ZERO, Bytes::mib(2)));
             assert_eq!((handle.memory().bytes_outstanding(), all.gpu().id()), (Bytes::mib(2), GPU0));
         }
@@ -262,7 +262,9 @@ fn d6_a_lost_block_is_logged_once_by_the_handle_that_lost_it() {
     let gpu = open(Sim::immediate());
     let stream = gpu.streams().acquire().expect("a stream");
     let tenant = gpu.under(&Quota::of(Bytes::mib(1))).expect("a handle");
-    assert!(tenant.buffer::<u8>(1000, stream, tag!("d6-lost")).expect("room").into_block().is_some());
+    assert!(
+        tenant.buffer::<u8>(1000, stream, tag!("d6-lost")).expect("room").into_block().expect("not captured").is_some()
+    );
     drop(tenant);
     assert_eq!(logged("d6-lost: 1 KiB in 1 block").len(), 1);
     gpu.close().expect("it lost nothing itself");

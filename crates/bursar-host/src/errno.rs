@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-/// An error number of the kernel.
+/// An error number of the kernel, shown with the text that the system has for it.
 ///
 /// ```
 /// use bursar_host::Errno;
 ///
-/// assert!(Errno(libc::EPERM).to_string().contains("not permitted"));
+/// let refused: Box<dyn std::error::Error> = Errno(libc::EPERM).into();
+/// assert_eq!(refused.to_string(), "Operation not permitted (os error 1)");
+/// assert_eq!(std::io::Error::from(Errno(libc::EPERM)).kind(), std::io::ErrorKind::PermissionDenied);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
@@ -21,6 +23,14 @@ impl Errno {
     /// Returns the error number of an error of the standard library, or `EIO` where it has none.
     pub(crate) fn of(error: &std::io::Error) -> Self {
         Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<Errno> for std::io::Error {
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The errors of requests for pinned memory.
 
 use crate::{Errno, PinStep};
-use bursar_core::{Bytes, DriverError, Error, NumaNode};
+use bursar_core::{Bytes, DriverError, Error, ExternalError, NumaNode};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -85,6 +85,7 @@ pub enum HostError {
         /// The bytes that would have been held.
         requested: Bytes,
         /// The kernel's reason.
+        #[source]
         why: Errno,
     },
     /// A driver call failed, or the device has recorded that one did.
@@ -120,6 +121,16 @@ pub enum HostError {
         /// The node of the worker.
         node: NumaNode,
         /// The kernel's reason.
+        #[source]
+        why: Errno,
+    },
+    /// The calling thread could not be restricted to the CPUs near a node.
+    #[error("the thread cannot be pinned near NUMA node {node}: {why}")]
+    ThreadNotPinned {
+        /// The node.
+        node: NumaNode,
+        /// The kernel's reason.
+        #[source]
         why: Errno,
     },
     /// The workers were closed before the request was met.
@@ -143,6 +154,36 @@ impl HostError {
             Self::ControlGroup { .. } | Self::NoMemory { .. } | Self::LockedMemory { .. } => true,
             Self::System { why, .. } => why.0 == libc::ENOMEM,
             _ => false,
+        }
+    }
+}
+
+/// An error of the device stays what it is; any other is kept whole in [`Error::External`], so that `?` works in a function
+/// that returns the core's error, and [`is_capacity`](Error::is_capacity) says the same of both.
+///
+/// ```
+/// use bursar_core::{Bytes, DeviceContext, Error};
+/// use bursar_host::{HostError, NumaWorkerPool, PinnedBuffer};
+/// use std::sync::Arc;
+///
+/// fn staging(context: &Arc<DeviceContext>) -> bursar_core::Result<PinnedBuffer> {
+///     Ok(NumaWorkerPool::global()?.pin(context, 1 << 20).wait()?)
+/// }
+///
+/// let refused = HostError::NoMemory { requested: Bytes::gib(8), available: Bytes::gib(2), total: Bytes::gib(4) };
+/// let error = Error::from(refused.clone());
+/// assert!(error.is_capacity());
+/// let Error::External(external) = error else { unreachable!() };
+/// assert_eq!(external.downcast_ref(), Some(&refused));
+/// ```
+impl From<HostError> for Error {
+    fn from(error: HostError) -> Self {
+        match error {
+            HostError::Device(error) => error,
+            other => {
+                let is_capacity = other.is_capacity();
+                Self::External(ExternalError::new(other, is_capacity))
+            }
         }
     }
 }

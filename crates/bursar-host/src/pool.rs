@@ -12,7 +12,7 @@ pub use prime_request::PrimeRequest;
 use crate::cache::PieceCache;
 use crate::workers::{PendingSlab, SlabSpec};
 use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPoolCounts};
-use bursar_core::{Bytes, DeviceContext, Error, Stream};
+use bursar_core::{Bytes, DeviceContext, Error, HasContext, Stream};
 use std::sync::Arc;
 
 /// The alignment of pieces: that of cache lines, so that no two threads write to one.
@@ -76,10 +76,32 @@ pub struct RefusedBuffer {
 }
 
 impl PinnedPool {
-    /// Creates an empty pool. Its memory is created by `workers`, near the device of `context`, with these options.
-    pub fn new(workers: &Arc<NumaWorkerPool>, context: &Arc<DeviceContext>, options: PinnedOptions) -> Self {
+    /// Creates an empty pool. Its memory is created by `workers`, near a device, with these options.
+    pub fn new(workers: &Arc<NumaWorkerPool>, device: &impl HasContext, options: PinnedOptions) -> Self {
+        let context = device.device_context();
         let cache = Arc::new(PieceCache::new(workers.releaser().clone()));
         Self { cache, workers: workers.clone(), context: context.clone(), options }
+    }
+
+    /// Creates an empty pool near a device, of the [workers of this process](NumaWorkerPool::global).
+    ///
+    /// ```
+    /// use bursar_core::{DeviceContext, DeviceId};
+    /// use bursar_host::PinnedPool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let pool = PinnedPool::near(&gpu)?;
+    /// assert_eq!(pool.get(1 << 20)?.len(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn near(device: &impl HasContext) -> Result<Self, HostError> {
+        Self::near_with(device, PinnedOptions::default())
+    }
+
+    /// Creates an empty pool as [`near`](Self::near) does, with options.
+    pub fn near_with(device: &impl HasContext, options: PinnedOptions) -> Result<Self, HostError> {
+        Ok(Self::new(NumaWorkerPool::global()?, device, options))
     }
 
     /// Returns a buffer of `bytes`: a free one, or a new one, for which it waits.
@@ -129,9 +151,10 @@ impl PinnedPool {
     pub fn release_on(
         &self,
         buffer: PinnedBuffer,
-        context: &Arc<DeviceContext>,
-        stream: Stream,
+        device: &impl HasContext,
+        stream: impl Into<Stream>,
     ) -> Result<(), RefusedBuffer> {
+        let (context, stream) = (device.device_context(), stream.into());
         let refuse = |buffer, error| Err(RefusedBuffer { buffer: Box::new(buffer), error });
         if let Err(error) = context.hold(stream).map(drop) {
             return refuse(buffer, error);
@@ -193,7 +216,7 @@ impl PinnedPool {
         self.workers.releaser().flush();
     }
 
-    /// Returns the memory of the pool.
+    /// Returns the memory of the pool at one moment, whatever other threads do.
     pub fn counts(&self) -> PinnedPoolCounts {
         self.cache.counts()
     }
@@ -212,8 +235,8 @@ fn make(
 }
 
 impl Drop for PinnedPool {
-    /// Free pieces are released by another thread. Pieces that streams may be using are waited for, and buffers in use are
-    /// released when they are dropped.
+    /// Free pieces are released by another thread. Pieces that streams may be using are waited for; where that fails, the
+    /// workers keep them, and [`NumaWorkerPool::retry_stranded`] tries again. Buffers in use are released when they are dropped.
     fn drop(&mut self) {
         self.cache.close();
     }

@@ -10,7 +10,7 @@ pub(crate) use pin::SlabSpec;
 use crate::cache::Releaser;
 use crate::memory::{Slab, StrandedSlabs};
 use crate::{HostError, Machine, PinnedBuffer, PinnedOptions, System, Topology, default_patience};
-use bursar_core::{Bytes, DeviceContext, NumaNode};
+use bursar_core::{Bytes, DeviceContext, HasContext, NumaNode};
 use deadlines::DeadlineTimer;
 use request::SlabRequest;
 use std::collections::BTreeMap;
@@ -85,12 +85,13 @@ impl NumaWorkerPool {
     }
 
     /// Pins `bytes` near a device.
-    pub fn pin(&self, context: &Arc<DeviceContext>, bytes: usize) -> PinRequest {
-        self.pin_with(context, bytes, &PinnedOptions::default())
+    pub fn pin(&self, device: &impl HasContext, bytes: usize) -> PinRequest {
+        self.pin_with(device, bytes, &PinnedOptions::default())
     }
 
     /// Pins `bytes` near a device, with options.
-    pub fn pin_with(&self, context: &Arc<DeviceContext>, bytes: usize, options: &PinnedOptions) -> PinRequest {
+    pub fn pin_with(&self, device: &impl HasContext, bytes: usize, options: &PinnedOptions) -> PinRequest {
+        let context = device.device_context();
         let pending = self.make(bytes, |bytes| SlabSpec {
             context: context.clone(),
             bytes,
@@ -128,13 +129,19 @@ impl NumaWorkerPool {
         workers.entry(node).or_insert_with(|| Worker::new(node, &self.environment)).clone()
     }
 
+    pub(crate) fn system(&self) -> &Arc<dyn System> {
+        &self.environment.system
+    }
+
     pub(crate) const fn releaser(&self) -> &Arc<Releaser> {
         &self.releaser
     }
 
-    /// Tries once more to release memory that drivers have failed to release. Returns the bytes that remain.
+    /// Tries once more to release memory that drivers have failed to release, and that of dropped pools whose streams could not
+    /// be waited for. Returns the bytes that remain.
     pub fn retry_stranded(&self) -> Bytes {
-        self.environment.stranded.retry()
+        let in_flight = self.releaser.retry_stranded();
+        self.environment.stranded.retry().saturating_add(in_flight)
     }
 }
 

@@ -64,6 +64,8 @@ fn round_trip(driver: Arc<dyn Driver>) -> Result<(), Box<dyn std::error::Error>>
         let download = block.copy_to_host_async(&context, 0, to, stream)?;
         let (to, from) = (download.wait()?, upload.wait()?);
         assert!(to[..] == from[..], "{kind:?}");
+        let address = to.device_ptr(&context)?;
+        assert!(address.0 != 0 && to.device_ptr(&context)? == address, "{kind:?}: one address for its life");
         block.free(&memory, stream)?;
     }
     assert_eq!(machine.mapped(), 0);

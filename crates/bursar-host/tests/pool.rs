@@ -185,6 +185,118 @@ fn n7_a_stream_that_has_gone_or_is_captured_strands_nothing() {
 }
 
 #[test]
+fn n7_counts_are_of_one_moment_while_streams_are_queried() {
+    let rig = Rig::new();
+    let pool = Arc::new(pool(&rig));
+    let stream = rig.context.create_stream(0).expect("a stream");
+    let buffer = pool.get(SIZE).expect("room");
+    release(&pool, &rig.context, buffer, stream);
+    let (seen, asked) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&pool));
+    let counts = seen.clone();
+    rig.driver.hook(move |call, _| {
+        if call == "stream_query"
+            && let Some(pool) = asked.upgrade()
+        {
+            counts.lock().unwrap().push(pool.counts());
+        }
+        None
+    });
+    drop(pool.get(SIZE).expect("the same again"));
+    rig.driver.unhook();
+    let seen = seen.lock().unwrap();
+    assert!(!seen.is_empty(), "the stream was queried");
+    for counts in &*seen {
+        assert_eq!((counts.held, counts.free, counts.in_flight), (Bytes(SIZE as u64), Bytes::ZERO, Bytes(SIZE as u64)));
+    }
+}
+
+#[test]
+fn n7_counts_are_of_one_moment_while_threads_get_and_return() {
+    const PIECES: usize = 4;
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    pool.prime(SIZE, PIECES).wait().expect("room");
+    let working = std::sync::atomic::AtomicUsize::new(PIECES);
+    let stream = rig.context.create_stream(0).expect("a stream");
+    std::thread::scope(|scope| {
+        for _ in 0..PIECES {
+            scope.spawn(|| {
+                for round in 0..500 {
+                    let buffer = pool.get(SIZE).expect("one for each");
+                    if round % 2 == 0 {
+                        release(&pool, &rig.context, buffer, stream);
+                    }
+                }
+                working.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+            });
+        }
+        while working.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+            let counts = pool.counts();
+            assert!(counts.free.get() + counts.in_flight.get() <= counts.held.get(), "{counts:?}");
+        }
+    });
+    let counts = pool.counts();
+    assert_eq!(counts.free.get() + counts.in_flight.get(), counts.held.get(), "nothing is in use: {counts:?}");
+}
+
+/// The owner of a stream drops its adoption in the middle of a capture, so nothing can be ordered after the stream.
+#[test]
+fn n7_memory_of_a_stream_that_ended_while_it_was_captured_is_released_with_its_pool() {
+    for is_ended_first in [true, false] {
+        let rig = Rig::new();
+        let pool = pool(&rig);
+        let raw = bursar_core::Driver::stream_create(&*rig.sim, DeviceId(0), 0).expect("a stream");
+        // SAFETY: the stream is live until the adoption is dropped.
+        let adopted = unsafe { rig.context.adopt_stream(raw) }.expect("room in the table");
+        let mut buffer = pool.get(SIZE).expect("room");
+        let address = buffer.as_ptr();
+        copy(&rig, &mut buffer, adopted.stream());
+        release(&pool, &rig.context, buffer, adopted.stream());
+        rig.sim.begin_capture(DeviceId(0), raw).expect("it can be captured");
+        drop(adopted);
+        assert!(pool.get(SIZE).is_err_and(|error| matches!(error, HostError::Device(_))), "the failure is told once");
+        for _ in 0..3 {
+            assert_ne!(pool.get(SIZE).expect("another one").as_ptr(), address, "the first is not reused");
+            assert_eq!(pool.counts().in_flight, Bytes(SIZE as u64));
+        }
+        let end_capture = || rig.sim.end_capture(DeviceId(0), raw).expect("it was captured");
+        if is_ended_first {
+            end_capture();
+            drop(pool);
+        } else {
+            drop(pool);
+            assert!(rig.workers.retry_stranded() >= Bytes(SIZE as u64), "kept while the capture goes on");
+            end_capture();
+            assert_eq!(rig.workers.retry_stranded(), Bytes::ZERO, "and released after it");
+        }
+        let Rig { sim, driver, system, account, context, workers } = rig;
+        drop(workers);
+        assert_eq!((system.mapped(), account.charged()), (0, 0), "is_ended_first: {is_ended_first}");
+        assert_eq!(Arc::strong_count(&context), 1, "and nothing keeps the context alive");
+        drop((context, driver, sim));
+    }
+}
+
+/// A driver that cannot wait for the device when the pool ends gets the memory back when it is asked again.
+#[test]
+fn n7_memory_that_a_stream_may_use_when_its_pool_ends_is_kept_and_tried_again() {
+    let rig = Rig::new();
+    let pool = pool(&rig);
+    let stream = rig.context.create_stream(0).expect("a stream");
+    let mut buffer = pool.get(SIZE).expect("room");
+    copy(&rig, &mut buffer, stream);
+    release(&pool, &rig.context, buffer, stream);
+    let raw = rig.context.resolve(stream).expect("a stream of this context");
+    rig.sim.begin_capture(DeviceId(0), raw).expect("it can be captured");
+    drop(pool);
+    assert_eq!(rig.workers.retry_stranded(), Bytes(SIZE as u64), "a captured stream cannot be waited for");
+    assert_eq!(rig.account.charged(), SIZE as u64, "and what it may use stays charged");
+    rig.sim.end_capture(DeviceId(0), raw).expect("it was captured");
+    assert_eq!(rig.workers.retry_stranded(), Bytes::ZERO);
+    rig.assert_nothing_is_held();
+}
+
+#[test]
 fn n7_streams_of_other_devices_count_and_strangers_are_refused() {
     let rig = Rig::new();
     let (mine, other) = (pool(&rig), pool(&rig));

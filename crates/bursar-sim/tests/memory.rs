@@ -227,7 +227,11 @@ fn registered_memory_is_reached_when_the_copy_runs() {
     assert_eq!(status(rig.register(&mut memory[..16])), Status::AlreadyRegistered);
     rig.upload(a, ptr, start, 4096);
     assert_ne!(rig.peek(ptr, 1), [5]);
+    let reached = |offset: usize| rig.sim.host_device_pointer(rig.device, start.wrapping_add(offset));
+    assert_eq!(reached(100).unwrap().0, reached(0).unwrap().0 + 100, "devices reach every byte of it");
+    assert_eq!(status(reached(4096)), Status::InvalidValue, "and none beyond");
     rig.host_unregister(start);
+    assert_eq!(status(reached(0)), Status::InvalidValue, "or any more");
     assert_eq!(rig.peek(ptr, 4096), [5; 4096]);
     // SAFETY: the simulator checks it.
     let again = unsafe { rig.sim.host_unregister(rig.device, start) };

@@ -9,7 +9,7 @@ const ROW: usize = 1 << 18;
 
 fn main() -> bursar::Result<()> {
     // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
-    let driver = bursar::driver::detect()?;
+    let driver = bursar::driver::cuda_or_simulated()?;
 
     // The first layer sees a request first: here the budget, and below it the driver's own stream-ordered pool.
     let stack = Stack::new().layer(GlobalDeviceBudget::of(Bytes::mib(64))).over(leaf::Async);

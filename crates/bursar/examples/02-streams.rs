@@ -8,7 +8,7 @@ use std::time::Duration;
 
 fn main() -> bursar::Result<()> {
     // On this simulated device a stream advances only when somebody asks how far it is, so that what is in flight can be
-    // seen. The program is the same on any other: `bursar::driver::detect()` finds CUDA.
+    // seen. The program is the same on any other: `bursar::driver::cuda_or_simulated()` finds CUDA.
     let gpu = Gpu::open(Sim::seeded(6), DeviceId(0), &Stack::new().over(leaf::Async))?;
     let (memory, streams) = (gpu.memory(), gpu.streams());
 

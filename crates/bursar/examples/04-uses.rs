@@ -6,7 +6,7 @@ use bursar::prelude::*;
 
 fn main() -> bursar::Result<()> {
     // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
-    let driver = bursar::driver::detect()?;
+    let driver = bursar::driver::cuda_or_simulated()?;
     let statistics = Statistics::default();
     let stack =
         Stack::new().observe(statistics.clone()).layer(GlobalDeviceBudget::of(Bytes::gib(16))).over(leaf::Async);

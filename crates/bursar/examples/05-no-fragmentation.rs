@@ -11,7 +11,7 @@ const MARKS: usize = 64;
 
 fn main() -> bursar::Result<()> {
     // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
-    let driver = bursar::driver::detect()?;
+    let driver = bursar::driver::cuda_or_simulated()?;
 
     // The pool maps frames of physical memory where they are needed. Under it, the budget counts those frames: 8 GiB.
     let pool = PagePool::default().largest_frame(BLOCK);

@@ -2,10 +2,10 @@
 #![allow(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "an example shows what happens")]
 
+use bursar::driver::{HostFlags, Pattern};
 use bursar::prelude::*;
 use bursar::sim::{HazardKind, Launch};
 use bursar::testing::{Outcome, Rig, races};
-use bursar::{HostFlags, Pattern};
 
 const BYTES: u64 = 1 << 20;
 

@@ -6,7 +6,7 @@ use bursar::prelude::*;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
-    let driver = bursar::driver::detect()?;
+    let driver = bursar::driver::cuda_or_simulated()?;
     let context = DeviceContext::open(driver, DeviceId(0))?;
     let memory = Stack::new().layer(PagePool::default()).over(leaf::Frames).build(&context)?;
     let stream = context.create_stream(0)?;

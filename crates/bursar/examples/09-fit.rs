@@ -12,7 +12,7 @@ const BATCH: Bytes = Bytes::gib(12);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // CUDA where there is a device, two simulated ones otherwise; BURSAR_DRIVER=sim insists on those.
-    let driver = bursar::driver::detect()?;
+    let driver = bursar::driver::cuda_or_simulated()?;
     let devices = (0..driver.device_count()).map(|n| DeviceContext::open(driver.clone(), DeviceId(n)));
     let devices = devices.collect::<bursar::Result<Vec<_>>>()?;
 

@@ -1,6 +1,18 @@
-//! The choice of the driver.
+//! The driver: which one is used, and the port that every driver implements.
+//!
+//! [`cuda`], [`simulated`], and [`cuda_or_simulated`] where either will do, open one. Programs that decide by what a device
+//! has, such as how many workers to start, use [`cuda`]: figures of simulated devices mean nothing for a machine without a
+//! GPU. [`Driver`] is the port; the raw handles and the statuses are those of CUDA, whichever driver it is.
 
-use bursar_core::{Bytes, Driver, Error, ParseBytesError};
+#[doc(hidden)]
+pub use bursar_core::driver_methods;
+#[doc(inline)]
+pub use bursar_core::{
+    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, PeerPtr, Progress,
+    RawContext, RawEvent, RawPages, RawStream, SimulatedBytes, SimulatedKernel, SimulatedMemory, Status,
+};
+
+use bursar_core::{Bytes, Error, ParseBytesError};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use std::fmt;
@@ -31,6 +43,13 @@ pub enum Choice {
     Cuda,
     /// Simulated devices.
     Sim,
+}
+
+impl Choice {
+    /// Returns what `BURSAR_DRIVER` chooses; [`Auto`](Self::Auto) if it is not set.
+    pub fn from_environment() -> Result<Self, DriverChoiceError> {
+        std::env::var(VARIABLE).unwrap_or_default().parse()
+    }
 }
 
 impl FromStr for Choice {
@@ -65,6 +84,18 @@ pub struct SimDevices {
     pub name: Option<String>,
 }
 
+impl SimDevices {
+    /// Returns the devices that `BURSAR_SIM_DEVICES` describes, or two of 80 GiB if it is not set. The variable chooses no
+    /// driver.
+    pub fn from_environment() -> Result<Self, SimDevicesError> {
+        match std::env::var(SIM_DEVICES_VARIABLE) {
+            Ok(text) if !text.trim().is_empty() => text.trim().parse(),
+            _ => Ok(Self::default()),
+        }
+    }
+}
+
+/// The default is two devices of 80 GiB without a name.
 impl Default for SimDevices {
     fn default() -> Self {
         Self { count: 2, bytes: Bytes::gib(80), name: None }
@@ -132,8 +163,8 @@ pub enum DriverChoiceError {
         /// The text.
         text: String,
     },
-    /// CUDA was asked for and cannot be used.
-    #[error("CUDA was asked for: {why}")]
+    /// CUDA cannot be used.
+    #[error("there is no GPU to use: {why}")]
     NoCuda {
         /// The reason.
         why: String,
@@ -156,6 +187,7 @@ impl From<DriverChoiceError> for Error {
 ///
 /// let opened = open(Choice::Sim, &SimDevices::default())?;
 /// assert_eq!(opened.driver.device_count(), 2);
+/// assert!(opened.is_simulated);
 /// assert_eq!(opened.instead_of_cuda, None);
 /// # Ok::<(), bursar::driver::DriverChoiceError>(())
 /// ```
@@ -163,24 +195,55 @@ impl From<DriverChoiceError> for Error {
 pub struct OpenedDriver {
     /// The driver.
     pub driver: Arc<dyn Driver>,
+    /// True if its devices are simulated.
+    pub is_simulated: bool,
     /// The reason that the devices are simulated, if nobody asked for that.
     pub instead_of_cuda: Option<String>,
 }
 
 /// Opens the driver of choice. `devices` are made if it is the simulated one.
 pub fn open(choice: Choice, devices: &SimDevices) -> Result<OpenedDriver, DriverChoiceError> {
-    let simulated = |instead_of_cuda| Ok(OpenedDriver { driver: simulate(devices), instead_of_cuda });
+    let simulate = |instead_of_cuda| OpenedDriver { driver: simulated(devices), is_simulated: true, instead_of_cuda };
     if choice == Choice::Sim {
-        return simulated(None);
+        return Ok(simulate(None));
     }
-    match (Cuda::load(), choice) {
-        (Ok(cuda), _) => Ok(OpenedDriver { driver: cuda, instead_of_cuda: None }),
-        (Err(error), Choice::Cuda) => Err(DriverChoiceError::NoCuda { why: error.to_string() }),
-        (Err(error), _) => simulated(Some(error.to_string())),
+    match (load_cuda(), choice) {
+        (Ok(driver), _) => Ok(OpenedDriver { driver, is_simulated: false, instead_of_cuda: None }),
+        (Err(DriverChoiceError::NoCuda { why }), Choice::Auto) => Ok(simulate(Some(why))),
+        (Err(error), _) => Err(error),
     }
 }
 
-fn simulate(devices: &SimDevices) -> Arc<Sim> {
+fn load_cuda() -> Result<Arc<dyn Driver>, DriverChoiceError> {
+    match Cuda::load() {
+        Ok(cuda) => Ok(cuda),
+        Err(error) => Err(DriverChoiceError::NoCuda { why: error.to_string() }),
+    }
+}
+
+/// Opens CUDA. The error says why it cannot be used; no variable changes that.
+///
+/// ```
+/// match bursar::driver::cuda() {
+///     Ok(driver) => println!("{} GPUs", driver.device_count()),
+///     Err(error) => assert!(error.to_string().contains("there is no GPU to use"), "{error}"),
+/// }
+/// ```
+pub fn cuda() -> bursar_core::Result<Arc<dyn Driver>> {
+    Ok(load_cuda()?)
+}
+
+/// Makes simulated devices.
+///
+/// ```
+/// use bursar::driver::{SimDevices, simulated};
+///
+/// let driver = simulated(&"4x24GiB".parse()?);
+/// assert_eq!(driver.device_count(), 4);
+/// assert_eq!(simulated(&SimDevices::default()).device_count(), 2);
+/// # Ok::<(), bursar::driver::SimDevicesError>(())
+/// ```
+pub fn simulated(devices: &SimDevices) -> Arc<dyn Driver> {
     let builder = Sim::builder().immediate().devices(devices.count as usize, devices.bytes);
     match &devices.name {
         Some(name) => builder.named(name).build(),
@@ -188,22 +251,21 @@ fn simulate(devices: &SimDevices) -> Arc<Sim> {
     }
 }
 
-/// Opens the driver that `BURSAR_DRIVER` names: by default CUDA where it works and otherwise the simulated devices that
-/// `BURSAR_SIM_DEVICES` describes, or two, with one line on standard error that says so and why.
-pub fn detect() -> bursar_core::Result<Arc<dyn Driver>> {
-    let choice: Choice = std::env::var(VARIABLE).unwrap_or_default().parse()?;
-    let opened = open(choice, &sim_devices_of_the_environment()?)?;
+/// Opens CUDA where it works, and otherwise makes the simulated devices that `BURSAR_SIM_DEVICES` describes, or two, with one
+/// line on standard error that says so and why. `BURSAR_DRIVER` insists on either: `cuda` or `sim`.
+///
+/// ```
+/// let driver = bursar::driver::cuda_or_simulated()?;
+/// assert!(driver.device_count() > 0);
+/// # Ok::<(), bursar::Error>(())
+/// ```
+pub fn cuda_or_simulated() -> bursar_core::Result<Arc<dyn Driver>> {
+    let devices = SimDevices::from_environment().map_err(DriverChoiceError::from)?;
+    let opened = open(Choice::from_environment()?, &devices)?;
     if let Some(why) = &opened.instead_of_cuda {
         announce(why);
     }
     Ok(opened.driver)
-}
-
-fn sim_devices_of_the_environment() -> Result<SimDevices, DriverChoiceError> {
-    match std::env::var(SIM_DEVICES_VARIABLE) {
-        Ok(text) if !text.trim().is_empty() => Ok(text.trim().parse()?),
-        _ => Ok(SimDevices::default()),
-    }
 }
 
 #[allow(clippy::print_stderr, reason = "a program that runs without its GPU must not do so silently")]
@@ -232,7 +294,7 @@ mod tests {
     #[test]
     fn named_devices_are_the_same_in_every_process_and_unnamed_ones_are_not() {
         let uuids = |text: &str| {
-            let driver = simulate(&text.parse().expect("devices"));
+            let driver = simulated(&text.parse().expect("devices"));
             [0, 1].map(|n| driver.facts(bursar_core::DeviceId(n)).expect("a device").uuid)
         };
         assert_eq!(uuids("2x1GiB@same"), uuids("2x2GiB@same"));

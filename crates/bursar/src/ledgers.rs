@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// wants back memory that was borrowed.
 ///
 /// ```
-/// use bursar::Admission;
+/// use bursar::memory::Admission;
 /// use bursar::prelude::*;
 ///
 /// let ledgers = Ledgers::default();
@@ -129,6 +129,9 @@ impl Account for TrimmableAccount {
     }
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);
+    }
+    fn name(&self) -> Option<String> {
+        self.account.name()
     }
 }
 

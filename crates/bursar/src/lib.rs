@@ -2,7 +2,7 @@
 //!
 //! # A tour
 //!
-//! A [driver](driver::detect) finds the devices: CUDA's where there are any, simulated ones otherwise. A [`Stack`] says how
+//! A [driver](driver::cuda_or_simulated) finds the devices: CUDA's where there are any, simulated ones otherwise. A [`Stack`] says how
 //! memory is handed out: its layers, from the one that sees requests first down to the [`leaf`]. A [`DevicePool`] builds
 //! that stack for each device, and a [`DeviceBuffer`] is memory that frees itself, in stream order.
 //!
@@ -10,54 +10,106 @@
 //! use bursar::prelude::*;
 //!
 //! # fn main() -> bursar::Result<()> {
-//! let driver = bursar::driver::detect()?;
+//! let driver = bursar::driver::cuda_or_simulated()?;
 //! let statistics = Statistics::default();
 //! let stack = Stack::new()
 //!     .observe(statistics.clone())
-//!     .layer(GlobalDeviceBudget::of(Bytes::gib(16)))
-//!     .over(leaf::Async);
+//!     .layer(PagePool::default()) // sees requests first
+//!     .layer(GlobalDeviceBudget::of(Bytes::gib(16))) // a limit for each device
+//!     .over(leaf::Frames);
 //!
 //! let gpus = DevicePool::open(driver, &stack)?;
 //! let gpu = gpus.most_free();
-//! let stream = gpu.streams().lease()?;
+//! let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
 //!
-//! let mut weights = gpu.buffer::<f32>(1 << 20, &stream, tag!("weights"))?;
-//! weights.fill(1.0)?;
-//! assert_eq!(weights.slice(..2)?.to_vec()?, [1.0, 1.0]);
+//! let mut weights = gpu.buffer::<f32>(1 << 20, &a, tag!("weights"))?;
+//! a.submit(|work| work.fill(&mut weights, 1.0))?;
+//! let ones = b.submit(|work| work.read_back(&weights))?; // ordered after the write on the other stream
+//! assert_eq!(ones.wait()?[..2], [1.0, 1.0]);
 //!
-//! let refused = gpu.buffer::<u8>(17 << 30, &stream, tag!("too big")).unwrap_err();
+//! let refused = gpu.buffer::<u8>(17 << 30, &a, tag!("too big")).unwrap_err();
 //! assert!(refused.is_capacity());
-//! drop(weights);
+//! println!("{refused:#}"); // what was asked for, by which limit it was refused, and who holds the rest
+//!
+//! drop(weights); // freed in stream order
 //! assert_eq!(statistics.counts().current.count, 0);
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! # Where things are
+//!
+//! The root has the names that most programs write, and [`prelude`] brings them and a few more in with one `use`. The rest is
+//! in modules, by what a program is about to do:
+//!
+//! | to | look in |
+//! | --- | --- |
+//! | choose between CUDA and simulated devices | [`driver`] |
+//! | open devices, make buffers, read facts about devices | [`device`] |
+//! | submit work to streams, share buffers between them, adopt the streams of another library | [`stream`] |
+//! | limit, pool and guard memory, or write a layer of one's own | [`memory`] |
+//! | share a device with other processes, reserve memory before it is needed | [`ledger`], [`Ledgers`] |
+//! | find out how many workers fit, and start that many | [`fit`] |
+//! | have pinned host memory on the right NUMA node | [`host`] |
+//! | understand a refusal | [`error`] |
+//! | count and log what memory is used for | [`observe`] |
+//! | read, convert, replay and show logs | [`trace`] |
+//! | find races and test budgets without a GPU | [`testing`], on the simulated devices of [`sim`] |
+//!
 //! # The raw level
 //!
-//! Those who launch kernels themselves use the parts: a [`DeviceContext`] gives streams and adopts those of others, a
-//! [`DeviceMemoryResource`] gives [`DeviceBlock`]s, and nothing else is needed.
+//! Those who launch kernels themselves use the parts: a [`DeviceContext`](device::DeviceContext) gives streams and adopts
+//! those of others, a [`DeviceMemoryResource`](memory::DeviceMemoryResource) gives [`DeviceBlock`](memory::DeviceBlock)s,
+//! and nothing else is needed.
 //!
 //! # Without a GPU
 //!
 //! [`sim::Sim`] is a driver like any other, and the reference for what is right: it moves real bytes, runs streams in any
 //! order they may run in, and reports every use of memory that nothing ordered.
+//!
+//! # Beside other libraries
+//!
+//! CUDA is loaded at run time, so nothing of it is needed to build. Handles are the driver's own values, contexts are the
+//! primary ones, and no other crate's bindings are chosen: Bursar stands beside cudarc with any of its version features.
 #![forbid(unsafe_code)]
 
+pub mod device;
 pub mod driver;
+pub mod error;
 mod ledgers;
+pub mod memory;
+pub mod observe;
+pub mod stream;
+pub mod sync;
 pub mod testing;
 
-pub use bursar_core::*;
+#[doc(inline)]
 pub use bursar_cuda as cuda;
-pub use bursar_device::*;
+#[doc(inline)]
 pub use bursar_fit as fit;
+#[doc(inline)]
 pub use bursar_host as host;
+#[doc(inline)]
 pub use bursar_ledger as ledger;
-pub use bursar_memory::*;
+#[doc(inline)]
 pub use bursar_sim as sim;
+#[doc(inline)]
 pub use bursar_trace as trace;
+
+#[doc(inline)]
+pub use device::{DeviceBuffer, DeviceId, DevicePool, Gpu};
+#[doc(inline)]
+pub use error::{Error, Result};
 pub use ledgers::Ledgers;
+#[doc(inline)]
+pub use memory::{Bytes, GlobalDeviceBudget, Guard, PagePool, Quota, Stack, leaf};
+#[doc(inline)]
+pub use observe::Statistics;
+#[doc(inline)]
+pub use stream::{Stream, StreamLease, Transfer, Work};
+
+#[doc(inline)]
+pub use bursar_core::tag;
 
 /// The names that most programs use, in one `use`.
 ///
@@ -69,16 +121,12 @@ pub use ledgers::Ledgers;
 pub mod prelude {
     pub use crate::Ledgers;
     pub use bursar_core::{
-        Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error,
-        Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
+        Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource,
+        DeviceMemoryResourceExt, Driver, Error, Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
     };
-    pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, StreamLease, StreamPool, Work};
+    pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, Kernel, StreamLease, StreamPool, Work};
     pub use bursar_fit::{compute_fit, fit_workers};
-    pub use bursar_host::{NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPool};
+    pub use bursar_host::{NumaWorkerPool, PinnedArray, PinnedBuffer, PinnedOptions, PinnedPool};
     pub use bursar_ledger::{Ledger, Priority, Reservation};
-    pub use bursar_memory::{GlobalDeviceBudget, PagePool, Statistics};
+    pub use bursar_memory::{GlobalDeviceBudget, Guard, PagePool, Quota, Statistics};
 }
-
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

@@ -1,9 +1,9 @@
 //! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
 use bursar::ledger::Reservation;
+use bursar::memory::{Admission, ObservedResource};
 use bursar::prelude::*;
 use bursar::sim::Sim;
-use bursar::{Admission, ObservedResource};
 use std::sync::Arc;
 
 const GPU: Bytes = Bytes::gib(8);

@@ -1,10 +1,11 @@
 //! The race detector finds planted bugs, reports them exactly, and reports nothing for correct programs.
 #![forbid(unsafe_code)]
 
+use bursar::Bytes;
+use bursar::driver::HostFlags;
 use bursar::prelude::*;
 use bursar::sim::{HazardKind, Launch, LeakKind, Operation};
 use bursar::testing::{Finding, Outcome, Race, Rig, SEED_VARIABLE, Verdict, races};
-use bursar::{Bytes, HostFlags};
 use std::cell::Cell;
 use std::process::Command;
 

@@ -1,8 +1,8 @@
 //! Starts child processes and describes their commands.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
@@ -13,6 +13,11 @@ pub(crate) fn cargo<const N: usize>(root: &Path, args: [&str; N]) -> Command {
     command
 }
 
+/// Returns cargo's target folder, relative to the workspace's folder.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
+}
+
 /// Prints the command and runs it.
 pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
     let line = describe(command);
@@ -20,6 +25,16 @@ pub(crate) fn execute(command: &mut Command) -> Result<(), Error> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Error::Exit { command: line, status }),
+        Err(source) => Err(Error::Start { command: line, source }),
+    }
+}
+
+/// Runs a command and returns what it prints.
+pub(crate) fn output(command: &mut Command) -> Result<String, Error> {
+    let line = describe(command);
+    match command.stderr(Stdio::inherit()).output() {
+        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        Ok(output) => Err(Error::Exit { command: line, status: output.status }),
         Err(source) => Err(Error::Start { command: line, source }),
     }
 }

@@ -29,8 +29,18 @@ pub(crate) enum Error {
     Write { path: PathBuf, source: io::Error },
     /// Instructions cannot be counted without valgrind.
     MissingValgrind,
+    /// Something that a check needs is absent, so it was not run.
+    NotRun { reason: String },
+    /// The run on several NUMA nodes did not pass; the folder has what it left.
+    Numa { why: String, folder: PathBuf },
+    /// The words choose no program to run.
+    NoProgram { words: String, known: Vec<String> },
+    /// A file that was to be fetched or built is not there.
+    Fetch { what: String },
     /// The words choose nothing to count.
     NoMeasurement { words: String, known: Vec<String> },
+    /// Something that the packages need is missing.
+    Package { what: String },
     /// The output of a measurement cannot be read.
     Measurement { command: String, what: String },
 }
@@ -39,7 +49,9 @@ impl Error {
     /// Returns the exit status of the process: 2 for wrong usage, 1 for everything else.
     pub(crate) fn exit_status(&self) -> u8 {
         match self {
-            Error::Usage { .. } | Error::UnknownStep { .. } | Error::NoMeasurement { .. } => 2,
+            Error::Usage { .. } | Error::UnknownStep { .. } | Error::NoMeasurement { .. } | Error::NoProgram { .. } => {
+                2
+            }
             _ => 1,
         }
     }
@@ -72,9 +84,15 @@ impl fmt::Display for Error {
                 "valgrind, which counts the instructions, is not installed; run `apt-get install valgrind`, or what \
                  your system has for it"
             ),
+            Error::NotRun { reason } | Error::Fetch { what: reason } => f.write_str(reason),
+            Error::Numa { why, folder } => write!(f, "{why}; what the machine said is in {}", folder.display()),
+            Error::NoProgram { words, known } => {
+                write!(f, "no program has one of `{words}`; there are {}", known.join(", "))
+            }
             Error::NoMeasurement { words, known } => {
                 write!(f, "nothing to count has all of `{words}`; there are {}", known.join(", "))
             }
+            Error::Package { what } => write!(f, "the packages cannot be used: {what}"),
             Error::Measurement { command, what } => write!(f, "`{command}` gave no count: {what}"),
         }
     }

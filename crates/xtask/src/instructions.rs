@@ -11,7 +11,7 @@ mod profile;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::command::{cargo, describe};
+use crate::command::{cargo, describe, output};
 use crate::error::Error;
 use profile::Profile;
 
@@ -88,16 +88,6 @@ fn measure(program: &Path, file: &Path, line: &str) -> Result<String, Error> {
     let Profile { instructions, of_driver } = Profile::parse(&text).map_err(unclear)?;
     let a_unit = |count: u64| (count + units / 2) / units;
     Ok(format!("{} driver {}", a_unit(instructions), a_unit(of_driver)))
-}
-
-/// Runs a command and returns what it prints.
-fn output(command: &mut Command) -> Result<String, Error> {
-    let line = describe(command);
-    match command.stderr(Stdio::inherit()).output() {
-        Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        Ok(output) => Err(Error::Exit { command: line, status: output.status }),
-        Err(source) => Err(Error::Start { command: line, source }),
-    }
 }
 
 fn require_valgrind() -> Result<(), Error> {

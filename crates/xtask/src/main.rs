@@ -1,8 +1,10 @@
-//! The commands of the workspace itself: the test run, tidy and instruction counts. `cargo xtask help` lists them.
+//! The commands of the workspace itself: the test run, tidy, packages, instruction counts and NUMA nodes. `cargo xtask help`
+//! lists them.
 //!
 //! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
-//! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `instructions.rs` counts
-//! instructions with callgrind.
+//! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `package.rs` uses the
+//! packaged crates from outside, `instructions.rs` counts instructions with callgrind, and `numa.rs` boots a kernel with
+//! several NUMA nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
@@ -11,6 +13,8 @@ mod command;
 mod error;
 mod instructions;
 mod lexer;
+mod numa;
+mod package;
 mod test;
 mod tidy;
 mod tree;
@@ -39,6 +43,7 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
             Ok(())
         }
         ["tidy"] => tidy::run(root),
+        ["package"] => package::run(root),
         ["test"] => test::run(root, test::STEPS),
         ["test", "--only", name] => test::run(root, std::slice::from_ref(test::step(name)?)),
         ["instructions", "help" | "--help" | "-h"] => {
@@ -48,6 +53,12 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         ["instructions", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => {
             instructions::run(root, words)
         }
+        ["numa", "fetch"] => numa::fetch(root),
+        ["numa", "help" | "--help" | "-h"] => {
+            print!("{}", numa::HELP);
+            Ok(())
+        }
+        ["numa", words @ ..] if words.iter().all(|word| !word.starts_with('-')) => numa::run(root, words),
         _ => Err(Error::Usage { args: args.join(" ") }),
     }
 }
@@ -57,7 +68,9 @@ fn help() -> String {
         "cargo xtask test              run every step below, stopping at the first that fails\n\
          cargo xtask test --only STEP  run one of them\n\
          cargo xtask tidy              run the tidy checks alone\n\
+         cargo xtask package           package the crates, and use them from outside the workspace\n\
          cargo xtask instructions      count instructions an operation; `--help` says more\n\
+         cargo xtask numa              run the tests of pinned memory on four NUMA nodes; `--help` says more\n\
          cargo xtask help              print this\n\n\
          Steps, in order:\n",
     );

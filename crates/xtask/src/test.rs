@@ -1,12 +1,14 @@
 //! The test command: every check of the workspace, in order, stopping at the first that fails.
 
 use std::env::consts::EXE_EXTENSION;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::command::{cargo, describe, execute};
+use crate::command::{cargo, describe, execute, target_folder};
 use crate::error::Error;
+use crate::numa;
+use crate::package;
 use crate::tidy;
 use crate::tree::{Example, File, Tree};
 
@@ -52,6 +54,18 @@ pub(crate) const STEPS: &[Step] = &[
         component: None,
         run: examples,
     },
+    Step {
+        name: "numa",
+        about: "the tests of pinned host memory on a kernel with four NUMA nodes",
+        component: None,
+        run: numa::step,
+    },
+    Step {
+        name: "package",
+        about: "what is published, used from outside the workspace",
+        component: None,
+        run: package::run,
+    },
     Step { name: "doc", about: "the documentation built, warnings refused", component: None, run: documentation },
 ];
 
@@ -69,18 +83,36 @@ pub(crate) fn run(root: &Path, steps: &[Step]) -> Result<(), Error> {
         require_component(root, command, component)?;
     }
     let started = Instant::now();
+    let (mut passed, mut left_out) = (Vec::new(), Vec::new());
     for (index, step) in steps.iter().enumerate() {
         println!("\n==> [{}/{}] {}: {}", index + 1, steps.len(), step.name, step.about);
         let step_started = Instant::now();
         let outcome = (step.run)(root);
         let elapsed = step_started.elapsed();
-        outcome.map_err(|cause| Error::Step { name: step.name, elapsed, cause: Box::new(cause) })?;
-        println!("<== {} passed in {:.1} s", step.name, elapsed.as_secs_f64());
+        match outcome {
+            Ok(()) => {
+                println!("<== {} passed in {:.1} s", step.name, elapsed.as_secs_f64());
+                passed.push(step.name);
+            }
+            Err(Error::NotRun { reason }) if !is_required(step.name) => {
+                println!("<== {} not run: {reason}", step.name);
+                left_out.push(format!("not run: {} ({reason})", step.name));
+            }
+            Err(cause) => return Err(Error::Step { name: step.name, elapsed, cause: Box::new(cause) }),
+        }
     }
-    let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
     let total_s = started.elapsed().as_secs_f64();
-    println!("\nAll passed in {total_s:.1} s: {}", names.join(", "));
+    match passed[..] {
+        [] => println!("\nNothing was run."),
+        _ => println!("\nAll passed in {total_s:.1} s: {}", passed.join(", ")),
+    }
+    left_out.iter().for_each(|line| println!("{line}"));
     Ok(())
+}
+
+/// Returns whether a step that cannot be run here is a failure: `BURSAR_REQUIRE_NUMA=1` says so of the step `numa`.
+fn is_required(step: &str) -> bool {
+    std::env::var(format!("BURSAR_REQUIRE_{}", step.to_uppercase())).is_ok_and(|value| value == "1")
 }
 
 fn require_component(root: &Path, command: &str, component: &'static str) -> Result<(), Error> {
@@ -107,11 +139,6 @@ fn tests(root: &Path) -> Result<(), Error> {
 
 fn build_examples(root: &Path) -> Command {
     cargo(root, ["build", "--workspace", "--examples"])
-}
-
-/// Returns cargo's target folder, relative to the workspace's folder.
-fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()).into()
 }
 
 fn loom_models(root: &Path) -> Result<(), Error> {
@@ -186,6 +213,15 @@ mod tests {
         let error = run(crate::workspace_root(), &steps).unwrap_err();
         assert!(matches!(error, Error::Step { name: "bad", .. }), "{error}");
         assert_eq!(error.exit_status(), 1);
+    }
+
+    #[test]
+    fn a_step_that_cannot_run_ends_nothing_and_does_not_pass() {
+        let absent = |_: &Path| Err(Error::NotRun { reason: "no QEMU".into() });
+        let failed = |_: &Path| Err(Error::Untidy { findings: 1 });
+        assert!(run(crate::workspace_root(), &[fake("absent", absent)]).is_ok());
+        let error = run(crate::workspace_root(), &[fake("absent", absent), fake("bad", failed)]).unwrap_err();
+        assert!(matches!(error, Error::Step { name: "bad", .. }), "the next step ran: {error}");
     }
 
     #[test]

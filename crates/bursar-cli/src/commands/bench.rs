@@ -33,6 +33,8 @@ pub(crate) struct PairsArgs {
 #[derive(Debug, Serialize)]
 pub(crate) struct Pairs {
     driver: String,
+    /// True if its devices are simulated.
+    simulated: bool,
     stack: StackName,
     bytes: u64,
     rows: Vec<Row>,
@@ -52,6 +54,7 @@ pub(crate) fn pairs(opened: &OpenedDriver, args: &PairsArgs) -> Result<Pairs, Fa
     let rows = args.threads.iter().map(|&threads| row(&*memory, &context, args, threads));
     Ok(Pairs {
         driver: opened.driver.describe(),
+        simulated: opened.is_simulated,
         stack: args.stack,
         bytes: args.bytes.get(),
         rows: rows.collect::<bursar::Result<_>>()?,
@@ -101,7 +104,7 @@ fn run(memory: &dyn DeviceMemoryResource, bytes: Bytes, stream: Stream, pairs: u
 
 impl Show for Pairs {
     fn show(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let Self { driver, stack, bytes, rows } = self;
+        let Self { driver, stack, bytes, rows, .. } = self;
         writeln!(out, "{HEADING}{} through `{}`{HEADING:#} {FAINT}({driver}){FAINT:#}", Bytes(*bytes), stack.as_str())?;
         writeln!(out, "{:>8} {:>22} {:>18}", "threads", "ns per pair, a thread", "pairs per second")?;
         for Row { threads, ns_per_pair, pairs_per_second } in rows {

@@ -2,8 +2,9 @@
 
 use super::ledger;
 use crate::output::{BAD, FAINT, HEADING, Show};
+use bursar::device::{DeviceContext, DeviceFacts, NumaNode};
 use bursar::driver::OpenedDriver;
-use bursar::{Bytes, DeviceContext, DeviceFacts, DeviceId, NumaNode};
+use bursar::{Bytes, DeviceId};
 use serde::Serialize;
 use std::io::{Result, Write};
 
@@ -11,6 +12,8 @@ use std::io::{Result, Write};
 #[derive(Debug, Serialize)]
 pub(crate) struct Devices {
     pub(crate) driver: String,
+    /// True if the devices are simulated.
+    pub(crate) simulated: bool,
     /// The reason that the devices are simulated, if nobody asked for that.
     pub(crate) instead_of_cuda: Option<String>,
     pub(crate) devices: Vec<DeviceEntry>,
@@ -60,6 +63,7 @@ pub(crate) fn list(opened: &OpenedDriver) -> Devices {
     };
     Devices {
         driver: opened.driver.describe(),
+        simulated: opened.is_simulated,
         instead_of_cuda: opened.instead_of_cuda.clone(),
         devices: (0..opened.driver.device_count()).map(entry).collect(),
     }
@@ -144,7 +148,7 @@ pub(crate) mod tests {
     pub(crate) fn with_a_lost_device() -> OpenedDriver {
         let faults = Faults::new(Sim::builder().immediate().devices(3, Bytes::gib(1)).build());
         faults.lose(DeviceId(1));
-        OpenedDriver { driver: faults, instead_of_cuda: None }
+        OpenedDriver { driver: faults, is_simulated: true, instead_of_cuda: None }
     }
 
     #[test]

@@ -5,9 +5,10 @@ mod table;
 use crate::failure::Failure;
 use crate::output::{self, WARNING};
 use crate::stage::{Stage, TracePeak};
+use bursar::DeviceId;
+use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::fit::{Assignment, FitError, MemoryKind, Overflow, Plan, Ram};
-use bursar::{DeviceContext, DeviceId};
 use serde::Serialize;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -17,16 +18,22 @@ Examples:
   bursar fit --from-trace run.csv.gz --want 8 --headroom 0.9
   bursar fit --pool vram --available 80GiB --per-worker 6GiB --want 8    without asking any device
 
-Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into VRAM.";
+Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into VRAM; 3 where there is no GPU to ask.";
 
 /// The plan, as it is shown.
 #[derive(Debug, Serialize)]
 pub(crate) struct FitReport {
     label: String,
     pool: &'static str,
+    /// The driver of the devices; none if no device was asked.
+    driver: Option<String>,
+    /// True if the devices are simulated.
+    simulated: bool,
     /// The machine or the control group that limits the machine's memory.
     bound_by: Option<String>,
     available: u64,
+    /// The bytes that programs have already.
+    charged: u64,
     headroom: f64,
     budget: u64,
     fixed: u64,
@@ -53,6 +60,7 @@ struct DeviceRow {
     device: u32,
     uuid: String,
     available: u64,
+    charged: u64,
     budget: u64,
     room: u64,
     workers: u64,
@@ -73,18 +81,21 @@ struct OneMoreRow {
 pub(crate) fn fit(
     stage: &Stage,
     json: bool,
-    open: impl FnOnce() -> Result<OpenedDriver, bursar::driver::DriverChoiceError>,
+    open: impl FnOnce() -> Result<OpenedDriver, Failure>,
 ) -> Result<(), Failure> {
     if stage.names_devices() && !stage.needs_driver(false) {
         return Err(Failure::Usage("--devices: none is asked where --available says what there is, or for RAM"));
     }
-    let opened = stage.needs_driver(false).then(open).transpose()?;
+    let opened = stage.needs_driver(false).then(open).transpose().map_err(Failure::of_stage)?;
     let peak = stage.trace_peak()?;
     let plan = stage.spec(opened.as_ref(), peak.as_ref())?.plan()?;
     let report = FitReport::new(stage, opened.as_ref(), peak, plan)?;
     output::show(&report, json)?;
     match (report.plan.overflow, stage.pool) {
-        (Some(_), MemoryKind::Vram) if !stage.allow_overflow => Err(FitError::Overflow(Box::new(report.plan)).into()),
+        (Some(_), MemoryKind::Vram) if !stage.allow_overflow => {
+            let overflow = FitError::Overflow(Box::new(report.plan));
+            Err(Failure::AfterOutput(Box::new(overflow.into())))
+        }
         (Some(_), _) => {
             warn(&report.plan);
             Ok(())
@@ -112,6 +123,7 @@ impl FitReport {
                 device: device.0,
                 uuid,
                 available: assignment.candidate.available.get(),
+                charged: assignment.candidate.charged.get(),
                 budget: assignment.budget.get(),
                 room: assignment.room,
                 workers: assignment.workers,
@@ -128,8 +140,11 @@ impl FitReport {
         Ok(Self {
             label: stage.label.clone(),
             pool: stage.pool.name(),
+            driver: opened.map(|opened| opened.driver.describe()),
+            simulated: opened.is_some_and(|opened| opened.is_simulated),
             bound_by,
             available: plan.available().get(),
+            charged: plan.charged().get(),
             headroom: f64::from(plan.need.headroom.get()) / 1e6,
             budget: plan.budget().get(),
             fixed: plan.need.fixed.get(),

@@ -7,15 +7,16 @@ pub(crate) use listing::LedgerList;
 
 use crate::failure::Failure;
 use crate::output;
-use bursar::driver::OpenedDriver;
+use bursar::device::{DeviceFacts, DeviceUuid};
+use bursar::driver::{DriverChoiceError, OpenedDriver};
 use bursar::fit::{FitError, Ram};
 use bursar::ledger::{Ledger, LedgerError, Reading, Subject};
-use bursar::{Bytes, DeviceFacts, DeviceId, DeviceUuid};
+use bursar::{Bytes, DeviceId};
 use clap::Subcommand;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  bursar ledger show                    who holds what, and since when
+  bursar ledger                         who holds what, and since when; the same as bursar ledger show
   bursar ledger limit 0 60GiB           all programs together hold at most 60 GiB of gpu0
   bursar ledger limit GPU-1f6c… 60GiB   the same, by UUID
   bursar ledger clear                   forget every account, if nobody holds anything
@@ -46,31 +47,60 @@ pub(crate) enum LedgerCommand {
     },
 }
 
-/// Executes a command and shows the ledgers that it was about. Fails if one of them cannot be read.
-pub(crate) fn run(opened: &OpenedDriver, command: &LedgerCommand, json: bool) -> Result<(), Failure> {
-    let ledgers = execute(opened, command)?;
-    output::show(&ledgers, json)?;
-    ledgers.check_readable()
+/// The driver of a machine, or the reason that there is none to ask: ledgers outlive drivers.
+#[derive(Debug)]
+pub(crate) enum Machine {
+    Opened(OpenedDriver),
+    WithoutGpu { why: String },
 }
 
-fn execute(opened: &OpenedDriver, command: &LedgerCommand) -> Result<LedgerList, Failure> {
+impl Machine {
+    fn of(opened: Result<OpenedDriver, Failure>) -> Result<Self, Failure> {
+        match opened {
+            Ok(opened) => Ok(Self::Opened(opened)),
+            Err(Failure::Driver(DriverChoiceError::NoCuda { why })) => Ok(Self::WithoutGpu { why }),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Returns the driver, or the failure of a command that cannot do without.
+    fn opened(&self) -> Result<&OpenedDriver, Failure> {
+        match self {
+            Self::Opened(opened) => Ok(opened),
+            Self::WithoutGpu { why } => Err(DriverChoiceError::NoCuda { why: why.clone() }.into()),
+        }
+    }
+}
+
+/// Executes a command, or shows, and prints the ledgers that it was about. Fails if one of them cannot be read.
+pub(crate) fn run(
+    opened: Result<OpenedDriver, Failure>,
+    command: Option<&LedgerCommand>,
+    json: bool,
+) -> Result<(), Failure> {
+    let ledgers = execute(&Machine::of(opened)?, command.unwrap_or(&LedgerCommand::Show))?;
+    output::show(&ledgers, json)?;
+    ledgers.check_readable().map_err(|failure| Failure::AfterOutput(Box::new(failure)))
+}
+
+fn execute(machine: &Machine, command: &LedgerCommand) -> Result<LedgerList, Failure> {
     match command {
-        LedgerCommand::Show => LedgerList::list(opened),
+        LedgerCommand::Show => LedgerList::list(machine),
         LedgerCommand::Limit { gpu, size } => {
-            let subject = find(opened, gpu)?;
+            let subject = find(machine, gpu)?;
             Ledger::open(&subject)?.set_limit(*size)?;
-            LedgerList::list(opened).map(|ledgers| ledgers.only(&subject))
+            LedgerList::list(machine).map(|ledgers| ledgers.only(&subject))
         }
         LedgerCommand::Clear { gpu: Some(gpu), force } => {
-            let subject = find(opened, gpu)?;
+            let subject = find(machine, gpu)?;
             clear(&subject, *force)?;
-            LedgerList::list(opened).map(|ledgers| ledgers.only(&subject))
+            LedgerList::list(machine).map(|ledgers| ledgers.only(&subject))
         }
         LedgerCommand::Clear { gpu: None, force } => {
             for file in Ledger::list()? {
                 clear(&subject_of(&Ledger::inspect(&file)?), *force)?;
             }
-            LedgerList::list(opened)
+            LedgerList::list(machine)
         }
     }
 }
@@ -99,9 +129,9 @@ fn subject_of(reading: &Reading) -> Subject {
 }
 
 /// Finds the device that a user named: one of the driver's, or one that only has a ledger.
-fn find(opened: &OpenedDriver, gpu: &str) -> Result<Subject, Failure> {
-    let driver = &opened.driver;
+fn find(machine: &Machine, gpu: &str) -> Result<Subject, Failure> {
     if let Ok(ordinal) = gpu.parse::<u32>() {
+        let driver = &machine.opened()?.driver;
         let exists = ordinal < driver.device_count();
         let missing = Failure::Usage("there is no device of this ordinal; `bursar devices` lists them");
         return if exists { shared(&driver.facts(DeviceId(ordinal))?) } else { Err(missing) };
@@ -110,10 +140,12 @@ fn find(opened: &OpenedDriver, gpu: &str) -> Result<Subject, Failure> {
     if !is_host && gpu.parse::<DeviceUuid>().is_err() {
         return Err(Failure::Usage("a device is named by its ordinal or its UUID"));
     }
-    for ordinal in 0..driver.device_count() {
-        let facts = driver.facts(DeviceId(ordinal))?;
-        if gpu.parse() == Ok(facts.uuid) {
-            return shared(&facts);
+    if let Machine::Opened(OpenedDriver { driver, .. }) = machine {
+        for ordinal in 0..driver.device_count() {
+            let facts = driver.facts(DeviceId(ordinal))?;
+            if gpu.parse() == Ok(facts.uuid) {
+                return shared(&facts);
+            }
         }
     }
     for file in Ledger::list()? {
@@ -125,6 +157,7 @@ fn find(opened: &OpenedDriver, gpu: &str) -> Result<Subject, Failure> {
     if is_host {
         return Ok(Subject::host(Ram::of_this_machine().read().map_err(FitError::from)?.total));
     }
+    machine.opened()?;
     Err(Failure::Usage("no device and no ledger has this UUID; `bursar ledger show` lists them"))
 }
 

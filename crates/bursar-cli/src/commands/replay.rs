@@ -6,13 +6,14 @@ use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
 use crate::stacks::StackName;
 use crate::stage::parse_size;
+use bursar::driver::CountingDriver;
 use bursar::driver::OpenedDriver;
+use bursar::observe::Observer;
 use bursar::prelude::*;
 use bursar::trace::{
     BackedAddresses, Cost, MemoryProfile, Replay, ReplayPage, StackRun, Summary, Trace, TraceFile, TraceRecorder,
     write_torch_snapshot_at,
 };
-use bursar::{CountingDriver, Observer};
 use output_file::OutputFile;
 use serde::Serialize;
 use std::io::Write;
@@ -34,7 +35,7 @@ pub(crate) struct ReplayArgs {
     /// Refuse traces with frees of nothing or blocks that are never freed.
     #[arg(long)]
     strict: bool,
-    /// Write a page that shows memory over time, the address space at the peak, and what held it.
+    /// Write a page that shows memory over the operations, the address space at the peak, and what held it.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the replayed run as a PyTorch memory snapshot, as pytorch.org/memory_viz opens it; of one trace and one stack.
@@ -52,6 +53,8 @@ Examples:
 #[derive(Debug, Serialize)]
 pub(crate) struct ReplayReport {
     driver: String,
+    /// True if its devices are simulated.
+    simulated: bool,
     limit: Option<u64>,
     traces: Vec<Row>,
     /// The page that was written.
@@ -124,6 +127,7 @@ pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayR
     let (html, snapshot) = (args.html.clone(), args.snapshot.clone());
     Ok(ReplayReport {
         driver: opened.driver.describe(),
+        simulated: opened.is_simulated,
         limit: args.limit.map(Bytes::get),
         traces: rows,
         html,

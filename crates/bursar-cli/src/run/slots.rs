@@ -8,9 +8,9 @@ mod scheduler;
 mod target;
 
 pub(super) use scheduler::Scheduler;
-pub(super) use target::SHARED_VARIABLE;
 
-use bursar::{Bytes, DeviceId, NumaNode};
+use bursar::device::NumaNode;
+use bursar::{Bytes, DeviceId};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::fmt;

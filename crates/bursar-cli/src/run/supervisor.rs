@@ -48,6 +48,8 @@ pub(crate) struct Policy {
     /// The time that a worker has to end when it is asked to.
     pub(crate) grace: Duration,
     pub(crate) json: bool,
+    /// True if the devices are simulated.
+    pub(crate) is_simulated: bool,
 }
 
 /// The workers of a run.
@@ -140,7 +142,7 @@ impl Supervisor {
         if self.stop_requests.signal.is_none() {
             written.unwrap_or(Ok(()))?;
         }
-        let reports = self.workers.iter().map(Worker::report).collect();
+        let reports = self.workers.iter().map(|worker| worker.report(self.policy.is_simulated)).collect();
         Ok(RunOutcome { reports, signal: self.stop_requests.signal, start_error: self.start_error, is_unread })
     }
 
@@ -269,7 +271,7 @@ impl Supervisor {
     fn release_slot(&mut self, index: usize) -> WorkerReport {
         let worker = &mut self.workers[index];
         worker.slot = None;
-        let report = worker.report();
+        let report = worker.report(self.policy.is_simulated);
         if self.policy.json {
             self.output.write_json(serde_json::to_string(&report).unwrap_or_default());
         }

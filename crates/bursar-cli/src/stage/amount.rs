@@ -1,6 +1,7 @@
 //! Sizes, given in bytes or as the size of a file.
 
-use bursar::{Bytes, ParseBytesError};
+use bursar::Bytes;
+use bursar::memory::ParseBytesError;
 use std::fs;
 use std::str::FromStr;
 

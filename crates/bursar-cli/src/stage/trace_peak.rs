@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::Progress;
 use crate::stacks::StackName;
-use bursar::CountingDriver;
+use bursar::driver::CountingDriver;
 use bursar::prelude::*;
 use bursar::sim::Sim;
 use bursar::trace::Replay;

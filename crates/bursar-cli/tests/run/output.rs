@@ -97,7 +97,7 @@ fn the_status_says_what_happened(rig: &Rig) {
         (rig.run("--grace never", &["true"]), 2, "a number of seconds"),
         (rig.run("--pool ram --per-worker 1MiB", &["echo", "{device}"]), 2, "{device} stands for nothing"),
         (rig.run("--devices 9", &["true"]), 2, "--devices"),
-        (rig.run("--driver cuda", &["true"]), 3, "CUDA was asked for"),
+        (rig.run("--driver cuda", &["true"]), 3, "there is no GPU to use"),
     ] {
         let mut command = command;
         command.env("CUDA_VISIBLE_DEVICES", "");

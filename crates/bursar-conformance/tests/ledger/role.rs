@@ -1,7 +1,7 @@
 //! The child processes of the ledger trials: each carries out one command per line of its input, and prints one line with the
 //! result.
 
-use bursar::Pattern;
+use bursar::driver::Pattern;
 use bursar::ledger::{Ledger, Priority, Reservation};
 use bursar::prelude::*;
 use bursar::sim::Sim;
@@ -33,7 +33,7 @@ impl Driver {
         }
     }
 
-    fn open(self) -> Result<Arc<dyn bursar::Driver>, Box<dyn Error>> {
+    fn open(self) -> Result<Arc<dyn bursar::driver::Driver>, Box<dyn Error>> {
         Ok(match self {
             Self::Sim => Sim::builder().immediate().device(Bytes::gib(8)).named("conformance").build(),
             Self::Cuda => Cuda::load()?,

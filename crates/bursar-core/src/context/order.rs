@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{DriverError, DriverResult, Error, Progress, RawEvent, RawStream, Result, Status, Stream};
+use crate::{DriverError, DriverResult, Error, Progress, RawEvent, RawStream, Result, Status, Stream, StreamMisuse};
 use std::io::Write as _;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl DeviceContext {
     ///
     /// # Safety
     /// `stream` is a live stream of this device.
-    pub(super) unsafe fn record_event(&self, stream: RawStream) -> Result<RawEvent, DriverError> {
+    pub(crate) unsafe fn record_event(&self, stream: RawStream) -> Result<RawEvent, DriverError> {
         let event = self.take_event()?;
         // SAFETY: the caller's own promise, and the event is this context's.
         let recorded = unsafe { self.driver.event_record(self.device, event, stream) };
@@ -105,7 +105,7 @@ impl DeviceContext {
     }
 
     /// Asks the driver whether everything submitted to the stream so far has run, and remembers that it has. Fails for a
-    /// stream whose adoption has ended: there is [`progress`](Self::progress) for those.
+    /// stream whose adoption has ended: there is [`has_run`](Self::has_run) for those.
     pub(crate) fn query(&self, stream: Stream) -> Result<Progress> {
         let held = self.hold(stream)?;
         let view = self.clocks.look(stream);
@@ -130,64 +130,129 @@ impl DeviceContext {
         }
     }
 
-    /// Waits until nothing that was submitted to `stream` or, if its adoption has ended, to its heir is in flight. An
-    /// error means that it may not have run as it should.
-    pub(crate) fn wait_until_idle(&self, stream: Stream) -> Result<()> {
+    /// Waits until nothing that was submitted to `stream` or, if its adoption has ended, to its heir is in flight. A
+    /// stream that is being captured is not waited for, since that would invalidate the capture.
+    pub(crate) fn wait_until_idle(&self, stream: Stream) -> Result<(), WaitFailure> {
         if self.has_ended(stream) {
             self.wait_for_order(stream)?;
         }
-        self.on_lasting(stream, |stream| self.wait_for_stream(stream))
-    }
-
-    /// Asks about a stream as [`query`](Self::query) does or, if its adoption has ended, about its heir. Unlike
-    /// [`has_run`](Self::has_run), it does not check whether the stream is being captured.
-    pub(crate) fn progress(&self, stream: Stream) -> Result<Progress> {
-        self.on_lasting(stream, |stream| self.query(stream))
+        match self.wait_for_stream(stream) {
+            Err(failure) if failure.is_of_ended_stream() && self.has_ended(stream) => {
+                self.wait_for_order(stream)?;
+                self.wait_for_stream(self.heir_of(stream).map_err(WaitFailure::in_flight)?)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Waits until nothing that was submitted to the stream is in flight.
-    fn wait_for_stream(&self, stream: Stream) -> Result<()> {
-        let held = self.hold(stream)?;
+    fn wait_for_stream(&self, stream: Stream) -> Result<(), WaitFailure> {
+        let held = self.hold_for_free(stream).map_err(WaitFailure::in_flight)?;
         let view = self.clocks.look(stream);
-        self.wait_for(held.raw()).map_err(|error| self.failed(error))?;
+        self.try_to_wait_for(held.raw())?;
         self.clocks.completed(stream, &view);
         Ok(())
     }
 
+    /// Waits until nothing is in flight on the stream, which the caller holds: a failure for no lasting reason is tried
+    /// again for a while.
+    fn try_to_wait_for(&self, raw: RawStream) -> Result<(), WaitFailure> {
+        let mut first = None;
+        for attempt in 0..WAIT_ATTEMPTS {
+            // SAFETY: the caller holds the stream.
+            match unsafe { self.driver.stream_synchronize(self.device, raw) } {
+                Ok(()) => {
+                    let outcome = first.map_or(Ok(()), |error| Err(self.failed(error)));
+                    return outcome.map_err(|error| WaitFailure { error, may_be_in_flight: false });
+                }
+                Err(error) if is_final(error.status) || error.status == Status::Capturing => {
+                    return Err(self.wait_failure(error));
+                }
+                Err(error) => first = first.or(Some(error)),
+            }
+            if attempt + 1 < WAIT_ATTEMPTS {
+                std::thread::sleep(WAIT_PAUSE);
+            }
+        }
+        Err(self.wait_failure(first.unwrap_or(DriverError::new(
+            "stream_synchronize",
+            self.device,
+            Status::Unavailable,
+        ))))
+    }
+
+    fn wait_failure(&self, error: DriverError) -> WaitFailure {
+        WaitFailure { may_be_in_flight: !is_final(error.status), error: self.failed(error) }
+    }
+
     /// Returns once nothing is in flight on the stream, which the caller holds, because it has run or because the
-    /// device runs nothing any more.
-    pub(super) fn wait_for(&self, raw: RawStream) -> DriverResult<()> {
-        let mut outcome = Ok(());
-        for _ in 0..WAIT_ATTEMPTS {
+    /// device runs nothing any more. Somebody else may have begun to capture the stream meanwhile: then this lasts
+    /// until the capture has ended.
+    pub(crate) fn wait_for(&self, raw: RawStream) -> DriverResult<()> {
+        let (mut outcome, mut attempts) = (Ok(()), 0);
+        while attempts < WAIT_ATTEMPTS {
             // SAFETY: the caller holds the stream.
             match unsafe { self.driver.stream_synchronize(self.device, raw) } {
                 Ok(()) => return outcome,
                 Err(error) if is_final(error.status) => return Err(error),
-                Err(error) => outcome = outcome.and(Err(error)),
+                Err(error) if error.status == Status::Capturing => self.wait_for_end_of_capture(raw),
+                Err(error) => {
+                    outcome = outcome.and(Err(error));
+                    attempts += 1;
+                    std::thread::sleep(WAIT_PAUSE);
+                }
             }
-            std::thread::sleep(WAIT_PAUSE);
         }
         give_up(outcome)
     }
 
+    fn wait_for_end_of_capture(&self, raw: RawStream) {
+        // SAFETY: the caller of `wait_for` holds the stream.
+        while let Ok(true) = unsafe { self.driver.stream_is_capturing(self.device, raw) } {
+            std::thread::sleep(WAIT_PAUSE);
+        }
+    }
+
     /// Returns once everything that an ended stream was given comes before what is submitted next, because it was put
     /// in order or because the device runs nothing any more.
-    fn wait_for_order(&self, ended: Stream) -> Result<()> {
+    fn wait_for_order(&self, ended: Stream) -> Result<(), WaitFailure> {
         for _ in 0..WAIT_ATTEMPTS {
             if self.heir_of(ended).is_ok() {
                 return Ok(());
             }
+            if let Ok(true) = self.is_capturing_any() {
+                let error = DriverError::new("stream_synchronize", self.device, Status::Capturing);
+                return Err(WaitFailure::in_flight(Error::Driver(error)));
+            }
             self.order_ended(Duration::MAX);
             let Some(error) = self.order_error(ended) else { return Ok(()) };
             if let Some(lost) = self.driver.last_error(self.device).filter(|error| is_final(error.status)) {
-                return Err(Error::Driver(lost));
+                return Err(self.wait_failure(lost));
             }
             if is_final(error.status) {
-                return Err(Error::Driver(error));
+                return Err(self.wait_failure(error));
             }
             std::thread::sleep(WAIT_PAUSE);
         }
-        give_up(self.order_error(ended).map_or(Ok(()), Err))
+        self.order_error(ended).map_or(Ok(()), |error| Err(self.wait_failure(error)))
+    }
+}
+
+/// A wait for a stream that failed.
+#[derive(Debug)]
+pub(crate) struct WaitFailure {
+    pub(crate) error: Error,
+    /// False where the device runs nothing any more, or the failure was of an attempt before the one that succeeded.
+    pub(crate) may_be_in_flight: bool,
+}
+
+impl WaitFailure {
+    const fn in_flight(error: Error) -> Self {
+        Self { error, may_be_in_flight: true }
+    }
+
+    const fn is_of_ended_stream(&self) -> bool {
+        matches!(self.error, Error::StreamMisuse { why: StreamMisuse::Ended, .. })
     }
 }
 

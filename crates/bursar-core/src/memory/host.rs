@@ -14,8 +14,8 @@ use bytemuck::Pod;
 /// ```
 ///
 /// # Safety
-/// `host_ptr()` is valid for reads and writes of `host_len()` bytes, both return the same for the life of the value,
-/// and moving the value does not move the memory.
+/// `host_ptr()` is valid for reads and writes of `host_len()` bytes. Both return the same, and the memory stays valid,
+/// until the value is dropped or changed by its owner; moving the value does not move the memory.
 pub unsafe trait HostMemory: Send + 'static {
     /// Returns the address of its first byte.
     fn host_ptr(&mut self) -> *mut u8;
@@ -43,3 +43,23 @@ unsafe impl<T: Pod + Send> HostMemory for Box<[T]> {
         size_of_val::<[T]>(self)
     }
 }
+
+/// Host memory for elements of one type: a source or target of typed copies.
+///
+/// A vector or boxed slice holds elements of its own type. Memory that is plain bytes, as pinned buffers are, takes
+/// elements of any type, as many as fill it exactly.
+///
+/// ```
+/// use bursar_core::HostElements;
+///
+/// fn bytes_of<T>(memory: &impl HostElements<T>) -> usize {
+///     memory.host_len()
+/// }
+///
+/// assert_eq!(bytes_of::<f32>(&vec![1.0, 2.0]), 8);
+/// ```
+pub trait HostElements<T>: HostMemory {}
+
+impl<T: Pod + Send> HostElements<T> for Vec<T> {}
+
+impl<T: Pod + Send> HostElements<T> for Box<[T]> {}

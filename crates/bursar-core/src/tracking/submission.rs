@@ -7,9 +7,12 @@
 //! submitted its work all the same; the use counts and host memory is waited for in any case.
 #![allow(unsafe_code)]
 
-use super::{Access, TrackedBlock, Transfer};
+use super::{RefusedTransfer, TrackedBlock, Transfer};
 use crate::block::{OUTSIDE, range};
-use crate::{DeviceContext, DriverResult, Error, HostMemory, Pattern, RawStream, Result, Stream};
+use crate::{
+    Access, DeviceContext, DevicePtr, DriverResult, Error, HostMemory, Pattern, RawStream, Result, SimulatedKernel,
+    Stream,
+};
 use std::sync::Arc;
 
 /// Work that is being submitted to one stream: uses of any number of blocks that begin one after the other and end
@@ -71,7 +74,7 @@ impl<'a> Submission<'a> {
     }
 
     /// Begins a use of `block` by work that is submitted here: the device's fault and the stream are checked for each.
-    fn declare_own(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
+    pub(super) fn declare_own(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
         let uses = block.uses(self.context)?;
         if self.number == 0 {
             self.number = self.context.begin_submission(self.stream)?;
@@ -141,17 +144,27 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Copies all of `memory` to `offset` bytes after the start of `dst`.
+    /// Runs a kernel on a driver that [simulates](crate::Driver::simulates), which judges and runs it by the ranges it
+    /// declares. Uses of the blocks that they lie in are [declared](Self::declare) before.
+    pub fn simulate(&mut self, kernel: SimulatedKernel) -> Result<()> {
+        self.context.check_submission(self.stream)?;
+        self.submit(|context, raw| {
+            // SAFETY: the stream is live while it is held.
+            unsafe { context.driver().simulate(context.device(), raw, kernel) }
+        })
+    }
+
+    /// Copies all of `memory` to `offset` bytes after the start of `dst`. A refusal gives the memory back.
     pub fn copy_from_host<H: HostMemory>(
         &mut self,
         dst: &mut TrackedBlock,
         offset: u64,
         memory: H,
-    ) -> Result<Transfer<H>> {
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         let bytes = memory.host_len() as u64;
-        let dst_ptr = range(dst.block(), offset, bytes)?;
-        self.declare_own(dst, Access::Write)?;
-        self.transfer(memory, |context, raw, src| {
+        let dst_ptr = range(dst.block(), offset, bytes);
+        let begun = dst_ptr.and_then(|ptr| self.declare_own(dst, Access::Write).map(|()| ptr));
+        self.transfer(memory, begun, |context, raw, src, dst_ptr| {
             // SAFETY: `dst_ptr` lies in a block that is borrowed, ordered by the use; `src` is kept by the transfer,
             // which nobody reads or writes until the copy has run. The stream is live.
             unsafe { context.driver().copy_to_device(context.device(), raw, dst_ptr, src, bytes) }
@@ -159,32 +172,45 @@ impl<'a> Submission<'a> {
     }
 
     /// Copies what is `offset` bytes after the start of `src` into all of `memory`. Into memory that is not pinned, the
-    /// driver may wait for the copy before this returns.
-    pub fn copy_to_host<H: HostMemory>(&mut self, src: &TrackedBlock, offset: u64, memory: H) -> Result<Transfer<H>> {
+    /// driver may wait for the copy before this returns. A refusal gives the memory back.
+    pub fn copy_to_host<H: HostMemory>(
+        &mut self,
+        src: &TrackedBlock,
+        offset: u64,
+        memory: H,
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         let bytes = memory.host_len() as u64;
-        let src_ptr = range(src.block(), offset, bytes)?;
-        self.declare_own(src, Access::Read)?;
-        self.transfer(memory, |context, raw, dst| {
+        let src_ptr = range(src.block(), offset, bytes);
+        let begun = src_ptr.and_then(|ptr| self.declare_own(src, Access::Read).map(|()| ptr));
+        self.transfer(memory, begun, |context, raw, dst, src_ptr| {
             // SAFETY: `src_ptr` lies in a block that is borrowed, ordered by the use; `dst` is kept by the transfer,
             // which nobody reads or writes until the copy has run. The stream is live.
             unsafe { context.driver().copy_to_host(context.device(), raw, dst, src_ptr, bytes) }
         })
     }
 
-    /// Submits a copy of `memory`. If the driver returns an error, the transfer is dropped, which waits for a copy that
-    /// may have been submitted all the same.
+    /// Submits a copy of `memory` whose use has `begun`. If the driver returns an error, the copy may have been
+    /// submitted all the same: it counts as in flight.
     fn transfer<H: HostMemory>(
         &self,
         memory: H,
-        copy: impl FnOnce(&DeviceContext, RawStream, *mut u8) -> DriverResult<()>,
-    ) -> Result<Transfer<H>> {
+        begun: Result<DevicePtr>,
+        copy: impl FnOnce(&DeviceContext, RawStream, *mut u8, DevicePtr) -> DriverResult<()>,
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
+        self.context.retry_remains();
         let is_empty = memory.host_len() == 0;
         let mut transfer = Transfer::of_nothing(self.context, self.stream, memory);
-        if !is_empty {
-            let ptr = transfer.host_ptr();
-            self.submit(|context, raw| copy(context, raw, ptr))?;
+        let copied = begun.and_then(|ptr| {
+            if is_empty {
+                return Ok(());
+            }
+            let held = self.context.hold(self.stream)?;
+            copy(self.context, held.raw(), transfer.begin(), ptr).map_err(|error| self.context.failed(error))
+        });
+        match copied {
+            Ok(()) => Ok(transfer),
+            Err(error) => Err(transfer.refused(error)),
         }
-        Ok(transfer)
     }
 
     fn submit(&self, submit: impl FnOnce(&DeviceContext, RawStream) -> DriverResult<()>) -> Result<()> {

@@ -1,8 +1,9 @@
 //! Blocks that remember the streams that use them.
 
-use super::{Access, BlockUse, Submission, Transfer, Uses};
+use super::{BlockUse, RefusedTransfer, Submission, Transfer, Uses};
 use crate::{
-    DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result, Stream,
+    Access, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result,
+    Stream,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -36,7 +37,7 @@ pub struct TrackedBlock {
     uses: OnceLock<Arc<Uses>>,
 }
 
-/// A free that was refused: the block comes back with the reason and its uses.
+/// A free, or a conversion into the token alone, that was refused: the block comes back with the reason and its uses.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -48,7 +49,7 @@ pub struct TrackedBlock {
 /// # }
 /// ```
 #[derive(Debug, thiserror::Error)]
-#[error("the block was not freed: {error}")]
+#[error("the block was not given back: {error}")]
 pub struct RefusedTracked {
     /// The block, as it was.
     pub block: Box<TrackedBlock>,
@@ -116,15 +117,17 @@ impl TrackedBlock {
     }
 
     /// Returns the token alone, once the stream that it was allocated on, or the heir of that if its adoption has
-    /// ended, comes after every use. Where the driver fails to make that order, the uses are waited for.
-    pub fn into_block(self) -> DeviceBlock {
+    /// ended, comes after every use. Where the driver fails to make that order, the uses are waited for; and where that
+    /// cannot be done either, as for a stream that is being captured into a graph, the block comes back.
+    pub fn into_block(self) -> Result<DeviceBlock, RefusedTracked> {
         if let Some(uses) = self.uses.get() {
             let (context, home) = (&uses.context, self.block.stream());
-            if context.on_lasting(home, |home| uses.end_all_before(home)).is_err() {
-                uses.wait_on_host();
+            let ordered = context.on_lasting(home, |home| uses.end_all_before(home));
+            if let Err(error) = ordered.or_else(|_| uses.wait_on_host()) {
+                return Err(RefusedTracked { block: Box::new(self), error });
             }
         }
-        self.block
+        Ok(self.block)
     }
 
     /// Runs work that waits for its completion, on the block's own stream, in order with uses on others.
@@ -184,7 +187,7 @@ impl TrackedBlock {
         offset: u64,
         memory: H,
         stream: Stream,
-    ) -> Result<Transfer<H>> {
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         Submission::new(context, stream).copy_from_host(self, offset, memory)
     }
 
@@ -195,7 +198,7 @@ impl TrackedBlock {
         offset: u64,
         memory: H,
         stream: Stream,
-    ) -> Result<Transfer<H>> {
+    ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         Submission::new(context, stream).copy_to_host(self, offset, memory)
     }
 }

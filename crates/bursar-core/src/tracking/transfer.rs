@@ -1,14 +1,20 @@
 //! Host memory that the device may still be reading or writing.
 
-use crate::{DeviceContext, Error, HostMemory, Progress, Result, Stream};
+use crate::{Bytes, DeviceContext, Error, HostMemory, Remains, Result, Stream};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Host memory that was moved into an asynchronous copy, until the copy has run.
 ///
 /// [`wait`](Self::wait) gives it back. It waits for everything that the copy's stream has been given by then; no event
 /// is recorded for the copy alone. Dropping this without waiting waits too, since the device may still be using the
 /// memory, and then frees it; leaking it leaks the memory, which is as safe.
+///
+/// A stream that is being captured into a graph cannot be waited for. Then a wait is refused and gives the transfer
+/// back, and memory whose transfer is dropped is kept by the device's context, which frees it with a later transfer or
+/// [`trim`](DeviceContext::trim), or at its own end, once the copy has run.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -25,16 +31,18 @@ pub struct Transfer<H: HostMemory> {
     stream: Stream,
     /// `None` once it was given back.
     memory: Option<H>,
+    is_in_flight: bool,
 }
 
 impl<H: HostMemory> Transfer<H> {
-    /// Makes a transfer that no copy was submitted for, because there was nothing to copy.
+    /// Makes a transfer that no copy was submitted for, so that there is nothing to wait for.
     pub fn of_nothing(context: &Arc<DeviceContext>, stream: Stream, memory: H) -> Self {
-        Self { context: context.clone(), stream, memory: Some(memory) }
+        Self { context: context.clone(), stream, memory: Some(memory), is_in_flight: false }
     }
 
-    /// Returns the address of the memory.
-    pub(super) fn host_ptr(&mut self) -> *mut u8 {
+    /// Returns the address of the memory, which a copy may be using from now on.
+    pub(super) fn begin(&mut self) -> *mut u8 {
+        self.is_in_flight = true;
         self.memory.as_mut().map_or(std::ptr::null_mut(), H::host_ptr)
     }
 
@@ -43,34 +51,144 @@ impl<H: HostMemory> Transfer<H> {
         self.stream
     }
 
-    /// Returns whether everything that the stream has been given has run, the copy included.
+    /// Returns whether everything that the stream has been given has run, the copy included. Fails for a stream that is
+    /// being captured into a graph.
     pub fn is_complete(&self) -> Result<bool> {
-        self.context.progress(self.stream).map(Progress::is_complete)
+        if self.is_in_flight { self.context.has_run(self.stream, Duration::ZERO) } else { Ok(true) }
     }
 
-    /// Waits for the copy and returns the memory. After an error the memory is dropped.
-    pub fn wait(mut self) -> Result<H> {
-        let waited = self.context.wait_until_idle(self.stream);
-        match (waited, self.memory.take()) {
-            (Ok(()), Some(memory)) => Ok(memory),
-            (Err(error), _) => Err(error),
-            (Ok(()), None) => Err(Error::InvalidValue { what: "the memory was given back already" }),
+    /// Waits for the copy and returns the memory; at once where nothing was submitted.
+    ///
+    /// After an error the transfer comes back: the memory may still be in use, because the stream is being captured or
+    /// the driver fails to wait for it. If the device is lost, nothing is in flight any more and a second wait returns
+    /// the memory, with contents that nobody can vouch for.
+    pub fn wait(mut self) -> Result<H, RefusedTransfer<H>> {
+        match self.wait_until_over() {
+            Ok(()) => match self.memory.take() {
+                Some(memory) => Ok(memory),
+                None => Err(self.refused(Error::InvalidValue { what: "the memory was given back already" })),
+            },
+            Err(error) => Err(self.refused(error)),
         }
+    }
+
+    /// Returns the transfer with the reason why its copy was not submitted, or not waited for.
+    pub fn refused(self, error: Error) -> RefusedTransfer<H> {
+        RefusedTransfer { transfer: Box::new(self), error }
+    }
+
+    fn wait_until_over(&mut self) -> Result<()> {
+        if !self.is_in_flight {
+            return Ok(());
+        }
+        let waited = self.context.wait_until_idle(self.stream);
+        self.is_in_flight = waited.as_ref().is_err_and(|failure| failure.may_be_in_flight);
+        waited.map_err(|failure| failure.error)
     }
 }
 
 impl<H: HostMemory> Drop for Transfer<H> {
     fn drop(&mut self) {
-        if self.memory.is_some()
-            && let Err(Error::Driver(error)) = self.context.wait_until_idle(self.stream)
-        {
+        if self.memory.is_none() {
+            return;
+        }
+        if let Err(Error::Driver(error)) = self.wait_until_over() {
             self.context.fault().record(error);
+        }
+        if let Some(memory) = self.memory.take_if(|_| self.is_in_flight) {
+            let memory = Some(ManuallyDrop::new(Box::new(memory) as Box<dyn Send>));
+            self.context.leave(MemoryInFlight { stream: self.stream, memory });
         }
     }
 }
 
 impl<H: HostMemory> fmt::Debug for Transfer<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Transfer").field("stream", &self.stream).finish_non_exhaustive()
+        f.debug_struct("Transfer")
+            .field("stream", &self.stream)
+            .field("is_in_flight", &self.is_in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A copy that was refused, or that could not be waited for: the transfer comes back with the reason, and gives back
+/// its memory when it is [waited for](Transfer::wait), at once where nothing was submitted. Converting it into an
+/// [`Error`], as `?` does, drops the transfer.
+///
+/// ```
+/// # use bursar_core::*;
+/// # use std::sync::Arc;
+/// # fn show(context: &Arc<DeviceContext>, small: &mut TrackedBlock, stream: Stream) -> Result<()> {
+/// let refused = small.copy_from_host_async(context, 0, vec![0u8; 1 << 20], stream).unwrap_err();
+/// println!("{}", refused.error);
+/// let memory = refused.transfer.wait()?;
+/// assert_eq!(memory.len(), 1 << 20);
+/// # Ok(())
+/// # }
+/// ```
+pub struct RefusedTransfer<H: HostMemory> {
+    /// The transfer, with the memory.
+    pub transfer: Box<Transfer<H>>,
+    /// The reason for the refusal.
+    pub error: Error,
+}
+
+impl<H: HostMemory> fmt::Display for RefusedTransfer<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<H: HostMemory> fmt::Debug for RefusedTransfer<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefusedTransfer").field("error", &self.error).field("transfer", &self.transfer).finish()
+    }
+}
+
+impl<H: HostMemory> std::error::Error for RefusedTransfer<H> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<H: HostMemory> From<RefusedTransfer<H>> for Error {
+    fn from(refused: RefusedTransfer<H>) -> Self {
+        refused.error
+    }
+}
+
+/// Host memory whose transfer was dropped while it could not be waited for.
+struct MemoryInFlight {
+    stream: Stream,
+    /// Leaked where the context ends and the copy is not known to have run; `None` once it was freed.
+    memory: Option<ManuallyDrop<Box<dyn Send>>>,
+}
+
+impl Remains for MemoryInFlight {
+    fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes {
+        let is_over = match patience {
+            Duration::MAX => {
+                context.wait_until_idle(self.stream).map_or_else(|failure| !failure.may_be_in_flight, |()| true)
+            }
+            _ => matches!(context.has_run(self.stream, Duration::ZERO), Ok(true)),
+        };
+        if is_over && let Some(memory) = self.memory.take() {
+            drop(ManuallyDrop::into_inner(memory));
+        }
+        Bytes::ZERO
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes::ZERO
+    }
+
+    fn is_empty(&self) -> bool {
+        self.memory.is_none()
+    }
+}
+
+impl fmt::Debug for MemoryInFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryInFlight").field("stream", &self.stream).finish_non_exhaustive()
     }
 }

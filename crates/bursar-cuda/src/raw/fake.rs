@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::Api;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUstream, CUuuid};
+use super::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUmemAllocationGranularity_flags,
+    CUmemAllocationProp, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::AtomicBool;
@@ -109,7 +112,7 @@ extern "C" fn device_name(name: *mut c_char, _: c_int, _: CUdevice) -> c_int {
 }
 
 extern "C" fn device_uuid(uuid: *mut CUuuid, device: CUdevice) -> c_int {
-    let bytes = [device as c_char; 16];
+    let bytes = [device as u8; 16];
     write(uuid, CUuuid { bytes })
 }
 
@@ -161,7 +164,7 @@ extern "C" fn priorities(least: *mut c_int, greatest: *mut c_int) -> c_int {
     write(greatest, -5)
 }
 
-extern "C" fn exchange(mode: *mut cudarc::driver::sys::CUstreamCaptureMode) -> c_int {
+extern "C" fn exchange(mode: *mut CUstreamCaptureMode) -> c_int {
     let place = mode.cast::<c_uint>();
     // SAFETY: the wrapper passes a place with a mode in it.
     let wanted = unsafe { place.read() };
@@ -170,8 +173,8 @@ extern "C" fn exchange(mode: *mut cudarc::driver::sys::CUstreamCaptureMode) -> c
 
 extern "C" fn granularity(
     bytes: *mut usize,
-    _: *const cudarc::driver::sys::CUmemAllocationProp,
-    _: cudarc::driver::sys::CUmemAllocationGranularity_flags,
+    _: *const CUmemAllocationProp,
+    _: CUmemAllocationGranularity_flags,
 ) -> c_int {
     write(bytes, 2 << 20)
 }
@@ -210,8 +213,8 @@ extern "C" fn stream_wait(_: CUstream, _: CUevent, _: c_uint) -> c_int {
     note_on_stream("cuStreamWaitEvent")
 }
 
-extern "C" fn is_capturing(_: CUstream, status: *mut cudarc::driver::sys::CUstreamCaptureStatus) -> c_int {
-    write(status.cast::<c_uint>(), 0);
+extern "C" fn is_capturing(_: CUstream, status: *mut CUstreamCaptureStatus) -> c_int {
+    write(status, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
     note_on_stream("cuStreamIsCapturing")
 }
 

@@ -1,8 +1,11 @@
 //! Calls about memory: device memory, host memory, and pages.
 #![allow(unsafe_code)]
 
-use super::{Api, CallResult, PageAccess, PageKind, output, outputs};
-use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags, CUmemGenericAllocationHandle, CUstream};
+use super::sys::{
+    CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUstream,
+};
+use super::{Api, CallResult, output, outputs};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
@@ -64,15 +67,20 @@ impl Api {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemHostUnregister(ptr) }
     }
+
+    pub(crate) fn host_device_pointer(&self, host: *mut c_void) -> CallResult<CUdeviceptr> {
+        // SAFETY: the driver writes one address, and looks `host` up among those that are pinned.
+        output(0, |ptr| unsafe { self.cuMemHostGetDevicePointer(ptr, host, 0) })
+    }
 }
 
 /// Pages: physical memory, and the addresses it is mapped at.
 impl Api {
     /// Returns the least size of pages of this kind.
-    pub(crate) fn page_granularity(&self, kind: &PageKind) -> CallResult<usize> {
+    pub(crate) fn page_granularity(&self, kind: &CUmemAllocationProp) -> CallResult<usize> {
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: the driver reads one structure and writes one number.
-        output(0, |bytes| unsafe { self.cuMemGetAllocationGranularity(bytes, kind.as_ptr(), minimum) })
+        output(0, |bytes| unsafe { self.cuMemGetAllocationGranularity(bytes, kind, minimum) })
     }
 
     pub(crate) fn address_reserve(&self, bytes: usize, align: usize) -> CallResult<CUdeviceptr> {
@@ -87,9 +95,13 @@ impl Api {
         unsafe { self.cuMemAddressFree(ptr, bytes) }
     }
 
-    pub(crate) fn pages_create(&self, bytes: usize, kind: &PageKind) -> CallResult<CUmemGenericAllocationHandle> {
+    pub(crate) fn pages_create(
+        &self,
+        bytes: usize,
+        kind: &CUmemAllocationProp,
+    ) -> CallResult<CUmemGenericAllocationHandle> {
         // SAFETY: the driver reads one structure and writes one handle.
-        output(0, |pages| unsafe { self.cuMemCreate(pages, bytes, kind.as_ptr(), 0) })
+        output(0, |pages| unsafe { self.cuMemCreate(pages, bytes, kind, 0) })
     }
 
     /// # Safety
@@ -113,9 +125,14 @@ impl Api {
 
     /// # Safety
     /// Pages are mapped in all of the range.
-    pub(crate) unsafe fn pages_allow(&self, ptr: CUdeviceptr, bytes: usize, access: &PageAccess) -> CallResult<()> {
+    pub(crate) unsafe fn pages_allow(
+        &self,
+        ptr: CUdeviceptr,
+        bytes: usize,
+        access: &CUmemAccessDesc,
+    ) -> CallResult<()> {
         // SAFETY: the driver reads one structure; for the rest, the caller's own promise.
-        unsafe { self.cuMemSetAccess(ptr, bytes, access.as_ptr(), 1) }
+        unsafe { self.cuMemSetAccess(ptr, bytes, access, 1) }
     }
 
     /// # Safety

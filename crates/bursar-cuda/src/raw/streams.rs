@@ -1,15 +1,15 @@
 //! Calls about streams and events, and the work on streams.
 #![allow(unsafe_code)]
 
+use super::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use super::{Api, CallResult, output};
-use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags};
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::ptr;
 
 /// Streams and events.
 impl Api {
     pub(crate) fn stream_create(&self, priority: c_int) -> CallResult<CUstream> {
-        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
         // SAFETY: the driver writes one handle.
         output(ptr::null_mut(), |stream| unsafe { self.cuStreamCreateWithPriority(stream, flags, priority) })
     }
@@ -42,17 +42,18 @@ impl Api {
         unsafe { self.cuStreamWaitEvent(stream, event, 0) }
     }
 
-    /// Returns the number of the stream's capture status.
+    /// Returns whether the stream is being captured, or was and its capture has failed.
     ///
     /// # Safety
     /// `stream` is live.
-    pub(crate) unsafe fn stream_capture_status(&self, stream: CUstream) -> CallResult<c_uint> {
-        // SAFETY: the driver writes one number as wide as the enumeration; for the rest, the caller's own promise.
-        output(0, |status: *mut c_uint| unsafe { self.cuStreamIsCapturing(stream, status.cast()) })
+    pub(crate) unsafe fn stream_capture_status(&self, stream: CUstream) -> CallResult<CUstreamCaptureStatus> {
+        let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the driver writes one number; for the rest, the caller's own promise.
+        output(none, |status| unsafe { self.cuStreamIsCapturing(stream, status) })
     }
 
     pub(crate) fn event_create(&self) -> CallResult<CUevent> {
-        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
         // SAFETY: the driver writes one handle.
         output(ptr::null_mut(), |event| unsafe { self.cuEventCreate(event, flags) })
     }
@@ -125,6 +126,21 @@ impl Api {
     ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemcpyAsync(dst, src, bytes, stream) }
+    }
+
+    /// Copies between the memories of two contexts.
+    ///
+    /// # Safety
+    /// Both ranges are valid in their contexts until the copy has run, and `stream` is live.
+    pub(crate) unsafe fn copy_peer(
+        &self,
+        (dst, to): (CUdeviceptr, CUcontext),
+        (src, from): (CUdeviceptr, CUcontext),
+        bytes: usize,
+        stream: CUstream,
+    ) -> CallResult<()> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.cuMemcpyPeerAsync(dst, to, src, from, bytes, stream) }
     }
 
     /// # Safety

@@ -1,15 +1,13 @@
 //! The table of driver functions: each is looked up once, under its ABI name, before any of them is called.
 //!
-//! The types are those of `cudarc::driver::sys`, whose declarations every entry is checked against at compile time; its
-//! functions are not called. They panic where a symbol is missing, and they return an enumeration without values for the
-//! codes of drivers newer than the binding, so that such a result would be undefined behaviour. Here a missing symbol is an
-//! error of loading, and a result is a number.
+//! A missing symbol is an error of loading. A result is a number, so that the code of a driver newer than this table is a
+//! code without a name here, and nothing worse. A test compares every signature with cudarc's.
 #![allow(unsafe_code)]
 
-use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult, CUstream,
-    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+use super::sys::{
+    CUDA_ERROR_DEINITIALIZED, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid,
 };
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -22,11 +20,15 @@ pub(crate) struct Failure {
     pub(crate) code: c_int,
 }
 
-/// `CUDA_ERROR_DEINITIALIZED`, the result of a call while the process exits.
-const DEINITIALIZED: c_int = 4;
-
-/// The type of `cuGetErrorName`, which must accept numbers that cudarc's enumeration lacks.
+/// The type of `cuGetErrorName`, which is no call that can fail.
 type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+
+#[cfg(test)]
+macro_rules! any {
+    ($name:ident) => {
+        _
+    };
+}
 
 macro_rules! table {
     ($($name:ident = $symbol:ident($($arg:ident: $type:ty),*);)*) => {
@@ -46,13 +48,12 @@ macro_rules! table {
                 Ok(Self {
                     exiting,
                     error_name: {
-                        // SAFETY: the type is the driver's own, except for a number in place of the enumeration.
+                        // SAFETY: the type is the driver's own.
                         let found = unsafe { library.get::<ErrorName>(c"cuGetErrorName") };
                         *found.map_err(|_| "cuGetErrorName")?
                     },
                     $($name: {
-                        // SAFETY: the type is the one cudarc has for this symbol, except for a number in place of the
-                        // enumeration that it returns.
+                        // SAFETY: the type is the driver's own.
                         let found = unsafe { library.get(concat!(stringify!($symbol), "\0").as_bytes()) };
                         *found.map_err(|_| stringify!($symbol))?
                     },)*
@@ -77,7 +78,7 @@ macro_rules! table {
                 pub(super) unsafe fn $name(&self, $($arg: $type),*) -> Result<(), Failure> {
                     let call = stringify!($name);
                     if self.is_exiting() {
-                        return Err(Failure { call, code: DEINITIALIZED });
+                        return Err(Failure { call, code: CUDA_ERROR_DEINITIALIZED });
                     }
                     // SAFETY: the caller's own promise.
                     match unsafe { (self.$name)($($arg),*) } {
@@ -88,7 +89,16 @@ macro_rules! table {
             )*
         }
 
-        $(const _: unsafe fn($($type),*) -> CUresult = sys::$symbol;)*
+        /// Returns every symbol with its parameters, as declared here and as cudarc declares them.
+        #[cfg(test)]
+        fn parameters() -> Vec<(&'static str, String, String)> {
+            use std::any::{type_name, type_name_of_val};
+            vec![$((
+                stringify!($symbol),
+                tests::parameters_in(type_name::<unsafe fn($($type),*)>()),
+                tests::parameters_in(type_name_of_val(&(cudarc::driver::sys::$symbol as unsafe fn($(any!($arg)),*) -> _))),
+            ),)*]
+        }
     };
 }
 
@@ -150,13 +160,48 @@ table! {
     cuMemFreeHost = cuMemFreeHost(ptr: *mut c_void);
     cuMemHostRegister = cuMemHostRegister_v2(ptr: *mut c_void, bytes: usize, flags: c_uint);
     cuMemHostUnregister = cuMemHostUnregister(ptr: *mut c_void);
+    cuMemHostGetDevicePointer = cuMemHostGetDevicePointer_v2(ptr: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
 
     cuMemcpyHtoDAsync =
         cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream);
     cuMemcpyDtoHAsync = cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyPeerAsync = cuMemcpyPeerAsync(
+        dst: CUdeviceptr, to: CUcontext, src: CUdeviceptr, from: CUcontext, bytes: usize, stream: CUstream
+    );
     cuMemcpyAsync = cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream);
     cuMemsetD8Async = cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
     cuMemsetD16Async = cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream);
     cuMemsetD32Async = cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
     cuLaunchHostFunc = cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the parameters of a function type, each without the modules it is declared in and without the suffix that
+    /// the header has for structures and enumerations.
+    pub(super) fn parameters_in(function: &str) -> String {
+        let (list, _) = function.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')).expect("a function type");
+        let names = list.split_inclusive([' ', ',', '(', ')', '<', '>']).map(|word| {
+            let name = word.rsplit("::").next().unwrap_or(word);
+            let (name, separator) = name.split_at(name.trim_end_matches([' ', ',', '(', ')', '<', '>']).len());
+            let name = ["_st", "_enum"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+            format!("{name}{separator}")
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn parameters_are_compared_without_their_modules() {
+        let written = "unsafe fn(*mut a::b::CUuuid_st, a::CUdevice_attribute_enum, i32) -> a::cudaError_enum";
+        assert_eq!(parameters_in(written), "*mut CUuuid, CUdevice_attribute, i32");
+    }
+
+    #[test]
+    fn j1_every_function_has_the_parameters_that_cudarc_declares() {
+        for (symbol, ours, theirs) in parameters() {
+            assert_eq!(ours, theirs, "{symbol}");
+        }
+    }
 }

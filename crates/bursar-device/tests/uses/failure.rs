@@ -41,7 +41,7 @@ fn t3_a_use_counts_though_the_answer_to_the_submission_is_lost() {
             rig.faults.lose_nth_result(call, 1, Status::InvalidValue);
             let lost = b.submit(|work| match call {
                 Call::Fill => work.fill(&mut buffer, 1),
-                Call::CopyToDevice => work.copy_from_host(&mut buffer, vec![1; LEN]).map(drop),
+                Call::CopyToDevice => work.copy_from_host(&mut buffer, vec![1; LEN]).map(drop).map_err(Error::from),
                 Call::CopyToHost => work.read_back(&buffer).map(drop),
                 _ => work.copy(&buffer, &mut other),
             });

@@ -80,7 +80,7 @@ fn t2_a_block_that_is_taken_out_comes_after_its_uses() {
                 rig.faults.fail_next(Call::EventRecord, Status::InvalidValue);
                 b.submit(|work| rig.look(work, &buffer)).expect("submitted");
             }
-            let block = buffer.into_block().expect("it holds memory");
+            let block = buffer.into_block().expect("ordered").expect("it holds memory");
             rig.gpu.memory().deallocate(block, *a).expect("its own memory");
         }
         drop((a, b));

@@ -47,7 +47,9 @@ fn t6_memory_that_cannot_track_refuses_before_anything_is_submitted() {
         assert!(refused(lease.submit(|work| work.fill(&mut buffer, 1))));
         assert!(refused(lease.submit(|work| work.copy(&buffer, &mut other))));
         assert!(refused(lease.submit(|work| work.read_back(&buffer).map(drop))));
-        assert!(refused(lease.submit(|work| work.copy_from_host(&mut buffer, vec![1; LEN]).map(drop))));
+        assert!(refused(
+            lease.submit(|work| work.copy_from_host(&mut buffer, vec![1; LEN]).map(drop).map_err(Error::from))
+        ));
         let tracked = buffer.tracked().expect("it holds memory");
         let access = bursar_core::Access::Read;
         assert!(refused(gpu.context().record_block_use(tracked, lease.stream(), access)));

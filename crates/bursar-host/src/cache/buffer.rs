@@ -3,6 +3,7 @@
 use super::PieceCache;
 use crate::Placement;
 use crate::memory::{Piece, Slab};
+use bursar_core::{DevicePtr, HasContext};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -65,6 +66,27 @@ impl PinnedBuffer {
     pub fn placement(&self) -> &Placement {
         const NOWHERE: &Placement = &Placement::unknown();
         self.piece.as_ref().map_or(NOWHERE, |piece| piece.slab().placement())
+    }
+
+    /// Returns the address at which a device reaches the memory, for kernels that read or write it across the bus. It is
+    /// valid while the buffer lives; as with a copy, whoever writes on one side waits for the other.
+    ///
+    /// ```
+    /// use bursar_core::{DeviceContext, DeviceId};
+    /// use bursar_host::PinnedPool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let gpu = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let buffer = PinnedPool::near(&gpu)?.get(4096)?;
+    /// let address = buffer.device_ptr(&gpu)?;
+    /// assert!(address.0 != 0, "an argument for a kernel");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn device_ptr(&self, device: &impl HasContext) -> bursar_core::Result<DevicePtr> {
+        let context = device.device_context();
+        let start = self.piece().map_or(std::ptr::null_mut(), Piece::start);
+        let address = context.driver().host_device_pointer(context.device(), start);
+        address.map_err(|error| context.failed(error))
     }
 
     #[inline]

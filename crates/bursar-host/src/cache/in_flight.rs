@@ -4,9 +4,10 @@
 //! progress of each stream is queried. A busy one gets one event at a time, which covers all pieces returned until then.
 
 use crate::memory::Piece;
-use bursar_core::{Bytes, DeviceContext, Error, Result, Stream, StreamMisuse, StreamProgress};
+use bursar_core::{DeviceContext, Error, Result, Stream, StreamMisuse, StreamProgress};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// A piece and its bin.
 type BinnedPiece = (Piece, u32);
@@ -76,13 +77,6 @@ impl InFlight {
         (reusable, result)
     }
 
-    /// Returns the bytes in flight, except those that another thread is collecting.
-    pub(super) fn bytes(&self) -> Bytes {
-        let lanes = self.lanes();
-        let pieces = lanes.lanes.iter().flat_map(|lane| &lane.pieces);
-        Bytes(pieces.map(|(piece, _)| piece.len() as u64).sum())
-    }
-
     /// Takes all lanes out.
     pub(super) fn take(&self) -> Vec<Lane> {
         std::mem::take(&mut self.lanes().lanes)
@@ -123,6 +117,8 @@ impl Lane {
         match self.query_stream(reusable) {
             // A stream that is being captured cannot be queried until the capture has ended.
             Err(Error::StreamMisuse { why: StreamMisuse::Capturing, .. }) => Ok(()),
+            // Nothing is ordered after a stream that ended unordered; the device's fault has told that failure.
+            Err(_) if self.context.order_error(self.stream).is_some() => Ok(()),
             outcome => outcome,
         }
     }
@@ -141,18 +137,30 @@ impl Lane {
         Ok(())
     }
 
-    /// Waits for the stream. Where that fails the device may still be using the memory, so it is leaked.
-    pub(super) fn settle(mut self) -> Vec<Piece> {
-        let waited = self.context.on_lasting(self.stream, |stream| self.context.synchronize(stream));
-        let pieces = self.pieces.drain(..).map(|(piece, _)| piece).collect();
-        match waited {
-            Ok(()) => pieces,
+    /// Returns the bytes of its pieces.
+    pub(super) fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|(piece, _)| piece.len() as u64).sum()
+    }
+
+    /// Waits for the stream or, if that ended with nothing ordered after it, for the whole device. Where that fails the device
+    /// may still be using the memory, and the lane comes back with it.
+    pub(super) fn settle(mut self) -> std::result::Result<Vec<Piece>, Self> {
+        if self.context.order_error(self.stream).is_some() {
+            self.context.order_ended(Duration::MAX);
+        }
+        match self.context.on_lasting(self.stream, |stream| self.context.synchronize(stream)) {
+            Ok(()) => Ok(self.pieces.drain(..).map(|(piece, _)| piece).collect()),
             Err(error) => {
-                tracing::error!(%error, stream = %self.stream, "pinned memory that a stream may be using stays");
-                pieces.into_iter().for_each(std::mem::forget);
-                Vec::new()
+                tracing::warn!(%error, stream = %self.stream, "pinned memory that a stream may be using is kept");
+                Err(self)
             }
         }
+    }
+
+    /// Gives up on the memory: nobody is left to try again, and the device may still be using it.
+    pub(super) fn leak(mut self) {
+        tracing::error!(stream = %self.stream, bytes = self.bytes(), "pinned memory that a stream may be using stays");
+        self.pieces.drain(..).for_each(std::mem::forget);
     }
 }
 

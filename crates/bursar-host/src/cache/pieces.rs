@@ -1,6 +1,6 @@
 //! The free pieces of a pool by size, and the pieces that streams may be using.
 
-use super::in_flight::{InFlight, Lane};
+use super::in_flight::InFlight;
 use super::{PinnedBuffer, Releaser};
 use crate::HostError;
 use crate::memory::{Piece, Slab};
@@ -8,7 +8,7 @@ use bursar_core::{Bytes, DeviceContext, Stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The memory of a pool.
+/// The memory of a pool at one moment. What neither is free nor in flight is in use, or belongs to no piece.
 ///
 /// ```
 /// use bursar_core::Bytes;
@@ -41,6 +41,9 @@ struct Bins {
     sizes: Vec<(usize, u32)>,
     bins: Vec<Bin>,
     held: u64,
+    /// The bytes of pieces in flight, those included whose streams are being queried. They are counted here, under the same
+    /// lock as free pieces, so that a piece is never counted twice or not at all.
+    in_flight: u64,
     closed: bool,
 }
 
@@ -76,7 +79,18 @@ impl PieceCache {
     /// Takes a piece back.
     #[inline]
     pub(crate) fn put(&self, piece: Piece, bin: u32) {
+        self.put_in(self.bins(), piece, bin);
+    }
+
+    /// Takes back a piece that was in flight.
+    fn put_landed(&self, piece: Piece, bin: u32) {
         let mut bins = self.bins();
+        bins.in_flight -= piece.len() as u64;
+        self.put_in(bins, piece, bin);
+    }
+
+    #[inline]
+    fn put_in(&self, mut bins: MutexGuard<'_, Bins>, piece: Piece, bin: u32) {
         if bins.closed {
             drop(bins);
             return self.releaser.submit(vec![piece]);
@@ -134,21 +148,21 @@ impl PieceCache {
 
     /// Keeps a piece until a stream has passed everything submitted to it so far.
     pub(crate) fn put_after(&self, context: &Arc<DeviceContext>, stream: Stream, piece: Piece, bin: u32) {
+        self.bins().in_flight += piece.len() as u64;
         self.flight.add(context, stream, piece, bin);
     }
 
     /// Frees the pieces that streams have finished with, without waiting.
     pub(crate) fn collect(&self) -> Result<(), HostError> {
         let (reusable, result) = self.flight.collect();
-        reusable.into_iter().for_each(|(piece, bin)| self.put(piece, bin));
+        reusable.into_iter().for_each(|(piece, bin)| self.put_landed(piece, bin));
         Ok(result?)
     }
 
     pub(crate) fn counts(&self) -> PinnedPoolCounts {
-        let in_flight = self.flight.bytes();
         let bins = self.bins();
         let free = bins.bins.iter().flat_map(|bin| &bin.free).map(|piece| piece.len() as u64).sum();
-        PinnedPoolCounts { held: Bytes(bins.held), free: Bytes(free), in_flight }
+        PinnedPoolCounts { held: Bytes(bins.held), free: Bytes(free), in_flight: Bytes(bins.in_flight) }
     }
 
     /// Returns whether the pool is gone, so that pieces are no longer kept.
@@ -163,8 +177,7 @@ impl PieceCache {
         let free: Vec<Piece> = bins.bins.iter_mut().flat_map(|bin| bin.free.drain(..)).collect();
         drop(bins);
         self.releaser.submit(free);
-        let reusable: Vec<Piece> = self.flight.take().into_iter().flat_map(Lane::settle).collect();
-        self.releaser.submit(reusable);
+        self.releaser.settle(self.flight.take());
     }
 }
 

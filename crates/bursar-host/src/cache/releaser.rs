@@ -1,7 +1,9 @@
 //! The thread that releases pinned memory, which takes as long as the device works.
 
+use super::in_flight::Lane;
 use crate::memory::Piece;
 use crate::thread::join;
+use bursar_core::Bytes;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -12,6 +14,8 @@ use std::thread::JoinHandle;
 pub(crate) struct Releaser {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The pieces of pools that are gone, on streams that could not be waited for.
+    stranded: Mutex<Vec<Lane>>,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +44,35 @@ impl Releaser {
         state.submitted += 1;
         drop(state);
         self.shared.changed.notify_all();
+    }
+
+    /// Waits for streams and releases the pieces that they may have been using. Those of a stream that cannot be waited for
+    /// are kept, and tried again with the next. Returns the bytes that are kept.
+    pub(super) fn settle(&self, lanes: Vec<Lane>) -> Bytes {
+        let mut tried = std::mem::take(&mut *self.stranded());
+        tried.extend(lanes);
+        let (mut reusable, mut left) = (Vec::new(), Vec::new());
+        for lane in tried {
+            match lane.settle() {
+                Ok(pieces) => reusable.extend(pieces),
+                Err(lane) => left.push(lane),
+            }
+        }
+        self.submit(reusable);
+        let mut stranded = self.stranded();
+        stranded.extend(left);
+        Bytes(stranded.iter().map(Lane::bytes).sum())
+    }
+
+    /// Tries again to release the pieces that are kept. Returns the bytes of those that still are.
+    pub(crate) fn retry_stranded(&self) -> Bytes {
+        let left = self.settle(Vec::new());
+        self.flush();
+        left
+    }
+
+    fn stranded(&self) -> MutexGuard<'_, Vec<Lane>> {
+        self.stranded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn has_thread(&self) -> bool {
@@ -89,6 +122,8 @@ impl Shared {
 
 impl Drop for Releaser {
     fn drop(&mut self) {
+        self.settle(Vec::new());
+        self.stranded().drain(..).for_each(Lane::leak);
         self.shared.state().closed = true;
         self.shared.changed.notify_all();
         join(self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take());

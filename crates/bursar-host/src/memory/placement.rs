@@ -2,6 +2,7 @@
 
 use crate::{Errno, Machine, StepOutcome, System};
 use bursar_core::NumaNode;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The number of pages up to which the kernel is asked about each; of more, evenly spread ones are chosen.
@@ -42,6 +43,8 @@ pub struct Placement {
     pub pages_asked: usize,
     /// The number of those on the node that memory was requested from or, where that is unknown, on the node that has most.
     pub pages_on_node: usize,
+    /// The other nodes that pages are on, each with the number of pages there: where that node had no room for them.
+    pub pages_elsewhere: Vec<(NumaNode, usize)>,
     /// The number of threads that touched the memory.
     pub threads: usize,
 }
@@ -57,6 +60,7 @@ impl Placement {
             verified: StepOutcome::NotAsked,
             pages_asked: 0,
             pages_on_node: 0,
+            pages_elsewhere: Vec::new(),
             threads: 0,
         }
     }
@@ -73,6 +77,7 @@ impl Placement {
                 self.verified = StepOutcome::Done;
                 self.pages_asked = nodes.len();
                 self.pages_on_node = count_on(&nodes, self.memory_node);
+                self.pages_elsewhere = count_elsewhere(&nodes, self.memory_node);
             }
             Err(why) => self.verified = StepOutcome::Refused(why),
         }
@@ -104,6 +109,16 @@ fn count_on(nodes: &[i32], node: NumaNode) -> usize {
     }
 }
 
+/// Counts the pages on every node but the given one; none where that is unknown, since then no node is another.
+fn count_elsewhere(nodes: &[i32], node: NumaNode) -> Vec<(NumaNode, usize)> {
+    let mut counts = BTreeMap::new();
+    if node != NumaNode::UNKNOWN {
+        let known = nodes.iter().filter_map(|node| u32::try_from(*node).ok()).map(NumaNode::new);
+        known.filter(|on| *on != node).for_each(|on| *counts.entry(on).or_default() += 1);
+    }
+    counts.into_iter().collect()
+}
+
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {}", self.node)?;
@@ -114,6 +129,7 @@ impl fmt::Display for Placement {
             StepOutcome::Done => write!(f, ": {} of {} pages there", self.pages_on_node, self.pages_asked)?,
             other => write!(f, ": where the pages are was {other}")?,
         }
+        self.pages_elsewhere.iter().try_for_each(|(node, pages)| write!(f, ", {pages} on node {node}"))?;
         let steps =
             [("pinning the worker", self.worker_pinned), ("mbind", self.bound), ("huge pages", self.huge_pages)];
         steps.iter().filter(|(_, went)| went.has_failed()).try_for_each(|(step, went)| write!(f, "; {step}: {went}"))
@@ -149,5 +165,17 @@ mod tests {
         assert_eq!(count_on(&nodes, NumaNode::new(7)), 0);
         assert_eq!(count_on(&nodes, NumaNode::UNKNOWN), 3);
         assert_eq!(count_on(&[-2, -14], NumaNode::UNKNOWN), 0);
+    }
+
+    #[test]
+    fn n4_pages_on_other_nodes_are_named_with_their_nodes() {
+        let nodes = [3, 1, 3, 0, 1, 1, -2];
+        assert_eq!(count_elsewhere(&nodes, NumaNode::UNKNOWN), []);
+        let mut placement = Placement { node: NumaNode::new(3), memory_node: NumaNode::new(3), ..Placement::unknown() };
+        placement.verified = StepOutcome::Done;
+        (placement.pages_asked, placement.pages_on_node) = (7, count_on(&nodes, NumaNode::new(3)));
+        placement.pages_elsewhere = count_elsewhere(&nodes, NumaNode::new(3));
+        assert_eq!(placement.pages_elsewhere, [(NumaNode::new(0), 1), (NumaNode::new(1), 3)]);
+        assert_eq!(placement.to_string(), "node 3: 2 of 7 pages there, 1 on node 0, 3 on node 1");
     }
 }

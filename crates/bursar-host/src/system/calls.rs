@@ -99,6 +99,15 @@ pub(super) fn affinity() -> Result<IndexSet, Errno> {
     Ok((0..INDICES as u32).filter(is_set).collect())
 }
 
+/// Returns the node of the CPU that the calling thread runs on.
+pub(super) fn current_node() -> Result<u32, Errno> {
+    let (mut cpu, mut node) = (0u32, 0u32);
+    // SAFETY: the kernel writes two numbers of ours; it has no use for a third argument.
+    let result =
+        unsafe { libc::syscall(libc::SYS_getcpu, &raw mut cpu, &raw mut node, std::ptr::null_mut::<c_void>()) };
+    if result == 0 { Ok(node) } else { Err(Errno::last()) }
+}
+
 /// Returns the soft limit on locked memory, in bytes.
 pub(super) fn locked_memory_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

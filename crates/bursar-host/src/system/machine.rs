@@ -40,6 +40,11 @@ impl Machine {
         self.mapped.load(Ordering::Relaxed)
     }
 
+    /// Returns the node of the CPU that the calling thread runs on.
+    pub fn current_node() -> Result<u32, Errno> {
+        calls::current_node()
+    }
+
     /// Returns the size of a page.
     pub fn page() -> usize {
         calls::page()

@@ -109,7 +109,7 @@ fn pin_once(
         node: binding.node,
         memory_node: binding.memory_node,
         worker_pinned: binding.worker_pinned,
-        ..UNKNOWN
+        ..Placement::unknown()
     };
     let slab = if options.kind == PinnedKind::Registered {
         let region = place(spec, binding, system, &mut placement, checkpoint)?;
@@ -125,8 +125,6 @@ fn pin_once(
     checkpoint(PinStep::Deliver)?;
     Ok(slab.placed(placement))
 }
-
-const UNKNOWN: Placement = Placement::unknown();
 
 /// Returns a region with memory behind all of it, from the node if possible.
 fn place(

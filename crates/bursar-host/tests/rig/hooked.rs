@@ -1,9 +1,9 @@
-//! A driver that calls a hook of the test around every call about host memory.
+//! A driver that calls a hook of the test around every call about host memory, and around questions about streams.
 #![allow(unsafe_code)]
 
 use bursar_core::{
     DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link, MemoryInfo,
-    Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream,
+    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -82,6 +82,11 @@ unsafe impl Driver for Hooked {
         self.around("host_unregister", || unsafe { self.inner.host_unregister(device, ptr) })
     }
 
+    unsafe fn stream_query(&self, device: DeviceId, stream: RawStream) -> DriverResult<Progress> {
+        // SAFETY: the caller's own promise.
+        self.around("stream_query", || unsafe { self.inner.stream_query(device, stream) })
+    }
+
     forward! {
         fn describe() -> String;
         fn device_count() -> u32;
@@ -92,11 +97,13 @@ unsafe impl Driver for Hooked {
         fn last_error(device: DeviceId) -> Option<DriverError>;
         fn stream_number(device: DeviceId, stream: RawStream) -> Option<u32>;
         fn listens() -> bool;
+        fn simulates() -> bool;
         fn allocate(device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
         fn stream_create(device: DeviceId, priority: i32) -> DriverResult<RawStream>;
         fn event_create(device: DeviceId) -> DriverResult<RawEvent>;
         fn address_reserve(device: DeviceId, bytes: u64, align: u64) -> DriverResult<DevicePtr>;
         fn pages_create(device: DeviceId, bytes: u64) -> DriverResult<RawPages>;
+        fn host_device_pointer(device: DeviceId, ptr: *mut u8) -> DriverResult<DevicePtr>;
     }
 
     forward! {
@@ -106,7 +113,6 @@ unsafe impl Driver for Hooked {
         unsafe fn allocate_async(stream: RawStream, bytes: u64) -> DriverResult<DevicePtr>;
         unsafe fn free_async(stream: RawStream, ptr: DevicePtr) -> DriverResult<()>;
         unsafe fn stream_destroy(stream: RawStream) -> DriverResult<()>;
-        unsafe fn stream_query(stream: RawStream) -> DriverResult<Progress>;
         unsafe fn stream_synchronize(stream: RawStream) -> DriverResult<()>;
         unsafe fn stream_wait(stream: RawStream, event: RawEvent) -> DriverResult<()>;
         unsafe fn stream_is_capturing(stream: RawStream) -> DriverResult<bool>;
@@ -122,7 +128,9 @@ unsafe impl Driver for Hooked {
         unsafe fn copy_to_device(stream: RawStream, dst: DevicePtr, src: *const u8, bytes: u64) -> DriverResult<()>;
         unsafe fn copy_to_host(stream: RawStream, dst: *mut u8, src: DevicePtr, bytes: u64) -> DriverResult<()>;
         unsafe fn copy_on_device(stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> DriverResult<()>;
+        unsafe fn copy_peer(stream: RawStream, dst: PeerPtr, src: PeerPtr, bytes: u64) -> DriverResult<()>;
         unsafe fn fill(stream: RawStream, dst: DevicePtr, pattern: Pattern, count: u64) -> DriverResult<()>;
         unsafe fn host_function(stream: RawStream, function: HostFunction) -> DriverResult<()>;
+        unsafe fn simulate(stream: RawStream, kernel: SimulatedKernel) -> DriverResult<()>;
     }
 }

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// The devices are those of [`detect`](driver::detect). Physical ones are shared by all processes of a user; simulated ones
+/// The devices are those of [`detect`](driver::cuda_or_simulated). Physical ones are shared by all processes of a user; simulated ones
 /// only where they have a name: `BURSAR_SIM_DEVICES=1x8GiB@ci`.
 ///
 /// # Panics
@@ -76,7 +76,7 @@ fn open_reserved(bytes: Bytes, deadline: Option<Instant>) -> Result<Gpu> {
 fn devices() -> Result<&'static [Arc<DeviceContext>]> {
     static DEVICES: OnceLock<Result<Vec<Arc<DeviceContext>>>> = OnceLock::new();
     let open = || {
-        let driver = driver::detect()?;
+        let driver = driver::cuda_or_simulated()?;
         let opened: Vec<_> =
             (0..driver.device_count()).map(|n| DeviceContext::open(driver.clone(), DeviceId(n))).collect();
         let well = opened.iter().flatten().cloned().collect::<Vec<_>>();
@@ -123,7 +123,7 @@ fn first_reservation(ledgers: &[Ledger], bytes: Bytes, deadline: Option<Instant>
 
 fn too_large(ledgers: &[Ledger], bytes: Bytes) -> Error {
     let limit = ledgers.iter().map(Ledger::limit).max().unwrap_or_default();
-    Error::OutOfBudget { requested: bytes, remaining: limit, limit }
+    Error::out_of_budget(bytes, limit, limit)
 }
 
 /// Describes the processes that hold what this test waited for.

@@ -6,6 +6,7 @@ mod clauses;
 mod code_map;
 mod crates;
 mod documents;
+mod facade;
 mod imports;
 mod modules;
 mod names;
@@ -60,6 +61,8 @@ const RULES: &[Rule] = &[
     crates::files_are_short,
     documents::the_usual_ones_exist,
     documents::links_lead_somewhere,
+    facade::has_every_name,
+    facade::examples_import_it,
     imports::go_one_way,
     modules::files_are_included,
     names::public_types_are_unique,

@@ -26,13 +26,13 @@ fn is_found(tree: &Tree, path: &str) -> bool {
         source.is_some_and(|source| tree.get(&source).is_some())
     });
     let is_document = !path.contains('/') && (path.ends_with(".md") || path.starts_with("LICENSE"));
-    let is_manifest = path
+    let is_manifest_or_licence = path
         .strip_prefix("crates/")
         .and_then(|path| path.split_once('/'))
-        .is_some_and(|(_, file)| file == "Cargo.toml");
+        .is_some_and(|(_, file)| file == "Cargo.toml" || file.starts_with("LICENSE-"));
     FOUND.contains(&path)
         || is_document
-        || is_manifest
+        || is_manifest_or_licence
         || regressions
         || beside(".stderr")
         || beside(".proptest-regressions")
@@ -57,6 +57,7 @@ mod tests {
             ("docs/old-plan.md", "guide.md is the newer one; old-plan.md"),
             ("crates/a/relative.users", ""),
             ("crates/a/Cargo.toml", ""),
+            ("crates/a/LICENSE-MIT", ""),
             ("crates/a/src/lib.rs", "const PAGE: &str = include_str!(\"page.html\"); format!(\"shot-{n}.gz\");"),
             ("crates/a/src/page.html", ""),
             ("crates/a/tests/shot-4.gz", ""),

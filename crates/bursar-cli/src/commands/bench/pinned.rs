@@ -2,12 +2,13 @@
 
 use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
+use bursar::device::NumaNode;
 use bursar::driver::OpenedDriver;
 use bursar::host::{
     Errno, Machine, NumaWorkerPool, PinnedBuffer, PinnedKind, PinnedOptions, PinnedPool, pages_on_node,
 };
+use bursar::memory::HostMemory;
 use bursar::prelude::*;
-use bursar::{HostMemory, NumaNode};
 use serde::Serialize;
 use std::io::Write;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ Examples:
 #[derive(Debug, Serialize)]
 pub(crate) struct Pinned {
     driver: String,
+    /// True if its devices are simulated.
+    simulated: bool,
     numa_node: Option<u32>,
     bytes: u64,
     rows: Vec<Row>,
@@ -93,8 +96,14 @@ pub(crate) fn pinned(opened: &OpenedDriver, args: &PinnedArgs) -> Result<Pinned,
     let ours = bench.row("bursar", |_| Ok(pool.get(bytes)?))?;
     bench.progress.step("pool hits");
     let pool = pairs(&pool, args.pairs)?;
-    let (driver_name, numa_node) = (opened.driver.describe(), node.index());
-    Ok(Pinned { driver: driver_name, numa_node, bytes: args.bytes.get(), rows: vec![driver, pageable, ours], pool })
+    Ok(Pinned {
+        driver: opened.driver.describe(),
+        simulated: opened.is_simulated,
+        numa_node: node.index(),
+        bytes: args.bytes.get(),
+        rows: vec![driver, pageable, ours],
+        pool,
+    })
 }
 
 impl Bench<'_> {
@@ -246,7 +255,8 @@ mod tests {
         let rows = vec![row("driver", Some(Errno(1))), row("pageable", None)];
         let pool = PoolHits { bytes: PAIR_BYTES, pairs: 1, ns_per_pair: 1.0 };
         let mut shown = Vec::new();
-        let pinned = Pinned { driver: "a driver".to_owned(), numa_node: None, bytes: 1 << 20, rows, pool };
+        let driver = "a driver".to_owned();
+        let pinned = Pinned { driver, simulated: false, numa_node: None, bytes: 1 << 20, rows, pool };
         pinned.show(&mut shown).expect("memory takes everything");
         let shown = String::from_utf8(shown).expect("text");
         let why: Vec<_> = shown.lines().filter(|line| line.contains("does not say")).collect();

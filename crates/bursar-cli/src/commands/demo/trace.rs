@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{FAINT, GOOD, Show};
 use crate::stacks::StackName;
-use bursar::CountingDriver;
+use bursar::driver::CountingDriver;
 use bursar::prelude::*;
 use bursar::trace::{Replay, Trace};
 use clap::ValueEnum;

@@ -1,11 +1,12 @@
 //! The ledgers as data, and as they are shown to people.
 
-use super::{reading_for, time};
+use super::{Machine, reading_for, time};
 use crate::failure::Failure;
 use crate::output::{BAD, FAINT, HEADING, Show};
-use bursar::driver::OpenedDriver;
+use bursar::device::DeviceFacts;
+use bursar::driver::Driver;
 use bursar::ledger::{Ledger, Reading, Subject};
-use bursar::{Bytes, DeviceFacts, DeviceId, Driver};
+use bursar::{Bytes, DeviceId};
 use serde::Serialize;
 use std::io::{Result, Write};
 use std::time::SystemTime;
@@ -15,6 +16,12 @@ use std::time::SystemTime;
 pub(crate) struct LedgerList {
     /// The folder of the ledger files.
     folder: String,
+    /// The driver whose devices are listed; none if there is no GPU.
+    driver: Option<String>,
+    /// True if its devices are simulated.
+    simulated: bool,
+    /// The reason that there is no GPU.
+    no_gpu: Option<String>,
     devices: Vec<LedgerEntry>,
 }
 
@@ -46,6 +53,8 @@ pub(crate) struct DeviceLedger {
 struct ProcessRow {
     pid: u32,
     name: String,
+    /// The labels of what it has set aside or draws on.
+    labels: Vec<String>,
     held: u64,
     undrawn: u64,
     since: String,
@@ -73,14 +82,19 @@ struct WaitingRow {
 impl LedgerList {
     /// Lists the ledgers of the driver's devices, with zeros if there is none yet, and those of devices that it does not
     /// have.
-    pub(crate) fn list(opened: &OpenedDriver) -> std::result::Result<Self, Failure> {
-        let driver = &*opened.driver;
+    pub(super) fn list(machine: &Machine) -> std::result::Result<Self, Failure> {
         let (mut devices, mut known) = (Vec::new(), Vec::new());
-        for ordinal in (0..driver.device_count()).map(DeviceId) {
-            let facts = driver.facts(ordinal)?;
-            if facts.shared {
-                known.push(Subject::device(&facts).file_name());
-                devices.push(of_device(driver, ordinal, &facts));
+        let (opened, no_gpu) = match machine {
+            Machine::Opened(opened) => (Some(opened), None),
+            Machine::WithoutGpu { why } => (None, Some(why.clone())),
+        };
+        if let Some(driver) = opened.map(|opened| &*opened.driver) {
+            for ordinal in (0..driver.device_count()).map(DeviceId) {
+                let facts = driver.facts(ordinal)?;
+                if facts.shared {
+                    known.push(Subject::device(&facts).file_name());
+                    devices.push(of_device(driver, ordinal, &facts));
+                }
             }
         }
         for file in Ledger::list()? {
@@ -93,7 +107,13 @@ impl LedgerList {
                 });
             }
         }
-        Ok(Self { folder: Ledger::folder()?.display().to_string(), devices })
+        Ok(Self {
+            folder: Ledger::folder()?.display().to_string(),
+            driver: opened.map(|opened| opened.driver.describe()),
+            simulated: opened.is_some_and(|opened| opened.is_simulated),
+            no_gpu,
+            devices,
+        })
     }
 
     /// Fails if one of them cannot be read.
@@ -165,6 +185,7 @@ impl DeviceLedger {
         let processes = reading.processes.iter().map(|process| ProcessRow {
             pid: process.pid,
             name: process.name.clone(),
+            labels: process.labels.clone(),
             held: process.held.get(),
             undrawn: process.undrawn.get(),
             since: time::utc(process.since),
@@ -201,7 +222,11 @@ impl DeviceLedger {
 
 impl Show for LedgerList {
     fn show(&self, out: &mut dyn Write) -> Result<()> {
-        writeln!(out, "{HEADING}Ledgers{HEADING:#} {FAINT}in {}{FAINT:#}", self.folder)?;
+        let simulated = if self.simulated { ", of simulated devices" } else { "" };
+        writeln!(out, "{HEADING}Ledgers{HEADING:#} {FAINT}in {}{simulated}{FAINT:#}", self.folder)?;
+        if let Some(why) = &self.no_gpu {
+            writeln!(out, "{FAINT}no GPU is asked: {why}{FAINT:#}")?;
+        }
         if self.devices.is_empty() {
             return writeln!(out, "none, and no device that processes share");
         }
@@ -220,10 +245,12 @@ impl Show for DeviceLedger {
         writeln!(out, "      {}", self.uuid)?;
         writeln!(out, "      {} set aside, {} unmanaged", Bytes(self.undrawn), Bytes(self.unmanaged))?;
         for process in &self.processes {
-            let ProcessRow { pid, name, held, undrawn, seconds, .. } = process;
+            let ProcessRow { pid, name, labels, held, undrawn, seconds, .. } = process;
             let (held, undrawn) = (Bytes(*held), Bytes(*undrawn));
             let age = time::age(*seconds);
-            writeln!(out, "      {pid:>8}  {name:<16} {held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
+            let labels = if labels.is_empty() { String::new() } else { format!(" [{}]", labels.join(", ")) };
+            write!(out, "      {pid:>8}  {name:<16}{labels} ")?;
+            writeln!(out, "{held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
         }
         for tenant in self.tenants.iter().filter(|tenant| !tenant.name.is_empty()) {
             let TenantRow { name, guarantee, ceiling, charged } = tenant;

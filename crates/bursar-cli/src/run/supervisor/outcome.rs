@@ -29,6 +29,11 @@ pub(super) enum StartError {
 }
 
 impl RunOutcome {
+    /// Returns whether the end of some worker was reported.
+    pub(crate) fn has_reports(&self) -> bool {
+        !self.reports.is_empty()
+    }
+
     /// Converts the outcome to a result for the user who asked for `program`: a failure is the first of its causes.
     pub(crate) fn into_result(self, program: &OsStr) -> Result<(), Failure> {
         let Self { reports, signal, start_error, is_unread } = self;

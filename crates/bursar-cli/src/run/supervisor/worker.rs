@@ -86,6 +86,8 @@ struct SlotSummary {
 pub(crate) struct WorkerReport {
     pub(super) worker: u64,
     pub(super) device: Option<u32>,
+    /// True if the device is simulated.
+    pub(super) simulated: bool,
     pub(super) numa_node: Option<u32>,
     pub(super) limit: Option<u64>,
     /// `ended`, `failed`, `killed`, `stopped` or `unstarted`.
@@ -158,8 +160,8 @@ impl Worker {
         }
     }
 
-    /// Returns the report of its end.
-    pub(super) fn report(&self) -> WorkerReport {
+    /// Returns the report of its end. `simulated` says that the devices of the run are.
+    pub(super) fn report(&self, simulated: bool) -> WorkerReport {
         let ending = match self.state {
             WorkerState::Ended { ending } | WorkerState::Lingering { ending, .. } => ending,
             WorkerState::Pending | WorkerState::Running { .. } => Ending::Unstarted,
@@ -177,6 +179,7 @@ impl Worker {
             Ending::Unstarted => (None, None),
         };
         let (SlotSummary { device, numa_node, limit }, restarts) = (self.summary, self.restarts);
-        WorkerReport { worker: self.number, device, numa_node, limit, status, exit_code, signal, restarts, ending }
+        let worker = self.number;
+        WorkerReport { worker, device, simulated, numa_node, limit, status, exit_code, signal, restarts, ending }
     }
 }
