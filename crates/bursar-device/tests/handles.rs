@@ -145,6 +145,27 @@ fn d6_limits_of_handles_nest_and_what_is_freed_comes_back_to_all_of_them() {
     member.close().expect("nothing is held");
 }
 
+/// Whatever others hold of the same memory, a refusal by a handle's limit names those under it, and freeing what it
+/// advises is enough.
+#[test]
+fn d6_a_refusal_of_a_handle_is_explained_by_what_is_under_its_limit() {
+    let stack = Stack::new().observe(Statistics::default()).layer(PagePool::default()).over(leaf::Frames);
+    let gpu = Gpu::open(Sim::immediate(), GPU0, &stack).expect("a device");
+    let stream = gpu.streams().acquire().expect("a stream");
+    let _beside = gpu.buffer::<u8>(1 << 30, stream, tag!("beside")).expect("room");
+    let limit = Bytes::gib(4);
+    for handle in [gpu.under(&Quota::of(limit)), gpu.under(&GlobalDeviceBudget::of(limit))] {
+        let handle = handle.expect("a handle");
+        let weights = handle.buffer::<u8>(3 << 30, stream, tag!("weights")).expect("room");
+        let refused = handle.buffer::<u8>(2 << 30, stream, tag!("cache")).expect_err("1 GiB is left");
+        let shortage = refused.shortage().expect("it is explained");
+        assert_eq!(shortage.holders, [Holding { tag: weights.tag(), bytes: Bytes::gib(3), blocks: 1 }]);
+        assert!(refused.to_string().contains("freeing `weights`"), "{refused}");
+        drop(weights);
+        drop(handle.buffer::<u8>(2 << 30, stream, tag!("cache")).expect("what was advised is enough"));
+    }
+}
+
 /// What a guard keeps of freed memory, and the canaries around blocks, are the handle's that has the guard.
 #[test]
 fn d6_a_guard_on_one_handle_is_that_handles_alone() {
