@@ -2,7 +2,7 @@
 
 mod selection;
 
-use crate::{Gpu, LeakReport};
+use crate::{Gpu, GpuOptions, LeakReport};
 use bursar_core::{Build, DeviceId, Driver, Error, Result};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -58,9 +58,13 @@ impl DevicePool {
     /// # Ok::<(), bursar_core::Error>(())
     /// ```
     pub fn open(driver: Arc<dyn Driver>, stack: &impl Build) -> Result<Self> {
+        Gpu::options().open_all(driver, stack)
+    }
+
+    fn open_with(options: &GpuOptions, driver: Arc<dyn Driver>, stack: &impl Build) -> Result<Self> {
         let (mut gpus, mut left_out) = (Vec::new(), Vec::new());
         for device in (0..driver.device_count()).map(DeviceId) {
-            match Gpu::open(driver.clone(), device, stack) {
+            match options.open(driver.clone(), device, stack) {
                 Ok(gpu) => gpus.push(gpu),
                 Err(error) => {
                     tracing::warn!(%device, "a device cannot be used and is left out: {error}");
@@ -87,6 +91,15 @@ impl DevicePool {
     /// assert_eq!(refused.driver_error().map(|error| error.status), Some(Status::DeviceLost));
     /// ```
     pub fn with_devices(driver: Arc<dyn Driver>, stack: &impl Build, devices: &[DeviceId]) -> Result<Self> {
+        Gpu::options().open_devices(driver, stack, devices)
+    }
+
+    fn with_devices_and(
+        options: &GpuOptions,
+        driver: Arc<dyn Driver>,
+        stack: &impl Build,
+        devices: &[DeviceId],
+    ) -> Result<Self> {
         let count = driver.device_count();
         if devices.is_empty() {
             return Err(Error::InvalidValue { what: "a pool of devices names at least one" });
@@ -100,7 +113,7 @@ impl DevicePool {
         }
         let open = |&device| {
             let unusable = |error| Error::DeviceUnusable { device, cause: Box::new(error) };
-            Gpu::open(driver.clone(), device, stack).map_err(unusable)
+            options.open(driver.clone(), device, stack).map_err(unusable)
         };
         let gpus: Result<Vec<_>> = devices.iter().map(open).collect();
         Ok(Self::of(gpus?, Vec::new()))
@@ -150,7 +163,8 @@ impl DevicePool {
 
     /// Closes the pool. What of its memory is still held, by buffers that live on or by blocks that were lost, is the
     /// error, and is logged too. Frees that have not run are waited for, at most a second for each device. A buffer
-    /// that lives on keeps its device open and stays usable.
+    /// that lives on keeps its device open and stays usable. What handles [under](Gpu::under) its devices hold is theirs
+    /// to report.
     ///
     /// ```
     /// use bursar_core::{Stack, leaf, tag};
@@ -175,6 +189,34 @@ impl DevicePool {
     /// Returns the devices, in the order of the pool.
     pub fn iter(&self) -> std::slice::Iter<'_, Gpu> {
         self.gpus.iter()
+    }
+}
+
+impl GpuOptions {
+    /// Opens every usable device of `driver` with these options, as [`DevicePool::open`] does.
+    ///
+    /// ```
+    /// use bursar_core::{Stack, leaf};
+    /// use bursar_device::{Gpu, StreamOptions};
+    /// use bursar_sim::Sim;
+    ///
+    /// let few = StreamOptions { max_streams: 2, ..StreamOptions::default() };
+    /// let gpus = Gpu::options().streams(few).open_all(Sim::immediate(), &Stack::new().over(leaf::Async))?;
+    /// assert!(gpus.iter().all(|gpu| gpu.streams().max_streams() == 2));
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn open_all(&self, driver: Arc<dyn Driver>, stack: &impl Build) -> Result<DevicePool> {
+        DevicePool::open_with(self, driver, stack)
+    }
+
+    /// Opens the devices named with these options, all of them or none, as [`DevicePool::with_devices`] does.
+    pub fn open_devices(
+        &self,
+        driver: Arc<dyn Driver>,
+        stack: &impl Build,
+        devices: &[DeviceId],
+    ) -> Result<DevicePool> {
+        DevicePool::with_devices_and(self, driver, stack, devices)
     }
 }
 

@@ -85,7 +85,8 @@ impl Gpu {
     }
 
     /// Makes a handle of the device that `memory` is of. The memory may be used by others too: the handle answers for
-    /// what is allocated through it.
+    /// what is allocated through it. Observers hear of what happens to it if it was built from a
+    /// [`Stack`](bursar_core::Stack), or is an [`ObservedResource`](bursar_core::ObservedResource) for another reason.
     ///
     /// ```
     /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Holder, Stack, leaf, tag};

@@ -1,18 +1,22 @@
 //! R6: whatever call fails in the life of a device, its buffers and its streams, nothing is touched early and nothing
 //! is left behind for good, in whichever order they are dropped.
 
-use bursar_core::{Build, DeviceId, Error, Result, Stack, Status, leaf, tag};
+use bursar_core::{Build, Bytes, DeviceId, Error, Result, Stack, Status, leaf, tag};
 use bursar_device::Gpu;
-use bursar_memory::PagePool;
+use bursar_memory::{PagePool, Quota};
 use bursar_sim::{Call, Faults, Sim};
 use std::sync::Arc;
 
 const GPU0: DeviceId = DeviceId(0);
 const FAILS: Status = Status::Other { code: 999, name: "CUDA_ERROR_UNKNOWN", sticky: false };
 
-/// Buffers that two streams use, dropped after their leases, or after the last handle of the device.
-fn life(faults: &Arc<Faults>, stack: &impl Build, leases_first: bool) -> Result<()> {
-    let gpu = Gpu::open(faults.clone(), GPU0, stack)?;
+/// Buffers that two streams use, dropped after their leases, or after the last handle of the device; allocated through
+/// the first handle of the device, or through one under a limit that outlives it.
+fn life(faults: &Arc<Faults>, stack: &impl Build, leases_first: bool, is_under: bool) -> Result<()> {
+    let mut gpu = Gpu::open(faults.clone(), GPU0, stack)?;
+    if is_under {
+        gpu = gpu.under(&Quota::of(Bytes::gib(1)))?;
+    }
     let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
     let mut buffers = Vec::new();
     for len in [100, 1 << 20, 3 << 20] {
@@ -40,7 +44,7 @@ fn fails_anywhere(stack: &impl Build) {
             let sim = Sim::seeded(nth);
             let faults = Faults::new(sim.clone());
             faults.fail_nth(call, nth, FAILS);
-            let lived = life(&faults, stack, nth % 2 == 0);
+            let lived = life(&faults, stack, nth % 2 == 0, nth % 3 == 0);
             let of_driver = |error: &Error| error.driver_error().is_some();
             assert!(lived.as_ref().err().is_none_or(of_driver), "{call} number {nth}: {lived:?}");
             sim.assert_clean();

@@ -11,7 +11,7 @@ use bursar_memory::{GlobalDeviceBudget, Guard, PagePool, Quota, Statistics};
 use bursar_sim::{Call, Faults, Random, Sim};
 use log::{listen, logged};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const GPU0: DeviceId = DeviceId(0);
@@ -145,6 +145,27 @@ fn d6_limits_of_handles_nest_and_what_is_freed_comes_back_to_all_of_them() {
     member.close().expect("nothing is held");
 }
 
+/// Whatever others hold of the same memory, a refusal by a handle's limit names those under it, and freeing what it
+/// advises is enough.
+#[test]
+fn d6_a_refusal_of_a_handle_is_explained_by_what_is_under_its_limit() {
+    let stack = Stack::new().observe(Statistics::default()).layer(PagePool::default()).over(leaf::Frames);
+    let gpu = Gpu::open(Sim::immediate(), GPU0, &stack).expect("a device");
+    let stream = gpu.streams().acquire().expect("a stream");
+    let _beside = gpu.buffer::<u8>(1 << 30, stream, tag!("beside")).expect("room");
+    let limit = Bytes::gib(4);
+    for handle in [gpu.under(&Quota::of(limit)), gpu.under(&GlobalDeviceBudget::of(limit))] {
+        let handle = handle.expect("a handle");
+        let weights = handle.buffer::<u8>(3 << 30, stream, tag!("weights")).expect("room");
+        let refused = handle.buffer::<u8>(2 << 30, stream, tag!("cache")).expect_err("1 GiB is left");
+        let shortage = refused.shortage().expect("it is explained");
+        assert_eq!(shortage.holders, [Holding { tag: weights.tag(), bytes: Bytes::gib(3), blocks: 1 }]);
+        assert!(refused.to_string().contains("freeing `weights`"), "{refused}");
+        drop(weights);
+        drop(handle.buffer::<u8>(2 << 30, stream, tag!("cache")).expect("what was advised is enough"));
+    }
+}
+
 /// What a guard keeps of freed memory, and the canaries around blocks, are the handle's that has the guard.
 #[test]
 fn d6_a_guard_on_one_handle_is_that_handles_alone() {
@@ -164,6 +185,44 @@ fn d6_a_guard_on_one_handle_is_that_handles_alone() {
     sim.settle();
     sim.assert_clean();
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+}
+
+/// Blocks that other threads free than those that allocated them: a handle never holds less than nothing, and at the end
+/// it holds nothing.
+#[test]
+fn d6_the_count_of_a_handle_is_exact_whichever_threads_free() {
+    const THREADS: u64 = 6;
+    let gpu = Gpu::open(Sim::immediate(), GPU0, &Stack::new().layer(PagePool::default()).over(leaf::Frames));
+    let gpu = gpu.expect("a device");
+    let quotas = [(); 2].map(|()| Quota::of(Bytes::gib(1)));
+    let handles = quotas.each_ref().map(|quota| gpu.under(quota).expect("a handle"));
+    let stream = gpu.streams().acquire().expect("a stream");
+    let shared = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let (handles, shared) = (&handles, &shared);
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                for _ in 0..2000 {
+                    let handle = &handles[random.index(2)];
+                    let buffer = handle.buffer::<u8>(1 + random.index(5000), stream, tag!("passed on")).expect("room");
+                    let mut shared = shared.lock().expect("no panic");
+                    shared.push(buffer);
+                    let at = random.index(shared.len());
+                    let other = (shared.len() > 20).then(|| shared.swap_remove(at));
+                    drop(shared);
+                    drop(other);
+                    assert!(handle.memory().bytes_outstanding() < Bytes::mib(1), "at most 27 of 5 KiB each");
+                }
+            });
+        }
+    });
+    let held = shared.lock().expect("no panic").drain(..).count();
+    assert_eq!(held, 20);
+    for (handle, quota) in handles.into_iter().zip(&quotas) {
+        assert_eq!((handle.memory().bytes_outstanding(), quota.used()), (Bytes::ZERO, Bytes::ZERO));
+        handle.close().expect("nothing is held");
+    }
 }
 
 #[test]

@@ -72,7 +72,9 @@ pub struct DeviceShare {
     /// The memory that they share and that each of them needs, in one reservation to be split; none if nothing is needed,
     /// if there is no ledger to reserve it in, and if workers overflow and nothing at all is left.
     pub reservation: Option<Reservation>,
-    context: Option<Arc<DeviceContext>>,
+    /// The device as it was opened for the plan, for a `Gpu` whose memory draws the reservation; none for the machine's
+    /// memory.
+    pub context: Option<Arc<DeviceContext>>,
 }
 
 impl ReservedPlan {

@@ -36,7 +36,7 @@ fn work(name: &str) -> Result<(), Box<dyn Error>> {
     let reservation = ledger.reserve_within(SHARE, Duration::from_secs(60), Priority::default())?;
     println!("{name} runs with {}", reservation.bytes());
 
-    let budget = GlobalDeviceBudget::shared(std::sync::Arc::new(reservation));
+    let budget = GlobalDeviceBudget::shared(reservation);
     let gpu = Gpu::with_context(&context, &Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames))?;
     let _weights = gpu.buffer::<u8>(SHARE.get() as usize, &gpu.streams().lease()?, tag!("weights"))?;
     std::io::stdin().read_to_end(&mut Vec::new())?; // until the others have seen it

@@ -4,7 +4,6 @@
 
 use bursar::fit::{DeviceShare, Spec};
 use bursar::prelude::*;
-use std::sync::Arc;
 use std::thread;
 
 const WEIGHTS: Bytes = Bytes::gib(2);
@@ -29,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let batches: u64 = thread::scope(|scope| {
-        let stages: Vec<_> = reserved.shares.into_iter().map(|share| scope.spawn(|| run(&devices, share))).collect();
+        let stages: Vec<_> = reserved.shares.into_iter().map(|share| scope.spawn(|| run(share))).collect();
         stages.into_iter().map(|stage| stage.join().expect("no worker panics")).sum::<bursar::Result<u64>>()
     })?;
     println!("{batches} batches went through, and nothing was refused");
@@ -37,12 +36,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The workers of one device. Their memory is a pool that draws on what was reserved for them.
-fn run(devices: &[Arc<DeviceContext>], share: DeviceShare) -> bursar::Result<u64> {
-    let (Some(device), Some(reservation)) = (share.device, share.reservation) else { return Ok(0) };
-    println!("{device}: {} threads share {}", share.workers, reservation.bytes());
-    let budget = GlobalDeviceBudget::shared(Arc::new(reservation));
-    let stack = Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames);
-    let gpu = Gpu::with_context(&devices[device.0 as usize], &stack)?;
+fn run(share: DeviceShare) -> bursar::Result<u64> {
+    let (Some(context), Some(reservation)) = (share.context, share.reservation) else { return Ok(0) };
+    println!("{}: {} threads share {}", context.device(), share.workers, reservation.bytes());
+    let budget = GlobalDeviceBudget::shared(reservation);
+    let gpu = Gpu::with_context(&context, &Stack::new().layer(PagePool::default()).layer(budget).over(leaf::Frames))?;
 
     let loading = gpu.streams().lease()?;
     let mut weights = gpu.buffer::<u8>(WEIGHTS.get() as usize, &loading, tag!("weights"))?;
