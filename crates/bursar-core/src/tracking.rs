@@ -65,11 +65,11 @@ impl DeviceContext {
     pub fn prepare_block_use(
         self: &Arc<Self>,
         block: &TrackedBlock,
-        stream: Stream,
+        stream: impl Into<Stream>,
         access: Access,
     ) -> Result<BlockUse> {
         let uses = block.uses(self)?;
-        BlockUse::begin(uses, stream, access)
+        BlockUse::begin(uses, stream.into(), access)
     }
 
     /// Records a use whose work has been submitted. Dropping it does the same.
@@ -79,8 +79,13 @@ impl DeviceContext {
 
     /// Records a use that was submitted to `stream` already and that its submitter ordered after the others, without
     /// any wait.
-    pub fn record_block_use(self: &Arc<Self>, block: &TrackedBlock, stream: Stream, access: Access) -> Result<()> {
-        let uses = block.uses(self)?;
+    pub fn record_block_use(
+        self: &Arc<Self>,
+        block: &TrackedBlock,
+        stream: impl Into<Stream>,
+        access: Access,
+    ) -> Result<()> {
+        let (uses, stream) = (block.uses(self)?, stream.into());
         let _held = self.hold(stream)?;
         let number = self.clocks().pass(stream);
         uses.marks().mark(stream, access, number);

@@ -50,7 +50,7 @@ pub struct Work<'a> {
 
 impl<'a> Work<'a> {
     #[inline]
-    const fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
+    fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
         Self { submission: Submission::new(context, stream) }
     }
 

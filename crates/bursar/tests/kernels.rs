@@ -4,7 +4,7 @@
 use bursar::Result;
 use bursar::driver::RawStream;
 use bursar::prelude::*;
-use bursar::sim::{HazardKind, Launch};
+use bursar::sim::{HazardKind, Launch, Sim};
 use bursar::testing::{Finding, Outcome, Rig, races};
 
 const LEN: usize = 256;
@@ -102,6 +102,26 @@ fn t8_production_code_neither_races_nor_leaks_whichever_driver_call_fails() {
     assert!(verdict.faults > 4 * 20, "{verdict}");
     let pool = Stack::new().layer(PagePool::default()).over(leaf::Frames);
     races(program).seeds(2).stack(pool).failing_each_call().expect_clean();
+}
+
+#[test]
+fn t9_copies_between_devices_neither_race_nor_leak_whichever_driver_call_fails() {
+    let program = |rig: &Rig| -> Outcome {
+        let (here, there) = (rig.gpu(), rig.open(DeviceId(1), &Stack::new().over(leaf::Async))?);
+        let (a, b) = (here.streams().lease()?, there.streams().lease()?);
+        let mut source = here.zeros::<u32>(LEN, &a, tag!("source"))?;
+        let mut target = there.buffer::<u32>(LEN, &b, tag!("target"))?;
+        b.submit(|work| work.copy_peer(&source, &mut target))?;
+        a.submit(|work| work.fill(&mut source, 7))?;
+        a.submit(|work| work.copy_peer(&source, &mut target))?;
+        drop(source);
+        assert_eq!(target.to_vec()?, [7; LEN]);
+        Ok(())
+    };
+    for machine in [Sim::builder().linked(), Sim::builder()] {
+        let verdict = races(program).machine(machine).seeds(3).failing_each_call().expect_clean();
+        assert!(verdict.faults > 3 * 20, "{verdict}");
+    }
 }
 
 #[test]

@@ -23,10 +23,16 @@ impl DeviceContext {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn copy_from_host(&self, block: &mut DeviceBlock, offset: u64, src: &[u8], stream: Stream) -> Result<()> {
+    pub fn copy_from_host(
+        &self,
+        block: &mut DeviceBlock,
+        offset: u64,
+        src: &[u8],
+        stream: impl Into<Stream>,
+    ) -> Result<()> {
         let bytes = src.len() as u64;
         let dst = range(block, offset, bytes)?;
-        self.run([block.stream()], bytes, stream, |raw| {
+        self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `src` is borrowed; `run`
             // passes a live stream that is ordered after the block's own.
             unsafe { self.driver().copy_to_device(self.device(), raw, dst, src.as_ptr(), bytes) }
@@ -34,10 +40,16 @@ impl DeviceContext {
     }
 
     /// Reads the bytes `offset` bytes from the start of the block into `dst`.
-    pub fn copy_to_host(&self, block: &DeviceBlock, offset: u64, dst: &mut [u8], stream: Stream) -> Result<()> {
+    pub fn copy_to_host(
+        &self,
+        block: &DeviceBlock,
+        offset: u64,
+        dst: &mut [u8],
+        stream: impl Into<Stream>,
+    ) -> Result<()> {
         let bytes = dst.len() as u64;
         let src = range(block, offset, bytes)?;
-        self.run([block.stream()], bytes, stream, |raw| {
+        self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `src` lies in a block that is borrowed until this has run, as `dst` is borrowed mutably; `run`
             // passes a live stream that is ordered after the block's own.
             unsafe { self.driver().copy_to_host(self.device(), raw, dst.as_mut_ptr(), src, bytes) }
@@ -52,10 +64,10 @@ impl DeviceContext {
         src: &DeviceBlock,
         src_offset: u64,
         bytes: u64,
-        stream: Stream,
+        stream: impl Into<Stream>,
     ) -> Result<()> {
         let (to, from) = (range(dst, dst_offset, bytes)?, range(src, src_offset, bytes)?);
-        self.run([dst.stream(), src.stream()], bytes, stream, |raw| {
+        self.run([dst.stream(), src.stream()], bytes, stream.into(), |raw| {
             // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run`
             // passes a live stream that is ordered after the blocks' own.
             unsafe { self.driver().copy_on_device(self.device(), raw, to, from, bytes) }
@@ -70,14 +82,14 @@ impl DeviceContext {
         offset: u64,
         pattern: Pattern,
         count: u64,
-        stream: Stream,
+        stream: impl Into<Stream>,
     ) -> Result<()> {
         let bytes = count.checked_mul(pattern.width()).ok_or(OUTSIDE)?;
         let dst = range(block, offset, bytes)?;
         if !dst.0.is_multiple_of(pattern.width()) {
             return Err(Error::InvalidValue { what: "a fill begins at a multiple of its pattern's width" });
         }
-        self.run([block.stream()], bytes, stream, |raw| {
+        self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `dst` is aligned to the pattern and lies in a block that is borrowed mutably until this has run;
             // `run` passes a live stream that is ordered after the block's own.
             unsafe { self.driver().fill(self.device(), raw, dst, pattern, count) }
@@ -92,12 +104,12 @@ impl DeviceContext {
         offset: u64,
         unit: &[u8],
         count: u64,
-        stream: Stream,
+        stream: impl Into<Stream>,
     ) -> Result<()> {
         let width = unit.len() as u64;
         let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
         let dst = range(block, offset, bytes)?;
-        self.run([block.stream()], bytes, stream, |raw| {
+        self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `unit` is borrowed, and has
             // room for one unit because there are bytes to fill; `run` passes a live stream that is ordered after the
             // block's own.

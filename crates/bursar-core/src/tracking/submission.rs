@@ -47,8 +47,8 @@ pub struct Submission<'a> {
 impl<'a> Submission<'a> {
     /// Makes a submission that uses nothing yet.
     #[inline]
-    pub const fn new(context: &'a Arc<DeviceContext>, stream: Stream) -> Self {
-        Self { context, stream, number: 0 }
+    pub fn new(context: &'a Arc<DeviceContext>, stream: impl Into<Stream>) -> Self {
+        Self { context, stream: stream.into(), number: 0 }
     }
 
     /// Returns the stream.

@@ -103,7 +103,8 @@ impl TrackedBlock {
     }
 
     /// Frees it in the order of `stream`, after every use on other streams that still matters.
-    pub fn free(self, memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<(), RefusedTracked> {
+    pub fn free(self, memory: &dyn DeviceMemoryResource, stream: impl Into<Stream>) -> Result<(), RefusedTracked> {
+        let stream = stream.into();
         let ordered = self.uses.get().map_or(Ok(()), |uses| uses.end_all_before(stream));
         let Self { block, born, can_track, uses } = self;
         let (block, error) = match ordered {
@@ -186,7 +187,7 @@ impl TrackedBlock {
         context: &Arc<DeviceContext>,
         offset: u64,
         memory: H,
-        stream: Stream,
+        stream: impl Into<Stream>,
     ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         Submission::new(context, stream).copy_from_host(self, offset, memory)
     }
@@ -197,7 +198,7 @@ impl TrackedBlock {
         context: &Arc<DeviceContext>,
         offset: u64,
         memory: H,
-        stream: Stream,
+        stream: impl Into<Stream>,
     ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         Submission::new(context, stream).copy_to_host(self, offset, memory)
     }
