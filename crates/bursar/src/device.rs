@@ -6,8 +6,8 @@
 
 #[doc(inline)]
 pub use bursar_core::{
-    CallSite, Capabilities, DeviceContext, DeviceFacts, DeviceId, DeviceUuid, Fault, Link, LinkKind, Member,
-    MemoryInfo, NumaNode, ParseUuidError, PciAddress, Remains,
+    CallSite, Capabilities, DeviceContext, DeviceFacts, DeviceId, DeviceUuid, Fault, HasContext, Link, LinkKind,
+    Member, MemoryInfo, NumaNode, ParseUuidError, PciAddress, Remains,
 };
 #[doc(inline)]
 pub use bursar_device::{DeviceBuffer, DevicePool, DeviceSlice, DeviceSliceMut, Gpu, Leak, LeakReport, Site};

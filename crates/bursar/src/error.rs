@@ -4,4 +4,6 @@
 //! [`Shortage`]: `{error:#}` explains it in lines, and its fields have the numbers.
 
 #[doc(inline)]
-pub use bursar_core::{Advice, Error, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
+pub use bursar_core::{
+    Advice, Error, ExternalError, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber,
+};

@@ -23,7 +23,8 @@ use programs::{BuiltPrograms, Scope};
 use report::{Passed, judge};
 
 pub(crate) const HELP: &str = "\
-Runs the tests of bursar-host and bursar-linux on a kernel with four NUMA nodes, of which one has no CPUs and one is small.
+Runs the tests of bursar-host and bursar-linux on a kernel with five NUMA nodes, of which one is small, one
+has no memory and one no CPUs.
 
 Usage: cargo xtask numa [WORD…]  boot the kernel under QEMU and run the tests there; given words, only programs whose
                                  path has one of them, such as `numa` or `bursar-host/pool`
