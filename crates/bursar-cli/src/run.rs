@@ -39,7 +39,8 @@ Examples:
   bursar run --pool vram --per-worker 10GiB --want 8 --elastic --restart 2 -- ./stage
   bursar run --pool ram --fixed 10GiB --per-worker 4GiB --want 16 -- ./convert part-{worker}.bin
 
-Each worker gets BURSAR_WORKER, BURSAR_WORKERS, its device in CUDA_VISIBLE_DEVICES and its share in BURSAR_RESERVATION.
+Each worker gets BURSAR_WORKER, BURSAR_WORKERS, BURSAR_LABEL, its device in CUDA_VISIBLE_DEVICES and its
+share in BURSAR_RESERVATION.
 Exit status: 0 every worker ended well, 1 workers failed or do not fit, 2 wrong usage or no such command, 3 the machine
 failed us, 128 and the signal's number where a signal ended the run.";
 
@@ -124,7 +125,8 @@ fn run_workers(
     let open = || options.open_machine().map_err(Failure::of_stage);
     let opened = stage.needs_driver(true).then(open).transpose()?;
     let peak = stage.trace_peak()?;
-    let spec = stage.spec(opened.as_ref(), peak.as_ref())?;
+    // Other processes draw on what is set aside.
+    let spec = stage.spec(opened.as_ref(), peak.as_ref())?.across_processes();
     let is_simulated = opened.as_ref().is_some_and(|opened| opened.is_simulated);
     let environment = if is_simulated { device_environment(&options.sim_devices()?) } else { Vec::new() };
     let scheduler = Scheduler::new(spec, stage.available, opened.as_ref(), &environment)?;
@@ -138,7 +140,7 @@ fn run_workers(
     let (slots, workers) = first_slots(&supervisor, &scheduler, args)?;
     let more = workers - slots.len() as u64;
     let source: Arc<dyn SlotSource> = Arc::new(scheduler);
-    let template = CommandTemplate::new(&args.command, workers);
+    let template = CommandTemplate::new(&args.command, workers, &stage.label);
     let outcome = supervisor.run(&template, slots, (more > 0).then_some((source, more)), forwarded);
     let outcome = outcome.map_err(|error| system("the run failed", error))?;
     let has_printed = outcome.has_reports();

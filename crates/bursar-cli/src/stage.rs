@@ -35,7 +35,7 @@ pub(crate) struct Stage {
     /// The number of workers there should be: at least one.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) want: u64,
-    /// The fraction of what is available that may be used.
+    /// The fraction that may be used, by these workers and by the programs before them.
     #[arg(long, value_name = "FRACTION", default_value_t)]
     pub(crate) headroom: Headroom,
     /// The memory that is available, whatever the machine says.
@@ -44,7 +44,7 @@ pub(crate) struct Stage {
     /// The devices that may be used, by number or UUID; all of them by default.
     #[arg(long, value_name = "GPU,…", value_delimiter = ',')]
     devices: Vec<String>,
-    /// The name of the stage in messages and in the log.
+    /// The name of the stage in messages, in the log and in `bursar ledger show`.
     #[arg(long, value_name = "NAME", default_value = "stage")]
     pub(crate) label: String,
     /// Go on with one worker where not even one fits into VRAM.

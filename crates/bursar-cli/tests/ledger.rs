@@ -4,7 +4,7 @@
 
 mod common;
 
-use bursar::ledger::{Ledger, Priority};
+use bursar::ledger::{Ledger, Priority, ReserveOptions};
 use bursar::prelude::*;
 use bursar::sim::Sim;
 use common::Folder;
@@ -66,7 +66,10 @@ fn play(role: &str) -> ExitCode {
     let block = stack.as_ref().map(|memory| memory.allocate(2 << 30, 256, stream, tag!("held")).expect("room"));
     let ledger = Ledger::for_device(&context).expect("a ledger");
     let aside = match role {
-        "holder" => Some(ledger.reserve(Bytes::gib(1)).expect("room")),
+        "holder" => {
+            let options = ReserveOptions::new().label("evening");
+            Some(ledger.reserve_with(Bytes::gib(1), &options).expect("room"))
+        }
         "unmanaged" => {
             context.driver().allocate(DeviceId(0), 3 << 30).expect("room");
             None
@@ -207,6 +210,7 @@ fn show_says_who_holds_what_since_when(folder: &Folder) {
     let process = &shown["processes"][0];
     assert_eq!(process["pid"], other.0.id());
     assert_eq!((&process["held"], &process["undrawn"]), (&(2u64 << 30).into(), &(1u64 << 30).into()));
+    assert_eq!(process["labels"], Value::from(vec!["evening"]), "{process}");
     assert!(process["name"].as_str().is_some_and(|name| name.starts_with("ledger-")), "{process}");
     assert!(process["since"].as_str().is_some_and(|since| since.starts_with("20") && since.ends_with('Z')));
     let listed = folder.device(&["devices"]);
@@ -216,7 +220,7 @@ fn show_says_who_holds_what_since_when(folder: &Folder) {
     );
     let said = text(&folder.bursar(&["ledger", "show"]).stdout);
     let expected = format!("{}  ", other.0.id());
-    assert!(said.contains(&expected) && said.contains("2 GiB held, 1 GiB set aside"), "{said}");
+    assert!(said.contains(&expected) && said.contains("[evening] 2 GiB held, 1 GiB set aside"), "{said}");
     other.end();
     assert_eq!(figures(&folder.show()), [8, 0, 0, 0]);
 }

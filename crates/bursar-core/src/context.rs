@@ -13,7 +13,6 @@
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `remains.rs` | what a dropped holder could not give back |
-//! | `explain.rs` | the explanation of a refusal |
 //! | `fault.rs` | the failure that the next fallible call reports |
 //! | `call_site.rs` | the place in the program that a call was made from |
 //!
@@ -38,7 +37,6 @@ mod adoption;
 mod call_site;
 mod copies;
 mod ended;
-mod explain;
 mod fault;
 mod members;
 mod order;
@@ -97,6 +95,8 @@ pub struct DeviceContext {
     events: Mutex<Vec<RawEvent>>,
     members: Mutex<Vec<Weak<dyn Member>>>,
     heir: OnceLock<Stream>,
+    /// The streams that stand for those of other contexts which read, or write, blocks of this one.
+    peer_streams: [OnceLock<Stream>; 2],
     unordered: Unordered,
     left: RemainsList,
 }
@@ -130,6 +130,7 @@ impl DeviceContext {
             events: Mutex::default(),
             members: Mutex::default(),
             heir: OnceLock::new(),
+            peer_streams: [const { OnceLock::new() }; 2],
             unordered: Unordered::default(),
             left: RemainsList::default(),
         }))
@@ -179,6 +180,10 @@ impl DeviceContext {
         &self.clocks
     }
 
+    pub(crate) const fn peer_streams(&self) -> &[OnceLock<Stream>; 2] {
+        &self.peer_streams
+    }
+
     /// Returns whether the driver wants to know which ranges are blocks, so that [`note`](Self::note) calls it.
     #[inline]
     pub const fn listens(&self) -> bool {
@@ -211,9 +216,7 @@ impl DeviceContext {
     #[cold]
     pub fn allocation_failed(&self, error: DriverError, requested: Bytes) -> Error {
         match (error.status, self.driver.memory(self.device)) {
-            (Status::OutOfMemory, Ok(info)) => {
-                Error::OutOfMemory { device: self.device, requested, free: info.free, total: info.total }
-            }
+            (Status::OutOfMemory, Ok(info)) => Error::out_of_memory(self.device, requested, info.free, info.total),
             _ => self.failed(error),
         }
     }

@@ -15,12 +15,14 @@ mod counting;
 mod error;
 mod host_function;
 mod methods;
+mod simulated;
 mod values;
 
 pub use counting::CountingDriver;
 pub use error::{DriverError, Status};
 pub use host_function::{Gate, HostFunction};
-pub use values::{HostFlags, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream};
+pub use simulated::{DeviceRange, SimulatedBytes, SimulatedKernel, SimulatedMemory};
+pub use values::{HostFlags, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream};
 
 use crate::{DeviceFacts, DeviceId, DevicePtr, Link, MemoryInfo};
 use std::fmt;
@@ -77,6 +79,10 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Safety
     /// The range lies in memory of this driver on `device`, and its caller owns it.
     unsafe fn note(&self, device: DeviceId, note: Note);
+
+    /// Returns whether the driver runs kernels from what they declare ([`simulate`](Self::simulate)), as a simulator
+    /// does, instead of device code.
+    fn simulates(&self) -> bool;
 
     /// Allocates device memory, aligned to at least 256 bytes and usable on every stream at once.
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
@@ -269,6 +275,20 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
         bytes: u64,
     ) -> DriverResult<()>;
 
+    /// Stream-ordered: copies memory of one device to memory of another, both open; `device` is either of them. Fails
+    /// with [`Status::NotSupported`] where the two cannot reach each other: then the copy goes through the host.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of `device`. The ranges do not overlap, and both are valid and ordered.
+    unsafe fn copy_peer(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: PeerPtr,
+        src: PeerPtr,
+        bytes: u64,
+    ) -> DriverResult<()>;
+
     /// Stream-ordered: repeats `pattern` `count` times from `dst` on.
     ///
     /// # Safety
@@ -287,4 +307,11 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Safety
     /// `stream` is a live stream of `device`.
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()>;
+
+    /// Stream-ordered: runs a kernel from what it declares. A driver that does not [simulate](Self::simulates) fails
+    /// with [`Status::NotSupported`].
+    ///
+    /// # Safety
+    /// `stream` is a live stream of `device`.
+    unsafe fn simulate(&self, device: DeviceId, stream: RawStream, kernel: SimulatedKernel) -> DriverResult<()>;
 }

@@ -2,11 +2,17 @@
 
 mod advice;
 mod external;
+mod limit_name;
 mod shortage;
+mod survey;
 
 pub use advice::Advice;
+pub(crate) use advice::{Refusal, ScopeHoldings};
 pub use external::ExternalError;
+pub(crate) use limit_name::LimitId;
+pub use limit_name::LimitName;
 pub use shortage::{Holding, MemoryUsage, Shortage};
+pub use survey::{LimitReading, PoolFigures, Survey, SurveyStep};
 
 use crate::{AllocTag, Bytes, DeviceId, DevicePtr, DriverError, Generation, Status};
 use std::fmt;
@@ -16,18 +22,18 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why a request was refused or failed.
 ///
-/// ```
-/// use bursar_core::{Bytes, Error};
+/// `{}` shows it on one line. `{:#}`, and `{:?}` for whoever returns it from `main`, show a refusal for want of memory
+/// with its whole [explanation](Self::shortage), and any other error with its cause.
 ///
-/// let refused = Error::OutOfBudget {
-///     requested: Bytes::mib(2),
-///     remaining: Bytes::mib(1),
-///     limit: Bytes::gib(1),
-/// };
-/// assert!(refused.is_capacity());
-/// assert_eq!(refused.to_string(), "over budget: 2 MiB requested, 1 MiB of 1 GiB left");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// use bursar_core::{Bytes, Error, LimitName};
+///
+/// let refused = Error::over_limit(&LimitName::new("model-a"), Bytes::mib(2), Bytes::mib(1), Bytes::gib(1));
+/// assert!(refused.is_capacity() && matches!(refused, Error::OutOfBudget { .. }));
+/// assert_eq!(refused.to_string(), "over `model-a`: 2 MiB requested, 1 MiB of 1 GiB left");
+/// assert_eq!(format!("{refused:?}"), refused.to_string());
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A size of zero, or one that overflows when it is rounded up.
@@ -42,15 +48,20 @@ pub enum Error {
         /// The requested alignment.
         align: u64,
     },
-    /// A budget has no room for the request.
-    #[error("over budget: {requested} requested, {remaining} of {limit} left")]
+    /// A limit has no room for the request.
+    #[error(fmt = show_out_of_budget)]
     OutOfBudget {
-        /// The bytes that would have been granted.
+        /// The bytes that were asked of the limit: what would have been granted or, below a pool, what the pool had to
+        /// ask for beside what it had.
         requested: Bytes,
-        /// The bytes that the budget had left.
+        /// The bytes that the limit had left.
         remaining: Bytes,
-        /// The budget's limit.
+        /// The limit.
         limit: Bytes,
+        /// The name of the limit, where it has one.
+        by: Option<LimitName>,
+        /// The explanation, where there is one.
+        explanation: Option<Box<Shortage>>,
     },
     /// Memory that the caller is guaranteed is lent to others, who did not give it back in time.
     #[error("{requested} requested of what is owed, {remaining} left; still lent to {by}")]
@@ -63,20 +74,19 @@ pub enum Error {
         by: Box<str>,
     },
     /// The device itself has no room for the request.
-    #[error("{device} is out of memory: {requested} requested, {free} of {total} free")]
+    #[error(fmt = show_out_of_memory)]
     OutOfMemory {
         /// The device that was asked.
         device: DeviceId,
-        /// The bytes that would have been granted.
+        /// The bytes that were asked of the driver.
         requested: Bytes,
         /// The bytes that the driver could still allocate, read after the failure.
         free: Bytes,
         /// All memory of the device.
         total: Bytes,
+        /// The explanation, where there is one.
+        explanation: Option<Box<Shortage>>,
     },
-    /// A limit or the device had no memory for the request, with an explanation: show it with `{:#}`.
-    #[error(transparent)]
-    Shortage(Box<Shortage>),
     /// The stream may not be used for this.
     #[error("{stream} cannot be used on {device}: {why}")]
     StreamMisuse {
@@ -228,7 +238,7 @@ impl Error {
     /// Returns whether the request failed for want of memory, so that freeing some and trying again could succeed.
     pub const fn is_capacity(&self) -> bool {
         match self {
-            Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } | Self::Shortage(_) => true,
+            Self::OutOfBudget { .. } | Self::Withheld { .. } | Self::OutOfMemory { .. } => true,
             Self::External(error) => error.is_capacity(),
             Self::Driver(error) => matches!(error.status, Status::OutOfMemory) && !error.is_remembered,
             Self::DeviceUnusable { cause, .. } => cause.is_capacity(),
@@ -253,18 +263,149 @@ impl Error {
         }
     }
 
-    /// Returns the error without an explanation: the refusal inside a [`Shortage`], any other as it is.
+    /// Makes the refusal of a limit without a name.
     ///
     /// ```
-    /// use bursar_core::Error;
+    /// use bursar_core::{Bytes, Error};
     ///
-    /// assert_eq!(Error::NoDevice.root(), &Error::NoDevice);
+    /// let refused = Error::out_of_budget(Bytes::mib(2), Bytes::mib(1), Bytes::gib(1));
+    /// assert_eq!(refused.to_string(), "over budget: 2 MiB requested, 1 MiB of 1 GiB left");
     /// ```
-    pub fn root(&self) -> &Self {
+    pub const fn out_of_budget(requested: Bytes, remaining: Bytes, limit: Bytes) -> Self {
+        Self::OutOfBudget { requested, remaining, limit, by: None, explanation: None }
+    }
+
+    /// Makes the refusal of a limit with a name.
+    pub fn over_limit(by: &LimitName, requested: Bytes, remaining: Bytes, limit: Bytes) -> Self {
+        Self::OutOfBudget { requested, remaining, limit, by: Some(by.clone()), explanation: None }
+    }
+
+    /// Makes the refusal of a device.
+    pub const fn out_of_memory(device: DeviceId, requested: Bytes, free: Bytes, total: Bytes) -> Self {
+        Self::OutOfMemory { device, requested, free, total, explanation: None }
+    }
+
+    /// Returns the explanation of a refusal for want of memory, if it has one.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, DeviceId, Error, Shortage};
+    ///
+    /// let refused = Error::out_of_budget(Bytes::mib(2), Bytes::mib(1), Bytes::gib(1));
+    /// assert_eq!(refused.shortage(), None);
+    /// let explained = refused.explained(Shortage::new(DeviceId(0), Bytes::mib(2)));
+    /// assert_eq!(explained.shortage().map(|shortage| shortage.requested), Some(Bytes::mib(2)));
+    /// ```
+    pub fn shortage(&self) -> Option<&Shortage> {
         match self {
-            Self::Shortage(shortage) => shortage.cause.root(),
-            other => other,
+            Self::OutOfBudget { explanation, .. } | Self::OutOfMemory { explanation, .. } => explanation.as_deref(),
+            _ => None,
         }
+    }
+
+    /// Returns the explanation, to be completed.
+    pub fn shortage_mut(&mut self) -> Option<&mut Shortage> {
+        match self {
+            Self::OutOfBudget { explanation, .. } | Self::OutOfMemory { explanation, .. } => explanation.as_deref_mut(),
+            _ => None,
+        }
+    }
+
+    /// Returns the error without the name of a limit and without an explanation: its numbers alone, to be compared.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, Error, LimitName};
+    ///
+    /// let [requested, remaining, limit] = [2, 1, 8].map(Bytes::gib);
+    /// let refused = Error::over_limit(&LimitName::new("model-a"), requested, remaining, limit);
+    /// assert_eq!(refused.plain(), Error::out_of_budget(requested, remaining, limit));
+    /// ```
+    #[must_use]
+    pub fn plain(&self) -> Self {
+        match *self {
+            Self::OutOfBudget { requested, remaining, limit, .. } => Self::out_of_budget(requested, remaining, limit),
+            Self::OutOfMemory { device, requested, free, total, .. } => {
+                Self::out_of_memory(device, requested, free, total)
+            }
+            ref other => other.clone(),
+        }
+    }
+
+    /// Returns the refusal with an explanation; an error that is no refusal for want of memory stays as it is.
+    #[must_use]
+    pub fn explained(mut self, shortage: Shortage) -> Self {
+        match &mut self {
+            Self::OutOfBudget { explanation, .. } | Self::OutOfMemory { explanation, .. } => {
+                *explanation = Some(Box::new(shortage));
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+/// The text for people, since this is what `main` prints of an error that it returns.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:#}")?;
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// An explanation that an error may have.
+type Explanation = Option<Box<Shortage>>;
+
+fn show_out_of_budget(
+    requested: &Bytes,
+    remaining: &Bytes,
+    limit: &Bytes,
+    by: &Option<LimitName>,
+    explanation: &Explanation,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    match by {
+        Some(name) => write!(f, "over {name}: ")?,
+        None => f.write_str("over budget: ")?,
+    }
+    show_requested(*requested, explanation, f)?;
+    write!(f, ", {remaining} of {limit} left")?;
+    show_explanation(explanation, f)
+}
+
+fn show_out_of_memory(
+    device: &DeviceId,
+    requested: &Bytes,
+    free: &Bytes,
+    total: &Bytes,
+    explanation: &Explanation,
+    f: &mut fmt::Formatter<'_>,
+) -> fmt::Result {
+    write!(f, "{device} is out of memory: ")?;
+    show_requested(*requested, explanation, f)?;
+    write!(f, ", {free} of {total} free")?;
+    show_explanation(explanation, f)
+}
+
+/// Shows the size that was asked for, and what was asked of whoever refused, where that is not the same.
+fn show_requested(needed: Bytes, explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match explanation {
+        Some(shortage) if shortage.requested != needed => {
+            write!(f, "{} requested, for which {needed} more were needed", shortage.requested)
+        }
+        _ => write!(f, "{needed} requested"),
+    }
+}
+
+/// Shows the advice on the same line, or the whole explanation where that is asked for.
+fn show_explanation(explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match explanation {
+        Some(shortage) if f.alternate() => write!(f, "\n{shortage}"),
+        Some(shortage) => write!(f, "; {}", shortage.advice),
+        None => Ok(()),
     }
 }
 

@@ -65,20 +65,26 @@ pub use block::{
 };
 pub use context::{AdoptedStream, CallSite, DeviceContext, Fault, HasContext, Member, Remains, StreamProgress};
 pub use driver::{
-    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
-    RawContext, RawEvent, RawPages, RawStream, Status,
+    CountingDriver, DeviceRange, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern,
+    PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedBytes, SimulatedKernel, SimulatedMemory,
+    Status,
 };
-pub use error::{Advice, Error, ExternalError, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber};
+pub use error::{
+    Advice, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage,
+    StreamMisuse, StreamNumber, Survey, SurveyStep,
+};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
-    Account, Admission, Build, Compose, DeviceMemoryResource, FrameRelease, FrameSource, Holder, HostElements,
-    HostMemory, Identity, Layer, ObservedResource, Stack, leaf,
+    Account, Admission, Build, Compose, DeviceMemoryResource, DeviceMemoryResourceExt, FrameRelease, FrameSource,
+    Holder, HostElements, HostMemory, Identity, Layer, ObservedResource, Stack, explain, leaf,
 };
-pub use observe::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
+pub use observe::{
+    Action, Actions, Amount, Counts, EventSink, Observer, PartCount, QueryId, QueryScope, Record, Tally,
+};
 pub use stream::{STREAM_SLOTS, Stream, StreamHold};
 pub use sync::{Latch, LatchGuard, ThreadIndex};
-pub use tracking::{Access, BlockUse, RefusedTracked, RefusedTransfer, Submission, TrackedBlock, Transfer};
+pub use tracking::{BlockUse, RefusedTracked, RefusedTransfer, Submission, TrackedBlock, Transfer};
 pub use values::{
-    AllocTag, Bytes, Capabilities, DeviceFacts, DeviceId, DevicePtr, DeviceUuid, Generation, Link, LinkKind, MAX_ALIGN,
-    MIN_ALIGN, MemoryInfo, NumaNode, ParseBytesError, ParseUuidError, PciAddress,
+    Access, AllocTag, Bytes, Capabilities, DeviceFacts, DeviceId, DevicePtr, DeviceUuid, Generation, Link, LinkKind,
+    MAX_ALIGN, MIN_ALIGN, MemoryInfo, NumaNode, ParseBytesError, ParseUuidError, PciAddress,
 };

@@ -2,6 +2,8 @@
 
 mod account;
 mod admission;
+mod explain;
+mod extension;
 mod forward;
 mod host;
 mod layer;
@@ -11,6 +13,8 @@ mod resource;
 
 pub use account::Account;
 pub use admission::Admission;
+pub use explain::explain;
+pub use extension::DeviceMemoryResourceExt;
 pub use host::{HostElements, HostMemory};
 pub use layer::{Build, Compose, Identity, Layer, Stack};
 pub use observed::ObservedResource;

@@ -10,11 +10,13 @@
 
 mod query;
 mod record;
+mod scope;
 mod sink;
 mod tally;
 
 pub use query::{QueryId, QueryScope};
 pub use record::{Action, Actions, Record};
+pub use scope::PartCount;
+pub(crate) use scope::StackCount;
 pub use sink::{EventSink, Observer};
-pub(crate) use tally::Counter;
 pub use tally::{Amount, Counts, Tally};

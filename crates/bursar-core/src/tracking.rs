@@ -25,34 +25,20 @@
 #![allow(unsafe_code)]
 
 mod marks;
+mod peer;
 mod submission;
 mod tracked;
 mod transfer;
 
 use crate::context::WaitFailure;
 use crate::stream::StreamHold;
-use crate::{Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
+use crate::{Access, Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
 use marks::{Marks, Need};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
 pub use transfer::{RefusedTransfer, Transfer};
-
-/// The way in which work accesses a block; the greater of two accesses covers both.
-///
-/// ```
-/// use bursar_core::Access;
-///
-/// assert_eq!(Access::Read.max(Access::Write), Access::Write);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
-    /// Read-only access.
-    Read,
-    /// Write access, possibly with reads.
-    Write,
-}
 
 impl DeviceContext {
     /// Makes what is submitted to `stream` from here on come after the uses of `block` that `access` must come after.

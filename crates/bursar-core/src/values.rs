@@ -1,11 +1,13 @@
 //! Plain values that every other module speaks of: sizes, addresses, tags, generations and devices.
 
+mod access;
 mod address;
 mod bytes;
 mod device;
 mod generation;
 mod tag;
 
+pub use access::Access;
 pub(crate) use address::round_up;
 pub use address::{DevicePtr, MAX_ALIGN, MIN_ALIGN};
 pub use bytes::{Bytes, ParseBytesError};

@@ -126,7 +126,7 @@ impl Device {
 
     /// Returns the primary context of an open device.
     #[inline]
-    fn opened(&self) -> DriverResult<CUcontext> {
+    pub(crate) fn opened(&self) -> DriverResult<CUcontext> {
         let context = self.primary.load(Ordering::Acquire);
         if context.is_null() { Err(self.not_open()) } else { Ok(context) }
     }

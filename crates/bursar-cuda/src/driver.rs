@@ -6,7 +6,7 @@ use crate::raw::{Api, Failure};
 use crate::{Cuda, conv};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
-    MemoryInfo, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
+    MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel, Status,
 };
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,6 +90,10 @@ unsafe impl Driver for Cuda {
     }
 
     unsafe fn note(&self, _: DeviceId, _: Note) {}
+
+    fn simulates(&self) -> bool {
+        false
+    }
 
     fn allocate(&self, device: DeviceId, bytes: u64) -> DriverResult<DevicePtr> {
         self.call(device, |api| api.allocate(conv::size(bytes))).map(DevicePtr)
@@ -287,6 +291,21 @@ unsafe impl Driver for Cuda {
         self.submit(device, |api| unsafe { api.copy_on_device(dst.0, src.0, bytes, stream) })
     }
 
+    /// Goes through the host, by the CUDA driver itself, where the devices have no access to each other.
+    unsafe fn copy_peer(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: PeerPtr,
+        src: PeerPtr,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let (to, from) = (self.device(dst.device)?.opened()?, self.device(src.device)?.opened()?);
+        let (bytes, stream) = (conv::size(bytes), conv::stream(stream));
+        // SAFETY: the caller's own promise; both contexts are retained while their devices are open.
+        self.submit(device, |api| unsafe { api.copy_peer((dst.ptr.0, to), (src.ptr.0, from), bytes, stream) })
+    }
+
     unsafe fn fill(
         &self,
         device: DeviceId,
@@ -317,6 +336,11 @@ unsafe impl Driver for Cuda {
             // SAFETY: it was not launched, so the box is still this function's.
             drop(unsafe { Box::from_raw(data) });
         })
+    }
+
+    /// A kernel on hardware is device code, which its program launches itself.
+    unsafe fn simulate(&self, device: DeviceId, _: RawStream, _: SimulatedKernel) -> DriverResult<()> {
+        Err(self.device(device)?.refuse("simulate", Status::NotSupported))
     }
 }
 

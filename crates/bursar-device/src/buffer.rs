@@ -257,7 +257,7 @@ impl<T: Pod> From<RefusedIntoBlock<T>> for Error {
 impl Gpu {
     /// Allocates a buffer of `len` elements that work ordered after this point of `stream` may use. Its contents are
     /// undefined until it is written; one of no elements takes no memory. Where there is no room, the
-    /// [`Error::Shortage`] says who has it.
+    /// [explanation](Error::shortage) of the error says who has it.
     #[track_caller]
     pub fn buffer<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {
         let _call = self.context().enter_call_site();

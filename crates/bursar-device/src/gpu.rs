@@ -10,8 +10,8 @@ use crate::allocation_sites::{AllocationScope, AllocationSites};
 use crate::deferred_frees::DeferredFrees;
 use crate::handle_memory::{HandleMemory, HandlesUnder, SharedSites};
 use bursar_core::{
-    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, Driver, Error, HasContext, Layer, Link,
-    MemoryInfo, RawContext, Result, Stream, TrackedBlock,
+    Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, DeviceMemoryResourceExt as _, Driver,
+    Error, HasContext, Layer, Link, MIN_ALIGN, MemoryInfo, RawContext, Result, Stream, TrackedBlock,
 };
 use std::fmt;
 use std::panic::Location;
@@ -218,11 +218,7 @@ impl Gpu {
     /// Explains a refusal of `requested` bytes, with what the device's memory holds.
     #[cold]
     pub(crate) fn explain(&self, error: Error, requested: Bytes) -> Error {
-        let mut explained = self.context().explain(error, requested);
-        if let Error::Shortage(shortage) = &mut explained {
-            shortage.held = shortage.held.max(Some(self.memory().bytes_outstanding()));
-        }
-        explained
+        self.memory().explain(error, requested, MIN_ALIGN)
     }
 
     /// Records from now on where in the program each buffer was allocated, through this handle and those under it or
@@ -267,5 +263,12 @@ impl fmt::Debug for Gpu {
             .field("outstanding", &self.memory().bytes_outstanding())
             .field("streams", self.streams())
             .finish_non_exhaustive()
+    }
+}
+
+/// The context of a GPU, for those who need no more than the device.
+impl From<&Gpu> for Arc<DeviceContext> {
+    fn from(gpu: &Gpu) -> Self {
+        gpu.context().clone()
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::allocation_sites::{AllocationScope, AllocationSites, UNCOUNTED_HANDLE};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Holding, Refused, Result,
-    Stream, Tally, ThreadIndex, forward_memory_resource,
+    AllocTag, Bytes, DeviceBlock, DeviceId, DeviceMemoryResource, Holder, Holding, Refused, Result, Stream, Tally,
+    ThreadIndex, forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,9 +59,7 @@ impl HandleMemory {
 
 #[deny(clippy::missing_trait_methods)]
 impl Holder for HandleMemory {
-    fn context(&self) -> &Arc<DeviceContext> {
-        self.inner.context()
-    }
+    forward_holder!(self.inner; context, survey);
 
     fn bytes_outstanding(&self) -> Bytes {
         self.counts.outstanding()

@@ -35,6 +35,7 @@
 //! | `slice` | parts of buffers: copies and fills that wait, and those that are submitted |
 //! | `buffer` | [`DeviceBuffer`], and how a [`Gpu`] makes one |
 //! | `work` | [`Work`], and how it is submitted to a lease or a stream |
+//! | `kernel` | [`Kernel`], declared once for hardware and for the race detector |
 //! | `device_pool` | [`DevicePool`], and the choice of a device |
 //!
 //! # Source locations
@@ -50,6 +51,7 @@ mod deferred_frees;
 mod device_pool;
 mod gpu;
 mod handle_memory;
+mod kernel;
 mod leak;
 mod slice;
 mod stream_pool;
@@ -59,6 +61,7 @@ pub use buffer::{DeviceBuffer, RefusedIntoBlock};
 pub use bytemuck::{Pod, Zeroable};
 pub use device_pool::DevicePool;
 pub use gpu::{Gpu, GpuOptions};
+pub use kernel::{Kernel, KernelRanges, MoreRanges};
 pub use leak::{Leak, LeakReport, Site, WaitingFree};
 pub use slice::{DeviceSlice, DeviceSliceMut};
 pub use stream_pool::{StreamLease, StreamOptions, StreamPool};

@@ -1,8 +1,8 @@
 //! Parts of buffers, with the copies and fills that can be made of them.
 
 use bursar_core::{
-    DeviceContext, DevicePtr, Error, HostElements, HostMemory, Pattern, RefusedTransfer, Result, Submission,
-    TrackedBlock, Transfer,
+    DeviceContext, DevicePtr, DeviceRange, Error, HostElements, HostMemory, Pattern, RefusedTransfer, Result,
+    Submission, TrackedBlock, Transfer,
 };
 use bytemuck::Pod;
 use std::fmt;
@@ -78,6 +78,11 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
         let mut values = vec![T::zeroed(); self.len()];
         self.read_to_host(&mut values)?;
         Ok(values)
+    }
+
+    /// Returns the bytes of the elements.
+    pub(crate) fn range(&self) -> DeviceRange {
+        DeviceRange { ptr: self.elements.ptr, bytes: self.elements.bytes() }
     }
 
     /// Returns the block whose uses are tracked: that of the whole buffer.
@@ -215,6 +220,20 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
         let (Some(block), Some(from)) = (self.block, src.block) else { return check_stream(submission) };
         let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
         submission.copy(block, dst_offset, from, src_offset, self.elements.bytes())
+    }
+
+    /// Submits a copy of all of `src`, which has its length, where one of the two may be of another context.
+    #[track_caller]
+    pub(crate) fn submit_copy_peer(self, src: DeviceSlice<'_, T>, submission: &mut Submission<'_>) -> Result<()> {
+        let _call = self.context.enter_call_site();
+        self.elements.expect_len(src.len())?;
+        let (Some(dst), Some(from)) = (self.block, src.block) else { return check_stream(submission) };
+        let (dst_offset, src_offset, bytes) = (self.elements.offset(), src.elements.offset(), self.elements.bytes());
+        if Arc::ptr_eq(src.context, submission.context()) {
+            submission.copy_to_peer(self.context, dst, dst_offset, from, src_offset, bytes)
+        } else {
+            submission.copy_from_peer(dst, dst_offset, src.context, from, src_offset, bytes)
+        }
     }
 
     /// Submits a copy of `memory`, which has its size.

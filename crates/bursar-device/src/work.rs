@@ -107,6 +107,40 @@ impl<'a> Work<'a> {
         dst.into().submit_copy_from(src.into(), &mut self.submission)
     }
 
+    /// Copies all of `src` to `dst`, of the same length, between this work's device and another one, in either direction.
+    /// The copy runs on this work's stream. Both sides are ordered: it comes after what other streams do with either
+    /// buffer, each on its own device, and what comes after it, the free of either included, waits for it.
+    ///
+    /// Devices that are linked copy directly, and others through the host: on CUDA the driver does that by itself; a
+    /// driver that cannot has this wait for it, and then the copy has run when this returns.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, DeviceId, Stack, leaf, tag};
+    /// use bursar_device::DevicePool;
+    /// use bursar_sim::Sim;
+    ///
+    /// let driver = Sim::builder().devices(2, Bytes::gib(1)).linked().build();
+    /// let gpus = DevicePool::open(driver, &Stack::new().over(leaf::Async))?;
+    /// let (here, there) = (gpus.device_at(0)?, gpus.device_at(1)?);
+    /// let (a, b) = (here.streams().lease()?, there.streams().lease()?);
+    ///
+    /// let mut weights = here.zeros::<f32>(1024, &a, tag!("weights"))?;
+    /// a.submit(|work| work.fill(&mut weights, 0.5))?;
+    /// let mut replica = there.buffer::<f32>(1024, &b, tag!("replica"))?;
+    /// b.submit(|work| work.copy_peer(&weights, &mut replica))?;
+    /// drop(weights); // freed after the copy
+    /// assert_eq!(replica.to_vec()?, [0.5; 1024]);
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn copy_peer<'b, 'c, T: Pod>(
+        &mut self,
+        src: impl Into<DeviceSlice<'b, T>>,
+        dst: impl Into<DeviceSliceMut<'c, T>>,
+    ) -> Result<()> {
+        dst.into().submit_copy_peer(src.into(), &mut self.submission)
+    }
+
     /// Copies all of `memory`, as many elements as `dst` has, to the device. The memory is a vector, a boxed slice, or
     /// pinned memory, which the device reads by itself and at its full speed; it is kept until the copy has run and
     /// comes back from [`Transfer::wait`]. A refusal gives it back too ([`RefusedTransfer`]).
@@ -167,10 +201,18 @@ impl<'a> Work<'a> {
         src.into().submit_read_back(memory, &mut self.submission)
     }
 
+    pub(crate) const fn submission(&self) -> &Submission<'a> {
+        &self.submission
+    }
+
+    pub(crate) const fn submission_mut(&mut self) -> &mut Submission<'a> {
+        &mut self.submission
+    }
+
     /// Orders the stream for a use of `block`, which goes on until the submission ends.
     #[inline]
     #[track_caller]
-    fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
+    pub(crate) fn declare(&mut self, block: Option<&TrackedBlock>, access: Access) -> Result<()> {
         let _call = self.submission.context().enter_call_site();
         match block {
             Some(block) => self.submission.declare(block, access),

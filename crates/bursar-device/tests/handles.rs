@@ -119,7 +119,7 @@ fn d6_a_limit_of_a_handle_is_its_own_and_exact() {
             drop(gpu.buffer::<u8>(4 << 20, stream, tag!("beside")).expect("the limit is not the device's"));
             let all = handle.buffer::<u8>(2 << 20, stream, tag!("all")).expect("what others hold is not counted");
             let refused = handle.buffer::<u8>(1, stream, tag!("more")).expect_err("over the limit");
-            let Error::OutOfBudget { remaining, limit, .. } = refused.root() else { panic!("{refused:?}") };
+            let Error::OutOfBudget { remaining, limit, .. } = &refused else { panic!("{refused:?}") };
             assert_eq!((*remaining, *limit), (Bytes::ZERO, Bytes::mib(2)));
             assert_eq!((handle.memory().bytes_outstanding(), all.gpu().id()), (Bytes::mib(2), GPU0));
         }

@@ -4,23 +4,20 @@
 mod log;
 
 use bursar_core::{
-    Advice, AllocTag, Build, Bytes, DeviceId, DeviceMemoryResource, Error, Holding, Shortage, Stack, leaf, tag,
+    Advice, AllocTag, Build, Bytes, DeviceId, DeviceMemoryResource, DeviceMemoryResourceExt as _, Error, Holding,
+    Shortage, Stack, leaf, tag,
 };
 use bursar_device::{DevicePool, Gpu, Leak, LeakReport};
 use bursar_memory::{GlobalDeviceBudget, Guard, Statistics};
 use bursar_sim::{Faults, Sim};
 use log::{listen, logged};
 use proptest::prelude::*;
-use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 use tracing::Level;
 
-fn shortage<T: fmt::Debug>(result: Result<T, Error>) -> Box<Shortage> {
-    match result.expect_err("there is no room") {
-        Error::Shortage(shortage) => shortage,
-        other => panic!("{other:?}"),
-    }
+fn shortage(refused: &Error) -> &Shortage {
+    refused.shortage().unwrap_or_else(|| panic!("a refusal explains itself: {refused:?}"))
 }
 
 fn pool(stack: &impl Build) -> DevicePool {
@@ -43,8 +40,8 @@ fn p4_a_refusal_explains_itself() {
     let refused = gpu.buffer::<u32>(1 << 30, stream, tag!("too much")).expect_err("4 GiB into 2");
     assert!(refused.is_capacity());
     let limit = Bytes::gib(16);
-    let cause = Error::OutOfBudget { requested: Bytes::gib(4), remaining: Bytes::gib(2), limit };
-    assert_eq!(refused.root(), &cause);
+    let cause = Error::out_of_budget(Bytes::gib(4), Bytes::gib(2), limit);
+    assert_eq!(refused.plain(), cause);
     assert_eq!(
         refused.to_string(),
         "over budget: 4 GiB requested, 2 GiB of 16 GiB left; freeing `activations` (2 GiB) would have been enough"
@@ -80,12 +77,16 @@ fn p4_a_device_that_is_full_is_explained_whatever_the_leaf() {
         let stream = gpu.streams().acquire().expect("a stream");
         let _held = gpu.buffer::<u8>(1 << 30, stream, tag!("held")).expect("it fits");
         let free = gpu.memory_info().expect("the device works").free;
-        let refused = shortage(gpu.buffer::<u8>(3 << 29, stream, tag!("more")));
-        assert!(matches!(refused.cause, Error::OutOfMemory { requested: Bytes(0x6000_0000), .. }), "{refused:?}");
+        let error = gpu.buffer::<u8>(3 << 29, stream, tag!("more")).expect_err("there is no room");
+        assert!(matches!(error, Error::OutOfMemory { requested: Bytes(0x6000_0000), .. }), "{error:?}");
+        let refused = shortage(&error);
         assert_eq!((refused.free, refused.total), (Some(free), Some(Bytes::gib(2))));
         assert_eq!((refused.held, refused.limit), (Some(Bytes::gib(1)), None));
-        assert_eq!(refused.advice(), Advice::Free { tags: vec![tag!("held")], bytes: Bytes::gib(1) });
-        assert_eq!(shortage(gpu.buffer::<u8>(3 << 30, stream, tag!("never"))).advice(), Advice::TooLarge);
+        assert_eq!(refused.holders, [Holding { tag: tag!("held"), bytes: Bytes::gib(1), blocks: 1 }]);
+        let missing = Bytes::mib(512);
+        assert_eq!(refused.advice, Advice::AtLeast { missing, listed: Some(Bytes::gib(1)) }, "strangers use it too");
+        let never = gpu.buffer::<u8>(3 << 30, stream, tag!("never")).expect_err("there is no room");
+        assert_eq!(shortage(&never).advice, Advice::TooLarge);
     }
 }
 
@@ -102,13 +103,15 @@ fn p4_frees_that_are_pending_are_named_and_numbers_that_cannot_be_read_are_unkno
     // SAFETY: a live stream of the device.
     let stall = unsafe { faults.stall(DeviceId(0), raw) }.expect("the device works");
     drop(buffer);
+    let refused = gpu.buffer::<u8>(1 << 20, stream, tag!("next")).expect_err("not free yet");
+    assert_eq!(shortage(&refused).advice, Advice::Wait);
     faults.fail_always(Call::Memory, Status::InvalidValue);
     let refused = gpu.buffer::<u8>(1 << 20, stream, tag!("next")).expect_err("not free yet");
     let explained = format!("{refused:#}");
     for line in ["free              unknown of unknown", "pending           1 MiB", "holders           unknown"] {
         assert!(explained.contains(line), "{explained}");
     }
-    assert!(explained.ends_with("waiting for the frees that are pending would have been enough"), "{explained}");
+    assert!(explained.ends_with("at least 1 MiB more are needed, and nobody counts who holds what"), "{explained}");
     faults.heal();
     drop(stall);
 }
@@ -123,8 +126,8 @@ fn p4_what_is_no_shortage_is_not_explained_and_raw_stacks_answer_plainly() {
     assert!(matches!(impossible, Error::InvalidSize { .. }), "{impossible:?}");
     let plain = gpu.memory().allocate(2 << 20, 256, stream, tag!("raw")).expect_err("over the limit");
     assert!(matches!(plain, Error::OutOfBudget { .. }), "{plain:?}");
-    let once = gpu.context().explain(plain, Bytes::mib(2));
-    assert_eq!(gpu.context().explain(once.clone(), Bytes::mib(2)), once, "explained once");
+    let once = gpu.memory().explain(plain, Bytes::mib(2), 256);
+    assert_eq!(gpu.memory().explain(once.clone(), Bytes::mib(2), 256), once, "explained once");
 }
 
 proptest! {
@@ -145,10 +148,11 @@ proptest! {
             gpu.buffer::<u8>((size * unit) as usize, stream, tag).ok()
         }).collect();
         let ask = || gpu.buffer::<u8>((requested * unit) as usize, stream, tag!("asked"));
-        let Err(Error::Shortage(refused)) = ask() else { return Ok(()) };
+        let Err(error @ Error::OutOfBudget { .. }) = ask() else { return Ok(()) };
+        let refused = shortage(&error);
         prop_assert!(refused.holders.len() <= 10);
         prop_assert!(refused.holders.is_sorted_by_key(|holding| std::cmp::Reverse(holding.bytes)));
-        match refused.advice() {
+        match refused.advice.clone() {
             Advice::TooLarge => prop_assert!(requested * unit > limit.get()),
             Advice::Free { tags, bytes } => {
                 let (freed, kept): (Vec<_>, Vec<_>) = held.drain(..).partition(|buffer| tags.contains(&buffer.tag()));
@@ -161,8 +165,8 @@ proptest! {
                 prop_assert!(ask().is_ok(), "what was advised is not enough");
                 drop(kept);
             }
-            Advice::Insufficient { missing, listed } => {
-                prop_assert!(held.len() > 10 && listed < missing);
+            Advice::AtLeast { missing, listed } => {
+                prop_assert!(held.len() > 10 && listed.is_some_and(|listed| listed < missing));
             }
             other => prop_assert!(false, "{other:?}"),
         }
@@ -256,12 +260,8 @@ fn a_free_that_is_refused_keeps_its_place() {
     let stream = gpu.streams().acquire().expect("a stream");
     let elsewhere = gpus.device_at(1).expect("another").context().default_stream();
     let base = Location::caller();
-    let block = gpu
-        .buffer::<u8>(100, stream, tag!("d1-refused"))
-        .expect("it fits")
-        .into_block()
-        .expect("no use")
-        .expect("not empty");
+    let buffer = gpu.buffer::<u8>(100, stream, tag!("d1-refused")).expect("it fits");
+    let block = buffer.into_block().expect("no use").expect("not empty");
     let other = Stack::new().over(leaf::Async).build(gpu.context()).expect("a second stack");
     let refused = other.deallocate(block, stream).expect_err("another stack's");
     let refused = gpu.memory().deallocate(refused.block, elsewhere).expect_err("another device's stream");

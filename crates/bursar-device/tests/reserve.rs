@@ -66,7 +66,7 @@ impl Admission for SharedLimits {
         let sum = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
         match self.taken[device].fetch_update(SeqCst, SeqCst, sum) {
             Ok(_) => Ok(TestReservation { taken: self.taken.clone(), device, bytes }),
-            Err(taken) => Err(Error::OutOfBudget { requested, remaining: Bytes(limit - taken), limit: Bytes(limit) }),
+            Err(taken) => Err(Error::out_of_budget(requested, Bytes(limit - taken), Bytes(limit))),
         }
     }
 }
@@ -105,7 +105,7 @@ fn d4_most_available_counts_what_others_have_set_aside() {
 fn d4_a_refusal_has_the_numbers_of_the_best_device() {
     let admission = SharedLimits::new(&[3, 5, 4]);
     let refused = admission.gpus().reserve_on_best(&admission, Bytes(6)).map(|(gpu, _)| gpu.id());
-    assert_eq!(refused, Err(Error::OutOfBudget { requested: Bytes(6), remaining: Bytes(5), limit: Bytes(5) }));
+    assert_eq!(refused, Err(Error::out_of_budget(Bytes(6), Bytes(5), Bytes(5))));
 }
 
 #[test]

@@ -6,13 +6,17 @@
 
 mod spec;
 mod target;
+mod worker;
 
 pub use spec::Spec;
+pub use worker::Worker;
 
 use crate::{Assignment, FitError, Need, Plan};
-use bursar_core::{Bytes, DeviceId};
-use bursar_ledger::Reservation;
+use bursar_core::{Bytes, DeviceContext, DeviceId};
+use bursar_ledger::{Reservation, ReserveOptions};
+use std::sync::Arc;
 use target::{Join, Target};
+use worker::Reserved;
 
 /// The most plans made because another program took the memory of the one before.
 const ATTEMPTS_MAX: u32 = 64;
@@ -37,11 +41,13 @@ const ATTEMPTS_MAX: u32 = 64;
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
+#[must_use = "dropping it gives the memory back"]
 pub struct ReservedPlan {
     /// The plan.
     pub plan: Plan,
     /// The memory reserved, for each assignment that has workers.
     pub shares: Vec<DeviceShare>,
+    label: String,
 }
 
 /// The memory reserved for the workers of one device, or in the machine's memory.
@@ -50,10 +56,10 @@ pub struct ReservedPlan {
 /// use bursar_core::Bytes;
 /// use bursar_fit::{Spec, fit_workers};
 ///
-/// let spec = Spec::vram("train", []).per_worker(Bytes::gib(4)).want(2).available(Bytes::gib(80));
+/// let spec = Spec::ram("train").per_worker(Bytes::gib(4)).want(2).available(Bytes::gib(80));
 /// let share = &fit_workers(&spec)?.shares[0];
 /// assert_eq!((share.device, share.workers), (None, 2));
-/// assert!(share.reservation.is_none(), "nothing can be reserved of no device");
+/// assert!(share.reservation.is_none(), "nothing is reserved of what only a probe knows");
 /// # Ok::<(), bursar_fit::FitError>(())
 /// ```
 #[derive(Debug)]
@@ -66,12 +72,22 @@ pub struct DeviceShare {
     /// The memory that they share and that each of them needs, in one reservation to be split; none if nothing is needed,
     /// if there is no ledger to reserve it in, and if workers overflow and nothing at all is left.
     pub reservation: Option<Reservation>,
+    context: Option<Arc<DeviceContext>>,
+}
+
+impl ReservedPlan {
+    /// Splits what was reserved among the workers, to start a process for each.
+    pub fn into_workers(self) -> Result<Vec<Worker>, FitError> {
+        let reserved = |DeviceShare { context, workers, reservation, .. }| Reserved { context, workers, reservation };
+        worker::split(&self.label, &self.plan.need, self.shares.into_iter().map(reserved).collect())
+    }
 }
 
 impl Spec {
-    /// Plans how many workers fit at this moment, and where. Reserves nothing and creates no ledger.
+    /// Plans how many workers fit at this moment, and where, and logs the plan in one line. Reserves nothing and creates no
+    /// ledger.
     pub fn plan(&self) -> Result<Plan, FitError> {
-        plan(self, &Target::all(self, Join::IfExists)?)
+        plan(self, &Target::all(self, Join::IfExists)?).inspect(|plan| plan.log(&self.label))
     }
 }
 
@@ -89,10 +105,10 @@ pub fn fit_workers(spec: &Spec) -> Result<ReservedPlan, FitError> {
             plan.log(&spec.label);
             return Err(FitError::Overflow(Box::new(plan)));
         }
-        match reserve_shares(&plan, &targets) {
+        match reserve_shares(&plan, &targets, spec) {
             Ok(shares) => {
                 plan.log(&spec.label);
-                return Ok(ReservedPlan { plan, shares });
+                return Ok(ReservedPlan { plan, shares, label: spec.label.clone() });
             }
             Err(error) if error.is_capacity() && attempt < ATTEMPTS_MAX => attempt += 1,
             Err(error) => return Err(error),
@@ -107,28 +123,37 @@ fn plan(spec: &Spec, targets: &[Target]) -> Result<Plan, FitError> {
 }
 
 /// Reserves what `plan` needs, all or nothing.
-fn reserve_shares(plan: &Plan, targets: &[Target]) -> Result<Vec<DeviceShare>, FitError> {
+fn reserve_shares(plan: &Plan, targets: &[Target], spec: &Spec) -> Result<Vec<DeviceShare>, FitError> {
+    let options = target::options(spec);
     let used = plan.assignments.iter().zip(targets).filter(|(assignment, _)| assignment.workers > 0);
     let share = |(assignment, target): (&Assignment, &Target)| {
         let reservation = match (plan.overflow, assignment.bytes(&plan.need)) {
-            (None, Some(bytes)) => reserve(target, bytes)?,
-            _ => reserve_what_is_left(target, &plan.need)?,
+            (None, Some(bytes)) => reserve(target, bytes, &options)?,
+            _ => reserve_what_is_left(target, &plan.need, &ReserveOptions::new().label(&spec.label))?,
         };
-        Ok(DeviceShare { device: assignment.candidate.device, workers: assignment.workers, reservation })
+        let (device, context) = (assignment.candidate.device, target.context.clone());
+        Ok(DeviceShare { device, workers: assignment.workers, reservation, context })
     };
     used.map(share).collect()
 }
 
-fn reserve(target: &Target, bytes: Bytes) -> Result<Option<Reservation>, FitError> {
-    match &target.ledger {
-        Some(ledger) if bytes > Bytes::ZERO => Ok(Some(ledger.reserve(bytes)?)),
-        _ => Ok(None),
+fn reserve(target: &Target, bytes: Bytes, options: &ReserveOptions) -> Result<Option<Reservation>, FitError> {
+    let Some(ledger) = target.ledger.as_ref().filter(|_| bytes > Bytes::ZERO) else { return Ok(None) };
+    let trim = || target.context.as_ref().map_or(Bytes::ZERO, |context| context.trim());
+    match ledger.reserve_with(bytes, options) {
+        // Memory that pools of this program only cache counts as available.
+        Err(refused) if refused.is_capacity() && trim() > Bytes::ZERO => Ok(Some(ledger.reserve_with(bytes, options)?)),
+        reserved => Ok(Some(reserved?)),
     }
 }
 
 /// Reserves, for workers that overflow, as much of what they need as is left.
-fn reserve_what_is_left(target: &Target, need: &Need) -> Result<Option<Reservation>, FitError> {
+fn reserve_what_is_left(
+    target: &Target,
+    need: &Need,
+    options: &ReserveOptions,
+) -> Result<Option<Reservation>, FitError> {
     let Some(ledger) = &target.ledger else { return Ok(None) };
     let bytes = ledger.available()?.min(need.fixed.saturating_add(need.per_worker));
-    reserve(target, bytes)
+    reserve(target, bytes, options)
 }

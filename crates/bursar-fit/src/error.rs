@@ -1,6 +1,6 @@
 //! The errors of probes and plans.
 
-use crate::Plan;
+use crate::{HeadroomError, Plan};
 use bursar_core::{DriverError, Error};
 use bursar_ledger::LedgerError;
 use bursar_linux::ReadError;
@@ -28,9 +28,9 @@ pub enum ProbeError {
 /// An error from planning or reserving the memory of workers.
 ///
 /// ```
-/// use bursar_fit::{FitError, Spec};
+/// use bursar_fit::{FitError, MemoryKind, Spec};
 ///
-/// let error = Spec::vram("train", []).plan().unwrap_err();
+/// let error = Spec::new("train", MemoryKind::Vram).plan().unwrap_err();
 /// assert!(matches!(error, FitError::NoDevice));
 /// assert!(error.to_string().contains("probe"), "{error}");
 /// ```
@@ -42,6 +42,9 @@ pub enum FitError {
         "there is no device to fit workers into: say what is available with a probe of your own (`Spec::probe`, `--available`)"
     )]
     NoDevice,
+    /// The headroom is no fraction that can be used.
+    #[error(transparent)]
+    Headroom(#[from] HeadroomError),
     /// Not even one worker fits.
     #[error("{}", .0.overflow_message().unwrap_or_default())]
     Overflow(Box<Plan>),
@@ -79,7 +82,9 @@ impl From<FitError> for Error {
             FitError::NoDevice => Self::NoDevice,
             FitError::Memory(error) => error,
             FitError::Ledger(error) => error.into(),
-            FitError::Overflow(_) | FitError::Probe(_) => Self::Account { why: error.to_string().into() },
+            FitError::Overflow(_) | FitError::Probe(_) | FitError::Headroom(_) => {
+                Self::Account { why: error.to_string().into() }
+            }
         }
     }
 }

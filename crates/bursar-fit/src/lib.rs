@@ -13,7 +13,7 @@ mod error;
 mod plan;
 mod ram;
 
-pub use admission::{DeviceShare, ReservedPlan, Spec, fit_workers};
+pub use admission::{DeviceShare, ReservedPlan, Spec, Worker, fit_workers};
 pub use bursar_linux::ReadError;
 pub use error::{FitError, ProbeError};
 pub use plan::{

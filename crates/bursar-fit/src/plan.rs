@@ -37,7 +37,7 @@ pub struct Need {
     pub per_worker: Bytes,
     /// The number of workers wanted; zero means one.
     pub want: u64,
-    /// The fraction of the available memory that may be used.
+    /// The fraction of the memory that may be used, by these workers and those who came before.
     pub headroom: Headroom,
 }
 
@@ -54,7 +54,7 @@ impl Need {
 /// use bursar_core::{Bytes, DeviceId};
 /// use bursar_fit::Candidate;
 ///
-/// let candidate = Candidate { device: Some(DeviceId(0)), available: Bytes::gib(80), distance: 0 };
+/// let candidate = Candidate { device: Some(DeviceId(0)), available: Bytes::gib(80), charged: Bytes::ZERO, distance: 0 };
 /// assert_eq!(candidate.to_string(), "gpu0");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Candidate {
     pub device: Option<DeviceId>,
     /// The bytes available there.
     pub available: Bytes,
+    /// The bytes that programs hold or have set aside there already, as its ledger knows; the headroom is of both together.
+    pub charged: Bytes,
     /// The distance from the program: a smaller number is nearer.
     pub distance: u32,
 }
@@ -73,7 +75,7 @@ pub struct Candidate {
 /// use bursar_core::Bytes;
 /// use bursar_fit::{Candidate, MemoryKind, Need, Plan};
 ///
-/// let candidate = Candidate { device: None, available: Bytes(10), distance: 0 };
+/// let candidate = Candidate { device: None, available: Bytes(10), charged: Bytes::ZERO, distance: 0 };
 /// let need = Need { per_worker: Bytes(2), want: 2, ..Need::default() };
 /// let plan = Plan::of(MemoryKind::Ram, need, &[candidate]).unwrap();
 /// let assignment = plan.assignments[0];
@@ -107,7 +109,7 @@ impl Assignment {
 /// use bursar_core::{Bytes, DeviceId};
 /// use bursar_fit::{Candidate, Headroom, MemoryKind, Need, Plan};
 ///
-/// let gpu = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), distance: 0 };
+/// let gpu = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), charged: Bytes::ZERO, distance: 0 };
 /// let need = Need { fixed: Bytes::gib(1), per_worker: Bytes::gib(2), want: 8, headroom: Headroom::ALL };
 /// let plan = Plan::of(MemoryKind::Vram, need, &[gpu(0, 4), gpu(1, 80)]).unwrap();
 /// assert_eq!(plan.assignments.iter().map(|assignment| assignment.workers).collect::<Vec<_>>(), [1, 7]);
@@ -141,7 +143,7 @@ impl Plan {
         let mut assignments: Vec<Assignment> = candidates
             .iter()
             .map(|&candidate| {
-                let budget = need.headroom.of(candidate.available);
+                let budget = need.headroom.of_rest(candidate.available, candidate.charged);
                 let room = room(budget, need.fixed, need.per_worker, want);
                 Assignment { candidate, budget, room, workers: 0 }
             })
@@ -160,6 +162,11 @@ impl Plan {
     /// Returns the bytes available on all candidates together.
     pub fn available(&self) -> Bytes {
         self.sum(|assignment| assignment.candidate.available)
+    }
+
+    /// Returns the bytes that programs have on all candidates together already.
+    pub fn charged(&self) -> Bytes {
+        self.sum(|assignment| assignment.candidate.charged)
     }
 
     /// Returns the bytes that may be used on all candidates together.

@@ -56,8 +56,16 @@ impl Ram {
         available: impl Fn() -> Result<Bytes, ProbeError> + Send + Sync + 'static,
     ) -> Result<Ledger, FitError> {
         let total = self.read()?.total;
-        let ledger = Ledger::open(&Subject::host(total))?;
-        Ok(ledger.measured_by(move || Ok(MemoryInfo { free: available().map_err(FitError::from)?.min(total), total })))
+        Ok(Self::measure(Ledger::open(&Subject::host(total))?, total, available))
+    }
+
+    /// Returns a ledger of a machine's memory, measured by `available`.
+    pub(crate) fn measure(
+        ledger: Ledger,
+        total: Bytes,
+        available: impl Fn() -> Result<Bytes, ProbeError> + Send + Sync + 'static,
+    ) -> Ledger {
+        ledger.measured_by(move || Ok(MemoryInfo { free: available().map_err(FitError::from)?.min(total), total }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Plans and their reservations, on simulated devices.
 
 use bursar_core::{Account, Bytes, DeviceContext, DeviceId, Driver};
-use bursar_fit::{FitError, Headroom, ProbeError, Ram, ReadError, Spec, fit_workers};
+use bursar_fit::{FitError, Headroom, MemoryKind, ProbeError, Ram, ReadError, Spec, fit_workers};
 use bursar_ledger::Ledger;
 use bursar_sim::Sim;
 use std::path::PathBuf;
@@ -43,7 +43,8 @@ fn f4_what_is_available_is_what_the_driver_has_less_what_others_set_aside() {
 
 #[test]
 fn f4_without_a_device_the_error_says_how_to_give_a_probe() {
-    for outcome in [Spec::vram("stage", []).plan().map(drop), fit_workers(&Spec::vram("stage", [])).map(drop)] {
+    let nowhere = Spec::new("stage", MemoryKind::Vram);
+    for outcome in [nowhere.plan().map(drop), fit_workers(&nowhere).map(drop)] {
         let error = outcome.expect_err("no device");
         assert!(matches!(error, FitError::NoDevice) && error.to_string().contains("Spec::probe"), "{error}");
     }
@@ -153,7 +154,7 @@ fn f5_the_machine_s_memory_is_set_aside_among_processes() {
         return;
     }
     let folder = PathBuf::from(std::env::var_os(FOLDER).expect("a folder"));
-    let spec = Spec::ram("stage").headroom(Headroom::ALL).per_worker(Bytes::mib(64)).want(2);
+    let spec = Spec::ram("stage").headroom(Headroom::ALL).per_worker(Bytes::mib(64)).want(2).across_processes();
     let before = spec.plan().expect("Linux");
     assert!(!folder.join("HOST.ledger").exists(), "asking makes no ledger");
     let reserved = fit_workers(&spec).expect("128 MiB");

@@ -8,7 +8,8 @@ fn need(fixed_gib: u64, per_worker_gib: u64, want: u64) -> Need {
 }
 
 fn plan(memory: MemoryKind, need: Need) -> Plan {
-    Plan::of(memory, need, &[Candidate { device: None, available: Bytes::gib(64), distance: 0 }]).expect("a candidate")
+    Plan::of(memory, need, &[Candidate { device: None, available: Bytes::gib(64), charged: Bytes::ZERO, distance: 0 }])
+        .expect("a candidate")
 }
 
 #[test]
@@ -53,7 +54,12 @@ fn f2_the_decision_is_one_line_with_every_number() {
 
 #[test]
 fn f5_a_plan_explains_itself_in_two_sentences() {
-    let candidate = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), distance: 0 };
+    let candidate = |device, gib| Candidate {
+        device: Some(DeviceId(device)),
+        available: Bytes::gib(gib),
+        charged: Bytes::ZERO,
+        distance: 0,
+    };
     let explained = |need, candidates: &[Candidate]| {
         Plan::of(MemoryKind::Vram, need, candidates).expect("candidates").explanation()
     };

@@ -1,7 +1,7 @@
 //! The plan in the log: one line, and its level.
 
 use bursar_core::Bytes;
-use bursar_fit::{Spec, fit_workers};
+use bursar_fit::{MemoryKind, Spec, fit_workers};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
@@ -40,12 +40,25 @@ impl Subscriber for Recorder {
     fn exit(&self, _: &Id) {}
 }
 
-/// Returns what is logged for a stage of VRAM.
-fn logged(fixed: Bytes, want: u64, is_allowed: bool) -> Vec<(Level, String)> {
+/// Returns what is logged by `act` for a stage of VRAM.
+fn logged_by(act: impl Fn(&Spec), fixed: Bytes, want: u64, is_allowed: bool) -> Vec<(Level, String)> {
     let recorder = Recorder::default();
-    let spec = Spec::vram("embed", []).available(Bytes::gib(64)).fixed(fixed).per_worker(Bytes::gib(4)).want(want);
-    tracing::subscriber::with_default(recorder.clone(), || fit_workers(&spec.allow_overflow(is_allowed)).is_ok());
+    let spec = Spec::new("embed", MemoryKind::Vram).available(Bytes::gib(64)).fixed(fixed).per_worker(Bytes::gib(4));
+    tracing::subscriber::with_default(recorder.clone(), || act(&spec.want(want).allow_overflow(is_allowed)));
     std::mem::take(&mut *recorder.0.lock().expect("no panic"))
+}
+
+/// Returns what is logged when such a stage is fitted.
+fn logged(fixed: Bytes, want: u64, is_allowed: bool) -> Vec<(Level, String)> {
+    logged_by(|spec| drop(fit_workers(spec)), fixed, want, is_allowed)
+}
+
+#[test]
+fn f2_a_plan_is_logged_as_a_fit_is() {
+    for (fixed, want) in [(10, 16), (10, 4), (60, 16)] {
+        let planned = logged_by(|spec| drop(spec.plan()), Bytes::gib(fixed), want, false);
+        assert_eq!((planned.len(), &planned), (1, &logged(Bytes::gib(fixed), want, false)));
+    }
 }
 
 #[test]

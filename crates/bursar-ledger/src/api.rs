@@ -5,6 +5,7 @@ mod account;
 mod available;
 mod delegation;
 mod ledger;
+mod options;
 mod reading;
 mod reclaim;
 mod reservation;
@@ -13,13 +14,14 @@ mod reserve_future;
 mod tenant;
 
 pub use account::LedgerAccount;
+pub use available::Availability;
 pub use delegation::Delegation;
 #[cfg(test)]
 pub(crate) use delegation::from_token;
 pub use ledger::Ledger;
+pub use options::{Priority, ReserveOptions};
 pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
 pub use reclaim::Reclaimer;
 pub use reservation::Reservation;
-pub use reserve::Priority;
 pub use reserve_future::ReserveFuture;
 pub use tenant::Tenant;

@@ -146,11 +146,9 @@ impl Attachment {
     /// Returns the error for a request that the book refused; `what` names the rows of a table that is full.
     pub(crate) fn error_for(&self, refused: BookError, what: &'static str, bytes: Bytes) -> bursar_core::Error {
         match refused {
-            BookError::Shortfall(shortfall) => bursar_core::Error::OutOfBudget {
-                requested: bytes,
-                remaining: Bytes(shortfall.remaining),
-                limit: Bytes(shortfall.limit),
-            },
+            BookError::Shortfall(shortfall) => {
+                bursar_core::Error::out_of_budget(bytes, Bytes(shortfall.remaining), Bytes(shortfall.limit))
+            }
             BookError::Cleared => LedgerError::Cleared { file: self.path() }.into(),
             BookError::TableFull => self.table_full(what).into(),
         }

@@ -43,6 +43,7 @@ mod reserve;
 pub use balance::{BYTES_MAX, CreditLimit, NodeKey};
 pub use charge::BookError;
 pub use limits::Shortfall;
+pub(crate) use limits::WHOLE;
 pub use lock::LockError;
 pub use locked::LockedBook;
 pub use nodes::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};

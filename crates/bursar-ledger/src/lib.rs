@@ -81,8 +81,8 @@ mod subject;
 mod system;
 
 pub use api::{
-    Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation, ReserveFuture,
-    Tenant, TenantReading, WaitingReading,
+    Availability, Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation,
+    ReserveFuture, ReserveOptions, Tenant, TenantReading, WaitingReading,
 };
 pub use error::LedgerError;
 pub use subject::Subject;

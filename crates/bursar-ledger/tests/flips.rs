@@ -41,7 +41,7 @@ struct World {
 }
 
 fn request(tenant: usize, bytes: u64) -> QueueRequest {
-    QueueRequest { tenant, bytes, priority: 1, since: 0 }
+    QueueRequest { tenant, bytes, priority: 1, since: 0, kept: 0 }
 }
 
 fn world() -> World {

@@ -25,7 +25,7 @@ struct Stage {
 }
 
 fn wanting(tenant: usize, bytes: u64, priority: u64) -> QueueRequest {
-    QueueRequest { tenant, bytes, priority, since: 0 }
+    QueueRequest { tenant, bytes, priority, since: 0, kept: 0 }
 }
 
 fn stage() -> Stage {

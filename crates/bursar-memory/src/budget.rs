@@ -35,11 +35,12 @@ pub use on_account::OnAccount;
 pub use own_limit::{BudgetReading, OwnLimit};
 
 use bursar_core::{
-    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Frame, FrameRelease,
-    FrameSource, Holder, Layer, Record, Refused, RefusedFrame, Result, Stream, forward_holder, forward_memory_resource,
+    Account, Action, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Error, Frame,
+    FrameRelease, FrameSource, Holder, Layer, LimitReading, PartCount, Record, Refused, RefusedFrame, Result, Stream,
+    Survey, SurveyStep, forward_holder, forward_memory_resource,
 };
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// A layer that limits what the memory below may hold: blocks of a resource, or frames of a frame source.
@@ -82,12 +83,103 @@ use std::time::Duration;
 /// ```
 pub struct GlobalDeviceBudget<P: ChargePolicy = OwnLimit> {
     terms: P::Terms,
+    name: Option<Arc<str>>,
+}
+
+impl<P: ChargePolicy> GlobalDeviceBudget<P> {
+    const fn new(terms: P::Terms) -> Self {
+        Self { terms, name: None }
+    }
+
+    /// Names the budget: its refusals say who refused. Without a name, one on an account has the account's.
+    ///
+    /// ```
+    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+    /// use bursar_memory::GlobalDeviceBudget;
+    /// use bursar_sim::Sim;
+    ///
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let budget = GlobalDeviceBudget::of(Bytes::mib(1)).named("serving");
+    /// let memory = Stack::new().layer(budget).over(leaf::Async).build(&context)?;
+    /// let refused = memory.allocate(2 << 20, 256, context.default_stream(), tag!("too much")).unwrap_err();
+    /// assert_eq!(refused.to_string(), "over `serving`: 2 MiB requested, 1 MiB of 1 MiB left");
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.into());
+        self
+    }
 }
 
 impl GlobalDeviceBudget {
     /// Gives each device a budget of `limit`.
     pub fn of(limit: Bytes) -> Self {
-        Self { terms: own_limit::Limits::new(limit) }
+        Self::new(own_limit::Limits::new(move |_, _| Ok(limit)))
+    }
+
+    /// Gives each of these devices a budget of its own. A stack with it cannot be built for another device.
+    ///
+    /// ```
+    /// use bursar_core::{Bytes, DeviceId};
+    /// use bursar_memory::GlobalDeviceBudget;
+    ///
+    /// let budget = GlobalDeviceBudget::per_device([(DeviceId(0), Bytes::gib(16)), (DeviceId(1), Bytes::gib(70))]);
+    /// ```
+    pub fn per_device(limits: impl IntoIterator<Item = (DeviceId, Bytes)>) -> Self {
+        let limits: Vec<_> = limits.into_iter().collect();
+        Self::limited_by(move |context| {
+            let limit = limits.iter().find(|(device, _)| *device == context.device());
+            limit.map(|&(_, limit)| limit).ok_or(Error::InvalidNumber {
+                what: "the budget has no limit for the device",
+                number: context.device().0.into(),
+            })
+        })
+    }
+
+    /// Gives each device a budget of a part of all its memory, more than 0 and at most 1; any other is an error when a
+    /// stack is built.
+    ///
+    /// ```
+    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Stack, leaf};
+    /// use bursar_memory::GlobalDeviceBudget;
+    /// use bursar_sim::Sim;
+    ///
+    /// let context = DeviceContext::open(Sim::builder().device(Bytes::gib(80)).immediate().build(), DeviceId(0))?;
+    /// let budget = GlobalDeviceBudget::fraction_of_total(0.5);
+    /// let memory = Stack::new().layer(budget.clone()).over(leaf::Async).build(&context)?;
+    /// assert_eq!(budget.readings()[0].limit, Bytes::gib(40));
+    /// # drop(memory);
+    ///
+    /// let stack = Stack::new().layer(GlobalDeviceBudget::fraction_of_total(50.0)).over(leaf::Async);
+    /// assert_eq!(stack.build(&context).unwrap_err().to_string(), "invalid value: a fraction is more than 0 and at most 1");
+    /// # Ok::<(), bursar_core::Error>(())
+    /// ```
+    pub fn fraction_of_total(part: f64) -> Self {
+        Self::new(own_limit::Limits::new(move |context, _| own_limit::fraction(context.facts().total, part)))
+    }
+
+    /// Gives each device a budget of a part of what is free when a stack is built, and of what the memory below holds
+    /// already: more than 0 and at most 1; any other is an error then.
+    pub fn fraction_of_free(part: f64) -> Self {
+        Self::new(own_limit::Limits::new(move |context, held| {
+            let info = context.driver().memory(context.device()).map_err(|error| context.failed(error))?;
+            own_limit::fraction(info.free.saturating_add(held), part)
+        }))
+    }
+
+    /// Gives each device the budget that `find` returns for it when a stack is built.
+    ///
+    /// ```
+    /// use bursar_core::Bytes;
+    /// use bursar_memory::GlobalDeviceBudget;
+    ///
+    /// let all_but_one = GlobalDeviceBudget::limited_by(|context| {
+    ///     Ok(context.facts().total.saturating_sub(Bytes::gib(1)))
+    /// });
+    /// ```
+    pub fn limited_by(find: impl Fn(&Arc<DeviceContext>) -> Result<Bytes> + Send + Sync + 'static) -> Self {
+        Self::new(own_limit::Limits::new(move |context, _| find(context)))
     }
 
     /// Changes the limit of every device, those built already and those to come.
@@ -106,15 +198,15 @@ impl GlobalDeviceBudget<OnAccount> {
     /// account is one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
     ///
     /// ```
-    /// use bursar_core::{Account, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
+    /// use bursar_core::{Account, Build, Stack, leaf};
     /// use bursar_memory::{GlobalDeviceBudget, PagePool};
-    /// use std::sync::Arc;
     ///
-    /// fn stack(account: Arc<dyn Account>) -> impl Build {
+    /// fn stack(account: impl Account + 'static) -> impl Build {
     ///     Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::shared(account)).over(leaf::Frames)
     /// }
     /// ```
-    pub fn shared(account: Arc<dyn Account>) -> Self {
+    pub fn shared(account: impl Account + 'static) -> Self {
+        let account: Arc<dyn Account> = Arc::new(account);
         Self::shared_by(move |_| Ok(account.clone()))
     }
 
@@ -131,7 +223,7 @@ impl GlobalDeviceBudget<OnAccount> {
     ///
     /// impl Account for Closed {
     ///     fn charge(&self, requested: Bytes) -> Result<()> {
-    ///         Err(Error::OutOfBudget { requested, remaining: Bytes::ZERO, limit: Bytes::gib(1) })
+    ///         Err(Error::out_of_budget(requested, Bytes::ZERO, Bytes::gib(1)))
     ///     }
     ///     fn release(&self, _: Bytes) {}
     /// }
@@ -143,19 +235,19 @@ impl GlobalDeviceBudget<OnAccount> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn shared_by(find: impl Fn(&Arc<DeviceContext>) -> Result<Arc<dyn Account>> + Send + Sync + 'static) -> Self {
-        Self { terms: on_account::Accounts::new(find) }
+        Self::new(on_account::Accounts::new(find))
     }
 }
 
 impl<P: ChargePolicy> Clone for GlobalDeviceBudget<P> {
     fn clone(&self) -> Self {
-        Self { terms: self.terms.clone() }
+        Self { terms: self.terms.clone(), name: self.name.clone() }
     }
 }
 
 impl<P: ChargePolicy> fmt::Debug for GlobalDeviceBudget<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GlobalDeviceBudget").field("terms", &self.terms).finish()
+        f.debug_struct("GlobalDeviceBudget").field("name", &self.name).field("terms", &self.terms).finish()
     }
 }
 
@@ -164,8 +256,8 @@ impl<I: Holder, P: ChargePolicy> Layer<I> for GlobalDeviceBudget<P> {
 
     fn layer(&self, inner: I) -> Result<Self::Output> {
         let inner = Arc::new(inner);
-        let policy = P::open(&self.terms, &inner)?;
-        Ok(GlobalDeviceBudgetResource { inner, policy })
+        let policy = P::open(&self.terms, &inner, self.name.as_deref())?;
+        Ok(GlobalDeviceBudgetResource::over(inner, policy))
     }
 }
 
@@ -175,7 +267,7 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
     type Terms: Clone + fmt::Debug + Send + Sync;
 
     /// Opens a budget over `inner`, which may hold something already.
-    fn open<I: Holder>(terms: &Self::Terms, inner: &Arc<I>) -> Result<Arc<Self>>;
+    fn open<I: Holder>(terms: &Self::Terms, inner: &Arc<I>, name: Option<&str>) -> Result<Arc<Self>>;
 
     /// Charges `bytes`, reaping `inner` where they do not fit.
     fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()>;
@@ -189,6 +281,9 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// Returns what is charged: what is held below and what is being requested.
     fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
+
+    /// Returns how the limit stands.
+    fn reading(&self, inner: &(impl Holder + ?Sized)) -> LimitReading;
 }
 
 /// Memory under a budget; [`GlobalDeviceBudget`] makes it.
@@ -211,9 +306,23 @@ pub struct GlobalDeviceBudgetResource<R, P = OwnLimit> {
     // rest.
     inner: Arc<R>,
     policy: Arc<P>,
+    /// The blocks that were granted here, by tag; below a pool there are none.
+    count: OnceLock<PartCount>,
 }
 
 impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
+    const fn over(inner: Arc<R>, policy: Arc<P>) -> Self {
+        Self { inner, policy, count: OnceLock::new() }
+    }
+
+    #[inline]
+    fn count(&self) -> &PartCount {
+        self.count.get_or_init(|| {
+            let (context, survey) = (self.inner.context(), Survey::of_path(|survey| self.survey(survey)));
+            context.sink().count_part(context.device(), &survey)
+        })
+    }
+
     /// Returns the memory that is limited.
     pub fn inner(&self) -> &R {
         &self.inner
@@ -243,7 +352,7 @@ impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
 
     #[cold]
     fn emit_refusal(&self, error: &Error, asked: u64, stream: Option<Stream>, tag: AllocTag) {
-        if matches!(error.root(), Error::OutOfBudget { .. }) {
+        if matches!(error, Error::OutOfBudget { .. }) {
             let context = self.inner.context();
             context.sink().emit(&Record {
                 stream,
@@ -267,6 +376,13 @@ impl<R: Holder, P: ChargePolicy> fmt::Debug for GlobalDeviceBudgetResource<R, P>
 impl<R: Holder, P: ChargePolicy> Holder for GlobalDeviceBudgetResource<R, P> {
     forward_holder!(self.inner; context, bytes_outstanding, released_total);
 
+    fn survey(&self, survey: &mut Survey) {
+        let mut reading = self.policy.reading(&*self.inner);
+        reading.counts = self.count.get().is_some_and(PartCount::is_counting);
+        survey.add(SurveyStep::Limit(reading));
+        self.inner.survey(survey);
+    }
+
     fn reap(&self) -> Result<Bytes> {
         let outcome = self.inner.reap();
         self.pay_back();
@@ -286,12 +402,18 @@ impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDe
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
         self.admit(granted).inspect_err(|error| self.emit_refusal(error, bytes, Some(stream), tag))?;
-        self.conclude(granted, self.inner.allocate(bytes, align, stream, tag))
-            .inspect(|block| debug_assert_eq!(block.granted(), granted, "granted_size is pure"))
+        let block = self.conclude(granted, self.inner.allocate(bytes, align, stream, tag))?;
+        debug_assert_eq!(block.granted(), granted, "granted_size is pure");
+        self.count().granted(block.tag(), granted);
+        Ok(block)
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
+        let (tag, granted) = (block.tag(), block.granted());
         let outcome = self.inner.deallocate(block, stream);
+        if outcome.is_ok() {
+            self.count().freed(tag, granted);
+        }
         self.pay_back();
         outcome
     }

@@ -70,7 +70,8 @@ pub use layer::{PagePool, PoolReading};
 use address_space::AddressSpace;
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
-    MIN_ALIGN, Member, MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
+    LimitName, MIN_ALIGN, Member, MemoryUsage, OwnerId, PoolFigures, RawStream, Refused, Result, Stream, Survey,
+    SurveyStep,
 };
 use free_lists::{FreeLists, StreamEnd};
 use runs::UNIT;
@@ -112,6 +113,8 @@ pub struct PagePoolResource<F: FrameSource> {
     owner: OwnerId,
     /// The owner's number as the keys of recent magazines have it.
     number: PoolNumber,
+    /// The name that the way of a request knows it by.
+    name: LimitName,
     settings: Settings,
     /// The pool's addresses, in units; empty where the device cannot map.
     addresses: Range<u64>,
@@ -212,6 +215,17 @@ impl<F: FrameSource> Holder for PagePoolResource<F> {
         self.state.wait_for_pending(&self.context, patience)?;
         self.source.reap_blocking(patience).map(|_| Bytes::ZERO)
     }
+
+    fn survey(&self, survey: &mut Survey) {
+        if survey.wants_figures() {
+            self.state.drain(None, None);
+            if let Err(error) = self.state.ask_all(&self.context) {
+                self.context.fault().record(error);
+            }
+        }
+        survey.add(SurveyStep::Pool(self.state.figures(&self.name, self.bytes_outstanding())));
+        self.source.survey(survey);
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -279,6 +293,17 @@ impl PoolState {
         let member: Weak<Self> = Arc::downgrade(&state);
         context.join(member);
         state
+    }
+
+    /// Returns how the pool stands, with `live` bytes in blocks.
+    fn figures(&self, name: &LimitName, live: Bytes) -> PoolFigures {
+        let (mut figures, lists) = (PoolFigures::new(name.clone(), self.usage(), live), self.lists());
+        figures.longest_common_run = Bytes(lists.common.longest() * UNIT);
+        figures.whole_frames = Bytes(lists.units_in_whole_frames() * UNIT);
+        figures.stuck = Bytes(lists.space.stuck() * UNIT);
+        figures.granule = Bytes(lists.space.granule() * UNIT);
+        figures.largest_frame = Bytes(lists.space.largest_placed() * UNIT);
+        figures
     }
 
     /// Locks the free lists.

@@ -7,8 +7,9 @@
 mod credit;
 
 use bursar_core::{
-    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Layer, Record, Refused, Result, Stream,
-    ThreadIndex, forward_holder, forward_memory_resource,
+    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Layer, LimitName, LimitReading,
+    PartCount, Record, Refused, Result, Stream, Survey, SurveyStep, ThreadIndex, forward_holder,
+    forward_memory_resource,
 };
 use credit::{Balance, Credit};
 use std::fmt;
@@ -44,12 +45,32 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Quota {
     credit: Arc<Credit>,
+    name: LimitName,
 }
 
 impl Quota {
     /// Makes a quota of at most `limit` granted at a time.
     pub fn of(limit: Bytes) -> Self {
-        Self { credit: Arc::new(Credit::new(limit.get())) }
+        Self { credit: Arc::new(Credit::new(limit.get())), name: LimitName::unnamed("quota") }
+    }
+
+    /// Names the quota: its refusals say who refused.
+    ///
+    /// ```
+    /// use bursar_core::Bytes;
+    /// use bursar_memory::Quota;
+    ///
+    /// assert_eq!(Quota::of(Bytes::gib(4)).named("model-a").name().as_str(), "model-a");
+    /// ```
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = LimitName::new(name);
+        self
+    }
+
+    /// Returns its name.
+    pub const fn name(&self) -> &LimitName {
+        &self.name
     }
 
     /// Returns the most that may be granted.
@@ -59,8 +80,7 @@ impl Quota {
 
     /// Returns the bytes that are granted.
     pub fn used(&self) -> Bytes {
-        let Balance { left, limit } = self.credit.balance();
-        Bytes(limit - left)
+        self.credit.reading().1
     }
 
     /// Changes the limit. Lowered below what is granted, it refuses everything until enough has come back.
@@ -69,9 +89,23 @@ impl Quota {
     }
 }
 
+impl Quota {
+    /// Returns how the limit stands.
+    fn reading(&self) -> LimitReading {
+        let (limit, used) = self.credit.reading();
+        let mut reading = LimitReading::new(self.name.clone(), limit, used);
+        (reading.ends_at_free, reading.counts) = (true, true);
+        reading
+    }
+}
+
 impl fmt::Debug for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Quota").field("limit", &self.limit()).field("used", &self.used()).finish()
+        f.debug_struct("Quota")
+            .field("name", &self.name)
+            .field("limit", &self.limit())
+            .field("used", &self.used())
+            .finish()
     }
 }
 
@@ -79,7 +113,13 @@ impl<R: DeviceMemoryResource> Layer<R> for Quota {
     type Output = QuotaResource<R>;
 
     fn layer(&self, inner: R) -> Result<QuotaResource<R>> {
-        Ok(QuotaResource { inner, credit: self.credit.clone() })
+        let context = inner.context();
+        let survey = Survey::of_path(|survey| {
+            survey.add(SurveyStep::Limit(self.reading()));
+            inner.survey(survey);
+        });
+        let count = context.sink().count_part(context.device(), &survey);
+        Ok(QuotaResource { quota: self.clone(), count, inner })
     }
 }
 
@@ -96,13 +136,14 @@ impl<R: DeviceMemoryResource> Layer<R> for Quota {
 /// ```
 pub struct QuotaResource<R> {
     inner: R,
-    credit: Arc<Credit>,
+    quota: Quota,
+    /// The blocks that were granted here, by tag.
+    count: PartCount,
 }
 
 impl<R: fmt::Debug> fmt::Debug for QuotaResource<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let quota = Quota { credit: self.credit.clone() };
-        f.debug_struct("QuotaResource").field("quota", &quota).field("inner", &self.inner).finish()
+        f.debug_struct("QuotaResource").field("quota", &self.quota).field("inner", &self.inner).finish()
     }
 }
 
@@ -116,7 +157,7 @@ impl<R: DeviceMemoryResource> QuotaResource<R> {
     #[cold]
     fn refuse(&self, requested: Bytes, balance: Balance, stream: Stream, tag: AllocTag) -> Error {
         let context = self.inner.context();
-        let error = Error::OutOfBudget { requested, remaining: Bytes(balance.left), limit: Bytes(balance.limit) };
+        let error = Error::over_limit(&self.quota.name, requested, Bytes(balance.left), Bytes(balance.limit));
         let record = Record {
             stream: Some(stream),
             tag,
@@ -131,7 +172,12 @@ impl<R: DeviceMemoryResource> QuotaResource<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for QuotaResource<R> {
-    forward_holder!(self.inner);
+    forward_holder!(self.inner; context, bytes_outstanding, released_total, reap, reap_blocking);
+
+    fn survey(&self, survey: &mut Survey) {
+        survey.add(SurveyStep::Limit(self.quota.reading()));
+        self.inner.survey(survey);
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -142,15 +188,26 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for QuotaResource<R> {
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
         let thread = thread();
-        self.credit.pay(thread, granted.get()).map_err(|balance| self.refuse(granted, balance, stream, tag))?;
-        self.inner.allocate(bytes, align, stream, tag).inspect_err(|_| self.credit.refund(thread, granted.get()))
+        let credit = &*self.quota.credit;
+        credit.pay(thread, granted.get()).map_err(|balance| self.refuse(granted, balance, stream, tag))?;
+        match self.inner.allocate(bytes, align, stream, tag) {
+            Ok(block) => {
+                self.count.granted(block.tag(), granted);
+                Ok(block)
+            }
+            Err(error) => {
+                credit.refund(thread, granted.get());
+                Err(error)
+            }
+        }
     }
 
     #[inline]
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let granted = block.granted().get();
+        let (tag, granted) = (block.tag(), block.granted());
         self.inner.deallocate(block, stream)?;
-        self.credit.refund(thread(), granted);
+        self.count.freed(tag, granted);
+        self.quota.credit.refund(thread(), granted.get());
         Ok(())
     }
 }

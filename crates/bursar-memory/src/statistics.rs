@@ -10,7 +10,7 @@ mod scope;
 pub use bursar_core::{Amount, Counts};
 pub use scope::Scope;
 
-use bursar_core::{Action, Actions, AllocTag, DeviceId, Holding, Observer, Record, Tally};
+use bursar_core::{Action, Actions, AllocTag, DeviceId, Error, Holding, Observer, Record, Tally};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -52,6 +52,22 @@ struct SharedCounts {
     failed: AtomicU64,
 }
 
+impl SharedCounts {
+    /// Counts a request that a stack did not grant. The refusal of a limit over blocks was counted when it refused; that
+    /// of one over frames becomes the request's when its pool gives up, and explains it.
+    fn count_failure(&self, error: Option<&Error>) {
+        match error {
+            Some(Error::OutOfBudget { by: Some(_), explanation: None, .. }) => {}
+            Some(Error::OutOfBudget { .. }) => {
+                self.refused.fetch_add(1, Relaxed);
+            }
+            _ => {
+                self.failed.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
 impl Statistics {
     /// Returns the counts of everything, whatever its tag.
     pub fn counts(&self) -> Counts {
@@ -68,12 +84,12 @@ impl Statistics {
         self.shared.tally.tags()
     }
 
-    /// Returns how many requests a limit refused.
+    /// Returns how often a limit refused a request: once for each request, however many frames a pool asked for.
     pub fn refused(&self) -> u64 {
         self.shared.refused.load(Relaxed)
     }
 
-    /// Returns how many requests were not granted, whatever the reason.
+    /// Returns how many requests failed for another reason than the refusal of a limit.
     pub fn failed(&self) -> u64 {
         self.shared.failed.load(Relaxed)
     }
@@ -118,12 +134,13 @@ impl Observer for Statistics {
             Action::Allocate if record.error.is_some() => shared.tally.restored(device, tag, granted),
             Action::Allocate => shared.tally.granted(device, tag, granted),
             Action::Free => shared.tally.freed(device, tag, granted),
-            Action::Refuse => {
+            // One without a stream is about a frame, and its pool goes on.
+            Action::Refuse if record.stream.is_some() => {
                 shared.refused.fetch_add(1, Relaxed);
             }
             // One that names a block is about memory that was found damaged, and not about a request.
             Action::Fail if record.generation.is_none() => {
-                shared.failed.fetch_add(1, Relaxed);
+                shared.count_failure(record.error);
             }
             _ => {}
         }
@@ -150,9 +167,9 @@ pub struct StatisticsReport {
     pub whole: Counts,
     /// Every tag, the largest holder first.
     pub tags: Vec<(AllocTag, Counts)>,
-    /// The number of requests that a limit refused.
+    /// The number of times that a limit refused a request.
     pub refused: u64,
-    /// The number of requests that were not granted, whatever the reason.
+    /// The number of requests that failed for another reason.
     pub failed: u64,
 }
 

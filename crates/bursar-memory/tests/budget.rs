@@ -149,8 +149,8 @@ fn b7_a_rounding_inner_is_charged_what_it_rounds_to() {
         let blocks = [1, 1].map(|bytes| budget.allocate(bytes, 256, stream, tag!("rounded")).expect("room"));
         assert_eq!(budget.charged_bytes(), Bytes::mib(4));
         let refused = budget.allocate(1, 256, stream, tag!("rounded")).expect_err("one unit too many");
-        let expected = Error::OutOfBudget { requested: Bytes::mib(2), remaining: Bytes::mib(1), limit: Bytes::mib(5) };
-        assert_eq!(refused, expected);
+        let expected = Error::out_of_budget(Bytes::mib(2), Bytes::mib(1), Bytes::mib(5));
+        assert_eq!(refused.plain(), expected);
         blocks.into_iter().for_each(|block| budget.deallocate(block, stream).expect("its own"));
         assert_eq!(budget.charged_bytes(), Bytes::ZERO);
     });
@@ -239,8 +239,8 @@ fn b11_limits_of_nothing_one_byte_and_everything() {
     for limit in [0, 1, 255] {
         let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes(limit));
         let refused = budget.allocate(1, 256, stream, tag!("one")).expect_err("a block is 256 bytes");
-        let expected = Error::OutOfBudget { requested: Bytes(256), remaining: Bytes(limit), limit: Bytes(limit) };
-        assert_eq!(refused, expected);
+        let expected = Error::out_of_budget(Bytes(256), Bytes(limit), Bytes(limit));
+        assert_eq!(refused.plain(), expected);
     }
     let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::MAX);
     let block = budget.allocate(1, 256, stream, tag!("one")).expect("no limit at all");
@@ -259,10 +259,10 @@ fn b11_without_a_limit_no_more_than_half_of_all_numbers_can_be_charged() {
     let block = budget.allocate(1, 256, stream, tag!("one")).expect("room");
     let refused = budget.allocate(1 << 63, 256, stream, tag!("half")).expect_err("more than can be told from less");
     let (requested, remaining) = (Bytes(1 << 63), Bytes((1 << 63) - 1 - 256));
-    assert_eq!(refused, Error::OutOfBudget { requested, remaining, limit: Bytes::MAX });
+    assert_eq!(refused.plain(), Error::out_of_budget(requested, remaining, Bytes::MAX));
     let refused = budget.allocate((1 << 63) - 256, 256, stream, tag!("rest")).expect_err("together too much");
     let requested = Bytes((1 << 63) - 256);
-    assert_eq!(refused, Error::OutOfBudget { requested, remaining, limit: Bytes::MAX });
+    assert_eq!(refused.plain(), Error::out_of_budget(requested, remaining, Bytes::MAX));
     let largest = budget.allocate((1 << 63) - 512, 256, stream, tag!("rest")).expect_err("more than any device");
     assert!(matches!(largest, Error::OutOfMemory { .. }), "the driver was asked: {largest}");
     budget.deallocate(block, stream).expect("its own");

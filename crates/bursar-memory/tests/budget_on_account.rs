@@ -80,8 +80,8 @@ fn b3_budgets_that_share_an_account_share_its_limit_to_the_byte() {
     let block = blocks.allocate(1 << 20, 256, stream, tag!("block")).expect("room");
     assert_eq!(purse.held(), Bytes::mib(3));
     let refused = frames.create_frame(1).expect_err("one of four is left");
-    let expected = Error::OutOfBudget { requested: Bytes::mib(2), remaining: Bytes::mib(1), limit: Bytes::mib(4) };
-    assert_eq!(refused, expected);
+    let expected = Error::out_of_budget(Bytes::mib(2), Bytes::mib(1), Bytes::mib(4));
+    assert_eq!(refused.plain(), expected);
     let rest = blocks.allocate(1 << 20, 256, stream, tag!("rest")).expect("an exact fit");
     assert!(blocks.allocate(1, 256, stream, tag!("one more")).expect_err("full").is_capacity());
     frames.release_frame(frame).expect("its own");

@@ -40,7 +40,7 @@ fn churn(memory: &impl DeviceMemoryResource, stream: Stream, ledger: &Ledger, sh
                 held += block.granted().get();
                 live.push(block);
             }
-            Err(Error::OutOfBudget { requested, remaining, limit }) => {
+            Err(Error::OutOfBudget { requested, remaining, limit, .. }) => {
                 assert!(requested.get() == granted && requested > remaining && limit == LIMIT);
                 let most = ledger.asked.load(SeqCst).wrapping_sub(released);
                 assert!(limit.get() - remaining.get() <= most, "refused for more than anyone can hold");

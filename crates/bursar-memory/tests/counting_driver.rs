@@ -5,7 +5,7 @@ mod common;
 
 use bursar_core::{
     Build, CountingDriver, DeviceId, DeviceMemoryResource, Driver, Holder, HostFlags, HostFunction, Note, Pattern,
-    Stack, leaf, tag,
+    PeerPtr, SimulatedKernel, Stack, leaf, tag,
 };
 use bursar_sim::{Faults, Sim};
 use common::context;
@@ -51,6 +51,9 @@ fn every_call(driver: &dyn Driver) -> u64 {
     let ordered = raw!(driver.allocate_async(GPU, stream, 512));
     raw!(driver.fill(GPU, stream, ordered, Pattern::U8(1), 512));
     raw!(driver.copy_on_device(GPU, stream, direct, ordered, 512));
+    let peer = |ptr| PeerPtr { device: GPU, ptr };
+    raw!(driver.copy_peer(GPU, stream, peer(direct), peer(ordered), 512));
+    raw!(driver.simulate(GPU, stream, SimulatedKernel::new("kernel")));
     raw!(driver.copy_to_host(GPU, stream, host, direct, 512));
     raw!(driver.copy_to_device(GPU, stream, ordered, host, 512));
     raw!(driver.host_function(GPU, stream, HostFunction::new(|| ())));
@@ -68,6 +71,7 @@ fn every_call(driver: &dyn Driver) -> u64 {
     raw!(driver.pages_release(GPU, pages));
     raw!(driver.address_release(GPU, range, PAGE));
     driver.listens();
+    driver.simulates();
     // SAFETY: the range was allocated above and is not freed yet.
     unsafe { driver.note(GPU, Note::Freed { ptr: direct, stream }) };
     raw!(driver.free(GPU, direct));

@@ -253,7 +253,7 @@ fn g3_the_quarantine_is_given_up_before_anything_is_refused() {
         let half = memory.allocate(most / 2, 256, stream, tag!("half")).expect("it fits");
         let remaining = limit.saturating_sub(half.granted());
         let refused = memory.allocate(most, 256, stream, tag!("too much")).expect_err("over the limit");
-        assert_eq!(refused.root(), &Error::OutOfBudget { requested: limit, remaining, limit });
+        assert_eq!(refused.plain(), Error::out_of_budget(limit, remaining, limit));
         memory.deallocate(half, stream).expect("its own");
         context.trim();
         assert_eq!(memory.bytes_outstanding(), Bytes::ZERO, "nothing is left in quarantine");

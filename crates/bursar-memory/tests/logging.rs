@@ -55,10 +55,10 @@ fn g1_json_lines_hold_every_action_with_all_it_has() {
     for line in &lines {
         assert_eq!(number(&line["pointer"]), 0xabc00);
         assert_eq!((number(&line["bytes"]), number(&line["asked"])), (1024, 1000));
-        assert_eq!((number(&line["stream"]), number(&line["device"])), (stream.slot() as u64, 5));
+        assert_eq!((number(&line["stream"]), number(&line["device"])), (stream.number().0.into(), 5));
         assert_eq!((number(&line["query"]), number(&line["generation"])), (77, generation.get()));
         assert_eq!((&line["thread"], &line["tag"]), (&lines[0]["thread"], &"all of it".into()));
-        let expected = if line["action"] == "fail" { "no usable device" } else { "ok" };
+        let expected = if line["action"] == "fail" { "there is no device" } else { "ok" };
         assert_eq!(line["result"], expected);
         let time = line["time"].as_str().expect("a time");
         assert!(time.len() == 27 && time.starts_with("20") && time.ends_with('Z'), "{time}");
@@ -80,12 +80,12 @@ fn g1_csv_holds_allocations_frees_and_failures_of_a_stack() {
     assert_eq!(closed(&logging).written, 3, "refusals and the like have no place in it");
 
     let rows = csv_rows(&paper.text());
-    let slot = stream.slot().to_string();
+    let number = stream.number().0.to_string();
     let odd = "odd, \"quoted\"\nname";
     for (row, expected) in rows.iter().zip([
-        ["allocate", &ptr, "1000", &slot, "0", odd, "1024", &generation],
-        ["allocate failure", "0x0", "8388608", &slot, "0", "too much", "0", "0"],
-        ["free", &ptr, "1000", &slot, "0", odd, "1024", &generation],
+        ["allocate", &ptr, "1000", &number, "0", odd, "1024", &generation],
+        ["allocate failure", "0x0", "8388608", &number, "0", "too much", "0", "0"],
+        ["free", &ptr, "1000", &number, "0", odd, "1024", &generation],
     ]) {
         assert_eq!(row[2..], expected);
         let shape: String = row[1].chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();

@@ -52,7 +52,7 @@ fn g4_memory_that_the_callback_frees_meets_the_request() {
         let (cache, heard) = (cache.clone(), heard.clone());
         OnFailure::new(move |failure| {
             let Failure { requested, align, stream, tag, attempt, .. } = *failure;
-            heard.lock().expect("no panic").push((failure.error.clone(), requested, align, stream, tag, attempt));
+            heard.lock().expect("no panic").push((failure.error.plain(), requested, align, stream, tag, attempt));
             cache.evict(failure)
         })
     };
@@ -62,7 +62,7 @@ fn g4_memory_that_the_callback_frees_meets_the_request() {
     }
     let block = memory.allocate(LIMIT.get() / 2, 512, stream, tag!("wanted")).expect("two were freed for it");
     let requested = Bytes(LIMIT.get() / 2 + 256);
-    let refusal = |free: u64| Error::OutOfBudget { requested, remaining: Bytes(free), limit: LIMIT };
+    let refusal = |free: u64| Error::out_of_budget(requested, Bytes(free), LIMIT);
     let asked = Bytes(LIMIT.get() / 2);
     let quarter = LIMIT.get() / 4;
     let expected: Vec<_> =

@@ -46,7 +46,7 @@ fn b12_a_quota_is_exact_at_the_limit_wherever_its_change_lies() {
     let whole = allocate(&memory, 64 << 20, stream).expect("an exact fit, though it lies in many pockets");
     let refused = allocate(&memory, 1, stream).expect_err("not a byte more");
     let (requested, remaining, limit) = (Bytes(256), Bytes::ZERO, Bytes::mib(64));
-    assert_eq!(refused, Error::OutOfBudget { requested, remaining, limit });
+    assert_eq!(refused.plain(), Error::out_of_budget(requested, remaining, limit));
     memory.deallocate(whole, stream).expect("its own");
     assert_eq!(quota.used(), Bytes::ZERO);
 }

@@ -3,10 +3,10 @@
 mod common;
 
 use bursar_core::{
-    Action, Actions, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Holding, Observer, Record,
-    Stack, leaf, tag,
+    Action, Actions, AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Holding, Layer, Observer,
+    Record, Stack, leaf, tag,
 };
-use bursar_memory::{Amount, Counts, GlobalDeviceBudget, Statistics};
+use bursar_memory::{Amount, Counts, GlobalDeviceBudget, PagePool, Quota, Statistics};
 use bursar_sim::{Random, Sim};
 use common::{RandomSize, context};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -179,9 +179,31 @@ fn g2_a_stack_is_counted_whole_and_by_tag() {
     assert_eq!(statistics.counts().current, amount(256, 1));
     assert_eq!(statistics.counts().peak, amount((1 << 20) + 256, 2));
     assert_eq!(statistics.counts_of(tag!("weights")).total, amount(1 << 20, 1));
-    assert_eq!((statistics.refused(), statistics.failed()), (1, 2));
+    assert_eq!((statistics.refused(), statistics.failed()), (1, 1));
     assert_eq!(statistics.tags()[0].0, tag!("cache"));
     memory.deallocate(cache, stream).expect("its own");
+}
+
+/// A request is refused once, by whichever limit, or fails for another reason: no request is both.
+#[test]
+fn g2_a_request_that_a_limit_refused_is_counted_once_and_apart_from_other_failures() {
+    let context = context(Sim::immediate());
+    let (statistics, stream) = (Statistics::default(), context.default_stream());
+    let stack = Stack::new().observe(statistics.clone()).layer(PagePool::default());
+    let pool = stack.layer(GlobalDeviceBudget::of(Bytes::mib(64))).over(leaf::Frames).build(&context);
+    let pool = Arc::new(pool.expect("a stack"));
+    let tenant = Quota::of(Bytes::mib(8)).layer(pool.clone()).expect("a layer");
+    let ask = |memory: &dyn DeviceMemoryResource, bytes| memory.allocate(bytes, 256, stream, tag!("asked"));
+    for refused in 1..=2 {
+        assert!(ask(&tenant, 9 << 20).is_err_and(|error| error.is_capacity()));
+        assert_eq!((statistics.refused(), statistics.failed()), (refused, 0), "by the tenant's own limit");
+    }
+    let held = ask(&*pool, 60 << 20).expect("room");
+    assert!(ask(&tenant, 8 << 20).is_err_and(|error| error.is_capacity()));
+    assert_eq!((statistics.refused(), statistics.failed()), (3, 0), "by the budget below, which was asked many times");
+    assert!(ask(&tenant, 0).is_err() && ask(&*pool, 0).is_err());
+    assert_eq!((statistics.refused(), statistics.failed()), (3, 1), "what no layer passes on is nobody's request");
+    pool.deallocate(held, stream).expect("its own");
 }
 
 #[test]

@@ -94,6 +94,6 @@ pub use call_log::{CallOutcome, CallRecord};
 pub use faults::{Call, Faults, Stall};
 pub use hazard::{Hazard, HazardKind};
 pub use machine::KernelMemory;
-pub use operation::{ByteRange, Executor, Operation};
+pub use operation::{ByteRange, Executor, KernelPanic, Operation};
 pub use random::Random;
 pub use sim::{DriverLeak, DriverLeakReport, Launch, LeakKind, Sim, SimBuilder, SimReport};

@@ -85,6 +85,29 @@ impl fmt::Display for Operation {
     }
 }
 
+/// A simulated kernel that panicked.
+///
+/// ```
+/// use bursar_core::{DeviceId, Driver};
+/// use bursar_sim::{Launch, Sim};
+///
+/// let (sim, device) = (Sim::seeded(1), DeviceId(0));
+/// let stream = sim.stream_create(device, 0)?;
+/// sim.launch(device, stream, Launch::new("bad").body(|_| panic!("a bug")))?;
+/// sim.settle();
+/// let panic = &sim.kernel_panics()[0];
+/// assert_eq!((panic.operation.what, panic.message.as_str()), ("bad", "a bug"));
+/// # Ok::<(), bursar_core::DriverError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelPanic {
+    /// The kernel.
+    pub operation: Operation,
+    /// The panic message.
+    pub message: String,
+}
+
 /// A range of addresses that can be copied and compared with a [`Range`].
 ///
 /// ```

@@ -18,7 +18,7 @@ pub use report::{DriverLeak, DriverLeakReport, LeakKind, SimReport};
 use crate::call_log::{CallArguments, LoggedResult};
 use crate::machine::{Heap, MachineState};
 use crate::operation::{CallInfo, CallResult};
-use crate::{CallOutcome, CallRecord, Hazard};
+use crate::{CallOutcome, CallRecord, Hazard, KernelPanic};
 use active_call::{ActiveCall, is_in_host_function};
 use bursar_core::{
     Access, CallSite, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status,
@@ -169,6 +169,11 @@ impl Sim {
             oracle.omitted = 0;
             std::mem::take(&mut oracle.hazards)
         })
+    }
+
+    /// Returns the kernels that panicked, with their messages. Each is a hazard too.
+    pub fn kernel_panics(&self) -> Vec<KernelPanic> {
+        self.lock().kernel_panics.clone()
     }
 
     /// Checks that no hazard was found. Returns a report of all of them otherwise.

@@ -4,7 +4,8 @@
 use bursar_core::leaf::{Direct, Leaf};
 use bursar_core::{
     AllocTag, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, DevicePtr, Driver, DriverError, DriverResult,
-    Error, HostFlags, HostFunction, Note, Pattern, Progress, RawEvent, RawPages, RawStream, Status,
+    Error, HostFlags, HostFunction, Note, Pattern, PeerPtr, Progress, RawEvent, RawPages, RawStream, SimulatedKernel,
+    Status,
 };
 use bursar_sim::{Call, Faults, Sim};
 use std::cell::UnsafeCell;
@@ -102,6 +103,7 @@ impl Rig {
                 Call::LastError => assert_eq!(driver.last_error(GPU0), None),
                 Call::Listens => drop(driver.listens()),
                 Call::Note => driver.note(GPU0, note),
+                Call::Simulates => assert!(driver.simulates()),
                 Call::Allocate => drop(driver.allocate(GPU0, BYTES)?),
                 Call::Free => driver.free(GPU0, doomed_memory)?,
                 Call::AllocateAsync => drop(driver.allocate_async(GPU0, stream, BYTES)?),
@@ -132,8 +134,13 @@ impl Rig {
                 Call::CopyToDevice => driver.copy_to_device(GPU0, stream, memory, host, BYTES)?,
                 Call::CopyToHost => driver.copy_to_host(GPU0, stream, host, memory, BYTES)?,
                 Call::CopyOnDevice => driver.copy_on_device(GPU0, stream, other_memory, memory, BYTES)?,
+                Call::CopyPeer => {
+                    let peer = |ptr| PeerPtr { device: GPU0, ptr };
+                    driver.copy_peer(GPU0, stream, peer(other_memory), peer(memory), BYTES)?
+                }
                 Call::Fill => driver.fill(GPU0, stream, memory, Pattern::U8(7), BYTES)?,
                 Call::HostFunction => driver.host_function(GPU0, stream, HostFunction::new(|| ()))?,
+                Call::Simulate => driver.simulate(GPU0, stream, SimulatedKernel::new("kernel"))?,
                 other => panic!("{other} is new: call it here"),
             }
         }

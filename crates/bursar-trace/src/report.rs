@@ -198,7 +198,7 @@ impl TraceSection {
         let (operations, peak) = (first.series.operations(), &first.peak);
         let streams = counted(first.totals.by_stream.len() as u64, "stream");
         let threads = counted(self.threads as u64, "thread");
-        write!(out, "<p class=lede>{} operations on {streams}, by {threads}. ", Count(operations))?;
+        write!(out, "<p class=lede>{} on {streams}, by {threads}. ", counted(operations, "operation"))?;
         write!(
             out,
             "At most <strong>{}</strong> was live, after operation {}. ",

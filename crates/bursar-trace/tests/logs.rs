@@ -63,7 +63,7 @@ impl LoggedRun {
         Run {
             counts: statistics.counts(),
             tags: TAGS.map(|name| statistics.counts_of(AllocTag::intern(name))),
-            failed: statistics.failed(),
+            failed: statistics.refused() + statistics.failed(),
         }
     }
 
@@ -108,7 +108,7 @@ fn watched(file: &TraceFile) -> Run {
     Run {
         counts: statistics.counts(),
         tags: TAGS.map(|name| statistics.counts_of(AllocTag::intern(name))),
-        failed: statistics.failed(),
+        failed: statistics.refused() + statistics.failed(),
     }
 }
 

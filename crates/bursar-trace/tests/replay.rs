@@ -159,6 +159,7 @@ impl Holder for PanickingResource {
     fn reap_blocking(&self, _: Duration) -> bursar_core::Result<Bytes> {
         Ok(Bytes::ZERO)
     }
+    fn survey(&self, _: &mut bursar_core::Survey) {}
 }
 
 impl DeviceMemoryResource for PanickingResource {

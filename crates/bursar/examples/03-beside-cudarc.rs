@@ -48,10 +48,10 @@ fn run(cuda: Arc<Cuda>) -> Result<(), Box<dyn std::error::Error>> {
     let mut y = gpu.buffer::<f32>(LEN, adopted.stream(), tag!("y"))?;
     y.fill(1.0)?;
 
-    // To a kernel, a buffer is its address.
-    let (x_ptr, y_ptr, n) = (x.ptr().0, y.ptr().0, LEN as u32);
+    // To a kernel, a buffer is its address, which borrows the buffer until the launch.
+    let n = LEN as u32;
     let mut launch = stream.launch_builder(&saxpy);
-    launch.arg(&A).arg(&x_ptr).arg(&y_ptr).arg(&n);
+    launch.arg(&A).arg(x.as_arg()).arg(y.as_arg_mut()).arg(&n);
     // SAFETY: these are the kernel's arguments. Both buffers have `n` values, and are allocated and freed in the order of
     // the stream that it runs on.
     unsafe { launch.launch(LaunchConfig::for_num_elems(n)) }?;

@@ -10,4 +10,7 @@ pub use bursar_core::{
     Member, MemoryInfo, NumaNode, ParseUuidError, PciAddress, Remains,
 };
 #[doc(inline)]
-pub use bursar_device::{DeviceBuffer, DevicePool, DeviceSlice, DeviceSliceMut, Gpu, Leak, LeakReport, Site};
+pub use bursar_device::{
+    DeviceBuffer, DevicePool, DeviceSlice, DeviceSliceMut, Gpu, GpuOptions, Leak, LeakReport, Pod, RefusedIntoBlock,
+    Site, WaitingFree, Zeroable,
+};

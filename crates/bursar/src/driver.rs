@@ -8,8 +8,8 @@
 pub use bursar_core::driver_methods;
 #[doc(inline)]
 pub use bursar_core::{
-    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, Progress,
-    RawContext, RawEvent, RawPages, RawStream, Status,
+    CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, PeerPtr, Progress,
+    RawContext, RawEvent, RawPages, RawStream, SimulatedBytes, SimulatedKernel, SimulatedMemory, Status,
 };
 
 use bursar_core::{Bytes, Error, ParseBytesError};

@@ -5,5 +5,6 @@
 
 #[doc(inline)]
 pub use bursar_core::{
-    Advice, Error, ExternalError, Holding, MemoryUsage, Result, Shortage, StreamMisuse, StreamNumber,
+    Advice, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage,
+    StreamMisuse, StreamNumber, Survey, SurveyStep, explain,
 };

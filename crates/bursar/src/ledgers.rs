@@ -130,6 +130,9 @@ impl Account for TrimmableAccount {
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);
     }
+    fn name(&self) -> Option<String> {
+        self.account.name()
+    }
 }
 
 impl Admission for Ledgers {

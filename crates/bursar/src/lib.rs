@@ -121,12 +121,12 @@ pub use bursar_core::tag;
 pub mod prelude {
     pub use crate::Ledgers;
     pub use bursar_core::{
-        Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, Error,
-        Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
+        Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource,
+        DeviceMemoryResourceExt, Driver, Error, Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
     };
-    pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, StreamLease, StreamPool, Work};
+    pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, Kernel, StreamLease, StreamPool, Work};
     pub use bursar_fit::{compute_fit, fit_workers};
-    pub use bursar_host::{NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPool};
+    pub use bursar_host::{NumaWorkerPool, PinnedArray, PinnedBuffer, PinnedOptions, PinnedPool};
     pub use bursar_ledger::{Ledger, Priority, Reservation};
     pub use bursar_memory::{GlobalDeviceBudget, Guard, PagePool, Quota, Statistics};
 }

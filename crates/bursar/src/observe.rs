@@ -4,6 +4,8 @@
 //! [`trace`](crate::trace) reads. An [`Observer`] of one's own is told each [`Record`].
 
 #[doc(inline)]
-pub use bursar_core::{Action, Actions, Amount, Counts, EventSink, Observer, QueryId, QueryScope, Record, Tally};
+pub use bursar_core::{
+    Action, Actions, Amount, Counts, EventSink, Observer, PartCount, QueryId, QueryScope, Record, Tally,
+};
 #[doc(inline)]
 pub use bursar_memory::{LogFormat, LogSummary, Logging, LoggingBuilder, Scope, Statistics, StatisticsReport};

@@ -6,8 +6,8 @@
 
 #[doc(inline)]
 pub use bursar_core::{
-    Access, AdoptedStream, BlockUse, RefusedTracked, STREAM_SLOTS, Stream, StreamHold, StreamProgress, Submission,
-    TrackedBlock, Transfer,
+    Access, AdoptedStream, BlockUse, RefusedTracked, RefusedTransfer, STREAM_SLOTS, Stream, StreamHold, StreamProgress,
+    Submission, TrackedBlock, Transfer,
 };
 #[doc(inline)]
-pub use bursar_device::{StreamLease, StreamOptions, StreamPool, Work};
+pub use bursar_device::{Kernel, KernelRanges, MoreRanges, StreamLease, StreamOptions, StreamPool, Work};

@@ -6,6 +6,30 @@
 //!
 //! ```
 //! use bursar::prelude::*;
+//! use bursar::testing::races;
+//!
+//! /// Production code: it names no simulator, and launches device code where there is hardware.
+//! fn hand_over(gpu: &Gpu) -> bursar::Result<Vec<f32>> {
+//!     let (producer, consumer) = (gpu.streams().lease()?, gpu.streams().lease()?);
+//!     let mut batch = gpu.buffer::<f32>(1024, &producer, tag!("batch"))?;
+//!     producer.submit(|work| {
+//!         work.kernel("produce")
+//!             .writes(&mut batch)
+//!             .simulated(|memory, [batch]| memory.write(batch, &[1.0f32; 1024]))
+//!             .launch(|stream, [batch]| device_code::produce(stream, batch))
+//!     })?;
+//!     Ok(consumer.submit(|work| work.read_back(&batch))?.wait()?)
+//! }
+//! # mod device_code { pub fn produce(_: bursar::RawStream, _: bursar::DevicePtr) -> bursar::Result<()> { Ok(()) } }
+//!
+//! // Every schedule is clean, whichever driver call fails.
+//! races(|rig| Ok(hand_over(rig.gpu()).map(drop)?)).seeds(5).failing_each_call().expect_clean();
+//! ```
+//!
+//! Where work is launched by hand and ordered by hand, an order that is missing is found:
+//!
+//! ```
+//! use bursar::prelude::*;
 //! use bursar::sim::Launch;
 //! use bursar::testing::{Rig, races};
 //!
@@ -39,7 +63,9 @@
 //!   show with every seed; what depends on how far streams happen to have come shows with some.
 //! - Memory that is still held once the closure has returned and its rig is gone, unless
 //!   [`allow_leaks`](Races::allow_leaks) says that this is meant.
-//! - An error or a panic of the closure. A hazard of the same run is reported instead, since it is likely the cause.
+//! - An error or a panic of the closure. A hazard of the same run is reported instead, since it is likely the cause. So is
+//!   one instead of a panic in a kernel, whose message is reported with it.
+//! - With [`failing_each_call`](Races::failing_each_call), all of that where a driver call fails.
 //!
 //! The closure is called once a seed, each time with a [`Rig`] of its own; nothing is kept between runs, and a closure that
 //! does the same each time and uses one thread does exactly the same again with the same seed.
@@ -55,12 +81,14 @@
 //! one branch on whether its driver listens, and nothing is recorded.
 
 mod hazard_explanation;
+mod injected_fault;
 mod race;
 mod rig;
 mod search;
 mod with_budget;
 
 pub use hazard_explanation::HazardExplanation;
+pub use injected_fault::InjectedFault;
 pub use race::{Finding, Race};
 pub use rig::{Outcome, Rig};
 pub use search::{Races, SEED_VARIABLE, Verdict, races};

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn k2_what_is_not_published_is_not_packaged() {
+    fn j2_what_is_not_published_is_not_packaged() {
         let files = [
             ("crates/a/Cargo.toml", "[package]\nname = \"a\"\n"),
             ("crates/tool/Cargo.toml", "[package]\nname = \"tool\"\npublish = false\n"),

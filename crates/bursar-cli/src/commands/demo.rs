@@ -128,12 +128,12 @@ fn refusal(gpu: &Gpu) -> bursar::Result<Refusal> {
     let weights = gpu.buffer::<f32>(12 << 20, &stream, tag!("weights"))?;
     let refused = gpu.buffer::<f32>(6 << 20, &stream, tag!("one batch too many"));
     drop(weights);
-    match refused.map_err(|refused| refused.root().clone()) {
-        Err(Error::OutOfBudget { requested, remaining, limit }) => Ok(Refusal {
+    match refused {
+        Err(Error::OutOfBudget { requested, remaining, limit, .. }) => Ok(Refusal {
             requested: requested.get(),
             remaining: remaining.get(),
             limit: limit.get(),
-            message: Error::OutOfBudget { requested, remaining, limit }.to_string(),
+            message: Error::out_of_budget(requested, remaining, limit).to_string(),
         }),
         Err(other) => Err(other),
         Ok(_) => Err(Error::InvalidValue { what: "72 MiB were granted under a limit of 64 MiB" }),
@@ -250,6 +250,7 @@ mod tests {
         fn reap_blocking(&self, _: Duration) -> bursar::Result<Bytes> {
             Ok(Bytes::ZERO)
         }
+        fn survey(&self, _: &mut bursar::error::Survey) {}
     }
 
     impl DeviceMemoryResource for Broken {

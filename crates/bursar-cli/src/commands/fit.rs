@@ -18,7 +18,7 @@ Examples:
   bursar fit --from-trace run.csv.gz --want 8 --headroom 0.9
   bursar fit --pool vram --available 80GiB --per-worker 6GiB --want 8    without asking any device
 
-Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into VRAM.";
+Exit status: 0 also where fewer fit than wanted; 1 where not even one fits into VRAM; 3 where there is no GPU to ask.";
 
 /// The plan, as it is shown.
 #[derive(Debug, Serialize)]
@@ -32,6 +32,8 @@ pub(crate) struct FitReport {
     /// The machine or the control group that limits the machine's memory.
     bound_by: Option<String>,
     available: u64,
+    /// The bytes that programs have already.
+    charged: u64,
     headroom: f64,
     budget: u64,
     fixed: u64,
@@ -58,6 +60,7 @@ struct DeviceRow {
     device: u32,
     uuid: String,
     available: u64,
+    charged: u64,
     budget: u64,
     room: u64,
     workers: u64,
@@ -120,6 +123,7 @@ impl FitReport {
                 device: device.0,
                 uuid,
                 available: assignment.candidate.available.get(),
+                charged: assignment.candidate.charged.get(),
                 budget: assignment.budget.get(),
                 room: assignment.room,
                 workers: assignment.workers,
@@ -140,6 +144,7 @@ impl FitReport {
             simulated: opened.is_some_and(|opened| opened.is_simulated),
             bound_by,
             available: plan.available().get(),
+            charged: plan.charged().get(),
             headroom: f64::from(plan.need.headroom.get()) / 1e6,
             budget: plan.budget().get(),
             fixed: plan.need.fixed.get(),

@@ -35,7 +35,7 @@ pub(crate) struct ReplayArgs {
     /// Refuse traces with frees of nothing or blocks that are never freed.
     #[arg(long)]
     strict: bool,
-    /// Write a page that shows memory over time, the address space at the peak, and what held it.
+    /// Write a page that shows memory over the operations, the address space at the peak, and what held it.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write the replayed run as a PyTorch memory snapshot, as pytorch.org/memory_viz opens it; of one trace and one stack.

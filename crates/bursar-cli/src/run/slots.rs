@@ -8,7 +8,6 @@ mod scheduler;
 mod target;
 
 pub(super) use scheduler::Scheduler;
-pub(super) use target::SHARED_VARIABLE;
 
 use bursar::device::NumaNode;
 use bursar::{Bytes, DeviceId};

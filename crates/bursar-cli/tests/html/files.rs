@@ -49,6 +49,7 @@ fn a_page_appears_whole_and_alone() {
     let text = std::fs::read_to_string(&page).expect("written");
     assert!(text.starts_with("<!doctype html>") && text.trim_end().ends_with("</html>"));
     assert_eq!(text.matches("{{").count(), 0, "every place of the template is filled");
+    assert!(text.contains("<h1>Memory over operations</h1>") && !text.contains("over time"), "time plays no part");
     assert_eq!(folder.names(), ["page.html", "small.csv"]);
     let shown = bursar(&["replay", &trace, "--html", &page]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains(&format!("page: {page}")));

@@ -2,6 +2,7 @@
 
 use super::rig::Rig;
 use bursar::device::DeviceContext;
+use bursar::fit::{Spec, fit_workers};
 use bursar::ledger::{Ledger, Reservation};
 use bursar::memory::Account;
 use bursar::{Bytes, DeviceId};
@@ -17,6 +18,8 @@ pub(crate) const DRAW: &str = "draw";
 pub(crate) const GRAB: &str = "grab";
 /// Another program with a ledger that reserves 60 GiB on each device, until its input ends.
 pub(crate) const RESERVE: &str = "reserve";
+/// A program that starts three workers by the library, each of which prints its environment.
+pub(crate) const START: &str = "start";
 
 pub(crate) fn play(role: &str) -> ExitCode {
     match role {
@@ -38,9 +41,32 @@ pub(crate) fn play(role: &str) -> ExitCode {
             wait_for_input();
             drop(aside);
         }
+        START => start(),
         other => panic!("{other} is no role"),
     }
     ExitCode::SUCCESS
+}
+
+fn start() {
+    let driver = bursar::driver::cuda_or_simulated().expect("devices");
+    let open = |device| DeviceContext::open(driver.clone(), DeviceId(device)).expect("a device");
+    let spec = Spec::vram("embed", [0, 1].map(open)).fixed(Bytes::gib(6)).per_worker(Bytes::gib(10)).want(3);
+    let workers = fit_workers(&spec).and_then(|reserved| reserved.into_workers()).expect("three fit");
+    for worker in &workers {
+        let output = worker.apply(&mut Command::new("env")).output().expect("a command");
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            say(&format!("[worker {}] {line}", worker.number()));
+        }
+    }
+    let context = workers[0].context().expect("a device");
+    let labels = Ledger::for_device(context).and_then(|ledger| ledger.reading()).expect("a ledger").processes;
+    say(&format!("labels {:?}", labels.iter().map(|process| &process.labels).collect::<Vec<_>>()));
+    // A child draws on its share by the token.
+    let tokens =
+        workers.iter().flat_map(|worker| worker.variables()).filter(|(name, _)| *name == Reservation::VARIABLE);
+    let tokens: Vec<_> = tokens.map(|(_, token)| token.into_string().expect("text")).collect();
+    let share = Reservation::from_token(&tokens[2]).expect("a token");
+    say(&format!("share {} {:?}", share.bytes(), share.label()));
 }
 
 fn draw() {

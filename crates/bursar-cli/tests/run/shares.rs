@@ -1,7 +1,7 @@
 //! The memory reserved for workers: it can be allocated, and goes back.
 
 use super::Named;
-use super::rig::{Rig, Running, end};
+use super::rig::{Ended, Rig, Running, end};
 use super::roles::{self, beside, within};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("l3_a_worker_draws_its_share_and_not_a_byte_more", a_worker_draws_its_share),
     ("l3_a_bursar_program_in_a_worker_draws_on_its_share", a_bursar_program_draws_on_its_share),
     ("l3_a_worker_that_is_started_again_draws_the_same_share", a_worker_that_is_started_again),
+    ("f10_workers_of_the_library_are_told_what_those_of_a_run_are", workers_of_the_library),
     ("f5_two_runs_started_together_never_promise_the_same_bytes", two_runs_started_together),
     ("f5_what_a_foreign_program_took_is_promised_to_nobody", what_a_foreign_program_took),
     ("f5_a_second_run_is_refused_with_the_reason", a_second_run_is_refused),
@@ -30,6 +31,30 @@ fn a_worker_draws_its_share(rig: &Rig) {
     drop(end);
     let ended = run.end();
     assert_eq!(ended.code(), 0, "{ended:?}");
+}
+
+/// Returns what each worker was told, as lines `worker NAME=VALUE`; of tokens and of what describes the simulation the name.
+fn told(ended: &Ended) -> Vec<String> {
+    let of_worker = |line: &String| {
+        let (worker, variable) = line.strip_prefix("[worker ")?.split_once("] ")?;
+        let (name, value) = variable.split_once('=')?;
+        let is_told = name.starts_with("BURSAR_") && name != roles::VARIABLE || name == "CUDA_VISIBLE_DEVICES";
+        let is_alike = !name.starts_with("BURSAR_RESERVATION") && name != "BURSAR_SIM_DEVICES";
+        is_told.then(|| format!("{worker} {name}={}", if is_alike { value } else { "" }))
+    };
+    let mut told: Vec<String> = ended.lines.iter().filter_map(of_worker).collect();
+    told.sort();
+    told
+}
+
+fn workers_of_the_library(rig: &Rig) {
+    let library = end(beside(rig, roles::START));
+    assert_eq!(library.code(), 0, "{library:?}");
+    let run = end(rig.run("--label embed --fixed 6GiB --per-worker 10GiB --want 3", &["env"]));
+    assert_eq!((run.code(), told(&run)), (0, told(&library)), "{run:?}");
+    assert!(told(&run).iter().any(|line| line == "2 BURSAR_LABEL=embed"), "{run:?}");
+    assert_eq!(told(&run).iter().filter(|line| line.contains("BURSAR_RESERVATION_SHARED")).count(), 3, "{run:?}");
+    assert!(library.has("labels [[\"embed\"]]") && library.has("share 10 GiB \"embed\""), "{library:?}");
 }
 
 fn a_bursar_program_draws_on_its_share(rig: &Rig) {
@@ -110,7 +135,10 @@ fn a_second_run_is_refused(rig: &Rig) {
     first.lines("ready", 2);
     let second = end(rig.shell("--want 2 --per-worker 50GiB", "echo never"));
     assert_eq!((second.code(), second.count("[worker")), (1, 0), "{second:?}");
-    assert!(second.has("one worker of 50 GiB exceeds the VRAM budget of 21 GiB"), "{second:?}");
+    assert!(
+        second.has("one worker of 50 GiB exceeds the VRAM budget of 6 GiB on gpu0 beside 50 GiB that others have"),
+        "{second:?}"
+    );
     drop(gate);
     assert_eq!(first.end().code(), 0);
 }
@@ -119,7 +147,7 @@ fn more_workers_start_when_another_holder_ends(rig: &Rig) {
     let mut other = Running::start(beside(rig, roles::RESERVE));
     other.line("reserved");
     let gate = rig.gate("gate");
-    let options = "--want 6 --per-worker 10GiB --elastic";
+    let options = "--want 6 --per-worker 10GiB --headroom 0.9 --elastic";
     let mut run = Running::start(rig.shell(options, "echo in {worker} of {workers}; cat gate"));
     run.lines("in ", 2);
     other.end();

@@ -30,8 +30,8 @@ fn b3_a_refusal_has_exact_numbers_and_leaves_the_counters_alone(rig: &StackRig) 
     let calls = rig.faults.calls(Call::Allocate) + rig.faults.calls(Call::AllocateAsync);
     let requested = Bytes(limit.get() / 2);
     assert_eq!(
-        refused(rig, rig.fitting(requested)),
-        Error::OutOfBudget { requested, remaining: limit.saturating_sub(outstanding), limit }
+        refused(rig, rig.fitting(requested)).plain(),
+        Error::out_of_budget(requested, limit.saturating_sub(outstanding), limit)
     );
     assert_eq!((rig.outstanding(), rig.memory.released_total()), (outstanding, released));
     assert_eq!(rig.faults.calls(Call::Allocate) + rig.faults.calls(Call::AllocateAsync), calls, "the inner was asked");

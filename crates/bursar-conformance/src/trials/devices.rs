@@ -3,7 +3,7 @@
 
 use crate::StackRig;
 use bursar_core::{Bytes, DeviceId, Driver, DriverError, Error, MIN_ALIGN, Stack, Status, StreamNumber, leaf, tag};
-use bursar_device::{DevicePool, StreamOptions, StreamPool};
+use bursar_device::{DevicePool, Gpu, StreamOptions, StreamPool};
 use bursar_sim::Call;
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -15,6 +15,7 @@ super::clauses! {
     Device: s8_a_lease_has_the_priority_it_asked_for,
     Device: d1_a_device_that_fails_at_open_is_left_out_and_named,
     Device: d2_all_who_open_a_device_share_its_primary_context,
+    Device: t9_a_copy_between_two_contexts_comes_after_and_before_what_either_does,
     Device: d4_round_robin_is_exact_on_sixteen_threads,
     Device: d4_most_free_is_the_first_of_those_with_the_most_free_bytes,
 }
@@ -127,6 +128,37 @@ fn d2_all_who_open_a_device_share_its_primary_context(rig: &StackRig) {
     assert_eq!(other.read(&block, other.stream), [5; 4096], "memory of one is memory of the other");
     rig.free(block);
     rig.drain();
+}
+
+/// Between every two devices, and between two contexts of each: the copies are submitted while the writes that they must
+/// come after are stalled, and the source is overwritten and freed at once.
+fn t9_a_copy_between_two_contexts_comes_after_and_before_what_either_does(rig: &StackRig) {
+    const LEN: usize = 1 << 16;
+    let open =
+        |device| Gpu::open(rig.faults.clone(), DeviceId(device), &Stack::new().over(leaf::Async)).expect("opens");
+    let devices = 0..rig.faults.device_count();
+    for (from, to) in devices.clone().flat_map(|from| devices.clone().map(move |to| (from, to))) {
+        let (here, there) = (open(from), open(to));
+        for is_pushed in [false, true] {
+            let (a, b) = (here.streams().lease().expect("room"), there.streams().lease().expect("room"));
+            let mut source = here.zeros::<u32>(LEN, &a, tag!("source")).expect("room");
+            let mut target = there.zeros::<u32>(LEN, &b, tag!("target")).expect("room");
+            let raw = here.context().resolve(*a).expect("live");
+            // SAFETY: the stream is live.
+            let stall = unsafe { rig.faults.stall(here.id(), raw) }.expect("the device works");
+            a.submit(|work| work.fill(&mut source, 5)).expect("submitted");
+            // Where the driver cannot copy between the two, the copy is waited for, which a stall would prevent.
+            let links = rig.faults.links(here.id()).expect("the device works");
+            if from != to && !links.iter().any(|link| link.to == there.id()) {
+                stall.open();
+            }
+            let side = if is_pushed { &a } else { &b };
+            side.submit(|work| work.copy_peer(&source, &mut target)).expect("submitted");
+            a.submit(|work| work.fill(&mut source, 6)).expect("submitted");
+            drop((source, stall));
+            assert!(target.to_vec().expect("read").iter().all(|&word| word == 5), "{from} to {to}");
+        }
+    }
 }
 
 fn d4_round_robin_is_exact_on_sixteen_threads(rig: &StackRig) {

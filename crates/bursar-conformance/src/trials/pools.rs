@@ -27,12 +27,7 @@ fn maps_pages(rig: &StackRig) -> bool {
 
 /// Returns the bytes that the pool says it holds.
 fn held(rig: &StackRig) -> Bytes {
-    let none = Bytes::ZERO;
-    let cause = Error::OutOfMemory { device: rig.context.device(), requested: none, free: none, total: none };
-    match rig.context.explain(cause, none) {
-        Error::Shortage(shortage) => shortage.held.expect("a pool says how it stands"),
-        other => panic!("an explanation: {other:?}"),
-    }
+    rig.context.usage().expect("a pool says how it stands").held
 }
 
 /// Returns the bytes that the driver has given out.

@@ -62,6 +62,7 @@ impl Holder for CachingLeaf {
         }
         Ok(Bytes::ZERO)
     }
+    fn survey(&self, _: &mut bursar_core::Survey) {}
 }
 
 impl DeviceMemoryResource for CachingLeaf {

@@ -116,6 +116,7 @@ impl Holder for MappingLeaf {
             Ok(true)
         })
     }
+    fn survey(&self, _: &mut bursar_core::Survey) {}
 }
 
 impl DeviceMemoryResource for MappingLeaf {

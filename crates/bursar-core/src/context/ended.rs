@@ -12,7 +12,8 @@
 
 use super::{DeviceContext, Remains};
 use crate::{
-    Bytes, DevicePtr, DriverError, Error, MIN_ALIGN, RawEvent, RawStream, Result, Status, Stream, StreamMisuse,
+    Bytes, DevicePtr, DriverError, Error, HostFlags, MIN_ALIGN, RawEvent, RawStream, Result, Status, Stream,
+    StreamMisuse,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -219,18 +220,41 @@ impl DeviceContext {
         }
     }
 
-    /// Waits for all work of the device, by freeing a small allocation. Fails while a stream is being captured, since
-    /// it would invalidate the capture.
+    /// Waits for all work of the device, by freeing a small allocation or, where the device has no room for that, by
+    /// unpinning a page of the host. Fails while a stream is being captured, since it would invalidate the capture.
     fn wait_for_device(&self) -> Result<(), DriverError> {
         if self.is_capturing_any()? {
             return Err(DriverError::new("free", self.device(), Status::Capturing));
         }
-        let ptr = self.driver().allocate(self.device(), MIN_ALIGN)?;
+        let ptr = match self.driver().allocate(self.device(), MIN_ALIGN) {
+            Err(error) if error.status == Status::OutOfMemory => return self.wait_by_unpinning(),
+            allocated => allocated?,
+        };
         // SAFETY: allocated just above, and used by nobody.
         let freed = unsafe { self.driver().free(self.device(), ptr) };
         freed.inspect_err(|_| self.leave(LeftAllocation(Some(ptr))))
     }
+
+    fn wait_by_unpinning(&self) -> Result<(), DriverError> {
+        let page = Box::leak(Box::new(HostPage([0; 4096])));
+        let (driver, device, ptr) = (self.driver(), self.device(), page.0.as_mut_ptr());
+        // SAFETY: the page is not given back before it is unregistered.
+        let registered = unsafe { driver.host_register(device, ptr, page.0.len(), HostFlags::default()) };
+        if registered.is_ok() {
+            // SAFETY: registered just above.
+            let unregister = || unsafe { driver.host_unregister(device, ptr) };
+            // A page that stays registered is left to the process.
+            unregister().or_else(|_| unregister())?;
+        }
+        // SAFETY: leaked above, and nobody has it any more.
+        drop(unsafe { Box::from_raw(page) });
+        registered
+    }
 }
+
+/// A page of host memory.
+#[repr(align(4096))]
+struct HostPage([u8; 4096]);
 
 /// The small allocation that a wait for the device was made with, where freeing it failed.
 #[derive(Debug)]

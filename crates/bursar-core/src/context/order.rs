@@ -69,7 +69,7 @@ impl DeviceContext {
     ///
     /// # Safety
     /// `stream` is a live stream of this device.
-    pub(super) unsafe fn record_event(&self, stream: RawStream) -> Result<RawEvent, DriverError> {
+    pub(crate) unsafe fn record_event(&self, stream: RawStream) -> Result<RawEvent, DriverError> {
         let event = self.take_event()?;
         // SAFETY: the caller's own promise, and the event is this context's.
         let recorded = unsafe { self.driver.event_record(self.device, event, stream) };

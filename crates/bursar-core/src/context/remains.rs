@@ -8,6 +8,7 @@
 use super::DeviceContext;
 use crate::{Bytes, DriverError, Status};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ const LAST_TRIES: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct RemainsList {
     all: Mutex<Vec<Box<dyn Remains>>>,
+    /// True if something was left since everything was last given back.
+    has_any: AtomicBool,
 }
 
 impl RemainsList {
@@ -65,6 +68,7 @@ impl DeviceContext {
     pub fn leave(&self, remains: impl Remains + 'static) {
         if !remains.is_empty() {
             self.left.all().push(Box::new(remains));
+            self.left.has_any.store(true, Relaxed);
         }
     }
 
@@ -76,14 +80,28 @@ impl DeviceContext {
 
     /// Gives back what was left and can be given back by now; returns how much device memory that was.
     pub(super) fn give_back_remains(&self, patience: Duration) -> Bytes {
-        let mut all = std::mem::take(&mut *self.left.all());
+        let mut all = {
+            let mut all = self.left.all();
+            self.left.has_any.store(false, Relaxed);
+            std::mem::take(&mut *all)
+        };
         let mut given = Bytes::ZERO;
         for remains in &mut all {
             given = given.saturating_add(remains.give_back(self, patience));
         }
         all.retain(|remains| !remains.is_empty());
-        self.left.all().append(&mut all);
+        if !all.is_empty() {
+            self.left.all().append(&mut all);
+            self.left.has_any.store(true, Relaxed);
+        }
         given
+    }
+
+    /// Gives back what was left and can be given back by now, at the price of one load where nothing was left.
+    pub(crate) fn retry_remains(&self) {
+        if self.left.has_any.load(Relaxed) {
+            self.give_back_remains(Duration::ZERO);
+        }
     }
 
     /// Gives back everything that was left, when the context is dropped.

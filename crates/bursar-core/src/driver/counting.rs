@@ -23,7 +23,8 @@ struct PaddedCounter(AtomicU64);
 /// A driver that forwards to another and counts the calls, so that a measurement can tell an operation that reached the
 /// driver from one that did not, for the price of reading a thread-local variable.
 ///
-/// Every call counts except [`note`](Driver::note) and [`listens`](Driver::listens), which hardware never sees.
+/// Every call counts except [`note`](Driver::note), [`listens`](Driver::listens) and [`simulates`](Driver::simulates),
+/// which hardware never sees.
 ///
 /// ```
 /// # use bursar_core::*;
@@ -81,6 +82,7 @@ impl CountingDriver {
 /// A method that is counted and forwarded; those written out below are only forwarded.
 macro_rules! counted {
     (fn listens $($signature:tt)*) => {};
+    (fn simulates $($signature:tt)*) => {};
     (unsafe fn note $($signature:tt)*) => {};
     (fn $method:ident($($arg:ident: $type:ty),*) -> $output:ty) => {
         fn $method(&self, $($arg: $type),*) -> $output {
@@ -102,6 +104,10 @@ macro_rules! counted {
 unsafe impl Driver for CountingDriver {
     fn listens(&self) -> bool {
         self.inner.listens()
+    }
+
+    fn simulates(&self) -> bool {
+        self.inner.simulates()
     }
 
     unsafe fn note(&self, device: DeviceId, note: Note) {

@@ -22,6 +22,7 @@ macro_rules! driver_methods {
         $each! { fn describe() -> String }
         $each! { fn device_count() -> u32 }
         $each! { fn listens() -> bool }
+        $each! { fn simulates() -> bool }
         $each! { fn last_error(device: $crate::DeviceId) -> Option<$crate::DriverError> }
         $each! { fn stream_number(device: $crate::DeviceId, stream: $crate::RawStream) -> Option<u32> }
         $each! { unsafe fn note(device: $crate::DeviceId, note: $crate::Note) -> () }
@@ -67,8 +68,12 @@ macro_rules! driver_methods {
             unsafe fn copy_on_device(
                 stream: $crate::RawStream, dst: $crate::DevicePtr, src: $crate::DevicePtr, bytes: u64
             ) -> ();
+            unsafe fn copy_peer(
+                stream: $crate::RawStream, dst: $crate::PeerPtr, src: $crate::PeerPtr, bytes: u64
+            ) -> ();
             unsafe fn fill(stream: $crate::RawStream, dst: $crate::DevicePtr, pattern: $crate::Pattern, count: u64) -> ();
             unsafe fn host_function(stream: $crate::RawStream, function: $crate::HostFunction) -> ();
+            unsafe fn simulate(stream: $crate::RawStream, kernel: $crate::SimulatedKernel) -> ();
         }
     };
     // The other methods name a device first and return a result.

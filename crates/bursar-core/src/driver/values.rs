@@ -1,6 +1,6 @@
 //! Handles and plain values that are passed to a driver and returned by it.
 
-use crate::{AllocTag, DevicePtr};
+use crate::{AllocTag, DeviceId, DevicePtr};
 
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => { $(
@@ -42,6 +42,22 @@ impl RawStream {
     pub const LEGACY: Self = Self(1);
     /// The per-thread default stream, which nothing here accepts: it is a different stream on each thread.
     pub const PER_THREAD: Self = Self(2);
+}
+
+/// An address with the device whose memory it is in.
+///
+/// ```
+/// use bursar_core::{DeviceId, DevicePtr, PeerPtr};
+///
+/// let there = PeerPtr { device: DeviceId(1), ptr: DevicePtr(0x1000) };
+/// assert_ne!(there.device, DeviceId(0));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerPtr {
+    /// The device.
+    pub device: DeviceId,
+    /// The address.
+    pub ptr: DevicePtr,
 }
 
 /// The progress of submitted work.

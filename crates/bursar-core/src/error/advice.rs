@@ -1,9 +1,23 @@
-//! The advice that follows from a shortage.
+//! The advice that follows from a refusal.
+//!
+//! **Advice is true or it says less.** [`Advice::Free`] and [`Advice::Wait`] are promises: whoever does it and asks again
+//! is granted the request, if nobody else takes the memory meanwhile. They are given only where every step on the way of
+//! the request, from the limit that refused downwards, is known to have room then. Whatever stands above has admitted
+//! the request already.
+//!
+//! A pool does not know whose its blocks are, so what freeing some of them leaves free in whole frames, which can be
+//! moved together, is bounded from below: each block that stays keeps its own bytes and less than a frame on either
+//! side.
 
-use crate::{AllocTag, Bytes, Error, Shortage};
+use super::limit_name::LimitId;
+use super::survey::{LimitReading, PoolFigures, Survey, SurveyStep};
+use super::{Holding, LimitName};
+use crate::{AllocTag, Bytes, MIN_ALIGN};
 use std::fmt;
 
-/// Advice on what would have had to be freed for a request to succeed, computed from the numbers of a [`Shortage`].
+/// Advice on what would have had to be freed for a request to succeed.
+///
+/// [`Free`](Self::Free) and [`Wait`](Self::Wait) are promises; the others say what is known, and promise nothing.
 ///
 /// ```
 /// use bursar_core::{Advice, Bytes, tag};
@@ -14,30 +28,26 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// The request is larger than all memory there is.
+    /// The request is larger than all memory there is, or than the limit.
     TooLarge,
     /// There is enough, but not in one piece.
     InPieces,
     /// Enough was freed already, and is available once the work that uses it has run.
     Wait,
-    /// Freeing everything of these tags: of the smallest one that is enough alone, or of the largest ones together.
+    /// Freeing everything of these tags under the limit that refused: of the smallest one that is enough alone, or of
+    /// the largest ones together.
     Free {
         /// The tags.
         tags: Vec<AllocTag>,
         /// The bytes held for them.
         bytes: Bytes,
     },
-    /// All listed holders together hold less than what was missing.
-    Insufficient {
+    /// So much more is needed; whether any free would be enough is not known.
+    AtLeast {
         /// The bytes that were missing.
         missing: Bytes,
-        /// The bytes that they hold.
-        listed: Bytes,
-    },
-    /// Nobody counts who holds what.
-    Missing {
-        /// The bytes that were missing.
-        missing: Bytes,
+        /// The bytes that the holders named hold; `None` where nobody counts.
+        listed: Option<Bytes>,
     },
     /// The numbers could not be read.
     Unknown,
@@ -61,79 +71,212 @@ impl fmt::Display for Advice {
                 }
                 write!(f, " ({bytes}) would have been enough")
             }
-            Self::Insufficient { missing, listed } => {
-                write!(f, "{missing} are missing, and the holders named hold only {listed}")
+            Self::AtLeast { missing, listed: Some(listed) } if listed < missing => {
+                write!(f, "at least {missing} more are needed, and the holders named hold only {listed}")
             }
-            Self::Missing { missing } => write!(f, "{missing} are missing, and nobody counts who holds what"),
+            Self::AtLeast { missing, listed: Some(_) } => write!(f, "at least {missing} more are needed"),
+            Self::AtLeast { missing, listed: None } => {
+                write!(f, "at least {missing} more are needed, and nobody counts who holds what")
+            }
             Self::Unknown => f.write_str("what is missing is unknown"),
         }
     }
 }
 
-impl Shortage {
-    /// Returns what would have had to be freed, as far as the numbers tell.
-    pub fn advice(&self) -> Advice {
-        let (requested, room, most) = match self.cause {
-            Error::OutOfBudget { requested, remaining, limit } => (requested, Some(remaining), Some(limit)),
-            Error::OutOfMemory { requested, free, total, .. } => (requested, Some(free), Some(total)),
-            _ => (self.requested, self.free, self.total),
-        };
-        if most.is_some_and(|most| requested > most) {
+/// The memory that is held for each tag through one way to the memory: a stack, or a layer that counts.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopeHoldings {
+    /// The limits and pools on the way.
+    pub(crate) path: Vec<LimitId>,
+    pub(crate) holdings: Vec<Holding>,
+}
+
+impl ScopeHoldings {
+    pub(crate) fn passes(&self, id: LimitId) -> bool {
+        self.path.contains(&id)
+    }
+
+    /// Returns what is held of some tags, or of all where none are given.
+    fn amount(&self, tags: Option<&[AllocTag]>) -> Held {
+        let chosen = self.holdings.iter().filter(|holding| tags.is_none_or(|tags| tags.contains(&holding.tag)));
+        chosen.fold(Held::default(), |sum, holding| Held {
+            bytes: sum.bytes.saturating_add(holding.bytes.get()),
+            blocks: sum.blocks.saturating_add(holding.blocks),
+        })
+    }
+}
+
+/// An amount of bytes, and of blocks that have them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    bytes: u64,
+    blocks: u64,
+}
+
+/// Everything that advice on a refusal by a limit follows from.
+pub(crate) struct Refusal<'a> {
+    /// The limits, pools and leaves on the way of the request.
+    pub(crate) survey: &'a Survey,
+    /// The limit that refused.
+    pub(crate) by: &'a LimitName,
+    /// The bytes that would have been granted, and their alignment.
+    pub(crate) granted: Bytes,
+    pub(crate) align: u64,
+    /// The bytes that were missing, as the refusal itself has them.
+    pub(crate) missing: Bytes,
+    /// The limit that refused, as the refusal itself has it.
+    pub(crate) limit: Bytes,
+    /// The bytes that the driver could still allocate.
+    pub(crate) device_free: Bytes,
+    /// The blocks under the limit that refused, by the way they came, each counted once.
+    pub(crate) under: &'a [ScopeHoldings],
+    /// The blocks of whole stacks, each counted once.
+    pub(crate) stacks: &'a [ScopeHoldings],
+}
+
+impl Refusal<'_> {
+    /// Returns the advice, with the largest holders, which it chooses from.
+    pub(crate) fn advice(&self, holders: &[Holding]) -> Advice {
+        if self.granted > self.limit {
             return Advice::TooLarge;
         }
-        let Some(missing) = room.map(|room| requested.saturating_sub(room)) else { return Advice::Unknown };
-        if missing == Bytes::ZERO {
+        if self.missing == Bytes::ZERO {
             return Advice::InPieces;
         }
-        if self.pending.is_some_and(|pending| pending >= missing) {
+        let steps = self.survey.steps();
+        let refused = steps.iter().position(|step| matches!(step, SurveyStep::Limit(limit) if limit.name == *self.by));
+        let listed = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
+        let unknown = Advice::AtLeast { missing: self.missing, listed: (!holders.is_empty()).then_some(listed) };
+        let Some(refused) = refused else { return unknown };
+        // A limit below a pool: the request begins at the pool.
+        let pool = steps[..refused].iter().position(|step| matches!(step, SurveyStep::Pool(_)));
+        let way = &steps[pool.unwrap_or(refused)..];
+        if self.is_enough(way, Change::Waited) {
             return Advice::Wait;
         }
-        let alone = self.holders.iter().filter(|holding| holding.bytes >= missing).min_by_key(|holding| holding.bytes);
+        let enough = |tags: &[AllocTag]| self.is_enough(way, Change::Freed(tags));
+        let alone = holders.iter().rev().find(|holding| enough(&[holding.tag]));
         if let Some(holding) = alone {
             return Advice::Free { tags: vec![holding.tag], bytes: holding.bytes };
         }
         let (mut tags, mut bytes) = (Vec::new(), Bytes::ZERO);
-        for holding in &self.holders {
+        for holding in holders {
             tags.push(holding.tag);
             bytes = bytes.saturating_add(holding.bytes);
-            if bytes >= missing {
+            if enough(&tags) {
                 return Advice::Free { tags, bytes };
             }
         }
-        if tags.is_empty() { Advice::Missing { missing } } else { Advice::Insufficient { missing, listed: bytes } }
+        unknown
+    }
+
+    /// Returns whether the request is sure to be granted once something has been freed, or has run.
+    fn is_enough(&self, way: &[SurveyStep], change: Change<'_>) -> bool {
+        for (at, step) in way.iter().enumerate() {
+            match step {
+                SurveyStep::Limit(limit) => {
+                    let below = &way[at + 1..];
+                    if !self.fits_under(limit, below, change) {
+                        return false;
+                    }
+                }
+                SurveyStep::Quarantine => {}
+                SurveyStep::Pool(pool) => return self.fits_in_pool(pool, &way[at + 1..], change),
+                // What the driver makes of what it gets back is its own affair.
+                SurveyStep::Leaf(_) => return self.device_free >= self.granted,
+            }
+        }
+        false
+    }
+
+    fn fits_under(&self, limit: &LimitReading, below: &[SurveyStep], change: Change<'_>) -> bool {
+        let Some(missing) = limit.missing(self.granted) else { return false };
+        if missing == Bytes::ZERO {
+            return true;
+        }
+        let Some((_, used)) = limit.figures else { return false };
+        let counted: u64 = self.through(self.under, &limit.name).map(|scope| scope.amount(None).bytes).sum();
+        let comes_back = match change {
+            // Blocks are freed through others than counted them: the counts say nothing.
+            Change::Freed(_) if counted > used.get() => 0,
+            Change::Freed(_) if !limit.ends_at_free && below.iter().any(SurveyStep::is_quarantine) => 0,
+            Change::Freed(tags) => {
+                self.through(self.under, &limit.name).map(|scope| scope.amount(Some(tags)).bytes).sum()
+            }
+            Change::Waited if limit.ends_at_free => 0,
+            Change::Waited => below.iter().map(SurveyStep::pending).sum(),
+        };
+        comes_back >= missing.get()
+    }
+
+    fn fits_in_pool(&self, pool: &PoolFigures, below: &[SurveyStep], change: Change<'_>) -> bool {
+        // With room for the alignment, and for the unit at the end of a slab.
+        let room = self.granted.get().saturating_add(self.align.max(MIN_ALIGN));
+        if pool.longest_common_run.get() >= room {
+            return true;
+        }
+        let whole = match change {
+            Change::Waited if pool.usage.pending == Bytes::ZERO => return false,
+            Change::Waited => pool.whole_frames.get(),
+            Change::Freed(_) if pool.usage.pending > Bytes::ZERO => 0,
+            Change::Freed(tags) => self.whole_frames_after(pool, tags),
+        };
+        let granule = pool.granule.get().max(1);
+        let left =
+            |limit: &LimitReading| limit.figures.map_or(0, |(limit, used)| limit.get().saturating_sub(used.get()));
+        let limits = below.iter().filter_map(|step| match step {
+            SurveyStep::Limit(limit) => Some(left(limit)),
+            _ => None,
+        });
+        let can_be_made = limits.fold(self.device_free.get(), u64::min) / granule * granule;
+        let exact = self.granted.get() + self.align.max(MIN_ALIGN) - MIN_ALIGN;
+        exact.checked_next_multiple_of(granule).is_some_and(|need| whole.saturating_add(can_be_made) >= need)
+    }
+
+    /// Returns the least that lies in whole free frames once everything of these tags is free.
+    fn whole_frames_after(&self, pool: &PoolFigures, tags: &[AllocTag]) -> u64 {
+        let sum = |scopes: &[ScopeHoldings], tags| {
+            self.through(scopes, &pool.name).map(|scope| scope.amount(tags)).fold(Held::default(), |sum, held| Held {
+                bytes: sum.bytes.saturating_add(held.bytes),
+                blocks: sum.blocks.saturating_add(held.blocks),
+            })
+        };
+        let (counted, freed) = (sum(self.stacks, None), sum(self.under, Some(tags)));
+        if counted.bytes > pool.live.get() || freed.bytes > counted.bytes || freed.blocks > counted.blocks {
+            return 0;
+        }
+        // Blocks that nobody counts may be as small as blocks can be.
+        let uncounted = (pool.live.get() - counted.bytes).div_ceil(MIN_ALIGN);
+        let blocks = counted.blocks - freed.blocks + uncounted;
+        let beside = 2 * pool.largest_frame.get().saturating_sub(MIN_ALIGN);
+        let kept = (pool.live.get() - freed.bytes).saturating_add(blocks.saturating_mul(beside));
+        pool.usage.held.get().saturating_sub(pool.stuck.get()).saturating_sub(kept)
+    }
+
+    fn through<'a>(&self, scopes: &'a [ScopeHoldings], name: &LimitName) -> impl Iterator<Item = &'a ScopeHoldings> {
+        let id = name.id();
+        scopes.iter().filter(move |scope| scope.passes(id))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::shortage::tests::out_of_memory;
-    use super::*;
-    use crate::{DeviceId, DriverError, Holding, Status, tag};
+/// The change that is to make room.
+#[derive(Clone, Copy)]
+enum Change<'a> {
+    /// The frees that are pending have run.
+    Waited,
+    /// Everything of these tags under the limit that refused was freed, and has run.
+    Freed(&'a [AllocTag]),
+}
 
-    #[test]
-    fn p4_advice_is_computed_from_the_numbers_of_the_cause() {
-        let mut shortage = out_of_memory(600, 200);
-        assert_eq!(shortage.advice(), Advice::Missing { missing: Bytes(400) });
-        let hold = |name, bytes| Holding { tag: AllocTag::intern(name), bytes: Bytes(bytes), blocks: 1 };
-        shortage.holders = vec![hold("one", 250), hold("two", 100)];
-        assert_eq!(shortage.advice(), Advice::Insufficient { missing: Bytes(400), listed: Bytes(350) });
-        shortage.holders.push(hold("three", 50));
-        let tags = vec![tag!("one"), tag!("two"), tag!("three")];
-        assert_eq!(shortage.advice(), Advice::Free { tags, bytes: Bytes(400) });
-        assert!(shortage.to_string().ends_with("freeing `one`, `two` and `three` (400 B) would have been enough"));
-        shortage.holders = vec![hold("most", 900), hold("exact", 400), hold("less", 399)];
-        assert_eq!(shortage.advice(), Advice::Free { tags: vec![tag!("exact")], bytes: Bytes(400) });
-        shortage.pending = Some(Bytes(400));
-        assert_eq!(shortage.advice(), Advice::Wait);
+impl SurveyStep {
+    const fn is_quarantine(&self) -> bool {
+        matches!(self, Self::Quarantine)
     }
 
-    #[test]
-    fn p4_what_no_free_can_meet_is_said_to_be_so() {
-        assert_eq!(out_of_memory(1001, 1000).advice(), Advice::TooLarge);
-        assert_eq!(out_of_memory(500, 500).advice(), Advice::InPieces);
-        let unreadable = Error::Driver(DriverError::new("cuMemAlloc", DeviceId(0), Status::OutOfMemory));
-        let shortage = Shortage::new(unreadable, DeviceId(0), Bytes(1));
-        assert_eq!(shortage.advice(), Advice::Unknown);
-        assert!(format!("{shortage:#}").contains("free              unknown of unknown"));
+    fn pending(&self) -> u64 {
+        match self {
+            Self::Leaf(usage) => usage.pending.get(),
+            _ => 0,
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The explanation of a refusal for want of memory: who holds what, and what would have had to be freed.
 
-use crate::{AllocTag, Bytes, DeviceId, Error};
+use super::{Advice, LimitName};
+use crate::{AllocTag, Bytes, DeviceId};
 use std::fmt;
 
 /// The memory that is held for one tag.
@@ -63,44 +64,42 @@ impl MemoryUsage {
     }
 }
 
-/// A request that was refused for want of memory, and everything that explains the refusal. A number that could not be
-/// read is absent.
+/// The explanation of a refusal for want of memory: everything that is known about it beside the numbers of the refusal
+/// itself. A number that could not be read is absent.
 ///
-/// `{}` shows it on one line. `{:#}` shows the whole explanation: the request, the figures of the device, who holds
-/// what, and what would have had to be freed.
+/// It is part of the [error](crate::Error::shortage), which shows its advice with `{}` and all of it with `{:#}`: the
+/// request, the figures of the device, who holds what under the limit that refused, and what would have had to be freed.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId, Error, Holding, Shortage, tag};
+/// use bursar_core::{Advice, Bytes, DeviceId, Error, Holding, Shortage, tag};
 ///
-/// let cause = Error::OutOfBudget { requested: Bytes::gib(4), remaining: Bytes::gib(1), limit: Bytes::gib(16) };
-/// let mut shortage = Shortage::new(cause, DeviceId(0), Bytes::gib(4));
+/// let mut shortage = Shortage::new(DeviceId(0), Bytes::gib(4));
 /// shortage.holders = vec![
 ///     Holding { tag: tag!("weights"), bytes: Bytes::gib(12), blocks: 2 },
 ///     Holding { tag: tag!("activations"), bytes: Bytes::gib(3), blocks: 40 },
 /// ];
-/// let advice = "freeing `activations` (3 GiB) would have been enough";
-/// let refused = Error::from(shortage);
-/// assert!(refused.is_capacity() && refused.to_string().ends_with(advice));
+/// shortage.advice = Advice::Free { tags: vec![tag!("activations")], bytes: Bytes::gib(3) };
+/// let refused = Error::out_of_budget(Bytes::gib(4), Bytes::gib(1), Bytes::gib(16)).explained(shortage);
+/// assert!(matches!(refused, Error::OutOfBudget { .. }));
+/// assert!(refused.to_string().ends_with("freeing `activations` (3 GiB) would have been enough"));
 /// assert!(format!("{refused:#}").contains("weights: 12 GiB in 2 blocks"));
-/// assert!(matches!(refused.root(), Error::OutOfBudget { .. }));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// The refusal itself with its exact numbers, by a limit or by the device.
-    #[source]
-    pub cause: Error,
     /// The device that was asked.
     pub device: DeviceId,
     /// The requested bytes.
     pub requested: Bytes,
+    /// The limit that refused, where one did.
+    pub by: Option<LimitName>,
+    /// The bytes that it allows.
+    pub limit: Option<Bytes>,
     /// The bytes that the driver could still allocate, read after the refusal.
     pub free: Option<Bytes>,
     /// All memory of the device.
     pub total: Option<Bytes>,
-    /// The limit that refused, where one did.
-    pub limit: Option<Bytes>,
-    /// The bytes that the device's pools hold together.
+    /// The bytes that the memory under the limit holds.
     pub held: Option<Bytes>,
     /// The bytes of it that nobody uses.
     pub cached: Option<Bytes>,
@@ -108,30 +107,32 @@ pub struct Shortage {
     pub pending: Option<Bytes>,
     /// The most that could be granted in one piece from what is cached.
     pub largest_free_run: Option<Bytes>,
-    /// The largest holders by tag, at most ten; empty where nobody counts.
+    /// The largest holders by tag under the limit that refused, at most ten; empty where nobody counts.
     pub holders: Vec<Holding>,
+    /// The bytes in use under the limit that no holder named here has: of other tags, of layers that nobody counts, or
+    /// of other processes. Absent where that is not known.
+    pub unlisted: Option<Bytes>,
+    /// The advice that follows.
+    pub advice: Advice,
 }
 
 impl Shortage {
-    /// Makes a shortage of which nothing is known yet but its cause.
-    pub fn new(cause: Error, device: DeviceId, requested: Bytes) -> Self {
-        let (free, total, limit) = match cause {
-            Error::OutOfMemory { free, total, .. } => (Some(free), Some(total), None),
-            Error::OutOfBudget { limit, .. } => (None, None, Some(limit)),
-            _ => (None, None, None),
-        };
+    /// Makes an explanation of which nothing is known yet but the request.
+    pub const fn new(device: DeviceId, requested: Bytes) -> Self {
         Self {
-            cause,
             device,
             requested,
-            free,
-            total,
-            limit,
+            by: None,
+            limit: None,
+            free: None,
+            total: None,
             held: None,
             cached: None,
             pending: None,
             largest_free_run: None,
             holders: Vec::new(),
+            unlisted: None,
+            advice: Advice::Unknown,
         }
     }
 }
@@ -150,14 +151,11 @@ impl fmt::Display for OrUnknown {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let advice = self.advice();
-        if !f.alternate() {
-            return write!(f, "{}; {advice}", self.cause);
-        }
-        writeln!(f, "{}", self.cause)?;
         writeln!(f, "  requested         {} on {}", self.requested, self.device)?;
-        if let Some(limit) = self.limit {
-            writeln!(f, "  limit             {limit}")?;
+        match (&self.by, self.limit) {
+            (Some(by), Some(limit)) if by.is_named() => writeln!(f, "  limit             {limit} of {by}")?,
+            (_, Some(limit)) => writeln!(f, "  limit             {limit}")?,
+            _ => {}
         }
         writeln!(f, "  free              {} of {}", OrUnknown(self.free), OrUnknown(self.total))?;
         let figures = [
@@ -173,30 +171,28 @@ impl fmt::Display for Shortage {
         for holding in &self.holders {
             writeln!(f, "    {holding}")?;
         }
-        write!(f, "  {advice}")
-    }
-}
-
-impl From<Shortage> for Error {
-    fn from(shortage: Shortage) -> Self {
-        Self::Shortage(Box::new(shortage))
+        if let Some(unlisted) = self.unlisted.filter(|unlisted| *unlisted > Bytes::ZERO && !self.holders.is_empty()) {
+            writeln!(f, "    not listed: {unlisted}")?;
+        }
+        write!(f, "  {}", self.advice)
     }
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-
-    pub(in crate::error) fn out_of_memory(requested: u64, free: u64) -> Shortage {
-        let (requested, free, total) = (Bytes(requested), Bytes(free), Bytes(1000));
-        Shortage::new(Error::OutOfMemory { device: DeviceId(0), requested, free, total }, DeviceId(0), requested)
-    }
+    use crate::Error;
 
     #[test]
     fn p4_a_shortage_is_one_line_unless_all_of_it_is_asked_for() {
-        let refused = Error::from(out_of_memory(600, 200));
-        assert_eq!(refused.to_string().lines().count(), 1);
+        let refused = Error::out_of_memory(DeviceId(0), Bytes(600), Bytes(200), Bytes(1000));
+        let refused = refused.explained(Shortage::new(DeviceId(0), Bytes(700)));
+        assert_eq!(
+            refused.to_string(),
+            "gpu0 is out of memory: 700 B requested, for which 600 B more were needed, 200 B of 1000 B free; what is missing is unknown"
+        );
         assert_eq!(format!("{refused:#}").lines().count(), 9);
-        assert!(refused.is_capacity() && matches!(refused.root(), Error::OutOfMemory { .. }));
+        assert_eq!(format!("{refused:?}"), format!("{refused:#}"), "it is what main prints");
+        assert!(refused.is_capacity() && matches!(refused, Error::OutOfMemory { .. }));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{Bytes, Result};
 use std::fmt;
+use std::sync::Arc;
 
 /// An account that memory is charged to, all or nothing, from before it is taken from a driver until it is back there.
 /// So an account never knows of less than is held.
@@ -16,11 +17,8 @@ use std::fmt;
 /// impl Account for Allowance {
 ///     fn charge(&self, bytes: Bytes) -> Result<()> {
 ///         let mut left = self.0.lock().unwrap();
-///         let rest = left.checked_sub(bytes.get()).ok_or(Error::OutOfBudget {
-///             requested: bytes,
-///             remaining: Bytes(*left),
-///             limit: Bytes::gib(1),
-///         })?;
+///         let refused = Error::out_of_budget(bytes, Bytes(*left), Bytes::gib(1));
+///         let rest = left.checked_sub(bytes.get()).ok_or(refused)?;
 ///         *left = rest;
 ///         Ok(())
 ///     }
@@ -40,4 +38,29 @@ pub trait Account: fmt::Debug + Send + Sync {
 
     /// Gives back what was charged.
     fn release(&self, bytes: Bytes);
+
+    /// Returns the name that refusals give the account; `None` for one without a name.
+    fn name(&self) -> Option<String> {
+        None
+    }
 }
+
+/// Lets a pointer to an account, erased or not, be used wherever an account is.
+macro_rules! forward_account {
+    ($($pointer:ident),+) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        impl<A: Account + ?Sized> Account for $pointer<A> {
+            fn charge(&self, bytes: Bytes) -> Result<()> {
+                (**self).charge(bytes)
+            }
+            fn release(&self, bytes: Bytes) {
+                (**self).release(bytes);
+            }
+            fn name(&self) -> Option<String> {
+                (**self).name()
+            }
+        }
+    )+};
+}
+
+forward_account!(Arc, Box);

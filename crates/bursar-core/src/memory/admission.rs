@@ -22,7 +22,7 @@ use std::sync::Arc;
 ///     }
 ///     fn reserve(&self, _: &Arc<DeviceContext>, bytes: Bytes) -> Result<Bytes> {
 ///         let mut left = self.0.lock().unwrap();
-///         let refused = Error::OutOfBudget { requested: bytes, remaining: *left, limit: Bytes::gib(1) };
+///         let refused = Error::out_of_budget(bytes, *left, Bytes::gib(1));
 ///         *left = left.get().checked_sub(bytes.get()).map(Bytes).ok_or(refused)?;
 ///         Ok(bytes)
 ///     }

@@ -27,7 +27,7 @@
 ///
 /// #[deny(clippy::missing_trait_methods)]
 /// impl<R: DeviceMemoryResource> Holder for CountsReaps<R> {
-///     forward_holder!(self.inner; context, bytes_outstanding, released_total, reap_blocking);
+///     forward_holder!(self.inner; context, bytes_outstanding, released_total, reap_blocking, survey);
 ///     fn reap(&self) -> Result<Bytes> {
 ///         self.reaps.fetch_add(1, Relaxed);
 ///         self.inner.reap()
@@ -39,7 +39,7 @@ macro_rules! forward_holder {
     (self.$($field:tt).+ $(; $($method:tt)+)?) => { $crate::forward_holder!(@to this (this.$($field).+) $($($method)+)?); };
     (**self $(; $($method:tt)+)?) => { $crate::forward_holder!(@to this (**this) $($($method)+)?); };
     (@to $this:ident $inner:tt) => {
-        $crate::forward_holder!(@to $this $inner context, bytes_outstanding, released_total, reap, reap_blocking);
+        $crate::forward_holder!(@to $this $inner context, bytes_outstanding, released_total, reap, reap_blocking, survey);
     };
     (@to $this:ident $inner:tt $($(#[$attribute:meta])* $method:ident),+ $(,)?) => {
         $($crate::forward_holder!(@method $method $this $inner $(#[$attribute])*);)+
@@ -78,6 +78,13 @@ macro_rules! forward_holder {
         fn reap_blocking(&self, patience: ::std::time::Duration) -> $crate::Result<$crate::Bytes> {
             let $this = self;
             $inner.reap_blocking(patience)
+        }
+    };
+    (@method survey $this:ident $inner:tt $($attribute:tt)*) => {
+        $($attribute)*
+        fn survey(&self, survey: &mut $crate::Survey) {
+            let $this = self;
+            $inner.survey(survey);
         }
     };
 }

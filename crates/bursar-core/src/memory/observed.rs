@@ -1,9 +1,9 @@
 //! The top of every stack, which records grants, frees and failures in the device's sink.
 
-use crate::observe::Counter;
+use crate::observe::StackCount;
 use crate::{
-    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Record, Refused, Result, Stream, Tally,
-    forward_holder, forward_memory_resource,
+    Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Record, Refused, Result, Stream, Survey,
+    Tally, forward_holder, forward_memory_resource,
 };
 
 /// A resource whose grants and frees are recorded in the sink of its device. It is the outermost layer of every built
@@ -25,17 +25,16 @@ use crate::{
 #[derive(Debug)]
 pub struct ObservedResource<R> {
     inner: R,
-    /// The short way to the device's tally, if it had one when this was made.
-    counter: Counter,
+    /// The counts of this stack in the device's tally, if it had one when this was made.
+    count: StackCount,
 }
 
 impl<R: DeviceMemoryResource> ObservedResource<R> {
     /// Wraps `inner`.
     pub fn new(inner: R) -> Self {
-        let context = inner.context();
-        let tally = context.sink().tally();
-        let counter = tally.map(|tally| Counter::new(tally, context.device())).unwrap_or_default();
-        Self { inner, counter }
+        let (context, survey) = (inner.context(), Survey::of_path(|survey| inner.survey(survey)));
+        let count = context.sink().count_stack(context.device(), &survey);
+        Self { inner, count }
     }
 
     /// Returns the resource inside.
@@ -51,13 +50,13 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
 
     /// Returns the tally that blocks are counted in; a device has at most one.
     fn tally(&self) -> Option<&Tally> {
-        self.counter.tally().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
+        self.count.counter.tally().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
     }
 
     /// Counts a block that was granted.
     #[inline]
     fn count(&self, block: &DeviceBlock) {
-        if !self.counter.granted(block.tag(), block.granted()) {
+        if !self.count.counter.granted(block.tag(), block.granted()) {
             self.count_slow(block.tag(), block.granted());
         }
     }
@@ -65,7 +64,7 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     #[cold]
     fn count_slow(&self, tag: AllocTag, granted: Bytes) {
         if let Some(tally) = self.tally() {
-            tally.granted_slow(self.context().device(), tag, granted);
+            tally.granted_slow(self.count.column(self.context().device()), tag, granted);
         }
     }
 
@@ -91,7 +90,7 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
         if self.is_local(&block, stream) {
             self.context().sink().emit_block(&block, Action::Free, stream);
             if let Some(tally) = self.tally() {
-                tally.freed_slow(block.device(), block.tag(), block.granted());
+                tally.freed_slow(self.count.column(block.device()), block.tag(), block.granted());
             }
         }
         self.free_recorded(block, stream)
@@ -112,7 +111,8 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     #[cold]
     fn restore(&self, refused: &Refused, stream: Stream) {
         if self.is_local(&refused.block, stream) {
-            self.context().sink().restore(refused, stream);
+            let context = self.context();
+            context.sink().restore(refused, stream, self.count.column(context.device()));
         }
     }
 
@@ -161,7 +161,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
         if block.stream() != stream
             || !context.is_own(stream)
             || context.sink().wants(Action::Free)
-            || !self.counter.freed(block.tag(), block.granted())
+            || !self.count.counter.freed(block.tag(), block.granted())
         {
             return self.free_and_record(block, stream);
         }

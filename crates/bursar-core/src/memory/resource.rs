@@ -9,7 +9,7 @@
 //! **A free never fails for its caller** unless the block or stream does not belong there, and then the block comes
 //! back. Failures of the driver are kept, counted and tried again, and the device's next fallible call reports them.
 
-use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, Refused, RefusedFrame, Result, Stream};
+use crate::{AllocTag, Bytes, DeviceBlock, DeviceContext, Frame, Refused, RefusedFrame, Result, Stream, Survey};
 use crate::{forward_holder, forward_memory_resource};
 use std::fmt;
 use std::sync::Arc;
@@ -41,6 +41,9 @@ pub trait Holder: fmt::Debug + Send + Sync + 'static {
     /// Waits, at most for `patience`, until what had been freed before the call has completed; returns how many bytes
     /// that was. [`Duration::MAX`] waits as long as it takes.
     fn reap_blocking(&self, patience: Duration) -> Result<Bytes>;
+
+    /// Adds to a survey how the limits, pools and leaves stand, from here downwards; called when a request was refused.
+    fn survey(&self, survey: &mut Survey);
 }
 
 /// A source of stream-ordered device memory.
@@ -116,31 +119,38 @@ pub trait FrameRelease: fmt::Debug + Send + Sync {
     fn release(&self, context: &DeviceContext, frame: Frame) -> Result<(), RefusedFrame>;
 }
 
-#[deny(clippy::missing_trait_methods)]
-impl<R: Holder + ?Sized> Holder for Arc<R> {
-    forward_holder!(**self);
+/// Lets a pointer to memory, erased or not, be used wherever memory is: as what a layer wraps, too.
+macro_rules! forward_pointer {
+    ($($pointer:ident),+) => {$(
+        #[deny(clippy::missing_trait_methods)]
+        impl<R: Holder + ?Sized> Holder for $pointer<R> {
+            forward_holder!(**self);
+        }
+
+        #[deny(clippy::missing_trait_methods)]
+        impl<R: DeviceMemoryResource + ?Sized> DeviceMemoryResource for $pointer<R> {
+            forward_memory_resource!(**self; granted_size, #[inline(always)] allocate, #[inline(always)] deallocate, tracks_use);
+        }
+
+        #[deny(clippy::missing_trait_methods)]
+        impl<R: FrameSource + ?Sized> FrameSource for $pointer<R> {
+            fn frame_granularity(&self) -> Bytes {
+                (**self).frame_granularity()
+            }
+            fn granted_frame(&self, bytes: u64) -> Result<Bytes> {
+                (**self).granted_frame(bytes)
+            }
+            fn create_frame(&self, bytes: u64) -> Result<Frame> {
+                (**self).create_frame(bytes)
+            }
+            fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
+                (**self).release_frame(frame)
+            }
+            fn release(&self) -> Arc<dyn FrameRelease> {
+                (**self).release()
+            }
+        }
+    )+};
 }
 
-#[deny(clippy::missing_trait_methods)]
-impl<R: DeviceMemoryResource + ?Sized> DeviceMemoryResource for Arc<R> {
-    forward_memory_resource!(**self; granted_size, #[inline(always)] allocate, #[inline(always)] deallocate, tracks_use);
-}
-
-#[deny(clippy::missing_trait_methods)]
-impl<R: FrameSource + ?Sized> FrameSource for Arc<R> {
-    fn frame_granularity(&self) -> Bytes {
-        (**self).frame_granularity()
-    }
-    fn granted_frame(&self, bytes: u64) -> Result<Bytes> {
-        (**self).granted_frame(bytes)
-    }
-    fn create_frame(&self, bytes: u64) -> Result<Frame> {
-        (**self).create_frame(bytes)
-    }
-    fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
-        (**self).release_frame(frame)
-    }
-    fn release(&self) -> Arc<dyn FrameRelease> {
-        (**self).release()
-    }
-}
+forward_pointer!(Arc, Box);

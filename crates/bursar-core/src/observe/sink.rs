@@ -1,8 +1,9 @@
 //! The event sink of a device, and the observers that subscribe to it.
 
 use super::record::{Action, Actions, Record};
-use super::tally::Tally;
-use crate::{DeviceBlock, DeviceId, Error, Holding, Refused, Stream};
+use super::scope::{PartCount, StackCount, StackScopes};
+use super::tally::{Column, Tally};
+use crate::{DeviceBlock, DeviceId, Error, Holding, Refused, Stream, Survey};
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -72,6 +73,7 @@ const COUNTED: Actions = Actions::of(&[Action::Allocate, Action::Free]);
 pub struct EventSink {
     wanted: AtomicU32,
     tally: OnceLock<Arc<Tally>>,
+    scopes: StackScopes,
     observers: [OnceLock<(Actions, Arc<dyn Observer>)>; MAX_OBSERVERS],
     entrance: Mutex<usize>,
 }
@@ -122,6 +124,22 @@ impl EventSink {
         self.tally.get()
     }
 
+    /// Makes the counts of a layer that knows apart what it granted, where an observer counts by tag: `survey` begins with
+    /// its limit and goes on with what is below.
+    pub fn count_part(&self, device: DeviceId, survey: &Survey) -> PartCount {
+        self.tally.get().map(|tally| self.scopes.count_part(tally, device, survey)).unwrap_or_default()
+    }
+
+    /// Makes the counts of a stack of which `survey` says what is below.
+    pub(crate) fn count_stack(&self, device: DeviceId, survey: &Survey) -> StackCount {
+        self.tally.get().map(|tally| self.scopes.count_stack(tally, device, survey)).unwrap_or_default()
+    }
+
+    /// Returns the stacks and layers that count in the tally.
+    pub(crate) const fn scopes(&self) -> &StackScopes {
+        &self.scopes
+    }
+
     /// Delivers a record of a block on a stream.
     #[inline]
     pub(crate) fn emit_block(&self, block: &DeviceBlock, action: Action, stream: Stream) {
@@ -130,11 +148,11 @@ impl EventSink {
         }
     }
 
-    /// Takes back the record of a free that was refused.
+    /// Takes back the record of a free that was refused, and that was counted in a column.
     #[cold]
-    pub(crate) fn restore(&self, Refused { block, error }: &Refused, stream: Stream) {
+    pub(crate) fn restore(&self, Refused { block, error }: &Refused, stream: Stream, column: Column) {
         if let Some(tally) = self.tally.get() {
-            tally.restored(block.device(), block.tag(), block.granted());
+            tally.restored_in(column, block.tag(), block.granted());
         }
         self.emit(&Record { error: Some(error), ..Record::of(block, Action::Allocate, stream) });
     }

@@ -16,6 +16,7 @@
 //! it.
 
 mod chunks;
+mod columns;
 mod key;
 mod level;
 mod scopes;
@@ -24,7 +25,9 @@ mod slack;
 mod tag_counts;
 
 use crate::{AllocTag, Bytes, DeviceId, Holding};
-use key::{DEVICES, Key, NEAR_TAGS, TAGS};
+pub(crate) use columns::{Column, ColumnKind};
+use columns::{ColumnSet, Columns, DEVICES};
+use key::{Key, NEAR_TAGS, TAGS};
 use level::{Levels, Shares};
 use scopes::Scopes;
 use shard::{Counters, Shard, Shards};
@@ -92,6 +95,7 @@ pub struct Counts {
 pub struct Tally {
     shards: Shards,
     levels: Levels,
+    columns: Columns,
 }
 
 impl fmt::Debug for Tally {
@@ -100,14 +104,14 @@ impl fmt::Debug for Tally {
     }
 }
 
-/// A short way to count blocks of one device in the shard that the current thread counted in last, which takes a few
+/// A short way to count blocks in one column of the shard that the current thread counted in last, which takes a few
 /// instructions; it leaves all others to the [`Tally`].
 #[derive(Clone, Default)]
 pub(crate) struct Counter {
     tally: Option<Arc<Tally>>,
     /// The tally's number; zero where every block has to be counted by the tally.
     number: u64,
-    /// The index of the device's first counts.
+    /// The index of the column's first counts.
     first: usize,
 }
 
@@ -118,8 +122,8 @@ impl fmt::Debug for Counter {
 }
 
 impl Counter {
-    pub(crate) fn new(tally: &Arc<Tally>, device: DeviceId) -> Self {
-        let key = Key::of(device, AllocTag::UNTAGGED).near();
+    pub(crate) fn new(tally: &Arc<Tally>, column: Column) -> Self {
+        let key = Key::in_column(column, AllocTag::UNTAGGED).near();
         let (number, first) = key.map_or((0, 0), |key| (tally.shards.number(), key.index()));
         Self { tally: Some(tally.clone()), number, first }
     }
@@ -143,6 +147,25 @@ impl Counter {
         let bytes = bytes.get();
         let counts = self.moved(tag, Step::up(bytes), |shares| shares.remove(bytes));
         counts.map(|counts| counts.remove(bytes)).is_some()
+    }
+
+    /// Counts a block that was granted, in the column alone, as part of what is counted elsewhere; returns `false` if
+    /// the tally has to count it.
+    #[inline]
+    pub(crate) fn granted_part(&self, tag: AllocTag, bytes: Bytes) -> bool {
+        self.part(tag).map(|counts| counts.add(bytes.get())).is_some()
+    }
+
+    /// Counts a block that was freed, as [`granted_part`](Self::granted_part) does.
+    #[inline]
+    pub(crate) fn freed_part(&self, tag: AllocTag, bytes: Bytes) -> bool {
+        self.part(tag).map(|counts| counts.remove(bytes.get())).is_some()
+    }
+
+    #[inline]
+    fn part(&self, tag: AllocTag) -> Option<&'static TagCounts> {
+        let tag = tag.index();
+        if tag < NEAR_TAGS { shard::last(self.number).map(|shard| shard.counts_near(self.first + tag)) } else { None }
     }
 
     /// Moves both slacks by a step or, if that is not enough, both levels, and returns the counts that are left to
@@ -188,20 +211,19 @@ impl Tally {
     /// Counts a block again whose free was counted and then refused.
     #[cold]
     pub fn restored(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        let bytes = bytes.get();
-        self.with(Key::of(device, tag), |counters| counters.restore(bytes));
+        self.restored_in(Column::of_device(device), tag, bytes);
     }
 
     /// Returns the counts of all blocks, whatever their tag.
     pub fn counts(&self) -> Counts {
-        let (current, total) = self.shards.sum(None, None);
+        let (current, total) = self.shards.sum(self.columns.counted(None), None);
         Counts { current, peak: self.levels.whole.peak(current), total }
     }
 
     /// Returns the counts of one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
         let Key { tag, .. } = Key::of(DeviceId(0), tag).bounded();
-        let (current, total) = self.shards.sum(None, Some(tag));
+        let (current, total) = self.shards.sum(self.columns.counted(None), Some(tag));
         let peak = self.levels.tags.get(tag).map_or(current, |level| level.peak(current));
         Counts { current, peak, total }
     }
@@ -217,12 +239,35 @@ impl Tally {
     /// Returns what every tag holds on a device; `None` for a device whose ordinal is too large to be counted apart
     /// from others.
     pub fn holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
-        let index = device.0 as usize;
+        let is_apart = (device.0 as usize) < DEVICES - 1;
+        is_apart.then(|| self.live(self.columns.counted(Some(device))))
+    }
+
+    /// Returns what every tag holds in some columns.
+    fn live(&self, columns: ColumnSet) -> Vec<Holding> {
         let held = |tag: AllocTag| {
-            let (Amount { bytes, count }, _) = self.shards.sum(Some(index), Some(tag.index()));
+            let (Amount { bytes, count }, _) = self.shards.sum(columns, Some(tag.index()));
             (count > 0).then_some(Holding { tag, bytes, blocks: count })
         };
-        (index < DEVICES - 1).then(|| AllocTag::all().take(TAGS - 1).filter_map(held).collect())
+        AllocTag::all().take(TAGS - 1).filter_map(held).collect()
+    }
+
+    /// Takes a column to count in for a stack or a layer on a device; `None` where there are none left.
+    pub(crate) fn take_column(&self, device: DeviceId, kind: ColumnKind) -> Option<Column> {
+        self.columns.take(device, kind)
+    }
+
+    /// Returns a column that nobody counts in any more. With blocks that are still live it is not used again.
+    pub(crate) fn give_back_column(&self, column: Column) {
+        let (Amount { bytes, count }, _) = self.shards.sum(ColumnSet::of(column), None);
+        if (bytes, count) == (Bytes::ZERO, 0) {
+            self.columns.give_back(column);
+        }
+    }
+
+    /// Returns what every tag holds in a column.
+    pub(crate) fn holders_in(&self, column: Column) -> Vec<Holding> {
+        self.live(ColumnSet::of(column))
     }
 
     /// Opens a scope, in which what this thread does from here on is counted separately, too, until the scope is
@@ -243,13 +288,39 @@ impl Tally {
     }
 
     /// Counts a grant for which a [`Counter`] is not enough.
-    pub(crate) fn granted_slow(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        self.claim(Key::of(device, tag), bytes.get());
+    pub(crate) fn granted_slow(&self, column: Column, tag: AllocTag, bytes: Bytes) {
+        self.claim(Key::in_column(column, tag), bytes.get());
     }
 
     /// Counts a free for which a [`Counter`] is not enough.
-    pub(crate) fn freed_slow(&self, device: DeviceId, tag: AllocTag, bytes: Bytes) {
-        self.disclaim(Key::of(device, tag), bytes.get());
+    pub(crate) fn freed_slow(&self, column: Column, tag: AllocTag, bytes: Bytes) {
+        self.disclaim(Key::in_column(column, tag), bytes.get());
+    }
+
+    /// Counts a block again whose free was counted in a column and then refused.
+    #[cold]
+    pub(crate) fn restored_in(&self, column: Column, tag: AllocTag, bytes: Bytes) {
+        let bytes = bytes.get();
+        self.with(Key::in_column(column, tag), |counters| counters.restore(bytes));
+    }
+
+    /// Counts a grant in a column alone, where a [`Counter`] cannot.
+    #[cold]
+    pub(crate) fn granted_part_slow(&self, column: Column, tag: AllocTag, bytes: Bytes) {
+        let key = Key::in_column(column, tag).bounded();
+        self.shards.with(|shard| shard.counts(key).add(bytes.get()));
+    }
+
+    /// Counts a free in a column alone, where a [`Counter`] cannot.
+    #[cold]
+    pub(crate) fn freed_part_slow(&self, column: Column, tag: AllocTag, bytes: Bytes) {
+        let key = Key::in_column(column, tag).bounded();
+        self.shards.with(|shard| shard.counts(key).remove(bytes.get()));
+    }
+
+    /// Returns the column of a device, which stacks that have none of their own are counted in.
+    pub(crate) const fn column_of(device: DeviceId) -> Column {
+        Column::of_device(device)
     }
 
     /// Counts a grant for which a step is not enough.

@@ -1,8 +1,7 @@
 //! Marks: the streams that have used one block, and the numbers of their last submissions.
 
-use super::Access;
-use crate::Stream;
 use crate::stream::Clocks;
+use crate::{Access, Stream};
 
 /// The mark of one stream, which is its last use of the block: the numbers of its submissions that last wrote and last
 /// read it, zero where there was none.

@@ -7,9 +7,12 @@
 //! submitted its work all the same; the use counts and host memory is waited for in any case.
 #![allow(unsafe_code)]
 
-use super::{Access, RefusedTransfer, TrackedBlock, Transfer};
+use super::{RefusedTransfer, TrackedBlock, Transfer};
 use crate::block::{OUTSIDE, range};
-use crate::{DeviceContext, DevicePtr, DriverResult, Error, HostMemory, Pattern, RawStream, Result, Stream};
+use crate::{
+    Access, DeviceContext, DevicePtr, DriverResult, Error, HostMemory, Pattern, RawStream, Result, SimulatedKernel,
+    Stream,
+};
 use std::sync::Arc;
 
 /// Work that is being submitted to one stream: uses of any number of blocks that begin one after the other and end
@@ -71,7 +74,7 @@ impl<'a> Submission<'a> {
     }
 
     /// Begins a use of `block` by work that is submitted here: the device's fault and the stream are checked for each.
-    fn declare_own(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
+    pub(super) fn declare_own(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
         let uses = block.uses(self.context)?;
         if self.number == 0 {
             self.number = self.context.begin_submission(self.stream)?;
@@ -141,6 +144,16 @@ impl<'a> Submission<'a> {
         })
     }
 
+    /// Runs a kernel on a driver that [simulates](crate::Driver::simulates), which judges and runs it by the ranges it
+    /// declares. Uses of the blocks that they lie in are [declared](Self::declare) before.
+    pub fn simulate(&mut self, kernel: SimulatedKernel) -> Result<()> {
+        self.context.check_submission(self.stream)?;
+        self.submit(|context, raw| {
+            // SAFETY: the stream is live while it is held.
+            unsafe { context.driver().simulate(context.device(), raw, kernel) }
+        })
+    }
+
     /// Copies all of `memory` to `offset` bytes after the start of `dst`. A refusal gives the memory back.
     pub fn copy_from_host<H: HostMemory>(
         &mut self,
@@ -184,6 +197,7 @@ impl<'a> Submission<'a> {
         begun: Result<DevicePtr>,
         copy: impl FnOnce(&DeviceContext, RawStream, *mut u8, DevicePtr) -> DriverResult<()>,
     ) -> Result<Transfer<H>, RefusedTransfer<H>> {
+        self.context.retry_remains();
         let is_empty = memory.host_len() == 0;
         let mut transfer = Transfer::of_nothing(self.context, self.stream, memory);
         let copied = begun.and_then(|ptr| {

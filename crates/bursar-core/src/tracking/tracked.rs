@@ -1,8 +1,9 @@
 //! Blocks that remember the streams that use them.
 
-use super::{Access, BlockUse, RefusedTransfer, Submission, Transfer, Uses};
+use super::{BlockUse, RefusedTransfer, Submission, Transfer, Uses};
 use crate::{
-    DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result, Stream,
+    Access, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result,
+    Stream,
 };
 use std::sync::{Arc, OnceLock};
 

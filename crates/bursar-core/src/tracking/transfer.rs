@@ -13,7 +13,7 @@ use std::time::Duration;
 /// memory, and then frees it; leaking it leaks the memory, which is as safe.
 ///
 /// A stream that is being captured into a graph cannot be waited for. Then a wait is refused and gives the transfer
-/// back, and memory whose transfer is dropped is kept by the device's context, which frees it with a later
+/// back, and memory whose transfer is dropped is kept by the device's context, which frees it with a later transfer or
 /// [`trim`](DeviceContext::trim), or at its own end, once the copy has run.
 ///
 /// ```
@@ -74,7 +74,7 @@ impl<H: HostMemory> Transfer<H> {
 
     /// Returns the transfer with the reason why its copy was not submitted, or not waited for.
     pub fn refused(self, error: Error) -> RefusedTransfer<H> {
-        RefusedTransfer { transfer: self, error }
+        RefusedTransfer { transfer: Box::new(self), error }
     }
 
     fn wait_until_over(&mut self) -> Result<()> {
@@ -128,7 +128,7 @@ impl<H: HostMemory> fmt::Debug for Transfer<H> {
 /// ```
 pub struct RefusedTransfer<H: HostMemory> {
     /// The transfer, with the memory.
-    pub transfer: Transfer<H>,
+    pub transfer: Box<Transfer<H>>,
     /// The reason for the refusal.
     pub error: Error,
 }

@@ -1,6 +1,8 @@
 //! Sizes in bytes: one type, parsed and printed one way everywhere.
 
 use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
 use std::str::FromStr;
 
 /// A size in bytes.
@@ -52,9 +54,98 @@ impl Bytes {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// Returns the sum; `None` if it does not fit.
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+
+    /// Returns the difference; `None` if `other` is larger.
+    pub const fn checked_sub(self, other: Self) -> Option<Self> {
+        match self.0.checked_sub(other.0) {
+            Some(rest) => Some(Self(rest)),
+            None => None,
+        }
+    }
+
     /// Returns the product, or the largest size if it does not fit.
     pub const fn saturating_mul(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
+    }
+}
+
+/// Arithmetic as the standard library has it for integers: what does not fit panics in debug builds and wraps in release
+/// builds. Where either is possible, there are [`saturating_add`](Bytes::saturating_add),
+/// [`checked_sub`](Bytes::checked_sub) and their like.
+///
+/// ```
+/// use bursar_core::Bytes;
+///
+/// let layers: Bytes = [Bytes::gib(1), Bytes::mib(512)].into_iter().sum();
+/// assert_eq!(layers * 2 + Bytes::gib(1), Bytes::gib(4));
+/// assert_eq!(Bytes::gib(4) / 3, Bytes(1_431_655_765), "rounded down");
+/// assert_eq!(Bytes::gib(4) / Bytes::gib(1), 4);
+/// ```
+impl Add for Bytes {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0)
+    }
+}
+
+impl Mul<u64> for Bytes {
+    type Output = Self;
+    fn mul(self, factor: u64) -> Self {
+        Self(self.0 * factor)
+    }
+}
+
+/// Divides into so many equal parts, rounded down. Panics if there are none.
+impl Div<u64> for Bytes {
+    type Output = Self;
+    fn div(self, parts: u64) -> Self {
+        Self(self.0 / parts)
+    }
+}
+
+/// Returns how many times a size goes into another, rounded down. Panics if it is zero.
+impl Div for Bytes {
+    type Output = u64;
+    fn div(self, other: Self) -> u64 {
+        self.0 / other.0
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
+        sizes.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl<'a> Sum<&'a Self> for Bytes {
+    fn sum<I: Iterator<Item = &'a Self>>(sizes: I) -> Self {
+        sizes.copied().sum()
     }
 }
 
@@ -188,6 +279,18 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn arithmetic_is_that_of_integers_and_the_checked_kind_says_what_does_not_fit(a: u64, b: u64, n in 1u64..9) {
+            let (one, other) = (Bytes(a), Bytes(b));
+            prop_assert_eq!(one.checked_add(other), a.checked_add(b).map(Bytes));
+            prop_assert_eq!(one.checked_sub(other), a.checked_sub(b).map(Bytes));
+            let (less, more) = (one.min(other), one.max(other));
+            prop_assert_eq!(less + (more - less), more);
+            prop_assert_eq!((one / n) * n + Bytes(a % n), one);
+            prop_assert_eq!([less / 2, more / 2].iter().sum::<Bytes>(), less / 2 + more / 2);
+            prop_assert_eq!(one / Bytes(n), a / n);
+        }
+
         #[test]
         fn reading_never_panics(text in "\\PC*") {
             let printed = text.parse::<Bytes>().map(|bytes| bytes.to_string());

@@ -1,7 +1,7 @@
 //! Calls about streams and events, and the work on streams.
 #![allow(unsafe_code)]
 
-use super::sys::{CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureStatus};
+use super::sys::{CUcontext, CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags, CUstreamCaptureStatus};
 use super::{Api, CallResult, output};
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -126,6 +126,21 @@ impl Api {
     ) -> CallResult<()> {
         // SAFETY: the caller's own promise.
         unsafe { self.cuMemcpyAsync(dst, src, bytes, stream) }
+    }
+
+    /// Copies between the memories of two contexts.
+    ///
+    /// # Safety
+    /// Both ranges are valid in their contexts until the copy has run, and `stream` is live.
+    pub(crate) unsafe fn copy_peer(
+        &self,
+        (dst, to): (CUdeviceptr, CUcontext),
+        (src, from): (CUdeviceptr, CUcontext),
+        bytes: usize,
+        stream: CUstream,
+    ) -> CallResult<()> {
+        // SAFETY: the caller's own promise.
+        unsafe { self.cuMemcpyPeerAsync(dst, to, src, from, bytes, stream) }
     }
 
     /// # Safety

@@ -87,7 +87,7 @@ impl DevicePool {
     ///     fn reserve(&self, context: &Arc<DeviceContext>, requested: Bytes) -> Result<DeviceId> {
     ///         let (remaining, limit) = (self.available(context)?, context.facts().total);
     ///         if requested > remaining {
-    ///             return Err(Error::OutOfBudget { requested, remaining, limit });
+    ///             return Err(Error::out_of_budget(requested, remaining, limit));
     ///         }
     ///         self.0.lock().unwrap().push(context.device());
     ///         Ok(context.device())

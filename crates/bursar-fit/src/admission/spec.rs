@@ -1,6 +1,6 @@
 //! The description of a stage: its workers, and the memory that they may use.
 
-use crate::{Headroom, MemoryKind, Need, ProbeError, Ram};
+use crate::{Headroom, HeadroomError, MemoryKind, Need, ProbeError, Ram};
 use bursar_core::{Bytes, DeviceContext, DeviceId, NumaNode};
 use std::fmt;
 use std::sync::Arc;
@@ -23,25 +23,30 @@ pub struct Spec {
     pub(super) label: String,
     pub(super) memory: MemoryKind,
     pub(super) need: Need,
+    /// The error of a headroom that was given and is none.
+    pub(super) headroom_error: Option<HeadroomError>,
     pub(super) devices: Vec<Arc<DeviceContext>>,
     pub(super) near: NumaNode,
     pub(super) ram: Ram,
     pub(super) probe: Option<Arc<Probe>>,
     pub(super) overflow_is_allowed: bool,
+    pub(super) is_across_processes: bool,
 }
 
 impl Spec {
-    /// Creates a stage in `memory`, called `label` in the log.
+    /// Creates a stage in `memory`, without devices, called `label` in the log and in readings of ledgers.
     pub fn new(label: impl Into<String>, memory: MemoryKind) -> Self {
         Self {
             label: label.into(),
             memory,
             need: Need::default(),
+            headroom_error: None,
             devices: Vec::new(),
             near: NumaNode::UNKNOWN,
             ram: Ram::of_this_machine(),
             probe: None,
             overflow_is_allowed: memory == MemoryKind::Ram,
+            is_across_processes: memory == MemoryKind::Vram,
         }
     }
 
@@ -50,7 +55,7 @@ impl Spec {
         Self::new(label, MemoryKind::Ram)
     }
 
-    /// Creates a stage in the memory of these devices.
+    /// Creates a stage in the memory of these devices: contexts, or GPUs by reference.
     ///
     /// ```
     /// use bursar_core::{Bytes, DeviceContext, DeviceId};
@@ -62,8 +67,8 @@ impl Spec {
     /// assert_eq!(plan.workers, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn vram(label: impl Into<String>, devices: impl IntoIterator<Item = Arc<DeviceContext>>) -> Self {
-        Self { devices: devices.into_iter().collect(), ..Self::new(label, MemoryKind::Vram) }
+    pub fn vram(label: impl Into<String>, devices: impl IntoIterator<Item = impl Into<Arc<DeviceContext>>>) -> Self {
+        Self { devices: devices.into_iter().map(Into::into).collect(), ..Self::new(label, MemoryKind::Vram) }
     }
 
     /// Sets the bytes that the workers share, on each device that has any.
@@ -87,10 +92,33 @@ impl Spec {
         self
     }
 
-    /// Sets the fraction of the available memory that may be used.
+    /// Sets the fraction of the memory that may be used, such as `0.5`, by this stage and by those who came before: what is left
+    /// free stays free, whoever comes next. Planning fails if it is not above 0 and at most 1.
+    ///
+    /// ```
+    /// use bursar_core::Bytes;
+    /// use bursar_fit::Spec;
+    ///
+    /// let half = |fraction| Spec::ram("embed").available(Bytes(100)).per_worker(Bytes(1)).want(99).headroom(fraction);
+    /// assert_eq!(half(0.5).plan()?.workers, 50);
+    /// assert!(half(1.5).plan().unwrap_err().to_string().contains("above 0 and at most 1"));
+    /// # Ok::<(), bursar_fit::FitError>(())
+    /// ```
     #[must_use]
-    pub fn headroom(mut self, headroom: Headroom) -> Self {
-        self.need.headroom = headroom;
+    pub fn headroom(mut self, headroom: impl TryInto<Headroom, Error: Into<HeadroomError>>) -> Self {
+        match headroom.try_into() {
+            Ok(headroom) => (self.need.headroom, self.headroom_error) = (headroom, None),
+            Err(error) => self.headroom_error = Some(error.into()),
+        }
+        self
+    }
+
+    /// Sets RAM aside among all processes of this user: in the machine's ledger, which is made if there is none. Without it a
+    /// stage in RAM uses that ledger only where there is one, and among the stages of this process what they set aside is
+    /// counted in any case. VRAM is always set aside among all processes.
+    #[must_use]
+    pub fn across_processes(mut self) -> Self {
+        self.is_across_processes = true;
         self
     }
 
@@ -134,6 +162,11 @@ impl Spec {
     /// Returns the workers wanted and the memory that they need.
     pub const fn need(&self) -> &Need {
         &self.need
+    }
+
+    /// Returns the name of the stage in the log and in readings of ledgers.
+    pub fn label(&self) -> &str {
+        &self.label
     }
 
     /// Returns the kind of memory that the workers use.

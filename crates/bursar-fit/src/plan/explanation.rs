@@ -55,11 +55,13 @@ impl Plan {
         };
         match &self.assignments[..] {
             [Assignment { candidate, budget, .. }] => {
-                format!("Of {} available{} {budget} may be used; {cost}.", candidate.available, at(candidate))
+                let (available, taken) = (candidate.available, beside_others(candidate));
+                format!("Of {available} available{}{taken} {budget} may be used; {cost}.", at(candidate))
             }
             assignments => {
                 let roomy = |Assignment { candidate, budget, room, .. }: &Assignment| {
-                    format!("{candidate} may use {budget} of {} and has room for {room}", candidate.available)
+                    let (available, taken) = (candidate.available, beside_others(candidate));
+                    format!("{candidate} may use {budget} of {available}{taken} and has room for {room}")
                 };
                 format!("On each device {cost}: {}.", listed(&assignments.iter().map(roomy).collect::<Vec<_>>()))
             }
@@ -79,7 +81,8 @@ impl Plan {
             }
         };
         let blamed = if overflow == Overflow::Shared { "the shared data" } else { "the worker" };
-        let what = format!("{what} the {memory} budget of {}{}", assignment.budget, at(&assignment.candidate));
+        let Assignment { candidate, budget, .. } = assignment;
+        let what = format!("{what} the {memory} budget of {budget}{}{}", at(candidate), beside_others(candidate));
         Some(match memory {
             MemoryKind::Ram => format!("{what}, so {blamed} will swap; going on with {}", counted(self.workers)),
             MemoryKind::Vram => format!("{what}; VRAM does not swap, so allocating it would fail"),
@@ -139,6 +142,14 @@ impl Plan {
 
 fn at(candidate: &Candidate) -> String {
     candidate.device.map_or(String::new(), |device| format!(" on {device}"))
+}
+
+/// Says what others have, if they have anything.
+fn beside_others(candidate: &Candidate) -> String {
+    match candidate.charged {
+        Bytes::ZERO => String::new(),
+        charged => format!(" beside {charged} that others have"),
+    }
 }
 
 fn counted(workers: u64) -> String {

@@ -39,10 +39,33 @@ impl Headroom {
         self.0
     }
 
+    /// Returns the number of millionths that stay free.
+    pub const fn rest(self) -> u32 {
+        ONE - self.0
+    }
+
     /// Returns the part of `available` that may be used, rounded down.
     pub const fn of(self, available: Bytes) -> Bytes {
         // The fraction is at most one, so the result fits again.
         Bytes((available.0 as u128 * self.0 as u128 / ONE as u128) as u64)
+    }
+
+    /// Returns the part of `available` that may be used where others have `charged` of the same memory: this fraction of both
+    /// together, less what the others have. So what one user leaves free is not offered to the next.
+    ///
+    /// ```
+    /// use bursar_core::Bytes;
+    /// use bursar_fit::Headroom;
+    ///
+    /// let headroom = Headroom::default();
+    /// assert_eq!(headroom.of_rest(Bytes(100), Bytes(0)), Bytes(70));
+    /// assert_eq!(headroom.of_rest(Bytes(60), Bytes(40)), Bytes(30));
+    /// assert_eq!(headroom.of_rest(Bytes(30), Bytes(70)), Bytes(0));
+    /// ```
+    pub const fn of_rest(self, available: Bytes, charged: Bytes) -> Bytes {
+        let whole = available.0 as u128 + charged.0 as u128;
+        // At most `whole` less `charged`, which is `available`.
+        Bytes((whole * self.0 as u128 / ONE as u128).saturating_sub(charged.0 as u128) as u64)
     }
 
     /// Returns the least available memory of which `wanted` bytes may be used, or none if that exceeds `u64`.
@@ -55,6 +78,27 @@ impl Headroom {
     pub(super) fn least_for(wanted: u128, available: Bytes) -> Option<Self> {
         let millionths = wanted.checked_mul(u128::from(ONE))?.checked_sub(1)?.checked_div(available.0.into())? + 1;
         u32::try_from(millionths).ok().and_then(|millionths| Self::millionths(millionths).ok())
+    }
+}
+
+/// Takes a fraction to the nearest millionth.
+///
+/// ```
+/// use bursar_fit::Headroom;
+///
+/// assert_eq!(Headroom::try_from(0.7)?, Headroom::default());
+/// let error = Headroom::try_from(1.5).unwrap_err();
+/// assert!(error.to_string().starts_with("\"1.5\" is no headroom"), "{error}");
+/// # Ok::<(), bursar_fit::HeadroomError>(())
+/// ```
+impl TryFrom<f64> for Headroom {
+    type Error = HeadroomError;
+
+    fn try_from(fraction: f64) -> Result<Self, HeadroomError> {
+        let malformed = || HeadroomError::Malformed { text: fraction.to_string() };
+        let is_in_range = fraction > 0.0 && fraction <= 1.0;
+        let millionths = if is_in_range { (fraction * f64::from(ONE)).round() as u32 } else { 0 };
+        Self::millionths(millionths).map_err(|_| malformed())
     }
 }
 
@@ -101,6 +145,13 @@ pub enum HeadroomError {
         /// The text given.
         text: String,
     },
+}
+
+/// A headroom that is one already needs no conversion.
+impl From<std::convert::Infallible> for HeadroomError {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
 }
 
 /// Parses `0.7`, `.75`, `1` or `1.0`, exactly.

@@ -1,6 +1,6 @@
 //! The least change that would make one more worker fit.
 
-use super::{Assignment, Headroom, Plan};
+use super::{Assignment, Candidate, Headroom, Plan};
 use bursar_core::Bytes;
 
 /// The changes each of which would, by itself and only just, make one more worker fit, or the first one where none does.
@@ -9,7 +9,7 @@ use bursar_core::Bytes;
 /// use bursar_core::Bytes;
 /// use bursar_fit::{Candidate, Headroom, MemoryKind, Need, Plan};
 ///
-/// let candidate = Candidate { device: None, available: Bytes(100), distance: 0 };
+/// let candidate = Candidate { device: None, available: Bytes(100), charged: Bytes::ZERO, distance: 0 };
 /// let need = Need { fixed: Bytes(10), per_worker: Bytes(7), want: 16, ..Need::default() };
 /// let more = Plan::of(MemoryKind::Ram, need, &[candidate]).unwrap().one_more().unwrap();
 /// assert_eq!((more.available, more.headroom), (Some(Bytes(105)), Headroom::millionths(730_000).ok()));
@@ -38,21 +38,30 @@ impl Plan {
         }
         let lack = |assignment: &Assignment| {
             let Assignment { candidate, .. } = assignment;
-            let least = self.need.headroom.least_available(self.needed_for_one_more(assignment));
+            let least = self.least_available(assignment);
             (least.map_or(u64::MAX, |least| least.saturating_sub(candidate.available).0), candidate.distance)
         };
         let (candidate, lacking) =
             self.assignments.iter().enumerate().min_by_key(|(_, assignment)| lack(assignment))?;
         let headrooms = self.assignments.iter().filter_map(|assignment| {
-            Headroom::least_for(self.needed_for_one_more(assignment), assignment.candidate.available)
+            let Candidate { available, charged, .. } = assignment.candidate;
+            let whole = available.0.checked_add(charged.0).map(Bytes)?;
+            Headroom::least_for(self.needed_for_one_more(assignment) + u128::from(charged.0), whole)
         });
         Some(OneMore {
             candidate,
-            available: self.need.headroom.least_available(self.needed_for_one_more(lacking)),
+            available: self.least_available(lacking),
             per_worker: self.most_per_worker(),
             fixed: self.most_fixed(),
             headroom: headrooms.min(),
         })
+    }
+
+    /// Returns the least that would have to be available on a candidate, with what others have there, for one worker more.
+    fn least_available(&self, assignment: &Assignment) -> Option<Bytes> {
+        let charged = assignment.candidate.charged;
+        let needed = self.needed_for_one_more(assignment) + u128::from(charged.0);
+        self.need.headroom.least_available(needed).map(|whole| whole.saturating_sub(charged))
     }
 
     /// Returns the bytes that a candidate needs for one worker more than it has room for.

@@ -39,7 +39,7 @@ impl Account for TestAccount {
                 None
             } else {
                 let (remaining, limit) = (Bytes(remaining), Bytes(self.limit));
-                Some(Error::OutOfBudget { requested: bytes, remaining, limit })
+                Some(Error::out_of_budget(bytes, remaining, limit))
             }
         };
         self.interrupt();

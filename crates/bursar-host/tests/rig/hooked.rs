@@ -3,7 +3,7 @@
 
 use bursar_core::{
     DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link, MemoryInfo,
-    Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream,
+    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -97,6 +97,7 @@ unsafe impl Driver for Hooked {
         fn last_error(device: DeviceId) -> Option<DriverError>;
         fn stream_number(device: DeviceId, stream: RawStream) -> Option<u32>;
         fn listens() -> bool;
+        fn simulates() -> bool;
         fn allocate(device: DeviceId, bytes: u64) -> DriverResult<DevicePtr>;
         fn stream_create(device: DeviceId, priority: i32) -> DriverResult<RawStream>;
         fn event_create(device: DeviceId) -> DriverResult<RawEvent>;
@@ -127,7 +128,9 @@ unsafe impl Driver for Hooked {
         unsafe fn copy_to_device(stream: RawStream, dst: DevicePtr, src: *const u8, bytes: u64) -> DriverResult<()>;
         unsafe fn copy_to_host(stream: RawStream, dst: *mut u8, src: DevicePtr, bytes: u64) -> DriverResult<()>;
         unsafe fn copy_on_device(stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> DriverResult<()>;
+        unsafe fn copy_peer(stream: RawStream, dst: PeerPtr, src: PeerPtr, bytes: u64) -> DriverResult<()>;
         unsafe fn fill(stream: RawStream, dst: DevicePtr, pattern: Pattern, count: u64) -> DriverResult<()>;
         unsafe fn host_function(stream: RawStream, function: HostFunction) -> DriverResult<()>;
+        unsafe fn simulate(stream: RawStream, kernel: SimulatedKernel) -> DriverResult<()>;
     }
 }

@@ -32,11 +32,19 @@ pub struct LedgerAccount {
     /// The most credit that stays after a release.
     keep: CreditLimit,
     pub(crate) ledger: Ledger,
+    /// The name of the tenant, if it has one.
+    tenant: Option<Arc<str>>,
 }
 
 impl LedgerAccount {
     pub(crate) fn new(ledger: Ledger, key: NodeKey, keep: u64) -> Self {
-        Self { book: Arc::clone(&ledger.attachment.book), key, keep: CreditLimit::new(keep), ledger }
+        Self { book: Arc::clone(&ledger.attachment.book), key, keep: CreditLimit::new(keep), ledger, tenant: None }
+    }
+
+    /// Has refusals name the tenant.
+    pub(crate) fn of_tenant(mut self, name: &str) -> Self {
+        self.tenant = Some(name).filter(|name| !name.is_empty()).map(Arc::from);
+        self
     }
 
     /// Returns the ledger of the account.
@@ -114,5 +122,10 @@ impl Account for LedgerAccount {
         if !(book.words().is_live() && book.release_once(self.key, bytes.0, self.keep)) {
             self.release_slow(bytes);
         }
+    }
+
+    /// Returns the name of the tenant, or says that it is the ledger's default one.
+    fn name(&self) -> Option<String> {
+        Some(self.tenant.as_deref().unwrap_or("ledger").to_owned())
     }
 }

@@ -5,6 +5,22 @@ use crate::attachment::{LockWait, TryError};
 use crate::format::node;
 use bursar_core::{Bytes, MemoryInfo, Result};
 
+/// The memory of a ledger that a newcomer could have, and the memory that others have.
+///
+/// ```
+/// # use bursar_core::Bytes;
+/// let now = bursar_ledger::Ledger::private(Bytes::gib(8)).availability()?;
+/// assert_eq!((now.available, now.charged), (Bytes::gib(8), Bytes::ZERO));
+/// # Ok::<(), bursar_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Availability {
+    /// The bytes that a newcomer could have.
+    pub available: Bytes,
+    /// The bytes that are held or set aside, less what pools of this process hold without using it.
+    pub charged: Bytes,
+}
+
 impl Ledger {
     /// Asks the probe, if there is one, and records what is used outside the ledger.
     pub(crate) fn measure(&self, wait: LockWait) -> Result<Option<MemoryInfo>, TryError> {
@@ -29,6 +45,25 @@ impl Ledger {
     /// # }
     /// ```
     pub fn available(&self) -> Result<Bytes> {
+        Ok(self.availability()?.available)
+    }
+
+    /// Returns what a newcomer could have now, and what those before it have.
+    ///
+    /// ```
+    /// use bursar_core::Bytes;
+    /// use bursar_ledger::Ledger;
+    ///
+    /// # fn main() -> bursar_core::Result<()> {
+    /// let ledger = Ledger::private(Bytes::gib(8));
+    /// let aside = ledger.reserve(Bytes::gib(3))?;
+    /// let now = ledger.availability()?;
+    /// assert_eq!((now.available, now.charged), (Bytes::gib(5), Bytes::gib(3)));
+    /// # drop(aside);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn availability(&self) -> Result<Availability> {
         self.attachment.check_usable()?;
         let info = self.measure(LockWait::Usual)?;
         let cached = self.attachment.reclaimers.cached().get();
@@ -36,11 +71,12 @@ impl Ledger {
             locked.reclaim_dead_processes();
             (locked.charged_and_undrawn(), locked.field(0, node::CEILING), locked.effective_limit())
         })?;
-        let within_limit = limit.saturating_sub(charged.saturating_sub(cached));
+        let charged = charged.saturating_sub(cached);
+        let within_limit = limit.saturating_sub(charged);
         let on_device = match info {
             Some(info) => info.free.get().saturating_add(cached).saturating_sub(undrawn),
-            None => effective_limit.saturating_sub(charged.saturating_sub(cached)),
+            None => effective_limit.saturating_sub(charged),
         };
-        Ok(Bytes(within_limit.min(on_device)))
+        Ok(Availability { available: Bytes(within_limit.min(on_device)), charged: Bytes(charged) })
     }
 }

@@ -1,7 +1,7 @@
 //! The ledger of a device, as programs see it.
 
 use super::reading::{self, Reading};
-use super::{LedgerAccount, Priority, Reclaimer, Reservation, ReserveFuture, Tenant};
+use super::{LedgerAccount, Priority, Reclaimer, Reservation, ReserveFuture, ReserveOptions, Tenant};
 use crate::attachment::{self, Attachment, LockWait, Probe};
 use crate::format::node;
 use crate::system::Process;
@@ -142,15 +142,25 @@ impl Ledger {
         self.tenant("")?.reserve(bytes)
     }
 
+    /// Reserves `bytes` with options, or refuses at once.
+    pub fn reserve_with(&self, bytes: Bytes, options: &ReserveOptions) -> Result<Reservation> {
+        self.tenant("")?.reserve_with(bytes, options)
+    }
+
     /// Reserves `bytes`, waiting for its turn until `deadline` has passed.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
         let find = |wait| Ok(Tenant::find_or_make(self, "", wait)?.key());
-        self.reserve_with_deadline(find, (bytes, deadline, priority))
+        self.reserve_with_deadline(find, deadline, bytes, &ReserveOptions::new().priority(priority))
     }
 
     /// Reserves `bytes` when its turn comes. Dropping the future leaves the queue.
     pub fn reserve_async(&self, bytes: Bytes, priority: Priority) -> ReserveFuture {
-        ReserveFuture::new(self.clone(), String::new(), bytes, priority)
+        self.reserve_async_with(bytes, ReserveOptions::new().priority(priority))
+    }
+
+    /// Reserves `bytes` with options when its turn comes. Dropping the future leaves the queue.
+    pub fn reserve_async_with(&self, bytes: Bytes, options: ReserveOptions) -> ReserveFuture {
+        ReserveFuture::new(self.clone(), String::new(), bytes, options)
     }
 
     /// Registers a callback that is asked to give back so many bytes when a tenant within its guarantee wants what this

@@ -66,6 +66,8 @@ pub struct ProcessReading {
     pub pid: u32,
     /// The name of the process.
     pub name: String,
+    /// The labels of what it has set aside or draws on, each once.
+    pub labels: Vec<String>,
     /// The bytes it holds.
     pub held: Bytes,
     /// The bytes it has set aside and does not hold.
@@ -170,7 +172,8 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
         if book.peek_process(slot, process::STATE) & process::OCCUPIED != 0 {
             let ((pid, name), (held, undrawn)) = (name_of(slot), locked.settle_and_sum_process(slot));
             let since = time(book.peek_process(slot, process::SINCE));
-            processes.push(ProcessReading { pid, name, held: Bytes(held), undrawn: Bytes(undrawn), since });
+            let (labels, held, undrawn) = (locked.labels_of(slot), Bytes(held), Bytes(undrawn));
+            processes.push(ProcessReading { pid, name, labels, held, undrawn, since });
         }
     }
     let tenants = locked.nodes().filter(|&tenant| locked.field(tenant, node::KIND) == TENANT);

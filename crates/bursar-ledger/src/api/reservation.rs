@@ -2,8 +2,9 @@
 
 use super::{Delegation, Ledger, LedgerAccount, delegation};
 use crate::attachment::LockWait;
-use crate::book::{BYTES_MAX, NodeKey};
+use crate::book::{BYTES_MAX, LockedBook, NodeKey};
 use crate::format::node;
+use crate::storage::MappedWords;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Result};
 
@@ -66,6 +67,16 @@ impl Reservation {
         Bytes(book.peek(self.draws_on().unwrap_or(self.key().node), node::TOTAL))
     }
 
+    /// Returns the label of the reservation, or of the one it draws on; empty where it has none or the ledger is damaged.
+    pub fn label(&self) -> String {
+        let attachment = &self.ledger().attachment;
+        let label = |locked: &mut LockedBook<'_, MappedWords>| match locked.is_current(self.key()) {
+            true => locked.label(self.key().node),
+            false => String::new(),
+        };
+        attachment.with_lock(LockWait::Usual, label).unwrap_or_default()
+    }
+
     /// Returns the bytes that can still be charged. For a reservation that draws on another: what that one has left and
     /// the credit of this one.
     pub fn undrawn(&self) -> Bytes {
@@ -123,6 +134,10 @@ impl Account for Reservation {
 
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);
+    }
+
+    fn name(&self) -> Option<String> {
+        Some("reservation".to_owned())
     }
 }
 

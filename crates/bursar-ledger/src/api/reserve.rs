@@ -1,6 +1,6 @@
 //! Reserving at once, or when a request's turn comes.
 
-use super::{Ledger, Reservation};
+use super::{Ledger, Reservation, ReserveOptions};
 use crate::LedgerError;
 use crate::attachment::{LockWait, MEASURE_EVERY, TryError};
 use crate::book::{BYTES_MAX, BookError, LockedBook, NodeKey, QueueEntry, QueueRequest, Shortfall};
@@ -10,31 +10,6 @@ use crate::system::now_ms;
 use bursar_core::{Bytes, Error, Result};
 use std::time::{Duration, Instant};
 
-/// The priority of a request: a higher one is served first, and among equals the one that came first.
-///
-/// ```
-/// use bursar_ledger::Priority;
-///
-/// assert!(Priority::HIGH > Priority::default() && Priority::default() > Priority::LOW);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Priority(pub u8);
-
-impl Priority {
-    /// Served after requests of normal priority.
-    pub const LOW: Self = Self(64);
-    /// The priority of most requests.
-    pub const NORMAL: Self = Self(128);
-    /// Served before requests of normal priority.
-    pub const HIGH: Self = Self(192);
-}
-
-impl Default for Priority {
-    fn default() -> Self {
-        Self::NORMAL
-    }
-}
-
 /// The interval at which dead processes are looked for where the kernel does not report deaths.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The longest deadline; one beyond it is never reached anyway.
@@ -42,10 +17,10 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReserveRequest {
+pub(crate) struct ReserveRequest<'a> {
     pub(crate) tenant: NodeKey,
     pub(crate) bytes: Bytes,
-    pub(crate) priority: Priority,
+    pub(crate) options: &'a ReserveOptions,
 }
 
 /// The reasons why a request was not granted by its deadline.
@@ -73,14 +48,19 @@ impl Drop for QueueGuard<'_> {
 }
 
 impl Ledger {
-    pub(crate) fn reserve_now(&self, tenant: NodeKey, bytes: Bytes) -> Result<Reservation> {
+    pub(crate) fn reserve_now(&self, tenant: NodeKey, bytes: Bytes, options: &ReserveOptions) -> Result<Reservation> {
         self.attachment.check_usable()?;
         self.measure(LockWait::Usual)?;
         let mut reclaimed = false;
         loop {
             let wanted = bytes.get().min(BYTES_MAX + 1);
             let reserve = |locked: &mut LockedBook<'_, MappedWords>| {
-                if locked.is_current(tenant) { locked.reserve(tenant.node, wanted) } else { Err(BookError::Cleared) }
+                if !locked.is_current(tenant) {
+                    return Err(BookError::Cleared);
+                }
+                let key = locked.reserve_leaving(tenant.node, wanted, options.kept)?;
+                locked.set_label(key, &options.label);
+                Ok(key)
             };
             match self.attachment.with_lock(LockWait::Usual, reserve)? {
                 Ok(key) => return Ok(Reservation::new(self.clone(), key)),
@@ -99,18 +79,20 @@ impl Ledger {
     pub(crate) fn reserve_with_deadline(
         &self,
         find: impl FnOnce(LockWait) -> Result<NodeKey, LedgerError>,
-        (bytes, deadline, priority): (Bytes, Duration, Priority),
+        deadline: Duration,
+        bytes: Bytes,
+        options: &ReserveOptions,
     ) -> Result<Reservation> {
         let ends = Instant::now() + deadline.min(FOREVER);
         let wait = LockWait::deadline(ends);
-        let request = ReserveRequest { tenant: find(wait)?, bytes, priority };
+        let request = ReserveRequest { tenant: find(wait)?, bytes, options };
         let sees_deaths = self.attachment.start_watcher();
         let entry = self.join_queue(request, wait)?;
         let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
         let book = &self.attachment.book;
         loop {
             if book.has_left_queue(entry) {
-                let reserved = self.take_grant(entry, wait)?;
+                let reserved = self.take_grant(entry, &options.label, wait)?;
                 guard.entry = None;
                 return Ok(reserved);
             }
@@ -133,19 +115,20 @@ impl Ledger {
     }
 
     /// Joins the queue. A request within its tenant's guarantee asks back what others borrow.
-    pub(crate) fn join_queue(&self, request: ReserveRequest, wait: LockWait) -> Result<QueueEntry, TryError> {
-        let ReserveRequest { tenant: key, bytes, priority } = request;
+    pub(crate) fn join_queue(&self, request: ReserveRequest<'_>, wait: LockWait) -> Result<QueueEntry, TryError> {
+        let ReserveRequest { tenant: key, bytes, options: ReserveOptions { priority, kept, .. } } = request;
         let tenant = key.node;
         self.attachment.check_usable()?;
         self.measure(wait)?;
-        let queued = QueueRequest { tenant, bytes: bytes.get(), priority: priority.0.into(), since: now_ms() };
+        let (priority, since) = (priority.0.into(), now_ms());
+        let queued = QueueRequest { tenant, bytes: bytes.get(), priority, since, kept: *kept };
         let (entry, within_guarantee) = self.attachment.with_lock(wait, |locked| {
             if !locked.is_current(key) {
                 return (Err(BookError::Cleared), false);
             }
-            let limit = locked.field(0, node::CEILING).min(locked.field(tenant, node::CEILING));
+            let limit = locked.most_leaving(tenant, *kept);
             if bytes.get() > limit {
-                return (Err(Shortfall { remaining: locked.available(), limit }.into()), false);
+                return (Err(Shortfall { remaining: locked.available_leaving(*kept), limit }.into()), false);
             }
             (locked.enqueue(queued), locked.is_within_guarantee(tenant, bytes.get()))
         })?;
@@ -163,7 +146,12 @@ impl Ledger {
 
     /// Asks for what an owner lacks: first the callbacks of this process, then other processes that borrow, by their
     /// event words.
-    fn request_returns(&self, entry: QueueEntry, request: ReserveRequest, wait: LockWait) -> Result<(), LedgerError> {
+    fn request_returns(
+        &self,
+        entry: QueueEntry,
+        request: ReserveRequest<'_>,
+        wait: LockWait,
+    ) -> Result<(), LedgerError> {
         self.reclaim_in_process(request.tenant.node, request.bytes, wait)?;
         if !self.attachment.book.has_left_queue(entry) {
             self.attachment.with_lock(wait, |locked| {
@@ -174,9 +162,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Leaves the queue with the reservation that was granted.
-    pub(crate) fn take_grant(&self, entry: QueueEntry, wait: LockWait) -> Result<Reservation, LedgerError> {
-        let key: Option<NodeKey> = self.attachment.with_lock(wait, |locked| locked.take_grant(entry))?;
+    /// Leaves the queue with the reservation that was granted, and labels it.
+    pub(crate) fn take_grant(
+        &self,
+        entry: QueueEntry,
+        label: &str,
+        wait: LockWait,
+    ) -> Result<Reservation, LedgerError> {
+        let key: Option<NodeKey> = self.attachment.with_lock(wait, |locked| {
+            let key = locked.take_grant(entry)?;
+            locked.set_label(key, label);
+            Some(key)
+        })?;
         let cleared = || LedgerError::Cleared { file: self.attachment.path() };
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
@@ -194,18 +191,19 @@ impl Ledger {
         &self,
         guard: &mut QueueGuard<'_>,
         entry: QueueEntry,
-        request: ReserveRequest,
+        request: ReserveRequest<'_>,
         wait: LockWait,
     ) -> Result<Reservation> {
-        let (tenant, bytes) = (request.tenant.node, request.bytes);
+        let (tenant, bytes, options) = (request.tenant.node, request.bytes, request.options);
         let left = self.attachment.with_lock(wait, |locked| {
             if let Some(key) = locked.take_grant(entry) {
+                locked.set_label(key, &options.label);
                 return Ok(key);
             }
             let (ceiling, total) = (locked.field(tenant, node::CEILING), locked.field(tenant, node::TOTAL));
-            let remaining = locked.available().min(ceiling.saturating_sub(total));
+            let remaining = locked.available_leaving(options.kept).min(ceiling.saturating_sub(total));
             let why = TimeoutReason {
-                shortfall: Shortfall { remaining, limit: locked.field(0, node::CEILING).min(ceiling) },
+                shortfall: Shortfall { remaining, limit: locked.most_leaving(tenant, options.kept) },
                 full: remaining >= bytes.get() && !locked.has_free_node(),
                 borrowers: if locked.is_within_guarantee(tenant, bytes.get()) {
                     locked.borrowers()

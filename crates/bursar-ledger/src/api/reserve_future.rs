@@ -1,7 +1,7 @@
 //! The future that waits for a reservation.
 
 use super::reserve::ReserveRequest;
-use super::{Ledger, Priority, Reservation, Tenant};
+use super::{Ledger, Reservation, ReserveOptions, Tenant};
 use crate::LedgerError;
 use crate::attachment::{LockWait, TryError};
 use crate::book::QueueEntry;
@@ -37,15 +37,15 @@ pub struct ReserveFuture {
     ledger: Ledger,
     tenant: String,
     bytes: Bytes,
-    priority: Priority,
+    options: ReserveOptions,
     entry: Option<QueueEntry>,
     /// The acquisition of the lock that was in the way, and since when.
     stuck: Option<(u64, Instant)>,
 }
 
 impl ReserveFuture {
-    pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, priority: Priority) -> Self {
-        Self { ledger, tenant, bytes, priority, entry: None, stuck: None }
+    pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, options: ReserveOptions) -> Self {
+        Self { ledger, tenant, bytes, options, entry: None, stuck: None }
     }
 
     fn join(&self) -> Result<QueueEntry, TryError> {
@@ -53,7 +53,7 @@ impl ReserveFuture {
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
         self.ledger.attachment.start_watcher();
         self.ledger.attachment.start_listener();
-        self.ledger.join_queue(ReserveRequest { tenant, bytes: self.bytes, priority: self.priority }, wait)
+        self.ledger.join_queue(ReserveRequest { tenant, bytes: self.bytes, options: &self.options }, wait)
     }
 
     /// Goes on as far as it can without blocking.
@@ -70,7 +70,7 @@ impl ReserveFuture {
             return Ok(None);
         }
         attachment.wakeups.unregister(entry);
-        let collected = self.ledger.take_grant(entry, LockWait::poll(&self.ledger.attachment));
+        let collected = self.ledger.take_grant(entry, &self.options.label, LockWait::poll(&self.ledger.attachment));
         if !collected.as_ref().is_err_and(LedgerError::is_lock_unavailable) {
             self.entry = None;
         }

@@ -1,6 +1,6 @@
 //! Tenants: names under which processes share a guarantee and a ceiling.
 
-use super::{Ledger, LedgerAccount, Priority, Reservation, ReserveFuture};
+use super::{Ledger, LedgerAccount, Priority, Reservation, ReserveFuture, ReserveOptions};
 use crate::attachment::LockWait;
 use crate::book::NodeKey;
 use crate::{LedgerError, format};
@@ -93,23 +93,33 @@ impl Tenant {
     /// Returns this process's account for the tenant: always the same one.
     pub fn account(&self) -> Result<LedgerAccount, LedgerError> {
         let key = self.ledger.attachment.account(self.key)?;
-        Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.attachment.credit))
+        Ok(LedgerAccount::new(self.ledger.clone(), key, self.ledger.attachment.credit).of_tenant(&self.name))
     }
 
     /// Reserves `bytes`, or refuses at once. Within the tenant's guarantee, what this process borrows is asked back
     /// before a refusal.
     pub fn reserve(&self, bytes: Bytes) -> Result<Reservation> {
-        self.ledger.reserve_now(self.key, bytes)
+        self.reserve_with(bytes, &ReserveOptions::new())
+    }
+
+    /// Reserves `bytes` with options, or refuses at once.
+    pub fn reserve_with(&self, bytes: Bytes, options: &ReserveOptions) -> Result<Reservation> {
+        self.ledger.reserve_now(self.key, bytes, options)
     }
 
     /// Reserves `bytes`, waiting for its turn until `deadline` has passed. Within the tenant's guarantee, every process
     /// that borrows is asked to give back, and the refusal names those that did not.
     pub fn reserve_within(&self, bytes: Bytes, deadline: Duration, priority: Priority) -> Result<Reservation> {
-        self.ledger.reserve_with_deadline(|_| Ok(self.key), (bytes, deadline, priority))
+        self.ledger.reserve_with_deadline(|_| Ok(self.key), deadline, bytes, &ReserveOptions::new().priority(priority))
     }
 
     /// Reserves `bytes` when its turn comes. Dropping the future leaves the queue.
     pub fn reserve_async(&self, bytes: Bytes, priority: Priority) -> ReserveFuture {
-        ReserveFuture::new(self.ledger.clone(), self.name.clone(), bytes, priority)
+        self.reserve_async_with(bytes, ReserveOptions::new().priority(priority))
+    }
+
+    /// Reserves `bytes` with options when its turn comes. Dropping the future leaves the queue.
+    pub fn reserve_async_with(&self, bytes: Bytes, options: ReserveOptions) -> ReserveFuture {
+        ReserveFuture::new(self.ledger.clone(), self.name.clone(), bytes, options)
     }
 }

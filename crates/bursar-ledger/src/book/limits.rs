@@ -15,6 +15,16 @@ pub struct Shortfall {
     pub limit: u64,
 }
 
+/// The whole, in the parts that a request may ask to be kept free.
+pub(crate) const WHOLE: u64 = 1_000_000;
+
+/// Returns the part of `bytes` that is left if `kept` millionths are not used, rounded down.
+fn part_leaving(bytes: u64, kept: u64) -> u64 {
+    let used = WHOLE.saturating_sub(kept);
+    // The fraction is at most one, so the result fits again.
+    (u128::from(bytes) * u128::from(used) / u128::from(WHOLE)) as u64
+}
+
 impl<W: Words> LockedBook<'_, W> {
     /// Returns the bytes that all may have together: the limit, or less where others use more of the device than the
     /// limit leaves them.
@@ -28,6 +38,16 @@ impl<W: Words> LockedBook<'_, W> {
         self.effective_limit().saturating_sub(self.field(0, node::TOTAL))
     }
 
+    /// Returns how much of what all may have together may be in use if `kept` millionths of it are to stay free.
+    pub fn usable(&self, kept: u64) -> u64 {
+        part_leaving(self.effective_limit(), kept)
+    }
+
+    /// Returns the bytes that the device has available if `kept` millionths of what all may have are to stay free.
+    pub fn available_leaving(&self, kept: u64) -> u64 {
+        self.usable(kept).saturating_sub(self.field(0, node::TOTAL))
+    }
+
     pub(super) fn available_to_tenant(&self, tenant: usize) -> u64 {
         self.field(tenant, node::CEILING).saturating_sub(self.field(tenant, node::TOTAL))
     }
@@ -37,20 +57,27 @@ impl<W: Words> LockedBook<'_, W> {
         self.field(tenant, node::TOTAL).saturating_add(bytes) <= self.field(tenant, node::GUARANTEE)
     }
 
-    /// Adds to the totals of a tenant and of the device, or to neither. The step is not finished.
-    pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64) -> Result<(), Shortfall> {
-        let mut remaining = self.available().min(self.available_to_tenant(tenant));
-        if remaining >= bytes && !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes) {
+    /// Adds to the totals of a tenant and of the device, or to neither; `kept` millionths of what all may have stay free. The
+    /// step is not finished.
+    pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64, kept: u64) -> Result<(), Shortfall> {
+        let mut remaining = self.available_leaving(kept).min(self.available_to_tenant(tenant));
+        if remaining >= bytes && !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes, kept) {
             remaining = 0;
         }
         if remaining < bytes {
-            return Err(Shortfall {
-                remaining,
-                limit: self.field(0, node::CEILING).min(self.field(tenant, node::CEILING)),
-            });
+            return Err(Shortfall { remaining, limit: self.most_leaving(tenant, kept) });
         }
         self.add_to_tenant(tenant, bytes);
         Ok(())
+    }
+
+    /// Returns the bytes that a tenant could have at most if `kept` millionths of what all may have are to stay free.
+    pub fn most_leaving(&self, tenant: usize, kept: u64) -> u64 {
+        let (limit, ceiling) = (self.field(0, node::CEILING), self.field(tenant, node::CEILING));
+        match kept {
+            0 => limit.min(ceiling),
+            kept => part_leaving(limit.min(self.field(0, node::GUARANTEE)), kept).min(ceiling),
+        }
     }
 
     pub(super) fn add_to_tenant(&mut self, tenant: usize, bytes: u64) {
@@ -62,7 +89,7 @@ impl<W: Words> LockedBook<'_, W> {
     /// Takes bytes from a node's parent. The step is not finished.
     pub(super) fn take_from(&mut self, parent: usize, bytes: u64) -> Result<(), Shortfall> {
         match self.field(parent, node::KIND) {
-            TENANT => self.grow_tenant(parent, bytes),
+            TENANT => self.grow_tenant(parent, bytes, 0),
             RESERVATION => {
                 let balance = self.balance(parent);
                 if balance < bytes {

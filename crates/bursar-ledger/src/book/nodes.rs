@@ -178,6 +178,9 @@ impl<W: Words> LockedBook<'_, W> {
         for (field, value) in fields {
             self.set_field(node, field, value);
         }
+        if kind == RESERVATION {
+            self.write_name(node, "");
+        }
         if node >= self.get(header::NODES_HIGH) as usize {
             self.set(header::NODES_HIGH, node as u64 + 1);
         }
@@ -209,11 +212,45 @@ impl<W: Words> LockedBook<'_, W> {
             return Some(tenant);
         }
         let tenant = self.add_node(TENANT, 0, 0, 0, 0)?.node;
-        for (at, word) in encode_name::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
-            self.set_field(tenant, node::NAME + at, word);
-        }
+        self.write_name(tenant, name);
         self.finish();
         Some(tenant)
+    }
+
+    /// Writes the words of a name that are different. The step is not finished.
+    fn write_name(&mut self, node: usize, name: &str) {
+        for (at, word) in encode_name::<{ node::NAME_WORDS }>(name).into_iter().enumerate() {
+            if self.field(node, node::NAME + at) != word {
+                self.set_field(node, node::NAME + at, word);
+            }
+        }
+    }
+
+    /// Sets the label of a reservation.
+    pub fn set_label(&mut self, key: NodeKey, label: &str) {
+        if self.is_current(key) && self.field(key.node, node::KIND) == RESERVATION {
+            self.write_name(key.node, label);
+            self.finish();
+        }
+    }
+
+    /// Returns the label of a reservation, or of the one that an account draws on; empty where it has none.
+    pub fn label(&self, node: usize) -> String {
+        let labelled = [node, self.parent(node)].into_iter().find(|&at| self.field(at, node::KIND) == RESERVATION);
+        labelled.map(|at| self.tenant_name(at)).unwrap_or_default()
+    }
+
+    /// Returns the labels of what the process in `slot` has set aside or draws on, each once.
+    pub fn labels_of(&self, slot: usize) -> Vec<String> {
+        let is_its_own = |&node: &usize| {
+            let kind = self.field(node, node::KIND);
+            matches!(kind, ACCOUNT | RESERVATION) && self.field(node, node::OWNER) == slot as u64 + 1
+        };
+        let mut labels: Vec<String> = self.nodes().filter(is_its_own).map(|node| self.label(node)).collect();
+        labels.retain(|label| !label.is_empty());
+        labels.sort_unstable();
+        labels.dedup();
+        labels
     }
 
     /// Returns the name of a tenant.

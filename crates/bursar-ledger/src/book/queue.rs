@@ -4,6 +4,9 @@
 //! The first that does not fit into the device blocks every request behind it, and every request that would otherwise
 //! take, without waiting, the memory that it waits for. A request that only its own tenant's ceiling holds up blocks its
 //! own tenant alone. A request for more than the limit of the device blocks nobody.
+//!
+//! A request may ask that a part of the device stays free. That part is not what it waits for: those who ask for no such thing
+//! may have it, as long as the bytes that the request asks for are left.
 
 use super::{Book, BookError, LockedBook, NodeKey, RESERVATION, TENANT};
 use crate::format::{Words, header, node, process, sealed, waiter};
@@ -28,6 +31,8 @@ pub struct QueueRequest {
     pub priority: u64,
     /// When it was made, in milliseconds since 1970.
     pub since: u64,
+    /// The millionths of what all may have that must be free once it is granted.
+    pub kept: u64,
 }
 
 /// Returns the generation in the state of an entry.
@@ -88,6 +93,7 @@ impl<W: Words> LockedBook<'_, W> {
             (waiter::PRIORITY, request.priority),
             (waiter::TICKET, ticket),
             (waiter::SINCE, request.since),
+            (waiter::KEPT, request.kept),
         ];
         for (field, value) in fields {
             self.set_waiter_field(index, field, value);
@@ -166,6 +172,7 @@ impl<W: Words> LockedBook<'_, W> {
             bytes: self.waiter_field(entry, waiter::BYTES),
             priority: self.waiter_field(entry, waiter::PRIORITY),
             since: self.waiter_field(entry, waiter::SINCE),
+            kept: self.waiter_field(entry, waiter::KEPT),
         }
     }
 
@@ -202,16 +209,24 @@ impl<W: Words> LockedBook<'_, W> {
 
     fn next_grantable(&self) -> Option<usize> {
         let mut full: Vec<usize> = Vec::new();
+        // The bytes of requests that only what they keep free holds up.
+        let mut held_up = 0u64;
         for entry in self.in_service_order() {
-            let QueueRequest { tenant, bytes, .. } = self.request(entry);
-            if full.contains(&tenant) || bytes > self.effective_limit() {
+            let QueueRequest { tenant, bytes, kept, .. } = self.request(entry);
+            if full.contains(&tenant) || bytes > self.usable(kept) {
                 continue;
             }
             if self.available_to_tenant(tenant) < bytes {
                 full.push(tenant);
                 continue;
             }
-            return (self.available() >= bytes).then_some(entry);
+            if self.available() < bytes.saturating_add(held_up) {
+                return None;
+            }
+            if kept == 0 || held_up == 0 && self.available_leaving(kept) >= bytes {
+                return Some(entry);
+            }
+            held_up = held_up.saturating_add(bytes);
         }
         None
     }
@@ -232,12 +247,19 @@ impl<W: Words> LockedBook<'_, W> {
         true
     }
 
-    /// Returns whether some request would have to wait longer if `tenant` grew by `bytes`.
-    pub(super) fn would_delay(&self, tenant: usize, bytes: u64) -> bool {
-        let room_after = self.available().saturating_sub(bytes);
+    /// Returns whether some request would have to wait longer if `tenant` grew by `bytes`, of a request that leaves `kept`
+    /// millionths free.
+    pub(super) fn would_delay(&self, tenant: usize, bytes: u64, kept: u64) -> bool {
         self.waiting().any(|entry| {
             let request = self.request(entry);
-            request.bytes <= self.effective_limit() && (request.tenant == tenant || room_after < request.bytes)
+            let is_same = request.tenant == tenant;
+            let (is_delayed, room) = match (kept, request.kept) {
+                // The part that it would leave free is not what it waits for.
+                (0, 1..) if is_same => (false, self.available().min(self.available_to_tenant(tenant))),
+                (0, 1..) => (false, self.available()),
+                _ => (is_same, self.available_leaving(request.kept)),
+            };
+            request.bytes <= self.usable(request.kept) && (is_delayed || room.saturating_sub(bytes) < request.bytes)
         })
     }
 

@@ -21,13 +21,18 @@ impl<W: Words> LockedBook<'_, W> {
     /// Sets `bytes` aside for a tenant. Refuses only after all credit was recalled and the charges of dead processes
     /// were reclaimed.
     pub fn reserve(&mut self, tenant: usize, bytes: u64) -> Result<NodeKey, BookError> {
+        self.reserve_leaving(tenant, bytes, 0)
+    }
+
+    /// Sets `bytes` aside as [`reserve`](Self::reserve) does, if `kept` millionths of what all may have are free afterwards.
+    pub fn reserve_leaving(&mut self, tenant: usize, bytes: u64, kept: u64) -> Result<NodeKey, BookError> {
         if self.field(tenant, node::KIND) != TENANT {
             return Err(BookError::Cleared);
         }
-        if self.grow_tenant(tenant, bytes).is_err() {
+        if self.grow_tenant(tenant, bytes, kept).is_err() {
             self.reclaim_dead_processes();
             self.recall_credit(tenant);
-            self.grow_tenant(tenant, bytes)?;
+            self.grow_tenant(tenant, bytes, kept)?;
         }
         let Some(key) = self.add_node(RESERVATION, tenant, self.owner_id(), bytes, bytes) else {
             self.undo();
@@ -37,12 +42,13 @@ impl<W: Words> LockedBook<'_, W> {
         Ok(key)
     }
 
-    /// Makes a reservation of its own out of bytes that a reservation has not drawn.
+    /// Makes a reservation of its own, with the same label, out of bytes that a reservation has not drawn.
     pub fn split(&mut self, key: NodeKey, bytes: u64) -> Result<NodeKey, BookError> {
         if !self.is_current(key) {
             return Err(BookError::Cleared);
         }
         let (node, parent) = (key.node, self.parent(key.node));
+        let label = self.label(node);
         if self.field(node, node::KIND) == RESERVATION {
             self.settle(node);
             let (balance, total) = (self.balance(node), self.field(node, node::TOTAL));
@@ -60,6 +66,7 @@ impl<W: Words> LockedBook<'_, W> {
             return Err(BookError::TableFull);
         };
         self.finish();
+        self.set_label(key, &label);
         Ok(key)
     }
 

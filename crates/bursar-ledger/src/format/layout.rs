@@ -1,4 +1,4 @@
-//! The layout of a ledger file, format version 2.
+//! The layout of a ledger file, format version 3.
 //!
 //! A ledger file has 262,144 bytes: 32,768 words of 64 bits, little-endian, mapped into every process that has the ledger
 //! open. It consists of a header, the undo journal and three tables with rows of a fixed size. Rows are reused; nothing
@@ -21,7 +21,7 @@
 //! ```text
 //!  byte  word  field            stored    contents
 //!     0     0  MAGIC            plain     "BURSARLG"
-//!     8     1  VERSION          plain     2
+//!     8     1  VERSION          plain     3
 //!    16     2  SHAPE            plain     journal entries << 48 | processes << 32 | queue rows << 16 | nodes
 //!    24     3  UUID             plain     the device's UUID, two words: its first 8 bytes as a big-endian number, then the rest
 //!    40     5  TOTAL            plain     all of the device's memory, in bytes
@@ -85,7 +85,7 @@
 //!    48     6  NODE       sealed    the reservation it was granted
 //!    56     7  SINCE      sealed    when it joined, in milliseconds since 1970
 //!    64     8  ABANDONED  sealed    note: the generation of this row that nobody waits for any more
-//!    72     9  –                    0
+//!    72     9  KEPT       sealed    millionths of what all may have that must be free once it is granted
 //! ```
 //!
 //! # Table of nodes
@@ -106,7 +106,7 @@
 //!    80    10  OWNER      sealed    one more than the slot of its process; 0 where it belongs to none
 //!    88    11  SETTLED    product   the bytes of RETURNED that were added to BALANCE
 //!    96    12  GENERATION sealed    how many nodes were in this row before
-//!   104    13  NAME       sealed    the name of a tenant, 7 bytes a word: 7 words
+//!   104    13  NAME       sealed    the name of a tenant, or the label of a reservation, 7 bytes a word: 7 words
 //! ```
 //!
 //! The owner of a node changes the first three words without the lock and reads the fourth. As a row has 20 words, every
@@ -134,7 +134,7 @@
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
 /// The version of this layout. A file with another one is refused.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// The words of the header. Those up to [`CHECKSUM`](header::CHECKSUM) never change once the ledger is made.
 pub mod header {
@@ -226,6 +226,8 @@ pub mod waiter {
     pub const SINCE: usize = 7;
     /// A note, written without the lock: the generation of this row that nobody waits for any more. See `book/notes.rs`.
     pub const ABANDONED: usize = 8;
+    /// The millionths of what all may have that must be free once the request is granted.
+    pub const KEPT: usize = 9;
     /// The number of words of a row.
     pub const WORDS: usize = 10;
 }
@@ -255,15 +257,15 @@ pub mod node {
     pub const SETTLED: usize = 11;
     /// The generation of this node: the number of nodes that were in its row before.
     pub const GENERATION: usize = 12;
-    /// The name of a tenant, [`NAME_WORDS`] words.
+    /// The name of a tenant, or the label of a reservation: [`NAME_WORDS`] words.
     pub const NAME: usize = 13;
-    /// The number of words of a tenant's name, of [`LETTERS`](super::LETTERS) bytes.
+    /// The number of words of a name or a label, of [`LETTERS`](super::LETTERS) bytes.
     pub const NAME_WORDS: usize = 7;
     /// The number of words of a row.
     pub const WORDS: usize = 20;
 }
 
-/// The most changes a step makes: adding a tenant is the longest, and no step walks a table.
+/// The most changes a step makes: granting a request is the longest, and no step walks a table.
 pub const STEP_MAX: usize = 24;
 /// The number of words in a cache line.
 const LINE: usize = 8;
@@ -344,7 +346,7 @@ impl LedgerLayout {
 /// The drawing at the top of this file, in bytes.
 const _: () = {
     const FILE: LedgerLayout = LedgerLayout::FILE;
-    assert!(VERSION == 2 && FILE.words() * 8 == 262_144 && FILE.shape() == 24 << 48 | 256 << 32 | 256 << 16 | 1301);
+    assert!(VERSION == 3 && FILE.words() * 8 == 262_144 && FILE.shape() == 24 << 48 | 256 << 32 | 256 << 16 | 1301);
 
     assert!(FILE.journal_at(0) * 8 == 256 && JOURNAL_WORDS * 8 == 16);
     assert!(FILE.process_at(0) * 8 == 640 && process::WORDS * 8 == 128);
@@ -372,6 +374,7 @@ const _: () = {
         w::STATE * 8 == 0 && w::OWNER * 8 == 8 && w::TENANT * 8 == 16 && w::BYTES * 8 == 24 && w::PRIORITY * 8 == 32
     );
     assert!(w::TICKET * 8 == 40 && w::NODE * 8 == 48 && w::SINCE * 8 == 56 && w::ABANDONED * 8 == 64);
+    assert!(w::KEPT * 8 == 72);
 
     use node as n;
     assert!(n::BALANCE * 8 == 0 && n::RETURNED * 8 == 8 && n::CLOSED * 8 == 16 && n::TOTAL * 8 == 24);

@@ -16,7 +16,7 @@ pub(crate) fn figures(ledger: &Ledger) -> (u64, u64) {
 /// Returns the bytes that were requested, that remained, and the limit, of a refusal.
 pub(crate) fn refusal(error: Error) -> (u64, u64, u64) {
     match error {
-        Error::OutOfBudget { requested, remaining, limit } => (requested.get(), remaining.get(), limit.get()),
+        Error::OutOfBudget { requested, remaining, limit, .. } => (requested.get(), remaining.get(), limit.get()),
         other => panic!("{other}"),
     }
 }

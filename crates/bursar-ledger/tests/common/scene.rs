@@ -25,7 +25,7 @@ pub(crate) struct Scene {
 }
 
 fn wanting(tenant: usize, bytes: u64) -> QueueRequest {
-    QueueRequest { tenant, bytes, priority: 1, since: 0 }
+    QueueRequest { tenant, bytes, priority: 1, since: 0, kept: 0 }
 }
 
 pub(crate) fn scene() -> Scene {

@@ -2,7 +2,7 @@
 
 use super::account_charge::{AccountCharge, AccountError};
 use super::{ChargePolicy, GlobalDeviceBudgetResource};
-use bursar_core::{Account, Bytes, DeviceContext, Error, Holder, Result};
+use bursar_core::{Account, Bytes, DeviceContext, Error, Holder, LimitName, LimitReading, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,26 +21,33 @@ use std::sync::Arc;
 pub struct OnAccount {
     account: Arc<dyn Account>,
     charge: AccountCharge,
+    name: LimitName,
 }
 
 impl OnAccount {
     /// Charges the account for what `inner` holds already.
-    fn over(inner: &impl Holder, account: Arc<dyn Account>) -> Result<Arc<Self>> {
+    fn over(inner: &impl Holder, account: Arc<dyn Account>, name: Option<&str>) -> Result<Arc<Self>> {
         let (released, held) = (inner.released_total(), inner.bytes_outstanding());
         if held > Bytes::ZERO {
             account.charge(held)?;
         }
         let charge = AccountCharge::new(released, held.get());
-        Ok(Arc::new(Self { account, charge }))
+        let name = match name.map(str::to_owned).or_else(|| account.name()) {
+            Some(name) => LimitName::new(&name),
+            None => LimitName::unnamed("budget"),
+        };
+        Ok(Arc::new(Self { account, charge, name }))
     }
 
     fn release(&self, bytes: u64) {
         self.account.release(Bytes(bytes));
     }
 
+    /// Charges the account. Its refusals bear the name of this budget, which is how it is found on the way of a request.
     fn charge(&self, bytes: Bytes) -> Result<(), AccountError<Error>> {
-        self.account.charge(bytes).map_err(|error| match *error.root() {
-            Error::OutOfBudget { remaining, limit, .. } => {
+        self.account.charge(bytes).map_err(|error| match error {
+            Error::OutOfBudget { requested, remaining, limit, .. } => {
+                let error = Error::over_limit(&self.name, requested, remaining, limit);
                 AccountError::Full { remaining: remaining.get(), limit: limit.get(), error }
             }
             _ if error.is_capacity() => AccountError::Full { remaining: 0, limit: u64::MAX, error },
@@ -52,8 +59,8 @@ impl OnAccount {
 impl ChargePolicy for OnAccount {
     type Terms = Accounts;
 
-    fn open<I: Holder>(accounts: &Accounts, inner: &Arc<I>) -> Result<Arc<Self>> {
-        Self::over(&**inner, (accounts.find)(inner.context())?)
+    fn open<I: Holder>(accounts: &Accounts, inner: &Arc<I>, name: Option<&str>) -> Result<Arc<Self>> {
+        Self::over(&**inner, (accounts.find)(inner.context())?, name)
     }
 
     fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()> {
@@ -79,6 +86,11 @@ impl ChargePolicy for OnAccount {
     fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
         Bytes(self.charge.used(|| inner.released_total()))
     }
+
+    /// Returns no figures: others draw on the account too.
+    fn reading(&self, _: &(impl Holder + ?Sized)) -> LimitReading {
+        LimitReading::unknown(self.name.clone())
+    }
 }
 
 impl Drop for OnAccount {
@@ -93,9 +105,9 @@ impl Drop for OnAccount {
 
 impl<R: Holder> GlobalDeviceBudgetResource<R, OnAccount> {
     /// Makes a budget over `inner` that pays from `account`. What `inner` holds already is charged at once, or refused.
-    pub fn charged_to(inner: R, account: Arc<dyn Account>) -> Result<Self> {
-        let policy = OnAccount::over(&inner, account)?;
-        Ok(Self { inner: Arc::new(inner), policy })
+    pub fn charged_to(inner: R, account: impl Account + 'static) -> Result<Self> {
+        let policy = OnAccount::over(&inner, Arc::new(account), None)?;
+        Ok(Self::over(Arc::new(inner), policy))
     }
 }
 

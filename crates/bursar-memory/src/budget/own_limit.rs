@@ -2,7 +2,8 @@
 
 use super::charge::{Charge, ChargeError};
 use super::{ChargePolicy, GlobalDeviceBudgetResource};
-use bursar_core::{Bytes, DeviceId, Error, Holder, Result};
+use bursar_core::{Bytes, DeviceContext, DeviceId, Error, Holder, LimitName, LimitReading, Result};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Charges against a limit of the budget's own: what was granted, less what the memory below has got back.
@@ -15,22 +16,27 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// }
 /// ```
 #[derive(Debug)]
-pub struct OwnLimit(Charge);
+pub struct OwnLimit {
+    charge: Charge,
+    name: LimitName,
+}
 
 impl OwnLimit {
-    fn over(inner: &impl Holder, limit: Bytes) -> Arc<Self> {
+    fn over(inner: &impl Holder, limit: Bytes, name: Option<&str>) -> Arc<Self> {
         let released = inner.released_total();
         let granted = released.wrapping_add(inner.bytes_outstanding().get());
-        Arc::new(Self(Charge::new(granted, limit.get())))
+        let name = name.map_or_else(|| LimitName::unnamed("budget"), LimitName::new);
+        Arc::new(Self { charge: Charge::new(granted, limit.get()), name })
     }
 }
 
 impl ChargePolicy for OwnLimit {
     type Terms = Limits;
 
-    fn open<I: Holder>(limits: &Limits, inner: &Arc<I>) -> Result<Arc<Self>> {
-        let limit = limits.shared.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = Self::over(&**inner, *limit);
+    fn open<I: Holder>(limits: &Limits, inner: &Arc<I>, name: Option<&str>) -> Result<Arc<Self>> {
+        let find = limits.shared.find.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = find(inner.context(), inner.bytes_outstanding())?;
+        let policy = Self::over(&**inner, limit, name);
         let (device, inner): (_, Weak<I>) = (inner.context().device(), Arc::downgrade(inner));
         let mut built = limits.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
         built.retain(|built| built.inner.strong_count() > 0);
@@ -39,10 +45,10 @@ impl ChargePolicy for OwnLimit {
     }
 
     fn admit(&self, inner: &(impl Holder + ?Sized), bytes: Bytes) -> Result<()> {
-        let admitted = self.0.admit(bytes.get(), || inner.released_total(), || inner.reap().map(drop));
+        let admitted = self.charge.admit(bytes.get(), || inner.released_total(), || inner.reap().map(drop));
         admitted.map_err(|error| match error {
             ChargeError::OverLimit(over) => {
-                Error::OutOfBudget { requested: bytes, remaining: Bytes(over.remaining()), limit: Bytes(over.limit) }
+                Error::over_limit(&self.name, bytes, Bytes(over.remaining()), Bytes(over.limit))
             }
             ChargeError::Reap(error) => error,
         })
@@ -50,8 +56,8 @@ impl ChargePolicy for OwnLimit {
 
     fn conclude(&self, bytes: Bytes, is_granted: bool) {
         match is_granted {
-            true => self.0.confirm(bytes.get()),
-            false => self.0.roll_back(bytes.get()),
+            true => self.charge.confirm(bytes.get()),
+            false => self.charge.roll_back(bytes.get()),
         }
     }
 
@@ -59,26 +65,30 @@ impl ChargePolicy for OwnLimit {
     fn pay_back(&self, _: &(impl Holder + ?Sized)) {}
 
     fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
-        Bytes(self.0.used(|| inner.released_total()))
+        Bytes(self.charge.used(|| inner.released_total()))
+    }
+
+    fn reading(&self, inner: &(impl Holder + ?Sized)) -> LimitReading {
+        LimitReading::new(self.name.clone(), Bytes(self.charge.limit()), self.charged(inner))
     }
 }
 
 impl<R: Holder> GlobalDeviceBudgetResource<R> {
     /// Makes a budget of `limit` over `inner`, which may hold something already.
     pub fn new(inner: R, limit: Bytes) -> Self {
-        let policy = OwnLimit::over(&inner, limit);
-        Self { inner: Arc::new(inner), policy }
+        let policy = OwnLimit::over(&inner, limit, None);
+        Self::over(Arc::new(inner), policy)
     }
 
     /// Returns the most that may be held.
     pub fn limit(&self) -> Bytes {
-        Bytes(self.policy.0.limit())
+        Bytes(self.policy.charge.limit())
     }
 
     /// Changes the limit. Raised, it counts at once; lowered below what is held, it refuses everything until what is
     /// held has fallen under it.
     pub fn set_limit(&self, limit: Bytes) {
-        self.policy.0.set_limit(limit.get());
+        self.policy.charge.set_limit(limit.get());
     }
 
     /// Returns what is left of the limit: nothing if more is held than it allows.
@@ -93,10 +103,19 @@ pub struct Limits {
     shared: Arc<SharedLimits>,
 }
 
-#[derive(Debug)]
 struct SharedLimits {
-    limit: Mutex<Bytes>,
+    find: Mutex<Box<FindLimit>>,
     built: Mutex<Vec<BuiltBudget>>,
+}
+
+/// Finds the limit of a device, on which so much is held already.
+type FindLimit = dyn Fn(&Arc<DeviceContext>, Bytes) -> Result<Bytes> + Send + Sync;
+
+impl fmt::Debug for SharedLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("SharedLimits").field("built", &built).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -107,16 +126,16 @@ struct BuiltBudget {
 }
 
 impl Limits {
-    pub(super) fn new(limit: Bytes) -> Self {
-        Self { shared: Arc::new(SharedLimits { limit: Mutex::new(limit), built: Mutex::default() }) }
+    pub(super) fn new(find: impl Fn(&Arc<DeviceContext>, Bytes) -> Result<Bytes> + Send + Sync + 'static) -> Self {
+        Self { shared: Arc::new(SharedLimits { find: Mutex::new(Box::new(find)), built: Mutex::default() }) }
     }
 
     /// Changes the limit of every budget, those built already and those to come.
     pub(super) fn set(&self, limit: Bytes) {
-        let mut current = self.shared.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        *current = limit;
+        let mut find = self.shared.find.lock().unwrap_or_else(PoisonError::into_inner);
+        *find = Box::new(move |_, _| Ok(limit));
         let built = self.shared.built.lock().unwrap_or_else(PoisonError::into_inner);
-        built.iter().for_each(|built| built.policy.0.set_limit(limit.get()));
+        built.iter().for_each(|built| built.policy.charge.set_limit(limit.get()));
     }
 
     pub(super) fn readings(&self) -> Vec<BudgetReading> {
@@ -125,11 +144,19 @@ impl Limits {
             let inner = built.inner.upgrade()?;
             Some(BudgetReading {
                 device: built.device,
-                limit: Bytes(built.policy.0.limit()),
+                limit: Bytes(built.policy.charge.limit()),
                 charged: built.policy.charged(&*inner),
             })
         };
         built.iter().filter_map(read).collect()
+    }
+}
+
+/// Returns a part of a size; an error unless it is more than 0 and at most 1.
+pub(super) fn fraction(of: Bytes, part: f64) -> Result<Bytes> {
+    match part > 0.0 && part <= 1.0 {
+        true => Ok(Bytes((of.get() as f64 * part) as u64).min(of)),
+        false => Err(Error::InvalidValue { what: "a fraction is more than 0 and at most 1" }),
     }
 }
 
@@ -140,7 +167,7 @@ impl Limits {
 /// use bursar_memory::BudgetReading;
 ///
 /// let reading = BudgetReading { device: DeviceId(0), limit: Bytes::gib(1), charged: Bytes::mib(1) };
-/// assert!(reading.charged < reading.limit);
+/// assert_eq!(reading.remaining(), Bytes::mib(1023));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetReading {
@@ -150,4 +177,11 @@ pub struct BudgetReading {
     pub limit: Bytes,
     /// The bytes that are charged: held, or being requested.
     pub charged: Bytes,
+}
+
+impl BudgetReading {
+    /// Returns what is left of the limit: nothing if more is charged than it allows.
+    pub const fn remaining(&self) -> Bytes {
+        self.limit.saturating_sub(self.charged)
+    }
 }

@@ -6,8 +6,8 @@ use super::live_blocks::LiveBlock;
 use super::quarantine::FreedBlock;
 use super::watcher::{PaddedSize, Watcher};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, FencedBlock, Holder, Refused, Result, Stream,
-    forward_holder, forward_memory_resource,
+    AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, FencedBlock, Holder, Refused, Result, Stream, Survey,
+    SurveyStep, forward_holder, forward_memory_resource,
 };
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -71,6 +71,11 @@ impl<R: DeviceMemoryResource> GuardResource<R> {
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for GuardResource<R> {
     forward_holder!(self.watcher.inner; context, bytes_outstanding, released_total);
+
+    fn survey(&self, survey: &mut Survey) {
+        survey.add(SurveyStep::Quarantine);
+        self.watcher.inner.survey(survey);
+    }
 
     fn reap(&self) -> Result<Bytes> {
         self.watcher.findings.report(self.context())?;

@@ -103,6 +103,28 @@ impl AddressSpace {
         frames.map(|frame| units(frame.bytes())).sum()
     }
 
+    /// Returns what is stuck, in units.
+    pub(super) fn stuck(&self) -> u64 {
+        self.stuck.iter().map(|stuck| stuck.len).sum()
+    }
+
+    /// Returns the smallest length of a frame, in units.
+    pub(super) const fn granule(&self) -> u64 {
+        self.sizes.granule
+    }
+
+    /// Returns the length of the largest frame that is mapped, in units.
+    pub(super) fn largest_placed(&self) -> u64 {
+        self.placed.values().map(|placed| units(placed.frame.bytes())).max().unwrap_or(0)
+    }
+
+    /// Returns the units in frames of which all that can be granted lies in runs, or which are mapped nowhere.
+    pub(super) fn units_in_whole_frames(&self, free: &Runs) -> u64 {
+        let whole = self.whole_frames(free).into_iter().filter_map(|whole| self.placed.get(&whole.at));
+        let unmapped = self.unmapped.iter().map(|frame| units(frame.bytes()));
+        whole.map(|placed| units(placed.frame.bytes())).chain(unmapped).sum()
+    }
+
     /// Returns the largest free run that ends where addresses are free, out of those that `ending_at` returns, if the
     /// addresses reach for `len` units. A frame cannot be mapped across others, so it must end there exactly.
     pub(super) fn best_base(&self, len: u64, ending_at: impl Fn(u64) -> Option<Run>) -> Option<Run> {

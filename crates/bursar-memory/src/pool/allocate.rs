@@ -19,7 +19,9 @@ use super::free_lists::Request;
 use super::magazine::Magazine;
 use super::runs::UNIT;
 use super::{PagePoolResource, Settings, driver_calls};
-use bursar_core::{AllocTag, Bytes, DeviceBlock, Error, FrameSource, MAX_ALIGN, MIN_ALIGN, Result, Stream};
+use bursar_core::{
+    AllocTag, Bytes, DeviceBlock, Error, FrameSource, Holder, MAX_ALIGN, MIN_ALIGN, Result, Stream, explain,
+};
 
 /// The number of times a request that is about to be refused tries again while others move frames about.
 const ROUNDS: u32 = 1 << 16;
@@ -65,28 +67,39 @@ impl<F: FrameSource> PagePoolResource<F> {
         let size = self.settings.units(bytes, align)?;
         let alarms = self.context.alarms();
         self.context.fault().check()?;
-        let at = match self.recent_magazine_for_listener(stream) {
-            Some(magazine) => {
-                let at = self.take_cached(size, stream, Some(magazine))?;
-                magazine.count_granted(size.0 * UNIT);
-                at
-            }
-            None => self.take_holding_stream(size, stream, alarms)?,
+        let Some(magazine) = self.recent_magazine_for_listener(stream) else {
+            return self.allocate_holding_stream(size, bytes, stream, tag, alarms);
         };
-        Ok(driver_calls::make_noted_block(&self.context, (at, size.0), bytes, stream, tag, self.owner))
+        let at = self.take_cached(size, stream, Some(magazine))?;
+        magazine.count_granted(size.0 * UNIT);
+        // A stream that the thread remembers is the context's own, and stays.
+        if self.context.listens()
+            && let Ok(held) = self.context.hold(stream)
+        {
+            driver_calls::note_grant_on(&self.context, at, bytes, held.raw(), tag);
+        }
+        Ok(driver_calls::make_block((at, size.0), bytes, stream, tag, self.owner))
     }
 
-    /// Takes memory for a stream that has to be held, or that the thread has not used lately, and remembers its
-    /// magazine.
+    /// Allocates for a stream that has to be held, or that the thread has not used lately, and remembers its magazine.
+    /// The stream is held until a driver that listens has been told: an adoption that is being dropped meanwhile waits.
     #[inline(never)]
-    fn take_holding_stream(&self, size: (u64, u64), stream: Stream, alarms: u32) -> Result<u64> {
-        let _held = self.context.hold_for_memory(stream)?;
+    fn allocate_holding_stream(
+        &self,
+        size: (u64, u64),
+        bytes: u64,
+        stream: Stream,
+        tag: AllocTag,
+        alarms: u32,
+    ) -> Result<DeviceBlock> {
+        let held = self.context.hold_for_memory(stream)?;
         let thread = self.state.current_thread();
         let magazine = thread.magazine(stream.slot());
         self.remember_magazine(stream, alarms);
         let at = self.take_cached(size, stream, magazine)?;
         thread.count_granted(size.0 * UNIT);
-        Ok(at)
+        driver_calls::note_grant_on(&self.context, at, bytes, held.raw(), tag);
+        Ok(driver_calls::make_block((at, size.0), bytes, stream, tag, self.owner))
     }
 
     /// Step 1 with the magazine found: takes memory from there, or from further down.
@@ -176,7 +189,10 @@ impl<F: FrameSource> PagePoolResource<F> {
     fn grow_or_explain(&self, request: Request) -> Result<u64> {
         let (context, bytes) = (&self.context, Bytes(request.len * UNIT));
         let refused = |outcome: &Result<u64>| outcome.as_ref().is_err_and(Error::is_capacity);
-        let explained = |outcome: Result<u64>| outcome.map_err(|error| context.explain(error, bytes));
+        let granted = (bytes, request.align * UNIT);
+        let explained = |outcome: Result<u64>| {
+            outcome.map_err(|error| explain(context, |survey| self.survey(survey), error, bytes, granted))
+        };
         // 6. Growth.
         let mut outcome = self.take_or_grow(request, None);
         if !refused(&outcome) {

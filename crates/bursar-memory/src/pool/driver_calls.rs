@@ -29,49 +29,16 @@ pub(super) fn make_block(
     unsafe { DeviceBlock::from_parts(parts, stream) }
 }
 
-/// Makes a block as [`make_block`] does, and tells a driver that listens.
+/// Tells a driver that listens that `bytes` at `at` are a block from here on, in the order of a stream that is held.
 #[inline]
-pub(super) fn make_noted_block(
-    context: &DeviceContext,
-    (at, len): (u64, u64),
-    requested: u64,
-    stream: Stream,
-    tag: AllocTag,
-    owner: OwnerId,
-) -> DeviceBlock {
-    if context.listens() {
-        send_grant_note(context, ptr(at), requested, stream, tag);
-    }
-    make_block((at, len), requested, stream, tag, owner)
-}
-
-#[cold]
-fn send_grant_note(context: &DeviceContext, ptr: DevicePtr, requested: u64, stream: Stream, tag: AllocTag) {
-    if let Ok(held) = context.hold(stream) {
-        // SAFETY: the range is the pool's, in memory that its frames gave it, and the stream is held.
-        unsafe { context.note(Note::Granted { ptr, bytes: requested, stream: held.raw(), tag }) };
-    }
-}
-
-/// Tells a driver that listens that a block of the pool is free from here on, in the order of a stream that stays
-/// alive.
-#[inline]
-pub(super) fn note_free(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
-    if context.listens() {
-        send_free_note(context, block, stream);
-    }
-}
-
-#[cold]
-fn send_free_note(context: &DeviceContext, block: &DeviceBlock, stream: Stream) {
-    if let Ok(held) = context.hold(stream) {
-        // SAFETY: the block is the pool's, whoever frees it has given it up, and the stream is held.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
-    }
+pub(super) fn note_grant_on(context: &DeviceContext, at: u64, bytes: u64, raw: RawStream, tag: AllocTag) {
+    // SAFETY: the range is the pool's, in memory that its frames gave it, and the stream is held.
+    unsafe { context.note(Note::Granted { ptr: ptr(at), bytes, stream: raw, tag }) };
 }
 
 /// Tells a driver that listens that a range which was a block of the pool is free from here on, in the order of a
 /// stream that is held.
+#[inline]
 pub(super) fn note_free_on(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
     // SAFETY: the range was a block of the pool, which took it back.
     unsafe { context.note(Note::Freed { ptr, stream: raw }) };

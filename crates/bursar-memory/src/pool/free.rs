@@ -55,18 +55,23 @@ impl<F: FrameSource> PagePoolResource<F> {
             && block.stream() == stream
             && let Some(magazine) = self.recent_magazine_for_listener(stream)
         {
-            driver_calls::note_free(&self.context, &block, stream);
+            // A stream that the thread remembers is the context's own, and stays.
+            if self.context.listens()
+                && let Ok(held) = self.context.hold(stream)
+            {
+                driver_calls::note_free_on(&self.context, block.ptr(), held.raw());
+            }
             if !self.put_back(extent_of(&block), stream, Some(magazine)) {
                 return Err(already_free(block));
             }
             magazine.count_released(bytes);
             return Ok(());
         }
-        let _held = match self.order_and_hold(&block, stream) {
+        let held = match self.order_and_hold(&block, stream) {
             Ok(held) => held,
             Err(error) => return self.free_unordered(block, stream, error),
         };
-        driver_calls::note_free(&self.context, &block, stream);
+        driver_calls::note_free_on(&self.context, block.ptr(), held.raw());
         let thread = self.state.current_thread();
         if !self.put_back(extent_of(&block), stream, thread.magazine(stream.slot())) {
             return Err(already_free(block));

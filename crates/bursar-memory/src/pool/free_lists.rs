@@ -129,6 +129,18 @@ impl FreeLists {
         self.common.total() + self.pending_units() + self.space.unmapped()
     }
 
+    /// Returns the units in frames that are wholly free, or will be once everything that is pending has run.
+    pub(super) fn units_in_whole_frames(&self) -> u64 {
+        let mut free = Runs::default();
+        let pending = self.lanes.iter().flatten().flat_map(|lane| lane.runs.iter());
+        let unordered = self.unordered.iter().map(|one| Run { at: one.at, len: one.len, stamp: 0 });
+        for run in self.common.iter().chain(pending).chain(unordered) {
+            let added = free.insert(Run { stamp: 0, ..run });
+            debug_assert!(added, "{run:?} is in one list");
+        }
+        self.space.units_in_whole_frames(&free)
+    }
+
     /// Returns the length of the longest free run, in units.
     pub(super) fn longest(&self) -> u64 {
         let lanes = self.lanes.iter().flatten().map(|lane| lane.runs.longest());

@@ -182,16 +182,13 @@ impl<F: FrameSource> PagePoolResource<F> {
 }
 
 /// Puts the refusal of one frame into the numbers of all that were to be made: `had` were, and have gone back.
-fn refusal_of_all(refused: Error, requested: Bytes, had: Bytes) -> Error {
-    match refused {
-        Error::OutOfBudget { remaining, limit, .. } => {
-            Error::OutOfBudget { requested, remaining: remaining.saturating_add(had), limit }
-        }
-        Error::OutOfMemory { device, free, total, .. } => {
-            Error::OutOfMemory { device, requested, free: free.saturating_add(had), total }
-        }
-        other => other,
+fn refusal_of_all(mut refused: Error, whole: Bytes, had: Bytes) -> Error {
+    if let Error::OutOfBudget { requested, remaining: left, .. } | Error::OutOfMemory { requested, free: left, .. } =
+        &mut refused
+    {
+        (*requested, *left) = (whole, left.saturating_add(had));
     }
+    refused
 }
 
 /// Returns how much was to be made when it was refused, in units.

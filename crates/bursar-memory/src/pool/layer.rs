@@ -6,7 +6,7 @@ use super::runs::UNIT;
 use super::thread_cache::PoolNumber;
 use super::{PagePoolResource, PoolState, Settings};
 use bursar_core::{
-    Bytes, DeviceId, Error, FrameSource, Holder, Layer, MAX_ALIGN, Member, MemoryUsage, OwnerId, Result,
+    Bytes, DeviceId, Error, FrameSource, Holder, Layer, LimitName, MAX_ALIGN, Member, MemoryUsage, OwnerId, Result,
 };
 use std::fmt;
 use std::ops::Range;
@@ -178,8 +178,8 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let space = AddressSpace::new(addresses.clone(), FrameSizes { granule, largest });
         let context = source.context().clone();
         let (owner, state) = (OwnerId::unique(), PoolState::new(space, magazine, &context));
-        let number = PoolNumber::of(owner);
-        let pool = Arc::new(PagePoolResource { source, context, owner, number, settings, addresses, state });
+        let (number, name) = (PoolNumber::of(owner), LimitName::unnamed("pool"));
+        let pool = Arc::new(PagePoolResource { source, context, owner, number, name, settings, addresses, state });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         pool.context.join(member);
         let built_pool: Weak<dyn BuiltPool> = Arc::downgrade(&pool) as Weak<dyn BuiltPool>;

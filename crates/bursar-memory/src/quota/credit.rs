@@ -127,6 +127,15 @@ impl Credit {
         Balance { left: u64::try_from(account.left).unwrap_or(0), limit: account.limit }
     }
 
+    /// Calls in every credit and returns the limit and what is used, which may be more.
+    #[cfg(not(loom))]
+    pub(crate) fn reading(&self) -> (bursar_core::Bytes, bursar_core::Bytes) {
+        let mut account = self.account();
+        account.left += self.call_in();
+        let used = u64::try_from(i128::from(account.limit) - account.left).unwrap_or(0);
+        (bursar_core::Bytes(account.limit), bursar_core::Bytes(used))
+    }
+
     /// Changes the limit. Below what is in use it refuses everything until enough has come back.
     pub(crate) fn set_limit(&self, limit: u64) {
         let mut account = self.account();

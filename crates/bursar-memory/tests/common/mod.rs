@@ -43,7 +43,7 @@ impl Account for Purse {
         let sum = |held: u64| held.checked_add(bytes.get()).filter(|sum| *sum <= self.limit);
         self.held.fetch_update(SeqCst, SeqCst, sum).map(drop).map_err(|held| {
             let remaining = Bytes(self.limit - held);
-            Error::OutOfBudget { requested: bytes, remaining, limit: Bytes(self.limit) }
+            Error::out_of_budget(bytes, remaining, Bytes(self.limit))
         })
     }
 
@@ -144,7 +144,7 @@ impl<R> Dooming<R> {
 }
 
 impl<R: DeviceMemoryResource> Holder for Dooming<R> {
-    forward_holder!(self.inner; context, bytes_outstanding, released_total, reap_blocking);
+    forward_holder!(self.inner; context, bytes_outstanding, released_total, reap_blocking, survey);
     fn reap(&self) -> Result<Bytes> {
         self.reaps.fetch_add(1, SeqCst);
         self.inner.reap()

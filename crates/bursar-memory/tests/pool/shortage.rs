@@ -12,10 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn shortage(refused: Error) -> Shortage {
-    match refused {
-        Error::Shortage(shortage) => *shortage,
-        other => panic!("a refusal explains itself: {other:?}"),
-    }
+    refused.shortage().cloned().unwrap_or_else(|| panic!("a refusal explains itself: {refused:?}"))
 }
 
 /// Frees every second of six blocks of one frame while their stream is stalled; returns the others.
@@ -87,7 +84,7 @@ fn p4_a_refusal_says_how_it_stands() {
         Holding { tag: tag!("batch"), bytes: Bytes(FRAME), blocks: 1 },
     ];
     assert_eq!(refused.holders, holders);
-    assert_eq!(refused.advice(), Advice::Wait, "two frames are missing, and two are pending");
+    assert_eq!(refused.advice, Advice::Wait, "two frames are missing, and two are pending");
     drop(stall);
     context.synchronize(a).expect("the device works");
     let granted = memory.allocate(5 * FRAME, 256, b, tag!("enough")).expect("now it fits");
@@ -106,16 +103,17 @@ fn p4_what_is_missing_is_said_of_the_whole_request() {
     for rig in [limited, device] {
         let stream = rig.stream();
         let held = rig.allocate(30 * FRAME, stream);
-        let refused = shortage(rig.try_allocate(16 * FRAME, stream).expect_err("two are left"));
+        let error = rig.try_allocate(16 * FRAME, stream).expect_err("two are left");
+        let refused = shortage(error.clone());
         assert_eq!(refused.requested, Bytes(16 * FRAME));
         assert_eq!(refused.free, Some(rig.driver_free()));
-        let (requested, room) = match refused.cause {
+        let (requested, room) = match error {
             Error::OutOfBudget { requested, remaining, .. } => (requested, remaining),
             Error::OutOfMemory { requested, free, .. } => (requested, free),
             ref other => panic!("{other}"),
         };
-        assert_eq!((requested, room), (Bytes(16 * FRAME), Bytes(2 * FRAME)), "{}", refused.cause);
-        assert_eq!(refused.advice(), Advice::Missing { missing: Bytes(14 * FRAME) });
+        assert_eq!((requested, room), (Bytes(16 * FRAME), Bytes(2 * FRAME)), "{error}");
+        assert_eq!(refused.advice, Advice::AtLeast { missing: Bytes(14 * FRAME), listed: None });
         rig.free(held);
         rig.finish();
     }

@@ -9,8 +9,8 @@ use bursar_core::{
 };
 use bursar_memory::GlobalDeviceBudgetResource;
 use bursar_sim::Sim;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 
 /// A stream of somebody else, adopted.
@@ -270,4 +270,54 @@ fn p6_a_stream_that_is_being_captured_is_left_alone() {
     rig.sim.end_capture(rig.context.device(), raw).expect("nothing has spoilt the capture");
     rig.free(block);
     rig.finish();
+}
+
+/// A call that has begun on an adopted stream comes to its end, however far another thread is with ending the adoption: a
+/// driver that listens hears of the block, and of its free.
+#[test]
+fn p6_a_call_that_meets_the_end_of_its_stream_is_told_to_the_driver() {
+    for meets_free in [false, true] {
+        let (rig, hooked) = Rig::hooked(7, 8, &small());
+        let (adopted, raw) = adopt(&rig);
+        let stream = adopted.stream();
+        let (ending, ended, notes) =
+            (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)), Arc::new(AtomicU64::new(0)));
+        let (next, thread, heard, context) =
+            (ending.clone(), ended.clone(), notes.clone(), Arc::downgrade(&rig.context));
+        hooked.set(move |call| match call {
+            "note" => _ = heard.fetch_add(1, SeqCst),
+            // The first call that is made while the stream is held.
+            "stream_is_capturing" => {
+                let Some(adopted) = next.lock().expect("no panic").take() else { return };
+                let drops = std::thread::spawn(move || drop::<AdoptedStream>(adopted));
+                *thread.lock().expect("no panic") = Some(drops);
+                let context = context.upgrade().expect("the call is its own");
+                while context.hold(stream).is_ok() {
+                    std::thread::yield_now();
+                }
+            }
+            _ => {}
+        });
+        let end_with_next_call = |adopted| *ending.lock().expect("no panic") = Some(adopted);
+        let block = match meets_free {
+            true => {
+                let block = rig.allocate(FRAME, stream);
+                end_with_next_call(adopted);
+                rig.pool.deallocate(block, stream).expect("it had begun");
+                None
+            }
+            false => {
+                end_with_next_call(adopted);
+                Some(rig.pool.allocate(FRAME, 256, stream, tag!("meets the end")).expect("it had begun"))
+            }
+        };
+        assert_eq!(notes.load(SeqCst), 1 + u64::from(meets_free), "the driver knows");
+        let thread = ended.lock().expect("no panic").take().expect("the adoption ended meanwhile");
+        thread.join().expect("no panic");
+        let heir = rig.context.heir().expect("a stream");
+        block.into_iter().for_each(|block| rig.pool.deallocate(block, heir).expect("its own"));
+        // SAFETY: its adoption has ended.
+        unsafe { rig.sim.stream_destroy(rig.context.device(), raw) }.expect("the simulator works");
+        rig.finish();
+    }
 }

@@ -48,6 +48,7 @@ calls! {
     LastError = last_error,
     Listens = listens,
     Note = note,
+    Simulates = simulates,
     Allocate = allocate,
     Free = free,
     AllocateAsync = allocate_async,
@@ -78,14 +79,19 @@ calls! {
     CopyToDevice = copy_to_device,
     CopyToHost = copy_to_host,
     CopyOnDevice = copy_on_device,
+    CopyPeer = copy_peer,
     Fill = fill,
     HostFunction = host_function,
+    Simulate = simulate,
 }
 
 impl Call {
     /// Returns whether the call can fail. Calls that cannot need no device.
     pub const fn can_fail(self) -> bool {
-        !matches!(self, Self::Describe | Self::DeviceCount | Self::LastError | Self::Listens | Self::Note)
+        !matches!(
+            self,
+            Self::Describe | Self::DeviceCount | Self::LastError | Self::Listens | Self::Note | Self::Simulates
+        )
     }
 
     /// Returns whether the call only submits work to a stream and neither allocates nor frees, so that its result may be
@@ -98,8 +104,10 @@ impl Call {
                 | Self::CopyToDevice
                 | Self::CopyToHost
                 | Self::CopyOnDevice
+                | Self::CopyPeer
                 | Self::Fill
                 | Self::HostFunction
+                | Self::Simulate
         )
     }
 }

@@ -4,7 +4,7 @@
 use super::{Call, Faults};
 use bursar_core::{
     DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link, MemoryInfo,
-    Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream,
+    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel,
 };
 
 /// Defines methods that forward their arguments unchanged, as calls of the kind on the left.
@@ -50,6 +50,11 @@ unsafe impl Driver for Faults {
     fn listens(&self) -> bool {
         self.counts.add(Call::Listens);
         self.inner.listens()
+    }
+
+    fn simulates(&self) -> bool {
+        self.counts.add(Call::Simulates);
+        self.inner.simulates()
     }
 
     unsafe fn note(&self, device: DeviceId, note: Note) {
@@ -130,7 +135,9 @@ unsafe impl Driver for Faults {
         CopyToDevice: unsafe fn copy_to_device(stream: RawStream, dst: DevicePtr, src: *const u8, bytes: u64) -> ();
         CopyToHost: unsafe fn copy_to_host(stream: RawStream, dst: *mut u8, src: DevicePtr, bytes: u64) -> ();
         CopyOnDevice: unsafe fn copy_on_device(stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> ();
+        CopyPeer: unsafe fn copy_peer(stream: RawStream, dst: PeerPtr, src: PeerPtr, bytes: u64) -> ();
         Fill: unsafe fn fill(stream: RawStream, dst: DevicePtr, pattern: Pattern, count: u64) -> ();
         HostFunction: unsafe fn host_function(stream: RawStream, function: HostFunction) -> ();
+        Simulate: unsafe fn simulate(stream: RawStream, kernel: SimulatedKernel) -> ();
     }
 }

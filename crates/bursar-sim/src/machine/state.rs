@@ -6,12 +6,12 @@ use super::heap::Heap;
 use super::queues::{QueuedWork, StreamPoint};
 use super::shared_usage::SharedUsage;
 use super::sparse::SparseBytes;
-use crate::Executor;
 use crate::call_log::{CALLS_KEPT, CallLog};
 use crate::host_memory::PinnedMap;
 use crate::operation::CallResult;
 use crate::oracle::{Oracle, VectorClock};
 use crate::random::{Random, mix};
+use crate::{Executor, KernelPanic};
 use bursar_core::{DeviceId, RawEvent, RawPages, RawStream, Status};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,6 +82,8 @@ pub(crate) struct MachineState {
     /// The oracle; `None` for an immediate simulator.
     pub(crate) oracle: Option<Oracle>,
     pub(crate) log: CallLog,
+    /// The kernels that panicked, of which the first are kept.
+    pub(crate) kernel_panics: Vec<KernelPanic>,
     /// The number of reasons why an immediate simulator must not take shortcuts: queued work, captures, lost devices, and a
     /// name, which makes other processes count.
     pub(crate) shortcut_blockers: Arc<AtomicUsize>,
@@ -119,6 +121,7 @@ impl MachineState {
             share: None,
             oracle: seed.map(|_| Oracle::new(heaps.len())),
             log: CallLog::new(CALLS_KEPT),
+            kernel_panics: Vec::new(),
             shortcut_blockers,
         };
         for index in 0..heaps.len() {

@@ -3,8 +3,8 @@
 
 use super::{MachineState, Word};
 use crate::host_memory::{HostBlock, HostPtr};
-use crate::{Hazard, HazardKind, Operation};
-use bursar_core::{DevicePtr, HostFunction};
+use crate::{Hazard, HazardKind, KernelPanic, Operation};
+use bursar_core::{DevicePtr, HostFunction, SimulatedBytes};
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +21,9 @@ pub(crate) enum Source {
 
 /// The code of a simulated kernel.
 pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory<'_>) + Send>;
+
+/// The number of panics of kernels that are kept.
+const KERNEL_PANICS_KEPT: usize = 16;
 
 /// The effect of an operation when it runs.
 pub(crate) enum Work {
@@ -61,6 +64,16 @@ impl fmt::Debug for Work {
 #[derive(Debug)]
 pub struct KernelMemory<'a> {
     pub(crate) state: &'a mut MachineState,
+}
+
+impl SimulatedBytes for KernelMemory<'_> {
+    fn read(&mut self, ptr: DevicePtr, into: &mut [u8]) {
+        self.state.read(ptr.0, into);
+    }
+
+    fn write(&mut self, ptr: DevicePtr, bytes: &[u8]) {
+        self.state.write(ptr.0, bytes);
+    }
 }
 
 impl KernelMemory<'_> {
@@ -107,9 +120,15 @@ impl MachineState {
         // A kernel can only read and write bytes, each completely or not at all, so the state is consistent.
         let ran = catch_unwind(AssertUnwindSafe(|| body(&mut KernelMemory { state: self })));
         let Err(payload) = ran else { return };
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = text.or_else(|| payload.downcast_ref::<String>().cloned());
         // Dropping the payload may panic too.
         std::mem::forget(payload);
         if let Some(oracle) = &mut self.oracle {
+            if self.kernel_panics.len() < KERNEL_PANICS_KEPT {
+                let message = message.unwrap_or_else(|| "a value that is no text".to_owned());
+                self.kernel_panics.push(KernelPanic { operation: op, message });
+            }
             oracle.report(Hazard {
                 kind: HazardKind::KernelPanicked,
                 device: Some(op.device),

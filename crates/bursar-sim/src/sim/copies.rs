@@ -7,7 +7,7 @@ use crate::host_memory::{HostBlock, HostPtr, Pinned};
 use crate::machine::{Source, Word, Work};
 use crate::operation::CallResult;
 use crate::oracle::{Epoch, RangeAccess};
-use bursar_core::{Access, DevicePtr, Pattern, RawStream, Status};
+use bursar_core::{Access, DevicePtr, Pattern, PeerPtr, RawStream, Status};
 use std::ops::Range;
 
 /// Returns the addresses `at .. at + bytes`.
@@ -81,6 +81,20 @@ impl ActiveCall<'_> {
         let (dst, src) = (dst.0, src.0);
         self.submit(call, stream, None, &touches, Work::Copy { dst, src, bytes });
         Ok(())
+    }
+
+    /// Copies between devices that are linked, each address in the memory of its device.
+    pub(crate) fn copy_peer_on(&mut self, stream: RawStream, dst: PeerPtr, src: PeerPtr, bytes: u64) -> CallResult<()> {
+        for end in [dst, src] {
+            let device = end.device.0 as usize;
+            if self.devices.get(device).ok_or(Status::InvalidDevice)?.is_lost {
+                return Err(Status::DeviceLost);
+            }
+            if bytes > 0 && self.device_of(end.ptr.0).is_some_and(|owner| owner != device) {
+                return Err(Status::InvalidValue);
+            }
+        }
+        self.copy_on(stream, dst.ptr, src.ptr, bytes)
     }
 
     /// Copies host memory to the device. Pinned memory is read when the copy runs, other memory now.

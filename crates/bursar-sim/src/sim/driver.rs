@@ -3,14 +3,14 @@
 //! The simulator checks the safety contracts of the calls and does not rely on them, except for host memory, which is real.
 #![allow(unsafe_code)]
 
-use super::Sim;
+use super::{Launch, Sim};
 use crate::Executor;
 use crate::call_log::CallArguments;
 use crate::host_memory::HostPtr;
 use crate::machine::{AllocationKind, Work};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
-    MemoryInfo, Note, Pattern, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
+    MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel, Status,
 };
 
 /// The path of this file, as locations in it name it.
@@ -107,6 +107,10 @@ unsafe impl Driver for Sim {
     #[inline]
     fn listens(&self) -> bool {
         self.seed.is_some()
+    }
+
+    fn simulates(&self) -> bool {
+        true
     }
 
     #[track_caller]
@@ -407,6 +411,24 @@ unsafe impl Driver for Sim {
     }
 
     #[track_caller]
+    unsafe fn copy_peer(
+        &self,
+        device: DeviceId,
+        stream: RawStream,
+        dst: PeerPtr,
+        src: PeerPtr,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        let arguments = CallArguments::on(stream).at(dst.ptr.0).of(bytes);
+        let links = &self.facts_of(src.device, "copy_peer").map(|_| &self.links[src.device.0 as usize])?;
+        let is_linked = dst.device == src.device || links.iter().any(|link| link.to == dst.device);
+        self.call("copy_peer", device, arguments, |active| match is_linked {
+            true => active.copy_peer_on(stream, dst, src, bytes),
+            false => Err(Status::NotSupported),
+        })
+    }
+
+    #[track_caller]
     unsafe fn fill(
         &self,
         device: DeviceId,
@@ -427,5 +449,11 @@ unsafe impl Driver for Sim {
             active.submit(call, stream, None, &[], Work::Host(function));
             Ok(())
         })
+    }
+
+    #[track_caller]
+    unsafe fn simulate(&self, device: DeviceId, stream: RawStream, kernel: SimulatedKernel) -> DriverResult<()> {
+        let launch = Launch::declared(kernel);
+        self.call(launch.name, device, CallArguments::on(stream), |active| active.launch(stream, launch))
     }
 }

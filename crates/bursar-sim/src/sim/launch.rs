@@ -4,7 +4,7 @@ use super::active_call::ActiveCall;
 use crate::machine::{KernelBody, KernelMemory, Work};
 use crate::operation::CallResult;
 use crate::oracle::RangeAccess;
-use bursar_core::{Access, DevicePtr, RawStream, Status};
+use bursar_core::{Access, DevicePtr, RawStream, SimulatedKernel, Status};
 use std::fmt;
 
 /// A simulated kernel: its name, the ranges it touches, and optionally code that runs on them.
@@ -38,6 +38,13 @@ impl Launch {
     /// Creates a kernel that touches nothing.
     pub fn new(name: &'static str) -> Self {
         Self { name, touches: Vec::new(), host: Vec::new(), body: None }
+    }
+
+    /// Returns the kernel that a program declared for whichever driver it runs on.
+    pub(crate) fn declared(kernel: SimulatedKernel) -> Self {
+        let touches = kernel.accesses().iter().map(|(range, access)| (range.ptr, range.bytes, *access)).collect();
+        let launch = Self { touches, ..Self::new(kernel.name()) };
+        if kernel.has_body() { launch.body(move |memory| kernel.run(memory)) } else { launch }
     }
 
     /// Declares that the kernel reads this range.

@@ -8,7 +8,7 @@ use crate::TraceError;
 /// use bursar_trace::ReplayError;
 ///
 /// let error = ReplayError::from(bursar_core::Error::NoDevice);
-/// assert_eq!(error.to_string(), "no usable device");
+/// assert_eq!(error.to_string(), "there is no device");
 /// ```
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {

@@ -2,7 +2,7 @@
 
 mod text;
 
-use bursar_sim::{CallOutcome, CallRecord, Hazard, Operation, Sim};
+use bursar_sim::{CallOutcome, CallRecord, Hazard, HazardKind, KernelPanic, Operation, Sim};
 use std::collections::BTreeSet;
 
 /// The most hazards of one run that are explained: the first are the causes of the others.
@@ -42,6 +42,8 @@ pub struct HazardExplanation {
     pub calls: u64,
     /// The error or the panic that the program ended with, if it did.
     pub ended: Option<String>,
+    /// The kernels that panicked while they ran, which are reported with whatever else was found.
+    pub kernel_panics: Vec<KernelPanic>,
 }
 
 impl HazardExplanation {
@@ -53,20 +55,21 @@ impl HazardExplanation {
             return None;
         }
         hazards.truncate(HAZARDS_MAX);
-        let (log, calls) = (sim.calls(), sim.call_count());
+        let (log, calls, kernel_panics) = (sim.calls(), sim.call_count(), sim.kernel_panics());
         let cut = |hazard: Hazard| {
             let allocation = allocation_of(&log, &hazard);
             let schedule = cut(&log, &hazard, allocation);
-            let ended = ended.clone();
-            Self { hazard, allocation: allocation.map(|at| log[at]), schedule, calls, ended }
+            let (ended, kernel_panics) = (ended.clone(), kernel_panics.clone());
+            Self { hazard, allocation: allocation.map(|at| log[at]), schedule, calls, ended, kernel_panics }
         };
         let last = hazards.iter().filter(|hazard| !hazards.iter().any(|other| covers(other, hazard)));
         last.copied().map(cut).min_by_key(Self::length)
     }
 
-    /// Returns the sort key of explanations: the length of the schedule, and then how early the hazard shows.
-    pub(super) fn length(&self) -> (usize, u64) {
-        (self.schedule.len(), self.hazard.second.call)
+    /// Returns the sort key of explanations: a race before a panic that may follow from it, then the length of the
+    /// schedule, and then how early the hazard shows.
+    pub(super) fn length(&self) -> (bool, usize, u64) {
+        (self.hazard.kind == HazardKind::KernelPanicked, self.schedule.len(), self.hazard.second.call)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The finding of a search.
 
-use super::{HazardExplanation, SEED_VARIABLE};
+use super::{HazardExplanation, InjectedFault, SEED_VARIABLE};
 use bursar_sim::DriverLeakReport;
 use std::fmt;
 
@@ -81,17 +81,20 @@ impl fmt::Display for Finding {
 pub struct Race {
     /// The seed that shows it.
     pub seed: u64,
+    /// The driver call that failed on purpose in that run, if one did.
+    pub fault: Option<InjectedFault>,
     /// The finding.
     pub finding: Finding,
-    /// The number of seeds that were run.
+    /// The number of runs: one for each seed and, where [each call fails](super::Races::failing_each_call), one more
+    /// for each fault.
     pub tried: u64,
-    /// The number of those with which something was wrong.
+    /// The number of runs in which something was wrong.
     pub failing: u64,
 }
 
 impl Race {
-    pub(super) fn new(seed: u64, finding: Finding) -> Box<Self> {
-        Box::new(Self { seed, finding, tried: 0, failing: 0 })
+    pub(super) fn new(seed: u64, fault: Option<InjectedFault>, finding: Finding) -> Box<Self> {
+        Box::new(Self { seed, fault, finding, tried: 0, failing: 0 })
     }
 
     /// Returns the hazard, if the finding is one.
@@ -105,12 +108,16 @@ impl Race {
 
 impl fmt::Display for Race {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, finding, tried, failing } = self;
+        let Self { seed, fault, finding, tried, failing } = self;
         write!(f, "{finding}")?;
         if let Finding::Variable { .. } = finding {
             return Ok(());
         }
-        write!(f, "\nfound with seed {seed}; {failing} of {tried} seeds show something wrong")?;
+        match fault {
+            Some(fault) => write!(f, "\nfound with seed {seed}, where {fault}; {failing} of {tried} runs")?,
+            None => write!(f, "\nfound with seed {seed}; {failing} of {tried} seeds")?,
+        }
+        f.write_str(" show something wrong")?;
         write!(f, "\nto see it again, run this test alone with {SEED_VARIABLE}={seed}")
     }
 }

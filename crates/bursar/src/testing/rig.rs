@@ -3,7 +3,7 @@
 use crate::device::DeviceContext;
 use crate::memory::{AllocTag, Build, DeviceBlock, MIN_ALIGN};
 use crate::{DeviceId, Gpu, Result, Stream};
-use bursar_sim::{Launch, Sim};
+use bursar_sim::{Faults, Launch, Sim};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -29,16 +29,17 @@ pub type Outcome = std::result::Result<(), Box<dyn Error + Send + Sync>>;
 #[derive(Debug)]
 pub struct Rig {
     sim: Arc<Sim>,
+    faults: Arc<Faults>,
     gpu: Gpu,
 }
 
 impl Rig {
-    pub(super) fn new(sim: Arc<Sim>, gpu: Gpu) -> Self {
-        Self { sim, gpu }
+    pub(super) fn new(sim: Arc<Sim>, faults: Arc<Faults>, gpu: Gpu) -> Self {
+        Self { sim, faults, gpu }
     }
 
     /// Returns the simulated driver, for raw calls, [kernels](Sim::launch), and [declared touches](Sim::touch_host) of host
-    /// memory.
+    /// memory. These calls do not fail on purpose; those of the devices do.
     pub fn driver(&self) -> &Arc<Sim> {
         &self.sim
     }
@@ -60,7 +61,7 @@ impl Rig {
 
     /// Opens a device once more, or another one, with a stack of its own.
     pub fn open(&self, device: DeviceId, stack: &impl Build) -> Result<Gpu> {
-        Gpu::open(self.sim.clone(), device, stack)
+        Gpu::open(self.faults.clone(), device, stack)
     }
 
     /// Creates a stream that lives as long as the rig.

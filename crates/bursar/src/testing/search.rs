@@ -1,12 +1,12 @@
 //! The search for races: runs a program with many seeds, and picks the finding that says the most.
 
-use super::{Finding, HazardExplanation, Outcome, Race, Rig};
+use super::{Finding, HazardExplanation, InjectedFault, Outcome, Race, Rig};
 use crate::memory::Build;
 use crate::{Gpu, Result, Stack, leaf};
-use bursar_core::{Bytes, DeviceId};
-use bursar_sim::{Sim, SimBuilder};
+use bursar_core::{Bytes, DeviceId, Driver};
+use bursar_sim::{Faults, Sim, SimBuilder};
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const DEFAULT_SEEDS: u64 = 100;
 const CALLS_KEPT: usize = 1 << 16;
 
 /// A function that opens the device of a rig.
-type Open = Box<dyn Fn(Arc<Sim>) -> Result<Gpu>>;
+type Open = Box<dyn Fn(Arc<dyn Driver>) -> Result<Gpu>>;
 
 /// Returns a search for races in `program`, which is called once for each seed.
 pub fn races<F: FnMut(&Rig) -> Outcome>(program: F) -> Races<F> {
@@ -30,11 +30,12 @@ pub fn races<F: FnMut(&Rig) -> Outcome>(program: F) -> Races<F> {
         machine: Sim::builder().devices(2, Bytes::gib(80)),
         open: open_over(Stack::new().over(leaf::Async)),
         are_leaks_allowed: false,
+        fails_each_call: false,
     }
 }
 
 fn open_over(stack: impl Build + 'static) -> Open {
-    Box::new(move |sim| Gpu::open(sim, DeviceId(0), &stack))
+    Box::new(move |driver| Gpu::open(driver, DeviceId(0), &stack))
 }
 
 /// A search for races, run by [`check`](Self::check) or [`expect_clean`](Self::expect_clean).
@@ -62,6 +63,7 @@ pub struct Races<F> {
     machine: SimBuilder,
     open: Open,
     are_leaks_allowed: bool,
+    fails_each_call: bool,
 }
 
 impl<F> fmt::Debug for Races<F> {
@@ -83,12 +85,15 @@ pub struct Verdict {
     pub seeds: u64,
     /// The number of driver calls of all runs together.
     pub calls: u64,
+    /// The number of further runs in which a driver call failed on purpose.
+    pub faults: u64,
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.seeds == 1 { "" } else { "s" };
-        write!(f, "clean with {} seed{plural}, {} driver calls", self.seeds, self.calls)
+        write!(f, "clean with {} seed{plural}, {} driver calls", self.seeds, self.calls)?;
+        if self.faults > 0 { write!(f, ", {} of them failing in turn", self.faults) } else { Ok(()) }
     }
 }
 
@@ -123,6 +128,31 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
         self
     }
 
+    /// Runs the program again, for each seed that shows nothing wrong, once for every driver call that its devices
+    /// made: with that call failing, and once more, if it submits work, with the work submitted and only the result
+    /// lost. The program may then return an error, but may neither race nor leak nor panic.
+    ///
+    /// ```
+    /// use bursar::prelude::*;
+    /// use bursar::testing::races;
+    ///
+    /// let verdict = races(|rig| {
+    ///     let (a, b) = (rig.gpu().streams().lease()?, rig.gpu().streams().lease()?);
+    ///     let mut numbers = rig.gpu().zeros::<u32>(16, &a, tag!("numbers"))?;
+    ///     b.submit(|work| work.fill(&mut numbers, 7))?;
+    ///     numbers.to_vec()?;
+    ///     Ok(())
+    /// })
+    /// .seeds(3)
+    /// .failing_each_call()
+    /// .expect_clean();
+    /// assert!(verdict.faults > 3);
+    /// ```
+    pub fn failing_each_call(mut self) -> Self {
+        self.fails_each_call = true;
+        self
+    }
+
     /// Runs every seed. Fails with the shortest schedule that shows a hazard, if any does; otherwise with the first error,
     /// panic or leak. A panic ends the search.
     pub fn check(mut self) -> Result<Verdict, Box<Race>> {
@@ -130,27 +160,36 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
             let text = text.to_string_lossy().into_owned();
             match text.trim().parse() {
                 Ok(seed) => self = self.replay(seed),
-                Err(_) => return Err(Race::new(0, Finding::Variable { text })),
+                Err(_) => return Err(Race::new(0, None, Finding::Variable { text })),
             }
         }
-        let (mut worst, mut verdict): (Option<Box<Race>>, _) = (None, Verdict { seeds: 0, calls: 0 });
-        let mut failing = 0;
+        let mut tally = SearchTally::default();
         for seed in self.seeds.clone() {
-            let (calls, found) = self.run(seed);
-            verdict = Verdict { seeds: verdict.seeds + 1, calls: verdict.calls + calls };
-            let Some((finding, has_panicked)) = found else { continue };
-            failing += 1;
-            if worst.as_ref().is_none_or(|worst| finding.says_more_than(&worst.finding)) {
-                worst = Some(Race::new(seed, finding));
+            let (faults, found) = self.run(seed, None);
+            tally.verdict.seeds += 1;
+            let is_clean = found.finding.is_none();
+            if tally.enter(seed, None, found).is_break() {
+                break;
             }
-            if has_panicked {
+            if self.fails_each_call && is_clean && self.fail_each(seed, &faults, &mut tally).is_break() {
                 break;
             }
         }
+        let SearchTally { worst, verdict, failing } = tally;
         match worst {
-            Some(worst) => Err(Box::new(Race { tried: verdict.seeds, failing, ..*worst })),
+            Some(worst) => Err(Box::new(Race { tried: verdict.seeds + verdict.faults, failing, ..*worst })),
             None => Ok(verdict),
         }
+    }
+
+    /// Runs one seed once for each call that was made through `faults`.
+    fn fail_each(&mut self, seed: u64, faults: &Faults, tally: &mut SearchTally) -> ControlFlow<()> {
+        for fault in InjectedFault::of_each_call(faults) {
+            let (_, found) = self.run(seed, Some(fault));
+            tally.verdict.faults += 1;
+            tally.enter(seed, Some(fault), found)?;
+        }
+        ControlFlow::Continue(())
     }
 
     /// Runs [`check`](Self::check) and panics with the explanation if it fails.
@@ -162,14 +201,17 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
         }
     }
 
-    /// Runs one seed. Returns the number of driver calls, and the finding if there is one, with whether the program panicked.
-    fn run(&mut self, seed: u64) -> (u64, Option<(Finding, bool)>) {
+    /// Runs one seed. Returns the calls that its devices made, and what was found.
+    fn run(&mut self, seed: u64, fault: Option<InjectedFault>) -> (Arc<Faults>, RunResult) {
         let sim = self.machine.clone().seed(seed).calls_kept(CALLS_KEPT).build();
+        let faults = Faults::new(sim.clone());
+        fault.into_iter().for_each(|fault| fault.arm(&faults));
         let program = &mut self.program;
-        let ended = match (self.open)(sim.clone()) {
+        let ended = match (self.open)(faults.clone()) {
             Ok(gpu) => {
-                let rig = Rig::new(sim.clone(), gpu);
-                catch_unwind(AssertUnwindSafe(|| program(&rig)))
+                let rig = Rig::new(sim.clone(), faults.clone(), gpu);
+                // The rig ends inside too, so that a panic of its end is found like any other.
+                catch_unwind(AssertUnwindSafe(move || program(&rig)))
             }
             Err(error) => Ok(Err(error.into())),
         };
@@ -181,9 +223,45 @@ impl<F: FnMut(&Rig) -> Outcome> Races<F> {
         };
         let hazard = HazardExplanation::shortest(&sim, trouble.as_ref().map(ToString::to_string));
         let leaks = || Some(sim.leaks()).filter(|leaks| !self.are_leaks_allowed && !leaks.is_empty());
+        // An error is what a program should end with where a call fails.
+        let trouble = trouble.filter(|_| fault.is_none() || has_panicked);
         let finding =
             hazard.map(|found| Finding::Hazard(Box::new(found))).or(trouble).or_else(|| leaks().map(Finding::Leak));
-        (sim.call_count(), finding.map(|finding| (finding, has_panicked)))
+        (faults, RunResult { calls: sim.call_count(), finding, has_panicked })
+    }
+}
+
+/// The result of one run.
+struct RunResult {
+    calls: u64,
+    finding: Option<Finding>,
+    has_panicked: bool,
+}
+
+/// The results of the runs so far.
+struct SearchTally {
+    worst: Option<Box<Race>>,
+    verdict: Verdict,
+    failing: u64,
+}
+
+impl Default for SearchTally {
+    fn default() -> Self {
+        Self { worst: None, verdict: Verdict { seeds: 0, calls: 0, faults: 0 }, failing: 0 }
+    }
+}
+
+impl SearchTally {
+    /// Enters the result of a run; breaks if the program panicked, which ends the search.
+    fn enter(&mut self, seed: u64, fault: Option<InjectedFault>, result: RunResult) -> ControlFlow<()> {
+        self.verdict.calls += result.calls;
+        if let Some(finding) = result.finding {
+            self.failing += 1;
+            if self.worst.as_ref().is_none_or(|worst| finding.says_more_than(&worst.finding)) {
+                self.worst = Some(Race::new(seed, fault, finding));
+            }
+        }
+        if result.has_panicked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 }
 

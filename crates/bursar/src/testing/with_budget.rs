@@ -123,7 +123,7 @@ fn first_reservation(ledgers: &[Ledger], bytes: Bytes, deadline: Option<Instant>
 
 fn too_large(ledgers: &[Ledger], bytes: Bytes) -> Error {
     let limit = ledgers.iter().map(Ledger::limit).max().unwrap_or_default();
-    Error::OutOfBudget { requested: bytes, remaining: limit, limit }
+    Error::out_of_budget(bytes, limit, limit)
 }
 
 /// Describes the processes that hold what this test waited for.

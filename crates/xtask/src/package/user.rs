@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn k2_the_program_is_the_first_of_the_readme() {
+    fn j2_the_program_is_the_first_of_the_readme() {
         assert_eq!(user().program, "use std::fmt;\nfn main() {}\n");
         assert!(first_program("```sh\nfn main() {}\n```\n").is_none());
         assert!(User::new("```rust\nf();\n```", MANIFEST, Vec::new()).is_err());
     }
 
     #[test]
-    fn k2_every_crate_comes_from_its_archive() {
+    fn j2_every_crate_comes_from_its_archive() {
         let files = user().files();
         let text = |path: &str| files.iter().find(|(found, _)| found == Path::new(path)).unwrap().1.as_str();
         assert!(text("Cargo.toml").ends_with("[patch.crates-io]\nbursar = { path = \"crates/bursar-0.1.0\" }\n"));

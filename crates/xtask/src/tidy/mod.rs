@@ -62,6 +62,7 @@ const RULES: &[Rule] = &[
     documents::the_usual_ones_exist,
     documents::links_lead_somewhere,
     facade::has_every_name,
+    facade::examples_import_it,
     imports::go_one_way,
     modules::files_are_included,
     names::public_types_are_unique,

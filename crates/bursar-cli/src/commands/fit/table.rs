@@ -41,7 +41,11 @@ fn arithmetic(report: &FitReport, out: &mut dyn Write) -> Result<()> {
     let (available, budget) = (assignment.candidate.available, assignment.budget);
     let on = assignment.candidate.device.map_or(String::new(), |device| format!("on {device}"));
     row(out, "available", available, &on)?;
-    row(out, "budget", budget, &format!("{available} × {}", need.headroom))?;
+    let whole = match assignment.candidate.charged {
+        Bytes::ZERO => format!("{available} × {}", need.headroom),
+        charged => format!("({available} + {charged} that others have) × {} − {charged}", need.headroom),
+    };
+    row(out, "budget", budget, &whole)?;
     row(out, "shared", need.fixed, "")?;
     let division = match need.per_worker {
         Bytes::ZERO if report.says_per_worker => "nothing, so as many as are wanted".to_owned(),
@@ -61,14 +65,15 @@ fn devices(plan: &Plan, out: &mut dyn Write) -> Result<()> {
     let need = &plan.need;
     writeln!(
         out,
-        "  {FAINT}room = (available × {} − {} shared) ÷ {} a worker{FAINT:#}",
+        "  {FAINT}budget = (available + others) × {} − others; room = (budget − {} shared) ÷ {} a worker{FAINT:#}",
         need.headroom, need.fixed, need.per_worker
     )?;
-    writeln!(out, "  {:<8}{:>12}{:>12}{:>8}{:>9}", "device", "available", "budget", "room", "workers")?;
+    writeln!(out, "  {:<8}{:>12}{:>12}{:>12}{:>8}{:>9}", "device", "available", "others", "budget", "room", "workers")?;
     for assignment in &plan.assignments {
         let (candidate, budget) = (assignment.candidate, assignment.budget);
-        let (available, room) = (candidate.available, assignment.room);
-        writeln!(out, "  {:<8}{available:>12}{budget:>12}{room:>8}{:>9}", candidate.to_string(), assignment.workers)?;
+        let (available, others, room) = (candidate.available, candidate.charged, assignment.room);
+        write!(out, "  {:<8}{available:>12}{others:>12}{budget:>12}", candidate.to_string())?;
+        writeln!(out, "{room:>8}{:>9}", assignment.workers)?;
     }
     Ok(())
 }

@@ -53,6 +53,8 @@ pub(crate) struct DeviceLedger {
 struct ProcessRow {
     pid: u32,
     name: String,
+    /// The labels of what it has set aside or draws on.
+    labels: Vec<String>,
     held: u64,
     undrawn: u64,
     since: String,
@@ -183,6 +185,7 @@ impl DeviceLedger {
         let processes = reading.processes.iter().map(|process| ProcessRow {
             pid: process.pid,
             name: process.name.clone(),
+            labels: process.labels.clone(),
             held: process.held.get(),
             undrawn: process.undrawn.get(),
             since: time::utc(process.since),
@@ -242,10 +245,12 @@ impl Show for DeviceLedger {
         writeln!(out, "      {}", self.uuid)?;
         writeln!(out, "      {} set aside, {} unmanaged", Bytes(self.undrawn), Bytes(self.unmanaged))?;
         for process in &self.processes {
-            let ProcessRow { pid, name, held, undrawn, seconds, .. } = process;
+            let ProcessRow { pid, name, labels, held, undrawn, seconds, .. } = process;
             let (held, undrawn) = (Bytes(*held), Bytes(*undrawn));
             let age = time::age(*seconds);
-            writeln!(out, "      {pid:>8}  {name:<16} {held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
+            let labels = if labels.is_empty() { String::new() } else { format!(" [{}]", labels.join(", ")) };
+            write!(out, "      {pid:>8}  {name:<16}{labels} ")?;
+            writeln!(out, "{held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
         }
         for tenant in self.tenants.iter().filter(|tenant| !tenant.name.is_empty()) {
             let TenantRow { name, guarantee, ceiling, charged } = tenant;

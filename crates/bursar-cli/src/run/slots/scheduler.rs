@@ -1,7 +1,7 @@
 //! Decides where workers run: slots for the workers that fit now, and for one more whenever there is room.
 //!
-//! The memory for one more worker is requested together with what the headroom must leave free, and the reservation is
-//! shrunk when granted: so the ledger's queue decides who is next, and the plan's rule holds for late workers too.
+//! One more worker waits in the ledger's queue for what it needs, with what the headroom must leave free beside it: so the
+//! queue decides who is next, and the plan's rule holds for late workers too.
 
 use super::notify::Notify;
 use super::target::{ReservedMemory, Target};
@@ -10,7 +10,7 @@ use bursar::device::DeviceContext;
 use bursar::driver::OpenedDriver;
 use bursar::fit::{FitError, Headroom, Need, Plan, ReservedPlan, Spec, fit_workers};
 use bursar::host::Topology;
-use bursar::ledger::{Priority, ReserveFuture};
+use bursar::ledger::{ReserveFuture, ReserveOptions};
 use bursar::{Bytes, DeviceId};
 use std::ffi::OsString;
 use std::pin::Pin;
@@ -103,7 +103,7 @@ impl Scheduler {
             let requested = reading.held.saturating_add(reading.undrawn);
             let remaining = reading.total.saturating_sub(reading.unmanaged);
             if requested > remaining {
-                return Ok(Some(bursar::Error::OutOfBudget { requested, remaining, limit: reading.limit }));
+                return Ok(Some(bursar::Error::out_of_budget(requested, remaining, reading.limit)));
             }
         }
         Ok(None)
@@ -136,9 +136,13 @@ impl Scheduler {
         let shared = target.shared();
         let fixed = if shared.is_some() { Bytes::ZERO } else { fixed };
         let needed = fixed.get().checked_add(per_worker.get()).map(Bytes)?;
-        let free = room_for_one_more(headroom, self.available, target.usage().1, needed)?;
-        let reservation = Box::pin(target.ledger.reserve_async(free, Priority::NORMAL));
-        Some(Request { target: target.clone(), shared, needed, reservation })
+        let options = ReserveOptions::new().label(self.spec.label());
+        let options = match self.available {
+            Some(available) => may_use(headroom, available, target.usage().1, needed).then_some(options)?,
+            None => options.keep_free_millionths(headroom.rest()),
+        };
+        let reservation = Box::pin(target.ledger.reserve_async_with(needed, options));
+        Some(Request { target: target.clone(), shared, reservation })
     }
 
     /// Returns the error for a budget that was given and is too small for one worker.
@@ -146,29 +150,20 @@ impl Scheduler {
         let need = self.spec.need();
         let limit = need.headroom.of(self.available.unwrap_or_default());
         let requested = need.fixed.saturating_add(need.per_worker);
-        bursar::Error::OutOfBudget { requested, remaining: limit, limit }
+        bursar::Error::out_of_budget(requested, limit, limit)
     }
 
-    /// Makes a slot of a reservation, less what was only requested so that it stays free.
+    /// Makes a slot of a reservation.
     fn grant(&self, request: &Request, granted: bursar::Result<bursar::ledger::Reservation>) -> bursar::Result<Slot> {
-        let reservation = granted?;
-        reservation.shrink(request.needed)?;
-        let mut slots = request.target.slots(self.spec.need(), 1, Some(reservation), request.shared.clone())?;
+        let mut slots = request.target.slots(self.spec.need(), 1, Some(granted?), request.shared.clone())?;
         slots.pop().ok_or(bursar::Error::NoDevice)
     }
 }
 
-/// Returns how many bytes have to be free for one more worker that needs `needed`, if the run has `ours` already: `needed`,
-/// and what the headroom keeps unused of everything that the run could have. Returns none if there can never be so much.
-fn room_for_one_more(headroom: Headroom, available: Option<Bytes>, ours: Bytes, needed: Bytes) -> Option<Bytes> {
+/// Returns whether a run that has `ours` of what was said to be `available` may use `needed` more.
+fn may_use(headroom: Headroom, available: Bytes, ours: Bytes, needed: Bytes) -> bool {
     let used = u128::from(ours.get()) + u128::from(needed.get());
-    match available {
-        Some(available) => (used <= u128::from(headroom.of(available).get())).then_some(needed),
-        None => {
-            let least = (used * 1_000_000).div_ceil(u128::from(headroom.get()));
-            u64::try_from(least - u128::from(ours.get())).ok().map(Bytes)
-        }
-    }
+    used <= u128::from(headroom.of(available).get())
 }
 
 /// A request for memory on one target.
@@ -177,7 +172,6 @@ struct Request {
     target: Arc<Target>,
     /// Keeps the memory that the workers there share, because less is requested on account of it.
     shared: Option<Arc<ReservedMemory>>,
-    needed: Bytes,
     reservation: Pin<Box<ReserveFuture>>,
 }
 
@@ -208,7 +202,7 @@ impl SlotSource for Scheduler {
             }
             self.freed.wait();
             let now = current_usage();
-            // The less the run has, the less has to stay free.
+            // What one more needs depends on whether what is shared is there, and what was said to be available on the rest.
             if now != usage {
                 (usage, requests) = (now, self.request());
             }
@@ -226,7 +220,6 @@ mod tests {
     use super::*;
     use bursar::driver::Driver;
     use bursar::sim::Sim;
-    use proptest::prelude::*;
 
     const GIB: u64 = 1 << 30;
 
@@ -329,28 +322,37 @@ mod tests {
         assert!(scheduler.wait_for_slot().expect("not cancelled").expect_err("never").is_capacity());
     }
 
-    proptest! {
-        /// The bytes requested are exactly those that have to be free for the plan to place one more.
-        #[test]
-        fn f1_one_more_needs_what_the_headroom_says(
-            millionths in 1u32..=1_000_000,
-            ours in 0u64..1 << 40,
-            needed in 1u64..1 << 40,
-            beside in 0u64..3,
-        ) {
-            let headroom = Headroom::millionths(millionths).expect("a fraction");
-            let room = room_for_one_more(headroom, None, Bytes(ours), Bytes(needed)).expect("far from the end").get();
-            let fits = |free: u64| headroom.of(Bytes(ours + free)).get() >= ours + needed;
-            prop_assert!(fits(room + beside));
-            prop_assert!(room == 0 || !fits(room - 1));
-        }
+    #[test]
+    fn f9_one_more_worker_waits_for_what_it_needs_and_no_more() {
+        let driver = Sim::builder().immediate().devices(1, Bytes::gib(100)).build();
+        let opened = OpenedDriver { driver: driver.clone(), is_simulated: true, instead_of_cuda: None };
+        let context = DeviceContext::open(driver, DeviceId(0)).expect("a device");
+        let spec = Spec::vram("test", [context]).per_worker(Bytes::gib(10)).want(1);
+        let scheduler = Scheduler::new(spec, None, Some(&opened), &[]).expect("a ledger");
+        let ledger = &scheduler.targets[0].ledger;
+        let others = ledger.reserve(Bytes::gib(65)).expect("room");
+        assert!(scheduler.slots(any).expect_err("75 GiB are more than 70").is_capacity());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| scheduler.wait_for_slot());
+            let reading = || ledger.reading().expect("a ledger");
+            while reading().waiting.is_empty() {
+                std::thread::yield_now();
+            }
+            assert_eq!(reading().waiting[0].bytes, Bytes::gib(10));
+            drop(ledger.reserve(Bytes::gib(20)).expect("what it would leave free is nobody's"));
+            others.shrink(Bytes::gib(60)).expect("nothing is drawn");
+            let slot = waiting.join().expect("no panic").expect("not cancelled").expect("70 GiB");
+            assert_eq!(slot.limit, Some(Bytes::gib(10)));
+            assert_eq!(
+                (reading().undrawn, reading().processes[0].labels.clone()),
+                (Bytes::gib(70), vec!["test".into()])
+            );
+        });
     }
 
     #[test]
     fn f6_what_is_said_to_be_available_bounds_what_there_is_room_for() {
-        let room = |ours| room_for_one_more(Headroom::default(), Some(Bytes(10)), Bytes(ours), Bytes(2));
-        assert_eq!((room(0), room(5), room(6)), (Some(Bytes(2)), Some(Bytes(2)), None));
-        let whole = room_for_one_more(Headroom::millionths(1).expect("a fraction"), None, Bytes(0), Bytes(u64::MAX));
-        assert_eq!(whole, None, "there can never be so much");
+        let has_room = |ours| may_use(Headroom::default(), Bytes(10), Bytes(ours), Bytes(2));
+        assert_eq!([0, 5, 6, u64::MAX].map(has_room), [true, true, false, false]);
     }
 }

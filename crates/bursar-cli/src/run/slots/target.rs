@@ -3,16 +3,13 @@
 use super::Slot;
 use super::notify::Notify;
 use bursar::device::{DeviceContext, NumaNode};
-use bursar::fit::{FitError, Need, Ram};
+use bursar::fit::{FitError, Need, Ram, Worker};
 use bursar::host::Topology;
 use bursar::ledger::{Delegation, Ledger, Reservation};
 use bursar::{Bytes, DeviceId};
 use rustix::thread::CpuSet;
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// The variable with the token of the memory that the workers of one device share.
-pub(crate) const SHARED_VARIABLE: &str = "BURSAR_RESERVATION_SHARED";
 
 /// A device or the machine's memory, with its ledger.
 #[derive(Debug)]
@@ -50,7 +47,7 @@ impl Target {
         let near = facts.pci.filter(|_| facts.numa_node.index().is_some()).zip(topology);
         let cpus = near.map(|(pci, topology)| topology.cpus_of_gpu(pci)).filter(|cpus| !cpus.is_empty());
         let mut environment = environment.to_vec();
-        environment.push(("CUDA_VISIBLE_DEVICES", facts.uuid.to_string().into()));
+        environment.push((Worker::DEVICE_VARIABLE, facts.uuid.to_string().into()));
         Ok(Self {
             device: Some(context.device()),
             numa_node: facts.numa_node,
@@ -137,7 +134,7 @@ impl Target {
         let (own_token, shared_token) = (own.as_ref().and_then(token), shared.as_deref().and_then(token));
         // If it is not known what each worker needs, all draw on what they share.
         environment.extend(own_token.or(shared_token.clone()).map(|token| (Reservation::VARIABLE, token)));
-        environment.extend(shared_token.map(|token| (SHARED_VARIABLE, token)));
+        environment.extend(shared_token.map(|token| (Worker::SHARED_VARIABLE, token)));
         let limit = own.as_ref().map(|own| own.bytes);
         self.lock().workers += 1;
         let memory = SlotMemory { own, shared, target: self.clone() };

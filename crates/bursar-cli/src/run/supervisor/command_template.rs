@@ -1,7 +1,8 @@
 //! The command that workers run, with placeholders that are filled in for each.
 
 use crate::run::processes::launch;
-use crate::run::slots::{SHARED_VARIABLE, Slot};
+use crate::run::slots::Slot;
+use bursar::fit::Worker;
 use bursar::ledger::Reservation;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -21,11 +22,13 @@ pub(crate) struct CommandTemplate {
     words: Vec<OsString>,
     /// The number of workers that there will be.
     workers: u64,
+    /// The name of the stage.
+    label: String,
 }
 
 impl CommandTemplate {
-    pub(crate) fn new(words: &[OsString], workers: u64) -> Self {
-        Self { words: words.to_vec(), workers }
+    pub(crate) fn new(words: &[OsString], workers: u64, label: &str) -> Self {
+        Self { words: words.to_vec(), workers, label: label.to_owned() }
     }
 
     /// Returns the command of the worker with this number, to be [launched](launch): in a process group of its own, on the
@@ -37,9 +40,10 @@ impl CommandTemplate {
         let words: Vec<_> = self.words.iter().map(|word| fill(word, &placeholders)).collect();
         let mut command = launch::command(&words, slot.cpus.as_ref());
         // The share of a run within a run is not for its workers.
-        command.env_remove(Reservation::VARIABLE).env_remove(SHARED_VARIABLE);
+        command.env_remove(Reservation::VARIABLE).env_remove(Worker::SHARED_VARIABLE);
         command.envs(slot.environment.iter().map(|(name, value)| (name, value)));
-        command.env("BURSAR_WORKER", worker.to_string()).env("BURSAR_WORKERS", self.workers.to_string());
+        command.env(Worker::NUMBER_VARIABLE, worker.to_string()).env(Worker::COUNT_VARIABLE, self.workers.to_string());
+        command.env(Worker::LABEL_VARIABLE, &self.label);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         command
     }
@@ -89,24 +93,24 @@ mod tests {
     fn placeholders_are_filled_in_and_nothing_else_is_touched() {
         let given =
             ["run-{worker}", "{worker}of{workers}", "{{device}}", "{other} {work{worker}er}", "{"].map(Into::into);
-        let command = CommandTemplate::new(&given, 8).command(3, &slot(Some(1)));
+        let command = CommandTemplate::new(&given, 8, "stage").command(3, &slot(Some(1)));
         assert_eq!(words(&command), ["run-3", "3of8", "{1}", "{other} {work3er}", "{"]);
-        let command = CommandTemplate::new(&given[2..3], 8).command(3, &slot(None));
+        let command = CommandTemplate::new(&given[2..3], 8, "stage").command(3, &slot(None));
         assert_eq!(words(&command), ["{{device}}"], "without a device it is no placeholder");
     }
 
     #[test]
     fn bytes_that_are_no_text_stay_as_they_are() {
         let given = OsString::from_vec(b"\xff{worker}\xfe".to_vec());
-        let command = CommandTemplate::new(&["x".into(), given], 1).command(0, &slot(None));
+        let command = CommandTemplate::new(&["x".into(), given], 1, "stage").command(0, &slot(None));
         assert_eq!(words(&command)[1].as_bytes(), b"\xff0\xfe");
     }
 
     #[test]
     fn a_worker_is_told_its_number_their_count_and_what_its_slot_says() {
-        let command = CommandTemplate::new(&["x".into()], 8).command(3, &slot(None));
+        let command = CommandTemplate::new(&["x".into()], 8, "stage").command(3, &slot(None));
         let set: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
-        let expected = [("BURSAR_WORKER", "3"), ("BURSAR_WORKERS", "8"), ("COLOUR", "blue")];
+        let expected = [("BURSAR_LABEL", "stage"), ("BURSAR_WORKER", "3"), ("BURSAR_WORKERS", "8"), ("COLOUR", "blue")];
         assert_eq!(set, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
         let removed: Vec<_> = command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
         assert_eq!(removed, ["BURSAR_RESERVATION", "BURSAR_RESERVATION_SHARED"], "a share of whoever runs us");

@@ -5,7 +5,7 @@ use super::failed_frees::FailedFrees;
 use super::totals::Totals;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError, Error,
-    Holder, Note, OwnerId, Refused, Result, Stream, grant,
+    Holder, MemoryUsage, Note, OwnerId, Refused, Result, Stream, Survey, SurveyStep, grant,
 };
 use std::fmt;
 use std::sync::Arc;
@@ -75,6 +75,11 @@ impl Holder for DirectMemory {
     fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
         self.reap()
     }
+
+    fn survey(&self, survey: &mut Survey) {
+        let held = self.bytes_outstanding();
+        survey.add(SurveyStep::Leaf(MemoryUsage { held, ..MemoryUsage::default() }));
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -104,6 +109,12 @@ impl DeviceMemoryResource for DirectMemory {
         if block.owner() != self.owner {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
+        }
+        // The driver waits for all work of the device; only one that listens has to be told of an order.
+        let home = block.stream();
+        if context.listens() && home != stream && context.order_after(home, stream).is_err() {
+            // What cannot be put in order has run, or the device's next call says why not.
+            let _waited = context.on_lasting(home, |home| context.synchronize(home));
         }
         let held = match context.hold_for_free(stream) {
             Ok(held) => held,

@@ -4,7 +4,7 @@
 //! back. A failure of the driver is recorded in the context's fault, so that the device's next fallible call reports
 //! it.
 
-use crate::{Bytes, DeviceContext, DriverError, Remains, Result};
+use crate::{Bytes, DeviceContext, DriverError, Remains, Result, Status};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -28,6 +28,11 @@ impl<T> Default for FailedFrees<T> {
 /// A function that tries a free once more and returns how many bytes of the device's memory that gives back.
 pub(super) type Free<T> = fn(&DeviceContext, &mut T) -> Result<Bytes, DriverError>;
 
+/// Returns whether an error is a failure of the driver, and not a stream that takes no free while it is captured.
+fn is_failure(error: &DriverError) -> bool {
+    error.status != Status::Capturing
+}
+
 /// The frees that were still failing when their leaf was dropped.
 struct LeftFrees<T> {
     items: Vec<T>,
@@ -44,7 +49,9 @@ impl<T: Send> Remains for LeftFrees<T> {
                 false
             }
             Err(error) => {
-                context.fault().record(error);
+                if is_failure(&error) {
+                    context.fault().record(error);
+                }
                 true
             }
         });
@@ -85,8 +92,9 @@ impl<T> FailedFrees<T> {
         self.items().push_back(item);
     }
 
+    /// Returns whether there are none.
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.count.load(SeqCst) == 0
     }
 
@@ -95,7 +103,8 @@ impl<T> FailedFrees<T> {
     }
 
     /// Tries each of them once more and returns how many bytes were released, as `free` counts them. Those that fail
-    /// again stay, and the first failure is the error.
+    /// again stay, and the first failure is the error. Those whose stream is being captured into a graph stay too, and
+    /// are no failure: they are tried again once it is not.
     #[inline]
     pub(super) fn retry(
         &self,
@@ -117,7 +126,7 @@ impl<T> FailedFrees<T> {
                 }
                 Err(error) => {
                     self.items().push_back(item);
-                    failure.get_or_insert(error);
+                    failure = failure.or(Some(error).filter(is_failure));
                 }
             }
         }

@@ -6,7 +6,8 @@ use super::pending::{PaddedTotal, Pending};
 use crate::stream::StreamHold;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
-    Error, Holder, Member, MemoryUsage, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream, grant,
+    Error, Holder, Member, MemoryUsage, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream,
+    StreamMisuse, Survey, SurveyStep, grant,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -51,11 +52,17 @@ struct FailedFree {
 }
 
 impl FailedFree {
-    /// Submits the free to a stream that comes after both and returns that stream.
+    /// Submits the free to a stream that comes after both and returns that stream. While a stream is being captured into a
+    /// graph nothing is submitted to it, and that is the error.
     fn submit<'a>(&mut self, context: &'a DeviceContext) -> Result<(Stream, StreamHold<'a>), DriverError> {
-        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold(stream)?)));
-        let invalid = DriverError::new("free_async", context.device(), Status::InvalidHandle);
-        let (stream, held) = held.map_err(|error| error.driver_error().unwrap_or(invalid))?;
+        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold_for_free(stream)?)));
+        let (stream, held) = held.map_err(|error| {
+            let status = match error {
+                Error::StreamMisuse { why: StreamMisuse::Capturing, .. } => Status::Capturing,
+                _ => Status::InvalidHandle,
+            };
+            error.driver_error().unwrap_or(DriverError::new("free_async", context.device(), status))
+        })?;
         if let Some(ptr) = self.unreported.take() {
             // SAFETY: the block was consumed when its free failed.
             unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
@@ -191,6 +198,10 @@ impl Holder for AsyncMemory {
         }
         Ok(Bytes(self.released_total().wrapping_sub(before)))
     }
+
+    fn survey(&self, survey: &mut Survey) {
+        survey.add(SurveyStep::Leaf(self.usage()));
+    }
 }
 
 /// The pause between two looks of a bounded wait.
@@ -263,6 +274,9 @@ impl Member for AsyncMemory {
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
+        if !self.failed.is_empty() {
+            self.context.order_ended(Duration::MAX);
+        }
         let submit = |context: &DeviceContext, free: &mut FailedFree| free.submit(context).map(|_| Bytes(free.granted));
         self.failed.leave(&self.context, submit, |free| free.granted);
         self.pending.return_events(&self.context);

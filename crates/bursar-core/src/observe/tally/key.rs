@@ -1,19 +1,20 @@
-//! The devices and tags that are counted apart.
+//! The columns and tags that are counted apart.
 
+use super::columns::Column;
 use crate::{AllocTag, DeviceId};
 
-/// The number of tags and devices that each shard has counts for from the start: the near ones.
+/// The number of tags and columns that each shard has counts for from the start: the near ones.
 pub(super) const NEAR_TAGS: usize = 64;
-pub(super) const NEAR_DEVICES: usize = 8;
+pub(super) const NEAR_COLUMNS: usize = 16;
 /// The number of tags that are counted apart; those beyond share the last key.
 pub(super) const TAGS: usize = NEAR_TAGS * NEAR_TAGS;
-/// The number of devices that are counted apart; those beyond share the last key.
-pub(super) const DEVICES: usize = NEAR_DEVICES * NEAR_DEVICES;
+/// The number of columns there are.
+pub(super) const COLUMNS: usize = NEAR_COLUMNS * NEAR_COLUMNS;
 
-/// The device and tag under which a block is counted.
+/// The column and tag under which a block is counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Key {
-    pub(super) device: usize,
+    pub(super) column: usize,
     pub(super) tag: usize,
 }
 
@@ -21,23 +22,29 @@ impl Key {
     /// Makes the key of a device and a tag, whether or not they are counted apart.
     #[inline]
     pub(super) const fn of(device: DeviceId, tag: AllocTag) -> Self {
-        Self { device: device.0 as usize, tag: tag.index() }
+        Self::in_column(Column::of_device(device), tag)
+    }
+
+    /// Makes the key of a column and a tag.
+    #[inline]
+    pub(super) const fn in_column(column: Column, tag: AllocTag) -> Self {
+        Self { column: column.index(), tag: tag.index() }
     }
 
     /// Returns the key if every shard has counts for it from the start.
     #[inline]
     pub(super) fn near(self) -> Option<Self> {
-        (self.device < NEAR_DEVICES && self.tag < NEAR_TAGS).then_some(self)
+        (self.column < NEAR_COLUMNS && self.tag < NEAR_TAGS).then_some(self)
     }
 
     /// Returns its index among the near keys.
     #[inline]
     pub(super) const fn index(self) -> usize {
-        self.device * NEAR_TAGS + self.tag
+        self.column * NEAR_TAGS + self.tag
     }
 
-    /// Returns the key that it is counted under: its own, or the one that keys beyond the bounds share.
+    /// Returns the key that it is counted under: its own, or the one that tags beyond the bounds share.
     pub(super) fn bounded(self) -> Self {
-        Self { device: self.device.min(DEVICES - 1), tag: self.tag.min(TAGS - 1) }
+        Self { column: self.column.min(COLUMNS - 1), tag: self.tag.min(TAGS - 1) }
     }
 }

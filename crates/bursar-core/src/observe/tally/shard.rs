@@ -2,6 +2,7 @@
 
 use super::Amount;
 use super::chunks::Chunks;
+use super::columns::ColumnSet;
 use super::key::{Key, NEAR_TAGS};
 use super::level::{Levels, Share, Shares, above_zero};
 use super::scopes::Scopes;
@@ -103,6 +104,11 @@ impl Shard {
     #[inline]
     pub(super) fn counts_near(&self, index: usize) -> &TagCounts {
         self.counts.nearest(index)
+    }
+
+    /// Returns the counts of any bounded key, without levels.
+    pub(super) fn counts(&self, key: Key) -> &TagCounts {
+        self.counts.get_or_make(key)
     }
 
     /// Resets it.
@@ -212,13 +218,13 @@ impl Shards {
         }
     }
 
-    /// Returns what is live and what was ever granted, on one device or all and for one tag or all. Frees are read
+    /// Returns what is live and what was ever granted, in some columns and for one tag or all. Frees are read
     /// before grants, and a free is counted after its grant; so only frees of what was never counted can take more than
     /// there was, and then nothing is live.
-    pub(super) fn sum(&self, device: Option<usize>, tag: Option<usize>) -> (Amount, Amount) {
+    pub(super) fn sum(&self, columns: ColumnSet, tag: Option<usize>) -> (Amount, Amount) {
         let counts = || {
             let shards = self.shards.iter().filter_map(OnceLock::get);
-            shards.flat_map(move |shard| shard.counts.of(device, tag))
+            shards.flat_map(move |shard| shard.counts.of(columns, tag))
         };
         let freed = TagCounts::freed(counts());
         let granted = TagCounts::granted(counts());

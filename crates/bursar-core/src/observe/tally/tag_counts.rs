@@ -1,13 +1,14 @@
-//! The counts of one thread, by device and tag.
+//! The counts of one thread, by column and tag.
 
 use super::chunks::Chunks;
-use super::key::{NEAR_DEVICES, NEAR_TAGS};
+use super::columns::ColumnSet;
+use super::key::{COLUMNS, NEAR_COLUMNS, NEAR_TAGS};
 use super::{Amount, Key};
 use crate::Bytes;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The counts of one device and one tag: everything granted and everything freed. Only one thread writes, so an
+/// The counts of one column and one tag: everything granted and everything freed. Only one thread writes, so an
 /// addition is a load and a store.
 #[derive(Debug, Default)]
 pub(super) struct TagCounts {
@@ -79,18 +80,18 @@ impl Sum {
     }
 }
 
-/// Counts for each device and tag. Near ones are in place; the others are allocated as they are used.
+/// Counts for each column and tag. Near ones are in place; the others are allocated as they are used.
 #[derive(Debug)]
 pub(super) struct TagCountsTable {
-    /// The counts of one device lie together.
-    near: [TagCounts; NEAR_DEVICES * NEAR_TAGS],
-    far: Chunks<OnceLock<Chunks<TagCounts, NEAR_TAGS>>, NEAR_DEVICES>,
+    /// The counts of one column lie together.
+    near: [TagCounts; NEAR_COLUMNS * NEAR_TAGS],
+    far: Chunks<OnceLock<Chunks<TagCounts, NEAR_TAGS>>, NEAR_COLUMNS>,
 }
 
 impl TagCountsTable {
     pub(super) const fn new() -> Self {
-        let near = [const { TagCounts::new() }; NEAR_DEVICES * NEAR_TAGS];
-        Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_DEVICES]) }
+        let near = [const { TagCounts::new() }; NEAR_COLUMNS * NEAR_TAGS];
+        Self { near, far: Chunks::new([const { OnceLock::new() }; NEAR_COLUMNS]) }
     }
 
     /// Returns the counts of a near key.
@@ -102,29 +103,34 @@ impl TagCountsTable {
     /// Returns the counts of a near key by its [index](Key::index).
     #[inline]
     pub(super) fn nearest(&self, index: usize) -> &TagCounts {
-        &self.near[index % (NEAR_DEVICES * NEAR_TAGS)]
+        &self.near[index % (NEAR_COLUMNS * NEAR_TAGS)]
     }
 
     /// Resets all counts.
     pub(super) fn clear(&self) {
-        self.of(None, None).for_each(TagCounts::clear);
+        self.near.iter().for_each(TagCounts::clear);
+        self.far
+            .one_or_all(None)
+            .filter_map(OnceLock::get)
+            .flat_map(|tags| tags.one_or_all(None))
+            .for_each(TagCounts::clear);
     }
 
     /// Returns the counts of any key.
     pub(super) fn get_or_make(&self, key: Key) -> &TagCounts {
         self.near(key)
-            .unwrap_or_else(|| self.far.get_or_make(key.device).get_or_init(Chunks::default).get_or_make(key.tag))
+            .unwrap_or_else(|| self.far.get_or_make(key.column).get_or_init(Chunks::default).get_or_make(key.tag))
     }
 
-    /// Returns the counts there are, of one device or all and of one tag or all.
-    pub(super) fn of(&self, device: Option<usize>, tag: Option<usize>) -> impl Iterator<Item = &TagCounts> {
-        let devices = self.near.chunks_exact(NEAR_TAGS).enumerate();
-        let devices = devices.filter(move |(at, _)| device.is_none_or(|device| device == *at));
-        let near = devices.flat_map(move |(_, tags)| match tag {
+    /// Returns the counts there are, of some columns and of one tag or all.
+    pub(super) fn of(&self, columns: ColumnSet, tag: Option<usize>) -> impl Iterator<Item = &TagCounts> {
+        let near = self.near.chunks_exact(NEAR_TAGS).enumerate().filter(move |(at, _)| columns.contains(*at));
+        let near = near.flat_map(move |(_, tags)| match tag {
             None => tags,
             Some(tag) => tags.get(tag).map_or(&[][..], std::slice::from_ref),
         });
-        let far = self.far.one_or_all(device).filter_map(OnceLock::get).flat_map(move |tags| tags.one_or_all(tag));
+        let far = (0..COLUMNS).filter(move |at| columns.contains(*at)).filter_map(|at| self.far.get(at)?.get());
+        let far = far.flat_map(move |tags| tags.one_or_all(tag));
         near.chain(far)
     }
 }

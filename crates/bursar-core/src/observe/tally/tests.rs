@@ -15,7 +15,7 @@ fn current(tally: &Tally) -> u64 {
 #[test]
 fn g2_tallies_that_a_thread_counts_for_in_turn_are_told_apart() {
     let tallies = [(), ()].map(|()| Arc::new(Tally::default()));
-    let counters = tallies.each_ref().map(|tally| Counter::new(tally, DeviceId(0)));
+    let counters = tallies.each_ref().map(|tally| Counter::new(tally, Tally::column_of(DeviceId(0))));
     for (tally, counter) in tallies.iter().zip(&counters) {
         tally.granted(DeviceId(0), tag!("turn"), BYTES);
         tally.freed(DeviceId(0), tag!("turn"), BYTES);
@@ -62,7 +62,7 @@ fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
     }
     let (sender, receiver) = channel();
     let tally = Arc::new(Tally::default());
-    let counter = Counter::new(&tally, DeviceId(0));
+    let counter = Counter::new(&tally, Tally::column_of(DeviceId(0)));
     let thread = std::thread::spawn({
         let tally = tally.clone();
         move || {
@@ -123,7 +123,7 @@ impl Program {
                 counts.peak.count = counts.peak.count.max(counts.current.count);
             });
             counter.granted(self.tags[tag], Bytes(bytes)) || {
-                counter.tally().expect("one").granted_slow(DEVICE, self.tags[tag], Bytes(bytes));
+                counter.tally().expect("one").granted_slow(Tally::column_of(DEVICE), self.tags[tag], Bytes(bytes));
                 false
             }
         } else {
@@ -132,7 +132,7 @@ impl Program {
                 *current = Amount { bytes: Bytes(current.bytes.get() - bytes), count: current.count - 1 };
             });
             counter.freed(self.tags[tag], Bytes(bytes)) || {
-                counter.tally().expect("one").freed_slow(DEVICE, self.tags[tag], Bytes(bytes));
+                counter.tally().expect("one").freed_slow(Tally::column_of(DEVICE), self.tags[tag], Bytes(bytes));
                 false
             }
         }
@@ -157,7 +157,7 @@ fn more(Amount { bytes, count }: Amount, by: u64) -> Amount {
 fn g2_one_thread_is_counted_exactly_and_the_short_way_whatever_the_sizes() {
     for seed in 0..16 {
         let tally = Arc::new(Tally::default());
-        let (counter, mut program) = (Counter::new(&tally, DEVICE), Program::new(seed));
+        let (counter, mut program) = (Counter::new(&tally, Tally::column_of(DEVICE)), Program::new(seed));
         for step in 0..3200 {
             assert!(program.step(&counter) || step == 0, "seed {seed}, step {step}: the thread has a place");
             if step % 8 == 0 {
@@ -172,7 +172,7 @@ fn g2_one_thread_is_counted_exactly_and_the_short_way_whatever_the_sizes() {
 fn g2_a_scope_counts_blocks_of_any_size_and_the_short_way_is_taken_again_after_it() {
     for seed in 0..16 {
         let tally = Arc::new(Tally::default());
-        let (counter, mut program) = (Counter::new(&tally, DEVICE), Program::new(seed));
+        let (counter, mut program) = (Counter::new(&tally, Tally::column_of(DEVICE)), Program::new(seed));
         for round in 0..6 {
             let (before, depth) = (program.truth[3], tally.open_scope());
             for _ in 0..100 {
@@ -194,7 +194,7 @@ fn g2_peaks_of_several_threads_are_never_too_low_and_at_most_a_mebibyte_each_too
     const THREADS: u64 = 4;
     for seed in 0..12 {
         let tally = Arc::new(Tally::default());
-        let counter = Counter::new(&tally, DEVICE);
+        let counter = Counter::new(&tally, Tally::column_of(DEVICE));
         // The thread that is next comes from the seed too, so that a program is the same each time.
         let (program, turns) = (Mutex::new((Program::new(seed), 0)), Condvar::new());
         std::thread::scope(|scope| {

@@ -2,13 +2,13 @@
 
 use super::HazardExplanation;
 use bursar_core::{Access, AllocTag};
-use bursar_sim::{CallRecord, Executor, HazardKind, Operation};
+use bursar_sim::{CallRecord, Executor, HazardKind, KernelPanic, Operation};
 use std::fmt;
 use std::panic::Location;
 
 impl fmt::Display for HazardExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hazard, allocation, schedule, calls, ended } = self;
+        let Self { hazard, allocation, schedule, calls, ended, kernel_panics } = self;
         write!(f, "{}", hazard.kind)?;
         match hazard.device {
             Some(device) => write!(f, " on {device}, bytes {}", hazard.range)?,
@@ -29,6 +29,10 @@ impl fmt::Display for HazardExplanation {
                 allocation.number,
                 LocationText(allocation.location)
             )?;
+        }
+        for panic in kernel_panics {
+            let KernelPanic { operation, message, .. } = panic;
+            write!(f, "\n  {:?} on {} panicked: {message}", operation.what, operation.executor)?;
         }
         if let Some(ended) = ended {
             write!(f, "\n  and then {ended}")?;
