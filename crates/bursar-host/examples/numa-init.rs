@@ -17,8 +17,11 @@ const REPORT: &str = "/dev/ttyS1";
 /// The kernel's file systems, and where they are mounted.
 const MOUNTS: [(&str, &str); 5] =
     [("proc", "/proc"), ("sysfs", "/sys"), ("cgroup2", "/sys/fs/cgroup"), ("devtmpfs", "/dev"), ("tmpfs", "/tmp")];
+/// What the programs are told: the nodes must be there, and storms are short, since an emulated machine is slow.
+const VARIABLES: [(&str, &str); 4] =
+    [("BURSAR_REQUIRE_NODES", "1"), ("BURSAR_CANCELLATIONS", "500"), ("BURSAR_DRIVER", "sim"), ("HOME", "/tmp")];
 /// The time after which the machine powers itself off, whatever still runs: nobody may be left outside to do it.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(900);
 
 fn main() {
     assert_eq!(std::process::id(), 1, "this is the first process of a virtual machine; see `cargo xtask numa --help`");
@@ -54,7 +57,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 fn start(path: &str, output: &File) -> Result<i32, Box<dyn Error>> {
     use std::os::unix::process::ExitStatusExt as _;
     let mut command = Command::new(path);
-    command.envs([("BURSAR_REQUIRE_NODES", "1"), ("BURSAR_DRIVER", "sim"), ("HOME", "/tmp")]);
+    command.envs(VARIABLES);
     command
         .args(["--color", "never"])
         .current_dir("/tmp")

@@ -53,10 +53,10 @@
 //!   one gets one event for everything returned on it until then.
 //!
 //! # Evidence
-//! `cargo xtask numa` boots a kernel with four nodes, one without CPUs and one of 256 MiB, and asks it with `move_pages` where
-//! pages are that were pinned for each. Speed was measured on hardware with one node. The division of a node's CPUs among GPUs,
-//! and machines with holes or without memory on a node, rest on the files that such machines are documented to have,
-//! recreated in tests.
+//! `cargo xtask numa` boots a kernel with five nodes, one of 256 MiB, one without memory and one without CPUs, and asks it with
+//! `move_pages` where pages are that were pinned for each, also by a process that its control group restricts to one node.
+//! Speed was measured on hardware with one node. The division of a node's CPUs among GPUs, and holes in the numbering, rest on
+//! the files that such machines are documented to have, recreated in tests.
 //!
 //! The crate is for Linux, whose files and system calls it uses.
 

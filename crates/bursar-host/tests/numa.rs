@@ -1,6 +1,6 @@
 //! N1, N4, N6, N7, N8 on a kernel with several NUMA nodes: the kernel itself says where pages and threads are.
 //!
-//! Ignored where the kernel shows one node; `cargo xtask numa` boots one with four, of which one has no CPUs and one is small.
+//! Ignored where the kernel shows one node; `cargo xtask numa` boots one with five, of which one is small, one has no memory and one no CPUs.
 //! Where pages are is asked with a system call of this file's own, so that no mistake of the crate's judges itself.
 #![allow(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a process of a test tells the other that it passed")]
@@ -37,6 +37,7 @@ const TRIALS: &[(&str, Needs, Tested)] = &[
     ("n4_every_page_lies_on_the_node_it_was_asked_for", has_nodes, on_every_node),
     ("n1_requests_for_gpus_of_every_node_at_once_stay_on_their_nodes", has_nodes, of_all_gpus_at_once),
     ("n6_a_node_without_cpus_is_served_from_the_nearest_that_has_some", has_bare_node, without_cpus),
+    ("n6_a_node_without_memory_gets_that_of_the_nearest_with_cpus", has_empty_node, without_memory),
     ("n4_a_node_that_runs_out_gives_what_it_has_and_the_nearest_gives_the_rest", has_small_node, running_out),
     ("n6_a_process_that_may_use_one_node_is_served_there_and_refused_by_its_group", has_own_groups, in_group),
     ("n7_a_pool_near_a_gpu_has_memory_of_its_node_alone", has_nodes, pooled),
@@ -78,6 +79,14 @@ fn has_nodes(topology: &Topology) -> bool {
 
 fn has_bare_node(topology: &Topology) -> bool {
     has_nodes(topology) && topology.nodes().iter().filter(has_memory).any(|node| !node.has_cpus)
+}
+
+fn empty_node(topology: &Topology) -> Option<&Node> {
+    topology.nodes().iter().find(|node| node.memory == Bytes::ZERO && !node.cpus.is_empty())
+}
+
+fn has_empty_node(topology: &Topology) -> bool {
+    has_nodes(topology) && empty_node(topology).is_some()
 }
 
 fn small_node(topology: &Topology) -> Option<&Node> {
@@ -172,6 +181,21 @@ fn without_cpus(topology: &Topology) -> Result<(), Box<dyn Error>> {
     let buffer = workers.pin(&context, 24 << 20).wait()?;
     assert_eq!(buffer.placement().threads, nearest.cpus.len(), "as many threads as the nearest node has CPUs");
     check_on(&buffer, bare.index, "memory without CPUs")?;
+    Ok(())
+}
+
+fn without_memory(topology: &Topology) -> Result<(), Box<dyn Error>> {
+    let empty = empty_node(topology).ok_or("no such node")?;
+    let others = topology.nodes().iter().filter(has_memory).filter(|node| node.has_cpus);
+    let nearest = others.min_by_key(|node| empty.distance_to(node.index)).ok_or("no other node")?.index;
+    let (workers, context) = (NumaWorkerPool::here()?, context_on(empty.index)?);
+    let near = workers.pin_thread_near(&context)?;
+    assert_eq!((near.node(), current_node()), (NumaNode::new(empty.index), NumaNode::new(empty.index)));
+    drop(near);
+    let buffer = workers.pin(&context, 20 << 20).wait()?;
+    let placement = buffer.placement();
+    assert_eq!((placement.node, placement.memory_node), (NumaNode::new(empty.index), NumaNode::new(nearest)));
+    check_on(&buffer, nearest, "memory for a node that has none")?;
     Ok(())
 }
 

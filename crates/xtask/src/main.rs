@@ -70,7 +70,7 @@ fn help() -> String {
          cargo xtask tidy              run the tidy checks alone\n\
          cargo xtask package           package the crates, and use them from outside the workspace\n\
          cargo xtask instructions      count instructions an operation; `--help` says more\n\
-         cargo xtask numa              run the tests of pinned memory on four NUMA nodes; `--help` says more\n\
+         cargo xtask numa              run the tests of pinned memory on five NUMA nodes; `--help` says more\n\
          cargo xtask help              print this\n\n\
          Steps, in order:\n",
     );

@@ -56,7 +56,7 @@ pub(crate) const STEPS: &[Step] = &[
     },
     Step {
         name: "numa",
-        about: "the tests of pinned host memory on a kernel with four NUMA nodes",
+        about: "the tests of pinned host memory on a kernel with five NUMA nodes",
         component: None,
         run: numa::step,
     },

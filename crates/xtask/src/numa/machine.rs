@@ -1,4 +1,4 @@
-//! The virtual machine: four NUMA nodes, two serial ports, no disk and no network.
+//! The virtual machine: five NUMA nodes, two serial ports, no disk and no network.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,13 +7,25 @@ use std::time::{Duration, Instant};
 use crate::error::Error;
 
 /// The machine in words.
-pub(super) const DESCRIPTION: &str = "four NUMA nodes, one without CPUs and one of 256 MiB";
+pub(super) const DESCRIPTION: &str = "five NUMA nodes: one of 256 MiB, one without memory and one without CPUs";
 /// The CPUs and the memory in MiB of each node. The one without CPUs is the last: the kernel numbers nodes with CPUs first.
-const NODES: [(Option<&str>, u32); 4] = [(Some("0-1"), 1024), (Some("2-3"), 1024), (Some("4-5"), 256), (None, 1024)];
-const CPUS: u32 = 6;
-/// The distances between nodes, which are the same both ways. The nearest node is never the next one by number, so that an
+const NODES: [(Option<&str>, u32); 5] =
+    [(Some("0-1"), 1024), (Some("2-3"), 1024), (Some("4-5"), 256), (Some("6"), 0), (None, 1024)];
+const CPUS: u32 = 7;
+/// The distances between nodes, which are the same both ways. The nearest node is seldom the next one by number, so that an
 /// order by number does not pass for one by distance.
-const DISTANCES: [(u32, u32, u32); 6] = [(0, 1, 31), (0, 2, 41), (0, 3, 21), (1, 2, 25), (1, 3, 17), (2, 3, 35)];
+const DISTANCES: [(u32, u32, u32); 10] = [
+    (0, 1, 31),
+    (0, 2, 41),
+    (0, 3, 28),
+    (0, 4, 21),
+    (1, 2, 25),
+    (1, 3, 38),
+    (1, 4, 17),
+    (2, 3, 15),
+    (2, 4, 35),
+    (3, 4, 40),
+];
 const PROGRAM: &str = "qemu-system-x86_64";
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -46,9 +58,15 @@ pub(super) fn command(qemu: &str, kernel: &Path, initrd: &Path, word: &str, port
     command.args(["-accel", "tcg", "-cpu", "max", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(["-smp", &CPUS.to_string(), "-m", &memory.to_string()]);
     for (index, (cpus, mib)) in NODES.iter().enumerate() {
-        command.args(["-object", &format!("memory-backend-ram,id=m{index},size={mib}M")]);
-        let cpus = cpus.map(|cpus| format!(",cpus={cpus}")).unwrap_or_default();
-        command.args(["-numa", &format!("node,nodeid={index},memdev=m{index}{cpus}")]);
+        let mut node = format!("node,nodeid={index}");
+        if *mib > 0 {
+            command.args(["-object", &format!("memory-backend-ram,id=m{index},size={mib}M")]);
+            node += &format!(",memdev=m{index}");
+        }
+        if let Some(cpus) = cpus {
+            node += &format!(",cpus={cpus}");
+        }
+        command.args(["-numa", &node]);
     }
     for (from, to, distance) in DISTANCES {
         command.args(["-numa", &format!("dist,src={from},dst={to},val={distance}")]);
