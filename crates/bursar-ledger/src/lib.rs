@@ -47,7 +47,8 @@
 //! - *account*: what a process holds for a tenant. *Credit* is what an account has charged in advance, so that its next
 //!   charges need no lock.
 //! - *reservation*: memory set aside before it is allocated. Charging it *draws* on it; the rest is *undrawn*. A
-//!   *delegation* lets child processes draw on it by a *token*.
+//!   *delegation* lets child processes draw on it by a *token*. Its *label* says what it is for. What it *keeps free* is a part
+//!   of the whole that it is not granted without.
 //! - *unmanaged*: what is used of the device outside the ledger.
 //! - *slot*: the row of a process in the table of processes. *Node*: the row of a tenant, account or reservation.
 //!   *Generation*: how often a row was used before, which tells its uses apart.

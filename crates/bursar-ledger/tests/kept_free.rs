@@ -106,6 +106,17 @@ fn l10_labels_reach_readings_and_pass_to_those_who_split_and_draw() {
     let plain: Vec<Reservation> = (0..4).map(|_| ledger.reserve(Bytes(1)).unwrap()).collect();
     assert!(labels().is_empty(), "{:?}", labels());
     drop(plain);
+    let whole = "x".repeat(49);
+    let labelled = ledger.reserve_with(Bytes(1), &ReserveOptions::new().label(&whole)).unwrap();
+    let all = ledger.reserve(Bytes(99)).unwrap();
+    let mut waiting = pin!(ledger.reserve_async(Bytes(1), Priority::NORMAL));
+    assert!(poll(waiting.as_mut(), Waker::noop()).is_pending());
+    // Granting a request is the longest step, and longest where a label is overwritten.
+    drop(labelled);
+    assert_eq!(ledger.reading().unwrap().waiting.len(), 0, "it is granted");
+    assert!(labels().is_empty(), "and not labelled as what was there before: {:?}", labels());
+    assert!(poll(waiting.as_mut(), Waker::noop()).is_ready());
+    drop(all);
     let long = "ä".repeat(60);
     let cut = ledger.reserve_with(Bytes(1), &ReserveOptions::new().label(&long)).unwrap();
     assert_eq!((cut.label(), labels()), ("ä".repeat(24), vec!["ä".repeat(24)]));

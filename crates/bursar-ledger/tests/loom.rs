@@ -241,7 +241,7 @@ fn l4_a_grant_meets_a_release_and_a_cancellation() {
             };
             let book = memory.process(0);
             let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
-            let wanting = QueueRequest { tenant, bytes: 2, priority: 0, since: 0 };
+            let wanting = QueueRequest { tenant, bytes: 2, priority: 0, since: 0, kept: 0 };
             let entry = book.lock(LOCK_TIMEOUT).unwrap().enqueue(wanting).unwrap();
             if cancels {
                 book.lock(LOCK_TIMEOUT).unwrap().cancel(entry);
@@ -273,7 +273,7 @@ fn l4_a_request_given_up_without_the_lock_meets_its_grant() {
         assert!(charge(&memory.process(1), others, 2, 0));
         let book = memory.process(0);
         let tenant = value(&memory, LAYOUT.node_at(mine.node) + node::PARENT) as usize;
-        let wanting = QueueRequest { tenant, bytes: 2, priority: 0, since: 0 };
+        let wanting = QueueRequest { tenant, bytes: 2, priority: 0, since: 0, kept: 0 };
         let entry = book.lock(LOCK_TIMEOUT).unwrap().enqueue(wanting).unwrap();
         let other = {
             let memory = Arc::clone(&memory);

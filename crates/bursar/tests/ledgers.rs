@@ -1,5 +1,6 @@
 //! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
+use bursar::fit::Spec;
 use bursar::ledger::Reservation;
 use bursar::memory::{Admission, ObservedResource};
 use bursar::prelude::*;
@@ -146,4 +147,26 @@ fn l1_ledgers_keep_no_device_open() {
     assert!(sim.leaks().is_empty(), "{}", sim.leaks());
     let again = open(sim);
     assert_eq!(ledgers.available(&again).expect("works"), GPU, "nothing stays charged");
+}
+
+#[test]
+fn l8_a_stage_has_what_a_pool_of_its_program_only_caches() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let memory = pool(&ledgers, &context);
+    cache(&memory, Bytes::gib(7), context.create_stream(0).expect("a stream"));
+    let used = context.driver().memory(DeviceId(0)).expect("a device").used();
+    assert!(used >= Bytes::gib(7), "the pool keeps it");
+    let spec = Spec::vram("stage", [context]).per_worker(Bytes::gib(1)).want(9).headroom(1.0);
+    assert_eq!(fit_workers(&spec).expect("all of it").plan.workers, 8);
+}
+
+#[test]
+fn f5_a_stage_takes_the_gpus_of_a_program() {
+    let gpus = DevicePool::open(sim(2), &Stack::new().over(leaf::Direct)).expect("devices");
+    let reserved = fit_workers(&Spec::vram("stage", &gpus).per_worker(Bytes::gib(4)).want(4).headroom(1.0));
+    let workers = reserved.expect("four").into_workers().expect("four");
+    assert_eq!(
+        workers.iter().map(|worker| worker.device()).collect::<Vec<_>>(),
+        [0, 0, 1, 1].map(|n| Some(DeviceId(n)))
+    );
 }

@@ -178,7 +178,8 @@ impl<W: Words> LockedBook<'_, W> {
         for (field, value) in fields {
             self.set_field(node, field, value);
         }
-        if kind == RESERVATION {
+        // A label that says anything begins in the first of its words.
+        if kind == RESERVATION && self.field(node, node::NAME) != 0 {
             self.write_name(node, "");
         }
         if node >= self.get(header::NODES_HIGH) as usize {
@@ -226,9 +227,9 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    /// Sets the label of a reservation.
+    /// Sets the label of a new reservation, which has none.
     pub fn set_label(&mut self, key: NodeKey, label: &str) {
-        if self.is_current(key) && self.field(key.node, node::KIND) == RESERVATION {
+        if !label.is_empty() && self.is_current(key) && self.field(key.node, node::KIND) == RESERVATION {
             self.write_name(key.node, label);
             self.finish();
         }

@@ -4,10 +4,20 @@ use super::actor::{self, Actor, DeviceHandles};
 use super::{AWAY, DEVICES, DelegationRecord, HOME, LIMIT, Model, check_allowed, check_fair, subject};
 use crate::system::Process;
 use crate::system::simulated::Pid;
-use crate::{Delegation, Ledger, LedgerError, api};
+use crate::{Delegation, Ledger, LedgerError, ReserveOptions, api};
 use bursar_core::{Account, Bytes, Error};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Returns the options of a request: some have a label, and some leave a part of the device free.
+fn options(bytes: u64) -> ReserveOptions {
+    let options = if bytes.is_multiple_of(2) {
+        ReserveOptions::new().label("the longest label that there is room for in a row")
+    } else {
+        ReserveOptions::new()
+    };
+    if bytes.is_multiple_of(3) { options.keep_free_millionths(200_000) } else { options }
+}
 
 impl Model {
     pub(super) fn start(&self) {
@@ -68,7 +78,7 @@ impl Model {
         let Some(ledger) = self.ledger(pid, device) else { return };
         self.run(
             pid,
-            move || ledger.reserve(Bytes(bytes)),
+            move || ledger.reserve_with(Bytes(bytes), &options(bytes)),
             |actor, reserved| match reserved {
                 Ok(reservation) => actor.devices[device].reservations.push((reservation, bytes)),
                 Err(error) => check_fair(&error),
@@ -175,7 +185,7 @@ impl Model {
         let device = self.device();
         let bytes = 1 + self.below(LIMIT);
         let Some(ledger) = self.ledger(pid, device) else { return };
-        let future = Box::pin(ledger.reserve_async(Bytes(bytes), crate::Priority::NORMAL));
+        let future = Box::pin(ledger.reserve_async_with(Bytes(bytes), options(bytes)));
         drop(ledger);
         self.end(pid, device, |handles| handles.waiting.push((future, bytes)));
         self.poll(pid);
