@@ -24,12 +24,12 @@
 //!
 //! let mut weights = gpu.buffer::<f32>(1 << 20, &a, tag!("weights"))?;
 //! a.submit(|work| work.fill(&mut weights, 1.0))?;
-//! let ones = b.submit(|work| work.read_back(&weights))?; // ordered after the write on the other stream
+//! let ones = b.submit(|work| work.read_back(&weights))?; // ordered after the write
 //! assert_eq!(ones.wait()?[..2], [1.0, 1.0]);
 //!
 //! let refused = gpu.buffer::<u8>(17 << 30, &a, tag!("too big")).unwrap_err();
 //! assert!(refused.is_capacity());
-//! println!("{refused:#}"); // what was asked for, by which limit it was refused, and who holds the rest
+//! println!("{refused:#}"); // what was asked for, the limit, and who holds the rest
 //!
 //! drop(weights); // freed in stream order
 //! assert_eq!(statistics.counts().current.count, 0);
@@ -39,8 +39,8 @@
 //!
 //! # Where things are
 //!
-//! The root has the names that most programs write, and [`prelude`] brings them and a few more in with one `use`. The rest is
-//! in modules, by what a program is about to do:
+//! The root has the names that most programs write, and [`prelude`] brings those (but for [`Result`]) and a few more in with
+//! one `use`. The rest is in modules, by what a program is about to do:
 //!
 //! | to | look in |
 //! | --- | --- |
