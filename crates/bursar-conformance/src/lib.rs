@@ -33,4 +33,16 @@ pub use table::{Clause, Requirement, table};
 mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../../docs/guide/01-first-budget.md")]
+    struct FirstBudget;
+    #[doc = include_str!("../../../docs/guide/02-streams-and-buffers.md")]
+    struct StreamsAndBuffers;
+    #[doc = include_str!("../../../docs/guide/03-sharing-a-card.md")]
+    struct SharingACard;
+    #[doc = include_str!("../../../docs/guide/04-explaining-an-out-of-memory.md")]
+    struct ExplainingAnOutOfMemory;
+    #[doc = include_str!("../../../docs/guide/05-testing-without-a-gpu.md")]
+    struct TestingWithoutAGpu;
+    #[doc = include_str!("../../../docs/guide/06-beside-cudarc.md")]
+    struct BesideCudarc;
 }

@@ -78,8 +78,8 @@ enum HostKind {
 /// A sequence of driver calls that follows from a seed.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::program::{DriverProgram, ProgramShape};
-/// use bursar_sim::Sim;
 ///
 /// let program = DriverProgram::generate(7, ProgramShape::DRIVER);
 /// let sim = Sim::seeded(1);

@@ -13,9 +13,9 @@ use std::time::Duration;
 /// One stack, built on the first device of one driver, with fault injection between the two.
 ///
 /// ```
+/// use bursar::sim::Sim;
+/// use bursar::{Stack, leaf};
 /// use bursar_conformance::{StackKind, StackRig, StackRow};
-/// use bursar_core::{Stack, leaf};
-/// use bursar_sim::Sim;
 ///
 /// let stack = StackRow::new("direct", StackKind::default(), || Stack::new().over(leaf::Direct));
 /// let rig = StackRig::new(Sim::seeded(1), stack, 1, None)?;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// rig.fill(&block, 7, block.stream());
 /// assert_eq!(rig.read(&block, block.stream()), [7; 1000]);
 /// rig.free(block);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct StackRig {
     /// The fault injection between the stack and the driver: fails calls and counts them.

@@ -23,8 +23,8 @@ pub enum LeakPolicy {
 /// A driver that was opened for one trial.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::OpenDriver;
-/// use bursar_sim::Sim;
 ///
 /// let opened = OpenDriver::new(Sim::immediate());
 /// assert_eq!(opened.driver.device_count(), 2);
@@ -54,8 +54,8 @@ impl fmt::Debug for OpenDriver {
 /// A driver that stacks are judged on.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::{DriverRow, OpenDriver};
-/// use bursar_sim::Sim;
 ///
 /// let row = DriverRow { name: "sim", runs: 8, captures: false, pages: true, open: |seed| Ok(OpenDriver::new(Sim::seeded(seed))) };
 /// assert!((row.open)(7).is_ok());
@@ -98,8 +98,8 @@ type BuildFn = dyn Fn(&Arc<DeviceContext>) -> Result<Arc<dyn DeviceMemoryResourc
 /// A stack that is judged.
 ///
 /// ```
+/// use bursar::{Stack, leaf};
 /// use bursar_conformance::{StackKind, StackRow};
-/// use bursar_core::{Stack, leaf};
 ///
 /// let row = StackRow::new("direct", StackKind::default(), || Stack::new().over(leaf::Direct));
 /// assert_eq!(row.name, "direct");

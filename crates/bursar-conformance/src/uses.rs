@@ -77,8 +77,8 @@ impl UseShape {
 /// A sequence of uses that follows from a seed.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::uses::{UseProgram, UseShape};
-/// use bursar_sim::Sim;
 ///
 /// let (program, sim) = (UseProgram::generate(7, UseShape::BARE), Sim::seeded(7));
 /// assert_eq!(program.run(sim.clone()).wrong, None, "{program}");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// The identity of the resource that made a block, and so the only one that may take it back.
 ///
 /// ```
-/// use bursar_core::OwnerId;
+/// use bursar::memory::OwnerId;
 ///
 /// assert_ne!(OwnerId::unique(), OwnerId::unique());
 /// ```
@@ -41,7 +41,8 @@ impl OwnerId {
 /// a double free does not compile. Dropping one without freeing it leaks its memory, which stays counted.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # fn show(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
 /// let block = memory.allocate(1000, 256, stream, tag!("scratch"))?;
 /// assert_eq!(block.requested(), Bytes(1000));
@@ -70,7 +71,7 @@ const _: () = assert!(size_of::<DeviceBlock>() == 64, "a block is one cache line
 /// The parts that a block is made of; see [`DeviceBlock::from_parts`].
 ///
 /// ```
-/// use bursar_core::{AllocTag, BlockParts, DevicePtr, OwnerId};
+/// use bursar::memory::{AllocTag, BlockParts, DevicePtr, OwnerId};
 ///
 /// let parts = BlockParts {
 ///     ptr: DevicePtr(0x1000),
@@ -186,7 +187,8 @@ impl DeviceBlock {
 /// A free that was refused before anything happened: the block comes back with the reason.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # fn show(memory: &dyn DeviceMemoryResource, other: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
 /// let block = memory.allocate(1000, 256, stream, tag!("scratch"))?;
 /// let refused = other.deallocate(block, stream).unwrap_err();
@@ -215,12 +217,13 @@ impl From<Refused> for Error {
 /// over-allocating, as in every leaf.
 ///
 /// ```
-/// use bursar_core::{Bytes, grant};
+/// use bursar::Bytes;
+/// use bursar::memory::grant;
 ///
 /// assert_eq!(grant(1, 1)?, Bytes(256));
 /// assert_eq!(grant(512, 4096)?, Bytes(512 + 4096 - 256));
 /// assert!(grant(u64::MAX, 256).is_err());
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub const fn grant(bytes: u64, align: u64) -> Result<Bytes> {
     if !align.is_power_of_two() || align > MAX_ALIGN {

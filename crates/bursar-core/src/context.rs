@@ -70,7 +70,8 @@ use std::time::Duration;
 /// holders could not give back.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(driver: Arc<dyn Driver>) -> Result<()> {
 /// let context = DeviceContext::open(driver, DeviceId(0))?;
@@ -239,7 +240,8 @@ impl DeviceContext {
 /// Something that belongs to one device: its context itself, or a GPU. Functions that need a context take either.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::device::HasContext;
+/// # use bursar::prelude::*;
 /// fn name_of(place: &impl HasContext) -> &str {
 ///     &place.device_context().facts().name
 /// }

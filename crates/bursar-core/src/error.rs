@@ -26,7 +26,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// with its whole [explanation](Self::shortage), and any other error with its cause.
 ///
 /// ```
-/// use bursar_core::{Bytes, Error, LimitName};
+/// use bursar::error::LimitName;
+/// use bursar::{Bytes, Error};
 ///
 /// let refused = Error::over_limit(&LimitName::new("model-a"), Bytes::mib(2), Bytes::mib(1), Bytes::gib(1));
 /// assert!(refused.is_capacity() && matches!(refused, Error::OutOfBudget { .. }));
@@ -249,7 +250,8 @@ impl Error {
     /// Returns the driver's failure, if the error is one.
     ///
     /// ```
-    /// use bursar_core::{DeviceId, DriverError, Error, Status};
+    /// use bursar::driver::{DriverError, Status};
+    /// use bursar::{DeviceId, Error};
     ///
     /// let failure = DriverError::new("cuStreamCreate", DeviceId(0), Status::OutOfMemory);
     /// assert_eq!(Error::CreateFailed(failure).driver_error(), Some(failure));
@@ -266,7 +268,7 @@ impl Error {
     /// Makes the refusal of a limit without a name.
     ///
     /// ```
-    /// use bursar_core::{Bytes, Error};
+    /// use bursar::{Bytes, Error};
     ///
     /// let refused = Error::out_of_budget(Bytes::mib(2), Bytes::mib(1), Bytes::gib(1));
     /// assert_eq!(refused.to_string(), "over budget: 2 MiB requested, 1 MiB of 1 GiB left");
@@ -288,7 +290,8 @@ impl Error {
     /// Returns the explanation of a refusal for want of memory, if it has one.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceId, Error, Shortage};
+    /// use bursar::error::Shortage;
+    /// use bursar::{Bytes, DeviceId, Error};
     ///
     /// let refused = Error::out_of_budget(Bytes::mib(2), Bytes::mib(1), Bytes::gib(1));
     /// assert_eq!(refused.shortage(), None);
@@ -313,7 +316,8 @@ impl Error {
     /// Returns the error without the name of a limit and without an explanation: its numbers alone, to be compared.
     ///
     /// ```
-    /// use bursar_core::{Bytes, Error, LimitName};
+    /// use bursar::error::LimitName;
+    /// use bursar::{Bytes, Error};
     ///
     /// let [requested, remaining, limit] = [2, 1, 8].map(Bytes::gib);
     /// let refused = Error::over_limit(&LimitName::new("model-a"), requested, remaining, limit);
@@ -426,7 +430,7 @@ const _: () = assert!(size_of::<Error>() <= 56, "errors travel by value on every
 /// A stream as messages, records and reports name it; see [`Stream::number`](crate::Stream::number).
 ///
 /// ```
-/// use bursar_core::StreamNumber;
+/// use bursar::error::StreamNumber;
 ///
 /// assert_eq!(StreamNumber(0).to_string(), "the default stream");
 /// assert_eq!(StreamNumber(3).to_string(), "stream 3");
@@ -452,7 +456,7 @@ impl fmt::Display for StreamNumber {
 /// The reason why a stream may not be used.
 ///
 /// ```
-/// use bursar_core::StreamMisuse;
+/// use bursar::error::StreamMisuse;
 ///
 /// assert!(StreamMisuse::PerThread.to_string().contains("CU_STREAM_PER_THREAD"));
 /// ```

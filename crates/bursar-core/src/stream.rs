@@ -19,7 +19,8 @@ pub const STREAM_SLOTS: usize = 1024;
 /// stream; the context keeps it alive.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
 /// let stream = context.create_stream(0)?;
 /// assert_eq!(stream.device(), context.device());

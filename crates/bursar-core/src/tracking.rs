@@ -52,7 +52,10 @@ impl DeviceContext {
     /// failed.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::driver::RawStream;
+    /// # use bursar::memory::DevicePtr;
+    /// # use bursar::prelude::*;
     /// # use std::sync::Arc;
     /// # fn launch(_: RawStream, _: DevicePtr) {}
     /// # fn show(context: &Arc<DeviceContext>, block: &TrackedBlock, stream: Stream) -> Result<()> {
@@ -113,7 +116,8 @@ impl DeviceContext {
 /// whoever waits for its stream will wait for it again.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(context: &Arc<DeviceContext>, block: &TrackedBlock, stream: Stream) -> Result<()> {
 /// let mut using = context.prepare_block_use(block, stream, Access::Read)?;

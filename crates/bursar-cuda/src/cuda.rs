@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// a [`RawContext`](bursar_core::RawContext) that of the device's primary `CUcontext`.
 ///
 /// ```
-/// use bursar_core::Driver;
-/// use bursar_cuda::Cuda;
+/// use bursar::cuda::Cuda;
+/// use bursar::driver::Driver;
 ///
 /// match Cuda::load() {
 ///     Ok(cuda) => println!("{}, {} devices", cuda.describe(), cuda.device_count()),

@@ -4,7 +4,7 @@
 //! loading it where it is missing returns a [`LoadError`] that names the libraries searched for:
 //!
 //! ```
-//! use bursar_cuda::{Cuda, LoadError};
+//! use bursar::cuda::{Cuda, LoadError};
 //!
 //! match Cuda::load() {
 //!     Ok(cuda) => println!("CUDA {}", cuda.version()),

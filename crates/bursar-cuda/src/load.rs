@@ -14,7 +14,7 @@ const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so
 /// The reason why there is no CUDA driver to use.
 ///
 /// ```
-/// use bursar_cuda::LoadError;
+/// use bursar::cuda::LoadError;
 ///
 /// let error = LoadError::NotFound {
 ///     looked_for: &["libcuda.so.1", "libcuda.so"],

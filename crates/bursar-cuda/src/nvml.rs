@@ -18,8 +18,8 @@ const LINKS_MAX: u32 = 64;
 /// The memory that one process holds of a device.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_cuda::ProcessMemory;
+/// use bursar::Bytes;
+/// use bursar::cuda::ProcessMemory;
 ///
 /// let held = ProcessMemory { pid: 1234, bytes: Some(Bytes::gib(2)) };
 /// assert_eq!(held.bytes, Some(Bytes::gib(2)));

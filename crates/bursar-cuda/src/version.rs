@@ -5,7 +5,7 @@ use std::fmt;
 /// A version of CUDA.
 ///
 /// ```
-/// use bursar_cuda::Version;
+/// use bursar::cuda::Version;
 ///
 /// let version = Version { major: 13, minor: 0 };
 /// assert!(version > Version::NEEDED);

@@ -24,9 +24,8 @@ use std::panic::Location;
 /// [deferred](Gpu::deferred_frees).
 ///
 /// ```
-/// use bursar_core::{Stack, leaf, tag};
-/// use bursar_device::DevicePool;
-/// use bursar_sim::Sim;
+/// use bursar::sim::Sim;
+/// use bursar::{DevicePool, Stack, leaf, tag};
 ///
 /// let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
 /// let gpu = gpus.most_free();
@@ -37,7 +36,7 @@ use std::panic::Location;
 /// let mut copy = gpu.buffer::<u32>(2, stream, tag!("copy"))?;
 /// copy.copy_from(squares.slice(2..)?)?;
 /// assert_eq!(copy.to_vec()?, [4, 9]);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct DeviceBuffer<T: Pod> {
     gpu: Gpu,
@@ -88,19 +87,18 @@ impl<T: Pod> DeviceBuffer<T> {
     /// as cudarc's `.arg` does, keep that borrow until the launch.
     ///
     /// ```
-    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
-    /// # use bursar_device::Gpu;
-    /// # let gpu = Gpu::open(bursar_sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// # use bursar::{DeviceId, Gpu, Stack, leaf, tag};
+    /// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// # let stream = gpu.streams().acquire()?;
     /// let x = gpu.zeros::<f32>(1024, stream, tag!("x"))?;
     /// let mut y = gpu.zeros::<f32>(1024, stream, tag!("y"))?;
     /// let arguments = [x.as_arg(), y.as_arg_mut()];
     /// assert_eq!(*arguments[0], x.ptr().0);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     ///
     /// ```compile_fail,E0505
-    /// # fn show(x: bursar_device::DeviceBuffer<f32>) {
+    /// # fn show(x: bursar::DeviceBuffer<f32>) {
     /// let argument = x.as_arg();
     /// drop(x);
     /// println!("{argument}");
@@ -216,8 +214,9 @@ impl<T: Pod> DeviceBuffer<T> {
 /// [`Error`], as `?` does, drops the buffer, which frees it in stream order.
 ///
 /// ```
-/// use bursar_core::DeviceBlock;
-/// use bursar_device::{DeviceBuffer, RefusedIntoBlock};
+/// use bursar::DeviceBuffer;
+/// use bursar::device::RefusedIntoBlock;
+/// use bursar::memory::DeviceBlock;
 ///
 /// fn lend(buffer: DeviceBuffer<u8>) -> Result<Option<DeviceBlock>, DeviceBuffer<u8>> {
 ///     buffer.into_block().map_err(|RefusedIntoBlock { buffer, .. }| *buffer)
@@ -273,13 +272,12 @@ impl Gpu {
     /// waits for nothing, unless the memory cannot [track](bursar_core::DeviceMemoryResource::tracks_use) its uses.
     ///
     /// ```
-    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
-    /// # use bursar_device::Gpu;
-    /// # let gpu = Gpu::open(bursar_sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// # use bursar::{DeviceId, Gpu, Stack, leaf, tag};
+    /// # let gpu = Gpu::open(bursar::sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// let stream = gpu.streams().lease()?;
     /// let sums = gpu.zeros::<f64>(3, &stream, tag!("sums"))?;
     /// assert_eq!(sums.to_vec()?, [0.0; 3]);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     #[track_caller]
     pub fn zeros<T: Pod>(&self, len: usize, stream: impl Into<Stream>, tag: AllocTag) -> Result<DeviceBuffer<T>> {

@@ -14,9 +14,8 @@ use std::sync::atomic::AtomicUsize;
 /// [`with_devices`](Self::with_devices) takes the devices named, all of them or none.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Error, Stack, leaf};
-/// use bursar_device::DevicePool;
-/// use bursar_sim::Sim;
+/// use bursar::sim::Sim;
+/// use bursar::{DeviceId, DevicePool, Error, Stack, leaf};
 ///
 /// let stack = Stack::new().over(leaf::Async);
 /// let gpus = DevicePool::open(Sim::immediate(), &stack)?;
@@ -44,9 +43,8 @@ impl DevicePool {
     /// [`Error::NoDevice`] where there is none.
     ///
     /// ```
-    /// use bursar_core::{DeviceId, Stack, leaf};
-    /// use bursar_device::DevicePool;
-    /// use bursar_sim::{Faults, Sim};
+    /// use bursar::sim::{Faults, Sim};
+    /// use bursar::{DeviceId, DevicePool, Stack, leaf};
     ///
     /// let faults = Faults::new(Sim::immediate());
     /// faults.lose(DeviceId(1));
@@ -55,7 +53,7 @@ impl DevicePool {
     ///     println!("{device} is left out: {cause}");
     /// }
     /// assert_eq!((gpus.len(), gpus.left_out().len()), (1, 1));
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn open(driver: Arc<dyn Driver>, stack: &impl Build) -> Result<Self> {
         Gpu::options().open_all(driver, stack)
@@ -79,9 +77,9 @@ impl DevicePool {
     /// memory cannot be built, is the [error](Error::DeviceUnusable), with its cause, and nothing stays open.
     ///
     /// ```
-    /// use bursar_core::{DeviceId, Error, Stack, Status, leaf};
-    /// use bursar_device::DevicePool;
-    /// use bursar_sim::{Faults, Sim};
+    /// use bursar::driver::Status;
+    /// use bursar::sim::{Faults, Sim};
+    /// use bursar::{DeviceId, DevicePool, Error, Stack, leaf};
     ///
     /// let faults = Faults::new(Sim::immediate());
     /// faults.lose(DeviceId(1));
@@ -167,9 +165,8 @@ impl DevicePool {
     /// to report.
     ///
     /// ```
-    /// use bursar_core::{Stack, leaf, tag};
-    /// use bursar_device::DevicePool;
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::{DevicePool, Stack, leaf, tag};
     ///
     /// let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
     /// gpus.record_sites()?;
@@ -179,7 +176,7 @@ impl DevicePool {
     /// let report = gpus.close().unwrap_err();
     /// assert!(report.to_string().contains("kept: 1 KiB in 1 block"));
     /// # drop(kept);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn close(self) -> Result<(), LeakReport> {
         let leaks: Vec<_> = self.gpus.iter().filter_map(Gpu::report_leak).collect();
@@ -196,14 +193,14 @@ impl GpuOptions {
     /// Opens every usable device of `driver` with these options, as [`DevicePool::open`] does.
     ///
     /// ```
-    /// use bursar_core::{Stack, leaf};
-    /// use bursar_device::{Gpu, StreamOptions};
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::stream::StreamOptions;
+    /// use bursar::{Gpu, Stack, leaf};
     ///
     /// let few = StreamOptions { max_streams: 2, ..StreamOptions::default() };
     /// let gpus = Gpu::options().streams(few).open_all(Sim::immediate(), &Stack::new().over(leaf::Async))?;
     /// assert!(gpus.iter().all(|gpu| gpu.streams().max_streams() == 2));
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn open_all(&self, driver: Arc<dyn Driver>, stack: &impl Build) -> Result<DevicePool> {
         DevicePool::open_with(self, driver, stack)

@@ -23,16 +23,15 @@ use std::sync::atomic::AtomicBool;
 /// Whatever stack of layers the memory is made of, here it is one type.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Stack, leaf, tag};
-/// use bursar_device::Gpu;
-/// use bursar_sim::Sim;
+/// use bursar::sim::Sim;
+/// use bursar::{DeviceId, Gpu, Stack, leaf, tag};
 ///
 /// let gpu = Gpu::open(Sim::immediate(), DeviceId(1), &Stack::new().over(leaf::Async))?;
 /// let stream = gpu.streams().lease()?;
 /// let numbers = gpu.buffer_from(&[1u64, 2, 3], &stream, tag!("numbers"))?;
 /// assert_eq!(numbers.to_vec()?, [1, 2, 3]);
 /// assert!(gpu.memory_info()?.free < gpu.facts().total);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Gpu {
@@ -70,15 +69,15 @@ impl Gpu {
     /// then draws.
     ///
     /// ```
-    /// use bursar_core::{DeviceContext, DeviceId, Stack, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::sim::Sim;
+    /// use bursar::{DeviceId, Gpu, Stack, leaf, tag};
     /// use std::sync::Arc;
     ///
     /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
     /// let gpu = Gpu::with_context(&context, &Stack::new().over(leaf::Async))?;
     /// assert!(Arc::ptr_eq(gpu.context(), &context));
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn with_context(context: &Arc<DeviceContext>, stack: &impl Build) -> Result<Self> {
         Self::options().with_context(context, stack)
@@ -89,9 +88,10 @@ impl Gpu {
     /// [`Stack`](bursar_core::Stack), or is an [`ObservedResource`](bursar_core::ObservedResource) for another reason.
     ///
     /// ```
-    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Holder, Stack, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Build, Holder};
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, Gpu, Stack, leaf, tag};
     /// use std::sync::Arc;
     ///
     /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
@@ -101,7 +101,7 @@ impl Gpu {
     /// let buffer = gpu.buffer::<u8>(4096, &stream, tag!("through the handle"))?;
     /// assert_eq!(memory.bytes_outstanding(), Bytes(4096));
     /// # drop(buffer);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn with_resource(memory: impl DeviceMemoryResource) -> Self {
         let streams = StreamPool::new(memory.context().clone());
@@ -143,10 +143,8 @@ impl Gpu {
     /// closing this one, or dropping it, says nothing of what those under it hold, and leaves them as they are.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceId, Stack, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_memory::{PagePool, Quota};
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, Gpu, PagePool, Quota, Stack, leaf, tag};
     ///
     /// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames))?;
     /// let (small, large) = (Quota::of(Bytes::mib(1)), Quota::of(Bytes::gib(8)));
@@ -158,7 +156,7 @@ impl Gpu {
     /// assert_eq!((large.used(), small.used()), (Bytes::mib(64), Bytes::ZERO));
     /// drop(weights);
     /// assert_eq!(large.used(), Bytes::ZERO);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn under<L>(&self, layer: &L) -> Result<Self>
     where

@@ -14,10 +14,9 @@ use std::fmt;
 /// that [stands for](Self::simulated) the kernel computes them. So the same program runs on both.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Result, Stack, leaf, tag};
-/// use bursar_device::{DeviceBuffer, Gpu, StreamLease};
+/// use bursar::{DeviceBuffer, DeviceId, Gpu, Result, Stack, StreamLease, leaf, tag};
 ///
-/// # fn launch_scale(_: bursar_core::RawStream, _: u64, _: u64, _: usize) -> Result<()> { Ok(()) }
+/// # fn launch_scale(_: bursar::driver::RawStream, _: u64, _: u64, _: usize) -> Result<()> { Ok(()) }
 /// /// Doubles `x` into `y`, on whatever device they are.
 /// fn scale(stream: &StreamLease, x: &DeviceBuffer<f32>, y: &mut DeviceBuffer<f32>) -> Result<()> {
 ///     let len = x.len();
@@ -34,14 +33,14 @@ use std::fmt;
 /// }
 ///
 /// // The program chooses the driver; here it is a simulated one.
-/// let driver = bursar_sim::Sim::seeded(1);
+/// let driver = bursar::sim::Sim::seeded(1);
 /// let gpu = Gpu::open(driver, DeviceId(0), &Stack::new().over(leaf::Async))?;
 /// let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
 /// let x = gpu.buffer_from(&[1.0, 2.0], &a, tag!("x"))?;
 /// let mut y = gpu.zeros(2, &a, tag!("y"))?;
 /// scale(&b, &x, &mut y)?;
 /// assert_eq!(y.to_vec()?, [2.0, 4.0]);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[must_use = "a kernel is launched by `launch`"]
 pub struct Kernel<'k, 'a, R = [DeviceRange; 0]> {
@@ -137,8 +136,8 @@ impl<R> fmt::Debug for Kernel<'_, '_, R> {
 /// The ranges that a kernel has declared: an array of them.
 ///
 /// ```
-/// use bursar_core::{DevicePtr, DeviceRange};
-/// use bursar_device::KernelRanges;
+/// use bursar::memory::{DevicePtr, DeviceRange};
+/// use bursar::stream::KernelRanges;
 ///
 /// let declared = [DeviceRange { ptr: DevicePtr(0x100), bytes: 8 }];
 /// assert_eq!(declared.addresses(), [DevicePtr(0x100)]);

@@ -8,8 +8,8 @@ use std::panic::Location;
 /// The memory that was allocated at one place in the program and is still held.
 ///
 /// ```
-/// use bursar_core::{Bytes, tag};
-/// use bursar_device::Site;
+/// use bursar::device::Site;
+/// use bursar::{Bytes, tag};
 ///
 /// let site = Site { location: None, tag: tag!("weights"), bytes: Bytes::mib(1), blocks: 2 };
 /// assert_eq!(site.to_string(), "an unknown place: 1 MiB in 2 blocks for weights");
@@ -40,9 +40,10 @@ impl fmt::Display for Site {
 /// A block whose buffer is gone and whose free was refused: it waits to be tried again.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, DeviceId, Error, StreamMisuse, tag};
-/// use bursar_device::WaitingFree;
-/// use bursar_sim::Sim;
+/// use bursar::device::{DeviceContext, WaitingFree};
+/// use bursar::error::StreamMisuse;
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, Error, tag};
 ///
 /// let stream = DeviceContext::open(Sim::immediate(), DeviceId(0))?.create_stream(0)?;
 /// let cause = Error::StreamMisuse { device: DeviceId(0), stream: stream.number(), why: StreamMisuse::Capturing };
@@ -79,8 +80,8 @@ impl fmt::Display for WaitingFree {
 /// [uncounted](Self::uncounted), with the [failure](Self::failure) of the driver where there was one.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_device::Leak;
+/// use bursar::device::Leak;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let leak = Leak::new(DeviceId(0), Bytes::mib(3), Vec::new(), Vec::new());
 /// assert_eq!(leak.to_string(), "3 MiB on gpu0, and nobody counts who holds it");
@@ -149,8 +150,8 @@ impl fmt::Display for Leak {
 /// The memory that was still held when a [`Gpu`](crate::Gpu) or a [`DevicePool`](crate::DevicePool) was closed.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_device::{Leak, LeakReport};
+/// use bursar::device::{Leak, LeakReport};
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let leak = Leak::new(DeviceId(1), Bytes::mib(3), Vec::new(), Vec::new());
 /// let report = LeakReport { leaks: vec![leak] };

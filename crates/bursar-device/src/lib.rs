@@ -7,9 +7,8 @@
 //! - [`Work`]: work that is submitted to a stream, which says what buffers it uses and is ordered by that.
 //!
 //! ```
-//! use bursar_core::{Stack, leaf, tag};
-//! use bursar_device::DevicePool;
-//! use bursar_sim::Sim;
+//! use bursar::sim::Sim;
+//! use bursar::{DevicePool, Stack, leaf, tag};
 //!
 //! let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
 //! let gpu = gpus.most_free();
@@ -19,7 +18,7 @@
 //! weights.fill(0.5)?;
 //! weights.slice_mut(..2)?.write_from_host(&[1.0, 2.0])?;
 //! assert_eq!(weights.slice(..3)?.to_vec()?, [1.0, 2.0, 0.5]);
-//! # Ok::<(), bursar_core::Error>(())
+//! # Ok::<(), bursar::Error>(())
 //! ```
 //!
 //! # Modules

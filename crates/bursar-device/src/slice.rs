@@ -13,15 +13,14 @@ use std::sync::Arc;
 /// Consecutive elements of a [`DeviceBuffer`](crate::DeviceBuffer), to read.
 ///
 /// ```
-/// # use bursar_core::{DeviceId, Stack, leaf, tag};
-/// # use bursar_device::Gpu;
-/// # let gpu = Gpu::open(bursar_sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// # use bursar::{DeviceId, Gpu, Stack, leaf, tag};
+/// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
 /// # let stream = gpu.streams().acquire()?;
 /// let buffer = gpu.buffer_from(&[1u16, 2, 3, 4], stream, tag!("numbers"))?;
 /// let middle = buffer.slice(1..3)?;
 /// assert_eq!(middle.to_vec()?, [2, 3]);
 /// assert!(buffer.slice(3..5).is_err());
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct DeviceSlice<'a, T: Pod> {
@@ -108,14 +107,13 @@ impl<'a, T: Pod> DeviceSlice<'a, T> {
 /// Consecutive elements of a [`DeviceBuffer`](crate::DeviceBuffer), to write.
 ///
 /// ```
-/// # use bursar_core::{DeviceId, Stack, leaf, tag};
-/// # use bursar_device::Gpu;
-/// # let gpu = Gpu::open(bursar_sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// # use bursar::{DeviceId, Gpu, Stack, leaf, tag};
+/// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
 /// # let stream = gpu.streams().acquire()?;
 /// let mut buffer = gpu.buffer_from(&[1u16, 2, 3, 4], stream, tag!("numbers"))?;
 /// buffer.slice_mut(1..3)?.fill(9)?;
 /// assert_eq!(buffer.to_vec()?, [1, 9, 9, 4]);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct DeviceSliceMut<'a, T: Pod> {
     context: &'a Arc<DeviceContext>,

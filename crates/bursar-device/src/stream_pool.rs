@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The number and the kind of the streams that a [`StreamPool`] may create.
 ///
 /// ```
-/// use bursar_device::StreamOptions;
+/// use bursar::stream::StreamOptions;
 ///
 /// let few = StreamOptions { max_streams: 4, ..StreamOptions::default() };
 /// assert_eq!(few.priority, 0);
@@ -47,9 +47,10 @@ impl Default for StreamOptions {
 /// the stream is destroyed.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId, Error};
-/// use bursar_device::{StreamOptions, StreamPool};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::sim::Sim;
+/// use bursar::stream::{StreamOptions, StreamPool};
+/// use bursar::{DeviceId, Error};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let options = StreamOptions { max_streams: 2, ..StreamOptions::default() };
@@ -166,9 +167,8 @@ impl StreamPool {
     /// ([`DeviceFacts::stream_priorities`](bursar_core::DeviceFacts::stream_priorities)) is an error.
     ///
     /// ```
-    /// use bursar_core::{DeviceId, Stack, leaf};
-    /// use bursar_device::Gpu;
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::{DeviceId, Gpu, Stack, leaf};
     ///
     /// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// let most_urgent = *gpu.facts().stream_priorities.start();
@@ -176,7 +176,7 @@ impl StreamPool {
     /// let prefill = gpu.streams().lease()?;
     /// assert_eq!((decode.priority(), prefill.priority()), (most_urgent, 0));
     /// assert!(gpu.streams().lease_with_priority(most_urgent - 1).is_err());
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn lease_with_priority(&self, priority: i32) -> Result<StreamLease> {
         self.take(Mode::Lease, priority).map(|pooled| StreamLease::new(self.clone(), pooled))
@@ -214,14 +214,16 @@ impl StreamPool {
     /// not the pool's are not among them.
     ///
     /// ```
-    /// # use bursar_core::{DeviceContext, DeviceId, StreamNumber};
-    /// # use bursar_device::StreamPool;
-    /// # let context = DeviceContext::open(bursar_sim::Sim::immediate(), DeviceId(0))?;
+    /// # use bursar::DeviceId;
+    /// # use bursar::device::DeviceContext;
+    /// # use bursar::error::StreamNumber;
+    /// # use bursar::stream::StreamPool;
+    /// # let context = DeviceContext::open(bursar::sim::Sim::immediate(), DeviceId(0))?;
     /// let pool = StreamPool::new(context);
     /// let lease = pool.lease()?;
     /// assert_eq!(pool.resolve(lease.number()), Some(*lease));
     /// assert!(pool.resolve(StreamNumber(0)).is_some_and(|stream| stream.is_default()));
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn resolve(&self, number: StreamNumber) -> Option<Stream> {
         let default = self.shared.context.default_stream();

@@ -20,9 +20,8 @@ use std::sync::Arc;
 /// it counts.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Result, Stack, leaf, tag};
-/// use bursar_device::Gpu;
-/// use bursar_sim::{Launch, Sim};
+/// use bursar::sim::{Launch, Sim};
+/// use bursar::{DeviceId, Gpu, Result, Stack, leaf, tag};
 ///
 /// let sim = Sim::seeded(5);
 /// let gpu = Gpu::open(sim.clone(), DeviceId(0), &Stack::new().over(leaf::Async))?;
@@ -41,7 +40,7 @@ use std::sync::Arc;
 /// assert_eq!(numbers.to_vec()?, [2, 4, 6, 8]);
 /// assert_eq!(upload.wait()?, [1, 2, 3, 4]);
 /// sim.assert_clean();
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Work<'a> {
@@ -115,9 +114,8 @@ impl<'a> Work<'a> {
     /// driver that cannot has this wait for it, and then the copy has run when this returns.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceId, Stack, leaf, tag};
-    /// use bursar_device::DevicePool;
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, DevicePool, Stack, leaf, tag};
     ///
     /// let driver = Sim::builder().devices(2, Bytes::gib(1)).linked().build();
     /// let gpus = DevicePool::open(driver, &Stack::new().over(leaf::Async))?;
@@ -130,7 +128,7 @@ impl<'a> Work<'a> {
     /// b.submit(|work| work.copy_peer(&weights, &mut replica))?;
     /// drop(weights); // freed after the copy
     /// assert_eq!(replica.to_vec()?, [0.5; 1024]);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     #[track_caller]
     pub fn copy_peer<'b, 'c, T: Pod>(
@@ -146,9 +144,8 @@ impl<'a> Work<'a> {
     /// comes back from [`Transfer::wait`]. A refusal gives it back too ([`RefusedTransfer`]).
     ///
     /// ```
-    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
-    /// # use bursar_device::Gpu;
-    /// # let gpu = Gpu::open(bursar_sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// # use bursar::{DeviceId, Gpu, Stack, leaf, tag};
+    /// # let gpu = Gpu::open(bursar::sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// let stream = gpu.streams().lease()?;
     /// let mut batch = gpu.buffer::<f32>(3, &stream, tag!("batch"))?;
     /// let upload = stream.submit(|work| work.copy_from_host(&mut batch, vec![1.0, 2.0, 3.0]))?;
@@ -157,7 +154,7 @@ impl<'a> Work<'a> {
     /// let refused = stream.submit(|work| work.copy_from_host(&mut batch, vec![1.0; 4])).unwrap_err();
     /// assert_eq!(refused.to_string(), "the lengths differ: 3 elements are needed, 4 given");
     /// assert_eq!(refused.transfer.wait()?, [1.0; 4]);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     #[track_caller]
     pub fn copy_from_host<'b, T: Pod, H: HostElements<T>>(
@@ -180,9 +177,8 @@ impl<'a> Work<'a> {
     /// before this returns.
     ///
     /// ```
-    /// # use bursar_core::{DeviceId, Stack, leaf, tag};
-    /// # use bursar_device::Gpu;
-    /// # let gpu = Gpu::open(bursar_sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
+    /// # use bursar::{DeviceId, Gpu, Stack, leaf, tag};
+    /// # let gpu = Gpu::open(bursar::sim::Sim::seeded(1), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// let stream = gpu.streams().lease()?;
     /// let batch = gpu.buffer_from(&[1u32, 2, 3], &stream, tag!("batch"))?;
     /// let mut memory = vec![0; 3];
@@ -190,7 +186,7 @@ impl<'a> Work<'a> {
     ///     memory = stream.submit(|work| work.read_back_into(&batch, memory))?.wait()?;
     ///     assert_eq!(memory, [1, 2, 3]);
     /// }
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     #[track_caller]
     pub fn read_back_into<'b, T: Pod, H: HostElements<T>>(
@@ -227,9 +223,8 @@ impl StreamLease {
     /// been launched by then. Returns what `submit` returns.
     ///
     /// ```
-    /// use bursar_core::{DeviceId, Stack, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::{DeviceId, Gpu, Stack, leaf, tag};
     ///
     /// let gpu = Gpu::open(Sim::seeded(3), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// let (a, b) = (gpu.streams().lease()?, gpu.streams().lease()?);
@@ -239,7 +234,7 @@ impl StreamLease {
     /// let ones = b.submit(|work| work.read_back(&weights))?;
     /// drop(weights);
     /// assert_eq!(ones.wait()?, [1.0; 1024]);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     #[inline]
     pub fn submit<R>(&self, submit: impl FnOnce(&mut Work<'_>) -> R) -> R {

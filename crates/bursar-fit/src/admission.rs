@@ -24,9 +24,11 @@ const ATTEMPTS_MAX: u32 = 64;
 /// A plan whose memory is reserved.
 ///
 /// ```
-/// use bursar_core::{Account, Bytes, DeviceContext, DeviceId};
-/// use bursar_fit::{Spec, fit_workers};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::fit::{Spec, fit_workers};
+/// use bursar::memory::Account;
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let spec = Spec::vram("train", [context]).fixed(Bytes::gib(8)).per_worker(Bytes::gib(16)).want(9);
@@ -53,14 +55,14 @@ pub struct ReservedPlan {
 /// The memory reserved for the workers of one device, or in the machine's memory.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::{Spec, fit_workers};
+/// use bursar::Bytes;
+/// use bursar::fit::{Spec, fit_workers};
 ///
 /// let spec = Spec::ram("train").per_worker(Bytes::gib(4)).want(2).available(Bytes::gib(80));
 /// let share = &fit_workers(&spec)?.shares[0];
 /// assert_eq!((share.device, share.workers), (None, 2));
 /// assert!(share.reservation.is_none(), "nothing is reserved of what only a probe knows");
-/// # Ok::<(), bursar_fit::FitError>(())
+/// # Ok::<(), bursar::fit::FitError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

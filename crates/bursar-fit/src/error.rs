@@ -8,7 +8,7 @@ use bursar_linux::ReadError;
 /// An error from finding out how much memory is available.
 ///
 /// ```
-/// let error = bursar_fit::Ram::below("no/such/machine").read().unwrap_err();
+/// let error = bursar::fit::Ram::below("no/such/machine").read().unwrap_err();
 /// assert!(error.to_string().starts_with("no/such/machine/proc/meminfo cannot be read"), "{error}");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum ProbeError {
 /// An error from planning or reserving the memory of workers.
 ///
 /// ```
-/// use bursar_fit::{FitError, MemoryKind, Spec};
+/// use bursar::fit::{FitError, MemoryKind, Spec};
 ///
 /// let error = Spec::new("train", MemoryKind::Vram).plan().unwrap_err();
 /// assert!(matches!(error, FitError::NoDevice));

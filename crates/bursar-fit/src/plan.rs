@@ -23,8 +23,8 @@ use fit::{overflow, room};
 /// The memory that the workers of a stage need.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::Need;
+/// use bursar::Bytes;
+/// use bursar::fit::Need;
 ///
 /// let need = Need { fixed: Bytes::gib(10), per_worker: Bytes::gib(4), want: 16, ..Need::default() };
 /// assert_eq!(need.headroom.to_string(), "0.7");
@@ -51,8 +51,8 @@ impl Need {
 /// A device, or the machine's memory, that workers could be placed on.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_fit::Candidate;
+/// use bursar::fit::Candidate;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let candidate = Candidate { device: Some(DeviceId(0)), available: Bytes::gib(80), charged: Bytes::ZERO, distance: 0 };
 /// assert_eq!(candidate.to_string(), "gpu0");
@@ -72,8 +72,8 @@ pub struct Candidate {
 /// A candidate, and the number of workers assigned to it.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::{Candidate, MemoryKind, Need, Plan};
+/// use bursar::Bytes;
+/// use bursar::fit::{Candidate, MemoryKind, Need, Plan};
 ///
 /// let candidate = Candidate { device: None, available: Bytes(10), charged: Bytes::ZERO, distance: 0 };
 /// let need = Need { per_worker: Bytes(2), want: 2, ..Need::default() };
@@ -106,8 +106,8 @@ impl Assignment {
 /// The number of workers that go to each device, with the numbers that led to it.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_fit::{Candidate, Headroom, MemoryKind, Need, Plan};
+/// use bursar::fit::{Candidate, Headroom, MemoryKind, Need, Plan};
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let gpu = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), charged: Bytes::ZERO, distance: 0 };
 /// let need = Need { fixed: Bytes::gib(1), per_worker: Bytes::gib(2), want: 8, headroom: Headroom::ALL };

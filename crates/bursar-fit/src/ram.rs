@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 /// The folder that the machine's memory is read from.
 ///
 /// ```no_run
-/// let reading = bursar_fit::Ram::of_this_machine().read()?;
+/// let reading = bursar::fit::Ram::of_this_machine().read()?;
 /// println!("{} available, bound by {}", reading.available(), reading.bound());
-/// # Ok::<(), bursar_fit::ProbeError>(())
+/// # Ok::<(), bursar::fit::ProbeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ram {
@@ -72,8 +72,8 @@ impl Ram {
 /// The limit of a control group on the memory of this program.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::GroupLimit;
+/// use bursar::Bytes;
+/// use bursar::fit::GroupLimit;
 ///
 /// let limit = GroupLimit { folder: "/sys/fs/cgroup/job".into(), limit: Bytes::gib(8), used: Bytes::gib(5) };
 /// assert_eq!(limit.available(), Bytes::gib(3));
@@ -98,9 +98,9 @@ impl GroupLimit {
 /// The limits of the memory that is available.
 ///
 /// ```no_run
-/// let reading = bursar_fit::Ram::of_this_machine().read()?;
+/// let reading = bursar::fit::Ram::of_this_machine().read()?;
 /// assert!(reading.available() <= reading.mem_available);
-/// # Ok::<(), bursar_fit::ProbeError>(())
+/// # Ok::<(), bursar::fit::ProbeError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -135,7 +135,7 @@ impl RamReading {
 /// Returns the size of a file, or none if there is no such file.
 ///
 /// ```
-/// assert_eq!(bursar_fit::file_size("no/such/file"), None);
+/// assert_eq!(bursar::fit::file_size("no/such/file"), None);
 /// ```
 pub fn file_size(path: impl AsRef<Path>) -> Option<Bytes> {
     let found = std::fs::metadata(path).ok()?;

@@ -19,7 +19,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gpu = Gpu::open(bursar::driver::cuda_or_simulated()?, DeviceId(0), &stack)?;
     let pinned = PinnedPool::near(&gpu)?;
     let stream = gpu.streams().lease()?;
-    println!("{:>8}  {:>9}  {:>9}  {:>6}    {:>9}  {:>9}  {:>6}", "bytes", "raw up", "typed up", "÷", "raw down", "typed down", "÷");
+    println!(
+        "{:>8}  {:>9}  {:>9}  {:>6}    {:>9}  {:>9}  {:>6}",
+        "bytes", "raw up", "typed up", "÷", "raw down", "typed down", "÷"
+    );
     for bytes in SIZES {
         let mut memory = pinned.get(bytes)?.typed::<f32>();
         let mut buffer = gpu.zeros::<f32>(memory.len(), &stream, tag!("copied"))?;

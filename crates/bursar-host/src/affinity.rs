@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A thread that may run on several nodes can be on another one when this returns; [`pin_thread_near`] keeps it on one.
 ///
 /// ```
-/// let node = bursar_host::current_node();
+/// let node = bursar::host::current_node();
 /// println!("running on node {node}");
 /// ```
 pub fn current_node() -> NumaNode {
@@ -25,12 +25,13 @@ pub fn current_node() -> NumaNode {
 /// the kernel refused.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::sim::Sim;
 ///
 /// let gpu = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// {
-///     let near = bursar_host::pin_thread_near(&gpu)?;
+///     let near = bursar::host::pin_thread_near(&gpu)?;
 ///     println!("this thread runs near the GPU, on node {}", near.node());
 /// }
 /// println!("and now wherever it may");
@@ -43,15 +44,15 @@ pub fn pin_thread_near(device: &impl HasContext) -> Result<ThreadPin, HostError>
 /// Restricts the calling thread to the CPUs of a node, or of the nearest one that has any, until the guard is dropped.
 ///
 /// ```
-/// use bursar_core::NumaNode;
-/// use bursar_host::{current_node, pin_thread_to};
+/// use bursar::device::NumaNode;
+/// use bursar::host::{current_node, pin_thread_to};
 ///
 /// let here = current_node();
 /// let pin = pin_thread_to(here)?;
 /// assert_eq!(pin.node() == NumaNode::UNKNOWN, pin.cpus().is_empty());
 /// // A thread that is to stay there for good gives the guard up.
 /// pin.keep();
-/// # Ok::<(), bursar_host::HostError>(())
+/// # Ok::<(), bursar::host::HostError>(())
 /// ```
 pub fn pin_thread_to(node: NumaNode) -> Result<ThreadPin, HostError> {
     NumaWorkerPool::global()?.pin_thread_to(node)
@@ -84,13 +85,13 @@ impl NumaWorkerPool {
 /// before; of several, the last one made is dropped first.
 ///
 /// ```
-/// use bursar_core::NumaNode;
-/// use bursar_host::pin_thread_to;
+/// use bursar::device::NumaNode;
+/// use bursar::host::pin_thread_to;
 ///
 /// let nowhere = pin_thread_to(NumaNode::UNKNOWN)?;
 /// assert_eq!(nowhere.node(), NumaNode::UNKNOWN);
 /// assert!(nowhere.cpus().is_empty(), "left as it was");
-/// # Ok::<(), bursar_host::HostError>(())
+/// # Ok::<(), bursar::host::HostError>(())
 /// ```
 #[must_use = "the thread is let go when this is dropped"]
 pub struct ThreadPin {

@@ -5,7 +5,7 @@ use std::fmt;
 /// An error number of the kernel, shown with the text that the system has for it.
 ///
 /// ```
-/// use bursar_host::Errno;
+/// use bursar::host::Errno;
 ///
 /// let refused: Box<dyn std::error::Error> = Errno(libc::EPERM).into();
 /// assert_eq!(refused.to_string(), "Operation not permitted (os error 1)");

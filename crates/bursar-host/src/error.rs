@@ -8,8 +8,8 @@ use std::time::Duration;
 /// The reason why a request for pinned memory was refused or failed.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_host::HostError;
+/// use bursar::Bytes;
+/// use bursar::host::HostError;
 ///
 /// let refused = HostError::NoMemory { requested: Bytes::gib(8), available: Bytes::gib(2), total: Bytes::gib(4) };
 /// assert!(refused.is_capacity());
@@ -162,11 +162,12 @@ impl HostError {
 /// that returns the core's error, and [`is_capacity`](Error::is_capacity) says the same of both.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, Error};
-/// use bursar_host::{HostError, NumaWorkerPool, PinnedBuffer};
+/// use bursar::device::DeviceContext;
+/// use bursar::host::{HostError, NumaWorkerPool, PinnedBuffer};
+/// use bursar::{Bytes, Error};
 /// use std::sync::Arc;
 ///
-/// fn staging(context: &Arc<DeviceContext>) -> bursar_core::Result<PinnedBuffer> {
+/// fn staging(context: &Arc<DeviceContext>) -> bursar::Result<PinnedBuffer> {
 ///     Ok(NumaWorkerPool::global()?.pin(context, 1 << 20).wait()?)
 /// }
 ///

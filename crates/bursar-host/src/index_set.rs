@@ -10,12 +10,12 @@ const LIMIT: u32 = 1 << 16;
 /// A set of CPU or node numbers, written as the kernel writes it: `0-3,8,10-11`.
 ///
 /// ```
-/// use bursar_host::IndexSet;
+/// use bursar::host::IndexSet;
 ///
 /// let cpus: IndexSet = "0-2,8\n".parse()?;
 /// assert_eq!(cpus.iter().collect::<Vec<_>>(), [0, 1, 2, 8]);
 /// assert_eq!(cpus.to_string(), "0-2,8");
-/// # Ok::<(), bursar_host::ParseIndexSetError>(())
+/// # Ok::<(), bursar::host::ParseIndexSetError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct IndexSet(BTreeSet<u32>);
@@ -102,7 +102,7 @@ impl fmt::Debug for IndexSet {
 /// The error of a text that is not a list of numbers.
 ///
 /// ```
-/// let error = "3-1".parse::<bursar_host::IndexSet>().unwrap_err();
+/// let error = "3-1".parse::<bursar::host::IndexSet>().unwrap_err();
 /// assert_eq!(error.to_string(), r#""3-1" is not a list of CPUs or nodes"#);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,9 +8,12 @@
 //! A [`PinnedPool`] keeps such memory, in exact sizes, because creating it takes long and releasing it waits for the device.
 //!
 //! ```
-//! use bursar_core::{Bytes, DeviceContext, DeviceId, Stack, TrackedBlock, leaf, Build, DeviceMemoryResource, tag};
-//! use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
-//! use bursar_sim::Sim;
+//! use bursar::device::DeviceContext;
+//! use bursar::host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+//! use bursar::memory::{Build, DeviceMemoryResource};
+//! use bursar::sim::Sim;
+//! use bursar::stream::TrackedBlock;
+//! use bursar::{Bytes, DeviceId, Stack, leaf, tag};
 //!
 //! let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 //! let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());

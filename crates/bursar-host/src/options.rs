@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The ways to create pinned memory.
 ///
 /// ```
-/// use bursar_host::PinnedKind;
+/// use bursar::host::PinnedKind;
 ///
 /// assert_eq!(PinnedKind::default(), PinnedKind::Registered);
 /// ```
@@ -31,7 +31,7 @@ pub enum PinnedKind {
 /// The options of a request besides its size.
 ///
 /// ```
-/// use bursar_host::{PinnedKind, PinnedOptions};
+/// use bursar::host::{PinnedKind, PinnedOptions};
 /// use std::time::Duration;
 ///
 /// let options = PinnedOptions::default().kind(PinnedKind::WriteCombined).patience(Duration::from_secs(2));
@@ -90,8 +90,8 @@ impl fmt::Debug for PinnedOptions {
 /// Returns the time that a request may take by default: 10 s and 1 s for each GiB, at most 300 s.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_host::default_patience;
+/// use bursar::Bytes;
+/// use bursar::host::default_patience;
 /// use std::time::Duration;
 ///
 /// assert_eq!(default_patience(Bytes::gib(8)), Duration::from_secs(18));

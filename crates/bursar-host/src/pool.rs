@@ -30,9 +30,10 @@ const SHARED: usize = 2 << 20;
 /// Whole slabs are charged to the [account](PinnedOptions::account). Where no memory is left, free slabs are released first.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, DeviceId};
-/// use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());
@@ -54,9 +55,10 @@ pub struct PinnedPool {
 /// A buffer that could not be returned, and the reason.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());
@@ -86,9 +88,10 @@ impl PinnedPool {
     /// Creates an empty pool near a device, of the [workers of this process](NumaWorkerPool::global).
     ///
     /// ```
-    /// use bursar_core::{DeviceContext, DeviceId};
-    /// use bursar_host::PinnedPool;
-    /// use bursar_sim::Sim;
+    /// use bursar::DeviceId;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::host::PinnedPool;
+    /// use bursar::sim::Sim;
     ///
     /// let gpu = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
     /// let pool = PinnedPool::near(&gpu)?;

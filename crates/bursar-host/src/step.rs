@@ -6,7 +6,7 @@ use std::fmt;
 /// A step of a request. The request can be given up between any two.
 ///
 /// ```
-/// use bursar_host::PinStep;
+/// use bursar::host::PinStep;
 ///
 /// assert!(PinStep::Charge < PinStep::Register);
 /// assert_eq!(PinStep::Reserve.to_string(), "reserving");
@@ -50,7 +50,7 @@ impl fmt::Display for PinStep {
 /// The outcome of an optional step.
 ///
 /// ```
-/// use bursar_host::{Errno, StepOutcome};
+/// use bursar::host::{Errno, StepOutcome};
 ///
 /// assert!(StepOutcome::Done.is_done());
 /// assert!(StepOutcome::Refused(Errno(libc::EPERM)).to_string().starts_with("refused"));

@@ -18,7 +18,7 @@ use std::ops::Range;
 /// refuse calls.
 ///
 /// ```
-/// use bursar_host::{Machine, System};
+/// use bursar::host::{Machine, System};
 ///
 /// let machine = Machine::default();
 /// let region = machine.reserve(1 << 20)?;
@@ -26,7 +26,7 @@ use std::ops::Range;
 /// assert_eq!(machine.mapped(), 1 << 20);
 /// drop(region);
 /// assert_eq!(machine.mapped(), 0);
-/// # Ok::<(), bursar_host::Errno>(())
+/// # Ok::<(), bursar::host::Errno>(())
 /// ```
 pub trait System: fmt::Debug + Send + Sync + 'static {
     /// Returns the limits on memory.
@@ -60,8 +60,8 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
 /// The locked memory of a process, and its limit.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_host::LockedMemory;
+/// use bursar::Bytes;
+/// use bursar::host::LockedMemory;
 ///
 /// let usual = LockedMemory { limit: Bytes::kib(64), locked: Bytes::ZERO, is_privileged: false };
 /// assert!(!usual.covers(Bytes::mib(1)));

@@ -13,11 +13,11 @@ use std::path::Path;
 /// The nodes of a machine, the CPUs of this process, and the GPUs.
 ///
 /// ```
-/// use bursar_host::Topology;
+/// use bursar::host::Topology;
 ///
 /// let here = Topology::here()?;
 /// assert!(!here.cpus().is_empty(), "this runs somewhere");
-/// # Ok::<(), bursar_host::HostError>(())
+/// # Ok::<(), bursar::host::HostError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
@@ -30,12 +30,12 @@ pub struct Topology {
 /// A NUMA node.
 ///
 /// ```
-/// use bursar_host::Topology;
+/// use bursar::host::Topology;
 ///
 /// for node in Topology::here()?.nodes() {
 ///     println!("node {}: CPUs {}, {}", node.index, node.cpus, node.memory);
 /// }
-/// # Ok::<(), bursar_host::HostError>(())
+/// # Ok::<(), bursar::host::HostError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,12 +59,12 @@ pub struct Node {
 /// The huge pages of one size that are reserved on a node.
 ///
 /// ```
-/// use bursar_host::Topology;
+/// use bursar::host::Topology;
 ///
 /// let here = Topology::here()?;
 /// let free: u64 = here.nodes().iter().flat_map(|node| &node.huge_pages).map(|pages| pages.free).sum();
 /// println!("{free} huge pages are set aside and free");
-/// # Ok::<(), bursar_host::HostError>(())
+/// # Ok::<(), bursar::host::HostError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -80,13 +80,13 @@ pub struct HugePages {
 /// The PCI address of a GPU, and its node.
 ///
 /// ```
-/// use bursar_host::Topology;
+/// use bursar::host::Topology;
 ///
 /// let here = Topology::here()?;
 /// for gpu in here.gpus() {
 ///     println!("{} is on node {}: CPUs {}", gpu.pci, gpu.node, here.cpus_of_gpu(gpu.pci));
 /// }
-/// # Ok::<(), bursar_host::HostError>(())
+/// # Ok::<(), bursar::host::HostError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -28,9 +28,10 @@ use worker::{QueuedRequest, Worker, WorkerEnvironment};
 /// stops those in progress at their next step, and waits for every thread; buffers live on.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_host::{HostError, NumaWorkerPool};
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::{HostError, NumaWorkerPool};
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let workers = NumaWorkerPool::global()?;
@@ -193,9 +194,10 @@ impl Drop for PendingSlab {
 /// gives the request up at any step, and everything taken until then is released.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_host::NumaWorkerPool;
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::NumaWorkerPool;
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let workers = NumaWorkerPool::global()?;

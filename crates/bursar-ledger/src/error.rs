@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The error of a ledger that cannot be used.
 ///
 /// ```
-/// use bursar_ledger::LedgerError;
+/// use bursar::ledger::LedgerError;
 ///
 /// let error = LedgerError::Truncated { file: "HOST.ledger".into(), size: 12, expected: 262_144 };
 /// assert!(error.to_string().starts_with("HOST.ledger has 12 bytes where a ledger has 262144"));

@@ -6,10 +6,11 @@
 //! [`Account`](bursar_core::Account)s, so that a budget can charge them.
 //!
 //! ```
-//! use bursar_core::{Account, Bytes};
-//! use bursar_ledger::Ledger;
+//! use bursar::Bytes;
+//! use bursar::ledger::Ledger;
+//! use bursar::memory::Account;
 //!
-//! # fn main() -> bursar_core::Result<()> {
+//! # fn main() -> bursar::Result<()> {
 //! let ledger = Ledger::private(Bytes::gib(8));
 //! let reservation = ledger.reserve(Bytes::gib(6))?;
 //! assert!(ledger.reserve(Bytes::gib(3)).unwrap_err().is_capacity());

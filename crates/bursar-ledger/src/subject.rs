@@ -5,8 +5,9 @@ use bursar_core::{Bytes, DeviceFacts, DeviceUuid};
 /// The device, or host memory, that a ledger is for.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceUuid};
-/// use bursar_ledger::Subject;
+/// use bursar::Bytes;
+/// use bursar::device::DeviceUuid;
+/// use bursar::ledger::Subject;
 ///
 /// let gpu = Subject { uuid: DeviceUuid([7; 16]), name: "Simulated".into(), total: Bytes::gib(80) };
 /// assert_eq!(gpu.file_name(), "GPU-07070707-0707-0707-0707-070707070707.ledger");

@@ -63,9 +63,10 @@ use std::time::Duration;
 /// Over one it limits what users were granted:
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::GlobalDeviceBudget;
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, GlobalDeviceBudget, Stack, leaf, tag};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let stream = context.create_stream(0)?;
@@ -79,7 +80,7 @@ use std::time::Duration;
 ///
 /// budget.set_limit(Bytes::mib(2));
 /// assert_eq!(budget.readings()[0].limit, Bytes::mib(2));
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct GlobalDeviceBudget<P: ChargePolicy = OwnLimit> {
     terms: P::Terms,
@@ -94,16 +95,17 @@ impl<P: ChargePolicy> GlobalDeviceBudget<P> {
     /// Names the budget: its refusals say who refused. Without a name, one on an account has the account's.
     ///
     /// ```
-    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-    /// use bursar_memory::GlobalDeviceBudget;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Build, DeviceMemoryResource};
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, GlobalDeviceBudget, Stack, leaf, tag};
     ///
     /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
     /// let budget = GlobalDeviceBudget::of(Bytes::mib(1)).named("serving");
     /// let memory = Stack::new().layer(budget).over(leaf::Async).build(&context)?;
     /// let refused = memory.allocate(2 << 20, 256, context.default_stream(), tag!("too much")).unwrap_err();
     /// assert_eq!(refused.to_string(), "over `serving`: 2 MiB requested, 1 MiB of 1 MiB left");
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
@@ -121,8 +123,7 @@ impl GlobalDeviceBudget {
     /// Gives each of these devices a budget of its own. A stack with it cannot be built for another device.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceId};
-    /// use bursar_memory::GlobalDeviceBudget;
+    /// use bursar::{Bytes, DeviceId, GlobalDeviceBudget};
     ///
     /// let budget = GlobalDeviceBudget::per_device([(DeviceId(0), Bytes::gib(16)), (DeviceId(1), Bytes::gib(70))]);
     /// ```
@@ -141,9 +142,10 @@ impl GlobalDeviceBudget {
     /// stack is built.
     ///
     /// ```
-    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, Stack, leaf};
-    /// use bursar_memory::GlobalDeviceBudget;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::Build;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, GlobalDeviceBudget, Stack, leaf};
     ///
     /// let context = DeviceContext::open(Sim::builder().device(Bytes::gib(80)).immediate().build(), DeviceId(0))?;
     /// let budget = GlobalDeviceBudget::fraction_of_total(0.5);
@@ -153,7 +155,7 @@ impl GlobalDeviceBudget {
     ///
     /// let stack = Stack::new().layer(GlobalDeviceBudget::fraction_of_total(50.0)).over(leaf::Async);
     /// assert_eq!(stack.build(&context).unwrap_err().to_string(), "invalid value: a fraction is more than 0 and at most 1");
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn fraction_of_total(part: f64) -> Self {
         Self::new(own_limit::Limits::new(move |context, _| own_limit::fraction(context.facts().total, part)))
@@ -171,8 +173,7 @@ impl GlobalDeviceBudget {
     /// Gives each device the budget that `find` returns for it when a stack is built.
     ///
     /// ```
-    /// use bursar_core::Bytes;
-    /// use bursar_memory::GlobalDeviceBudget;
+    /// use bursar::{Bytes, GlobalDeviceBudget};
     ///
     /// let all_but_one = GlobalDeviceBudget::limited_by(|context| {
     ///     Ok(context.facts().total.saturating_sub(Bytes::gib(1)))
@@ -198,8 +199,8 @@ impl GlobalDeviceBudget<OnAccount> {
     /// account is one device's, so the stack is for that device; for several, see [`shared_by`](Self::shared_by).
     ///
     /// ```
-    /// use bursar_core::{Account, Build, Stack, leaf};
-    /// use bursar_memory::{GlobalDeviceBudget, PagePool};
+    /// use bursar::memory::{Account, Build};
+    /// use bursar::{GlobalDeviceBudget, PagePool, Stack, leaf};
     ///
     /// fn stack(account: impl Account + 'static) -> impl Build {
     ///     Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::shared(account)).over(leaf::Frames)
@@ -213,9 +214,10 @@ impl GlobalDeviceBudget<OnAccount> {
     /// Has each device's budget pay from the account that `find` returns for the device.
     ///
     /// ```
-    /// use bursar_core::{Account, Build, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
-    /// use bursar_memory::GlobalDeviceBudget;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Account, Build};
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, Error, GlobalDeviceBudget, Result, Stack, leaf};
     /// use std::sync::Arc;
     ///
     /// #[derive(Debug)]
@@ -289,17 +291,18 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
 /// Memory under a budget; [`GlobalDeviceBudget`] makes it.
 ///
 /// ```
-/// use bursar_core::leaf::DirectMemory;
-/// use bursar_core::{Bytes, DeviceContext, DeviceId, DeviceMemoryResource, tag};
-/// use bursar_memory::GlobalDeviceBudgetResource;
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::leaf::DirectMemory;
+/// use bursar::memory::{DeviceMemoryResource, GlobalDeviceBudgetResource};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, tag};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let budget = GlobalDeviceBudgetResource::new(DirectMemory::new(context.clone()), Bytes::mib(1));
 /// let block = budget.allocate(1 << 10, 256, context.default_stream(), tag!("block"))?;
 /// assert_eq!((budget.charged_bytes(), budget.remaining()), (Bytes::kib(1), Bytes::kib(1023)));
 /// budget.deallocate(block, context.default_stream())?;
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct GlobalDeviceBudgetResource<R, P = OwnLimit> {
     // Dropped in this order: what the memory below gives back as it goes is paid back before the account hears the

@@ -54,9 +54,10 @@ const FREED: u8 = 0xdb;
 /// what is in quarantine:
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Error, Stack, leaf, tag};
-/// use bursar_memory::{GlobalDeviceBudget, Guard};
-/// use bursar_sim::{Launch, Sim};
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource};
+/// use bursar::sim::{Launch, Sim};
+/// use bursar::{Bytes, DeviceId, Error, GlobalDeviceBudget, Guard, Stack, leaf, tag};
 ///
 /// let sim = Sim::immediate();
 /// let context = DeviceContext::open(sim.clone(), DeviceId(0))?;

@@ -49,9 +49,11 @@ use writer::Writer;
 /// loses what had not been written; what had been can be read, compressed or not.
 ///
 /// ```
-/// use bursar_core::{Build, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::Logging;
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource};
+/// use bursar::observe::Logging;
+/// use bursar::sim::Sim;
+/// use bursar::{DeviceId, Stack, leaf, tag};
 /// use std::time::Duration;
 ///
 /// # let folder = std::env::temp_dir().join(format!("bursar-doctest-logging-{}", std::process::id()));
@@ -80,7 +82,7 @@ pub struct Logging {
 /// The numbers of records that a log wrote and dropped.
 ///
 /// ```
-/// use bursar_memory::Logging;
+/// use bursar::observe::Logging;
 ///
 /// let logging = Logging::builder().to_writer(std::io::sink())?;
 /// let summary = logging.close(std::time::Duration::from_secs(10))?;

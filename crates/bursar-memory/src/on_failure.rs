@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A request that found no memory.
 ///
 /// ```
-/// use bursar_memory::{Failure, FailureAction};
+/// use bursar::memory::{Failure, FailureAction};
 ///
 /// fn once(failure: &Failure<'_>) -> FailureAction {
 ///     if failure.attempt == 1 { FailureAction::Retry } else { FailureAction::GiveUp }
@@ -39,7 +39,7 @@ pub struct Failure<'a> {
 /// The decision of the program about a request that found no memory.
 ///
 /// ```
-/// assert_ne!(bursar_memory::FailureAction::Retry, bursar_memory::FailureAction::GiveUp);
+/// assert_ne!(bursar::memory::FailureAction::Retry, bursar::memory::FailureAction::GiveUp);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureAction {
@@ -62,9 +62,10 @@ type Callback = dyn Fn(&Failure<'_>) -> FailureAction + Send + Sync;
 /// `failure.memory.reap_blocking`, where the memory below does not. Put it above whatever refuses:
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::{GlobalDeviceBudget, OnFailure, FailureAction};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource, FailureAction, OnFailure};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, GlobalDeviceBudget, Stack, leaf, tag};
 /// use std::sync::{Arc, Mutex};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
@@ -85,7 +86,7 @@ type Callback = dyn Fn(&Failure<'_>) -> FailureAction + Send + Sync;
 /// let block = memory.allocate(1 << 20, 256, stream, tag!("wanted"))?;
 /// assert!(cache.lock().unwrap().is_empty());
 /// memory.deallocate(block, stream)?;
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 ///
 /// Below a budget it is never called for that budget's refusals:
@@ -164,15 +165,16 @@ impl Drop for CallGuard {
 /// Memory that calls back when a request finds none; [`OnFailure`] makes it.
 ///
 /// ```
-/// use bursar_core::{Build, DeviceContext, DeviceId, Holder, Stack, leaf};
-/// use bursar_memory::{OnFailureResource, OnFailure, FailureAction};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, FailureAction, Holder, OnFailure, OnFailureResource};
+/// use bursar::sim::Sim;
+/// use bursar::{DeviceId, Stack, leaf};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let memory = Stack::new().layer(OnFailure::new(|_| FailureAction::GiveUp)).over(leaf::Direct).build(&context)?;
 /// let resource: &OnFailureResource<_> = memory.inner();
 /// assert_eq!(resource.inner().bytes_outstanding(), memory.bytes_outstanding());
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct OnFailureResource<R> {

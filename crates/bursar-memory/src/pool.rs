@@ -89,9 +89,10 @@ use thread_cache::{PoolNumber, ThreadCaches};
 /// [`bytes_outstanding`](Holder::bytes_outstanding).
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::{GlobalDeviceBudget, PagePool};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, GlobalDeviceBudget, PagePool, Stack, leaf, tag};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let stack = Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::of(Bytes::gib(1))).over(leaf::Frames);
@@ -105,7 +106,7 @@ use thread_cache::{PoolNumber, ThreadCaches};
 /// assert_eq!(again.ptr(), address);
 /// assert!(memory.inner().held() >= Bytes::mib(1));
 /// memory.deallocate(again, stream)?;
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct PagePoolResource<F: FrameSource> {
     source: F,

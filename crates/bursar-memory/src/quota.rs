@@ -23,9 +23,10 @@ use std::sync::Arc;
 /// its own layer.
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Layer, Stack, leaf, tag};
-/// use bursar_memory::{PagePool, Quota};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource, Layer};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, PagePool, Quota, Stack, leaf, tag};
 /// use std::sync::Arc;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
@@ -40,7 +41,7 @@ use std::sync::Arc;
 /// let other = pool.allocate(1 << 20, 256, stream, tag!("another tenant's"))?;
 /// tenant.deallocate(block, stream)?;
 /// pool.deallocate(other, stream)?;
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Quota {
@@ -57,8 +58,7 @@ impl Quota {
     /// Names the quota: its refusals say who refused.
     ///
     /// ```
-    /// use bursar_core::Bytes;
-    /// use bursar_memory::Quota;
+    /// use bursar::{Bytes, Quota};
     ///
     /// assert_eq!(Quota::of(Bytes::gib(4)).named("model-a").name().as_str(), "model-a");
     /// ```
@@ -126,8 +126,8 @@ impl<R: DeviceMemoryResource> Layer<R> for Quota {
 /// Memory under a quota, which others may use as well; [`Quota`] makes it.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceMemoryResource, Layer, Result};
-/// use bursar_memory::{Quota, QuotaResource};
+/// use bursar::memory::{DeviceMemoryResource, Layer, QuotaResource};
+/// use bursar::{Bytes, Quota, Result};
 /// use std::sync::Arc;
 ///
 /// fn tenant(pool: &Arc<dyn DeviceMemoryResource>) -> Result<QuotaResource<Arc<dyn DeviceMemoryResource>>> {

@@ -24,9 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// current amount may read too low by its size, but never below zero.
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::Statistics;
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, Stack, Statistics, leaf, tag};
 ///
 /// let statistics = Statistics::default();
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
@@ -38,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// assert_eq!(statistics.counts_of(tag!("weights")).current.count, 1);
 /// memory.deallocate(block, stream)?;
 /// assert_eq!(statistics.counts().current.count, 0);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
@@ -98,7 +99,7 @@ impl Statistics {
     /// is part of the outer one.
     ///
     /// ```
-    /// use bursar_memory::Statistics;
+    /// use bursar::Statistics;
     ///
     /// let statistics = Statistics::default();
     /// let outer = statistics.scope();
@@ -158,7 +159,7 @@ impl Observer for Statistics {
 /// Statistics at a moment, printed as a small table.
 ///
 /// ```
-/// let report = bursar_memory::Statistics::default().report();
+/// let report = bursar::Statistics::default().report();
 /// assert!(report.to_string().contains("0 refused"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ pub(crate) const CALLS_KEPT: usize = 512;
 /// The outcome of a driver call.
 ///
 /// ```
-/// use bursar_sim::CallOutcome;
+/// use bursar::sim::CallOutcome;
 ///
 /// assert_eq!(CallOutcome::Value(0x100).to_string(), " -> 0x100");
 /// ```
@@ -48,12 +48,13 @@ impl fmt::Display for CallOutcome {
 /// A line of the log: a driver call, or the moment at which the work of an earlier call ran.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver};
+/// use bursar::DeviceId;
+/// use bursar::driver::Driver;
 ///
-/// let sim = bursar_sim::Sim::seeded(1);
+/// let sim = bursar::sim::Sim::seeded(1);
 /// sim.stream_create(DeviceId(0), 0)?;
 /// assert_eq!(sim.calls()[0].to_string(), "1: gpu0 stream_create -> 0x10");
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

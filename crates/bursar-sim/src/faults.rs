@@ -41,8 +41,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A driver that forwards to another, counts the calls of each kind, and fails those that its rules choose.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver, Status};
-/// use bursar_sim::{Call, Faults, Sim};
+/// use bursar::DeviceId;
+/// use bursar::driver::{Driver, Status};
+/// use bursar::sim::{Call, Faults, Sim};
 ///
 /// let faults = Faults::new(Sim::immediate());
 /// faults.open(DeviceId(0))?;
@@ -51,7 +52,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// assert!(faults.stream_create(DeviceId(0), 0).is_err());
 /// assert!(faults.stream_create(DeviceId(0), 0).is_ok());
 /// assert_eq!(faults.calls(Call::StreamCreate), 3);
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Debug)]
 pub struct Faults {
@@ -243,8 +244,9 @@ impl Faults {
 /// A stall of a stream by [`Faults::stall`]; dropping it lets the stream advance.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver, Progress};
-/// use bursar_sim::{Faults, Sim};
+/// use bursar::DeviceId;
+/// use bursar::driver::{Driver, Progress};
+/// use bursar::sim::{Faults, Sim};
 ///
 /// let faults = Faults::new(Sim::immediate());
 /// faults.open(DeviceId(0))?;
@@ -256,7 +258,7 @@ impl Faults {
 /// drop(stall);
 /// // SAFETY: the stream is live.
 /// unsafe { faults.stream_synchronize(DeviceId(0), stream)? };
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "dropping a stall lets its stream go on"]

@@ -7,7 +7,7 @@ use std::fmt;
 /// The kinds of mistakes that the simulator reports.
 ///
 /// ```
-/// use bursar_sim::HazardKind;
+/// use bursar::sim::HazardKind;
 ///
 /// assert_eq!(HazardKind::UseAfterFree.to_string(), "use after free");
 /// ```
@@ -63,8 +63,9 @@ impl fmt::Display for HazardKind {
 /// A mistake in a program: two operations that nothing orders, or one that must not happen at all.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver, Pattern};
-/// use bursar_sim::{HazardKind, Sim};
+/// use bursar::DeviceId;
+/// use bursar::driver::{Driver, Pattern};
+/// use bursar::sim::{HazardKind, Sim};
 ///
 /// let (sim, device) = (Sim::seeded(1), DeviceId(0));
 /// let (a, b) = (sim.stream_create(device, 0)?, sim.stream_create(device, 0)?);
@@ -76,7 +77,7 @@ impl fmt::Display for HazardKind {
 /// let hazard = sim.hazards()[0];
 /// assert_eq!(hazard.kind, HazardKind::UseBeforeAllocation);
 /// assert_eq!(hazard.range, ptr.0..ptr.0 + 16);
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -63,8 +63,9 @@
 //! place that nobody gave is unknown, never a guess.
 //!
 //! ```
-//! use bursar_core::{DeviceId, Driver, Pattern};
-//! use bursar_sim::{HazardKind, Sim};
+//! use bursar::DeviceId;
+//! use bursar::driver::{Driver, Pattern};
+//! use bursar::sim::{HazardKind, Sim};
 //!
 //! let (sim, device) = (Sim::seeded(7), DeviceId(0));
 //! let (a, b) = (sim.stream_create(device, 0)?, sim.stream_create(device, 0)?);
@@ -77,7 +78,7 @@
 //! let hazards = sim.take_hazards();
 //! assert_eq!(hazards[0].kind, HazardKind::Conflict);
 //! println!("{}", hazards[0]);
-//! # Ok::<(), bursar_core::DriverError>(())
+//! # Ok::<(), bursar::driver::DriverError>(())
 //! ```
 
 mod call_log;

@@ -8,7 +8,7 @@ use std::panic::Location;
 /// The executor of an operation: the host, or a stream.
 ///
 /// ```
-/// use bursar_sim::Executor;
+/// use bursar::sim::Executor;
 ///
 /// assert_eq!(Executor::Stream(2).to_string(), "stream 2");
 /// assert_eq!(Executor::DefaultStream.to_string(), "the default stream");
@@ -42,15 +42,17 @@ impl fmt::Display for Executor {
 /// An operation on memory: its name, its executor, and the driver call that made it.
 ///
 /// ```
-/// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern};
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::driver::{Driver, Pattern};
+/// use bursar::memory::DevicePtr;
+/// use bursar::sim::Sim;
 ///
 /// let sim = Sim::seeded(1);
 /// let (device, stream) = (DeviceId(0), sim.stream_create(DeviceId(0), 0)?);
 /// // SAFETY: breaking the driver's contract is what the simulator is for.
 /// unsafe { sim.fill(device, stream, DevicePtr(0x10_0000), Pattern::U8(1), 16).unwrap_err() };
 /// assert_eq!(sim.hazards()[0].second.to_string(), "fill on stream 1 (call 2)");
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -88,8 +90,9 @@ impl fmt::Display for Operation {
 /// A simulated kernel that panicked.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver};
-/// use bursar_sim::{Launch, Sim};
+/// use bursar::DeviceId;
+/// use bursar::driver::Driver;
+/// use bursar::sim::{Launch, Sim};
 ///
 /// let (sim, device) = (Sim::seeded(1), DeviceId(0));
 /// let stream = sim.stream_create(device, 0)?;
@@ -97,7 +100,7 @@ impl fmt::Display for Operation {
 /// sim.settle();
 /// let panic = &sim.kernel_panics()[0];
 /// assert_eq!((panic.operation.what, panic.message.as_str()), ("bad", "a bug"));
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -111,7 +114,7 @@ pub struct KernelPanic {
 /// A range of addresses that can be copied and compared with a [`Range`].
 ///
 /// ```
-/// use bursar_sim::ByteRange;
+/// use bursar::sim::ByteRange;
 ///
 /// let range = ByteRange { start: 0x100, end: 0x200 };
 /// assert_eq!(range, 0x100..0x200);

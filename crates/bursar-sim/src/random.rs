@@ -5,7 +5,7 @@
 /// A seed gives the same sequence on every machine. The numbers are fit for choosing cases, not for secrets.
 ///
 /// ```
-/// use bursar_sim::Random;
+/// use bursar::sim::Random;
 ///
 /// let mut dice = Random::new(7);
 /// let throws: Vec<u64> = (0..3).map(|_| 1 + dice.below(6)).collect();

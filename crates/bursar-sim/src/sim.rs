@@ -31,8 +31,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// A simulated driver with devices of its own.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver, Pattern};
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::driver::{Driver, Pattern};
+/// use bursar::sim::Sim;
 ///
 /// let (sim, device) = (Sim::seeded(42), DeviceId(0));
 /// let (stream, ptr) = (sim.stream_create(device, 0)?, sim.allocate(device, 1024)?);
@@ -43,7 +44,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// unsafe { sim.stream_synchronize(device, stream)? };
 /// assert_eq!(sim.peek(ptr, 1), [7]);
 /// sim.assert_clean();
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 pub struct Sim {
     pub(crate) seed: Option<u64>,

@@ -6,7 +6,7 @@
 //! cost, and [`ReplayPage`] shows replays as one HTML page.
 //!
 //! ```
-//! let trace = bursar_trace::bundled();
+//! let trace = bursar::trace::bundled();
 //! assert_eq!(trace.streams, [0]);
 //! println!("{} events, {} live at the peak", trace.events.len(), trace.peak_live());
 //! ```

@@ -33,7 +33,7 @@ use std::path::Path;
 /// ```
 /// # let path = std::env::temp_dir().join(format!("bursar-trace-read-{}.csv", std::process::id()));
 /// # std::fs::write(&path, "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,0x1000,512,0\n")?;
-/// let trace = bursar_trace::read(&path)?;
+/// let trace = bursar::trace::read(&path)?;
 /// assert_eq!(trace.missing_frees.len(), 1);
 /// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -49,8 +49,8 @@ pub fn read(path: impl AsRef<Path>) -> Result<Trace, TraceError> {
 ///
 /// ```
 /// let log = br#"{"action":"allocate","pointer":"0x1000","bytes":512}"#;
-/// assert_eq!(bursar_trace::read_from(&log[..], "pipe")?.blocks, 1);
-/// # Ok::<(), bursar_trace::TraceError>(())
+/// assert_eq!(bursar::trace::read_from(&log[..], "pipe")?.blocks, 1);
+/// # Ok::<(), bursar::trace::TraceError>(())
 /// ```
 pub fn read_from(reader: impl Read, name: &str) -> Result<Trace, TraceError> {
     let trace = match TraceReader::open(reader, name)? {
@@ -70,7 +70,7 @@ pub fn read_from(reader: impl Read, name: &str) -> Result<Trace, TraceError> {
 /// PyTorch 2.11 on an H200, its first few thousand events. Blocks that were live at the cut are never freed.
 ///
 /// ```
-/// let trace = bursar_trace::bundled();
+/// let trace = bursar::trace::bundled();
 /// assert!(trace.events.len() > 5_000 && trace.unknown_frees.is_empty());
 /// ```
 pub fn bundled() -> Trace {

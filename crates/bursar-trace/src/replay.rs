@@ -31,18 +31,21 @@ use watch::WatchedPass;
 /// The cost of a replay: time, driver calls and memory.
 ///
 /// ```
-/// use bursar_core::{Build, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
-/// use bursar_sim::Sim;
-/// use bursar_trace::Replay;
+/// use bursar::device::DeviceContext;
+/// use bursar::driver::CountingDriver;
+/// use bursar::memory::Build;
+/// use bursar::sim::Sim;
+/// use bursar::trace::Replay;
+/// use bursar::{DeviceId, Stack, leaf};
 ///
-/// let trace = bursar_trace::bundled();
+/// let trace = bursar::trace::bundled();
 /// let driver = CountingDriver::new(Sim::immediate());
 /// let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Async).build(&context)?;
 /// let cost = Replay::new(&trace, &context)?.run(&memory, &driver)?;
 /// assert_eq!(cost.peak_live, trace.peak_live());
 /// assert_eq!(cost.hits, 0, "every operation of this stack reaches the driver");
-/// # Ok::<(), bursar_trace::ReplayError>(())
+/// # Ok::<(), bursar::trace::ReplayError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
@@ -92,14 +95,15 @@ const QUERY_EVERY: u64 = 256;
 /// A trace prepared to be replayed on one device.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_sim::Sim;
-/// use bursar_trace::Replay;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::sim::Sim;
+/// use bursar::trace::Replay;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
-/// let replay = Replay::new(&bursar_trace::bundled(), &context)?;
+/// let replay = Replay::new(&bursar::trace::bundled(), &context)?;
 /// assert!(replay.operations() > 0);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Replay {

@@ -36,7 +36,7 @@ use std::path::Path;
 /// One trace replayed through one stack.
 ///
 /// ```
-/// use bursar_trace::{Cost, MemoryProfile, StackRun};
+/// use bursar::trace::{Cost, MemoryProfile, StackRun};
 ///
 /// fn run(stack: &str, cost: Cost, profile: MemoryProfile) -> StackRun {
 ///     StackRun { stack: stack.to_owned(), cost, frames_remapped: 0, profile }
@@ -57,7 +57,7 @@ pub struct StackRun {
 /// An HTML page about replayed traces.
 ///
 /// ```
-/// use bursar_trace::ReplayPage;
+/// use bursar::trace::ReplayPage;
 ///
 /// let mut page = Vec::new();
 /// ReplayPage::new("a simulated device", None).write(&mut page)?;

@@ -22,7 +22,7 @@ use bursar_core::{AllocTag, Bytes};
 /// The kind of an [`Event`].
 ///
 /// ```
-/// assert_ne!(bursar_trace::EventKind::Allocate, bursar_trace::EventKind::Free);
+/// assert_ne!(bursar::trace::EventKind::Allocate, bursar::trace::EventKind::Free);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
@@ -37,7 +37,7 @@ pub enum EventKind {
 /// An allocation, a free or a failed allocation. Threads, streams and blocks are small dense numbers.
 ///
 /// ```
-/// use bursar_trace::{Event, EventKind};
+/// use bursar::trace::{Event, EventKind};
 ///
 /// assert_eq!(size_of::<Event>(), 24);
 /// ```
@@ -68,7 +68,7 @@ impl Event {
 /// A position in a trace file: the number of a line, or of a record in a binary format, counted from 1.
 ///
 /// ```
-/// assert_eq!(bursar_trace::FilePosition(3).to_string(), "line 3");
+/// assert_eq!(bursar::trace::FilePosition(3).to_string(), "line 3");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FilePosition(pub u64);
@@ -82,7 +82,7 @@ impl std::fmt::Display for FilePosition {
 /// A free without its allocation, or an allocation without its free.
 ///
 /// ```
-/// use bursar_trace::{FilePosition, UnmatchedEvent};
+/// use bursar::trace::{FilePosition, UnmatchedEvent};
 ///
 /// let unknown = UnmatchedEvent { position: FilePosition(7), pointer: 0x1000, bytes: 512 };
 /// assert_eq!(unknown.position, FilePosition(7));
@@ -100,17 +100,17 @@ pub struct UnmatchedEvent {
 /// A recorded run.
 ///
 /// ```
-/// use bursar_core::Bytes;
+/// use bursar::Bytes;
 ///
 /// let log = "Thread,Time,Action,Pointer,Size,Stream\n\
 ///            1,00:00:00.000000,allocate,0x1000,512,0\n\
 ///            1,00:00:00.000010,free,0x1000,512,0\n\
 ///            1,00:00:00.000020,free,0x2000,512,0\n";
-/// let trace = bursar_trace::read_from(log.as_bytes(), "run.csv")?;
+/// let trace = bursar::trace::read_from(log.as_bytes(), "run.csv")?;
 /// assert_eq!((trace.events.len(), trace.peak_live()), (2, Bytes(512)));
 /// assert_eq!(trace.unknown_frees[0].position.to_string(), "line 4");
 /// assert!(trace.strict().is_err());
-/// # Ok::<(), bursar_trace::TraceError>(())
+/// # Ok::<(), bursar::trace::TraceError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {

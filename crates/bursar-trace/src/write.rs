@@ -27,9 +27,9 @@ const STEP_US: u64 = 10;
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("bursar-trace-write-{}.jsonl.gz", std::process::id()));
-/// let trace = bursar_trace::bundled();
-/// bursar_trace::write(&trace, &path)?;
-/// assert_eq!(bursar_trace::read(&path)?.events, trace.events);
+/// let trace = bursar::trace::bundled();
+/// bursar::trace::write(&trace, &path)?;
+/// assert_eq!(bursar::trace::read(&path)?.events, trace.events);
 /// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -62,9 +62,9 @@ fn write_as(trace: &Trace, format: Format, to: &mut impl Write) -> io::Result<()
 /// ```
 /// # let folder = std::env::temp_dir();
 /// # let (log, snapshot) = (folder.join("bursar-convert.csv"), folder.join("bursar-convert.pickle"));
-/// # bursar_trace::write(&bursar_trace::bundled(), &log)?;
-/// let trace = bursar_trace::convert(&log, &snapshot)?;
-/// assert_eq!(bursar_trace::read(&snapshot)?.peak_live(), trace.peak_live());
+/// # bursar::trace::write(&bursar::trace::bundled(), &log)?;
+/// let trace = bursar::trace::convert(&log, &snapshot)?;
+/// assert_eq!(bursar::trace::read(&snapshot)?.peak_live(), trace.peak_live());
 /// # std::fs::remove_file(&log)?;
 /// # std::fs::remove_file(&snapshot)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

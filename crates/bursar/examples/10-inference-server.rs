@@ -34,9 +34,10 @@ impl Model {
         stream.submit(|work| {
             let attend = work.kernel("attend").reads(&self.weights).writes(&mut hidden).writes(&mut scores);
             // On a card this launches the kernel; on a simulated one the declaration is all there is.
-            attend.launch(|_stream, [_weights, _hidden, _scores]| bursar::Result::Ok(()))
+            attend.launch(|_stream, [_weights, _hidden, _scores]| Ok::<(), Error>(()))
         })?;
-        let reply = stream.submit(|work| work.read_back_into(&hidden, sent.wait()?))??;
+        let request = sent.wait()?;
+        let reply = stream.submit(|work| work.read_back_into(&hidden, request))?;
         Ok(reply.wait()?[0])
     }
 

@@ -20,7 +20,7 @@
 //!     })?;
 //!     Ok(consumer.submit(|work| work.read_back(&batch))?.wait()?)
 //! }
-//! # mod device_code { pub fn produce(_: bursar::RawStream, _: bursar::DevicePtr) -> bursar::Result<()> { Ok(()) } }
+//! # mod device_code { pub fn produce(_: bursar::driver::RawStream, _: bursar::memory::DevicePtr) -> bursar::Result<()> { Ok(()) } }
 //!
 //! // Every schedule is clean, whichever driver call fails.
 //! races(|rig| Ok(hand_over(rig.gpu()).map(drop)?)).seeds(5).failing_each_call().expect_clean();

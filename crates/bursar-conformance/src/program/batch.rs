@@ -26,8 +26,8 @@ pub fn trial(name: &str, mut seeds: Range<u64>, run: impl Fn(u64) -> Result<(), 
 /// absent.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::program::{SharedDriver, batches};
-/// use bursar_sim::Sim;
 ///
 /// let sim = SharedDriver::open(Ok::<_, String>(Sim::immediate()));
 /// let trials = batches(250).map(|seeds| sim.trial("nothing_is_wrong", seeds, |_, _| Ok(())));

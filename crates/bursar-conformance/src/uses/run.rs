@@ -24,8 +24,8 @@ const WORKS: &str = "the device works";
 /// The outcome of a program.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::uses::{UseProgram, UseShape};
-/// use bursar_sim::Sim;
 ///
 /// let ran = UseProgram::generate(1, UseShape::BARE).run(Sim::immediate());
 /// assert!(ran.wrong.is_none() && ran.buffers > 10 && ran.reads > 10);

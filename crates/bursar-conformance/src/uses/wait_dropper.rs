@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// drops: a test then checks that the missing wait is noticed.
 ///
 /// ```
+/// use bursar::sim::Sim;
 /// use bursar_conformance::uses::{UseProgram, UseShape, WaitDropper};
-/// use bursar_sim::Sim;
 ///
 /// let sim = Sim::seeded(1);
 /// let wait_dropper = WaitDropper::nth(sim.clone(), 3);

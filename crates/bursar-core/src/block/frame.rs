@@ -6,7 +6,8 @@ use crate::{Bytes, DeviceId, DevicePtr, Error, OwnerId, RawPages};
 /// The driver's memory behind a frame.
 ///
 /// ```
-/// use bursar_core::{FrameKind, RawPages};
+/// use bursar::driver::RawPages;
+/// use bursar::memory::FrameKind;
 ///
 /// assert_ne!(FrameKind::Pages(RawPages(1)), FrameKind::Pages(RawPages(2)));
 /// ```
@@ -23,7 +24,9 @@ pub enum FrameKind {
 /// A frame is charged when it is created and costs nothing to map. It goes back to the source that made it, by value.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::FrameSource;
+/// # use bursar::prelude::*;
 /// # fn show(source: &dyn FrameSource) -> Result<()> {
 /// let frame = source.create_frame(1)?;
 /// assert_eq!(frame.bytes(), source.granted_frame(1)?);
@@ -73,7 +76,9 @@ impl Frame {
 /// A release that was refused before anything happened: the frame comes back with the reason.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::FrameSource;
+/// # use bursar::prelude::*;
 /// # fn show(source: &dyn FrameSource, other: &dyn FrameSource) -> Result<()> {
 /// let refused = other.release_frame(source.create_frame(1)?).unwrap_err();
 /// source.release_frame(refused.frame).map_err(|refused| refused.error)?;

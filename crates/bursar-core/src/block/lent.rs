@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 /// The value that crosses the boundary in place of a block.
 ///
 /// ```
-/// use bursar_core::{DevicePtr, Generation, RawBlock};
+/// use bursar::memory::{DevicePtr, Generation, RawBlock};
 ///
 /// let raw = RawBlock { ptr: DevicePtr(0x1000), generation: Generation::next() };
 /// assert_eq!(Generation::from_raw(raw.generation.get()), Some(raw.generation));
@@ -28,7 +28,8 @@ const REMEMBERED: usize = 4096;
 /// side can neither free a block it was not given nor free one twice.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # fn show(context: &DeviceContext, block: DeviceBlock) -> Result<()> {
 /// let raw = context.lent().lend(block);
 /// let block = context.lent().take_back(raw)?;

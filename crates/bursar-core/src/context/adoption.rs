@@ -8,7 +8,9 @@ use std::sync::Arc;
 /// A foreign stream that may be used here until this is dropped. Whatever takes a [`Stream`] takes a borrowed adoption.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::driver::RawStream;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(context: &Arc<DeviceContext>, raw: RawStream) -> Result<()> {
 /// // SAFETY: `raw` outlives the adoption.

@@ -20,7 +20,8 @@ thread_local! {
 /// The outermost place counts, since that is the program's. With a driver that does not listen nothing is recorded.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::device::CallSite;
+/// # use bursar::prelude::*;
 /// # fn show(context: &DeviceContext) {
 /// {
 ///     let _here = context.enter_call_site();

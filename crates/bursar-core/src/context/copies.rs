@@ -14,7 +14,8 @@ impl DeviceContext {
     /// Writes `src` into the block, `offset` bytes from its start.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
     /// # fn show(context: &DeviceContext, block: &mut DeviceBlock, stream: Stream) -> Result<()> {
     /// context.copy_from_host(block, 4, &[1, 2, 3], stream)?;
     /// let mut bytes = [0; 3];

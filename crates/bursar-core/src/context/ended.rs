@@ -105,7 +105,8 @@ impl DeviceContext {
     /// The caller holds no adopted stream.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
     /// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
     /// context.on_lasting(stream, |stream| context.synchronize(stream))?;
     /// # Ok(())

@@ -11,7 +11,9 @@ use std::sync::{Mutex, PoisonError};
 /// reported once; a sticky one, since the device is lost, by every call from then on. The first of each kind is kept.
 ///
 /// ```
-/// use bursar_core::{DeviceId, DriverError, Fault, Status};
+/// use bursar::DeviceId;
+/// use bursar::device::Fault;
+/// use bursar::driver::{DriverError, Status};
 ///
 /// let fault = Fault::default();
 /// fault.record(DriverError::new("cuMemFreeAsync", DeviceId(0), Status::InvalidValue));

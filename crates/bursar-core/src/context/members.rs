@@ -9,7 +9,10 @@ use std::time::Duration;
 /// A holder of a device's memory that can be asked to give some back, or to prepare for the end of a stream.
 ///
 /// ```
-/// use bursar_core::{Bytes, Member, RawStream, MemoryUsage, Stream};
+/// use bursar::device::Member;
+/// use bursar::driver::RawStream;
+/// use bursar::error::MemoryUsage;
+/// use bursar::{Bytes, Stream};
 ///
 /// #[derive(Debug)]
 /// struct Cache;

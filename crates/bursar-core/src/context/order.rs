@@ -34,7 +34,8 @@ impl DeviceContext {
     /// the caller.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
     /// # fn show(context: &DeviceContext, produces: Stream, consumes: Stream) -> Result<()> {
     /// context.order(produces, consumes)?;
     /// # Ok(())
@@ -54,7 +55,8 @@ impl DeviceContext {
     /// adoption has ended; as there, the caller holds no adopted stream.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
     /// # fn show(context: &DeviceContext, block: &DeviceBlock, frees: Stream) -> Result<()> {
     /// context.order_after(block.stream(), frees)?;
     /// # Ok(())

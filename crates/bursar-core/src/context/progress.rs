@@ -20,7 +20,9 @@ use std::collections::VecDeque;
 /// A position is compared as a running total, modulo 2⁶⁴: a later one is less than 2⁶³ further.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
+/// # use bursar::stream::StreamProgress;
 /// # fn show(context: &DeviceContext, stream: Stream, given: u64) -> Result<()> {
 /// let mut progress = StreamProgress::default();
 /// let held = context.hold_for_memory(stream)?;

@@ -15,7 +15,8 @@ use std::time::Duration;
 /// Memory or handles of a device that their holder could not give back before it was dropped.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, Remains};
+/// use bursar::Bytes;
+/// use bursar::device::{DeviceContext, Remains};
 /// use std::time::Duration;
 ///
 /// #[derive(Debug)]

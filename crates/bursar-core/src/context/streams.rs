@@ -30,7 +30,8 @@ impl DeviceContext {
     /// [returned](Self::return_stream), or else a new one. For pools, which come and go while the context stays.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
     /// # fn show(context: &DeviceContext) -> Result<()> {
     /// let stream = context.take_stream(0)?;
     /// context.return_stream(stream, 0)?;

@@ -27,7 +27,8 @@ struct PaddedCounter(AtomicU64);
 /// which hardware never sees.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::driver::CountingDriver;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(driver: Arc<dyn Driver>) {
 /// let counted = CountingDriver::new(driver);

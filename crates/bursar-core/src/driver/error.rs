@@ -5,7 +5,8 @@ use crate::DeviceId;
 /// A failed driver call: which call, on which device, with which status.
 ///
 /// ```
-/// use bursar_core::{DeviceId, DriverError, Status};
+/// use bursar::DeviceId;
+/// use bursar::driver::{DriverError, Status};
 ///
 /// let error = DriverError::new("cuMemAlloc", DeviceId(0), Status::OutOfMemory);
 /// assert_eq!(error.to_string(), "cuMemAlloc failed on gpu0: CUDA_ERROR_OUT_OF_MEMORY (2)");
@@ -54,7 +55,7 @@ impl DriverError {
 /// The status of a driver call, in the vocabulary of the CUDA driver.
 ///
 /// ```
-/// use bursar_core::Status;
+/// use bursar::driver::Status;
 ///
 /// assert_eq!(Status::OutOfMemory.code(), 2);
 /// assert!(Status::IllegalAddress.is_sticky());

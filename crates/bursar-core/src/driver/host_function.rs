@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 /// A gate that is shut until somebody opens it, once and permanently.
 ///
 /// ```
-/// use bursar_core::Gate;
+/// use bursar::driver::Gate;
 ///
 /// let gate = Gate::default();
 /// assert!(!gate.is_open());
@@ -44,7 +44,7 @@ impl Gate {
 /// stream that cannot go on: a stalled stream is deterministic and cannot deadlock the thread that steps.
 ///
 /// ```
-/// use bursar_core::{Gate, HostFunction};
+/// use bursar::driver::{Gate, HostFunction};
 ///
 /// let gate = Gate::default();
 /// let function = HostFunction::behind(gate.clone(), || ());

@@ -12,7 +12,7 @@
 ///     (fn $method:ident $($signature:tt)*) => { names.push(stringify!($method)); };
 ///     (unsafe fn $method:ident $($signature:tt)*) => { names.push(stringify!($method)); };
 /// }
-/// bursar_core::driver_methods!(named);
+/// bursar::driver::driver_methods!(named);
 /// assert!(names.contains(&"allocate") && names.contains(&"free") && !names.contains(&"listens"));
 /// ```
 #[doc(hidden)]

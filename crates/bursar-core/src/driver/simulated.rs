@@ -7,7 +7,7 @@ use std::fmt;
 /// A range of device memory.
 ///
 /// ```
-/// use bursar_core::{DevicePtr, DeviceRange};
+/// use bursar::memory::{DevicePtr, DeviceRange};
 ///
 /// let range = DeviceRange { ptr: DevicePtr(0x100), bytes: 0x20 };
 /// assert_eq!(range.to_string(), "0x100..0x120");
@@ -43,7 +43,9 @@ type Body = Box<dyn FnOnce(&mut SimulatedMemory<'_>) + Send>;
 /// optionally code that stands for it. Without code it only counts as an access to its ranges.
 ///
 /// ```
-/// use bursar_core::{Access, DevicePtr, DeviceRange, SimulatedKernel};
+/// use bursar::driver::SimulatedKernel;
+/// use bursar::memory::{DevicePtr, DeviceRange};
+/// use bursar::stream::Access;
 ///
 /// let range = DeviceRange { ptr: DevicePtr(0x100), bytes: 4 };
 /// let mut kernel = SimulatedKernel::new("double");
@@ -117,7 +119,8 @@ impl fmt::Debug for SimulatedKernel {
 /// The bytes of a simulated device, as its driver gives them to a kernel.
 ///
 /// ```
-/// use bursar_core::{DevicePtr, SimulatedBytes};
+/// use bursar::driver::SimulatedBytes;
+/// use bursar::memory::DevicePtr;
 ///
 /// struct Zeros;
 ///
@@ -139,7 +142,8 @@ pub trait SimulatedBytes {
 /// The memory of a simulated device as a kernel's code sees it: the ranges that the kernel declared, and no others.
 ///
 /// ```
-/// use bursar_core::{DeviceRange, SimulatedMemory};
+/// use bursar::driver::SimulatedMemory;
+/// use bursar::memory::DeviceRange;
 ///
 /// fn scale(memory: &mut SimulatedMemory<'_>, from: DeviceRange, to: DeviceRange) {
 ///     let scaled: Vec<f32> = memory.read(from).iter().map(|x: &f32| x * 2.0).collect();

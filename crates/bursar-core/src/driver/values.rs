@@ -14,25 +14,25 @@ handles! {
     /// A driver's handle of a stream.
     ///
     /// ```
-    /// assert_ne!(bursar_core::RawStream::LEGACY, bursar_core::RawStream::PER_THREAD);
+    /// assert_ne!(bursar::driver::RawStream::LEGACY, bursar::driver::RawStream::PER_THREAD);
     /// ```
     RawStream,
     /// A driver's handle of an event.
     ///
     /// ```
-    /// assert_eq!(bursar_core::RawEvent(7).0, 7);
+    /// assert_eq!(bursar::driver::RawEvent(7).0, 7);
     /// ```
     RawEvent,
     /// A driver's handle of physical memory that can be mapped.
     ///
     /// ```
-    /// assert_eq!(bursar_core::RawPages(7).0, 7);
+    /// assert_eq!(bursar::driver::RawPages(7).0, 7);
     /// ```
     RawPages,
     /// A driver's handle of a device's primary context, for other libraries in the process.
     ///
     /// ```
-    /// assert_eq!(bursar_core::RawContext(7).0, 7);
+    /// assert_eq!(bursar::driver::RawContext(7).0, 7);
     /// ```
     RawContext,
 }
@@ -47,7 +47,9 @@ impl RawStream {
 /// An address with the device whose memory it is in.
 ///
 /// ```
-/// use bursar_core::{DeviceId, DevicePtr, PeerPtr};
+/// use bursar::DeviceId;
+/// use bursar::driver::PeerPtr;
+/// use bursar::memory::DevicePtr;
 ///
 /// let there = PeerPtr { device: DeviceId(1), ptr: DevicePtr(0x1000) };
 /// assert_ne!(there.device, DeviceId(0));
@@ -63,7 +65,7 @@ pub struct PeerPtr {
 /// The progress of submitted work.
 ///
 /// ```
-/// use bursar_core::Progress;
+/// use bursar::driver::Progress;
 ///
 /// assert!(Progress::Complete.is_complete());
 /// ```
@@ -85,7 +87,7 @@ impl Progress {
 /// The kinds of host memory a driver can make, or make of existing memory.
 ///
 /// ```
-/// use bursar_core::HostFlags;
+/// use bursar::driver::HostFlags;
 ///
 /// assert!(!HostFlags::default().write_combined);
 /// ```
@@ -98,7 +100,7 @@ pub struct HostFlags {
 /// The pattern that a fill repeats.
 ///
 /// ```
-/// use bursar_core::Pattern;
+/// use bursar::driver::Pattern;
 ///
 /// assert_eq!(Pattern::U32(1).width(), 4);
 /// assert_eq!(Pattern::U16(0xff01).bytes().as_ref(), 0xff01u16.to_ne_bytes());
@@ -147,7 +149,8 @@ impl Pattern {
 /// so a pool has no checker inside and a note costs one branch there.
 ///
 /// ```
-/// use bursar_core::{AllocTag, DevicePtr, Note, RawStream};
+/// use bursar::driver::{Note, RawStream};
+/// use bursar::memory::{AllocTag, DevicePtr};
 ///
 /// let note = Note::Granted {
 ///     ptr: DevicePtr(0x1000),

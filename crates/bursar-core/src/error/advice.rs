@@ -20,7 +20,8 @@ use std::fmt;
 /// [`Free`](Self::Free) and [`Wait`](Self::Wait) are promises; the others say what is known, and promise nothing.
 ///
 /// ```
-/// use bursar_core::{Advice, Bytes, tag};
+/// use bursar::error::Advice;
+/// use bursar::{Bytes, tag};
 ///
 /// let advice = Advice::Free { tags: vec![tag!("weights"), tag!("kv-cache")], bytes: Bytes::gib(3) };
 /// assert_eq!(advice.to_string(), "freeing `weights` and `kv-cache` (3 GiB) would have been enough");

@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// It is shown as that error is, and two are equal if they are shown alike.
 ///
 /// ```
-/// use bursar_core::{Error, ExternalError};
+/// use bursar::Error;
+/// use bursar::error::ExternalError;
 /// use std::num::ParseIntError;
 ///
 /// let cause = "many".parse::<u32>().unwrap_err();

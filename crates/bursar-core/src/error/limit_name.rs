@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The name of a limit, as refusals show it, and its identity: two limits are told apart even if they have the same name.
 ///
 /// ```
-/// use bursar_core::LimitName;
+/// use bursar::error::LimitName;
 ///
 /// let name = LimitName::new("model-a");
 /// assert_eq!((name.as_str(), name.to_string().as_str()), ("model-a", "`model-a`"));

@@ -7,7 +7,8 @@ use std::fmt;
 /// The memory that is held for one tag.
 ///
 /// ```
-/// use bursar_core::{Bytes, Holding, tag};
+/// use bursar::error::Holding;
+/// use bursar::{Bytes, tag};
 ///
 /// let weights = Holding { tag: tag!("weights"), bytes: Bytes::gib(3), blocks: 2 };
 /// assert_eq!(weights.to_string(), "weights: 3 GiB in 2 blocks");
@@ -32,7 +33,8 @@ impl fmt::Display for Holding {
 /// The memory that one [`Member`](crate::Member) of a device holds, and how.
 ///
 /// ```
-/// use bursar_core::{Bytes, MemoryUsage};
+/// use bursar::Bytes;
+/// use bursar::error::MemoryUsage;
 ///
 /// let one = MemoryUsage { held: Bytes::mib(4), cached: Bytes::mib(2), largest_free_run: Some(Bytes::mib(1)), ..MemoryUsage::default() };
 /// let both = one.and(MemoryUsage { held: Bytes::mib(1), pending: Bytes::mib(1), ..MemoryUsage::default() });
@@ -71,7 +73,8 @@ impl MemoryUsage {
 /// request, the figures of the device, who holds what under the limit that refused, and what would have had to be freed.
 ///
 /// ```
-/// use bursar_core::{Advice, Bytes, DeviceId, Error, Holding, Shortage, tag};
+/// use bursar::error::{Advice, Holding, Shortage};
+/// use bursar::{Bytes, DeviceId, Error, tag};
 ///
 /// let mut shortage = Shortage::new(DeviceId(0), Bytes::gib(4));
 /// shortage.holders = vec![

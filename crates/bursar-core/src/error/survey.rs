@@ -11,7 +11,8 @@ use crate::Bytes;
 /// refusal [advises](crate::Advice::Free) is granted the request.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::error::{LimitName, Survey};
+/// # use bursar::prelude::*;
 /// fn limits(memory: &dyn Holder) -> Vec<LimitName> {
 ///     Survey::of(|survey| memory.survey(survey)).limits().map(|limit| limit.name.clone()).collect()
 /// }
@@ -26,7 +27,7 @@ pub struct Survey {
 /// One step on the way of a request.
 ///
 /// ```
-/// use bursar_core::{Survey, SurveyStep};
+/// use bursar::error::{Survey, SurveyStep};
 ///
 /// let survey = Survey::of(|survey| survey.add(SurveyStep::Quarantine));
 /// assert_eq!(survey.limits().count(), 0);
@@ -47,7 +48,8 @@ pub enum SurveyStep {
 /// The state of one limit at a moment.
 ///
 /// ```
-/// use bursar_core::{Bytes, LimitName, LimitReading};
+/// use bursar::Bytes;
+/// use bursar::error::{LimitName, LimitReading};
 ///
 /// let reading = LimitReading::new(LimitName::new("model-a"), Bytes::gib(2), Bytes::gib(3));
 /// assert_eq!(reading.missing(Bytes::gib(1)), Some(Bytes::gib(2)), "it was lowered below what is used");
@@ -86,7 +88,8 @@ impl LimitReading {
 /// The state of a pool at a moment.
 ///
 /// ```
-/// use bursar_core::{Bytes, LimitName, MemoryUsage, PoolFigures};
+/// use bursar::Bytes;
+/// use bursar::error::{LimitName, MemoryUsage, PoolFigures};
 ///
 /// let usage = MemoryUsage { held: Bytes::mib(4), ..MemoryUsage::default() };
 /// let pool = PoolFigures::new(LimitName::unnamed("pool"), usage, Bytes::mib(4));

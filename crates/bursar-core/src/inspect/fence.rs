@@ -7,7 +7,9 @@ use crate::{AllocTag, BlockParts, Bytes, DeviceBlock, DevicePtr, Generation, Own
 /// the user until the user's block comes back.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::{FencedBlock, OwnerId};
+/// # use bursar::prelude::*;
 /// # fn show(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
 /// let whole = memory.allocate(256 + 1000 + 256, 256, stream, tag!("fenced"))?;
 /// let (fenced, block) = FencedBlock::cut(whole, 256, 1000, OwnerId::unique());

@@ -33,7 +33,9 @@ type Verdict = dyn FnOnce(Option<u64>) + Send;
 /// Dropping it waits for the streams it inspected on, since they write to its memory.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::Inspector;
+/// # use bursar::prelude::*;
 /// # use std::sync::{Arc, mpsc};
 /// # fn show(context: &Arc<DeviceContext>, block: &mut DeviceBlock, stream: Stream) -> Result<()> {
 /// let inspector = Inspector::new(context.clone());

@@ -8,7 +8,8 @@ use std::sync::Arc;
 /// So an account never knows of less than is held.
 ///
 /// ```
-/// use bursar_core::{Account, Bytes, Error, Result};
+/// use bursar::memory::Account;
+/// use bursar::{Bytes, Error, Result};
 /// use std::sync::Mutex;
 ///
 /// #[derive(Debug)]

@@ -9,7 +9,9 @@ use std::sync::Arc;
 /// more than there is, one is refused.
 ///
 /// ```
-/// use bursar_core::{Admission, Bytes, DeviceContext, Error, Result};
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::Admission;
+/// use bursar::{Bytes, Error, Result};
 /// use std::sync::{Arc, Mutex};
 ///
 /// /// So much for each program, on whichever device.

@@ -5,7 +5,8 @@ use crate::{Bytes, DeviceBlock, DeviceMemoryResource, Error, Refused};
 /// Methods of every [`DeviceMemoryResource`] that follow from the others.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # fn show(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
 /// let block = memory.allocate(1000, 256, stream, tag!("scratch"))?;
 /// memory.free(block)?;
@@ -23,7 +24,9 @@ pub trait DeviceMemoryResourceExt: DeviceMemoryResource {
     /// Explains why this memory refused `requested` bytes, aligned to `align`: see [`explain`](crate::explain()).
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::error::explain;
+    /// # use bursar::prelude::*;
     /// # fn show(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<DeviceBlock> {
     /// let tag = tag!("activations");
     /// memory.allocate(1 << 30, 256, stream, tag).map_err(|refused| memory.explain(refused, Bytes(1 << 30), 256))

@@ -6,7 +6,9 @@
 /// Writes methods of [`Holder`](crate::Holder) that forward to a field: all of them, or those that are named.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::forward_holder;
+/// # use bursar::prelude::*;
 /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// # use std::time::Duration;
 /// #[derive(Debug)]
@@ -93,7 +95,8 @@ macro_rules! forward_holder {
 /// those that are named, each with attributes of its own where it needs them.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::memory::{forward_holder, forward_memory_resource};
+/// # use bursar::prelude::*;
 /// #[derive(Debug)]
 /// struct Untracked<R>(R);
 ///

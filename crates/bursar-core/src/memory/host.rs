@@ -6,7 +6,7 @@ use bytemuck::Pod;
 /// Host memory that stays where it is while its owner moves: a source or target of asynchronous copies.
 ///
 /// ```
-/// use bursar_core::HostMemory;
+/// use bursar::memory::HostMemory;
 ///
 /// let mut bytes = vec![1u8, 2, 3];
 /// assert_eq!(bytes.host_len(), 3);
@@ -50,7 +50,7 @@ unsafe impl<T: Pod + Send> HostMemory for Box<[T]> {
 /// elements of any type, as many as fill it exactly.
 ///
 /// ```
-/// use bursar_core::HostElements;
+/// use bursar::memory::HostElements;
 ///
 /// fn bytes_of<T>(memory: &impl HostElements<T>) -> usize {
 ///     memory.host_len()

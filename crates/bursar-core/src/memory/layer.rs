@@ -7,14 +7,14 @@ use std::sync::Arc;
 /// A layer, which wraps a resource or, below a pool, a frame source.
 ///
 /// ```
-/// use bursar_core::Layer;
+/// use bursar::memory::Layer;
 ///
 /// #[derive(Debug)]
 /// struct Twice;
 ///
 /// impl<I: Clone> Layer<I> for Twice {
 ///     type Output = (I, I);
-///     fn layer(&self, inner: I) -> Result<(I, I), bursar_core::Error> {
+///     fn layer(&self, inner: I) -> Result<(I, I), bursar::Error> {
 ///         Ok((inner.clone(), inner))
 ///     }
 /// }
@@ -30,10 +30,10 @@ pub trait Layer<I> {
 /// The layer that adds nothing, of which an empty [`Stack`] is made.
 ///
 /// ```
-/// use bursar_core::{Identity, Layer};
+/// use bursar::memory::{Identity, Layer};
 ///
 /// assert_eq!(Identity.layer(7)?, 7);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity;
@@ -48,11 +48,11 @@ impl<I> Layer<I> for Identity {
 /// Two layers as one: `Outer` sees requests first.
 ///
 /// ```
-/// use bursar_core::{Compose, Identity, Layer};
+/// use bursar::memory::{Compose, Identity, Layer};
 ///
 /// let both = Compose::new(Identity, Identity);
 /// assert_eq!(both.layer(7)?, 7);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Compose<Outer, Inner> {
@@ -91,7 +91,8 @@ impl<I, Inner: Layer<I>, Outer: Layer<Inner::Output>> Layer<I> for Compose<Outer
 /// A recipe is made once and built for each device:
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(context: &Arc<DeviceContext>) -> Result<()> {
 /// let stack = Stack::new().over(leaf::Async);
@@ -145,7 +146,8 @@ impl<L> Stack<L> {
 /// A complete recipe, which can be built for a device.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// fn erased(stack: &impl Build, context: &Arc<DeviceContext>) -> Result<Arc<dyn DeviceMemoryResource>> {
 ///     Ok(Arc::new(stack.build(context)?))

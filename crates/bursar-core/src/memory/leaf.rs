@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// A recipe for the bottom of a [`Stack`](crate::Stack).
 ///
 /// ```
-/// use bursar_core::leaf::{self, Leaf};
+/// use bursar::leaf;
+/// use bursar::leaf::Leaf;
 ///
 /// fn any(_: impl Leaf) {}
 /// any(leaf::Direct);
@@ -39,7 +40,7 @@ pub trait Leaf: fmt::Debug {
 /// One driver allocation for each block, freed at once: slow, and what memory checkers understand best.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::prelude::*;
 /// let stack = Stack::new().over(leaf::Direct);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +57,7 @@ impl Leaf for Direct {
 /// The driver's own stream-ordered pool.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::prelude::*;
 /// let stack = Stack::new().over(leaf::Async);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,9 +77,12 @@ impl Leaf for Async {
 /// Physical memory for a pool to map: pages where the device has them, slabs otherwise.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, FrameSource, leaf::{self, Leaf}};
+/// use bursar::device::DeviceContext;
+/// use bursar::leaf;
+/// use bursar::leaf::Leaf;
+/// use bursar::memory::FrameSource;
 /// # use std::sync::Arc;
-/// # fn show(context: &Arc<DeviceContext>) -> bursar_core::Result<()> {
+/// # fn show(context: &Arc<DeviceContext>) -> bursar::Result<()> {
 /// let frames = leaf::Frames.open(context)?;
 /// assert!(frames.granted_frame(1)? >= frames.frame_granularity());
 /// # Ok(())

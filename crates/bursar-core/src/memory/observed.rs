@@ -15,7 +15,9 @@ use crate::{
 /// block of another context is refused below, and not recorded here.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::ObservedResource;
+/// # use bursar::prelude::*;
 /// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
 /// let memory: ObservedResource<_> = Stack::new().over(leaf::Direct).build(context)?;
 /// assert_eq!(memory.bytes_outstanding(), Bytes::ZERO);

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// No method has a default body: a layer that forgets one does not compile.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::prelude::*;
 /// fn in_flight(holder: &dyn Holder, live: Bytes) -> Bytes {
 ///     holder.bytes_outstanding().saturating_sub(live)
 /// }
@@ -49,7 +49,8 @@ pub trait Holder: fmt::Debug + Send + Sync + 'static {
 /// A source of stream-ordered device memory.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// fn round_trip(memory: &dyn DeviceMemoryResource, stream: Stream) -> Result<()> {
 ///     let expected = memory.granted_size(1000, 256)?;
 ///     let block = memory.allocate(1000, 256, stream, tag!("example"))?;
@@ -78,7 +79,9 @@ pub trait DeviceMemoryResource: Holder {
 /// A source of physical memory, which a pool maps where it needs it. Creating a frame is charged; mapping it is not.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::{Frame, FrameSource};
+/// # use bursar::prelude::*;
 /// fn one_page(source: &dyn FrameSource) -> Result<Frame> {
 ///     source.create_frame(source.frame_granularity().get())
 /// }
@@ -105,7 +108,9 @@ pub trait FrameSource: Holder {
 /// It keeps no context alive.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::memory::FrameSource;
+/// # use bursar::prelude::*;
 /// # fn show(source: Box<dyn FrameSource>) -> Result<()> {
 /// let (frame, release, context) = (source.create_frame(1)?, source.release(), source.context().clone());
 /// drop(source);

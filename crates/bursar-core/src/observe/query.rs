@@ -12,7 +12,7 @@ thread_local! {
 /// can be traced back to it. A [`QueryScope`] sets the number for its thread; outside any, it is [`QueryId::NONE`].
 ///
 /// ```
-/// use bursar_core::{QueryId, QueryScope};
+/// use bursar::observe::{QueryId, QueryScope};
 ///
 /// let _working = QueryScope::enter(QueryId(7));
 /// assert_eq!(QueryId::current(), QueryId(7));
@@ -42,7 +42,7 @@ impl fmt::Display for QueryId {
 /// when it began; scopes are meant to end in the reverse order of their beginnings.
 ///
 /// ```
-/// use bursar_core::{QueryId, QueryScope};
+/// use bursar::observe::{QueryId, QueryScope};
 ///
 /// let outer = QueryScope::enter(QueryId(1));
 /// {

@@ -6,7 +6,7 @@ use std::fmt;
 /// A kind of event.
 ///
 /// ```
-/// use bursar_core::Action;
+/// use bursar::observe::Action;
 ///
 /// assert_eq!(Action::Refuse.to_string(), "refuse");
 /// ```
@@ -58,7 +58,7 @@ impl fmt::Display for Action {
 /// A set of actions.
 ///
 /// ```
-/// use bursar_core::{Action, Actions};
+/// use bursar::observe::{Action, Actions};
 ///
 /// let some = Actions::of(&[Action::Allocate, Action::Free]);
 /// assert!(some.contains(Action::Free) && !some.contains(Action::Use));
@@ -97,7 +97,8 @@ impl Actions {
 /// them there, so that nobody else pays for a clock.
 ///
 /// ```
-/// use bursar_core::{Action, DeviceId, Record};
+/// use bursar::DeviceId;
+/// use bursar::observe::{Action, Record};
 ///
 /// let record = Record::new(Action::Reap, DeviceId(0));
 /// assert!(record.error.is_none());

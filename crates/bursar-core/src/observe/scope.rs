@@ -101,7 +101,8 @@ impl fmt::Debug for StackCount {
 /// stack counts, and make its refusals name their own holders. Where the device has no tally nothing is counted.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::error::Survey;
+/// # use bursar::prelude::*;
 /// # fn show(context: &DeviceContext, memory: &dyn Holder, block: &DeviceBlock) {
 /// let part = context.sink().count_part(context.device(), &Survey::of(|survey| memory.survey(survey)));
 /// part.granted(block.tag(), block.granted());

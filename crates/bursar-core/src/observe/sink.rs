@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// middle of it: it must be quick, must not allocate from the stack it observes, and can change nothing.
 ///
 /// ```
-/// use bursar_core::{Action, Actions, DeviceId, Holding, Observer, Record};
+/// use bursar::DeviceId;
+/// use bursar::error::Holding;
+/// use bursar::observe::{Action, Actions, Observer, Record};
 /// use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 ///
 /// #[derive(Debug, Default)]
@@ -64,7 +66,7 @@ const COUNTED: Actions = Actions::of(&[Action::Allocate, Action::Free]);
 /// The sink that delivers records of what happens to a device's memory to its observers.
 ///
 /// ```
-/// use bursar_core::{Action, EventSink};
+/// use bursar::observe::{Action, EventSink};
 ///
 /// let sink = EventSink::default();
 /// assert!(!sink.wants(Action::Allocate), "nobody listens");

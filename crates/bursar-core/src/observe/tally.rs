@@ -39,7 +39,8 @@ use tag_counts::TagCounts;
 /// A number of bytes and of blocks.
 ///
 /// ```
-/// use bursar_core::{Amount, Bytes};
+/// use bursar::Bytes;
+/// use bursar::observe::Amount;
 ///
 /// let amount = Amount { bytes: Bytes::mib(3), count: 2 };
 /// assert_eq!(amount.to_string(), "3 MiB in 2 blocks");
@@ -61,7 +62,7 @@ impl fmt::Display for Amount {
 /// Counts by bytes granted and by blocks.
 ///
 /// ```
-/// use bursar_core::Counts;
+/// use bursar::observe::Counts;
 ///
 /// assert_eq!(Counts::default().current.count, 0);
 /// ```
@@ -83,7 +84,8 @@ pub struct Counts {
 /// while that lasts, to count a block is to write four words that nobody else writes.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId, Tally, tag};
+/// use bursar::observe::Tally;
+/// use bursar::{Bytes, DeviceId, tag};
 ///
 /// let tally = Tally::default();
 /// tally.granted(DeviceId(0), tag!("weights"), Bytes(512));

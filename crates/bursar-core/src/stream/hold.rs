@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A stream that stays alive while this is held.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::driver::RawStream;
+/// # use bursar::prelude::*;
 /// # fn show(context: &DeviceContext, stream: Stream) -> Result<()> {
 /// let held = context.hold_for_memory(stream)?;
 /// assert_ne!(held.raw(), RawStream::PER_THREAD);

@@ -25,7 +25,7 @@ use turns::{Turn, Turns};
 /// panic while it is locked does not poison it. A thread that locks it twice panics or deadlocks.
 ///
 /// ```
-/// let latch = bursar_core::Latch::new(1);
+/// let latch = bursar::sync::Latch::new(1);
 /// *latch.lock() += 1;
 /// std::thread::scope(|scope| scope.spawn(|| *latch.lock() += 1).join()).unwrap();
 /// assert_eq!(*latch.lock(), 3);
@@ -66,8 +66,8 @@ impl<T> fmt::Debug for Latch<T> {
 /// Access to the value of a [`Latch`], until it is dropped.
 ///
 /// ```
-/// let latch = bursar_core::Latch::new(String::from("one"));
-/// let mut guard: bursar_core::LatchGuard<'_, String> = latch.lock();
+/// let latch = bursar::sync::Latch::new(String::from("one"));
+/// let mut guard: bursar::sync::LatchGuard<'_, String> = latch.lock();
 /// guard.push_str(" at a time");
 /// assert_eq!(*guard, "one at a time");
 /// ```

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 /// an earlier holder of the number wrote is visible to a later one.
 ///
 /// ```
-/// use bursar_core::ThreadIndex;
+/// use bursar::sync::ThreadIndex;
 ///
 /// let here = ThreadIndex::current();
 /// let there = std::thread::spawn(ThreadIndex::current).join().unwrap();

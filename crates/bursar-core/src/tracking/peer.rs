@@ -41,7 +41,9 @@ impl Submission<'_> {
     /// returns.
     ///
     /// ```
-    /// # use bursar_core::*;
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
+    /// # use bursar::stream::Submission;
     /// # use std::sync::Arc;
     /// # fn show(here: &Arc<DeviceContext>, dst: &mut TrackedBlock, there: &Arc<DeviceContext>, src: &TrackedBlock, stream: Stream) -> Result<()> {
     /// Submission::new(here, stream).copy_from_peer(dst, 0, there, src, 0, 4096)?;

@@ -23,7 +23,11 @@ use std::sync::Arc;
 /// again.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::driver::{Pattern, RawStream};
+/// # use bursar::memory::DevicePtr;
+/// # use bursar::prelude::*;
+/// # use bursar::stream::Submission;
 /// # use std::sync::Arc;
 /// # fn launch(_: RawStream, _: DevicePtr, _: DevicePtr) {}
 /// # fn show(context: &Arc<DeviceContext>, from: &mut TrackedBlock, to: &TrackedBlock, stream: Stream) -> Result<()> {

@@ -14,7 +14,10 @@ use std::sync::{Arc, OnceLock};
 /// a whole: uses of different parts of it are ordered like uses of the same part.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::driver::Pattern;
+/// # use bursar::prelude::*;
+/// # use bursar::stream::Submission;
 /// # use std::sync::Arc;
 /// # fn show(memory: &dyn DeviceMemoryResource, home: Stream, other: Stream) -> Result<()> {
 /// let context = memory.context();
@@ -40,7 +43,9 @@ pub struct TrackedBlock {
 /// A free, or a conversion into the token alone, that was refused: the block comes back with the reason and its uses.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::error::StreamMisuse;
+/// # use bursar::prelude::*;
 /// # fn show(memory: &dyn DeviceMemoryResource, block: TrackedBlock, captured: Stream, stream: Stream) -> Result<()> {
 /// let refused = block.free(memory, captured).unwrap_err();
 /// assert!(matches!(refused.error, Error::StreamMisuse { .. }));

@@ -17,7 +17,8 @@ use std::time::Duration;
 /// [`trim`](DeviceContext::trim), or at its own end, once the copy has run.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(context: &Arc<DeviceContext>, block: &mut TrackedBlock, stream: Stream) -> Result<()> {
 /// let copy = block.copy_from_host_async(context, 0, vec![1u8, 2, 3], stream)?;
@@ -116,7 +117,8 @@ impl<H: HostMemory> fmt::Debug for Transfer<H> {
 /// [`Error`], as `?` does, drops the transfer.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::sync::Arc;
 /// # fn show(context: &Arc<DeviceContext>, small: &mut TrackedBlock, stream: Stream) -> Result<()> {
 /// let refused = small.copy_from_host_async(context, 0, vec![0u8; 1 << 20], stream).unwrap_err();

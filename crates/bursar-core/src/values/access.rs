@@ -3,7 +3,7 @@
 /// The way in which work accesses a block; the greater of two accesses covers both.
 ///
 /// ```
-/// use bursar_core::Access;
+/// use bursar::stream::Access;
 ///
 /// assert_eq!(Access::Read.max(Access::Write), Access::Write);
 /// ```

@@ -5,7 +5,7 @@ use std::fmt;
 /// An address in device memory; never dereferenced on the host.
 ///
 /// ```
-/// use bursar_core::DevicePtr;
+/// use bursar::memory::DevicePtr;
 ///
 /// assert_eq!(DevicePtr(0x200).offset(0x100), DevicePtr(0x300));
 /// assert_eq!(DevicePtr(0x200).to_string(), "0x200");

@@ -8,12 +8,12 @@ use std::str::FromStr;
 /// A size in bytes.
 ///
 /// ```
-/// use bursar_core::Bytes;
+/// use bursar::Bytes;
 ///
 /// let size: Bytes = "1.5GiB".parse()?;
 /// assert_eq!(size, Bytes::mib(1536));
 /// assert_eq!(size.to_string(), "1.50 GiB");
-/// # Ok::<(), bursar_core::ParseBytesError>(())
+/// # Ok::<(), bursar::memory::ParseBytesError>(())
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
@@ -81,7 +81,7 @@ impl Bytes {
 /// [`checked_sub`](Bytes::checked_sub) and their like.
 ///
 /// ```
-/// use bursar_core::Bytes;
+/// use bursar::Bytes;
 ///
 /// let layers: Bytes = [Bytes::gib(1), Bytes::mib(512)].into_iter().sum();
 /// assert_eq!(layers * 2 + Bytes::gib(1), Bytes::gib(4));
@@ -178,7 +178,7 @@ impl fmt::Debug for Bytes {
 /// A size that could not be read.
 ///
 /// ```
-/// use bursar_core::Bytes;
+/// use bursar::Bytes;
 ///
 /// let error = "ten".parse::<Bytes>().unwrap_err();
 /// assert!(error.to_string().contains("1.5GiB"));

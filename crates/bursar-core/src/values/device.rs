@@ -6,7 +6,7 @@ use std::fmt;
 /// The ordinal of a device on its driver.
 ///
 /// ```
-/// assert_eq!(bursar_core::DeviceId(1).to_string(), "gpu1");
+/// assert_eq!(bursar::DeviceId(1).to_string(), "gpu1");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
@@ -20,7 +20,7 @@ impl fmt::Display for DeviceId {
 /// The identity of a physical device: the same in every process, whatever its ordinal there.
 ///
 /// ```
-/// use bursar_core::DeviceUuid;
+/// use bursar::device::DeviceUuid;
 ///
 /// let uuid = DeviceUuid([0xab; 16]);
 /// assert_eq!(uuid.to_string(), "GPU-abababab-abab-abab-abab-abababababab");
@@ -49,7 +49,7 @@ impl fmt::Debug for DeviceUuid {
 /// The error of parsing a text that is not a device UUID.
 ///
 /// ```
-/// let error = "GPU-12".parse::<bursar_core::DeviceUuid>().unwrap_err();
+/// let error = "GPU-12".parse::<bursar::device::DeviceUuid>().unwrap_err();
 /// assert_eq!(error.to_string(), r#""GPU-12" is not a device UUID"#);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,7 +72,7 @@ impl std::str::FromStr for DeviceUuid {
 /// The address of a device on the PCI bus.
 ///
 /// ```
-/// use bursar_core::PciAddress;
+/// use bursar::device::PciAddress;
 ///
 /// let address = PciAddress { domain: 0, bus: 0x4e, device: 0 };
 /// assert_eq!(address.to_string(), "0000:4e:00.0");
@@ -96,7 +96,7 @@ impl fmt::Display for PciAddress {
 /// A NUMA node, or [`NumaNode::UNKNOWN`] where nobody reported one.
 ///
 /// ```
-/// use bursar_core::NumaNode;
+/// use bursar::device::NumaNode;
 ///
 /// assert_eq!(NumaNode::new(1).to_string(), "1");
 /// assert_eq!(NumaNode::UNKNOWN.to_string(), "unknown");
@@ -132,7 +132,8 @@ impl fmt::Display for NumaNode {
 /// The facts about one device that cannot change while it is open.
 ///
 /// ```
-/// use bursar_core::{Bytes, Capabilities, DeviceFacts, DeviceUuid, NumaNode};
+/// use bursar::Bytes;
+/// use bursar::device::{Capabilities, DeviceFacts, DeviceUuid, NumaNode};
 ///
 /// let facts = DeviceFacts {
 ///     name: "Simulated".into(),
@@ -169,7 +170,8 @@ pub struct DeviceFacts {
 /// The capabilities of a device.
 ///
 /// ```
-/// use bursar_core::{Bytes, Capabilities};
+/// use bursar::Bytes;
+/// use bursar::device::Capabilities;
 ///
 /// let hopper = Capabilities { stream_ordered: true, page_granularity: Some(Bytes::mib(2)) };
 /// assert!(hopper.page_granularity.is_some());
@@ -185,7 +187,8 @@ pub struct Capabilities {
 /// The free and total memory of a device at one moment, whoever holds the rest.
 ///
 /// ```
-/// use bursar_core::{Bytes, MemoryInfo};
+/// use bursar::Bytes;
+/// use bursar::device::MemoryInfo;
 ///
 /// let info = MemoryInfo { free: Bytes::gib(1), total: Bytes::gib(2) };
 /// assert_eq!(info.used(), Bytes::gib(1));
@@ -208,7 +211,8 @@ impl MemoryInfo {
 /// A connection between two devices, as reported by the machine. A link that was not reported is absent, not guessed.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Link, LinkKind};
+/// use bursar::DeviceId;
+/// use bursar::device::{Link, LinkKind};
 ///
 /// let link = Link { to: DeviceId(1), kind: LinkKind::NvLink { lanes: 18 } };
 /// assert_eq!(link.kind.to_string(), "NVLink ×18");
@@ -224,7 +228,7 @@ pub struct Link {
 /// A kind of connection between two devices.
 ///
 /// ```
-/// assert_eq!(bursar_core::LinkKind::SameHost.to_string(), "same host");
+/// assert_eq!(bursar::device::LinkKind::SameHost.to_string(), "same host");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// A number that tells the blocks at one address apart: never used twice in a process, in no particular order.
 ///
 /// ```
-/// use bursar_core::Generation;
+/// use bursar::memory::Generation;
 ///
 /// assert_ne!(Generation::next(), Generation::next());
 /// ```

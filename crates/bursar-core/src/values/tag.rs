@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 /// [`tag!`](crate::tag!), which interns its name once, at first use.
 ///
 /// ```
-/// use bursar_core::{AllocTag, tag};
+/// use bursar::memory::AllocTag;
+/// use bursar::tag;
 ///
 /// let weights = tag!("weights");
 /// assert_eq!(weights, AllocTag::intern("weights"));
@@ -80,7 +81,7 @@ impl fmt::Debug for AllocTag {
 /// Returns the [`AllocTag`](crate::AllocTag) of a name written in the source, which is interned once, at first use.
 ///
 /// ```
-/// use bursar_core::tag;
+/// use bursar::tag;
 ///
 /// assert_eq!(tag!("kv-cache").name(), "kv-cache");
 /// ```

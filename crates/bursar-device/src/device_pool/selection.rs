@@ -10,12 +10,11 @@ impl DevicePool {
     /// Returns each device in turn, in the order of the pool, whichever threads ask.
     ///
     /// ```
-    /// # use bursar_core::{Stack, leaf};
-    /// # use bursar_device::DevicePool;
-    /// # let gpus = DevicePool::open(bursar_sim::Sim::immediate(), &Stack::new().over(leaf::Async))?;
+    /// # use bursar::{DevicePool, Stack, leaf};
+    /// # let gpus = DevicePool::open(bursar::sim::Sim::immediate(), &Stack::new().over(leaf::Async))?;
     /// let order: Vec<u32> = (0..5).map(|_| gpus.round_robin().id().0).collect();
     /// assert_eq!(order, [0, 1, 0, 1, 0]);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn round_robin(&self) -> &Gpu {
         // The counter is an index and not a number of calls, which, taken modulo the length, would skip or repeat a
@@ -70,8 +69,9 @@ impl DevicePool {
     /// one's; if none can be asked, the first one's.
     ///
     /// ```
-    /// use bursar_core::{Admission, Bytes, DeviceContext, DeviceId, Error, Result, Stack, leaf};
-    /// use bursar_device::DevicePool;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::Admission;
+    /// use bursar::{Bytes, DeviceId, DevicePool, Error, Result, Stack, leaf};
     /// use std::sync::Arc;
     ///
     /// /// Whoever asks first gets the whole device.
@@ -94,7 +94,7 @@ impl DevicePool {
     ///     }
     /// }
     ///
-    /// let (gpus, whole) = (DevicePool::open(bursar_sim::Sim::immediate(), &Stack::new().over(leaf::Async))?, Whole::default());
+    /// let (gpus, whole) = (DevicePool::open(bursar::sim::Sim::immediate(), &Stack::new().over(leaf::Async))?, Whole::default());
     /// assert_eq!(gpus.reserve_on_best(&whole, Bytes::gib(1))?.1, DeviceId(0));
     /// let (gpu, _second) = gpus.reserve_on_best(&whole, Bytes::gib(1))?;
     /// assert_eq!(gpu.id(), DeviceId(1));

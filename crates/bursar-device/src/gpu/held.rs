@@ -21,9 +21,9 @@ impl Gpu {
     /// for, but no longer than `patience`. What is left of both is told apart from what the program holds; see [`Leak`].
     ///
     /// ```
-    /// use bursar_core::{DeviceId, Stack, Status, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_sim::{Call, Faults, Sim};
+    /// use bursar::driver::Status;
+    /// use bursar::sim::{Call, Faults, Sim};
+    /// use bursar::{DeviceId, Gpu, Stack, leaf, tag};
     /// use std::time::Duration;
     ///
     /// let faults = Faults::new(Sim::immediate());
@@ -32,7 +32,7 @@ impl Gpu {
     /// faults.fail_next(Call::Free, Status::NotSupported);
     /// drop(buffer);
     /// assert_eq!(gpu.still_held(Duration::ZERO), None, "the free that failed is made now");
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn still_held(&self, patience: Duration) -> Option<Leak> {
         self.shared.still_held(patience)
@@ -45,10 +45,8 @@ impl Gpu {
     /// hold when they are closed themselves.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceId, Stack, leaf, tag};
-    /// use bursar_device::Gpu;
-    /// use bursar_memory::Quota;
-    /// use bursar_sim::Sim;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, Gpu, Quota, Stack, leaf, tag};
     ///
     /// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
     /// let tenant = gpu.under(&Quota::of(Bytes::gib(1)))?;
@@ -59,7 +57,7 @@ impl Gpu {
     /// let report = tenant.close().unwrap_err();
     /// assert!(report.to_string().contains("kept: 1 KiB in 1 block"));
     /// # drop(kept);
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn close(self) -> Result<(), LeakReport> {
         match self.report_leak() {

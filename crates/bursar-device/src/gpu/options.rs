@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// [open](Self::open) it.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Error, Stack, leaf};
-/// use bursar_device::{Gpu, StreamOptions};
-/// use bursar_sim::Sim;
+/// use bursar::sim::Sim;
+/// use bursar::stream::StreamOptions;
+/// use bursar::{DeviceId, Error, Gpu, Stack, leaf};
 ///
 /// let few = StreamOptions { max_streams: 2, ..StreamOptions::default() };
 /// let stack = Stack::new().over(leaf::Async);

@@ -13,9 +13,8 @@ use std::sync::Arc;
 /// that was allocated on it may outlive the lease.
 ///
 /// ```
-/// use bursar_core::{Stack, leaf, tag};
-/// use bursar_device::DevicePool;
-/// use bursar_sim::Sim;
+/// use bursar::sim::Sim;
+/// use bursar::{DevicePool, Stack, leaf, tag};
 ///
 /// let gpus = DevicePool::open(Sim::immediate(), &Stack::new().over(leaf::Async))?;
 /// let gpu = gpus.round_robin();
@@ -26,7 +25,7 @@ use std::sync::Arc;
 /// drop(lease);
 /// assert_eq!(buffer.stream(), stream);
 /// assert_eq!(gpu.streams().lease()?.number(), stream.number());
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[must_use = "a lease ends when it is dropped"]
 pub struct StreamLease {

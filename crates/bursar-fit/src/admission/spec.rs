@@ -11,12 +11,12 @@ pub(super) type Probe = dyn Fn(Option<DeviceId>) -> Result<Bytes, ProbeError> + 
 /// and [`fit_workers`](crate::fit_workers) reserves their memory as well.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::Spec;
+/// use bursar::Bytes;
+/// use bursar::fit::Spec;
 ///
 /// let spec = Spec::ram("embed").fixed(Bytes::gib(10)).per_worker(Bytes::gib(4)).want(16).available(Bytes::gib(64));
 /// assert_eq!(spec.plan()?.workers, 8);
-/// # Ok::<(), bursar_fit::FitError>(())
+/// # Ok::<(), bursar::fit::FitError>(())
 /// ```
 #[derive(Clone)]
 pub struct Spec {
@@ -58,9 +58,10 @@ impl Spec {
     /// Creates a stage in the memory of these devices: contexts, or GPUs by reference.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceContext, DeviceId};
-    /// use bursar_fit::Spec;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::fit::Spec;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId};
     ///
     /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
     /// let plan = Spec::vram("train", [context]).per_worker(Bytes::gib(20)).want(9).plan()?;
@@ -96,13 +97,13 @@ impl Spec {
     /// free stays free, whoever comes next. Planning fails if it is not above 0 and at most 1.
     ///
     /// ```
-    /// use bursar_core::Bytes;
-    /// use bursar_fit::Spec;
+    /// use bursar::Bytes;
+    /// use bursar::fit::Spec;
     ///
     /// let half = |fraction| Spec::ram("embed").available(Bytes(100)).per_worker(Bytes(1)).want(99).headroom(fraction);
     /// assert_eq!(half(0.5).plan()?.workers, 50);
     /// assert!(half(1.5).plan().unwrap_err().to_string().contains("above 0 and at most 1"));
-    /// # Ok::<(), bursar_fit::FitError>(())
+    /// # Ok::<(), bursar::fit::FitError>(())
     /// ```
     #[must_use]
     pub fn headroom(mut self, headroom: impl TryInto<Headroom, Error: Into<HeadroomError>>) -> Self {

@@ -12,9 +12,10 @@ use std::sync::Arc;
 /// when this is dropped, or, of a process that draws on it, when that has ended too.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, DeviceId};
-/// use bursar_fit::{Spec, fit_workers};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::fit::{Spec, fit_workers};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId};
 /// use std::process::Command;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;

@@ -6,8 +6,8 @@ use bursar_core::Bytes;
 /// The number of workers that fit.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::{Headroom, compute_fit};
+/// use bursar::Bytes;
+/// use bursar::fit::{Headroom, compute_fit};
 ///
 /// let fit = compute_fit(Bytes::gib(64), Bytes::gib(10), Bytes::gib(4), 16, Headroom::default());
 /// assert_eq!((fit.workers, fit.reduced, fit.overflow), (8, true, None));
@@ -28,8 +28,8 @@ pub struct Fit {
 /// The part that is too large for the budget.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::{Headroom, Overflow, compute_fit};
+/// use bursar::Bytes;
+/// use bursar::fit::{Headroom, Overflow, compute_fit};
 ///
 /// let overflow = |fixed, per_worker| compute_fit(Bytes(10), fixed, per_worker, 1, Headroom::ALL).overflow;
 /// assert_eq!(overflow(Bytes(11), Bytes(1)), Some(Overflow::Shared));

@@ -9,15 +9,15 @@ const ONE: u32 = 1_000_000;
 /// The fraction of the available memory that may be used, in millionths: above 0 and at most 1.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::Headroom;
+/// use bursar::Bytes;
+/// use bursar::fit::Headroom;
 ///
 /// let headroom: Headroom = "0.7".parse()?;
 /// assert_eq!(headroom, Headroom::default());
 /// assert_eq!(headroom.of(Bytes(10)), Bytes(7));
 /// assert_eq!(headroom.to_string(), "0.7");
 /// assert!("1.5".parse::<Headroom>().is_err());
-/// # Ok::<(), bursar_fit::HeadroomError>(())
+/// # Ok::<(), bursar::fit::HeadroomError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Headroom(u32);
@@ -54,8 +54,8 @@ impl Headroom {
     /// together, less what the others have. So what one user leaves free is not offered to the next.
     ///
     /// ```
-    /// use bursar_core::Bytes;
-    /// use bursar_fit::Headroom;
+    /// use bursar::Bytes;
+    /// use bursar::fit::Headroom;
     ///
     /// let headroom = Headroom::default();
     /// assert_eq!(headroom.of_rest(Bytes(100), Bytes(0)), Bytes(70));
@@ -84,12 +84,12 @@ impl Headroom {
 /// Takes a fraction to the nearest millionth.
 ///
 /// ```
-/// use bursar_fit::Headroom;
+/// use bursar::fit::Headroom;
 ///
 /// assert_eq!(Headroom::try_from(0.7)?, Headroom::default());
 /// let error = Headroom::try_from(1.5).unwrap_err();
 /// assert!(error.to_string().starts_with("\"1.5\" is no headroom"), "{error}");
-/// # Ok::<(), bursar_fit::HeadroomError>(())
+/// # Ok::<(), bursar::fit::HeadroomError>(())
 /// ```
 impl TryFrom<f64> for Headroom {
     type Error = HeadroomError;
@@ -121,7 +121,7 @@ impl fmt::Display for Headroom {
 /// The error of a fraction that is not above 0 and at most 1.
 ///
 /// ```
-/// use bursar_fit::Headroom;
+/// use bursar::fit::Headroom;
 ///
 /// let error = Headroom::millionths(0).unwrap_err();
 /// assert!(error.to_string().contains("above 0 and at most 1"));

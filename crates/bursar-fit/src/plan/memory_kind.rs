@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The kind of memory that workers fit into. On the command line it is the option `--pool`.
 ///
 /// ```
-/// use bursar_fit::MemoryKind;
+/// use bursar::fit::MemoryKind;
 ///
 /// assert_eq!("ram".parse(), Ok(MemoryKind::Ram));
 /// assert_eq!(MemoryKind::Vram.to_string(), "VRAM");
@@ -46,7 +46,7 @@ impl fmt::Display for MemoryKind {
 /// The error of parsing a name that is no [`MemoryKind`].
 ///
 /// ```
-/// assert!("disk".parse::<bursar_fit::MemoryKind>().unwrap_err().to_string().contains("ram, vram"));
+/// assert!("disk".parse::<bursar::fit::MemoryKind>().unwrap_err().to_string().contains("ram, vram"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no pool: the pools are {}", MemoryKind::ALL.map(MemoryKind::name).join(", "))]

@@ -6,8 +6,8 @@ use bursar_core::Bytes;
 /// The changes each of which would, by itself and only just, make one more worker fit, or the first one where none does.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_fit::{Candidate, Headroom, MemoryKind, Need, Plan};
+/// use bursar::Bytes;
+/// use bursar::fit::{Candidate, Headroom, MemoryKind, Need, Plan};
 ///
 /// let candidate = Candidate { device: None, available: Bytes(100), charged: Bytes::ZERO, distance: 0 };
 /// let need = Need { fixed: Bytes(10), per_worker: Bytes(7), want: 16, ..Need::default() };

@@ -15,9 +15,10 @@ const ALIGN: usize = 64;
 /// elements as the bytes have room for, or fewer after [`truncate`](Self::truncate), for a batch that does not fill it.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_host::NumaWorkerPool;
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::NumaWorkerPool;
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let mut numbers = NumaWorkerPool::global()?.pin(&context, 1002).wait()?.typed::<f32>();

@@ -19,9 +19,10 @@ use std::sync::Arc;
 /// Fresh memory contains zeros; that of a pool contains what its last owner left.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_host::NumaWorkerPool;
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::NumaWorkerPool;
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let mut buffer = NumaWorkerPool::global()?.pin(&context, 1000).wait()?;
@@ -72,9 +73,10 @@ impl PinnedBuffer {
     /// valid while the buffer lives; as with a copy, whoever writes on one side waits for the other.
     ///
     /// ```
-    /// use bursar_core::{DeviceContext, DeviceId};
-    /// use bursar_host::PinnedPool;
-    /// use bursar_sim::Sim;
+    /// use bursar::DeviceId;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::host::PinnedPool;
+    /// use bursar::sim::Sim;
     ///
     /// let gpu = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
     /// let buffer = PinnedPool::near(&gpu)?.get(4096)?;

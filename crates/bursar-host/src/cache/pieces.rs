@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The memory of a pool at one moment. What neither is free nor in flight is in use, or belongs to no piece.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_host::PinnedPoolCounts;
+/// use bursar::Bytes;
+/// use bursar::host::PinnedPoolCounts;
 ///
 /// assert_eq!(PinnedPoolCounts::default().held, Bytes::ZERO);
 /// ```

@@ -13,9 +13,10 @@ const ASKED_MAX: usize = 16_384;
 /// Steps that fail are recorded here, and the request goes on: memory on another node is slower, not wrong.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId, NumaNode};
-/// use bursar_host::NumaWorkerPool;
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::{DeviceContext, NumaNode};
+/// use bursar::host::NumaWorkerPool;
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let buffer = NumaWorkerPool::global()?.pin(&context, 4096).wait()?;
@@ -140,8 +141,8 @@ impl fmt::Display for Placement {
 /// those on `node` or, where that is unknown, on the node that has most.
 ///
 /// ```
-/// use bursar_core::NumaNode;
-/// use bursar_host::{Machine, pages_on_node};
+/// use bursar::device::NumaNode;
+/// use bursar::host::{Machine, pages_on_node};
 ///
 /// let memory = vec![1u8; 1 << 16];
 /// if let Ok((asked, there)) = pages_on_node(&Machine::default(), &memory, NumaNode::UNKNOWN) {

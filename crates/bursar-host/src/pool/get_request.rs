@@ -14,9 +14,10 @@ use std::task::{Context, Poll};
 /// A request for a buffer of a pool: [wait](Self::wait) for it or poll it. Dropping it gives the request up.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId};
-/// use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
-/// use bursar_sim::Sim;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+/// use bursar::sim::Sim;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());

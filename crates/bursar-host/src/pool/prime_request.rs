@@ -11,9 +11,10 @@ use std::task::{Context, Poll, Wake, Waker};
 /// outcome.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, DeviceId};
-/// use bursar_host::{NumaWorkerPool, PinnedOptions, PinnedPool};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::host::{NumaWorkerPool, PinnedOptions, PinnedPool};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let pool = PinnedPool::new(NumaWorkerPool::global()?, &context, PinnedOptions::default());

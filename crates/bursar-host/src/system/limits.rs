@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// A limit on memory, and the part of it that is left.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_host::MemoryLimit;
+/// use bursar::Bytes;
+/// use bursar::host::MemoryLimit;
 ///
 /// let machine = MemoryLimit { group: None, available: Bytes::gib(2), limit: Bytes::gib(4) };
 /// assert!(machine.available < machine.limit);

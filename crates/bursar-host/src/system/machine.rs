@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The kernel of this machine.
 ///
 /// ```
-/// use bursar_host::{Machine, System};
+/// use bursar::host::{Machine, System};
 ///
 /// assert!(!Machine::default().runs_on()?.is_empty());
-/// # Ok::<(), bursar_host::Errno>(())
+/// # Ok::<(), bursar::host::Errno>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Machine {

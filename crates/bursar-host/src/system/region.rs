@@ -15,12 +15,12 @@ const HUGE: usize = 2 << 20;
 /// A range of this process's addresses, mapped until it is dropped. A large one is aligned to huge pages.
 ///
 /// ```
-/// use bursar_host::{Machine, System};
+/// use bursar::host::{Machine, System};
 ///
 /// let region = Machine::default().reserve(3 << 20)?;
 /// assert_eq!(region.len(), 3 << 20);
 /// assert_eq!(region.address() % (2 << 20), 0);
-/// # Ok::<(), bursar_host::Errno>(())
+/// # Ok::<(), bursar::host::Errno>(())
 /// ```
 pub struct Region {
     start: NonNull<u8>,

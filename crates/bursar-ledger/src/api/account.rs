@@ -13,10 +13,11 @@ use std::sync::Arc;
 /// release them.
 ///
 /// ```
-/// use bursar_core::{Account, Bytes};
-/// use bursar_ledger::Ledger;
+/// use bursar::Bytes;
+/// use bursar::ledger::Ledger;
+/// use bursar::memory::Account;
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let account = Ledger::private(Bytes::mib(100)).account()?;
 /// account.charge(Bytes::mib(60))?;
 /// assert_eq!(account.held(), Bytes::mib(60));

@@ -8,10 +8,10 @@ use bursar_core::{Bytes, MemoryInfo, Result};
 /// The memory of a ledger that a newcomer could have, and the memory that others have.
 ///
 /// ```
-/// # use bursar_core::Bytes;
-/// let now = bursar_ledger::Ledger::private(Bytes::gib(8)).availability()?;
+/// # use bursar::Bytes;
+/// let now = bursar::ledger::Ledger::private(Bytes::gib(8)).availability()?;
 /// assert_eq!((now.available, now.charged), (Bytes::gib(8), Bytes::ZERO));
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Availability {
@@ -31,10 +31,11 @@ impl Ledger {
     /// using it, less what others have set aside; at most what the limit leaves.
     ///
     /// ```
-    /// use bursar_core::{Bytes, MemoryInfo};
-    /// use bursar_ledger::Ledger;
+    /// use bursar::Bytes;
+    /// use bursar::device::MemoryInfo;
+    /// use bursar::ledger::Ledger;
     ///
-    /// # fn main() -> bursar_core::Result<()> {
+    /// # fn main() -> bursar::Result<()> {
     /// let info = MemoryInfo { free: Bytes::gib(6), total: Bytes::gib(8) };
     /// let ledger = Ledger::private(Bytes::gib(8)).measured_by(move || Ok(info));
     /// let aside = ledger.reserve(Bytes::gib(1))?;
@@ -51,10 +52,10 @@ impl Ledger {
     /// Returns what a newcomer could have now, and what those before it have.
     ///
     /// ```
-    /// use bursar_core::Bytes;
-    /// use bursar_ledger::Ledger;
+    /// use bursar::Bytes;
+    /// use bursar::ledger::Ledger;
     ///
-    /// # fn main() -> bursar_core::Result<()> {
+    /// # fn main() -> bursar::Result<()> {
     /// let ledger = Ledger::private(Bytes::gib(8));
     /// let aside = ledger.reserve(Bytes::gib(3))?;
     /// let now = ledger.availability()?;

@@ -16,8 +16,10 @@ const SCHEME: &str = "bursar1";
 /// undrawn returns when both are gone.
 ///
 /// ```
-/// use bursar_core::{Account, Bytes, DeviceUuid};
-/// use bursar_ledger::{Ledger, Reservation, Subject};
+/// use bursar::Bytes;
+/// use bursar::device::DeviceUuid;
+/// use bursar::ledger::{Ledger, Reservation, Subject};
+/// use bursar::memory::Account;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = std::env::temp_dir().join(format!("bursar-delegation-{}", std::process::id()));

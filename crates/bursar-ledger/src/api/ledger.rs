@@ -17,10 +17,11 @@ use std::time::Duration;
 /// A clone is the same ledger, and so is one that is opened again.
 ///
 /// ```
-/// use bursar_core::{Account, Bytes};
-/// use bursar_ledger::Ledger;
+/// use bursar::Bytes;
+/// use bursar::ledger::Ledger;
+/// use bursar::memory::Account;
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(1));
 /// let account = ledger.account()?;
 /// account.charge(Bytes::mib(600))?;
@@ -40,12 +41,12 @@ impl Ledger {
     /// names or a folder of the user in shared memory. Makes it if there is none.
     ///
     /// ```no_run
-    /// use bursar_core::Bytes;
-    /// use bursar_ledger::{Ledger, Subject};
+    /// use bursar::Bytes;
+    /// use bursar::ledger::{Ledger, Subject};
     ///
     /// let host = Ledger::open(&Subject::host(Bytes::gib(64)))?;
     /// host.set_limit(Bytes::gib(48))?;
-    /// # Ok::<(), bursar_ledger::LedgerError>(())
+    /// # Ok::<(), bursar::ledger::LedgerError>(())
     /// ```
     pub fn open(subject: &Subject) -> Result<Self, LedgerError> {
         Self::open_in(&storage::default_folder(), subject)

@@ -3,7 +3,7 @@
 /// The priority of a request: a higher one is served first, and among equals the one that came first.
 ///
 /// ```
-/// use bursar_ledger::Priority;
+/// use bursar::ledger::Priority;
 ///
 /// assert!(Priority::HIGH > Priority::default() && Priority::default() > Priority::LOW);
 /// ```
@@ -28,10 +28,10 @@ impl Default for Priority {
 /// The options of a reservation: its label, its priority where it waits, and what it leaves free.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_ledger::{Ledger, ReserveOptions};
+/// use bursar::Bytes;
+/// use bursar::ledger::{Ledger, ReserveOptions};
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(100));
 /// let options = ReserveOptions::new().label("train").keep_free_millionths(300_000);
 /// let reservation = ledger.reserve_with(Bytes::gib(70), &options)?;

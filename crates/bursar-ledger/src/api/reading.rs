@@ -12,10 +12,10 @@ use std::time::{Duration, SystemTime};
 /// The state of a ledger at one moment.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_ledger::Ledger;
+/// use bursar::Bytes;
+/// use bursar::ledger::Ledger;
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(8));
 /// let aside = ledger.reserve(Bytes::gib(3))?;
 /// let reading = ledger.reading()?;
@@ -53,11 +53,11 @@ pub struct Reading {
 /// The share of one process.
 ///
 /// ```
-/// # use bursar_core::Bytes;
-/// let ledger = bursar_ledger::Ledger::private(Bytes::gib(1));
+/// # use bursar::Bytes;
+/// let ledger = bursar::ledger::Ledger::private(Bytes::gib(1));
 /// let me = &ledger.reading()?.processes[0];
 /// assert_eq!((me.held, me.undrawn), (Bytes::ZERO, Bytes::ZERO));
-/// # Ok::<(), bursar_ledger::LedgerError>(())
+/// # Ok::<(), bursar::ledger::LedgerError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -92,11 +92,11 @@ impl fmt::Display for ProcessReading {
 /// The share of one tenant.
 ///
 /// ```
-/// # use bursar_core::Bytes;
-/// let ledger = bursar_ledger::Ledger::private(Bytes::gib(1));
+/// # use bursar::Bytes;
+/// let ledger = bursar::ledger::Ledger::private(Bytes::gib(1));
 /// ledger.tenant("batch")?.configure(Bytes::mib(1), Bytes::mib(2))?;
 /// assert_eq!(ledger.reading()?.tenants[0].ceiling, Bytes::mib(2));
-/// # Ok::<(), bursar_ledger::LedgerError>(())
+/// # Ok::<(), bursar::ledger::LedgerError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -114,10 +114,10 @@ pub struct TenantReading {
 /// A request that waits.
 ///
 /// ```
-/// # use bursar_core::Bytes;
-/// let ledger = bursar_ledger::Ledger::private(Bytes::gib(1));
+/// # use bursar::Bytes;
+/// let ledger = bursar::ledger::Ledger::private(Bytes::gib(1));
 /// assert!(ledger.reading()?.waiting.is_empty());
-/// # Ok::<(), bursar_ledger::LedgerError>(())
+/// # Ok::<(), bursar::ledger::LedgerError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 /// A registered reclaim callback. Dropping this removes it.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_ledger::Ledger;
+/// use bursar::Bytes;
+/// use bursar::ledger::Ledger;
 ///
 /// let ledger = Ledger::private(Bytes::gib(8));
 /// let reclaimer = ledger.on_reclaim(|wanted| {
@@ -57,8 +57,8 @@ impl Ledger {
     /// `tracing`, and ends nothing but the call it came from.
     ///
     /// ```
-    /// # use bursar_core::Bytes;
-    /// assert_eq!(bursar_ledger::Ledger::private(Bytes::gib(1)).callback_panic(), None);
+    /// # use bursar::Bytes;
+    /// assert_eq!(bursar::ledger::Ledger::private(Bytes::gib(1)).callback_panic(), None);
     /// ```
     pub fn callback_panic(&self) -> Option<String> {
         self.attachment.reclaimers.first_panic()

@@ -13,10 +13,11 @@ use bursar_core::{Account, Bytes, Result};
 /// Dropping it returns what is undrawn. Bytes that are still held then stay charged until the process ends.
 ///
 /// ```
-/// use bursar_core::{Account, Bytes};
-/// use bursar_ledger::Ledger;
+/// use bursar::Bytes;
+/// use bursar::ledger::Ledger;
+/// use bursar::memory::Account;
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(1));
 /// let stage = ledger.reserve(Bytes::mib(800))?;
 /// let worker = stage.split(Bytes::mib(300))?;

@@ -15,12 +15,12 @@ use std::time::Instant;
 /// runtime, and leaves the queue when it is dropped.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_ledger::{Ledger, Priority};
+/// use bursar::Bytes;
+/// use bursar::ledger::{Ledger, Priority};
 /// use std::pin::pin;
 /// use std::task::{Context, Poll, Waker};
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(1));
 /// let all = ledger.reserve(Bytes::gib(1))?;
 /// let mut future = pin!(ledger.reserve_async(Bytes::mib(1), Priority::NORMAL));

@@ -13,10 +13,10 @@ use std::time::Duration;
 /// they are asked to give it back before anyone is refused.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_ledger::Ledger;
+/// use bursar::Bytes;
+/// use bursar::ledger::Ledger;
 ///
-/// # fn main() -> bursar_core::Result<()> {
+/// # fn main() -> bursar::Result<()> {
 /// let ledger = Ledger::private(Bytes::gib(8));
 /// let batch = ledger.tenant("batch")?;
 /// batch.configure(Bytes::ZERO, Bytes::gib(2))?;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// The account decides how much may be held, so such a budget knows what it has charged, but no limit.
 ///
 /// ```
-/// use bursar_memory::{GlobalDeviceBudgetResource, OnAccount};
+/// use bursar::memory::{GlobalDeviceBudgetResource, OnAccount};
 ///
-/// fn charged<R: bursar_core::Holder>(budget: &GlobalDeviceBudgetResource<R, OnAccount>) -> bursar_core::Bytes {
+/// fn charged<R: bursar::memory::Holder>(budget: &GlobalDeviceBudgetResource<R, OnAccount>) -> bursar::Bytes {
 ///     budget.charged_bytes()
 /// }
 /// ```

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Charges against a limit of the budget's own: what was granted, less what the memory below has got back.
 ///
 /// ```
-/// use bursar_memory::{GlobalDeviceBudgetResource, OwnLimit};
+/// use bursar::memory::{GlobalDeviceBudgetResource, OwnLimit};
 ///
-/// fn left<R: bursar_core::Holder>(budget: &GlobalDeviceBudgetResource<R, OwnLimit>) -> bursar_core::Bytes {
+/// fn left<R: bursar::memory::Holder>(budget: &GlobalDeviceBudgetResource<R, OwnLimit>) -> bursar::Bytes {
 ///     budget.remaining()
 /// }
 /// ```
@@ -163,8 +163,8 @@ pub(super) fn fraction(of: Bytes, part: f64) -> Result<Bytes> {
 /// A reading of one device's budget at a moment.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_memory::BudgetReading;
+/// use bursar::memory::BudgetReading;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let reading = BudgetReading { device: DeviceId(0), limit: Bytes::gib(1), charged: Bytes::mib(1) };
 /// assert_eq!(reading.remaining(), Bytes::mib(1023));

@@ -16,9 +16,10 @@ use std::time::Duration;
 /// Memory whose blocks are watched; [`Guard`](super::Guard) makes it.
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Stack, leaf, tag};
-/// use bursar_memory::{Guard, GuardResource};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource, GuardResource, Holder};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, Guard, Stack, leaf, tag};
 /// use std::time::Duration;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
@@ -33,7 +34,7 @@ use std::time::Duration;
 /// assert_eq!(guard.quarantined(), Bytes(768));
 /// memory.reap_blocking(Duration::MAX)?;
 /// assert_eq!(guard.quarantined(), Bytes::ZERO);
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 pub struct GuardResource<R: DeviceMemoryResource> {
     watcher: Arc<Watcher<R>>,

@@ -11,8 +11,8 @@ use std::path::Path;
 /// The settings of a log that is to be opened.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_memory::{LogFormat, Logging};
+/// use bursar::Bytes;
+/// use bursar::observe::{LogFormat, Logging};
 ///
 /// let logging = Logging::builder()
 ///     .format(LogFormat::JsonLines)

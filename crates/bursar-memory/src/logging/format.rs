@@ -41,7 +41,7 @@ use std::path::Path;
 /// In both, tags and results are cut at 256 bytes, between characters.
 ///
 /// ```
-/// use bursar_memory::LogFormat;
+/// use bursar::observe::LogFormat;
 ///
 /// assert_eq!(LogFormat::of("memory.csv.gz".as_ref()), Some(LogFormat::Csv));
 /// assert_eq!(LogFormat::of("memory.jsonl".as_ref()), Some(LogFormat::JsonLines));

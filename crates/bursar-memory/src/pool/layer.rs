@@ -18,9 +18,10 @@ use std::time::Duration;
 /// Under it, usually, a budget, so that what the device really holds is limited, cached memory included:
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-/// use bursar_memory::{GlobalDeviceBudget, PagePool};
-/// use bursar_sim::Sim;
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::{Build, DeviceMemoryResource};
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, GlobalDeviceBudget, PagePool, Stack, leaf, tag};
 ///
 /// let pool = PagePool::default();
 /// let stack = Stack::new().layer(pool.clone()).layer(GlobalDeviceBudget::of(Bytes::gib(8))).over(leaf::Frames);
@@ -32,7 +33,7 @@ use std::time::Duration;
 /// memory.deallocate(block, stream)?;
 /// assert_eq!(pool.readings()[0].cached, Bytes::mib(100));
 /// assert_eq!(pool.trim(Bytes::ZERO), Bytes::mib(100));
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct PagePool {
@@ -78,15 +79,16 @@ impl PagePool {
     /// request. A size that no block can have is refused when the pool is made.
     ///
     /// ```
-    /// use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf, tag};
-    /// use bursar_memory::PagePool;
-    /// use bursar_sim::Sim;
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Build, DeviceMemoryResource};
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, PagePool, Stack, leaf, tag};
     ///
     /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
     /// let memory = Stack::new().layer(PagePool::fixed(Bytes::kib(64))).over(leaf::Frames).build(&context)?;
     /// assert_eq!(memory.granted_size(1, 256)?, Bytes::kib(64));
     /// assert!(memory.granted_size(65 << 10, 256).is_err());
-    /// # Ok::<(), bursar_core::Error>(())
+    /// # Ok::<(), bursar::Error>(())
     /// ```
     pub fn fixed(bytes: Bytes) -> Self {
         Self { fixed: Some(bytes), ..Self::default() }
@@ -119,8 +121,8 @@ impl PagePool {
 /// A reading of one pool at a moment.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId};
-/// use bursar_memory::PoolReading;
+/// use bursar::memory::PoolReading;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let reading = PoolReading { held: Bytes::mib(4), live: Bytes::mib(1), ..PoolReading::default() };
 /// assert!(reading.live < reading.held);

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 /// A stretch of one thread's work that is counted on its own until it ends; see [`Statistics::scope`].
 ///
 /// ```
-/// let statistics = bursar_memory::Statistics::default();
+/// let statistics = bursar::Statistics::default();
 /// let scope = statistics.scope();
 /// assert_eq!(scope.counts().peak.bytes.get(), 0);
 /// ```

@@ -8,7 +8,7 @@ macro_rules! calls {
         /// A kind of driver call: one for each method of [`Driver`](bursar_core::Driver).
         ///
         /// ```
-        /// use bursar_sim::Call;
+        /// use bursar::sim::Call;
         ///
         /// assert_eq!(Call::AllocateAsync.to_string(), "allocate_async");
         /// assert!(Call::ALL.contains(&Call::AllocateAsync));

@@ -54,8 +54,8 @@ impl fmt::Debug for Work {
 /// The device memory as a simulated kernel sees it.
 ///
 /// ```
-/// use bursar_core::DevicePtr;
-/// use bursar_sim::KernelMemory;
+/// use bursar::memory::DevicePtr;
+/// use bursar::sim::KernelMemory;
 ///
 /// fn clear(memory: &mut KernelMemory<'_>, ptr: DevicePtr) {
 ///     memory.write(ptr, &[0; 16]);

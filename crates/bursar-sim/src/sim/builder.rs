@@ -16,13 +16,14 @@ const DEVICES_MAX: usize = 256;
 /// A builder for a [`Sim`]: how it runs, and its devices, by default two of 80 GiB.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceId, Driver};
-/// use bursar_sim::Sim;
+/// use bursar::driver::Driver;
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId};
 ///
 /// let here = Sim::builder().devices(2, Bytes::gib(24)).named("pair").build();
 /// let there = Sim::builder().devices(2, Bytes::gib(24)).named("pair").build();
 /// assert_eq!(here.facts(DeviceId(1))?.uuid, there.facts(DeviceId(1))?.uuid);
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a simulator is made by `build`"]
@@ -86,8 +87,9 @@ impl SimBuilder {
     /// simulator. All users of a name should give its devices the same sizes; each simulator goes by its own.
     ///
     /// ```
-    /// use bursar_core::{Bytes, DeviceId, Driver};
-    /// use bursar_sim::Sim;
+    /// use bursar::driver::Driver;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId};
     ///
     /// # let folder = std::env::temp_dir().join(format!("bursar-sim-doc-{}", std::process::id()));
     /// # std::fs::create_dir_all(&folder)?;

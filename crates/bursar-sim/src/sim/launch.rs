@@ -10,8 +10,9 @@ use std::fmt;
 /// A simulated kernel: its name, the ranges it touches, and optionally code that runs on them.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver};
-/// use bursar_sim::{Launch, Sim};
+/// use bursar::DeviceId;
+/// use bursar::driver::Driver;
+/// use bursar::sim::{Launch, Sim};
 ///
 /// let (sim, device) = (Sim::seeded(1), DeviceId(0));
 /// let (stream, ptr) = (sim.stream_create(device, 0)?, sim.allocate(device, 256)?);
@@ -25,7 +26,7 @@ use std::fmt;
 /// sim.launch(device, stream, double)?;
 /// sim.settle();
 /// assert_eq!(sim.peek(ptr, 1), [42]);
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 pub struct Launch {
     pub(crate) name: &'static str,

@@ -11,9 +11,11 @@ use std::panic::Location;
 /// All hazards found, with the seed that reproduces them and the calls that led there.
 ///
 /// ```
-/// use bursar_core::{DeviceId, DevicePtr, Driver, Pattern, RawStream};
+/// use bursar::DeviceId;
+/// use bursar::driver::{Driver, Pattern, RawStream};
+/// use bursar::memory::DevicePtr;
 ///
-/// let sim = bursar_sim::Sim::seeded(7);
+/// let sim = bursar::sim::Sim::seeded(7);
 /// // SAFETY: breaking the driver's contract is what the simulator is for.
 /// unsafe { sim.fill(DeviceId(0), RawStream::LEGACY, DevicePtr(0x10_0000), Pattern::U8(1), 16).unwrap_err() };
 /// let report = sim.check().unwrap_err().to_string();
@@ -58,7 +60,7 @@ impl std::error::Error for SimReport {}
 /// The kinds of driver objects that can leak.
 ///
 /// ```
-/// assert_eq!(bursar_sim::LeakKind::Stream.to_string(), "stream");
+/// assert_eq!(bursar::sim::LeakKind::Stream.to_string(), "stream");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -99,13 +101,14 @@ impl fmt::Display for LeakKind {
 /// The leaked objects of one kind and tag on one device.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver};
-/// use bursar_sim::{LeakKind, Sim};
+/// use bursar::DeviceId;
+/// use bursar::driver::Driver;
+/// use bursar::sim::{LeakKind, Sim};
 ///
 /// let sim = Sim::seeded(1);
 /// sim.event_create(DeviceId(0))?;
 /// assert_eq!(sim.leaks().leaks[0].kind, LeakKind::Event);
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -128,15 +131,16 @@ pub struct DriverLeak {
 /// are known.
 ///
 /// ```
-/// use bursar_core::{DeviceId, Driver};
+/// use bursar::DeviceId;
+/// use bursar::driver::Driver;
 ///
-/// let sim = bursar_sim::Sim::seeded(1);
+/// let sim = bursar::sim::Sim::seeded(1);
 /// let ptr = sim.allocate(DeviceId(0), 1000)?;
 /// assert_eq!(sim.leaks().to_string(), "still held:\n- gpu0: 1 allocation, 1 KiB, untagged");
 /// // SAFETY: allocated above and not used.
 /// unsafe { sim.free(DeviceId(0), ptr)? };
 /// assert!(sim.leaks().is_empty());
-/// # Ok::<(), bursar_core::DriverError>(())
+/// # Ok::<(), bursar::driver::DriverError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]

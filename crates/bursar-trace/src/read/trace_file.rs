@@ -19,11 +19,11 @@ const WINDOW_EVENTS: usize = 1 << 20;
 ///
 /// ```
 /// # let path = std::env::temp_dir().join(format!("bursar-trace-open-{}.csv", std::process::id()));
-/// # bursar_trace::write(&bursar_trace::bundled(), &path)?;
-/// let short = bursar_trace::open(&path)?;
+/// # bursar::trace::write(&bursar::trace::bundled(), &path)?;
+/// let short = bursar::trace::open(&path)?;
 /// assert!(short.whole().is_some());
 ///
-/// let long = bursar_trace::TraceFile::open_in_windows(&path, 1000)?;
+/// let long = bursar::trace::TraceFile::open_in_windows(&path, 1000)?;
 /// assert!(long.whole().is_none());
 /// assert_eq!(long.summary(), short.summary());
 /// # std::fs::remove_file(&path)?;
@@ -48,7 +48,7 @@ enum Storage {
 /// reported now.
 ///
 /// ```
-/// let error = bursar_trace::open("no/such/file.csv").unwrap_err();
+/// let error = bursar::trace::open("no/such/file.csv").unwrap_err();
 /// assert!(error.to_string().starts_with("no/such/file.csv: "));
 /// ```
 pub fn open(path: impl AsRef<Path>) -> Result<TraceFile, TraceError> {

@@ -5,9 +5,9 @@ use crate::TraceError;
 /// The reason why a replay stopped: the memory failed, or the trace could not be read on.
 ///
 /// ```
-/// use bursar_trace::ReplayError;
+/// use bursar::trace::ReplayError;
 ///
-/// let error = ReplayError::from(bursar_core::Error::NoDevice);
+/// let error = ReplayError::from(bursar::Error::NoDevice);
 /// assert_eq!(error.to_string(), "there is no device");
 /// ```
 #[derive(Debug, thiserror::Error)]

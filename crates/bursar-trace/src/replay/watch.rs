@@ -8,8 +8,8 @@ use bursar_core::{Bytes, DeviceBlock, Result};
 /// An operation of a watched pass, and the state after it.
 ///
 /// ```
-/// use bursar_core::Bytes;
-/// use bursar_trace::{ReplayStep, bundled};
+/// use bursar::Bytes;
+/// use bursar::trace::{ReplayStep, bundled};
 ///
 /// let event = bundled().events[0];
 /// let step = ReplayStep { operation: 0, event, live: Bytes(event.bytes), block: None };

@@ -8,16 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Memory that is mapped without a record is unknown to it, so a drawing compares the total with the device memory in use.
 ///
 /// ```
-/// use bursar_core::{DeviceContext, DeviceId, Observer};
-/// use bursar_sim::Sim;
-/// use bursar_trace::BackedAddresses;
+/// use bursar::DeviceId;
+/// use bursar::device::DeviceContext;
+/// use bursar::observe::Observer;
+/// use bursar::sim::Sim;
+/// use bursar::trace::BackedAddresses;
 /// use std::sync::Arc;
 ///
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let backed_addresses = Arc::new(BackedAddresses::default());
 /// context.sink().subscribe(&(backed_addresses.clone() as Arc<dyn Observer>))?;
 /// assert_eq!(backed_addresses.remaps(), 0, "no pool has moved anything");
-/// # Ok::<(), bursar_core::Error>(())
+/// # Ok::<(), bursar::Error>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct BackedAddresses(Mutex<State>);

@@ -12,11 +12,14 @@ use std::sync::Arc;
 /// at the peak.
 ///
 /// ```
-/// use bursar_core::{Build, Bytes, CountingDriver, DeviceContext, DeviceId, Stack, leaf};
-/// use bursar_sim::Sim;
-/// use bursar_trace::{BackedAddresses, MemoryProfile, Replay};
+/// use bursar::device::DeviceContext;
+/// use bursar::driver::CountingDriver;
+/// use bursar::memory::Build;
+/// use bursar::sim::Sim;
+/// use bursar::trace::{BackedAddresses, MemoryProfile, Replay};
+/// use bursar::{Bytes, DeviceId, Stack, leaf};
 ///
-/// let trace = bursar_trace::bundled();
+/// let trace = bursar::trace::bundled();
 /// let driver = CountingDriver::new(Sim::immediate());
 /// let context = DeviceContext::open(driver.clone(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Async).build(&context)?;
@@ -24,7 +27,7 @@ use std::sync::Arc;
 /// let profile = MemoryProfile::watch(&replay, &memory, &driver, &BackedAddresses::default(), Bytes::ZERO)?;
 /// assert_eq!(profile.peak_live(), trace.peak_live());
 /// assert!(profile.peak_reserved() >= profile.peak_live());
-/// # Ok::<(), bursar_trace::ReplayError>(())
+/// # Ok::<(), bursar::trace::ReplayError>(())
 /// ```
 #[derive(Debug)]
 pub struct MemoryProfile {

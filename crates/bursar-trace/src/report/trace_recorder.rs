@@ -8,11 +8,13 @@ use crate::{Event, EventKind, ReplayStep, Segment, Trace, TraceLayout};
 /// free is left out.
 ///
 /// ```
-/// use bursar_core::{Build, DeviceContext, DeviceId, Stack, leaf};
-/// use bursar_sim::Sim;
-/// use bursar_trace::{BackedAddresses, TraceRecorder, Replay};
+/// use bursar::device::DeviceContext;
+/// use bursar::memory::Build;
+/// use bursar::sim::Sim;
+/// use bursar::trace::{BackedAddresses, Replay, TraceRecorder};
+/// use bursar::{DeviceId, Stack, leaf};
 ///
-/// let trace = bursar_trace::bundled();
+/// let trace = bursar::trace::bundled();
 /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
 /// let memory = Stack::new().over(leaf::Direct).build(&context)?;
 /// let mut recorder = TraceRecorder::default();
@@ -20,7 +22,7 @@ use crate::{Event, EventKind, ReplayStep, Segment, Trace, TraceLayout};
 /// let (run, layout) = recorder.finish(&trace, &BackedAddresses::default());
 /// assert_eq!(run.events, trace.events);
 /// assert_eq!(layout.addresses.len(), trace.blocks as usize);
-/// # Ok::<(), bursar_trace::ReplayError>(())
+/// # Ok::<(), bursar::trace::ReplayError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct TraceRecorder {

@@ -8,7 +8,7 @@ use bursar_core::AllocTag;
 /// The origin of an event: its position in the file, and the recording's identifiers of thread, stream and device.
 ///
 /// ```
-/// use bursar_trace::{EventOrigin, FilePosition};
+/// use bursar::trace::{EventOrigin, FilePosition};
 ///
 /// let origin = EventOrigin { position: FilePosition(2), thread: 1, ..EventOrigin::default() };
 /// assert_eq!((origin.stream, origin.device), (0, 0));
@@ -31,8 +31,9 @@ pub struct EventOrigin {
 /// A request for zero bytes got no memory: neither it nor its free is an event.
 ///
 /// ```
-/// use bursar_core::{AllocTag, Bytes};
-/// use bursar_trace::{EventOrigin, FilePosition, Format, TraceBuilder};
+/// use bursar::Bytes;
+/// use bursar::memory::AllocTag;
+/// use bursar::trace::{EventOrigin, FilePosition, Format, TraceBuilder};
 ///
 /// let mut builder = TraceBuilder::new("run.csv", Format::Csv);
 /// let at = |line| EventOrigin { position: FilePosition(line), ..EventOrigin::default() };
@@ -42,7 +43,7 @@ pub struct EventOrigin {
 /// let trace = builder.finish();
 /// assert_eq!((trace.events.len(), trace.peak_live()), (2, Bytes(512)));
 /// assert_eq!(trace.unknown_frees[0].position, FilePosition(4));
-/// # Ok::<(), bursar_trace::TraceLimit>(())
+/// # Ok::<(), bursar::trace::TraceLimit>(())
 /// ```
 #[derive(Debug)]
 pub struct TraceBuilder {

@@ -8,7 +8,7 @@ use std::io;
 /// A trace that could not be read or written: the file, the position in it and the reason.
 ///
 /// ```
-/// let error = bursar_trace::read("no/such/file.csv").unwrap_err();
+/// let error = bursar::trace::read("no/such/file.csv").unwrap_err();
 /// assert!(error.to_string().starts_with("no/such/file.csv: "));
 /// assert_eq!(error.position, None);
 /// ```
@@ -55,8 +55,8 @@ impl std::error::Error for TraceError {
 /// The reason why a trace could not be read or written.
 ///
 /// ```
-/// let error = bursar_trace::read_from(&b""[..], "empty.csv").unwrap_err();
-/// assert!(matches!(error.reason, bursar_trace::Reason::Empty));
+/// let error = bursar::trace::read_from(&b""[..], "empty.csv").unwrap_err();
+/// assert!(matches!(error.reason, bursar::trace::Reason::Empty));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -167,8 +167,8 @@ pub enum Reason {
 /// A limit of traces that was exceeded. Real recordings are far below all of them.
 ///
 /// ```
-/// use bursar_core::AllocTag;
-/// use bursar_trace::{EventOrigin, TraceBuilder, TraceLimit};
+/// use bursar::memory::AllocTag;
+/// use bursar::trace::{EventOrigin, TraceBuilder, TraceLimit};
 ///
 /// let absurd = TraceBuilder::default().allocate(EventOrigin::default(), 0x1000, u64::MAX, AllocTag::UNTAGGED);
 /// assert_eq!(absurd, Err(TraceLimit::BlockBytes { bytes: u64::MAX }));

@@ -6,7 +6,7 @@ use std::path::Path;
 /// The format of a trace file. Any of them may be gzipped.
 ///
 /// ```
-/// use bursar_trace::Format;
+/// use bursar::trace::Format;
 /// use std::path::Path;
 ///
 /// assert_eq!(Format::of_path(Path::new("run.csv.gz")), Some(Format::Csv));

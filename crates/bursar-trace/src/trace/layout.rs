@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// A range of device memory that was allocated from the driver in one piece.
 ///
 /// ```
-/// use bursar_trace::Segment;
+/// use bursar::trace::Segment;
 ///
 /// let segment = Segment { device: 0, stream: 0, address: 0x7f00_0000_0000, bytes: 2 << 20 };
 /// assert_eq!(segment.bytes, 2_097_152);
@@ -27,12 +27,12 @@ pub struct Segment {
 /// ([`TraceRecorder`](crate::TraceRecorder)); [`TraceLayout::best_fit`] makes them up.
 ///
 /// ```
-/// use bursar_trace::TraceLayout;
+/// use bursar::trace::TraceLayout;
 ///
-/// let layout = TraceLayout::best_fit(&bursar_trace::bundled())?;
+/// let layout = TraceLayout::best_fit(&bursar::trace::bundled())?;
 /// let segment = layout.segments[0];
 /// assert!((segment.address..segment.address + segment.bytes).contains(&layout.addresses[0]));
-/// # Ok::<(), bursar_trace::TraceLimit>(())
+/// # Ok::<(), bursar::trace::TraceLimit>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceLayout {

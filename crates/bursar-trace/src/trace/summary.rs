@@ -6,7 +6,7 @@ use bursar_core::Bytes;
 /// A trace in numbers.
 ///
 /// ```
-/// let trace = bursar_trace::bundled();
+/// let trace = bursar::trace::bundled();
 /// let summary = trace.summary();
 /// assert_eq!(summary.operations, trace.events.len() as u64);
 /// assert_eq!((summary.threads, summary.streams, summary.unknown_frees), (1, 1, 0));

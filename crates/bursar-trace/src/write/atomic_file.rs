@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// existing file in a folder where no other can be created.
 ///
 /// ```
-/// use bursar_trace::AtomicFile;
+/// use bursar::trace::AtomicFile;
 /// use std::io::Write;
 ///
 /// # let path = std::env::temp_dir().join(format!("bursar-atomic-{}.txt", std::process::id()));

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 ///
 /// ```
 /// let mut log = Vec::new();
-/// bursar_trace::write_csv(&bursar_trace::bundled(), &mut log)?;
+/// bursar::trace::write_csv(&bursar::trace::bundled(), &mut log)?;
 /// assert!(log.starts_with(b"Thread,Time,Action,Pointer,Size,Stream,Device,Tag,Granted,Generation\n"));
 /// # Ok::<(), std::io::Error>(())
 /// ```

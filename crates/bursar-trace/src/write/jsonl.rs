@@ -9,7 +9,7 @@ use std::io::{self, Write};
 ///
 /// ```
 /// let mut log = Vec::new();
-/// bursar_trace::write_jsonl(&bursar_trace::bundled(), &mut log)?;
+/// bursar::trace::write_jsonl(&bursar::trace::bundled(), &mut log)?;
 /// assert!(log.starts_with(br#"{"time":0.000000,"thread":1,"action":"allocate","pointer":"0x7f0000000000""#));
 /// # Ok::<(), std::io::Error>(())
 /// ```

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 ///
 /// ```
 /// let mut snapshot = Vec::new();
-/// bursar_trace::write_torch_snapshot(&bursar_trace::bundled(), &mut snapshot)?;
+/// bursar::trace::write_torch_snapshot(&bursar::trace::bundled(), &mut snapshot)?;
 /// assert_eq!(&snapshot[..2], [0x80, 4]);
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -23,7 +23,7 @@ pub fn write_torch_snapshot(trace: &Trace, to: impl Write) -> io::Result<()> {
 /// Writes a PyTorch memory snapshot of a run whose blocks and segments have the addresses of `layout`.
 ///
 /// ```
-/// use bursar_trace::{TraceLayout, bundled, write_torch_snapshot_at};
+/// use bursar::trace::{TraceLayout, bundled, write_torch_snapshot_at};
 ///
 /// let trace = bundled();
 /// let layout = TraceLayout::best_fit(&trace)?;

@@ -12,6 +12,7 @@ const ROOMS: &[&str] = &[
     "crates/bursar-cuda/",
     "crates/bursar-device/tests/",
     "crates/bursar-host/examples/numa-init.rs",
+    "crates/bursar-host/examples/typed-copies.rs",
     "crates/bursar-host/src/cache/host_memory.rs",
     "crates/bursar-host/src/memory/slab.rs",
     "crates/bursar-host/src/system/",

@@ -15,7 +15,8 @@ use std::time::Duration;
 /// all work of the device, so what is freed is released at once.
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
 /// let memory = Stack::new().over(leaf::Direct).build(context)?;
 /// let stream = context.default_stream();

@@ -17,9 +17,12 @@ const SLAB_GRANULARITY: Bytes = Bytes::mib(2);
 /// A source of frames of one device: one physical handle each, or one slab where the device cannot map pages.
 ///
 /// ```
-/// use bursar_core::{Bytes, DeviceContext, FrameSource, Holder, leaf::DeviceFrames};
+/// use bursar::Bytes;
+/// use bursar::device::DeviceContext;
+/// use bursar::leaf::DeviceFrames;
+/// use bursar::memory::{FrameSource, Holder};
 /// # use std::sync::Arc;
-/// # fn show(context: Arc<DeviceContext>) -> bursar_core::Result<()> {
+/// # fn show(context: Arc<DeviceContext>) -> bursar::Result<()> {
 /// let frames = DeviceFrames::new(context);
 /// let frame = frames.create_frame(1)?;
 /// assert_eq!(frames.bytes_outstanding(), frames.frame_granularity());

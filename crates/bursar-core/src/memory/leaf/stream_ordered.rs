@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 /// in `pending.rs`).
 ///
 /// ```
-/// # use bursar_core::*;
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
 /// # use std::time::Duration;
 /// # fn show(context: &std::sync::Arc<DeviceContext>) -> Result<()> {
 /// let memory = Stack::new().over(leaf::Async).build(context)?;
