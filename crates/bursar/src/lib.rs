@@ -121,7 +121,7 @@ pub use bursar_core::tag;
 pub mod prelude {
     pub use crate::Ledgers;
     pub use bursar_core::{
-        Access, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource,
+        Access, Admission, AllocTag, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource,
         DeviceMemoryResourceExt, Driver, Error, Holder, Layer, Stack, Stream, TrackedBlock, Transfer, leaf, tag,
     };
     pub use bursar_device::{DeviceBuffer, DevicePool, Gpu, Kernel, StreamLease, StreamPool, Work};

@@ -3,11 +3,11 @@
 use bursar_core::Stream;
 
 fn invented() -> Stream {
-    Stream { key: 1, epoch_and_device: 1 }
+    Stream { key: 1, epoch_device_and_number: 1 }
 }
 
 fn moved(stream: Stream) -> Stream {
-    Stream { epoch_and_device: 2, ..stream }
+    Stream { epoch_device_and_number: 2, ..stream }
 }
 
 fn main() {}

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// # Ok::<(), Error>(())
 /// ```
 ///
-/// The devices are those of [`detect`](driver::cuda_or_simulated). Physical ones are shared by all processes of a user; simulated ones
+/// The devices are those of [`cuda_or_simulated`](driver::cuda_or_simulated). Physical ones are shared by all processes of a user; simulated ones
 /// only where they have a name: `BURSAR_SIM_DEVICES=1x8GiB@ci`.
 ///
 /// # Panics
