@@ -1,8 +1,8 @@
 //! Packages the crates and uses them as somebody else's workspace would: nothing but what was packaged is within its reach.
 //!
 //! `cargo package` writes an archive for each crate that is published. They are unpacked beside a workspace of their user
-//! (`user.rs`), which takes every crate of ours from there. In it the README's program is built and run, the command is
-//! compiled, and Bursar is compiled beside cudarc with different version features.
+//! (`user.rs`), which takes every crate of ours from there. In it the README's program is built and run, and prints what
+//! the README says; the command is compiled, and Bursar is compiled beside cudarc with different version features.
 //!
 //! Nothing is downloaded but what the workspace itself needs and is not there yet. The user's workspace has the lock file of
 //! this one, so that cargo finds what it has already fetched.
@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{cargo, describe, execute, target_folder};
+use crate::command::{cargo, describe, execute, output, target_folder};
 use crate::error::Error;
 use crate::tree::{File, Tree};
 use user::{Packaged, User};
@@ -35,7 +35,9 @@ pub(crate) fn run(root: &Path) -> Result<(), Error> {
         write(&home.join(path), &text)?;
     }
     write(&home.join("Cargo.lock"), text(&tree, "Cargo.lock")?)?;
-    user.commands(&home, &folder.join("target")).iter_mut().try_for_each(execute)
+    let target = folder.join("target");
+    user.judge(&output(&mut user.run(&home, &target))?)?;
+    user.checks(&home, &target).iter_mut().try_for_each(execute)
 }
 
 /// Returns the packages that do not say `publish = false`.

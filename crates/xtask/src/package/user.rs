@@ -38,6 +38,8 @@ impl Packaged {
 #[derive(Debug)]
 pub(super) struct User {
     program: String,
+    /// The text that the README says the program prints.
+    prints: String,
     cudarc: String,
     packaged: Vec<Packaged>,
 }
@@ -47,8 +49,10 @@ impl User {
     pub(super) fn new(readme: &str, manifest: &str, packaged: Vec<Packaged>) -> Result<Self, Error> {
         let missing = |what: &str| Error::Package { what: what.into() };
         let program = first_program(readme).ok_or_else(|| missing("README.md has no Rust program"))?;
+        let prints =
+            block_after_program(readme, "```text").ok_or_else(|| missing("README.md does not say what it prints"))?;
         let cudarc = version_of("cudarc", manifest).ok_or_else(|| missing("Cargo.toml names no version of cudarc"))?;
-        Ok(Self { program, cudarc: cudarc.into(), packaged })
+        Ok(Self { program, prints, cudarc: cudarc.into(), packaged })
     }
 
     /// Returns the paths and the texts of the workspace's files.
@@ -92,17 +96,36 @@ impl User {
         )
     }
 
-    /// Returns the commands that build and run everything.
-    pub(super) fn commands(&self, home: &Path, target: &Path) -> Vec<Command> {
-        let command = |args: &[&str]| {
-            let mut command = cargo(home, ["--offline", "--quiet"]);
-            command.args(args).env("CARGO_TARGET_DIR", target).env("BURSAR_DRIVER", "sim");
-            command
-        };
-        let mut commands = vec![command(&["run", "-p", "readme"]), command(&["check", "-p", "bursar-cli"])];
-        commands.extend(CUDARC_FEATURES.map(|feature| command(&["check", "-p", &beside(feature)])));
-        commands
+    /// Returns the command that builds and runs the program.
+    pub(super) fn run(&self, home: &Path, target: &Path) -> Command {
+        let mut command = command(home, target, &["run", "-p", "readme"]);
+        command.env("BURSAR_DRIVER", "sim");
+        command
     }
+
+    /// Compares what the program printed with what the README says.
+    pub(super) fn judge(&self, printed: &str) -> Result<(), Error> {
+        let said = &self.prints;
+        match printed.trim_end() == said.trim_end() {
+            true => Ok(()),
+            false => {
+                Err(Error::Package { what: format!("README.md says\n{said}\nwhere its program prints\n{printed}") })
+            }
+        }
+    }
+
+    /// Returns the commands that compile everything else.
+    pub(super) fn checks(&self, home: &Path, target: &Path) -> Vec<Command> {
+        let mut checks = vec![command(home, target, &["check", "-p", "bursar-cli"])];
+        checks.extend(CUDARC_FEATURES.map(|feature| command(home, target, &["check", "-p", &beside(feature)])));
+        checks
+    }
+}
+
+fn command(home: &Path, target: &Path, args: &[&str]) -> Command {
+    let mut command = cargo(home, ["--offline", "--quiet"]);
+    command.args(args).env("CARGO_TARGET_DIR", target);
+    command
 }
 
 fn beside(feature: &str) -> String {
@@ -118,6 +141,13 @@ fn first_program(document: &str) -> Option<String> {
     program.contains("fn main(").then_some(program)
 }
 
+/// Returns the first block of this kind that follows the first Rust block of a document.
+fn block_after_program(document: &str, fence: &str) -> Option<String> {
+    let mut lines = document.lines().skip_while(|line| !line.starts_with("```rust")).skip_while(|line| *line != fence);
+    lines.next()?;
+    Some(lines.take_while(|line| !line.starts_with("```")).flat_map(|line| [line, "\n"]).collect())
+}
+
 /// Returns the version that a manifest has for a dependency.
 fn version_of<'a>(dependency: &str, manifest: &'a str) -> Option<&'a str> {
     let mut lines = manifest.lines().filter_map(|line| line.strip_prefix(dependency)?.strip_prefix(" = "));
@@ -128,8 +158,7 @@ fn version_of<'a>(dependency: &str, manifest: &'a str) -> Option<&'a str> {
 mod tests {
     use super::*;
 
-    const README: &str =
-        "# Name\n\n```sh\nls\n```\n\n```rust\n# use std::fmt;\nfn main() {}\n```\n\n```rust\nlater();\n```\n";
+    const README: &str = "# Name\n\n```sh\nls\n```\n\n```rust\n# use std::fmt;\nfn main() {}\n```\n\n```text\nprinted\n```\n\n```rust\nlater();\n```\n";
     const MANIFEST: &str = "[workspace.dependencies]\ncudarc-extra = \"9\"\ncudarc = { version = \"0.19.10\" }\n";
 
     fn user() -> User {
@@ -145,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn j2_the_readme_says_what_its_program_prints() {
+        assert!(user().judge("printed\n").is_ok());
+        for wrong in ["", "printed\nmore\n", "print"] {
+            assert!(user().judge(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn j2_every_crate_comes_from_its_archive() {
         let files = user().files();
         let text = |path: &str| files.iter().find(|(found, _)| found == Path::new(path)).unwrap().1.as_str();
@@ -153,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn k1_bursar_is_compiled_beside_two_versions_of_cudarc() {
+    fn j1_bursar_is_compiled_beside_two_versions_of_cudarc() {
         let user = user();
         let features: Vec<String> = user
             .files()
@@ -163,12 +200,11 @@ mod tests {
             .collect();
         assert_eq!(features, CUDARC_FEATURES);
         let lines: Vec<String> = user
-            .commands(Path::new("home"), Path::new("target"))
+            .checks(Path::new("home"), Path::new("target"))
             .iter()
             .map(|command| command.get_args().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" "))
             .collect();
         let expected = [
-            "--offline --quiet run -p readme",
             "--offline --quiet check -p bursar-cli",
             "--offline --quiet check -p beside-cudarc-cuda-12060",
             "--offline --quiet check -p beside-cudarc-cuda-13000",
