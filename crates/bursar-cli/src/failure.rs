@@ -1,5 +1,6 @@
 //! The failures of commands: what is printed for each, and the exit status.
 
+use bursar::DeviceId;
 use bursar::driver::DriverChoiceError;
 use bursar::ledger::LedgerError;
 use std::io::ErrorKind;
@@ -34,6 +35,11 @@ pub(crate) enum Failure {
     File {
         path: PathBuf,
         error: std::io::Error,
+    },
+    /// A device that `--devices` names and that is not there, or not usable; and those that are.
+    NoSuchDevice {
+        name: String,
+        usable: Vec<DeviceId>,
     },
     /// Options that do not go together.
     Usage(&'static str),
@@ -153,6 +159,14 @@ impl Failure {
             Self::File { path, error } => {
                 (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
             }
+            Self::NoSuchDevice { name, usable } => {
+                let usable: Vec<_> = usable.iter().map(DeviceId::to_string).collect();
+                let there = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
+                (
+                    format!("--devices names {name:?}, which is not there or not usable; usable: {there}"),
+                    "`bursar devices` shows each with its number and its UUID",
+                )
+            }
             Self::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
             Self::AfterOutput(failure) => return failure.text_and_hint(),
             Self::AlreadyReported { .. } => return None,
@@ -186,7 +200,7 @@ impl Failure {
             Self::Host(error) if error.is_capacity() => REFUSED,
             Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
             Self::Host(_) => MACHINE_FAILED,
-            Self::Trace(_) | Self::File { .. } | Self::Usage(_) => WRONG_USAGE,
+            Self::Trace(_) | Self::File { .. } | Self::NoSuchDevice { .. } | Self::Usage(_) => WRONG_USAGE,
             Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
             Self::Driver(_) | Self::NoVram(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
         }

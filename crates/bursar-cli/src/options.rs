@@ -43,13 +43,19 @@ impl GlobalOptions {
 
     /// Returns the driver that was named, by an option or else by the environment.
     fn choice(&self) -> Result<Choice, Failure> {
-        match (self.driver, &self.sim_devices) {
-            (Some(Choice::Cuda), Some(_)) => {
+        let (named, by_option) = match self.driver {
+            Some(choice) => (choice, true),
+            None => (Choice::from_environment()?, false),
+        };
+        match (named, &self.sim_devices) {
+            (Choice::Cuda, Some(_)) if by_option => {
                 Err(Failure::Usage("--sim-devices describes simulated devices, and --driver says cuda"))
             }
+            (Choice::Cuda, Some(_)) => Err(Failure::Usage(
+                "--sim-devices describes simulated devices, and BURSAR_DRIVER says cuda: say --driver sim too",
+            )),
             (_, Some(_)) => Ok(Choice::Sim),
-            (Some(choice), None) => Ok(choice),
-            (None, None) => Ok(Choice::from_environment()?),
+            (choice, None) => Ok(choice),
         }
     }
 

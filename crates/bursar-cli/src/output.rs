@@ -66,6 +66,23 @@ pub(crate) fn show(data: &impl Show, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// Returns a name as people see it: one that a program chose writes no lines, colours or cursor movements of its own.
+///
+/// Control characters are escaped as in a Rust string, and so are those that change the direction of text.
+pub(crate) fn printable(name: &str) -> String {
+    let is_unsafe = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    name.chars().fold(String::with_capacity(name.len()), |mut shown, c| {
+        if is_unsafe(c) {
+            shown.extend(c.escape_debug())
+        } else {
+            shown.push(c)
+        }
+        shown
+    })
+}
+
 /// Prints a line on standard error, ignoring errors.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");

@@ -132,8 +132,18 @@ fn run_workers(
     let scheduler = Scheduler::new(spec, stage.available, opened.as_ref(), &environment)?;
 
     let output = OutputThread::start(Console::new(json)).map_err(|error| system("output cannot be shown", error))?;
-    let policy = Policy { restarts: args.restart, fail_fast: args.fail_fast, grace: args.grace, json, is_simulated };
+    let policy = Policy {
+        restarts: args.restart,
+        fail_fast: args.fail_fast,
+        grace: args.grace,
+        json,
+        driver: opened.as_ref().map(|opened| opened.driver.describe()),
+        is_simulated,
+    };
     let supervisor = Supervisor::new(policy, output, child_lock);
+    if is_simulated {
+        supervisor.say(FAINT, "bursar: the workers are on simulated devices");
+    }
     if !scheduler.is_shared() {
         supervisor.say(FAINT, "bursar: devices without a name are each program's own, so workers draw on nothing; name them: --sim-devices 2x80GiB@NAME");
     }

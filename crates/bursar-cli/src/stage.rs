@@ -44,7 +44,7 @@ pub(crate) struct Stage {
     /// The devices that may be used, by number or UUID; all of them by default.
     #[arg(long, value_name = "GPU,…", value_delimiter = ',')]
     devices: Vec<String>,
-    /// The name of the stage in messages, in the log and in `bursar ledger show`.
+    /// The name of the stage in messages, in the log and in `bursar ledger show`, which has its first 49 bytes.
     #[arg(long, value_name = "NAME", default_value = "stage")]
     pub(crate) label: String,
     /// Go on with one worker where not even one fits into VRAM.
@@ -107,8 +107,11 @@ impl Stage {
                 let (device, uuid) = (context.device(), context.facts().uuid);
                 name.parse() == Ok(device.0) || *name == device.to_string() || name.parse() == Ok(uuid)
             };
-            let unknown = Failure::Usage("--devices names one that is not there, or not usable");
-            contexts.iter().find(is_meant).cloned().ok_or(unknown)
+            let unknown = || Failure::NoSuchDevice {
+                name: name.clone(),
+                usable: contexts.iter().map(|context| context.device()).collect(),
+            };
+            contexts.iter().find(is_meant).cloned().ok_or_else(unknown)
         };
         let mut chosen: Vec<Arc<DeviceContext>> = self.devices.iter().map(named).collect::<Result<_, _>>()?;
         chosen.sort_by_key(|context| context.device());

@@ -332,6 +332,6 @@ fn what_is_written_replaces_no_trace() {
         assert_eq!(std::fs::read_to_string(&trace).expect("it is there"), log, "{arguments:?}");
     }
     assert!(bursar(&["replay", &trace, "--driver", "sim", "--html", &page]).status.success());
-    let output = bursar(&["replay", &trace, "--driver", "sim", "--limit", "0.5"]);
+    let output = bursar(&["replay", &trace, "--driver", "sim", "--limit", "0.0001KiB"]);
     assert!(text(&output.stderr).contains("less than a byte"), "{}", text(&output.stderr));
 }

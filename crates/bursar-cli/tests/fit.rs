@@ -109,11 +109,17 @@ fn f4_vram_is_what_the_devices_have_and_no_device_is_an_error_that_helps() {
     assert_eq!((workers, status), (vec![Some(3), Some(2), Some(2)], Some(0)));
     assert_eq!((fit["available"].as_u64(), fit["budget"].as_u64()), (Some(30 * GIB), Some(30 * GIB)));
     assert_eq!(fit["devices"][1]["device"], 1);
+    let roomy = "fit --sim-devices 2x10GiB --per-worker 1GiB --want 2 --headroom 0.9";
+    assert_eq!(folder.json(roomy).0["devices"][1]["room"], 9, "as the table says: budget ÷ per worker");
+    let shown = text(&folder.bursar(roomy).stdout);
+    assert!(shown.contains("has room for 9"), "{shown}");
     let (one, ..) =
         folder.json("fit --driver sim --sim-devices 3x10GiB --per-worker 2GiB --want 9 --headroom 1 --devices 2,gpu0");
     assert_eq!(one["devices"].as_array().map(Vec::len), Some(2));
-    let output = folder.bursar("fit --driver sim --sim-devices 3x10GiB --devices 3");
+    let output = folder.bursar("fit --driver sim --sim-devices 3x10GiB --devices 0,7");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(said.contains("\"7\"") && said.contains("gpu0, gpu1, gpu2"), "{said}");
     for twice in ["0,0", "0,gpu0", "1,2,1"] {
         let output = folder.bursar(&format!("fit --sim-devices 3x10GiB --devices {twice}"));
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
@@ -157,8 +163,9 @@ fn f6_nothing_is_not_the_same_as_not_said() {
         (format!("--per-worker @{empty}"), "is empty"),
         (format!("--fixed @{empty}"), "is empty"),
         (format!("--fixed @{empty}*1.2"), "is empty"),
-        ("--per-worker 0.5".to_owned(), "less than a byte"),
-        ("--fixed 0.5".to_owned(), "less than a byte"),
+        ("--per-worker 1.5".to_owned(), "a fraction of a byte"),
+        ("--fixed 0.5".to_owned(), "a fraction of a byte"),
+        ("--fixed 0.0001KiB".to_owned(), "less than a byte"),
         (format!("--fixed @{weights}*abc"), "the factor \"abc\" is no number"),
         (format!("--per-worker @{weights}*-1"), "the factor \"-1\" is no number"),
         (format!("--per-worker @{weights}*1.0000000001"), "more than 9 digits"),
@@ -171,7 +178,7 @@ fn f6_nothing_is_not_the_same_as_not_said() {
         assert!(output.stdout.is_empty());
     }
     let output = folder.bursar("fit --available 0.5 --per-worker 1");
-    assert!(text(&output.stderr).contains("less than a byte"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("a fraction of a byte"), "{}", text(&output.stderr));
     for (arguments, shown) in [("--per-worker 0", "nothing, so as many"), ("", "not said, so as many")] {
         let output = folder.bursar(&format!("fit --pool ram --available 1MiB --want 7 {arguments}"));
         assert!(text(&output.stdout).contains(shown), "{arguments}: {}", text(&output.stdout));

@@ -36,6 +36,8 @@ const TRIALS: &[(&str, Run)] = &[
 
 const ROLE: &str = "BURSAR_TEST_ROLE";
 const GPU: Bytes = Bytes::gib(8);
+/// A label that would write lines and colours of its own.
+const LABEL: &str = "two\nlines\u{1b}[31m";
 
 /// The time after which a trial fails instead of hanging; nothing here takes as long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,7 +69,7 @@ fn play(role: &str) -> ExitCode {
     let ledger = Ledger::for_device(&context).expect("a ledger");
     let aside = match role {
         "holder" => {
-            let options = ReserveOptions::new().label("evening");
+            let options = ReserveOptions::new().label(LABEL);
             Some(ledger.reserve_with(Bytes::gib(1), &options).expect("room"))
         }
         "unmanaged" => {
@@ -210,7 +212,7 @@ fn show_says_who_holds_what_since_when(folder: &Folder) {
     let process = &shown["processes"][0];
     assert_eq!(process["pid"], other.0.id());
     assert_eq!((&process["held"], &process["undrawn"]), (&(2u64 << 30).into(), &(1u64 << 30).into()));
-    assert_eq!(process["labels"], Value::from(vec!["evening"]), "{process}");
+    assert_eq!(process["labels"], Value::from(vec![LABEL]), "{process}");
     assert!(process["name"].as_str().is_some_and(|name| name.starts_with("ledger-")), "{process}");
     assert!(process["since"].as_str().is_some_and(|since| since.starts_with("20") && since.ends_with('Z')));
     let listed = folder.device(&["devices"]);
@@ -220,7 +222,7 @@ fn show_says_who_holds_what_since_when(folder: &Folder) {
     );
     let said = text(&folder.bursar(&["ledger", "show"]).stdout);
     let expected = format!("{}  ", other.0.id());
-    assert!(said.contains(&expected) && said.contains("[evening] 2 GiB held, 1 GiB set aside"), "{said}");
+    assert!(said.contains(&expected) && said.contains(r"[two\nlines\u{1b}[31m] 2 GiB held, 1 GiB set aside"), "{said}");
     other.end();
     assert_eq!(figures(&folder.show()), [8, 0, 0, 0]);
 }

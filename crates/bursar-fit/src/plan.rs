@@ -79,7 +79,7 @@ pub struct Candidate {
 /// let need = Need { per_worker: Bytes(2), want: 2, ..Need::default() };
 /// let plan = Plan::of(MemoryKind::Ram, need, &[candidate]).unwrap();
 /// let assignment = plan.assignments[0];
-/// assert_eq!((assignment.budget, assignment.room, assignment.workers), (Bytes(7), 2, 2));
+/// assert_eq!((assignment.budget, assignment.room, assignment.workers), (Bytes(7), 3, 2));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assignment {
@@ -87,7 +87,8 @@ pub struct Assignment {
     pub candidate: Candidate,
     /// The part of the available memory that may be used.
     pub budget: Bytes,
-    /// The number of workers that would fit here, at most as many as are wanted.
+    /// The number of workers that would fit here, also where that is more than are wanted; of workers that need nothing, as
+    /// many as are wanted.
     pub room: u64,
     /// The number of workers that go here.
     pub workers: u64,

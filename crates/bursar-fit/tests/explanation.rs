@@ -67,7 +67,7 @@ fn f5_a_plan_explains_itself_in_two_sentences() {
     assert_eq!(
         explained(all, &[candidate(0, 10), candidate(1, 80)]),
         "All 3 workers fit: 2 on gpu0 and 1 on gpu1. On each device 2 GiB are shared and a worker needs 4 GiB: gpu0 may use \
-         10 GiB of 10 GiB and has room for 2 and gpu1 may use 80 GiB of 80 GiB and has room for 3."
+         10 GiB of 10 GiB and has room for 2 and gpu1 may use 80 GiB of 80 GiB and has room for 19."
     );
     assert_eq!(
         plan(MemoryKind::Ram, need(10, 4, 16)).explanation(),

@@ -35,7 +35,8 @@ pub(crate) struct Device {
     name: String,
     total: u64,
     free: u64,
-    /// The bytes that programs hold through the device's ledger; none if that cannot be read.
+    /// The bytes that programs hold through the device's ledger; none if that cannot be read, and if no other process can open
+    /// the device.
     held: Option<u64>,
     /// The bytes that they have reserved there and do not hold.
     undrawn: Option<u64>,
@@ -75,6 +76,7 @@ fn describe(opened: &OpenedDriver, device: DeviceId) -> bursar::Result<Device> {
     let links = opened.driver.links(device)?;
     let DeviceFacts { name, uuid, pci, numa_node, capabilities, .. } = context.facts();
     let (accounts, ledger_error) = match ledger::reading_for(context.facts()) {
+        Ok(_) if !context.facts().shared => (None, None),
         Ok(Some(reading)) => (Some((reading.held, reading.undrawn)), None),
         Ok(None) => (Some((Bytes::ZERO, Bytes::ZERO)), None),
         Err(error) => (None, Some(error.to_string())),
@@ -130,7 +132,10 @@ impl Show for Device {
                 let [held, undrawn, unmanaged] = [held, undrawn, unmanaged].map(Bytes);
                 writeln!(out, "      {held} held, {undrawn} set aside, {unmanaged} unmanaged")?;
             }
-            _ => writeln!(out, "      {BAD}{}{BAD:#}", self.ledger_error.as_deref().unwrap_or("unknown"))?,
+            _ => match &self.ledger_error {
+                Some(error) => writeln!(out, "      {BAD}{error}{BAD:#}")?,
+                None => writeln!(out, "      {FAINT}no ledger: no other process can open it{FAINT:#}")?,
+            },
         }
         writeln!(out, "      PCI {}, NUMA node {node}", self.pci.clone().unwrap_or_else(unknown))?;
         writeln!(out, "      links: {}", if links.is_empty() { unknown() } else { links.join(", ") })?;
@@ -163,6 +168,14 @@ pub(crate) mod tests {
         let mut shown = Vec::new();
         listed.show(&mut shown).expect("memory");
         let shown = String::from_utf8(shown).expect("text");
+        for figure in ["held", "undrawn", "unmanaged", "ledger_error"] {
+            assert_eq!(
+                devices[0][figure],
+                serde_json::Value::Null,
+                "{figure} of a device that no other process can open"
+            );
+        }
+        assert!(shown.contains("no ledger: no other process can open it"), "{shown}");
         assert!(shown.contains("cannot be used") && shown.contains("gpu2  Simulated GPU"), "{shown}");
     }
 }

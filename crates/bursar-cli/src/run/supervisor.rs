@@ -39,7 +39,7 @@ use worker::{Ending, Worker, WorkerReport, WorkerState};
 const LINGERING_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The policy of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Policy {
     /// The number of times that each failed worker is started again.
     pub(crate) restarts: u32,
@@ -48,6 +48,8 @@ pub(crate) struct Policy {
     /// The time that a worker has to end when it is asked to.
     pub(crate) grace: Duration,
     pub(crate) json: bool,
+    /// The driver of the devices; none for the machine's memory.
+    pub(crate) driver: Option<String>,
     /// True if the devices are simulated.
     pub(crate) is_simulated: bool,
 }
@@ -142,7 +144,8 @@ impl Supervisor {
         if self.stop_requests.signal.is_none() {
             written.unwrap_or(Ok(()))?;
         }
-        let reports = self.workers.iter().map(|worker| worker.report(self.policy.is_simulated)).collect();
+        let Policy { driver, is_simulated, .. } = &self.policy;
+        let reports = self.workers.iter().map(|worker| worker.report(driver.clone(), *is_simulated)).collect();
         Ok(RunOutcome { reports, signal: self.stop_requests.signal, start_error: self.start_error, is_unread })
     }
 
@@ -271,7 +274,7 @@ impl Supervisor {
     fn release_slot(&mut self, index: usize) -> WorkerReport {
         let worker = &mut self.workers[index];
         worker.slot = None;
-        let report = worker.report(self.policy.is_simulated);
+        let report = worker.report(self.policy.driver.clone(), self.policy.is_simulated);
         if self.policy.json {
             self.output.write_json(serde_json::to_string(&report).unwrap_or_default());
         }

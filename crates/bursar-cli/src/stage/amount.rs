@@ -125,7 +125,7 @@ mod tests {
             (format!("@{}", folder.display()), "is no plain file"),
             (format!("@{}", empty.display()), "is empty"),
             (format!("@{}*2", empty.display()), "is empty"),
-            ("0.5".to_owned(), "less than a byte"),
+            ("0.5".to_owned(), "a fraction of a byte"),
             ("0.0001KiB".to_owned(), "less than a byte"),
             ("ten".to_owned(), "1.5GiB"),
             ("-1".to_owned(), "1.5GiB"),

@@ -192,6 +192,12 @@ pub enum ParseBytesError {
         /// The text.
         text: String,
     },
+    /// A number of bytes that is not whole, without a unit that would make it so.
+    #[error("{text:?} is a fraction of a byte: write a unit, as in 1.5GiB, or whole bytes, as in 512")]
+    Fraction {
+        /// The text.
+        text: String,
+    },
     /// A number larger than 2⁶⁴ − 1 bytes.
     #[error("{text:?} is more than {} bytes", u64::MAX)]
     TooLarge {
@@ -201,8 +207,8 @@ pub enum ParseBytesError {
 }
 
 /// Reads `512`, `4KiB`, `10GB`, `1.5GiB`: a decimal number and an optional unit, in any case, with optional space.
-/// Decimal units (`KB`, `MB`, …) are powers of 1000, binary ones (`KiB`, …) powers of 1024. A fraction of a byte is
-/// dropped.
+/// Decimal units (`KB`, `MB`, …) are powers of 1000, binary ones (`KiB`, …) powers of 1024. Of
+/// `1.1KiB` the fraction of a byte is dropped; `1.5` bytes are refused, since a unit was forgotten.
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
@@ -215,6 +221,9 @@ impl FromStr for Bytes {
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.contains('.') {
             return Err(malformed());
+        }
+        if unit == 1 && fraction.contains(|digit| digit != '0') {
+            return Err(ParseBytesError::Fraction { text: text.to_owned() });
         }
         scaled(whole, fraction, unit).map(Self).ok_or_else(|| ParseBytesError::TooLarge { text: text.to_owned() })
     }
@@ -272,6 +281,12 @@ mod tests {
     fn nonsense_is_refused_and_named() {
         for text in ["", "GiB", ".5GiB", "5.", "1.2.3", "-1", "1e9", "4 XiB", "٣"] {
             assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::Malformed { text: text.to_owned() }));
+        }
+        for text in ["1.5", "0.5", "1.5 B", "7.000001b"] {
+            assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::Fraction { text: text.to_owned() }));
+        }
+        for (text, bytes) in [("1.0", 1), ("0.00 B", 0), ("1.1KiB", 1126)] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
         for text in ["18446744073709551616", "99999999999 PiB", "16384PiB"] {
             assert_eq!(text.parse::<Bytes>(), Err(ParseBytesError::TooLarge { text: text.to_owned() }));

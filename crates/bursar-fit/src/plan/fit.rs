@@ -66,11 +66,11 @@ pub fn compute_fit(
     Fit { workers, reduced: workers < want, overflow, budget }
 }
 
-/// Returns how many workers have room in `budget` beside `fixed`, at most `want`.
+/// Returns how many workers have room in `budget` beside `fixed`: `want` of those that need nothing.
 pub(super) fn room(budget: Bytes, fixed: Bytes, per_worker: Bytes, want: u64) -> u64 {
     match budget.0.checked_sub(fixed.0) {
         None => 0,
-        Some(left) => left.checked_div(per_worker.0).map_or(want, |room| room.min(want)),
+        Some(left) => left.checked_div(per_worker.0).unwrap_or(want),
     }
 }
 

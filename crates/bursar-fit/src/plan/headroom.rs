@@ -81,24 +81,25 @@ impl Headroom {
     }
 }
 
-/// Takes a fraction to the nearest millionth.
+/// Takes a fraction as it is printed, by the same rule as its text: one with more than six digits is refused and not
+/// rounded, so nobody gets more than was asked for. A fraction that was computed may have such digits; round it first.
 ///
 /// ```
 /// use bursar::fit::Headroom;
 ///
 /// assert_eq!(Headroom::try_from(0.7)?, Headroom::default());
-/// let error = Headroom::try_from(1.5).unwrap_err();
-/// assert!(error.to_string().starts_with("\"1.5\" is no headroom"), "{error}");
+/// for (wrong, text) in [(1.5, "1.5"), (0.9999999, "0.9999999"), (0.1 + 0.2, "0.30000000000000004")] {
+///     let error = Headroom::try_from(wrong).unwrap_err();
+///     assert!(error.to_string().starts_with(&format!("{text:?} is no headroom")), "{error}");
+/// }
 /// # Ok::<(), bursar::fit::HeadroomError>(())
 /// ```
 impl TryFrom<f64> for Headroom {
     type Error = HeadroomError;
 
     fn try_from(fraction: f64) -> Result<Self, HeadroomError> {
-        let malformed = || HeadroomError::Malformed { text: fraction.to_string() };
-        let is_in_range = fraction > 0.0 && fraction <= 1.0;
-        let millionths = if is_in_range { (fraction * f64::from(ONE)).round() as u32 } else { 0 };
-        Self::millionths(millionths).map_err(|_| malformed())
+        // The shortest digits that mean this number, never with an exponent.
+        fraction.to_string().parse()
     }
 }
 

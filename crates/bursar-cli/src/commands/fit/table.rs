@@ -1,7 +1,7 @@
 //! A plan for people: the numbers, and how each follows from the others.
 
 use super::FitReport;
-use crate::output::{BAD, FAINT, GOOD, HEADING, Show};
+use crate::output::{BAD, FAINT, GOOD, HEADING, Show, printable};
 use bursar::Bytes;
 use bursar::fit::Plan;
 use std::io::{Result, Write};
@@ -11,7 +11,8 @@ impl Show for FitReport {
         let plan = &self.plan;
         let bound = self.bound_by.as_ref().map_or(String::new(), |bound| format!(", bound by {bound}"));
         let simulated = if self.simulated { ", on simulated devices" } else { "" };
-        writeln!(out, "{HEADING}{}: {}{HEADING:#}{FAINT}{bound}{simulated}{FAINT:#}", self.label, plan.memory)?;
+        let label = printable(&self.label);
+        writeln!(out, "{HEADING}{label}: {}{HEADING:#}{FAINT}{bound}{simulated}{FAINT:#}", plan.memory)?;
         if let Some(peak) = &self.from_trace {
             let (live, pool) = (Bytes(peak.peak_live), Bytes(peak.peak_pool));
             writeln!(out, "  {FAINT}{}: {live} live at the peak, {pool} through the pool{FAINT:#}", peak.trace)?;
@@ -73,7 +74,7 @@ fn devices(plan: &Plan, out: &mut dyn Write) -> Result<()> {
         let (candidate, budget) = (assignment.candidate, assignment.budget);
         let (available, others, room) = (candidate.available, candidate.charged, assignment.room);
         write!(out, "  {:<8}{available:>12}{others:>12}{budget:>12}", candidate.to_string())?;
-        writeln!(out, "{room:>8}{:>9}", assignment.workers)?;
+        writeln!(out, " {room:>7}{:>9}", assignment.workers)?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Machine, reading_for, time};
 use crate::failure::Failure;
-use crate::output::{BAD, FAINT, HEADING, Show};
+use crate::output::{BAD, FAINT, HEADING, Show, printable};
 use bursar::device::DeviceFacts;
 use bursar::driver::Driver;
 use bursar::ledger::{Ledger, Reading, Subject};
@@ -241,7 +241,8 @@ impl Show for DeviceLedger {
     fn show(&self, out: &mut dyn Write) -> Result<()> {
         let ordinal = self.ordinal.map_or_else(|| "–".to_owned(), |ordinal| DeviceId(ordinal).to_string());
         let [total, limit, held] = [self.total, self.limit, self.held].map(Bytes);
-        writeln!(out, "{ordinal}  {}  {held} held of {limit} {FAINT}(the device has {total}){FAINT:#}", self.name)?;
+        let name = printable(&self.name);
+        writeln!(out, "{ordinal}  {name}  {held} held of {limit} {FAINT}(the device has {total}){FAINT:#}")?;
         writeln!(out, "      {}", self.uuid)?;
         writeln!(out, "      {} set aside, {} unmanaged", Bytes(self.undrawn), Bytes(self.unmanaged))?;
         for process in &self.processes {
@@ -249,16 +250,19 @@ impl Show for DeviceLedger {
             let (held, undrawn) = (Bytes(*held), Bytes(*undrawn));
             let age = time::age(*seconds);
             let labels = if labels.is_empty() { String::new() } else { format!(" [{}]", labels.join(", ")) };
+            let (name, labels) = (printable(name), printable(&labels));
             write!(out, "      {pid:>8}  {name:<16}{labels} ")?;
             writeln!(out, "{held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
         }
         for tenant in self.tenants.iter().filter(|tenant| !tenant.name.is_empty()) {
             let TenantRow { name, guarantee, ceiling, charged } = tenant;
             let [guarantee, ceiling, charged] = [guarantee, ceiling, charged].map(|bytes| Bytes(*bytes));
+            let name = printable(name);
             writeln!(out, "      tenant {name}: {charged}, at least {guarantee} and at most {ceiling}")?;
         }
         for waiting in &self.waiting {
             let WaitingRow { pid, name, bytes, seconds, .. } = waiting;
+            let name = printable(name);
             writeln!(out, "      {pid:>8}  {name:<16} waits for {}, for {}", Bytes(*bytes), time::age(*seconds))?;
         }
         Ok(())

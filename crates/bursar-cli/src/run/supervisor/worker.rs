@@ -86,6 +86,8 @@ struct SlotSummary {
 pub(crate) struct WorkerReport {
     pub(super) worker: u64,
     pub(super) device: Option<u32>,
+    /// The driver of the device; none for the machine's memory.
+    pub(super) driver: Option<String>,
     /// True if the device is simulated.
     pub(super) simulated: bool,
     pub(super) numa_node: Option<u32>,
@@ -160,8 +162,8 @@ impl Worker {
         }
     }
 
-    /// Returns the report of its end. `simulated` says that the devices of the run are.
-    pub(super) fn report(&self, simulated: bool) -> WorkerReport {
+    /// Returns the report of its end. `driver` is that of the run's devices, and `simulated` says that these are.
+    pub(super) fn report(&self, driver: Option<String>, simulated: bool) -> WorkerReport {
         let ending = match self.state {
             WorkerState::Ended { ending } | WorkerState::Lingering { ending, .. } => ending,
             WorkerState::Pending | WorkerState::Running { .. } => Ending::Unstarted,
@@ -180,6 +182,18 @@ impl Worker {
         };
         let (SlotSummary { device, numa_node, limit }, restarts) = (self.summary, self.restarts);
         let worker = self.number;
-        WorkerReport { worker, device, simulated, numa_node, limit, status, exit_code, signal, restarts, ending }
+        WorkerReport {
+            worker,
+            device,
+            driver,
+            simulated,
+            numa_node,
+            limit,
+            status,
+            exit_code,
+            signal,
+            restarts,
+            ending,
+        }
     }
 }
