@@ -53,7 +53,8 @@ fn hasty_step(rig: &Rig) -> Outcome {
     pipeline.decode(&mut picture)?;
     let kept = picture.ptr();
     rig.launch(&pipeline.detection, bursar::sim::Launch::new("detect").reads(kept, PIXELS as u64))?;
-    Ok(rig.here(|| drop(picture)))
+    rig.here(|| drop(picture));
+    Ok(())
 }
 
 fn main() {
