@@ -143,6 +143,21 @@ fn f5_asking_sets_nothing_aside_and_makes_no_ledger() {
 }
 
 #[test]
+fn f2_a_limit_that_leaves_little_is_named() {
+    let folder = Folder::with_ledgers();
+    let fit = "fit --sim-devices 1x80GiB@limited --per-worker 20GiB --want 2";
+    assert!(!folder.json(fit).0["explanation"].to_string().contains("limit"), "there is none");
+    for (size, status) in [("30GiB", 0), ("0", 1)] {
+        assert!(folder.bursar(&format!("ledger limit 0 {size} --sim-devices 1x80GiB@limited")).status.success());
+        let (limited, ended, stderr) = folder.json(fit);
+        let explained = limited["explanation"].as_str().expect("a text");
+        let named = if size == "0" { "the limit of its ledger, 0 B" } else { "the limit of its ledger, 30 GiB" };
+        assert!(ended == Some(status) && explained.contains(named), "{explained}");
+        assert_eq!(stderr.contains(named), status == 1, "{stderr}");
+    }
+}
+
+#[test]
 fn f6_files_are_added_up_and_times_their_factor() {
     let folder = Folder::with_ledgers();
     let weights = folder.file("weights", [0; 1000]);

@@ -54,7 +54,7 @@ impl Need {
 /// use bursar::fit::Candidate;
 /// use bursar::{Bytes, DeviceId};
 ///
-/// let candidate = Candidate { device: Some(DeviceId(0)), available: Bytes::gib(80), charged: Bytes::ZERO, distance: 0 };
+/// let candidate = Candidate { device: Some(DeviceId(0)), available: Bytes::gib(80), charged: Bytes::ZERO, distance: 0, limit: None };
 /// assert_eq!(candidate.to_string(), "gpu0");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct Candidate {
     pub charged: Bytes,
     /// The distance from the program: a smaller number is nearer.
     pub distance: u32,
+    /// The limit of its ledger, if that and not the memory is why no more is available.
+    pub limit: Option<Bytes>,
 }
 
 /// A candidate, and the number of workers assigned to it.
@@ -75,7 +77,7 @@ pub struct Candidate {
 /// use bursar::Bytes;
 /// use bursar::fit::{Candidate, MemoryKind, Need, Plan};
 ///
-/// let candidate = Candidate { device: None, available: Bytes(10), charged: Bytes::ZERO, distance: 0 };
+/// let candidate = Candidate { device: None, available: Bytes(10), charged: Bytes::ZERO, distance: 0, limit: None };
 /// let need = Need { per_worker: Bytes(2), want: 2, ..Need::default() };
 /// let plan = Plan::of(MemoryKind::Ram, need, &[candidate]).unwrap();
 /// let assignment = plan.assignments[0];
@@ -110,7 +112,7 @@ impl Assignment {
 /// use bursar::fit::{Candidate, Headroom, MemoryKind, Need, Plan};
 /// use bursar::{Bytes, DeviceId};
 ///
-/// let gpu = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), charged: Bytes::ZERO, distance: 0 };
+/// let gpu = |device, gib| Candidate { device: Some(DeviceId(device)), available: Bytes::gib(gib), charged: Bytes::ZERO, distance: 0, limit: None };
 /// let need = Need { fixed: Bytes::gib(1), per_worker: Bytes::gib(2), want: 8, headroom: Headroom::ALL };
 /// let plan = Plan::of(MemoryKind::Vram, need, &[gpu(0, 4), gpu(1, 80)]).unwrap();
 /// assert_eq!(plan.assignments.iter().map(|assignment| assignment.workers).collect::<Vec<_>>(), [1, 7]);

@@ -8,8 +8,12 @@ fn need(fixed_gib: u64, per_worker_gib: u64, want: u64) -> Need {
 }
 
 fn plan(memory: MemoryKind, need: Need) -> Plan {
-    Plan::of(memory, need, &[Candidate { device: None, available: Bytes::gib(64), charged: Bytes::ZERO, distance: 0 }])
-        .expect("a candidate")
+    Plan::of(
+        memory,
+        need,
+        &[Candidate { device: None, available: Bytes::gib(64), charged: Bytes::ZERO, distance: 0, limit: None }],
+    )
+    .expect("a candidate")
 }
 
 #[test]
@@ -59,6 +63,7 @@ fn f5_a_plan_explains_itself_in_two_sentences() {
         available: Bytes::gib(gib),
         charged: Bytes::ZERO,
         distance: 0,
+        limit: None,
     };
     let explained = |need, candidates: &[Candidate]| {
         Plan::of(MemoryKind::Vram, need, candidates).expect("candidates").explanation()

@@ -238,7 +238,7 @@ proptest! {
     ) {
         let headroom = Headroom::millionths(millionths).expect("a fraction");
         let fitting = |available, headroom| {
-            let candidate = Candidate { device: None, available, charged: Bytes(charged), distance: 0 };
+            let candidate = Candidate { device: None, available, charged: Bytes(charged), distance: 0, limit: None };
             let need = Need { fixed: Bytes(fixed), per_worker: Bytes(per_worker), want, headroom };
             Plan::of(MemoryKind::Vram, need, &[candidate]).expect("a candidate")
         };
@@ -257,6 +257,7 @@ proptest! {
                 available: least,
                 charged: Bytes(charged.saturating_sub(given_back)),
                 distance: 0,
+                limit: None,
             };
             prop_assert!(charged < given_back || Plan::of(MemoryKind::Vram, plan.need, &[rest]).expect("one").fitting() > before);
         }

@@ -10,6 +10,7 @@ fn candidates(available: &[(u64, u32)]) -> Vec<Candidate> {
         device: Some(DeviceId(device as u32)),
         available: Bytes(bytes),
         distance,
+        limit: None,
     };
     available.iter().enumerate().map(candidate).collect()
 }
@@ -90,7 +91,7 @@ proptest! {
     #[test]
     fn f5_with_one_candidate_the_plan_is_the_fit(need in any_need(), available in any::<u64>(), shift in 0u32..64) {
         let available = Bytes(available >> shift);
-        let plan = Plan::of(MemoryKind::Ram, need, &[Candidate { device: None, available, charged: Bytes::ZERO, distance: 0 }]).expect("a candidate");
+        let plan = Plan::of(MemoryKind::Ram, need, &[Candidate { device: None, available, charged: Bytes::ZERO, distance: 0, limit: None }]).expect("a candidate");
         let fit = compute_fit(available, need.fixed, need.per_worker, need.want, need.headroom);
         prop_assert_eq!((plan.workers, plan.reduced, plan.overflow), (fit.workers, fit.reduced, fit.overflow));
         prop_assert_eq!((plan.budget(), counts(&plan)), (fit.budget, vec![fit.workers]));

@@ -54,8 +54,18 @@ impl Target {
             (None, None, Some(context)) => nobody_else(context.driver().memory(context.device())?.free),
             (None, None, None) => nobody_else(spec.ram.read()?.available()),
         };
-        Ok(Candidate { device, available, charged, distance: self.distance })
+        let limit = match (&spec.probe, &self.ledger) {
+            (None, Some(ledger)) => limit_of(ledger, available.saturating_add(charged))?,
+            _ => None,
+        };
+        Ok(Candidate { device, available, charged, distance: self.distance, limit })
     }
+}
+
+/// Returns the limit that somebody has set on a ledger, if `whole`, all that programs have and could have, is up to it.
+fn limit_of(ledger: &Ledger, whole: Bytes) -> Result<Option<Bytes>, FitError> {
+    let limit = ledger.reading()?.limit;
+    Ok((limit < ledger.subject().total && limit <= whole).then_some(limit))
 }
 
 /// Returns the options by which a stage reserves memory: with its label, and leaving free what its headroom says, unless a

@@ -55,12 +55,12 @@ impl Plan {
         };
         match &self.assignments[..] {
             [Assignment { candidate, budget, .. }] => {
-                let (available, taken) = (candidate.available, beside_others(candidate));
+                let (available, taken) = (candidate.available, circumstances(candidate));
                 format!("Of {available} available{}{taken} {budget} may be used; {cost}.", at(candidate))
             }
             assignments => {
                 let roomy = |Assignment { candidate, budget, room, .. }: &Assignment| {
-                    let (available, taken) = (candidate.available, beside_others(candidate));
+                    let (available, taken) = (candidate.available, circumstances(candidate));
                     format!("{candidate} may use {budget} of {available}{taken} and has room for {room}")
                 };
                 format!("On each device {cost}: {}.", listed(&assignments.iter().map(roomy).collect::<Vec<_>>()))
@@ -82,7 +82,7 @@ impl Plan {
         };
         let blamed = if overflow == Overflow::Shared { "the shared data" } else { "the worker" };
         let Assignment { candidate, budget, .. } = assignment;
-        let what = format!("{what} the {memory} budget of {budget}{}{}", at(candidate), beside_others(candidate));
+        let what = format!("{what} the {memory} budget of {budget}{}{}", at(candidate), circumstances(candidate));
         Some(match memory {
             MemoryKind::Ram => format!("{what}, so {blamed} will swap; going on with {}", counted(self.workers)),
             MemoryKind::Vram => format!("{what}; VRAM does not swap, so allocating it would fail"),
@@ -144,12 +144,15 @@ fn at(candidate: &Candidate) -> String {
     candidate.device.map_or(String::new(), |device| format!(" on {device}"))
 }
 
-/// Says what others have, if they have anything.
-fn beside_others(candidate: &Candidate) -> String {
-    match candidate.charged {
+/// Says what others have, if they have anything, and the limit, if that is why there is no more.
+fn circumstances(candidate: &Candidate) -> String {
+    let taken = match candidate.charged {
         Bytes::ZERO => String::new(),
         charged => format!(" beside {charged} that others have"),
-    }
+    };
+    let limit =
+        candidate.limit.map_or(String::new(), |limit| format!(" (the limit of its ledger, {limit}, leaves no more)"));
+    taken + &limit
 }
 
 fn counted(workers: u64) -> String {

@@ -9,7 +9,7 @@ use bursar_core::Bytes;
 /// use bursar::Bytes;
 /// use bursar::fit::{Candidate, Headroom, MemoryKind, Need, Plan};
 ///
-/// let candidate = Candidate { device: None, available: Bytes(100), charged: Bytes::ZERO, distance: 0 };
+/// let candidate = Candidate { device: None, available: Bytes(100), charged: Bytes::ZERO, distance: 0, limit: None };
 /// let need = Need { fixed: Bytes(10), per_worker: Bytes(7), want: 16, ..Need::default() };
 /// let more = Plan::of(MemoryKind::Ram, need, &[candidate]).unwrap().one_more().unwrap();
 /// assert_eq!((more.available, more.headroom), (Some(Bytes(105)), Headroom::millionths(730_000).ok()));
