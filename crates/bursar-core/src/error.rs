@@ -376,7 +376,7 @@ fn show_out_of_budget(
         None => f.write_str("over budget: ")?,
     }
     show_requested(*requested, explanation, f)?;
-    write!(f, ", {remaining} of {limit} left")?;
+    write!(f, "{remaining} of {limit} left")?;
     show_explanation(explanation, f)
 }
 
@@ -390,17 +390,19 @@ fn show_out_of_memory(
 ) -> fmt::Result {
     write!(f, "{device} is out of memory: ")?;
     show_requested(*requested, explanation, f)?;
-    write!(f, ", {free} of {total} free")?;
+    write!(f, "{free} of {total} free")?;
     show_explanation(explanation, f)
 }
 
-/// Shows the size that was asked for, and what was asked of whoever refused, where that is not the same.
-fn show_requested(needed: Bytes, explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match explanation {
-        Some(shortage) if shortage.requested != needed => {
-            write!(f, "{} requested, {needed} needed", shortage.requested)
+/// Shows the size that was asked for, and what that takes of whoever refused, where it does not read the same: a pool
+/// has part of it already, or blocks are rounded up.
+fn show_requested(taken: Bytes, explanation: &Explanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match explanation.as_ref().map(|shortage| shortage.requested) {
+        Some(requested) if requested.to_string() != taken.to_string() => {
+            write!(f, "{requested} requested, which takes {taken} more; ")
         }
-        _ => write!(f, "{needed} requested"),
+        Some(requested) => write!(f, "{requested} requested, "),
+        None => write!(f, "{taken} requested, "),
     }
 }
 

@@ -154,7 +154,7 @@ proptest! {
         prop_assert!(refused.holders.is_sorted_by_key(|holding| std::cmp::Reverse(holding.bytes)));
         match refused.advice.clone() {
             Advice::TooLarge => prop_assert!(requested * unit > limit.get()),
-            Advice::Free { tags, bytes } => {
+            Advice::Free { tags, bytes, must_wait: false } => {
                 let (freed, kept): (Vec<_>, Vec<_>) = held.drain(..).partition(|buffer| tags.contains(&buffer.tag()));
                 prop_assert_eq!(freed.iter().map(|buffer| buffer.bytes().get()).sum::<u64>(), bytes.get());
                 let mut freed = freed;

@@ -139,7 +139,7 @@ impl GlobalDeviceBudget {
     }
 
     /// Gives each device a budget of a part of all its memory, more than 0 and at most 1; any other is an error when a
-    /// stack is built.
+    /// stack is built, and so is one that comes to less than a byte.
     ///
     /// ```
     /// use bursar::device::DeviceContext;
@@ -162,7 +162,7 @@ impl GlobalDeviceBudget {
     }
 
     /// Gives each device a budget of a part of what is free when a stack is built, and of what the memory below holds
-    /// already: more than 0 and at most 1; any other is an error then.
+    /// already: more than 0 and at most 1; any other is an error then, and so is one that comes to less than a byte.
     pub fn fraction_of_free(part: f64) -> Self {
         Self::new(own_limit::Limits::new(move |context, held| {
             let info = context.driver().memory(context.device()).map_err(|error| context.failed(error))?;

@@ -224,11 +224,10 @@ impl<F: FrameSource> Holder for PagePoolResource<F> {
                 self.context.fault().record(error);
             }
         }
-        survey.add(SurveyStep::Pool(self.state.figures(
-            &self.name,
-            self.bytes_outstanding(),
-            !self.addresses.is_empty(),
-        )));
+        let mut figures = self.state.figures(&self.name, self.bytes_outstanding());
+        figures.moves_frames = !self.addresses.is_empty();
+        figures.waits = self.settings.patience > Duration::ZERO;
+        survey.add(SurveyStep::Pool(figures));
         self.source.survey(survey);
     }
 }
@@ -301,13 +300,12 @@ impl PoolState {
     }
 
     /// Returns how the pool stands, with `live` bytes in blocks, and whether it can move frames.
-    fn figures(&self, name: &LimitName, live: Bytes, moves_frames: bool) -> PoolFigures {
+    fn figures(&self, name: &LimitName, live: Bytes) -> PoolFigures {
         let (mut figures, lists) = (PoolFigures::new(name.clone(), self.usage(), live), self.lists());
         figures.longest_common_run = Bytes(lists.common.longest() * UNIT);
         figures.whole_frames = Bytes(lists.units_in_whole_frames() * UNIT);
         figures.stuck = Bytes(lists.space.stuck() * UNIT);
         figures.granule = Bytes(lists.space.granule() * UNIT);
-        figures.moves_frames = moves_frames;
         figures.largest_frame = Bytes(lists.space.largest_placed() * UNIT);
         figures
     }

@@ -60,6 +60,13 @@ fn b13_a_part_that_is_none_and_a_device_without_a_limit_are_refused() {
             assert_eq!(refused.to_string(), "invalid value: a fraction is more than 0 and at most 1", "{part}");
         }
     }
+    for part in [f64::MIN_POSITIVE, 1e-300, 1e-11] {
+        for budget in [GlobalDeviceBudget::fraction_of_total(part), GlobalDeviceBudget::fraction_of_free(part)] {
+            let refused = limits(&budget).unwrap_err();
+            let text = "invalid value: a fraction of the memory that comes to less than a byte";
+            assert_eq!(refused.to_string(), text, "{part}");
+        }
+    }
     let refused = limits(&GlobalDeviceBudget::per_device([(DeviceId(0), Bytes::gib(1))])).expect_err("two devices");
     assert_eq!(refused.to_string(), "invalid value: the budget has no limit for the device: 1");
 }

@@ -5,6 +5,10 @@
 //! the request, from the limit that refused downwards, is known to have room then. Whatever stands above has admitted
 //! the request already.
 //!
+//! Memory that is freed in the order of a stream is there when the stream has passed the free. Advice to free says
+//! whether that has to be waited for: it does not where a limit counts what is freed as free at once, where the leaf
+//! frees at once, and where a pool waits by itself.
+//!
 //! A pool does not know whose its blocks are, so what freeing some of them leaves free in whole frames, which can be
 //! moved together, is bounded from below: each block that stays keeps its own bytes and less than a frame on either
 //! side.
@@ -17,14 +21,18 @@ use std::fmt;
 
 /// Advice on what would have had to be freed for a request to succeed.
 ///
-/// [`Free`](Self::Free) and [`Wait`](Self::Wait) are promises; the others say what is known, and promise nothing.
+/// [`Free`](Self::Free) and [`Wait`](Self::Wait) are promises; the others say what is known, and promise nothing. To wait
+/// is to call [`reap_blocking`](crate::Holder::reap_blocking) of the memory that was asked.
 ///
 /// ```
 /// use bursar::error::Advice;
 /// use bursar::{Bytes, tag};
 ///
-/// let advice = Advice::Free { tags: vec![tag!("weights"), tag!("kv-cache")], bytes: Bytes::gib(3) };
+/// let tags = vec![tag!("weights"), tag!("kv-cache")];
+/// let advice = Advice::Free { tags: tags.clone(), bytes: Bytes::gib(3), must_wait: false };
 /// assert_eq!(advice.to_string(), "freeing `weights` and `kv-cache` (3 GiB) would have been enough");
+/// let advice = Advice::Free { tags, bytes: Bytes::gib(3), must_wait: true };
+/// assert!(advice.to_string().ends_with("(3 GiB) and waiting until that has run would have been enough"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -42,12 +50,15 @@ pub enum Advice {
         tags: Vec<AllocTag>,
         /// The bytes held for them.
         bytes: Bytes,
+        /// True if the memory is there only once the streams have passed the frees. Where it is false the next
+        /// request is granted, though a pool on its way may wait for the frees, as long as its patience lasts.
+        must_wait: bool,
     },
     /// So much more is needed; whether any free would be enough is not known.
     AtLeast {
         /// The bytes that were missing.
         missing: Bytes,
-        /// The bytes that the holders named hold; `None` where nobody counts.
+        /// The bytes that the holders named hold: zero where there are none; `None` where nobody counts.
         listed: Option<Bytes>,
     },
     /// The numbers could not be read.
@@ -60,7 +71,7 @@ impl fmt::Display for Advice {
             Self::TooLarge => f.write_str("it is more than there is at all, so freeing cannot help"),
             Self::InPieces => f.write_str("there is enough, but not in one piece"),
             Self::Wait => f.write_str("waiting for the frees that are pending would have been enough"),
-            Self::Free { tags, bytes } => {
+            Self::Free { tags, bytes, must_wait } => {
                 f.write_str("freeing ")?;
                 for (at, tag) in tags.iter().enumerate() {
                     let comma = match at {
@@ -70,7 +81,11 @@ impl fmt::Display for Advice {
                     };
                     write!(f, "{comma}`{tag}`")?;
                 }
-                write!(f, " ({bytes}) would have been enough")
+                let waiting = if *must_wait { " and waiting until that has run" } else { "" };
+                write!(f, " ({bytes}){waiting} would have been enough")
+            }
+            Self::AtLeast { missing, listed: Some(Bytes::ZERO) } => {
+                write!(f, "at least {missing} more are needed, and nothing that is counted is held")
             }
             Self::AtLeast { missing, listed: Some(listed) } if listed < missing => {
                 write!(f, "at least {missing} more are needed, and the holders named hold only {listed}")
@@ -147,81 +162,94 @@ impl Refusal<'_> {
         let steps = self.survey.steps();
         let refused = steps.iter().position(|step| matches!(step, SurveyStep::Limit(limit) if limit.name == *self.by));
         let listed = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
-        let unknown = Advice::AtLeast { missing: self.missing, listed: (!holders.is_empty()).then_some(listed) };
+        let unknown = Advice::AtLeast { missing: self.missing, listed: (!self.under.is_empty()).then_some(listed) };
         let Some(refused) = refused else { return unknown };
         // A limit below a pool: the request begins at the pool.
         let pool = steps[..refused].iter().position(|step| matches!(step, SurveyStep::Pool(_)));
         let way = &steps[pool.unwrap_or(refused)..];
-        if self.is_enough(way, Change::Waited) {
+        if self.granted_after(way, Change::Waited) > Granted::Unknown {
             return Advice::Wait;
         }
-        let enough = |tags: &[AllocTag]| self.is_enough(way, Change::Freed(tags));
-        let alone = holders.iter().rev().find(|holding| enough(&[holding.tag]));
-        if let Some(holding) = alone {
-            return Advice::Free { tags: vec![holding.tag], bytes: holding.bytes };
+        // A quarantine above keeps what is freed, until it is waited for or the memory below has refused.
+        let is_kept = steps[..refused].iter().any(SurveyStep::is_quarantine);
+        let enough = |tags: &[AllocTag]| match self.granted_after(way, Change::Freed(tags)) {
+            Granted::Unknown => None,
+            granted => Some(is_kept || granted == Granted::OnceRun),
+        };
+        let alone = holders.iter().rev().find_map(|holding| Some((holding, enough(&[holding.tag])?)));
+        if let Some((holding, must_wait)) = alone {
+            return Advice::Free { tags: vec![holding.tag], bytes: holding.bytes, must_wait };
         }
         let (mut tags, mut bytes) = (Vec::new(), Bytes::ZERO);
         for holding in holders {
             tags.push(holding.tag);
             bytes = bytes.saturating_add(holding.bytes);
-            if enough(&tags) {
-                return Advice::Free { tags, bytes };
+            if let Some(must_wait) = enough(&tags) {
+                return Advice::Free { tags, bytes, must_wait };
             }
         }
         unknown
     }
 
-    /// Returns whether the request is sure to be granted once something has been freed, or has run.
-    fn is_enough(&self, way: &[SurveyStep], change: Change<'_>) -> bool {
+    /// Returns when the request is sure to be granted once something has been freed, or has run.
+    fn granted_after(&self, way: &[SurveyStep], change: Change<'_>) -> Granted {
+        let mut granted = Granted::AtOnce;
         for (at, step) in way.iter().enumerate() {
+            let below = &way[at + 1..];
             match step {
-                SurveyStep::Limit(limit) => {
-                    let below = &way[at + 1..];
-                    if !self.fits_under(limit, below, change) {
-                        return false;
-                    }
-                }
-                SurveyStep::Quarantine => {}
-                SurveyStep::Pool(pool) => return self.fits_in_pool(pool, &way[at + 1..], change),
+                SurveyStep::Limit(limit) => granted = granted.min(self.granted_under(limit, below, change)),
+                SurveyStep::Quarantine(_) => {}
+                SurveyStep::Pool(pool) => return granted.min(self.granted_in_pool(pool, below, change)),
                 // What the driver makes of what it gets back is its own affair.
-                SurveyStep::Leaf(_) => return self.device_free >= self.granted,
+                SurveyStep::Leaf { .. } if self.device_free >= self.granted => return granted,
+                SurveyStep::Leaf { .. } => return Granted::Unknown,
             }
         }
-        false
+        Granted::Unknown
     }
 
-    fn fits_under(&self, limit: &LimitReading, below: &[SurveyStep], change: Change<'_>) -> bool {
-        let Some(missing) = limit.missing(self.granted) else { return false };
+    fn granted_under(&self, limit: &LimitReading, below: &[SurveyStep], change: Change<'_>) -> Granted {
+        let Some(missing) = limit.missing(self.granted) else { return Granted::Unknown };
         if missing == Bytes::ZERO {
-            return true;
+            return Granted::AtOnce;
         }
-        let Some((_, used)) = limit.figures else { return false };
+        let Some((_, used)) = limit.figures else { return Granted::Unknown };
         let counted: u64 = self.through(self.under, &limit.name).map(|scope| scope.amount(None).bytes).sum();
-        let comes_back = match change {
+        let freed = match change {
             // Blocks are freed through others than counted them: the counts say nothing.
-            Change::Freed(_) if counted > used.get() => 0,
-            Change::Freed(_) if !limit.ends_at_free && below.iter().any(SurveyStep::is_quarantine) => 0,
+            Change::Freed(_) if counted > used.get() => return Granted::Unknown,
             Change::Freed(tags) => {
                 self.through(self.under, &limit.name).map(|scope| scope.amount(Some(tags)).bytes).sum()
             }
-            Change::Waited if limit.ends_at_free => 0,
-            Change::Waited => below.iter().map(SurveyStep::pending).sum(),
+            Change::Waited => 0,
         };
-        comes_back >= missing.get()
+        let pending = if limit.ends_at_free { 0 } else { below.iter().map(SurveyStep::pending).sum() };
+        let comes_at_once = limit.ends_at_free || frees_at_once(below);
+        match missing.get() {
+            missing if freed >= missing && comes_at_once => Granted::AtOnce,
+            missing if freed.saturating_add(pending) >= missing => Granted::OnceRun,
+            _ => Granted::Unknown,
+        }
     }
 
-    fn fits_in_pool(&self, pool: &PoolFigures, below: &[SurveyStep], change: Change<'_>) -> bool {
+    fn granted_in_pool(&self, pool: &PoolFigures, below: &[SurveyStep], change: Change<'_>) -> Granted {
         // With room for the alignment, and for the unit at the end of a slab.
         let room = self.granted.get().saturating_add(self.align.max(MIN_ALIGN));
         if pool.longest_common_run.get() >= room {
-            return true;
+            return Granted::AtOnce;
         }
         let whole = match change {
-            Change::Waited if pool.usage.pending == Bytes::ZERO => return false,
             Change::Waited => pool.whole_frames.get(),
-            Change::Freed(_) if pool.usage.pending > Bytes::ZERO => 0,
             Change::Freed(tags) => self.whole_frames_after(pool, tags),
         };
+        if !self.has_room_with(pool, below, whole, room) {
+            return Granted::Unknown;
+        }
+        if pool.waits { Granted::AtOnce } else { Granted::OnceRun }
+    }
+
+    /// Returns whether a pool has room for a request once so much lies in whole free frames.
+    fn has_room_with(&self, pool: &PoolFigures, below: &[SurveyStep], whole: u64, room: u64) -> bool {
         let granule = pool.granule.get().max(1);
         let left =
             |limit: &LimitReading| limit.figures.map_or(0, |(limit, used)| limit.get().saturating_sub(used.get()));
@@ -271,18 +299,44 @@ impl Refusal<'_> {
 enum Change<'a> {
     /// The frees that are pending have run.
     Waited,
-    /// Everything of these tags under the limit that refused was freed, and has run.
+    /// Everything of these tags under the limit that refused was freed.
     Freed(&'a [AllocTag]),
+}
+
+/// When a request is granted after a change, the surest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Granted {
+    /// Perhaps never.
+    Unknown,
+    /// Once the streams have passed every free.
+    OnceRun,
+    /// The next time it is asked for.
+    AtOnce,
+}
+
+/// Returns whether memory has a block back as soon as it is freed. A pool has: it sees to it that nobody gets it early.
+fn frees_at_once(below: &[SurveyStep]) -> bool {
+    for step in below {
+        match step {
+            SurveyStep::Limit(_) => {}
+            SurveyStep::Quarantine(_) => return false,
+            SurveyStep::Pool(_) => return true,
+            SurveyStep::Leaf { frees_in_order, .. } => return !frees_in_order,
+        }
+    }
+    false
 }
 
 impl SurveyStep {
     const fn is_quarantine(&self) -> bool {
-        matches!(self, Self::Quarantine)
+        matches!(self, Self::Quarantine(_))
     }
 
+    /// Returns what comes back from here to a limit above, of what was freed before.
     fn pending(&self) -> u64 {
         match self {
-            Self::Leaf(usage) => usage.pending.get(),
+            Self::Leaf { usage, .. } => usage.pending.get(),
+            Self::Quarantine(kept) => kept.get(),
             _ => 0,
         }
     }

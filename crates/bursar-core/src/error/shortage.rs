@@ -81,7 +81,7 @@ impl MemoryUsage {
 ///     Holding { tag: tag!("weights"), bytes: Bytes::gib(12), blocks: 2 },
 ///     Holding { tag: tag!("activations"), bytes: Bytes::gib(3), blocks: 40 },
 /// ];
-/// shortage.advice = Advice::Free { tags: vec![tag!("activations")], bytes: Bytes::gib(3) };
+/// shortage.advice = Advice::Free { tags: vec![tag!("activations")], bytes: Bytes::gib(3), must_wait: false };
 /// let refused = Error::out_of_budget(Bytes::gib(4), Bytes::gib(1), Bytes::gib(16)).explained(shortage);
 /// assert!(matches!(refused, Error::OutOfBudget { .. }));
 /// assert!(refused.to_string().ends_with("freeing `activations` (3 GiB) would have been enough"));
@@ -170,7 +170,11 @@ impl fmt::Display for Shortage {
         for (name, bytes) in figures {
             writeln!(f, "  {name:<17} {}", OrUnknown(bytes))?;
         }
-        writeln!(f, "  holders{}", if self.holders.is_empty() { "           unknown" } else { "" })?;
+        match (self.holders.is_empty(), &self.advice) {
+            (false, _) => writeln!(f, "  holders")?,
+            (true, Advice::AtLeast { listed: Some(_), .. }) => writeln!(f, "  holders           none")?,
+            (true, _) => writeln!(f, "  holders           unknown")?,
+        }
         for holding in &self.holders {
             writeln!(f, "    {holding}")?;
         }
@@ -192,7 +196,7 @@ mod tests {
         let refused = refused.explained(Shortage::new(DeviceId(0), Bytes(700)));
         assert_eq!(
             refused.to_string(),
-            "gpu0 is out of memory: 700 B requested, 600 B needed, 200 B of 1000 B free; what is missing is unknown"
+            "gpu0 is out of memory: 700 B requested, which takes 600 B more; 200 B of 1000 B free; what is missing is unknown"
         );
         assert_eq!(format!("{refused:#}").lines().count(), 9);
         assert_eq!(format!("{refused:?}"), format!("{refused:#}"), "it is what main prints");

@@ -27,9 +27,10 @@ pub struct Survey {
 /// One step on the way of a request.
 ///
 /// ```
+/// use bursar::Bytes;
 /// use bursar::error::{Survey, SurveyStep};
 ///
-/// let survey = Survey::of(|survey| survey.add(SurveyStep::Quarantine));
+/// let survey = Survey::of(|survey| survey.add(SurveyStep::Quarantine(Bytes::ZERO)));
 /// assert_eq!(survey.limits().count(), 0);
 /// ```
 #[derive(Clone, Debug)]
@@ -37,12 +38,17 @@ pub struct Survey {
 pub enum SurveyStep {
     /// A limit.
     Limit(LimitReading),
-    /// A layer that keeps what is freed for a while before the memory below has it back.
-    Quarantine,
+    /// A layer that keeps what is freed for a while before the memory below has it back: so much at present.
+    Quarantine(Bytes),
     /// A pool: steps below it are those of its frames.
     Pool(PoolFigures),
     /// A leaf that asks the driver for each block.
-    Leaf(MemoryUsage),
+    Leaf {
+        /// The bytes that it holds and waits for.
+        usage: MemoryUsage,
+        /// True if what is freed comes back once its stream has passed the free; otherwise it is back at once.
+        frees_in_order: bool,
+    },
 }
 
 /// The state of one limit at a moment.
@@ -116,14 +122,16 @@ pub struct PoolFigures {
     pub moves_frames: bool,
     /// The largest frame there is.
     pub largest_frame: Bytes,
+    /// True if a request waits for frees that have not run before it is refused.
+    pub waits: bool,
 }
 
 impl PoolFigures {
     /// Makes the figures of a pool of which nothing can be reused.
     pub const fn new(name: LimitName, usage: MemoryUsage, live: Bytes) -> Self {
         let (longest_common_run, whole_frames, stuck) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
-        let (granule, largest_frame) = (Bytes(1), usage.held);
-        Self { name, usage, live, longest_common_run, whole_frames, stuck, granule, moves_frames: false, largest_frame }
+        let (granule, largest_frame, moves_frames, waits) = (Bytes(1), usage.held, false, false);
+        Self { name, usage, live, longest_common_run, whole_frames, stuck, granule, moves_frames, largest_frame, waits }
     }
 }
 
@@ -174,8 +182,9 @@ impl Survey {
     pub(crate) fn usage(&self) -> Option<MemoryUsage> {
         let usages = self.steps.iter().filter_map(|step| match step {
             SurveyStep::Pool(pool) => Some(pool.usage),
-            SurveyStep::Leaf(usage) => Some(*usage),
-            _ => None,
+            SurveyStep::Leaf { usage, .. } => Some(*usage),
+            SurveyStep::Quarantine(kept) => Some(MemoryUsage { pending: *kept, ..MemoryUsage::default() }),
+            SurveyStep::Limit(_) => None,
         });
         usages.reduce(MemoryUsage::and)
     }

@@ -99,7 +99,9 @@ fn by_limit(
 /// own affair: nothing is promised.
 fn by_device(context: &DeviceContext, requested: Bytes, shortage: &mut Shortage) {
     use crate::Advice;
-    let mut holders = context.sink().holders(context.device());
+    let counted = context.sink().counted_holders(context.device());
+    let counts = counted.is_some();
+    let mut holders = counted.unwrap_or_default();
     holders.sort_by_key(|holding| Reverse(holding.bytes));
     holders.truncate(HOLDERS);
     let listed = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
@@ -107,7 +109,7 @@ fn by_device(context: &DeviceContext, requested: Bytes, shortage: &mut Shortage)
     shortage.advice = match requested.saturating_sub(free) {
         _ if requested > total => Advice::TooLarge,
         Bytes::ZERO => Advice::InPieces,
-        missing => Advice::AtLeast { missing, listed: (!holders.is_empty()).then_some(listed) },
+        missing => Advice::AtLeast { missing, listed: counts.then_some(listed) },
     };
     shortage.holders = holders;
 }

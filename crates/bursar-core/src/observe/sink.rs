@@ -167,8 +167,13 @@ impl EventSink {
     /// Returns what is held on a device for each tag, in any order, from the first observer that counts it; empty where
     /// none does.
     pub fn holders(&self, device: DeviceId) -> Vec<Holding> {
+        self.counted_holders(device).unwrap_or_default()
+    }
+
+    /// Returns what is held on a device for each tag, in any order; `None` where no observer counts it.
+    pub(crate) fn counted_holders(&self, device: DeviceId) -> Option<Vec<Holding>> {
         let mut known = self.observers.iter().map_while(OnceLock::get);
-        known.find_map(|(_, observer)| observer.holders(device)).unwrap_or_default()
+        known.find_map(|(_, observer)| observer.holders(device))
     }
 
     #[cold]

@@ -152,11 +152,14 @@ impl Limits {
     }
 }
 
-/// Returns a part of a size; an error unless it is more than 0 and at most 1.
+/// Returns a part of a size; an error unless it is more than 0 and at most 1, and comes to a byte at least.
 pub(super) fn fraction(of: Bytes, part: f64) -> Result<Bytes> {
-    match part > 0.0 && part <= 1.0 {
-        true => Ok(Bytes((of.get() as f64 * part) as u64).min(of)),
-        false => Err(Error::InvalidValue { what: "a fraction is more than 0 and at most 1" }),
+    if !(part > 0.0 && part <= 1.0) {
+        return Err(Error::InvalidValue { what: "a fraction is more than 0 and at most 1" });
+    }
+    match Bytes((of.get() as f64 * part) as u64).min(of) {
+        Bytes::ZERO => Err(Error::InvalidValue { what: "a fraction of the memory that comes to less than a byte" }),
+        limit => Ok(limit),
     }
 }
 

@@ -74,7 +74,7 @@ impl<R: DeviceMemoryResource> Holder for GuardResource<R> {
     forward_holder!(self.watcher.inner; context, bytes_outstanding, released_total);
 
     fn survey(&self, survey: &mut Survey) {
-        survey.add(SurveyStep::Quarantine);
+        survey.add(SurveyStep::Quarantine(self.quarantined()));
         self.watcher.inner.survey(survey);
     }
 

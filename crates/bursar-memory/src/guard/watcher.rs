@@ -5,7 +5,7 @@ use super::live_blocks::{LiveBlock, LiveBlocks, ReportOnce};
 use super::quarantine::{FreedBlock, Quarantine};
 use super::{CANARY, FREED, FRESH, Inspect, MARGIN};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member,
+    Advice, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member,
     MemoryUsage, OwnerId, RawStream, Refused, Result, Stream,
 };
 use std::collections::BTreeSet;
@@ -77,13 +77,16 @@ impl<R: DeviceMemoryResource> Watcher<R> {
     pub(super) fn allocate(&self, size: PaddedSize, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let attempt =
             || self.inner.allocate(size.whole, align, stream, tag).map_err(|error| size.name_requested(error));
-        match attempt() {
-            Err(error) if error.is_capacity() && self.drain() > 0 => {
+        // The memory below may have the quarantine given up as well, and find too late what came back.
+        let is_kept = self.quarantine.bytes() > 0;
+        let decided = match attempt() {
+            Err(error) if error.is_capacity() && (self.drain() > 0 || is_kept) => {
                 self.inner.reap_blocking(self.patience)?;
                 attempt()
             }
             decided => decided,
-        }
+        };
+        decided.map_err(must_wait)
     }
 
     /// Fills the margins and the block; one that cannot be filled goes back.
@@ -201,6 +204,15 @@ impl<R: DeviceMemoryResource> Watcher<R> {
         }
         Ok(Bytes(released()))
     }
+}
+
+/// Completes the advice of the memory below: what is freed here goes there later.
+#[cold]
+fn must_wait(mut refused: Error) -> Error {
+    if let Some(Advice::Free { must_wait, .. }) = refused.shortage_mut().map(|shortage| &mut shortage.advice) {
+        *must_wait = true;
+    }
+    refused
 }
 
 impl<R: DeviceMemoryResource> Inspect for Watcher<R> {

@@ -79,7 +79,8 @@ impl Holder for DirectMemory {
 
     fn survey(&self, survey: &mut Survey) {
         let held = self.bytes_outstanding();
-        survey.add(SurveyStep::Leaf(MemoryUsage { held, ..MemoryUsage::default() }));
+        let usage = MemoryUsage { held, ..MemoryUsage::default() };
+        survey.add(SurveyStep::Leaf { usage, frees_in_order: false });
     }
 }
 

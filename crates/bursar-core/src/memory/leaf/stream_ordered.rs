@@ -201,7 +201,7 @@ impl Holder for AsyncMemory {
     }
 
     fn survey(&self, survey: &mut Survey) {
-        survey.add(SurveyStep::Leaf(self.usage()));
+        survey.add(SurveyStep::Leaf { usage: self.usage(), frees_in_order: true });
     }
 }
 
