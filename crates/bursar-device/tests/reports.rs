@@ -44,7 +44,8 @@ fn p4_a_refusal_explains_itself() {
     assert_eq!(refused.plain(), cause);
     assert_eq!(
         refused.to_string(),
-        "over budget: 4 GiB requested, 2 GiB of 16 GiB left; freeing `activations` (2 GiB) would have been enough"
+        "over budget: 4 GiB requested, 2 GiB of 16 GiB left; \
+         freeing `activations` (2 GiB) and waiting until that has run would have been enough"
     );
     assert_eq!(
         format!("{refused:#}"),
@@ -59,7 +60,7 @@ fn p4_a_refusal_explains_itself() {
   holders
     weights: 12 GiB in 1 block
     activations: 2 GiB in 2 blocks
-  freeing `activations` (2 GiB) would have been enough"
+  freeing `activations` (2 GiB) and waiting until that has run would have been enough"
     );
 }
 
