@@ -80,20 +80,18 @@ impl Quota {
 
     /// Returns the bytes that are granted.
     pub fn used(&self) -> Bytes {
-        self.credit.reading().1
+        Bytes(self.credit.reading().1)
     }
 
     /// Changes the limit. Lowered below what is granted, it refuses everything until enough has come back.
     pub fn set_limit(&self, limit: Bytes) {
         self.credit.set_limit(limit.get());
     }
-}
 
-impl Quota {
     /// Returns how the limit stands.
     fn reading(&self) -> LimitReading {
         let (limit, used) = self.credit.reading();
-        let mut reading = LimitReading::new(self.name.clone(), limit, used);
+        let mut reading = LimitReading::new(self.name.clone(), Bytes(limit), Bytes(used));
         (reading.ends_at_free, reading.counts) = (true, true);
         reading
     }

@@ -128,12 +128,11 @@ impl Credit {
     }
 
     /// Calls in every credit and returns the limit and what is used, which may be more.
-    #[cfg(not(loom))]
-    pub(crate) fn reading(&self) -> (bursar_core::Bytes, bursar_core::Bytes) {
+    pub(crate) fn reading(&self) -> (u64, u64) {
         let mut account = self.account();
         account.left += self.call_in();
         let used = u64::try_from(i128::from(account.limit) - account.left).unwrap_or(0);
-        (bursar_core::Bytes(account.limit), bursar_core::Bytes(used))
+        (account.limit, used)
     }
 
     /// Changes the limit. Below what is in use it refuses everything until enough has come back.
