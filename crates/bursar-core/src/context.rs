@@ -111,10 +111,11 @@ impl DeviceContext {
             return Err(Error::InvalidDevice { device, count });
         }
         let primary = driver.open(device)?;
-        let facts = driver.facts(device).or_else(|error| {
+        let facts = driver.facts(device).inspect_err(|_| {
             // SAFETY: opened just above, and nothing was taken from it yet.
             let close = || unsafe { driver.close(device) };
-            close().or_else(|_| close()).and(Err(error))
+            // The first failure is the cause; that the device cannot be closed either would hide it.
+            let _closed = close().or_else(|_| close());
         })?;
         Ok(Arc::new(Self {
             listens: driver.listens(),

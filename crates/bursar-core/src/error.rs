@@ -350,13 +350,17 @@ impl Error {
 /// The text for people, since this is what `main` prints of an error that it returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:#}")?;
+        let mut text = format!("{self:#}");
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let said = error.to_string();
+            // Many texts end with their cause already.
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 

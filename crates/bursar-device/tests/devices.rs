@@ -135,6 +135,15 @@ fn d1_a_device_that_cannot_be_opened_halfway_is_closed_again() {
 }
 
 #[test]
+fn d1_a_device_that_is_lost_while_it_is_opened_has_its_first_failure_as_cause() {
+    let faults = Faults::new(Sim::immediate());
+    faults.fail_next(Call::Facts, Status::DeviceLost);
+    let refused = with(faults, &[0]).expect_err("it is lost");
+    assert_eq!(refused.to_string(), "gpu0 cannot be used: facts failed on gpu0: DEVICE_LOST (-1)");
+    assert_eq!(format!("{refused:?}"), refused.to_string(), "said once");
+}
+
+#[test]
 fn d1_where_nothing_is_usable_the_error_says_why_for_each() {
     let failure = |device| Error::Driver(DriverError::new("open", DeviceId(device), Status::NotSupported));
     let sick = |devices| {
