@@ -83,7 +83,7 @@ impl Gpu {
         Self::options().with_context(context, stack)
     }
 
-    /// Makes a handle of the device that `memory` is of. The memory may be used by others too: the handle answers for
+    /// Makes a handle of the device that `memory` is of. The memory may be used by others too: the handle reports
     /// what is allocated through it. Observers hear of what happens to it if it was built from a
     /// [`Stack`](bursar_core::Stack), or is an [`ObservedResource`](bursar_core::ObservedResource) for another reason.
     ///
@@ -139,7 +139,7 @@ impl Gpu {
     /// Makes a handle under a limit, or any other layer, over this handle's memory: the same device, streams and pool.
     /// What is allocated through it counts for the layer, and for whatever limits lie below.
     ///
-    /// A buffer is freed through the handle that allocated it. Each handle answers for what was allocated through it:
+    /// A buffer is freed through the handle that allocated it. Each handle reports what was allocated through it:
     /// closing this one, or dropping it, says nothing of what those under it hold, and leaves them as they are.
     ///
     /// ```

@@ -28,7 +28,7 @@ pub(crate) struct HandleMemory {
     number: u64,
     sites: SharedSites,
     counts: Arc<HandleCounts>,
-    /// The handle above, which does not answer for what is counted here.
+    /// The handle above, whose reports leave out what is counted here.
     above: Option<Arc<HandlesUnder>>,
 }
 
@@ -164,7 +164,7 @@ impl HandleCounts {
     }
 }
 
-/// The handles under one handle: they answer for what they hold, also when they are gone.
+/// The handles under one handle. What they hold is in their own reports, also when they are gone.
 #[derive(Default)]
 pub(crate) struct HandlesUnder {
     state: Mutex<UnderState>,

@@ -14,8 +14,8 @@ pub(crate) const CLOSING_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Gpu {
     /// Returns what is held at this moment through this handle and its clones, by whom and, where that was
-    /// [recorded](Self::record_sites), from where; `None` where nothing is held. The handles under it answer for
-    /// themselves.
+    /// [recorded](Self::record_sites), from where; `None` where nothing is held. What the handles under it
+    /// hold is in their own reports.
     ///
     /// Frees that were refused, or that the driver failed, are tried again first, and frees that have not run are waited
     /// for, but no longer than `patience`. What is left of both is told apart from what the program holds; see [`Leak`].
@@ -41,7 +41,7 @@ impl Gpu {
     /// Closes the handle. What is still held through it and its clones, by buffers that live on or by blocks that were
     /// lost, is the error, and is logged too. Frees that have not run are waited for, at most a second.
     ///
-    /// Clones and handles [under](Self::under) it stay usable and keep the device open; the latter answer for what they
+    /// Clones and handles [under](Self::under) it stay usable and keep the device open; the latter report what they
     /// hold when they are closed themselves.
     ///
     /// ```
