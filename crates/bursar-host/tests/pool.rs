@@ -254,7 +254,6 @@ fn n7_memory_of_a_stream_that_ended_while_it_was_captured_is_released_with_its_p
         release(&pool, &rig.context, buffer, adopted.stream());
         rig.sim.begin_capture(DeviceId(0), raw).expect("it can be captured");
         drop(adopted);
-        assert!(pool.get(SIZE).is_err_and(|error| matches!(error, HostError::Device(_))), "the failure is told once");
         for _ in 0..3 {
             assert_ne!(pool.get(SIZE).expect("another one").as_ptr(), address, "the first is not reused");
             assert_eq!(pool.counts().in_flight, Bytes(SIZE as u64));

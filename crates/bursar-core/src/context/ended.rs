@@ -16,7 +16,7 @@ use crate::{
     StreamMisuse,
 };
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A stream that ended unordered, the event that was recorded on it if that succeeded, and the error that kept it
@@ -33,6 +33,7 @@ struct UnorderedStream {
 pub(super) struct Unordered {
     count: AtomicUsize,
     ended: Mutex<Vec<UnorderedStream>>,
+    left: LastLeft,
 }
 
 impl Unordered {
@@ -127,11 +128,15 @@ impl DeviceContext {
     }
 
     /// Orders the heir after a stream whose adoption ends. If that fails, the stream is waited for; and if that fails
-    /// too, it is remembered as unordered.
+    /// too, it is remembered as unordered. So is one that is being captured: recording or waiting would invalidate the
+    /// capture.
     pub(super) fn inherit(&self, stream: Stream, raw: RawStream) {
         let recorded = self.record_last(raw);
         let event = recorded.as_ref().ok().copied();
         let ordered = recorded.and_then(|event| self.have_heir_wait(event)).or_else(|error| {
+            if error.status == Status::Capturing {
+                return Err(error);
+            }
             // SAFETY: the adoption's stream is live until this returns.
             let waited = unsafe { self.driver().stream_synchronize(self.device(), raw) };
             waited.map_err(|_| error)
@@ -190,19 +195,25 @@ impl DeviceContext {
     /// Puts unordered streams in order, by their events where they have one. Where `patience` is [`Duration::MAX`],
     /// waits for all work of the device if that is what it takes; otherwise waits for nothing.
     pub fn order_ended(&self, patience: Duration) {
+        if let Err(error) = self.try_to_order_ended(patience) {
+            drop(self.failed(error));
+        }
+    }
+
+    /// As [`order_ended`](Self::order_ended); a failure to wait for the device is the error.
+    pub(super) fn try_to_order_ended(&self, patience: Duration) -> Result<(), DriverError> {
         if self.unordered.is_empty() {
-            return;
+            return Ok(());
         }
         // They stay in the list meanwhile, so that nobody takes them for ordered.
         let all = self.unordered.ended().clone();
         let (ordered, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|ended| self.is_in_order(ended));
         ordered.iter().for_each(|ended| self.put_in_order(ended));
         if patience == Duration::MAX && !left.is_empty() {
-            match self.wait_for_device() {
-                Ok(()) => left.iter().for_each(|ended| self.put_in_order(ended)),
-                Err(error) => drop(self.failed(error)),
-            }
+            self.wait_for_device()?;
+            left.iter().for_each(|ended| self.put_in_order(ended));
         }
+        Ok(())
     }
 
     /// Returns whether the heir comes after a stream's work by now, or that work has run.
@@ -222,18 +233,20 @@ impl DeviceContext {
     }
 
     /// Waits for all work of the device, by freeing a small allocation or, where the device has no room for that, by
-    /// unpinning a page of the host. Fails while a stream is being captured, since it would invalidate the capture.
+    /// unpinning a page of the host. Fails while a stream is being captured, since it would invalidate the capture; an
+    /// allocation whose free failed is the next wait's.
     fn wait_for_device(&self) -> Result<(), DriverError> {
         if self.is_capturing_any()? {
             return Err(DriverError::new("free", self.device(), Status::Capturing));
         }
-        let ptr = match self.driver().allocate(self.device(), MIN_ALIGN) {
+        let ptr = match self.unordered.left.take().map_or_else(|| self.driver().allocate(self.device(), MIN_ALIGN), Ok)
+        {
             Err(error) if error.status == Status::OutOfMemory => return self.wait_by_unpinning(),
             allocated => allocated?,
         };
-        // SAFETY: allocated just above, and used by nobody.
+        // SAFETY: allocated for a wait, taken by this one alone, and used by nobody.
         let freed = unsafe { self.driver().free(self.device(), ptr) };
-        freed.inspect_err(|_| self.leave(LeftAllocation(Some(ptr))))
+        freed.inspect_err(|_| self.leave(self.unordered.left.put(ptr)))
     }
 
     fn wait_by_unpinning(&self) -> Result<(), DriverError> {
@@ -257,20 +270,51 @@ impl DeviceContext {
 #[repr(align(4096))]
 struct HostPage([u8; 4096]);
 
-/// The small allocation that a wait for the device was made with, where freeing it failed.
-#[derive(Debug)]
-struct LeftAllocation(Option<DevicePtr>);
+/// The last allocation that a wait for the device was made with and could not free.
+#[derive(Debug, Default)]
+struct LastLeft(Mutex<LeftAllocation>);
+
+impl LastLeft {
+    fn last(&self) -> MutexGuard<'_, LeftAllocation> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it from the context, if that has not given it back.
+    fn take(&self) -> Option<DevicePtr> {
+        self.last().take()
+    }
+
+    /// Makes `ptr` the last, and returns it to be left to the context.
+    fn put(&self, ptr: DevicePtr) -> LeftAllocation {
+        let left = LeftAllocation(Arc::new(Mutex::new(Some(ptr))));
+        self.last().clone_from(&left);
+        left
+    }
+}
+
+/// A small allocation that a wait for the device was made with, where freeing it failed: the context frees it, or the
+/// next wait does.
+#[derive(Clone, Debug, Default)]
+struct LeftAllocation(Arc<Mutex<Option<DevicePtr>>>);
+
+impl LeftAllocation {
+    fn ptr(&self) -> MutexGuard<'_, Option<DevicePtr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<DevicePtr> {
+        self.ptr().take()
+    }
+}
 
 impl Remains for LeftAllocation {
     fn give_back(&mut self, context: &DeviceContext, _: Duration) -> Bytes {
-        let Some(ptr) = self.0 else { return Bytes::ZERO };
-        // SAFETY: the pointer is from `wait_for_device`, and is forgotten once it is freed.
+        let Some(ptr) = self.take() else { return Bytes::ZERO };
+        // SAFETY: the pointer is from `wait_for_device`, and only whoever took it frees it.
         match unsafe { context.driver().free(context.device(), ptr) } {
-            Ok(()) => {
-                self.0 = None;
-                Bytes(MIN_ALIGN)
-            }
+            Ok(()) => Bytes(MIN_ALIGN),
             Err(error) => {
+                *self.ptr() = Some(ptr);
                 context.fault().record(error);
                 Bytes::ZERO
             }
@@ -278,10 +322,10 @@ impl Remains for LeftAllocation {
     }
 
     fn bytes(&self) -> Bytes {
-        Bytes(self.0.map_or(0, |_| MIN_ALIGN))
+        Bytes(self.ptr().map_or(0, |_| MIN_ALIGN))
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.ptr().is_none()
     }
 }

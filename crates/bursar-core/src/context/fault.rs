@@ -3,7 +3,7 @@
 //! Beside it is a counter of *alarms*: a fault that was remembered, or a handle of a stream given away. A path that has
 //! checked both once need not check again while the counter stays the same, which takes one comparison.
 
-use crate::{DriverError, Error, Result};
+use crate::{DriverError, Error, Result, Status};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,9 +28,13 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Remembers a failure.
+    /// Remembers a failure. That a stream is being captured into a graph is none: what could not be done meanwhile is
+    /// done once it is not.
     #[cold]
     pub fn record(&self, error: DriverError) {
+        if error.status == Status::Capturing {
+            return;
+        }
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         match *first {
             Some(earlier) if earlier.is_sticky() || !error.is_sticky() => {}
@@ -75,7 +79,7 @@ impl Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceId, Status};
+    use crate::DeviceId;
 
     fn error(call: &'static str, status: Status) -> DriverError {
         DriverError::new(call, DeviceId(0), status)

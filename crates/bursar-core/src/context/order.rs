@@ -133,15 +133,31 @@ impl DeviceContext {
     }
 
     /// Waits until nothing that was submitted to `stream` or, if its adoption has ended, to its heir is in flight. A
-    /// stream that is being captured is not waited for, since that would invalidate the capture.
+    /// stream that is being captured is not waited for, since that would invalidate the capture; for one that ended
+    /// unordered, the whole device is.
     pub(crate) fn wait_until_idle(&self, stream: Stream) -> Result<(), WaitFailure> {
-        if self.has_ended(stream) {
+        let had_ended = self.has_ended(stream);
+        if had_ended {
             self.wait_for_order(stream)?;
+        }
+        match self.wait_in_order(stream) {
+            Err(failure) if failure.may_be_in_flight && !had_ended && self.has_ended(stream) => {
+                self.wait_for_order(stream)?;
+                self.wait_in_order(stream)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// As [`wait_until_idle`](Self::wait_until_idle), but fails at once for a stream that ended unordered.
+    pub(crate) fn wait_in_order(&self, stream: Stream) -> Result<(), WaitFailure> {
+        let heir_of = |ended| self.heir_of(ended).map_err(|error| self.order_failure(error));
+        if self.has_ended(stream) {
+            return self.wait_for_stream(heir_of(stream)?);
         }
         match self.wait_for_stream(stream) {
             Err(failure) if failure.is_of_ended_stream() && self.has_ended(stream) => {
-                self.wait_for_order(stream)?;
-                self.wait_for_stream(self.heir_of(stream).map_err(WaitFailure::in_flight)?)
+                self.wait_for_stream(heir_of(stream)?)
             }
             outcome => outcome,
         }
@@ -216,27 +232,33 @@ impl DeviceContext {
     }
 
     /// Returns once everything that an ended stream was given comes before what is submitted next, because it was put
-    /// in order or because the device runs nothing any more.
+    /// in order or because the device runs nothing any more. Fails at once while a stream is being captured, for as long
+    /// as the device cannot be waited for.
     fn wait_for_order(&self, ended: Stream) -> Result<(), WaitFailure> {
         for _ in 0..WAIT_ATTEMPTS {
-            if self.heir_of(ended).is_ok() {
-                return Ok(());
+            let Err(error) = self.heir_of(ended) else { return Ok(()) };
+            let failure = self.order_failure(error);
+            if !failure.may_be_in_flight {
+                return Err(failure);
             }
-            if let Ok(true) = self.is_capturing_any() {
-                let error = DriverError::new("stream_synchronize", self.device, Status::Capturing);
-                return Err(WaitFailure::in_flight(Error::Driver(error)));
+            match self.try_to_order_ended(Duration::MAX) {
+                Err(error) if is_final(error.status) || error.status == Status::Capturing => {
+                    return Err(self.wait_failure(error));
+                }
+                _ if self.order_error(ended).is_none() => return Ok(()),
+                _ => std::thread::sleep(WAIT_PAUSE),
             }
-            self.order_ended(Duration::MAX);
-            let Some(error) = self.order_error(ended) else { return Ok(()) };
-            if let Some(lost) = self.driver.last_error(self.device).filter(|error| is_final(error.status)) {
-                return Err(self.wait_failure(lost));
-            }
-            if is_final(error.status) {
-                return Err(self.wait_failure(error));
-            }
-            std::thread::sleep(WAIT_PAUSE);
         }
         self.order_error(ended).map_or(Ok(()), |error| Err(self.wait_failure(error)))
+    }
+
+    /// Returns the failure to wait for an ended stream that has no heir because of `error`.
+    fn order_failure(&self, error: Error) -> WaitFailure {
+        let lost = self.driver.last_error(self.device).filter(|error| is_final(error.status));
+        match lost.or(error.driver_error()) {
+            Some(error) => self.wait_failure(error),
+            None => WaitFailure::in_flight(error),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Host memory that the device may still be reading or writing.
 
+use crate::context::WaitFailure;
 use crate::{Bytes, DeviceContext, Error, HostMemory, Remains, Result, Stream};
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -13,8 +14,9 @@ use std::time::Duration;
 /// memory, and then frees it; leaking it leaks the memory, which is as safe.
 ///
 /// A stream that is being captured into a graph cannot be waited for. Then a wait is refused and gives the transfer
-/// back, and memory whose transfer is dropped is kept by the device's context, which frees it with a later transfer or
-/// [`trim`](DeviceContext::trim), or at its own end, once the copy has run.
+/// back, and memory whose transfer is dropped is kept by the device's context until the copy has run; so it is where the
+/// stream's adoption ended meanwhile. It is freed with a later transfer or [`trim`](DeviceContext::trim), or at the end of
+/// the context at the latest.
 ///
 /// ```
 /// # use bursar::Result;
@@ -64,7 +66,7 @@ impl<H: HostMemory> Transfer<H> {
     /// the driver fails to wait for it. If the device is lost, nothing is in flight any more and a second wait returns
     /// the memory, with contents that nobody can vouch for.
     pub fn wait(mut self) -> Result<H, RefusedTransfer<H>> {
-        match self.wait_until_over() {
+        match self.wait_until_over(DeviceContext::wait_until_idle) {
             Ok(()) => match self.memory.take() {
                 Some(memory) => Ok(memory),
                 None => Err(self.refused(Error::InvalidValue { what: "the memory was given back already" })),
@@ -78,11 +80,11 @@ impl<H: HostMemory> Transfer<H> {
         RefusedTransfer { transfer: Box::new(self), error }
     }
 
-    fn wait_until_over(&mut self) -> Result<()> {
+    fn wait_until_over(&mut self, wait: fn(&DeviceContext, Stream) -> Result<(), WaitFailure>) -> Result<()> {
         if !self.is_in_flight {
             return Ok(());
         }
-        let waited = self.context.wait_until_idle(self.stream);
+        let waited = wait(&self.context, self.stream);
         self.is_in_flight = waited.as_ref().is_err_and(|failure| failure.may_be_in_flight);
         waited.map_err(|failure| failure.error)
     }
@@ -93,7 +95,7 @@ impl<H: HostMemory> Drop for Transfer<H> {
         if self.memory.is_none() {
             return;
         }
-        if let Err(Error::Driver(error)) = self.wait_until_over() {
+        if let Err(Error::Driver(error)) = self.wait_until_over(DeviceContext::wait_in_order) {
             self.context.fault().record(error);
         }
         if let Some(memory) = self.memory.take_if(|_| self.is_in_flight) {

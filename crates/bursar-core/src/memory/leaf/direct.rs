@@ -1,8 +1,9 @@
 //! The leaf that makes one driver allocation for each block.
 #![allow(unsafe_code)]
 
-use super::failed_frees::FailedFrees;
+use super::failed_frees::{FailedFrees, FreeOrder};
 use super::totals::Totals;
+use crate::stream::StreamHold;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError, Error,
     Holder, MemoryUsage, Note, OwnerId, Refused, Result, Stream, Survey, SurveyStep, grant,
@@ -31,7 +32,16 @@ pub struct DirectMemory {
     context: Arc<DeviceContext>,
     owner: OwnerId,
     totals: Totals,
-    failed: FailedFrees<(DevicePtr, u64)>,
+    failed: FailedFrees<FailedFree>,
+}
+
+/// A free that the driver failed, or that could not be put in order.
+#[derive(Clone, Copy, Debug)]
+struct FailedFree {
+    base: DevicePtr,
+    granted: u64,
+    /// The address of the block and the order of its free, where there was no such order yet.
+    unordered: Option<(DevicePtr, FreeOrder)>,
 }
 
 impl DirectMemory {
@@ -40,18 +50,51 @@ impl DirectMemory {
         Self { context, owner: OwnerId::unique(), totals: Totals::default(), failed: FailedFrees::default() }
     }
 
-    fn give_back(&self, allocation: &mut (DevicePtr, u64)) -> Result<Bytes, DriverError> {
-        let bytes = free(&self.context, allocation)?;
+    fn give_back(&self, failed: &mut FailedFree) -> Result<Bytes, DriverError> {
+        let bytes = free(&self.context, failed)?;
         self.totals.release(bytes);
         Ok(bytes)
     }
+
+    /// Holds the stream of a free. The driver waits for all work of the device; only one that listens has to be told of
+    /// an order with the stream that the block was allocated on.
+    fn hold_ordered(&self, order: FreeOrder) -> Result<StreamHold<'_>> {
+        let (context, FreeOrder { stream, home }) = (&self.context, order);
+        if context.listens()
+            && home != stream
+            && let Err(error) = context.order_after(home, stream)
+        {
+            // What cannot be put in order may be waited for.
+            context.has_run(home, Duration::MAX).map_err(|_| error)?;
+        }
+        context.hold_for_free(stream)
+    }
+
+    /// Keeps a free that the driver could not order. A free that is wrong in any other way goes back to its caller.
+    #[cold]
+    fn keep_unordered(&self, block: DeviceBlock, order: FreeOrder, error: Error) -> Result<(), Refused> {
+        match self.context.failed_order(&error, order.stream) {
+            Some(failed) => {
+                let (base, granted, unordered) = (block.base(), block.granted().get(), Some((block.ptr(), order)));
+                self.failed.keep(&self.context, FailedFree { base, granted, unordered }, failed);
+                Ok(())
+            }
+            None => Err(Refused { block, error }),
+        }
+    }
 }
 
-/// Frees an allocation of a leaf and returns its size.
-fn free(context: &DeviceContext, &mut (base, granted): &mut (DevicePtr, u64)) -> Result<Bytes, DriverError> {
+/// Frees an allocation of a leaf, once it can be ordered, and returns its size.
+fn free(context: &DeviceContext, failed: &mut FailedFree) -> Result<Bytes, DriverError> {
+    if let Some((ptr, order)) = failed.unordered {
+        let (_, held) = order.hold(context)?;
+        // SAFETY: the block was consumed when its free could not be ordered.
+        unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
+        failed.unordered = None;
+    }
     // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed.
-    unsafe { context.driver().free(context.device(), base) }?;
-    Ok(Bytes(granted))
+    unsafe { context.driver().free(context.device(), failed.base) }?;
+    Ok(Bytes(failed.granted))
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -70,10 +113,11 @@ impl Holder for DirectMemory {
 
     fn reap(&self) -> Result<Bytes> {
         self.context.fault().check()?;
-        self.failed.retry(&self.context, |allocation| self.give_back(allocation))
+        self.failed.retry(&self.context, |failed| self.give_back(failed))
     }
 
-    fn reap_blocking(&self, _: Duration) -> Result<Bytes> {
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        self.context.order_ended(patience);
         self.reap()
     }
 
@@ -112,19 +156,14 @@ impl DeviceMemoryResource for DirectMemory {
             let error = Error::ForeignBlock { device: context.device(), ptr: block.ptr() };
             return Err(Refused { block, error });
         }
-        // The driver waits for all work of the device; only one that listens has to be told of an order.
-        let home = block.stream();
-        if context.listens() && home != stream && context.order_after(home, stream).is_err() {
-            // What cannot be put in order has run, or the device's next call says why not.
-            let _waited = context.on_lasting(home, |home| context.synchronize(home));
-        }
-        let held = match context.hold_for_free(stream) {
+        let order = FreeOrder { stream, home: block.stream() };
+        let held = match self.hold_ordered(order) {
             Ok(held) => held,
-            Err(error) => return Err(Refused { block, error }),
+            Err(error) => return self.keep_unordered(block, order, error),
         };
         // SAFETY: the block is this leaf's and is consumed here.
         unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
-        let mut allocation = (block.base(), block.granted().get());
+        let mut allocation = FailedFree { base: block.base(), granted: block.granted().get(), unordered: None };
         if let Err(error) = self.give_back(&mut allocation) {
             self.failed.keep(context, allocation, error);
         }
@@ -138,7 +177,10 @@ impl DeviceMemoryResource for DirectMemory {
 
 impl Drop for DirectMemory {
     fn drop(&mut self) {
-        self.failed.leave(&self.context, free, |&(_, granted)| granted);
+        if !self.failed.is_empty() {
+            self.context.order_ended(Duration::MAX);
+        }
+        self.failed.leave(&self.context, free, |failed| failed.granted);
     }
 }
 

@@ -4,7 +4,8 @@
 //! back. A failure of the driver is recorded in the context's fault, so that the device's next fallible call reports
 //! it.
 
-use crate::{Bytes, DeviceContext, DriverError, Remains, Result, Status};
+use crate::stream::StreamHold;
+use crate::{Bytes, DeviceContext, DriverError, Error, Remains, Result, Status, Stream, StreamMisuse};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -27,6 +28,38 @@ impl<T> Default for FailedFrees<T> {
 
 /// A function that tries a free once more and returns how many bytes of the device's memory that gives back.
 pub(super) type Free<T> = fn(&DeviceContext, &mut T) -> Result<Bytes, DriverError>;
+
+/// The order that a free is made in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreeOrder {
+    /// The stream that the free follows.
+    pub(super) stream: Stream,
+    /// The block's own stream, which `stream` is to come after.
+    pub(super) home: Stream,
+}
+
+impl FreeOrder {
+    /// Holds a stream that comes after both, and returns it. While a stream is being captured into a graph nothing is
+    /// submitted to it, and that is the error.
+    pub(super) fn hold<'a>(&self, context: &'a DeviceContext) -> Result<(Stream, StreamHold<'a>), DriverError> {
+        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold_for_free(stream)?)));
+        held.map_err(|error| {
+            let status = match error {
+                Error::StreamMisuse { why: StreamMisuse::Capturing, .. } => Status::Capturing,
+                _ => Status::InvalidHandle,
+            };
+            error.driver_error().unwrap_or(DriverError::new("free", context.device(), status))
+        })
+    }
+
+    fn ordered(&self, context: &DeviceContext) -> Result<Stream> {
+        let stream = context.lasting(self.stream)?;
+        if self.home != stream {
+            context.order_after(self.home, stream)?;
+        }
+        Ok(stream)
+    }
+}
 
 /// Returns whether an error is a failure of the driver, and not a stream that takes no free while it is captured.
 fn is_failure(error: &DriverError) -> bool {

@@ -8,7 +8,7 @@
 
 use crate::context::{StreamProgress, is_after};
 use crate::stream::StreamHold;
-use crate::{Bytes, DeviceContext, DriverError, RawStream, STREAM_SLOTS, Stream};
+use crate::{Bytes, DeviceContext, DriverError, RawStream, STREAM_SLOTS, Status, Stream};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -124,14 +124,15 @@ impl Pending {
     }
 
     /// Looks how far every stream has come and returns how many bytes were found complete meanwhile, by any thread. A
-    /// stream that cannot be asked does not keep the others from being asked.
+    /// stream that cannot be asked does not keep the others from being asked, and one that is being captured is left
+    /// alone.
     pub(super) fn reap(&self, context: &DeviceContext) -> Result<Bytes, DriverError> {
         let before = self.released();
         let mut outcome = Ok(());
         for slot in self.busy() {
-            if let Some(held) = context.hold_slot(slot) {
-                outcome = outcome.and(self.reap_lane(context, &self.lanes[slot], &held));
-            }
+            let held = context.hold_slot_for_memory(slot);
+            let reap = |held: StreamHold<'_>| self.reap_lane(context, &self.lanes[slot], &held);
+            outcome = outcome.and(held.and_then(|held| held.map_or(Ok(()), reap)));
         }
         outcome.and(self.reap_orphans(context))?;
         Ok(Bytes(self.released().wrapping_sub(before)))
@@ -180,10 +181,11 @@ impl Pending {
         self.orphan_count.load(Ordering::Acquire) > 0
     }
 
-    /// Waits for everything that was freed before, on live streams and on those that have ended.
+    /// Waits for everything that was freed before, on live streams but those being captured, and on those that have
+    /// ended.
     pub(super) fn wait(&self, context: &DeviceContext) -> Result<(), DriverError> {
         for slot in self.busy() {
-            if let Some(held) = context.hold_slot(slot) {
+            if let Some(held) = context.hold_slot_for_memory(slot)? {
                 // SAFETY: the stream is live while it is held.
                 unsafe { context.driver().stream_synchronize(context.device(), held.raw()) }?;
             }
@@ -207,8 +209,10 @@ impl Pending {
             return;
         }
         let mut progress = StreamProgress::default();
+        // An event that is recorded on a stream being captured would become part of the graph.
+        let is_captured = context.order_error(stream).is_some_and(|error| error.status == Status::Capturing);
         // SAFETY: the stream is live until everyone has heard that it ends.
-        if let Err(error) = unsafe { progress.mark_raw(context, raw, bytes) } {
+        if !is_captured && let Err(error) = unsafe { progress.mark_raw(context, raw, bytes) } {
             context.fault().record(error);
         }
         self.orphan_count.fetch_add(1, Ordering::Release);

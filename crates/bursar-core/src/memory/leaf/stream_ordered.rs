@@ -1,13 +1,13 @@
 //! The leaf over the driver's own stream-ordered pool.
 #![allow(unsafe_code)]
 
-use super::failed_frees::FailedFrees;
+use super::failed_frees::{FailedFrees, FreeOrder};
 use super::pending::{PaddedTotal, Pending};
 use crate::stream::StreamHold;
 use crate::{
     Action, AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, DriverError,
-    Error, Holder, Member, MemoryUsage, Note, OwnerId, RawStream, Record, Refused, Result, Status, Stream,
-    StreamMisuse, Survey, SurveyStep, grant,
+    Error, Holder, Member, MemoryUsage, Note, OwnerId, RawStream, Record, Refused, Result, Stream, Survey, SurveyStep,
+    grant,
 };
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -45,9 +45,7 @@ pub struct AsyncMemory {
 struct FailedFree {
     base: DevicePtr,
     granted: u64,
-    /// The stream it is to follow, and the block's own, which that is to come after.
-    stream: Stream,
-    home: Stream,
+    order: FreeOrder,
     /// The address of the block, where a driver that listens has not been told of the free.
     unreported: Option<DevicePtr>,
 }
@@ -56,14 +54,7 @@ impl FailedFree {
     /// Submits the free to a stream that comes after both and returns that stream. While a stream is being captured into a
     /// graph nothing is submitted to it, and that is the error.
     fn submit<'a>(&mut self, context: &'a DeviceContext) -> Result<(Stream, StreamHold<'a>), DriverError> {
-        let held = self.ordered(context).and_then(|stream| Ok((stream, context.hold_for_free(stream)?)));
-        let (stream, held) = held.map_err(|error| {
-            let status = match error {
-                Error::StreamMisuse { why: StreamMisuse::Capturing, .. } => Status::Capturing,
-                _ => Status::InvalidHandle,
-            };
-            error.driver_error().unwrap_or(DriverError::new("free_async", context.device(), status))
-        })?;
+        let (stream, held) = self.order.hold(context)?;
         if let Some(ptr) = self.unreported.take() {
             // SAFETY: the block was consumed when its free failed.
             unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
@@ -71,14 +62,6 @@ impl FailedFree {
         // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed, and the stream is held.
         unsafe { context.driver().free_async(context.device(), held.raw(), self.base) }?;
         Ok((stream, held))
-    }
-
-    fn ordered(&self, context: &DeviceContext) -> Result<Stream> {
-        let stream = context.lasting(self.stream)?;
-        if self.home != stream {
-            context.order_after(self.home, stream)?;
-        }
-        Ok(stream)
     }
 }
 
@@ -106,8 +89,9 @@ impl AsyncMemory {
     /// Keeps a free that failed.
     #[cold]
     fn keep(&self, block: &DeviceBlock, stream: Stream, unreported: Option<DevicePtr>, error: DriverError) {
-        let (base, granted, home) = (block.base(), block.granted().get(), block.stream());
-        self.failed.keep(&self.context, FailedFree { base, granted, stream, home, unreported }, error);
+        let (base, granted) = (block.base(), block.granted().get());
+        let order = FreeOrder { stream, home: block.stream() };
+        self.failed.keep(&self.context, FailedFree { base, granted, order, unreported }, error);
     }
 
     /// Keeps a free that the driver could not order. A free that is wrong in any other way goes back to its caller.
