@@ -13,6 +13,7 @@
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `remains.rs` | what a dropped holder could not give back |
+//! | `dropped_transfers.rs` | host memory of dropped transfers that could not be waited for |
 //! | `fault.rs` | the failure that the next fallible call reports |
 //! | `call_site.rs` | the place in the program that a call was made from |
 //!
@@ -22,7 +23,8 @@
 //!
 //! **What is left behind keeps no context alive.** A holder that is dropped before the driver has everything back
 //! leaves the rest to the context as [`Remains`], which have no handle of the context; so the context ends, and its end
-//! is the last attempt.
+//! is the last attempt. Host memory of dropped transfers may have one: whoever might be the last to use the device frees
+//! it, see [`collect_transfers`](DeviceContext::collect_transfers).
 //!
 //! **Nothing follows a stream that ended unordered.** [`heir_of`](DeviceContext::heir_of) fails for it until an event
 //! or a wait for the whole device has made an order, so every path that would touch its memory, in whichever layer,
@@ -36,6 +38,7 @@
 mod adoption;
 mod call_site;
 mod copies;
+mod dropped_transfers;
 mod ended;
 mod fault;
 mod members;
@@ -58,6 +61,7 @@ use crate::{
     Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, LentBlocks, Note, RawContext, RawEvent,
     RawStream, Result, Status, Stream,
 };
+use dropped_transfers::DroppedTransfers;
 use ended::Unordered;
 use remains::RemainsList;
 use std::fmt;
@@ -100,6 +104,7 @@ pub struct DeviceContext {
     peer_streams: [OnceLock<Stream>; 2],
     unordered: Unordered,
     left: RemainsList,
+    dropped_transfers: DroppedTransfers,
 }
 
 impl DeviceContext {
@@ -135,6 +140,7 @@ impl DeviceContext {
             peer_streams: [const { OnceLock::new() }; 2],
             unordered: Unordered::default(),
             left: RemainsList::default(),
+            dropped_transfers: DroppedTransfers::default(),
         }))
     }
 
@@ -261,6 +267,7 @@ impl HasContext for Arc<DeviceContext> {
 impl Drop for DeviceContext {
     fn drop(&mut self) {
         self.order_ended(Duration::MAX);
+        self.collect_last_transfers();
         self.give_back_last_remains();
         for raw in self.streams.take_owned() {
             self.destroy_stream(raw);

@@ -12,6 +12,7 @@ use bursar_core::{
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The number and the kind of the streams that a [`StreamPool`] may create.
 ///
@@ -310,9 +311,12 @@ impl State {
     }
 }
 
-/// Returns the streams that were not acquired to the context, whose next pool uses them: nobody has them on lease.
+/// Returns the streams that were not acquired to the context, whose next pool uses them: nobody has them on lease. No
+/// handle is left that shared them, so dropped transfers are waited for: their memory may be what keeps the context
+/// alive.
 impl Drop for Shared {
     fn drop(&mut self) {
+        self.context.collect_transfers(Duration::MAX);
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for PooledStream { stream, priority } in state.idle.drain(..) {
             if let Err(error) = self.context.return_stream(stream, priority) {

@@ -14,6 +14,7 @@ use crate::workers::{PendingSlab, SlabSpec};
 use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPoolCounts};
 use bursar_core::{Bytes, DeviceContext, Error, HasContext, Stream};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The alignment of pieces: that of cache lines, so that no two threads write to one.
 const LINE: usize = 64;
@@ -139,6 +140,7 @@ impl PinnedPool {
         if let Some(hit) = self.try_get(bytes) {
             return Ok(Some(hit));
         }
+        self.context.collect_transfers(Duration::ZERO);
         self.cache.collect()?;
         Ok(self.try_get(bytes))
     }
@@ -207,6 +209,7 @@ impl PinnedPool {
     /// Releases slabs without used pieces, the largest first, until at most `keep` bytes of them are left. That waits for
     /// the work of the device, so another thread does it. Returns the bytes that are being released.
     pub fn trim(&self, keep: Bytes) -> Bytes {
+        self.context.collect_transfers(Duration::ZERO);
         // Pieces on streams that cannot be queried stay.
         let _ = self.cache.collect();
         let (evictable, bytes) = self.cache.take_whole_slabs(keep);
@@ -241,6 +244,7 @@ impl Drop for PinnedPool {
     /// Free pieces are released by another thread. Pieces that streams may be using are waited for; where that fails, the
     /// workers keep them, and [`NumaWorkerPool::retry_stranded`] tries again. Buffers in use are released when they are dropped.
     fn drop(&mut self) {
+        self.context.collect_transfers(Duration::MAX);
         self.cache.close();
     }
 }

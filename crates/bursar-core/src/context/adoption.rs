@@ -43,7 +43,8 @@ impl DeviceContext {
     /// [`RawStream::LEGACY`], is the legacy default stream; [`RawStream::PER_THREAD`] is refused.
     ///
     /// Drop the adoption before the stream is destroyed: that is when everything freed on it is put in order, so that
-    /// its memory stays reusable. Dropping it waits for calls that use the stream to return.
+    /// its memory stays reusable. Dropping it waits for calls that use the stream to return, and for the copies of
+    /// transfers that were dropped while the stream was being captured.
     ///
     /// # Safety
     /// `raw` is a live stream of this device until the adoption has been dropped.
@@ -62,6 +63,7 @@ impl Drop for AdoptedStream {
             }
             self.context.clocks.forget(self.stream);
             self.context.streams.vacate(self.stream);
+            self.context.collect_transfers_of(self.stream);
         }
     }
 }

@@ -52,6 +52,7 @@ impl DeviceContext {
     /// Gives back what was [left behind](Self::left_behind) and asks every member for a trim; returns how much went.
     pub fn trim(&self) -> Bytes {
         self.order_ended(Duration::ZERO);
+        self.collect_transfers(Duration::ZERO);
         let left = self.give_back_remains(Duration::ZERO);
         self.members().iter().fold(left, |sum, member| sum.saturating_add(member.trim()))
     }

@@ -5,6 +5,7 @@ use crate::{
     Action, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, Holder, Record, Refused, Result, Stream, Survey,
     Tally, forward_holder, forward_memory_resource,
 };
+use std::time::Duration;
 
 /// A resource whose grants and frees are recorded in the sink of its device. It is the outermost layer of every built
 /// [`Stack`](crate::Stack); without observers it costs a few instructions.
@@ -133,7 +134,19 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<R: DeviceMemoryResource> Holder for ObservedResource<R> {
-    forward_holder!(self.inner);
+    forward_holder!(self.inner; context, bytes_outstanding, released_total, survey);
+
+    fn reap(&self) -> Result<Bytes> {
+        let reaped = self.inner.reap();
+        self.context().collect_transfers(Duration::ZERO);
+        reaped
+    }
+
+    fn reap_blocking(&self, patience: Duration) -> Result<Bytes> {
+        let reaped = self.inner.reap_blocking(patience);
+        self.context().collect_transfers(patience);
+        reaped
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]

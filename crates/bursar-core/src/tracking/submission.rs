@@ -14,6 +14,7 @@ use crate::{
     Stream,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Work that is being submitted to one stream: uses of any number of blocks that begin one after the other and end
 /// together, when this is dropped.
@@ -202,6 +203,7 @@ impl<'a> Submission<'a> {
         copy: impl FnOnce(&DeviceContext, RawStream, *mut u8, DevicePtr) -> DriverResult<()>,
     ) -> Result<Transfer<H>, RefusedTransfer<H>> {
         self.context.retry_remains();
+        self.context.collect_transfers(Duration::ZERO);
         let is_empty = memory.host_len() == 0;
         let mut transfer = Transfer::of_nothing(self.context, self.stream, memory);
         let copied = begun.and_then(|ptr| {

@@ -1,9 +1,8 @@
 //! Host memory that the device may still be reading or writing.
 
 use crate::context::WaitFailure;
-use crate::{Bytes, DeviceContext, Error, HostMemory, Remains, Result, Stream};
+use crate::{DeviceContext, Error, HostMemory, Result, Stream};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +14,9 @@ use std::time::Duration;
 ///
 /// A stream that is being captured into a graph cannot be waited for. Then a wait is refused and gives the transfer
 /// back, and memory whose transfer is dropped is kept by the device's context until the copy has run; so it is where the
-/// stream's adoption ended meanwhile. It is freed with a later transfer or [`trim`](DeviceContext::trim), or at the end of
-/// the context at the latest.
+/// stream's adoption ended meanwhile. It is freed with a later transfer, by a reap or a [`trim`](DeviceContext::trim) of the
+/// device's memory, when the adoption ends, or with the last handle of the device or the context itself. See
+/// [`collect_transfers`](DeviceContext::collect_transfers).
 ///
 /// ```
 /// # use bursar::Result;
@@ -99,8 +99,7 @@ impl<H: HostMemory> Drop for Transfer<H> {
             self.context.fault().record(error);
         }
         if let Some(memory) = self.memory.take_if(|_| self.is_in_flight) {
-            let memory = Some(ManuallyDrop::new(Box::new(memory) as Box<dyn Send>));
-            self.context.leave(MemoryInFlight { stream: self.stream, memory });
+            self.context.keep_transfer(self.stream, Box::new(memory));
         }
     }
 }
@@ -158,41 +157,5 @@ impl<H: HostMemory> std::error::Error for RefusedTransfer<H> {
 impl<H: HostMemory> From<RefusedTransfer<H>> for Error {
     fn from(refused: RefusedTransfer<H>) -> Self {
         refused.error
-    }
-}
-
-/// Host memory whose transfer was dropped while it could not be waited for.
-struct MemoryInFlight {
-    stream: Stream,
-    /// Leaked where the context ends and the copy is not known to have run; `None` once it was freed.
-    memory: Option<ManuallyDrop<Box<dyn Send>>>,
-}
-
-impl Remains for MemoryInFlight {
-    fn give_back(&mut self, context: &DeviceContext, patience: Duration) -> Bytes {
-        let is_over = match patience {
-            Duration::MAX => {
-                context.wait_until_idle(self.stream).map_or_else(|failure| !failure.may_be_in_flight, |()| true)
-            }
-            _ => matches!(context.has_run(self.stream, Duration::ZERO), Ok(true)),
-        };
-        if is_over && let Some(memory) = self.memory.take() {
-            drop(ManuallyDrop::into_inner(memory));
-        }
-        Bytes::ZERO
-    }
-
-    fn bytes(&self) -> Bytes {
-        Bytes::ZERO
-    }
-
-    fn is_empty(&self) -> bool {
-        self.memory.is_none()
-    }
-}
-
-impl fmt::Debug for MemoryInFlight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryInFlight").field("stream", &self.stream).finish_non_exhaustive()
     }
 }
