@@ -115,9 +115,7 @@ impl StreamPool {
         if options.max_streams == 0 {
             return Err(Error::InvalidValue { what: "a pool has at least one stream" });
         }
-        if !context.facts().stream_priorities.contains(&options.priority) {
-            return Err(Error::InvalidValue { what: "the priority is outside the device's range" });
-        }
+        check_priority(&context, options.priority)?;
         Ok(Self::make(context, options))
     }
 
@@ -184,6 +182,7 @@ impl StreamPool {
     }
 
     fn take(&self, mode: Mode, priority: i32) -> Result<PooledStream> {
+        check_priority(&self.shared.context, priority)?;
         let StreamOptions { max_streams, .. } = self.shared.options;
         let slot = {
             let mut state = self.state();
@@ -300,6 +299,13 @@ impl StreamPool {
     /// Returns the number of blocks whose free was refused, those of buffers of the same device included.
     pub fn deferred_frees(&self) -> usize {
         self.shared.frees.len()
+    }
+}
+
+fn check_priority(context: &DeviceContext, priority: i32) -> Result<()> {
+    match context.facts().stream_priorities.contains(&priority) {
+        true => Ok(()),
+        false => Err(Error::InvalidValue { what: "the priority is outside the device's range" }),
     }
 }
 

@@ -361,7 +361,10 @@ fn s8_a_priority_outside_the_range_is_refused_and_costs_no_place() {
         assert!(matches!(pool.acquire_with_priority(priority), Err(Error::InvalidValue { .. })), "{priority}");
     }
     assert_eq!(counts(&pool), [0, 0, 0, 0]);
-    drop(pool.lease_with_priority(*range.start()).expect("the place is there"));
+    let last = pool.lease_with_priority(*range.start()).expect("the place is there");
+    let refused = pool.lease_with_priority(range.start() - 1).expect_err("whether there is a place or not");
+    assert!(matches!(refused, Error::InvalidValue { .. }), "{refused}");
+    drop(last);
 }
 
 /// A driver's handle that remembers the priority of each stream it made.

@@ -24,19 +24,19 @@ impl Bytes {
     /// The largest size that can be represented.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Returns `n` × 2¹⁰ bytes.
+    /// Returns `n` × 2¹⁰ bytes, or the largest size if that does not fit.
     pub const fn kib(n: u64) -> Self {
-        Self(n << 10)
+        Self(n.saturating_mul(1 << 10))
     }
 
-    /// Returns `n` × 2²⁰ bytes.
+    /// Returns `n` × 2²⁰ bytes, or the largest size if that does not fit.
     pub const fn mib(n: u64) -> Self {
-        Self(n << 20)
+        Self(n.saturating_mul(1 << 20))
     }
 
-    /// Returns `n` × 2³⁰ bytes.
+    /// Returns `n` × 2³⁰ bytes, or the largest size if that does not fit.
     pub const fn gib(n: u64) -> Self {
-        Self(n << 30)
+        Self(n.saturating_mul(1 << 30))
     }
 
     /// Returns the number of bytes.
@@ -260,6 +260,14 @@ fn scaled(whole: &str, fraction: &str, unit: u64) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_number_of_units_that_does_not_fit_is_the_largest_size() {
+        for (of, bits) in [(Bytes::kib as fn(u64) -> Bytes, 10), (Bytes::mib, 20), (Bytes::gib, 30)] {
+            assert_eq!([of(u64::MAX), of(1 << (64 - bits))], [Bytes::MAX; 2]);
+            assert_eq!(of((1 << (64 - bits)) - 1), Bytes(!((1 << bits) - 1)));
+        }
+    }
 
     #[test]
     fn sizes_are_read_in_every_documented_form() {
