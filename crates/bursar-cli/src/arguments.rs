@@ -103,6 +103,12 @@ pub(crate) enum Bench {
     /// Pins memory as the driver does and as Bursar does, and copies both, and pageable memory, to the device and back.
     #[command(after_help = bench::pinned::EXAMPLES)]
     Pinned(bench::pinned::PinnedArgs),
+    /// Copies up on one stream and down on another, and holds a stream up: shows whether an allocator keeps streams apart.
+    #[command(after_help = bench::streams::EXAMPLES)]
+    Streams(bench::streams::StreamsArgs),
+    /// Fills memory with blocks of mixed sizes, frees a random half, and asks for the largest single block.
+    #[command(after_help = bench::fragmentation::EXAMPLES)]
+    Fragmentation(bench::fragmentation::FragmentationArgs),
 }
 
 const EXAMPLES: &str = "\

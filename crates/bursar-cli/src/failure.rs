@@ -1,8 +1,9 @@
 //! The failures of commands: what is printed for each, and the exit status.
 
-use bursar::DeviceId;
+use bursar::device::DeviceContext;
 use bursar::driver::DriverChoiceError;
 use bursar::ledger::LedgerError;
+use bursar::{Bytes, DeviceId};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -40,6 +41,13 @@ pub(crate) enum Failure {
     NoSuchDevice {
         name: String,
         usable: Vec<DeviceId>,
+    },
+    /// An option that asks for more memory than a device has free.
+    NoRoom {
+        option: &'static str,
+        wanted: Bytes,
+        free: Bytes,
+        device: DeviceId,
     },
     /// Options that do not go together.
     Usage(&'static str),
@@ -131,6 +139,13 @@ impl Failure {
         }
     }
 
+    /// Fails if the device of `context` has less free than `option` asks for.
+    pub(crate) fn if_no_room(option: &'static str, wanted: Bytes, context: &DeviceContext) -> Result<(), Self> {
+        let device = context.device();
+        let free = context.driver().memory(device)?.free;
+        if wanted > free { Err(Self::NoRoom { option, wanted, free, device }) } else { Ok(()) }
+    }
+
     /// Returns what went wrong and what to do about it, or none if that was reported already.
     pub(crate) fn text_and_hint(&self) -> Option<(String, &'static str)> {
         Some(match self {
@@ -167,6 +182,10 @@ impl Failure {
                     "`bursar devices` shows each with its number and its UUID",
                 )
             }
+            Self::NoRoom { option, wanted, free, device } => (
+                format!("{option} asks for {wanted}, and {device} has {free} free"),
+                "ask for less, or end the programs that use the device: `bursar ledger` shows those of Bursar",
+            ),
             Self::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
             Self::AfterOutput(failure) => return failure.text_and_hint(),
             Self::AlreadyReported { .. } => return None,
@@ -192,7 +211,7 @@ impl Failure {
                 | Memory::InvalidValue { .. }
                 | Memory::InvalidNumber { .. },
             ) => WRONG_USAGE,
-            Self::Ledger(LedgerError::Held { .. }) => REFUSED,
+            Self::Ledger(LedgerError::Held { .. }) | Self::NoRoom { .. } => REFUSED,
             Self::Trace(error) if is_trace_disk_error(&error.reason) => MACHINE_FAILED,
             Self::File { error, .. } if is_disk_error(error) => MACHINE_FAILED,
             Self::Fit(error) if error.is_capacity() => REFUSED,

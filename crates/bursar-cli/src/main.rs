@@ -67,6 +67,12 @@ fn try_execute(arguments: &Arguments, watchdog: Option<Pid>) -> Result<ExitCode,
         (Some(Command::Replay(args)), _) => output::show(&replay::replay(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pinned(args))), _) => output::show(&bench::pinned::pinned(&open()?, args)?, json),
+        (Some(Command::Bench(Bench::Streams(args))), _) => {
+            output::show(&bench::streams::streams(&open()?, args)?, json)
+        }
+        (Some(Command::Bench(Bench::Fragmentation(args))), _) => {
+            output::show(&bench::fragmentation::fragmentation(&open()?, args)?, json)
+        }
         (Some(Command::Fit(stage)), _) => fit::fit(stage, json, || options.open_machine()),
         (Some(Command::Completions { shell }), _) => {
             output::show(&completions::script(Arguments::definition(), *shell), json)

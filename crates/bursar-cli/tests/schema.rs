@@ -122,6 +122,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("replay", "replay TRACE --stack async --snapshot FOLDER/snapshot.pickle"),
     ("bench pairs", "bench pairs --bytes 1KiB --threads 1,2 --pairs 100"),
     ("bench pinned", "bench pinned --bytes 1MiB --copies 1 --pairs 100"),
+    ("bench streams", "bench streams --bytes 1MiB --copies 1 --allocations 10 --patience 1"),
+    ("bench fragmentation", "bench fragmentation --fill 64MiB --stack pool,async,direct"),
     ("convert", "convert TRACE FOLDER/trace.jsonl"),
     ("completions", "completions bash"),
     ("man", "man"),

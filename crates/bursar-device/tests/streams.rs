@@ -4,7 +4,7 @@
 use bursar_core::{
     Action, Actions, Build, Bytes, DeviceBlock, DeviceContext, DeviceId, DeviceMemoryResource, Driver, DriverError,
     Error, Gate, Holder, Holding, HostFunction, Observer, RawStream, Record, Refused, Result, Stack, Status, Stream,
-    StreamMisuse, StreamNumber, forward_holder, forward_memory_resource, leaf, tag,
+    StreamMisuse, StreamNumber, Submission, forward_holder, forward_memory_resource, leaf, tag,
 };
 use bursar_device::{Gpu, StreamOptions, StreamPool};
 use bursar_sim::{Call, Executor, Faults, Launch, Sim};
@@ -29,7 +29,7 @@ fn counts(pool: &StreamPool) -> [usize; 4] {
 
 /// Has the stream write `word` to `log` when it gets there, behind `gate` if there is one.
 fn write(
-    context: &DeviceContext,
+    context: &Arc<DeviceContext>,
     stream: Stream,
     gate: Option<Gate>,
     log: &Arc<Mutex<Vec<&'static str>>>,
@@ -41,9 +41,7 @@ fn write(
         Some(gate) => HostFunction::behind(gate, run),
         None => HostFunction::new(run),
     };
-    let raw = context.resolve(stream).expect("a stream of this context");
-    // SAFETY: the table resolves live streams only.
-    unsafe { context.driver().host_function(context.device(), raw, function) }.expect("submitted");
+    Submission::new(context, stream).run_on_host(function).expect("a stream of this context");
 }
 
 #[test]

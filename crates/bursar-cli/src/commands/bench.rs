@@ -1,6 +1,9 @@
 //! `bursar bench`: times allocations and frees.
 
+pub(crate) mod fragmentation;
 pub(crate) mod pinned;
+mod sizes;
+pub(crate) mod streams;
 
 use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Show};

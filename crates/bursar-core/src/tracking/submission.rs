@@ -10,8 +10,8 @@
 use super::{RefusedTransfer, TrackedBlock, Transfer};
 use crate::block::{OUTSIDE, range};
 use crate::{
-    Access, DeviceContext, DevicePtr, DriverResult, Error, HostMemory, Pattern, RawStream, Result, SimulatedKernel,
-    Stream,
+    Access, DeviceContext, DevicePtr, DriverResult, Error, HostFunction, HostMemory, Pattern, RawStream, Result,
+    SimulatedKernel, Stream,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,6 +156,31 @@ impl<'a> Submission<'a> {
         self.submit(|context, raw| {
             // SAFETY: the stream is live while it is held.
             unsafe { context.driver().simulate(context.device(), raw, kernel) }
+        })
+    }
+
+    /// Runs host code once everything that the stream was given before has run; what the stream is given afterwards waits
+    /// for it.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::driver::{Gate, HostFunction};
+    /// # use bursar::prelude::*;
+    /// # use bursar::stream::Submission;
+    /// # use std::sync::Arc;
+    /// # fn show(context: &Arc<DeviceContext>, stream: Stream) -> Result<()> {
+    /// let gate = Gate::default();
+    /// Submission::new(context, stream).run_on_host(HostFunction::behind(gate.clone(), || ()))?;
+    /// // Whatever the stream is given here waits.
+    /// gate.open();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn run_on_host(&mut self, function: HostFunction) -> Result<()> {
+        self.context.check_submission(self.stream)?;
+        self.submit(|context, raw| {
+            // SAFETY: the stream is live while it is held.
+            unsafe { context.driver().host_function(context.device(), raw, function) }
         })
     }
 
