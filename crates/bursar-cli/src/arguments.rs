@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands::{bench, completions, fit, ledger, replay};
+use crate::commands::{bench, completions, convert, fit, ledger, replay};
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::run;
@@ -8,7 +8,6 @@ use crate::stage::Stage;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 
 /// The memory runtime for programs that share GPUs.
 #[derive(Debug, Parser)]
@@ -47,8 +46,9 @@ pub(crate) enum Command {
     Devices,
     /// Replays allocation traces through a stack and says what it cost.
     ///
-    /// A trace is an RMM CSV log, Bursar's own CSV or JSON lines, or a PyTorch memory snapshot, gzipped or not. One pass
-    /// warms the stack up, the second is timed; reading is outside the clock.
+    /// A trace is an RMM CSV log, Bursar's own CSV or JSON lines, records of 16 bytes, or a PyTorch memory snapshot, gzipped or
+    /// not. It may be dealt over streams and varied, or made instead of read. Blocks are freed on the streams that the trace
+    /// says. One pass warms the stack up, the second is timed; reading is outside the clock.
     #[command(after_help = replay::EXAMPLES)]
     Replay(replay::ReplayArgs),
     /// Times the hot path.
@@ -83,16 +83,12 @@ pub(crate) enum Command {
     /// Prints the manual page of this command or of one of its commands, or writes all of them.
     #[command(after_help = completions::MAN_EXAMPLES)]
     Man(completions::ManArgs),
-    /// Turns a trace of one format into another, chosen by the ending: .csv, .jsonl or .pickle, with or without .gz.
-    #[command(after_help = "Example:\n  bursar convert snapshot.pickle run.csv.gz")]
-    Convert {
-        /// The trace to read.
-        #[arg(value_name = "IN")]
-        from: PathBuf,
-        /// The trace to write.
-        #[arg(value_name = "OUT")]
-        to: PathBuf,
-    },
+    /// Turns a trace of one format into another, chosen by the ending: .csv, .jsonl, .bin or .pickle, with or without .gz.
+    ///
+    /// The trace may be dealt over streams and varied on the way, or made instead of read. A .bin has records of 16 bytes, for
+    /// programs without a parser: the stream (four bytes, the top bit set for a free), the block (four), the size (eight).
+    #[command(after_help = convert::EXAMPLES)]
+    Convert(convert::ConvertArgs),
 }
 
 #[derive(Debug, Subcommand)]

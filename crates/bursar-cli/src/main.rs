@@ -6,7 +6,8 @@
 //! - `arguments`: the command line.
 //! - `commands`: a module for each command but `run`.
 //! - `run`: `bursar run`, which is several processes; see its documentation.
-//! - `stage`: the options that describe a stage, common to `fit` and `run`; `stacks`: the stacks that have a name.
+//! - `stage`: the options that describe a stage, common to `fit` and `run`; `stacks`: the stacks that have a name;
+//!   `traces`: traces that are made or varied, common to `replay` and `convert`.
 //! - `options`: the options of every command; `output`; `failure`.
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@ mod output;
 mod run;
 mod stacks;
 mod stage;
+mod traces;
 
 use arguments::{Arguments, Bench, Command};
 use commands::{bench, completions, convert, demo, devices, fit, ledger, replay};
@@ -78,7 +80,7 @@ fn try_execute(arguments: &Arguments, watchdog: Option<Pid>) -> Result<ExitCode,
             output::show(&completions::script(Arguments::definition(), *shell), json)
         }
         (Some(Command::Man(args)), _) => output::show(&completions::manual(Arguments::definition(), args)?, json),
-        (Some(Command::Convert { from, to }), _) => output::show(&convert::convert(from, to)?, json),
+        (Some(Command::Convert(args)), _) => output::show(&convert::convert(args)?, json),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@
 //! Each module imports only those before it:
 //!
 //! - `trace`: the data: events, limits, errors, the builder that matches frees to allocations, summaries, layouts.
+//! - `generate`: traces that are made: variations of a given one, and families.
 //! - `read`: one file for each format; `read/log.rs` detects the format, `read/trace_file.rs` reads long traces in windows.
 //! - `write`: one file for each format.
 //! - `replay`: plans the operations of a window, runs passes over them and measures.
@@ -28,12 +29,14 @@
 //! reason ([`TraceError`]).
 #![forbid(unsafe_code)]
 
+mod generate;
 mod read;
 mod replay;
 mod report;
 mod trace;
 mod write;
 
+pub use generate::{FreeStream, ParseGeneratorError, TraceFamily, TraceGenerator};
 pub use read::{TraceFile, bundled, open, read, read_from};
 pub use replay::{Cost, Replay, ReplayError, ReplayObserver, ReplayStep};
 pub use report::{BackedAddresses, MemoryProfile, ReplayPage, StackRun, TraceRecorder};
@@ -41,4 +44,6 @@ pub use trace::{
     Event, EventKind, EventOrigin, FilePosition, Format, Reason, Segment, Summary, Trace, TraceBuilder, TraceError,
     TraceLayout, TraceLimit, UnmatchedEvent,
 };
-pub use write::{AtomicFile, convert, write, write_csv, write_jsonl, write_torch_snapshot, write_torch_snapshot_at};
+pub use write::{
+    AtomicFile, convert, write, write_csv, write_jsonl, write_records, write_torch_snapshot, write_torch_snapshot_at,
+};

@@ -12,6 +12,7 @@ mod lines;
 mod log;
 mod numbers;
 mod pickle;
+mod records;
 mod tags;
 mod torch;
 mod trace_file;
@@ -24,8 +25,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Reads a whole trace: an RMM CSV log, Bursar's JSON lines or a PyTorch memory snapshot, gzipped or not. The format is
-/// recognised by the content. [`open`] needs less memory for a long trace.
+/// Reads a whole trace: an RMM CSV log, Bursar's JSON lines, records of 16 bytes or a PyTorch memory snapshot, gzipped or not.
+/// The format is recognised by the content. [`open`] needs less memory for a long trace.
 ///
 /// Frees without their allocation, and allocations without their free, are kept in the trace; [`Trace::strict`] makes them
 /// an error.

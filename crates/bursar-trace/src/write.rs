@@ -4,11 +4,13 @@ mod atomic_file;
 mod csv;
 mod jsonl;
 mod pickler;
+mod records;
 mod torch;
 
 pub use atomic_file::AtomicFile;
 pub use csv::write_csv;
 pub use jsonl::write_jsonl;
+pub use records::write_records;
 pub use torch::{write_torch_snapshot, write_torch_snapshot_at};
 
 use crate::trace::is_gzip_path;
@@ -36,7 +38,7 @@ const STEP_US: u64 = 10;
 pub fn write(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
     let path = path.as_ref();
     let name = path.display().to_string();
-    let format = Format::of_path(path).ok_or_else(|| TraceError::new(&name, Reason::UnknownExtension))?;
+    let format = Format::of_output(path)?;
     let write = |file: &mut BufWriter<File>| {
         if !is_gzip_path(path) {
             return write_as(trace, format, file);
@@ -48,10 +50,27 @@ pub fn write(trace: &Trace, path: impl AsRef<Path>) -> Result<(), TraceError> {
     AtomicFile::create(path).and_then(|file| file.finish(write)).map_err(|error| TraceError::new(&name, error))
 }
 
+impl Format {
+    /// Returns the format that a trace at `path` is written in, by its extension ([`of_path`](Self::of_path)); an error if it
+    /// has none of those.
+    ///
+    /// ```
+    /// use bursar::trace::Format;
+    ///
+    /// let error = Format::of_output("run.txt".as_ref()).unwrap_err();
+    /// assert!(error.to_string().starts_with("run.txt: cannot tell the format"));
+    /// ```
+    pub fn of_output(path: &Path) -> Result<Self, TraceError> {
+        let unknown = || TraceError::new(&path.display().to_string(), Reason::UnknownExtension);
+        Self::of_path(path).ok_or_else(unknown)
+    }
+}
+
 fn write_as(trace: &Trace, format: Format, to: &mut impl Write) -> io::Result<()> {
     match format {
         Format::Csv => write_csv(trace, to),
         Format::JsonLines => write_jsonl(trace, to),
+        Format::Records => write_records(trace, to),
         Format::TorchSnapshot => write_torch_snapshot(trace, to),
     }
 }
@@ -71,9 +90,7 @@ fn write_as(trace: &Trace, format: Format, to: &mut impl Write) -> io::Result<()
 /// ```
 pub fn convert(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Trace, TraceError> {
     let to = to.as_ref();
-    if Format::of_path(to).is_none() {
-        return Err(TraceError::new(&to.display().to_string(), Reason::UnknownExtension));
-    }
+    Format::of_output(to)?;
     let trace = crate::read(from)?;
     write(&trace, to)?;
     Ok(trace)

@@ -6,13 +6,14 @@ use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
 use crate::stacks::StackName;
 use crate::stage::parse_size;
+use crate::traces::{Percent, TraceSource, Variation};
 use bursar::driver::CountingDriver;
 use bursar::driver::OpenedDriver;
 use bursar::observe::Observer;
 use bursar::prelude::*;
 use bursar::trace::{
-    BackedAddresses, Cost, MemoryProfile, Replay, ReplayPage, StackRun, Summary, Trace, TraceFile, TraceRecorder,
-    write_torch_snapshot_at,
+    BackedAddresses, Cost, MemoryProfile, Replay, ReplayPage, StackRun, Summary, Trace, TraceFile, TraceGenerator,
+    TraceRecorder, write_torch_snapshot_at,
 };
 use output_file::OutputFile;
 use serde::Serialize;
@@ -24,8 +25,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
     /// The traces, each replayed on its own.
-    #[arg(value_name = "TRACE", required = true)]
+    #[arg(value_name = "TRACE", required_unless_present = "generate")]
     traces: Vec<PathBuf>,
+    /// Replay a trace that is made: server, pipeline, training or mix, with seed=N, streams=N and rounds=N behind it.
+    #[arg(long, value_name = "FAMILY[,seed=N,…]")]
+    generate: Vec<TraceGenerator>,
+    #[command(flatten)]
+    variation: Variation,
     /// The stacks that memory is allocated from, a row for each.
     #[arg(long = "stack", value_name = "STACK,…", value_enum, value_delimiter = ',', default_value = "pool")]
     stacks: Vec<StackName>,
@@ -47,7 +53,17 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   bursar replay run.csv.gz snapshot.pickle --stack async,direct --limit 40GiB
   bursar replay run.csv.gz --stack async,direct --html run.html
-  bursar replay run.csv.gz --stack async --snapshot placed.pickle";
+  bursar replay run.csv.gz --stack async --snapshot placed.pickle
+  bursar replay run.csv.gz --deal 4:foreign --jitter 10% --seed 3
+  bursar replay --generate server,seed=3 --generate pipeline,streams=8,rounds=500";
+
+impl ReplayArgs {
+    /// Returns the traces that are read, and then those that are made.
+    fn sources(&self) -> impl Iterator<Item = TraceSource<'_>> {
+        let read = self.traces.iter().map(|path| TraceSource::File(path));
+        read.chain(self.generate.iter().map(TraceSource::Generator))
+    }
+}
 
 /// The result of all replays.
 #[derive(Debug, Serialize)]
@@ -56,6 +72,10 @@ pub(crate) struct ReplayReport {
     /// True if its devices are simulated.
     simulated: bool,
     limit: Option<u64>,
+    /// The variation of the traces, as the options say it.
+    deal: Option<String>,
+    jitter: Option<f64>,
+    seed: Option<u64>,
     traces: Vec<Row>,
     /// The page that was written.
     html: Option<PathBuf>,
@@ -87,19 +107,19 @@ struct Row {
 /// Replays every trace through every stack, and writes the page and the snapshot.
 pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayReport, Failure> {
     let mut files = Files::create(args)?;
-    let mut progress = Progress::new(args.traces.len() * (1 + args.stacks.len() * files.passes()));
+    let mut progress = Progress::new(args.sources().count() * (1 + args.stacks.len() * files.passes()));
     let device = opened.driver.facts(DeviceId(0))?.name;
     let mut report = ReplayPage::new(format!("{device}, {}", opened.driver.describe()), args.limit);
     let mut rows = Vec::new();
-    for path in &args.traces {
-        progress.step(&format!("reading {}", path.display()));
-        let trace = bursar::trace::open(path)?;
+    for source in args.sources() {
+        progress.step(&format!("reading {source}"));
+        let trace = source.open(&args.variation)?;
         if args.strict {
             trace.summary().strict()?;
         }
         let mut runs = Vec::new();
         for &stack in &args.stacks {
-            let mut step = |what: &str| progress.step(&format!("{what} {} through {}", path.display(), stack.as_str()));
+            let mut step = |what: &str| progress.step(&format!("{what} {source} through {}", stack.as_str()));
             let rig = Rig::build(opened, &trace, stack, args.limit)?;
             step("replaying");
             let mut cost = rig.replay.run(&*rig.memory, &rig.driver)?;
@@ -114,7 +134,7 @@ pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayR
                 step("placing");
                 match trace.whole() {
                     Some(whole) => rig.write_snapshot(whole, file)?,
-                    None => rig.write_snapshot(&bursar::trace::read(path)?, file)?,
+                    None => rig.write_snapshot(&source.read(&args.variation)?, file)?,
                 }
             }
             rows.push(row(trace.summary(), stack, &cost, frames_remapped));
@@ -129,6 +149,9 @@ pub(crate) fn replay(opened: &OpenedDriver, args: &ReplayArgs) -> Result<ReplayR
         driver: opened.driver.describe(),
         simulated: opened.is_simulated,
         limit: args.limit.map(Bytes::get),
+        deal: args.variation.deal.map(|deal| deal.to_string()),
+        jitter: args.variation.jitter.map(Percent::part),
+        seed: args.variation.jitter.map(|_| args.variation.seed),
         traces: rows,
         html,
         snapshot,
@@ -154,7 +177,7 @@ struct Files {
 
 impl Files {
     fn create(args: &ReplayArgs) -> Result<Self, Failure> {
-        if args.snapshot.is_some() && (args.traces.len(), args.stacks.len()) != (1, 1) {
+        if args.snapshot.is_some() && (args.sources().count(), args.stacks.len()) != (1, 1) {
             return Err(Failure::Usage("--snapshot is of one run: give one trace and one --stack"));
         }
         let written: Vec<PathBuf> = args.html.iter().chain(&args.snapshot).map(|path| canonical(path)).collect();
@@ -240,7 +263,11 @@ fn row(summary: &Summary, stack: StackName, cost: &Cost, frames_remapped: u64) -
 impl Show for ReplayReport {
     fn show(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let limit = self.limit.map_or(String::new(), |limit| format!(", limit {}", Bytes(limit)));
-        writeln!(out, "{HEADING}{}{HEADING:#}{FAINT}{limit}{FAINT:#}", self.driver)?;
+        let deal = self.deal.as_ref().map_or(String::new(), |deal| format!(", dealt over {deal} streams"));
+        let jitter = self.jitter.zip(self.seed).map_or(String::new(), |(part, seed)| {
+            format!(", sizes within {}% of the recorded, seed {seed}", part * 100.0)
+        });
+        writeln!(out, "{HEADING}{}{HEADING:#}{FAINT}{limit}{deal}{jitter}{FAINT:#}", self.driver)?;
         writeln!(
             out,
             "{:<24} {:>7} {:>10} {:>9} {:>9} {:>11} {:>11} {:>7} {:>8}",

@@ -3,6 +3,7 @@
 use super::csv::CsvRows;
 use super::gzip::{self, Gunzip};
 use super::jsonl::JsonRows;
+use super::records::Records;
 use super::torch;
 use crate::{FilePosition, Format, Reason, Trace, TraceBuilder, TraceError};
 use std::io::{self, BufReader, Cursor, Read};
@@ -68,6 +69,7 @@ impl<'a> TraceReader<'a> {
         let rows: Box<dyn Rows + 'a> = match format {
             Format::Csv => Box::new(CsvRows::new(reader)),
             Format::JsonLines => Box::new(JsonRows::new(reader)),
+            Format::Records => Box::new(Records::new(reader)),
             Format::TorchSnapshot => {
                 let mut reader = BufReader::with_capacity(1 << 18, reader);
                 let trace = torch::read(&mut reader, name)?;

@@ -80,10 +80,12 @@ pub enum Reason {
     #[error("the trace is empty")]
     Empty,
     /// The file begins like none of the formats.
-    #[error("not a trace: expected an RMM CSV log, JSON lines or a PyTorch memory snapshot, or one of them gzipped")]
+    #[error(
+        "not a trace: expected an RMM CSV log, JSON lines, records of 16 bytes or a PyTorch memory snapshot, or one of them gzipped"
+    )]
     UnknownFormat,
     /// The extension of the file belongs to no format.
-    #[error("cannot tell the format from the name: use .csv, .jsonl or .pickle, with or without .gz")]
+    #[error("cannot tell the format from the name: use .csv, .jsonl, .bin or .pickle, with or without .gz")]
     UnknownExtension,
     /// The first line does not begin with RMM's six columns.
     #[error("the columns are {found:?}, expected Thread,Time,Action,Pointer,Size,Stream and any more behind them")]

@@ -1,5 +1,6 @@
 //! The formats of trace files, and how each is recognised by its first bytes or its file name.
 
+use super::Trace;
 use std::fmt;
 use std::path::Path;
 
@@ -20,18 +21,21 @@ pub enum Format {
     Csv,
     /// Bursar's log: one JSON object per line.
     JsonLines,
+    /// Records of 16 bytes, for programs without a parser; see [`write_records`](crate::write_records).
+    Records,
     /// A PyTorch memory snapshot: a pickle.
     TorchSnapshot,
 }
 
 impl Format {
-    /// Returns the format that the extension of a path names: `.csv`, `.jsonl` (`.ndjson`, `.json`) or `.pickle`
-    /// (`.pkl`), each with or without `.gz` after it.
+    /// Returns the format that the extension of a path names: `.csv`, `.jsonl` (`.ndjson`, `.json`), `.bin` or
+    /// `.pickle` (`.pkl`), each with or without `.gz` after it.
     pub fn of_path(path: &Path) -> Option<Self> {
         let bare = if is_gzip_path(path) { path.with_extension("") } else { path.to_owned() };
         match bare.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "csv" => Some(Self::Csv),
             "jsonl" | "ndjson" | "json" => Some(Self::JsonLines),
+            "bin" => Some(Self::Records),
             "pickle" | "pkl" => Some(Self::TorchSnapshot),
             _ => None,
         }
@@ -42,6 +46,9 @@ impl Format {
     pub(crate) fn of_content(head: &[u8]) -> Option<Self> {
         let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
         let line = text.split(|&byte| byte == b'\n' || byte == b'\r').next().unwrap_or_default();
+        if begins_like_records(head) {
+            return Some(Self::Records);
+        }
         match text.first()? {
             0x80 => Some(Self::TorchSnapshot),
             b'{' => Some(Self::JsonLines),
@@ -55,9 +62,17 @@ impl Format {
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Csv | Self::JsonLines => "line",
-            Self::TorchSnapshot => "record",
+            Self::Records | Self::TorchSnapshot => "record",
         }
     }
+}
+
+/// Returns whether a file begins with the allocation of block 0 of a size that blocks have. The other formats are text there,
+/// or a pickle without four zeros.
+fn begins_like_records(head: &[u8]) -> bool {
+    let Some([stream @ .., a, b, c, d, e, f, g, h]) = head.first_chunk::<16>() else { return false };
+    let bytes = u64::from_le_bytes([*a, *b, *c, *d, *e, *f, *g, *h]);
+    stream[3] < 0x80 && stream[4..] == [0; 4] && (1..=Trace::MAX_BLOCK_BYTES).contains(&bytes)
 }
 
 /// Returns whether `text` begins with a dictionary or a list as pickle protocols 0 and 1 write it. Later protocols have a
@@ -80,6 +95,7 @@ impl fmt::Display for Format {
         f.pad(match self {
             Self::Csv => "RMM CSV log",
             Self::JsonLines => "JSON lines",
+            Self::Records => "records of 16 bytes",
             Self::TorchSnapshot => "PyTorch memory snapshot",
         })
     }
