@@ -155,7 +155,7 @@ impl Failure {
             Self::Memory(error) => (error.to_string(), "`bursar devices` shows what the machine has"),
             Self::Trace(error) => (
                 error.to_string(),
-                "a trace is an RMM CSV log, JSON lines, or a PyTorch memory snapshot, gzipped or not",
+                "a trace is an RMM CSV log, JSON lines, records of 16 bytes, or a PyTorch memory snapshot, gzipped or not",
             ),
             Self::Fit(error) if error.is_capacity() => {
                 (error.to_string(), "need less, free some, or go on with one worker by --allow-overflow")

@@ -85,7 +85,7 @@ impl FromStr for Percent {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.trim_end_matches('%').parse::<f64>() {
+        match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
             Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(Self(percent / 100.0)),
             _ => Err(format!("{text:?} is no percentage from 0% to 100%")),
         }

@@ -1,9 +1,10 @@
 //! Allocation traces: read, written, replayed and shown.
 //!
 //! A [`Trace`] lists the allocations and frees of a recorded run, each with its thread and its stream. [`read`] parses RMM's
-//! CSV logs, Bursar's JSON lines and PyTorch's memory snapshots, gzipped or not; [`write()`] and [`convert`] write the same
-//! formats. [`open`] leaves a long trace in its file, [`Replay`] runs a trace through a stack and measures what the stack
-//! cost, and [`ReplayPage`] shows replays as one HTML page.
+//! CSV logs, Bursar's JSON lines, records of 16 bytes and PyTorch's memory snapshots, gzipped or not; [`write()`] and
+//! [`convert`] write the same formats. A [`TraceGenerator`] makes a trace from a seed, and [`Trace::dealt`] and
+//! [`Trace::jittered`] vary one. [`open`] leaves a long trace in its file, [`Replay`] runs a trace through a stack and measures
+//! what the stack cost, and [`ReplayPage`] shows replays as one HTML page.
 //!
 //! ```
 //! let trace = bursar::trace::bundled();

@@ -83,7 +83,7 @@ fn a_generator_is_read_as_it_is_written_and_what_it_is_not_is_said() {
         ("mix,layers=3", "seed=N, streams=N or rounds=N"),
         ("mix,seed=-1", "\"seed=-1\" needs a whole number"),
         ("mix,streams=0", "\"streams=0\" needs a whole number from 1 to 256"),
-        ("mix,rounds=1000001", "from 1 to 1000000"),
+        ("training,rounds=10001", "from 1 to 10000"),
     ] {
         let error = text.parse::<TraceGenerator>().expect_err(text).to_string();
         assert!(error.contains(said), "{text}: {error}");

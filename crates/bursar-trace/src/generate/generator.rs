@@ -44,6 +44,16 @@ impl TraceFamily {
         }
     }
 
+    /// Returns the most rounds of a trace, so that its events fit into a few hundred megabytes.
+    pub const fn max_rounds(self) -> u32 {
+        match self {
+            Self::Server => 50_000,
+            Self::Pipeline => 500_000,
+            Self::Training => 10_000,
+            Self::Mix => 5_000_000,
+        }
+    }
+
     /// Returns how many streams and rounds a trace has if nobody says.
     const fn defaults(self) -> (u16, u32) {
         match self {
@@ -96,8 +106,6 @@ pub struct TraceGenerator {
 impl TraceGenerator {
     /// The most streams of a trace.
     pub const MAX_STREAMS: u16 = 256;
-    /// The most rounds of a trace.
-    pub const MAX_ROUNDS: u32 = 1_000_000;
     const SEED: u64 = 1;
 
     /// Makes a generator of a family, with seed 1.
@@ -118,10 +126,10 @@ impl TraceGenerator {
         Self { streams: streams.clamp(1, Self::MAX_STREAMS), ..self }
     }
 
-    /// Sets the number of rounds: at least one and at most [`MAX_ROUNDS`](Self::MAX_ROUNDS).
+    /// Sets the number of rounds: at least one and at most [`max_rounds`](TraceFamily::max_rounds) of its family.
     #[must_use]
     pub fn rounds(self, rounds: u32) -> Self {
-        Self { rounds: rounds.clamp(1, Self::MAX_ROUNDS), ..self }
+        Self { rounds: rounds.clamp(1, self.family.max_rounds()), ..self }
     }
 
     /// Makes the trace. Every block in it is freed.
@@ -176,7 +184,7 @@ impl TraceGenerator {
         match name {
             "seed" => Ok(self.seed(number(u64::MAX)?)),
             "streams" => Ok(self.streams(number(Self::MAX_STREAMS.into())? as u16)),
-            "rounds" => Ok(self.rounds(number(Self::MAX_ROUNDS.into())? as u32)),
+            "rounds" => Ok(self.rounds(number(self.family.max_rounds().into())? as u32)),
             _ => Err(unknown()),
         }
     }

@@ -298,13 +298,17 @@ impl<'a> Beside<'a> {
     /// Returns whether the one stream came to its end while the other was held, and how long it took.
     fn run(&self, args: &StreamsArgs) -> Result<(bool, Duration), Failure> {
         let [_, memory] = &self.memory;
-        let gate = OpensAtLast(Gate::default());
         let mut block = Rig::block(&**memory, args.held, self.held)?;
+        // After the block, so that it is dropped before it: a block may wait for the stream that the gate holds.
+        let gate = OpensAtLast(Gate::default());
         let mut submission = Submission::new(self.context, self.held);
         submission.fill(&mut block, 0, Pattern::U8(1), args.held.get())?;
         submission.run_on_host(HostFunction::behind(gate.0.clone(), || ()))?;
         drop(submission);
-        block.free(&**memory, self.held).map_err(Error::from)?;
+        block.free(&**memory, self.held).map_err(|refused| {
+            gate.0.open();
+            Error::from(refused)
+        })?;
         let (done, is_done) = mpsc::channel();
         let (in_time, outcome) = std::thread::scope(|scope| {
             let worker = scope.spawn(move || {
