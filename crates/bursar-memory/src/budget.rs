@@ -354,11 +354,11 @@ impl<R: Holder, P: ChargePolicy> GlobalDeviceBudgetResource<R, P> {
     }
 
     #[cold]
-    fn emit_refusal(&self, error: &Error, asked: u64, stream: Option<Stream>, tag: AllocTag) {
+    fn emit_refusal(&self, error: &Error, asked: u64, stream: Stream, tag: AllocTag) {
         if matches!(error, Error::OutOfBudget { .. }) {
             let context = self.inner.context();
             context.sink().emit(&Record {
-                stream,
+                stream: Some(stream),
                 tag,
                 asked: Bytes(asked),
                 error: Some(error),
@@ -404,7 +404,7 @@ impl<R: DeviceMemoryResource, P: ChargePolicy> DeviceMemoryResource for GlobalDe
 
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.inner.granted_size(bytes, align)?;
-        self.admit(granted).inspect_err(|error| self.emit_refusal(error, bytes, Some(stream), tag))?;
+        self.admit(granted).inspect_err(|error| self.emit_refusal(error, bytes, stream, tag))?;
         let block = self.conclude(granted, self.inner.allocate(bytes, align, stream, tag))?;
         debug_assert_eq!(block.granted(), granted, "granted_size is pure");
         self.count().granted(block.tag(), granted);
@@ -432,9 +432,11 @@ impl<R: FrameSource, P: ChargePolicy> FrameSource for GlobalDeviceBudgetResource
         self.inner.granted_frame(bytes)
     }
 
+    /// Charges a frame and makes it. A refusal is not recorded here: it is for whoever asked for frames to say whether
+    /// a request of theirs failed for want of one.
     fn create_frame(&self, bytes: u64) -> Result<Frame> {
         let granted = self.inner.granted_frame(bytes)?;
-        self.admit(granted).inspect_err(|error| self.emit_refusal(error, bytes, None, AllocTag::UNTAGGED))?;
+        self.admit(granted)?;
         self.conclude(granted, self.inner.create_frame(bytes))
     }
 

@@ -84,8 +84,8 @@ use thread_cache::{PoolNumber, ThreadCaches};
 /// Stream-ordered memory that is reused before more is taken from the frame source below; [`PagePool`] makes it.
 ///
 /// A block that was freed may be granted again at once on the stream it was freed on. Another stream gets it when the
-/// work before the free is known to have run, or after a wait that is put into that stream; so nothing is ever touched
-/// early and nobody waits on the host. To those above, what is freed is released at once: see
+/// work before the free is known to have run, or, where the pool cannot grow, after a wait that is put into that stream;
+/// so nothing is ever touched early, streams stay apart while there is memory, and nobody waits on the host. To those above, what is freed is released at once: see
 /// [`bytes_outstanding`](Holder::bytes_outstanding).
 ///
 /// ```
@@ -133,6 +133,8 @@ struct Settings {
     longest_cached_bytes: u64,
     /// The time that a request waits for frees that have not run before it fails.
     patience: Duration,
+    /// Set where a stream is made to wait for another before the pool grows, and not only where it cannot.
+    wait_before_growing: bool,
 }
 
 impl<F: FrameSource> PagePoolResource<F> {

@@ -93,7 +93,8 @@ pub trait FrameSource: Holder {
     /// Returns the size that a frame of at least `bytes` will have, known beforehand.
     fn granted_frame(&self, bytes: u64) -> Result<Bytes>;
 
-    /// Creates a frame of at least `bytes`.
+    /// Creates a frame of at least `bytes`. Whoever asks records a refusal in the device's sink, where a request of theirs
+    /// fails for it as a whole.
     fn create_frame(&self, bytes: u64) -> Result<Frame>;
 
     /// Gives a frame back to the driver; it must be mapped nowhere. A frame of another source comes back with the

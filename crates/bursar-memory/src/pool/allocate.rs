@@ -5,12 +5,13 @@
 //! 2. **The free lists**: the first fit among the runs that every stream may have, or else among those freed on this
 //!    stream. One short lock.
 //! 3. **Streams that have passed**: every stream with free runs, this one included, is asked how far it has come, and
-//!    what it is done with is common.
-//! 4. **A wait**: memory that another stream freed and is not done with, after a wait that is put into this stream.
-//! 5. **The caches of all threads**: they are drained into the free lists, and 3 and 4 tried again.
-//! 6. **Growth**: whole free frames are moved to where they are needed, and frames are made.
+//!    what it is done with is common; so is, for this stream, what it was made to wait for before.
+//! 4. **The caches of all threads**: they are drained into the free lists, and 3 tried again.
+//! 5. **Growth**: whole free frames are moved to where they are needed, and frames are made.
+//! 6. **A wait**, where there is no memory for that: what another stream freed and is not done with, after a wait that is
+//!    put into this stream. A pool that [waits before growing](super::PagePool::wait_before_growing) does it after 3.
 //! 7. **Patience**: frees that have not run are waited for, every pool of the device gives back what it can, and what
-//!    other threads are moving about just now is waited for, with 6 tried in between.
+//!    other threads are moving about just now is waited for, with 5 tried in between.
 //! 8. **An explanation** of the refusal.
 //!
 //! Slow paths are tail calls, so the fast path (1 and 2) keeps nothing across a call.
@@ -20,7 +21,8 @@ use super::magazine::Magazine;
 use super::runs::UNIT;
 use super::{PagePoolResource, Settings, driver_calls};
 use bursar_core::{
-    AllocTag, Bytes, DeviceBlock, Error, FrameSource, Holder, MAX_ALIGN, MIN_ALIGN, Result, Stream, explain,
+    Action, AllocTag, Bytes, DeviceBlock, DeviceContext, Error, FrameSource, Holder, MAX_ALIGN, MIN_ALIGN, Record,
+    Result, Stream, explain,
 };
 
 /// The number of times a request that is about to be refused tries again while others move frames about.
@@ -135,7 +137,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         lists.take(request)
     }
 
-    /// Steps 3 to 5: takes memory that belongs to other streams or lies in caches, or goes further down.
+    /// Steps 3 and 4: takes memory that other streams are done with or that lies in caches, or goes further down.
     #[cold]
     fn take_elsewhere(&self, request: Request) -> Result<u64> {
         // Under pressure, a large request has the streams asked first that have freed much.
@@ -147,33 +149,31 @@ impl<F: FrameSource> PagePoolResource<F> {
             }
         }
         loop {
-            // 3. What other streams are done with.
+            // 3. What other streams are done with, or this one comes after.
             self.state.ask_all(&self.context).map_err(|error| self.context.failed(error))?;
-            let taken = self.state.lists().take(request);
+            let taken = {
+                let mut lists = self.state.lists();
+                lists.take(request).or_else(|| lists.take_ordered(request))
+            };
             if let Some(at) = taken {
                 return Ok(at);
             }
-            // 4. What they are not done with.
-            if let Some(at) = self.take_after_wait(request)? {
+            if self.settings.wait_before_growing
+                && let Some(at) = self.take_after_wait(request)?
+            {
                 return Ok(at);
             }
-            // 5. What lies in caches; if there is any, it is in the free lists now.
+            // 4. What lies in caches; if there is any, it is in the free lists now.
             if !self.state.drain(None, None) {
                 return self.grow_or_explain(request);
             }
         }
     }
 
-    /// Step 4: takes what another stream has free and is not done with, after a wait that is put into the stream of the
+    /// Step 6: takes what another stream has free and is not done with, after a wait that is put into the stream of the
     /// request. What was freed longest ago comes first.
     fn take_after_wait(&self, request: Request) -> Result<Option<u64>> {
-        let fits = {
-            let mut lists = self.state.lists();
-            if let Some(at) = lists.take_ordered(request) {
-                return Ok(Some(at));
-            }
-            lists.lanes_that_fit(request)
-        };
+        let fits = self.state.lists().lanes_that_fit(request);
         for lane in fits {
             self.wait_for_lane(lane, request.slot).map_err(|error| self.context.failed(error))?;
             let taken = self.state.lists().take_ordered(request);
@@ -184,19 +184,25 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(None)
     }
 
-    /// Steps 6 to 8: grows; where there is no memory for that, waits for what may come back and tries again, and
-    /// explains the refusal in the end.
+    /// Steps 5 to 8: grows; where there is no memory for that, has the stream wait for another, waits for what may come
+    /// back and tries again, and explains the refusal in the end.
     fn grow_or_explain(&self, request: Request) -> Result<u64> {
         let (context, bytes) = (&self.context, Bytes(request.len * UNIT));
         let refused = |outcome: &Result<u64>| outcome.as_ref().is_err_and(Error::is_capacity);
         let granted = (bytes, request.align * UNIT);
         let explained = |outcome: Result<u64>| {
-            outcome.map_err(|error| explain(context, |survey| self.survey(survey), error, bytes, granted))
+            outcome
+                .inspect_err(|refused| record_refusal(context, refused, bytes))
+                .map_err(|error| explain(context, |survey| self.survey(survey), error, bytes, granted))
         };
-        // 6. Growth.
+        // 5. Growth.
         let mut outcome = self.take_or_grow(request, None);
         if !refused(&outcome) {
             return outcome;
+        }
+        // 6. What other streams are not done with.
+        if let Some(at) = self.take_after_wait(request)? {
+            return Ok(at);
         }
         if outcome.as_ref().is_err_and(|error| exceeds_total(error, bytes)) {
             return explained(outcome);
@@ -230,6 +236,15 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
         // 8. An explanation.
         if refused(&outcome) { explained(outcome) } else { outcome }
+    }
+}
+
+/// Tells the sink that a limit below had no room for what a request took, once for the request as a whole.
+#[cold]
+fn record_refusal(context: &DeviceContext, refused: &Error, asked: Bytes) {
+    if matches!(refused, Error::OutOfBudget { .. }) {
+        let record = Record { asked, error: Some(refused), ..Record::new(Action::Refuse, context.device()) };
+        context.sink().emit(&record);
     }
 }
 

@@ -42,6 +42,7 @@ pub struct PagePool {
     /// The one size of all blocks; `None` where there are all sizes.
     fixed: Option<Bytes>,
     patience: Duration,
+    wait_before_growing: bool,
     built: Arc<Mutex<Vec<Weak<dyn BuiltPool>>>>,
 }
 
@@ -52,6 +53,7 @@ impl Default for PagePool {
             magazine: Bytes::mib(1),
             fixed: None,
             patience: Duration::from_secs(1),
+            wait_before_growing: false,
             built: Arc::default(),
         }
     }
@@ -99,6 +101,34 @@ impl PagePool {
     #[must_use]
     pub const fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// Has a stream wait for another's work before the pool grows, for those who would rather hold less than run streams
+    /// apart. Without it a stream gets memory that another has not finished with only where its request would be refused
+    /// otherwise.
+    ///
+    /// ```
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Build, DeviceMemoryResource};
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId, PagePool, Stack, leaf, tag};
+    ///
+    /// let context = DeviceContext::open(Sim::seeded(1), DeviceId(0))?;
+    /// let pool = PagePool::default().wait_before_growing();
+    /// let memory = Stack::new().layer(pool.clone()).over(leaf::Frames).build(&context)?;
+    /// let (copies, kernels) = (context.create_stream(0)?, context.create_stream(0)?);
+    ///
+    /// let block = memory.allocate(64 << 20, 256, copies, tag!("batch"))?;
+    /// memory.deallocate(block, copies)?;
+    /// let block = memory.allocate(64 << 20, 256, kernels, tag!("batch"))?;
+    /// assert_eq!(pool.readings()[0].held, Bytes::mib(64));
+    /// memory.deallocate(block, kernels)?;
+    /// # Ok::<(), bursar::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn wait_before_growing(mut self) -> Self {
+        self.wait_before_growing = true;
         self
     }
 
@@ -176,7 +206,8 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let magazine = self.magazine.get() / UNIT;
         let longest_cached = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
         let longest_cached_bytes = longest_cached * UNIT;
-        let settings = Settings { fixed, longest_cached, longest_cached_bytes, patience: self.patience };
+        let Self { patience, wait_before_growing, .. } = *self;
+        let settings = Settings { fixed, longest_cached, longest_cached_bytes, patience, wait_before_growing };
         let space = AddressSpace::new(addresses.clone(), FrameSizes { granule, largest });
         let context = source.context().clone();
         let (owner, state) = (OwnerId::unique(), PoolState::new(space, magazine, &context));

@@ -98,6 +98,12 @@ impl Rig {
         unsafe { self.sim.fill(device, raw, block.ptr(), Pattern::U8(value), bytes) }.expect("the device works");
     }
 
+    /// Submits a kernel that writes all that was asked for, without any bytes being written.
+    pub(crate) fn touch(&self, block: &DeviceBlock, stream: Stream) {
+        let touch = Launch::new("touch").writes(block.ptr(), block.requested().get());
+        self.sim.launch(self.context.device(), self.raw(stream), touch).expect("the device works");
+    }
+
     /// Submits a kernel that reads the first bytes of a block: other bytes than these are a hazard.
     pub(crate) fn expect(&self, block: &DeviceBlock, value: u8, stream: Stream) {
         let (ptr, bytes) = (block.ptr(), block.requested().get().min(64));
