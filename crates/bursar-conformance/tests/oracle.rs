@@ -9,7 +9,7 @@ mod leaves;
 use bursar_conformance::program::{DriverProgram, ProgramShape, SEED_VARIABLE, seeds};
 use bursar_core::{Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Stack, leaf};
 use bursar_sim::{HazardKind, Sim};
-use leaves::{CachingLeaf, MappingLeaf, Notes, ReturningLeaf, Variant};
+use leaves::{CachingLeaf, MappingLeaf, Notes, ReturningLeaf, Variant, Waits};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,12 +93,20 @@ fn the_same_leaf_that_waits_before_it_frees_is_clean() {
 
 #[test]
 fn a_leaf_that_reuses_across_streams_without_an_event_is_caught_with_each_of_64_seeds() {
-    assert_eq!(caught(HazardKind::ReusedUnordered, CachingLeaf::opener(Variant::Broken)), SCHEDULES);
+    assert_eq!(caught(HazardKind::ReusedUnordered, CachingLeaf::opener(Waits::Never)), SCHEDULES);
+}
+
+/// A block that is freed on another stream than its own is nobody's before both have come to the free.
+#[test]
+fn p9_a_leaf_that_reuses_once_one_of_two_streams_has_passed_is_caught_with_each_of_64_seeds() {
+    for waits in [Waits::ForFree, Waits::ForHome] {
+        assert_eq!(caught(HazardKind::ReusedUnordered, CachingLeaf::opener(waits)), SCHEDULES, "{waits:?}");
+    }
 }
 
 #[test]
 fn the_same_leaf_that_reuses_with_an_event_is_clean() {
-    assert_clean(SCHEDULES, CachingLeaf::opener(Variant::Repaired));
+    assert_clean(SCHEDULES, CachingLeaf::opener(Waits::ForBoth));
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //!  thread_cache.rs, magazine.rs    blocks that a thread freed a moment ago: no lock, no driver call
 //!        │
 //!  free_lists.rs, lane.rs, runs.rs free memory by stream, and what every stream may have: one short lock
+//!  limbo.rs                        what was freed on another stream than its own, until one of the two has passed that
 //!        │
 //!  cross_stream.rs                 how far other streams are, and waits for them     ┐ driver calls,
 //!  growth.rs, growth_plan.rs       frames moved and made where memory is needed      │ nothing locked
@@ -39,6 +40,7 @@
 //! - *lane*: the runs that were freed on one stream and that its work may still touch;
 //! - *common* runs: those that every stream may have. They are granted first, and a stream's own only if no
 //!   common run fits;
+//! - *limbo*: memory freed on another stream than its own, while neither is known to have passed the free;
 //! - *stamp*: the time of a lane at which a run was freed; it moves on with each question to the driver;
 //! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking
 //!   for it;
@@ -60,6 +62,7 @@ mod growth;
 mod growth_plan;
 mod lane;
 mod layer;
+mod limbo;
 mod magazine;
 mod release;
 mod runs;
@@ -342,7 +345,7 @@ impl Member for PoolState {
         self.drain(None, Some(stream.slot()));
         let end = match (context.order_error(stream), context.heir()) {
             (Some(_), _) => StreamEnd::Unordered(stream),
-            (None, Ok(heir)) => StreamEnd::InheritedBy(heir.slot()),
+            (None, Ok(heir)) => StreamEnd::InheritedBy(heir),
             // It was waited for.
             (None, Err(_)) => StreamEnd::Complete,
         };

@@ -73,7 +73,7 @@ fn every_call(driver: &dyn Driver) -> u64 {
     driver.listens();
     driver.simulates();
     // SAFETY: the range was allocated above and is not freed yet.
-    unsafe { driver.note(GPU, Note::Freed { ptr: direct, stream }) };
+    unsafe { driver.note(GPU, Note::Freed { ptr: direct, stream, home: stream }) };
     raw!(driver.free(GPU, direct));
     raw!(driver.event_destroy(GPU, event));
     raw!(driver.stream_destroy(GPU, stream));

@@ -3,6 +3,8 @@
 #[path = "pool/apart.rs"]
 mod apart;
 mod common;
+#[path = "pool/foreign_frees.rs"]
+mod foreign_frees;
 #[path = "pool/frames.rs"]
 mod frames;
 #[path = "pool/hooked.rs"]

@@ -114,7 +114,7 @@ fn handles_that_are_none() {
             let tag = AllocTag::UNTAGGED;
             checked!(sim.note(device, Note::Granted { ptr, bytes: number, stream: RawStream(0), tag }));
             checked!(sim.note(device, Note::Granted { ptr, bytes: u64::MAX, stream, tag }));
-            checked!(sim.note(device, Note::Freed { ptr, stream }));
+            checked!(sim.note(device, Note::Freed { ptr, stream, home: stream }));
             assert!(sim.begin_capture(device, stream).is_err());
             assert!(sim.stream_create(DeviceId(number as u32), i32::MIN).is_err());
             sim.lose_device(DeviceId(number as u32 | 1 << 31));

@@ -1,7 +1,7 @@
 //! A leaf that caches freed blocks and reuses them on any stream.
 #![allow(unsafe_code)]
 
-use super::{BlockAccounting, Notes, Variant, accounted_holder};
+use super::{BlockAccounting, Notes, accounted_holder};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MIN_ALIGN, Refused,
     Result, Stream, grant,
@@ -13,22 +13,35 @@ use std::time::Duration;
 /// The sizes of its blocks; few, so that most are reused.
 const CLASSES: [Bytes; 3] = [Bytes::kib(4), Bytes::kib(64), Bytes::mib(1)];
 
-/// A free block, and the stream that it was freed on.
-type Spare = (DevicePtr, Stream);
+/// A free block, its own stream and the one that it was freed on.
+type Spare = (DevicePtr, [Stream; 2]);
 
-/// A caching leaf. Its bug: a stream that is given a block does not wait for the stream that it was freed on.
+/// The streams that one which is given a block has to come after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Its own and the one that it was freed on, as is right.
+    ForBoth,
+    /// The one that it was freed on.
+    ForFree,
+    /// Its own.
+    ForHome,
+    Never,
+}
+
+/// A caching leaf, whose frees come after both the block's own stream and the one that it was freed on without either
+/// having been made to wait. Its bugs: a stream that is given a block does not wait for one of the two, or for both.
 #[derive(Debug)]
 pub(crate) struct CachingLeaf {
     accounting: BlockAccounting,
-    variant: Variant,
+    waits: Waits,
     /// The free blocks, by size.
     spares: Mutex<HashMap<u64, Vec<Spare>>>,
 }
 
 impl CachingLeaf {
-    pub(crate) fn opener(variant: Variant) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
+    pub(crate) fn opener(waits: Waits) -> impl Fn(&Arc<DeviceContext>) -> Arc<dyn DeviceMemoryResource> {
         move |context| {
-            Arc::new(Self { accounting: BlockAccounting::new(context, Notes::Sent), variant, spares: Mutex::default() })
+            Arc::new(Self { accounting: BlockAccounting::new(context, Notes::Sent), waits, spares: Mutex::default() })
         }
     }
 
@@ -37,9 +50,13 @@ impl CachingLeaf {
         spares.get_mut(&bytes)?.pop()
     }
 
-    fn reuse(&self, (ptr, freed_on): Spare, stream: Stream) -> Result<DevicePtr> {
-        if self.variant == Variant::Repaired {
-            self.accounting.context.order(freed_on, stream)?;
+    fn reuse(&self, (ptr, [home, freed_on]): Spare, stream: Stream) -> Result<DevicePtr> {
+        let context = &self.accounting.context;
+        if matches!(self.waits, Waits::ForBoth | Waits::ForFree) {
+            context.order(freed_on, stream)?;
+        }
+        if matches!(self.waits, Waits::ForBoth | Waits::ForHome) {
+            context.order(home, stream)?;
         }
         Ok(ptr)
     }
@@ -84,10 +101,11 @@ impl DeviceMemoryResource for CachingLeaf {
     }
 
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        let (raw, granted) = (self.accounting.context.resolve(stream), block.granted().get());
-        let ptr = self.accounting.take_back(block, raw.expect("a stream of this context"));
+        let (context, granted, home) = (&self.accounting.context, block.granted().get(), block.stream());
+        let [raw_home, raw] = [home, stream].map(|stream| context.resolve(stream).expect("a stream of this context"));
+        let ptr = self.accounting.take_back_after(block, raw, raw_home);
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
-        spares.entry(granted).or_default().push((ptr, stream));
+        spares.entry(granted).or_default().push((ptr, [home, stream]));
         self.accounting.release(granted);
         Ok(())
     }

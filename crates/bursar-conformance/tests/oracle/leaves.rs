@@ -5,7 +5,7 @@ mod caching;
 mod mapping;
 mod returning;
 
-pub(crate) use caching::CachingLeaf;
+pub(crate) use caching::{CachingLeaf, Waits};
 pub(crate) use mapping::MappingLeaf;
 pub(crate) use returning::ReturningLeaf;
 
@@ -69,11 +69,16 @@ impl BlockAccounting {
 
     /// Takes a block back at a point of a stream, and returns its address.
     fn take_back(&self, block: DeviceBlock, raw: RawStream) -> DevicePtr {
+        self.take_back_after(block, raw, raw)
+    }
+
+    /// Takes a block back at a point of a stream and of its own stream, and returns its address.
+    fn take_back_after(&self, block: DeviceBlock, raw: RawStream, home: RawStream) -> DevicePtr {
         assert_eq!(block.owner(), self.owner, "programs free blocks where they got them");
         let ptr = block.ptr();
         if self.notes == Notes::Sent {
             // SAFETY: the block is consumed here.
-            unsafe { self.context.note(Note::Freed { ptr, stream: raw }) };
+            unsafe { self.context.note(Note::Freed { ptr, stream: raw, home }) };
         }
         ptr
     }

@@ -174,11 +174,14 @@ pub enum Note {
         /// The tag of the allocation.
         tag: AllocTag,
     },
-    /// From this point of `stream` on, the block that began at `ptr` belongs to nobody.
+    /// From this point of both `stream` and `home` on, the block that began at `ptr` belongs to nobody.
     Freed {
         /// The first address of the block.
         ptr: DevicePtr,
         /// The stream whose order the free follows.
         stream: RawStream,
+        /// The block's own stream, where its order comes before the free too; the same stream where `stream` comes after
+        /// it anyhow.
+        home: RawStream,
     },
 }

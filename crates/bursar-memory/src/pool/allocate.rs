@@ -148,6 +148,13 @@ impl<F: FrameSource> PagePoolResource<F> {
                 return Ok(at);
             }
         }
+        // Those that keep memory of this stream in limbo come first: what they have passed is its own at once.
+        if self.state.ask_partners(&self.context, request.slot).map_err(|error| self.context.failed(error))? {
+            let taken = self.state.lists().take(request);
+            if let Some(at) = taken {
+                return Ok(at);
+            }
+        }
         loop {
             // 3. What other streams are done with, or this one comes after.
             self.state.ask_all(&self.context).map_err(|error| self.context.failed(error))?;
@@ -177,6 +184,14 @@ impl<F: FrameSource> PagePoolResource<F> {
         for lane in fits {
             self.wait_for_lane(lane, request.slot).map_err(|error| self.context.failed(error))?;
             let taken = self.state.lists().take_ordered(request);
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        let limbo = self.state.lists().streams_in_limbo(request.slot);
+        for lane in limbo {
+            self.wait_for_lane(lane, request.slot).map_err(|error| self.context.failed(error))?;
+            let taken = self.state.lists().take(request);
             if taken.is_some() {
                 return Ok(taken);
             }
@@ -215,22 +230,26 @@ impl<F: FrameSource> PagePoolResource<F> {
             return outcome;
         }
         context.trim();
-        // What another thread has taken out may come back between a try and its refusal: only a refusal counts whose
-        // try began with nothing in flight.
-        let mut quiet = self.state.lists().in_flight == 0;
+        // What another thread has taken out may come back between a try and its refusal: a refusal counts if nothing was
+        // in flight when its try began, nothing is now, and nothing was given back below since.
+        let quiet = || (self.state.lists().in_flight == 0).then(|| self.source.released_total());
+        let mut began = quiet();
         outcome = self.take_or_grow(request, None);
         for round in 0..ROUNDS {
-            if !refused(&outcome) || (quiet && round >= ASKING_ROUNDS) {
+            if !refused(&outcome) || (round >= ASKING_ROUNDS && began.is_some() && began == quiet()) {
                 break;
             }
             std::thread::yield_now();
-            quiet = self.state.lists().in_flight == 0;
             outcome = if round < ASKING_ROUNDS {
                 // Others took what was common and freed as much on their own streams since.
                 self.state.drain(None, None);
                 self.state.ask_all(context).map_err(|error| context.failed(error))?;
+                if let Some(at) = self.take_after_wait(request)? {
+                    return Ok(at);
+                }
                 self.take_or_grow(request, outcome.err())
             } else {
+                began = quiet();
                 self.take_or_grow(request, None)
             };
         }

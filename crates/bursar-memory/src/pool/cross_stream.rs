@@ -40,7 +40,18 @@ impl PoolState {
         if has_unordered {
             self.retry_unordered(context);
         }
-        let lanes = self.lists().lanes_with_runs();
+        let streams = self.lists().pending_streams();
+        self.ask_each(context, streams)
+    }
+
+    /// Asks the streams that keep memory in limbo from the stream at `slot`.
+    pub(super) fn ask_partners(&self, context: &DeviceContext, slot: usize) -> Result<bool, DriverError> {
+        let partners = self.lists().partners_in_limbo(slot);
+        let any = !partners.is_empty();
+        self.ask_each(context, partners).map(|()| any)
+    }
+
+    fn ask_each(&self, context: &DeviceContext, lanes: Vec<usize>) -> Result<(), DriverError> {
         let mut outcome = Ok(());
         for lane in lanes {
             outcome = outcome.and(self.ask(context, lane));
@@ -106,8 +117,8 @@ impl PoolState {
             context.order_ended(Duration::MAX);
             self.retry_unordered(context);
         }
-        let lanes = self.lists().lanes_with_runs();
-        for lane in lanes {
+        let streams = self.lists().pending_streams();
+        for lane in streams {
             let waited = context.hold_slot_for_memory(lane).and_then(|held| match held {
                 Some(held) => driver_calls::synchronize(context, held.raw()),
                 None => Ok(()),

@@ -41,7 +41,15 @@ pub(super) fn note_grant_on(context: &DeviceContext, at: u64, bytes: u64, raw: R
 #[inline]
 pub(super) fn note_free_on(context: &DeviceContext, ptr: DevicePtr, raw: RawStream) {
     // SAFETY: the range was a block of the pool, which took it back.
-    unsafe { context.note(Note::Freed { ptr, stream: raw }) };
+    unsafe { context.note(Note::Freed { ptr, stream: raw, home: raw }) };
+}
+
+/// Tells a driver that listens that a range which was a block of the pool is free once both streams, which are held, have
+/// come to this point.
+#[inline]
+pub(super) fn note_free_after(context: &DeviceContext, ptr: DevicePtr, raw: RawStream, home: RawStream) {
+    // SAFETY: the range was a block of the pool, which took it back.
+    unsafe { context.note(Note::Freed { ptr, stream: raw, home }) };
 }
 
 /// Waits for a stream that is held.

@@ -1,15 +1,16 @@
 //! The way back of a block: into the thread's cache if there is room, or else into the free list of the stream.
 //!
 //! Owner, size and alignment of every block that comes back are checked, in release builds too. A free on another
-//! stream than the block's own is ordered after it first; one that the driver fails to order is kept until there is an
-//! order, and the device's next fallible call reports the failure.
+//! stream than the block's own goes to limbo: its memory is nobody's before both streams have passed it or are waited
+//! for. One of a stream that nothing could be ordered after is kept until there is an order, and the device's next
+//! fallible call reports the failure.
 
 use super::extent::Extent;
 use super::free_lists::UnorderedFree;
 use super::magazine::Magazine;
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
-use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream, StreamHold};
+use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream};
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of one of those
@@ -67,17 +68,31 @@ impl<F: FrameSource> PagePoolResource<F> {
             magazine.count_released(bytes);
             return Ok(());
         }
-        let held = match self.order_and_hold(&block, stream) {
-            Ok(held) => held,
-            Err(error) => return self.free_unordered(block, stream, error),
+        let freed = match self.is_own(&block) {
+            true => self.context.on_lasting(block.stream(), |home| self.free_of(home, &block, stream)),
+            false => Err(self.foreign(&block)),
         };
-        driver_calls::note_free_on(&self.context, block.ptr(), held.raw());
-        let thread = self.state.current_thread();
-        if !self.put_back(extent_of(&block), stream, thread.magazine(stream.slot())) {
-            return Err(already_free(block));
+        match freed {
+            Ok(true) => self.state.current_thread().count_released(bytes),
+            Ok(false) => return Err(already_free(block)),
+            Err(error) => return self.free_unordered(block, stream, error),
         }
-        thread.count_released(bytes);
         Ok(())
+    }
+
+    /// Frees a block on a stream where it is of `home`: its own stream, or the heir of that. Returns `false` where it is
+    /// free already. Both streams are held meanwhile, so that neither ends between the free and its entry.
+    fn free_of(&self, home: Stream, block: &DeviceBlock, stream: Stream) -> Result<bool> {
+        let (context, extent) = (&self.context, extent_of(block));
+        if home == stream {
+            let held = context.hold_for_free(stream)?;
+            driver_calls::note_free_on(context, block.ptr(), held.raw());
+            let thread = self.state.current_thread();
+            return Ok(self.put_back(extent, stream, thread.magazine(stream.slot())));
+        }
+        let (held_home, held) = (context.hold_for_memory(home)?, context.hold_for_memory(stream)?);
+        driver_calls::note_free_after(context, block.ptr(), held.raw(), held_home.raw());
+        Ok(self.state.lists().free_elsewhere(home, stream, extent.at, extent.len))
     }
 
     /// Keeps a block that the driver could not order after its own stream, until it can. Whatever else is wrong with a
@@ -115,18 +130,6 @@ impl<F: FrameSource> PagePoolResource<F> {
         if let Some(Extent { at, len }) = magazine.exchange(extent) {
             self.state.lists().free_own(slot, at, len);
         }
-    }
-
-    /// Checks a free, orders it after the block's own stream and holds the stream it is on.
-    fn order_and_hold(&self, block: &DeviceBlock, stream: Stream) -> Result<StreamHold<'_>> {
-        let context = &self.context;
-        if !self.is_own(block) {
-            return Err(self.foreign(block));
-        }
-        if block.stream() != stream {
-            context.order_after(block.stream(), stream)?;
-        }
-        context.hold_for_free(stream)
     }
 
     /// Returns whether a block can be one of this pool's: made here, in one piece of its memory.

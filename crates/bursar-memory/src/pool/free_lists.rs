@@ -6,6 +6,7 @@
 
 use super::address_space::AddressSpace;
 use super::lane::Lane;
+use super::limbo::{Limbo, LimboFree};
 use super::runs::{Run, RunPosition, Runs, UNIT};
 use bursar_core::{DevicePtr, Stream, StreamProgress};
 
@@ -15,6 +16,8 @@ pub(super) struct FreeLists {
     lanes: Vec<Option<Box<Lane>>>,
     /// Memory that is free for nobody yet, because the driver let nothing come after the streams that used it.
     pub(super) unordered: Vec<UnorderedFree>,
+    /// Memory that was freed on another stream than its own, which neither is known to have passed.
+    limbo: Limbo,
     /// Memory that every stream may have: never used, or used by work that is known to have run.
     pub(super) common: Runs,
     pub(super) space: AddressSpace,
@@ -58,8 +61,8 @@ pub(super) struct UnorderedFree {
 /// The state of a stream that ends, which decides what becomes of the memory that was freed on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StreamEnd {
-    /// The stream at this slot comes after it, and inherits.
-    InheritedBy(usize),
+    /// This stream comes after it, and inherits.
+    InheritedBy(Stream),
     /// Its work has run.
     Complete,
     /// Nothing comes after it yet.
@@ -79,10 +82,11 @@ pub(super) struct Question {
 
 impl FreeLists {
     pub(super) fn new(space: AddressSpace) -> Self {
-        let (lanes, unordered, common) = (Vec::new(), Vec::new(), Runs::default());
+        let (lanes, unordered, limbo, common) = (Vec::new(), Vec::new(), Limbo::default(), Runs::default());
         Self {
             lanes,
             unordered,
+            limbo,
             common,
             space,
             in_flight: 0,
@@ -121,7 +125,7 @@ impl FreeLists {
     /// Returns what is free and not known to be free for every stream, in units.
     pub(super) fn pending_units(&self) -> u64 {
         let unordered: u64 = self.unordered.iter().map(|unordered| unordered.len).sum();
-        self.lanes.iter().flatten().map(|lane| lane.runs.total()).sum::<u64>() + unordered
+        self.lanes.iter().flatten().map(|lane| lane.runs.total()).sum::<u64>() + self.limbo.units() + unordered
     }
 
     /// Returns what is free, in units: mapped, and mapped nowhere.
@@ -134,7 +138,8 @@ impl FreeLists {
     pub(super) fn units_in_whole_frames(&self) -> u64 {
         let mut free = Runs::default();
         let pending = self.lanes.iter().flatten().flat_map(|lane| lane.runs.iter());
-        for run in self.common.iter().chain(pending) {
+        let limbo = self.limbo.iter().map(|free| Run { at: free.at, len: free.len, stamp: 0 });
+        for run in self.common.iter().chain(pending).chain(limbo) {
             let added = free.insert(Run { stamp: 0, ..run });
             debug_assert!(added, "{run:?} is in one list");
         }
@@ -144,7 +149,7 @@ impl FreeLists {
     /// Returns the length of the longest free run, in units.
     pub(super) fn longest(&self) -> u64 {
         let lanes = self.lanes.iter().flatten().map(|lane| lane.runs.longest());
-        lanes.fold(self.common.longest(), u64::max)
+        lanes.chain(self.limbo.iter().map(|free| free.len)).fold(self.common.longest(), u64::max)
     }
 
     /// Frees a run on a stream. Returns `false`, and nothing changes, where a part of it is free there already.
@@ -164,6 +169,15 @@ impl FreeLists {
             beside.for_each(|(at, end)| self.add_common(Run { at, len: end - at, stamp: 0 }));
         }
         freed
+    }
+
+    /// Frees a run of a block of `home` on another stream; both are held, or stay. Returns `false`, and nothing changes,
+    /// where it is known to be free already on that stream.
+    pub(super) fn free_elsewhere(&mut self, home: Stream, stream: Stream, at: u64, len: u64) -> bool {
+        let home_time = self.lane(home.slot()).now;
+        let lane = self.lane(stream.slot());
+        let free = LimboFree { at, len, home_time, time: lane.now };
+        !lane.runs.contains(at) && self.limbo.enter(home, stream, free)
     }
 
     /// Frees a run that the pool itself had.
@@ -255,9 +269,24 @@ impl FreeLists {
         fits.into_iter().map(|(_, from)| from).collect()
     }
 
-    /// Returns the slots of the lanes with anything in them.
-    pub(super) fn lanes_with_runs(&self) -> Vec<usize> {
-        self.lanes_that(|lane| !lane.runs.is_empty())
+    /// Returns the slots of the streams that are not known to have passed everything that was freed on them or of them.
+    pub(super) fn pending_streams(&self) -> Vec<usize> {
+        let mut slots = self.lanes_that(|lane| !lane.runs.is_empty());
+        slots.extend(self.limbo.streams(None));
+        slots.sort_unstable();
+        slots.dedup();
+        slots
+    }
+
+    /// Returns the slots of the streams that keep memory from the stream at `slot` which is else its own.
+    pub(super) fn partners_in_limbo(&self, slot: usize) -> Vec<usize> {
+        self.limbo.partners(slot)
+    }
+
+    /// Returns the slots of all streams with something in limbo, those first that the stream at `slot` has to wait for
+    /// to have its own again.
+    pub(super) fn streams_in_limbo(&self, slot: usize) -> Vec<usize> {
+        self.limbo.streams(Some(slot))
     }
 
     /// Returns the slots of the lanes in which much was freed since their streams were asked.
@@ -284,21 +313,76 @@ impl FreeLists {
     /// units that are common from now on, and the events that are not needed any more: of those recorded by several
     /// threads the last covers the most, and those of a stream that has ended cover nothing.
     pub(super) fn end_question(&mut self, question: Question, passed: Option<u64>) -> (u64, StreamProgress) {
-        let Self { lanes, common, .. } = self;
-        match lanes[question.slot].as_mut() {
+        match self.lanes[question.slot].as_mut() {
             Some(lane) if lane.epoch == question.epoch => {
                 lane.progress.put_back(question.progress);
-                (passed.map_or(0, |before| lane.pass(before, common)), lane.progress.take_all_but_last())
+                let unneeded = lane.progress.take_all_but_last();
+                let has_claimed = lane.has_claimed;
+                let common = match passed {
+                    Some(before) => self.pass(question.slot, before),
+                    None if has_claimed => self.share_passed(question.slot),
+                    None => 0,
+                };
+                (common, unneeded)
             }
             _ => (0, question.progress),
         }
     }
 
-    /// Enters that a stream waits for everything that the stream of a question was given before.
-    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question) {
-        if self.lane(question.slot).epoch == question.epoch {
-            self.lane(slot).set_ordered(question.slot, question.before);
+    /// Enters that a stream has passed everything stamped before a time. Returns the units that are common from now on.
+    fn pass(&mut self, slot: usize, before: u64) -> u64 {
+        let common = self.common.total();
+        let lane = self.lane(slot);
+        lane.passed = lane.passed.max(before);
+        self.share_passed(slot);
+        let passed = |slot: usize| self.lanes[slot].as_ref().map_or(0, |lane| lane.passed);
+        let mut settled = Vec::new();
+        let is_settled = |(home, stream): (usize, usize), free: &LimboFree| {
+            free.home_time < passed(home) || free.time < passed(stream)
+        };
+        self.limbo.settle(slot, is_settled, |pair, free| settled.push((pair, free)));
+        for ((home, stream), LimboFree { at, len, home_time, time }) in settled {
+            match (home_time < self.lane(home).passed, time < self.lane(stream).passed) {
+                (true, true) => self.add_common(Run { at, len, stamp: 0 }),
+                (true, false) => self.add_own(stream, Run { at, len, stamp: time }),
+                (false, _) => self.add_own(home, Run { at, len, stamp: home_time }),
+            }
         }
+        self.common.total() - common
+    }
+
+    /// Lets every stream have what one has passed, as far as is known; returns how much that is, in units. Besides what
+    /// was freed, it is what the stream claimed and has not used.
+    fn share_passed(&mut self, slot: usize) -> u64 {
+        let Self { lanes, common, .. } = self;
+        lanes[slot].as_mut().map_or(0, |lane| lane.hand_over_passed(common))
+    }
+
+    /// Adds a run to a lane that was freed there before.
+    fn add_own(&mut self, slot: usize, run: Run) {
+        let lane = self.lane(slot);
+        lane.unasked += run.len;
+        let added = lane.add(run);
+        debug_assert!(added, "{run:?} was in no list");
+        self.unasked += run.len;
+    }
+
+    /// Enters that a stream waits for everything that the stream of a question was given before. What is in limbo is
+    /// this stream's if it comes after both others now.
+    pub(super) fn enter_wait(&mut self, slot: usize, question: &Question) {
+        if self.lane(question.slot).epoch != question.epoch {
+            return;
+        }
+        self.lane(slot).set_ordered(question.slot, question.before);
+        let Some(lane) = self.lanes[slot].as_ref() else { return };
+        let comes_after = |other: usize, time: u64| other == slot || time < lane.ordered_before(other);
+        let is_settled = |(home, stream): (usize, usize), free: &LimboFree| {
+            comes_after(home, free.home_time) && comes_after(stream, free.time)
+        };
+        let mut settled = Vec::new();
+        self.limbo.settle_all(is_settled, |_, free| settled.push(free));
+        // Now, and not at the time of the free: the stream has not passed the wait when it has passed that.
+        settled.into_iter().for_each(|LimboFree { at, len, .. }| self.free_own(slot, at, len));
     }
 
     /// Lets the only stream there is have what is common as its own.
@@ -329,13 +413,42 @@ impl FreeLists {
         self.unasked -= ended.unasked;
         for run @ Run { at, len, .. } in ended.runs.iter() {
             match end {
-                StreamEnd::InheritedBy(heir) => self.free_own(heir, at, len),
+                StreamEnd::InheritedBy(heir) => self.free_own(heir.slot(), at, len),
                 StreamEnd::Complete => self.add_common(run),
                 StreamEnd::Unordered(stream) => {
                     self.unordered.push(UnorderedFree { at, len, home: stream, stream, unreported: None });
                 }
             }
         }
+        for (home, stream, frees) in self.limbo.take_pairs_of(slot) {
+            frees.into_iter().for_each(|free| self.end_in_limbo((home, stream), free, slot, end));
+        }
         Some(ended.progress)
     }
+
+    /// Moves on what is in limbo between two streams of which the one at `slot` ends.
+    fn end_in_limbo(&mut self, (home, stream): (Stream, Stream), free: LimboFree, slot: usize, end: StreamEnd) {
+        let LimboFree { at, len, home_time, time } = free;
+        let (other, stamp) = if home.slot() == slot { (stream, time) } else { (home, home_time) };
+        match end {
+            StreamEnd::InheritedBy(heir) if heir == other => self.free_own(heir.slot(), at, len),
+            StreamEnd::InheritedBy(heir) => {
+                let entered = match home.slot() == slot {
+                    true => self.free_elsewhere(heir, stream, at, len),
+                    false => self.free_elsewhere(home, heir, at, len),
+                };
+                debug_assert!(entered, "{free:?} was in no list");
+            }
+            StreamEnd::Complete if stamp < self.lane(other.slot()).passed => {
+                self.add_common(Run { at, len, stamp: 0 });
+            }
+            StreamEnd::Complete => self.add_own(other.slot(), Run { at, len, stamp }),
+            StreamEnd::Unordered(_) => {
+                self.unordered.push(UnorderedFree { at, len, home, stream, unreported: None });
+            }
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,13 +10,17 @@ use bursar_core::StreamProgress;
 /// free for its own stream only, and for streams that wait for such an event. So a free costs no event, and one event
 /// tells about everything freed before it. A stream that is idle is asked directly, and one that is not is given an
 /// event to be asked about later.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Lane {
     pub(super) runs: Runs,
     /// The time that frees are stamped with now.
     pub(super) now: u64,
+    /// The stream is known to have passed everything stamped before this time.
+    pub(super) passed: u64,
     /// The latest stamp of a run here.
     latest: u64,
+    /// Set while there may be runs here that the stream claimed when everyone could have had them.
+    pub(super) has_claimed: bool,
     /// The units that were freed since the stream was last asked how far it is.
     pub(super) unasked: u64,
     /// The last event recorded, while it is not known to have been passed, at the time it ended: the stream has passed
@@ -26,6 +30,15 @@ pub(super) struct Lane {
     ordered: Vec<u64>,
     /// The number of streams that had this slot before.
     pub(super) epoch: u64,
+}
+
+impl Default for Lane {
+    /// Makes the lane of a new stream. Its time begins at 1, so that what is stamped 0, because every stream may have it,
+    /// was passed before anything.
+    fn default() -> Self {
+        let (runs, progress, ordered) = (Runs::default(), StreamProgress::default(), Vec::new());
+        Self { runs, now: 1, passed: 1, latest: 0, has_claimed: false, unasked: 0, progress, ordered, epoch: 0 }
+    }
 }
 
 impl Lane {
@@ -47,6 +60,7 @@ impl Lane {
 
     /// Adds runs that every stream may have.
     pub(super) fn gather(&mut self, runs: Runs) {
+        self.has_claimed = true;
         if self.runs.is_empty() {
             self.runs = runs;
         } else {
@@ -56,7 +70,7 @@ impl Lane {
         }
     }
 
-    /// Puts a run back as it was.
+    /// Adds a run as it was, or as it was freed before.
     pub(super) fn add(&mut self, run: Run) -> bool {
         self.latest = self.latest.max(run.stamp);
         self.runs.insert(run)
@@ -88,9 +102,10 @@ impl Lane {
         }
     }
 
-    /// Moves what was stamped before a time that has been passed into `to`; returns how much that was, in units.
-    pub(super) fn pass(&mut self, passed: u64, to: &mut Runs) -> u64 {
-        let before = self.runs.total();
+    /// Moves what was stamped before the time that has been passed into `to`; returns how much that was, in units.
+    pub(super) fn hand_over_passed(&mut self, to: &mut Runs) -> u64 {
+        let (before, passed) = (self.runs.total(), self.passed);
+        self.has_claimed = false;
         let mut hand_over = |run: Run| {
             let added = to.insert(Run { stamp: 0, ..run });
             debug_assert!(added, "{run:?} was in no other list");

@@ -284,6 +284,11 @@ impl Runs {
         Some(run)
     }
 
+    /// Returns whether the unit at `at` is in a run.
+    pub(super) fn contains(&self, at: u64) -> bool {
+        self.at_or_before(at).is_some_and(|position| self.get(position).end() > at)
+    }
+
     /// Returns the run that ends at `end`.
     pub(super) fn ending_at(&self, end: u64) -> Option<Run> {
         let run = self.get(self.at_or_before(end.checked_sub(1)?)?);

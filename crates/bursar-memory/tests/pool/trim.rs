@@ -150,3 +150,19 @@ fn p5_a_pool_can_be_dropped_while_its_frees_are_pending() {
         rig.finish();
     }
 }
+
+/// A stream that is alone claims all there is; what it has not used since it waits for nobody.
+#[test]
+fn p5_what_a_busy_stream_gathered_and_never_used_is_given_back() {
+    let rig = Rig::new(Sim::seeded(9), 64, &small());
+    let stream = rig.stream();
+    rig.free(rig.allocate(8 * FRAME, stream));
+    rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+    let stall = rig.stall(stream);
+    let block = rig.allocate(FRAME, stream);
+    rig.touch(&block, stream);
+    assert_eq!(rig.pool.trim(Bytes::ZERO), Bytes(7 * FRAME), "it is busy with one frame");
+    drop(stall);
+    rig.free(block);
+    rig.finish();
+}

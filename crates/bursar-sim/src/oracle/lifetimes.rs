@@ -1,7 +1,7 @@
 //! The lifetimes of allocations, mapped pages and blocks in one address space.
 
 use super::accesses::OrderedOp;
-use super::clock::VectorClock;
+use super::clock::{Epoch, VectorClock};
 use bursar_core::AllocTag;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,6 +16,8 @@ pub(crate) struct Lifetime {
     pub(crate) tag: AllocTag,
     pub(crate) began: OrderedOp,
     pub(crate) ended: Option<OrderedOp>,
+    /// The point of the block's own stream that the free comes after too, where that is another stream.
+    pub(crate) home: Option<Epoch>,
     /// The end of the previous lifetime of all or part of the range.
     pub(crate) before: Option<OrderedOp>,
 }
@@ -32,13 +34,22 @@ pub(crate) struct Lifetimes {
     needed: usize,
 }
 
+impl Lifetime {
+    /// Returns the free, unless `clock` comes after it on every stream that it follows.
+    pub(crate) fn free_not_covered(&self, clock: &VectorClock) -> Option<OrderedOp> {
+        let is_covered =
+            |freed: &OrderedOp| clock.covers(freed.epoch) && self.home.is_none_or(|home| clock.covers(home));
+        self.ended.filter(|freed| !is_covered(freed))
+    }
+}
+
 impl Lifetimes {
     /// Begins a lifetime, and cuts away whatever it overlaps. The caller has inspected [`parts`](Self::parts) before.
     pub(crate) fn begin(&mut self, range: Range<u64>, began: OrderedOp, tag: AllocTag) {
         let ends = self.parts(range.clone()).into_iter().filter_map(|(_, lifetime)| lifetime?.ended);
         let before = ends.max_by_key(|freed| freed.op.call);
         self.forget(range.clone());
-        let lifetime = Lifetime { end: range.end, tag, began, ended: None, before };
+        let lifetime = Lifetime { end: range.end, tag, began, ended: None, home: None, before };
         self.lifetimes.insert(range.start, lifetime);
     }
 
@@ -49,8 +60,13 @@ impl Lifetimes {
 
     /// Ends the lifetime that begins at `start`. The host knows everything that `host` covers to have run.
     pub(crate) fn end(&mut self, start: u64, ended: OrderedOp, host: &VectorClock) {
+        self.end_after(start, ended, None, host);
+    }
+
+    /// As [`end`](Self::end), where the end comes after a point of another stream too.
+    pub(crate) fn end_after(&mut self, start: u64, ended: OrderedOp, home: Option<Epoch>, host: &VectorClock) {
         if let Some(lifetime) = self.lifetimes.get_mut(&start) {
-            lifetime.ended = Some(ended);
+            (lifetime.ended, lifetime.home) = (Some(ended), home);
             self.ended_count += 1;
             self.bound(host);
         }
@@ -128,9 +144,9 @@ impl Lifetimes {
         if self.ended_count <= ENDED_KEPT + 2 * self.needed {
             return;
         }
-        let is_over = |freed: &OrderedOp| host.covers(freed.epoch);
-        let ends = self.lifetimes.values().filter_map(|lifetime| lifetime.ended);
-        let mut over: Vec<u64> = ends.filter(is_over).map(|freed| freed.op.call).collect();
+        let is_over = |lifetime: &Lifetime| lifetime.free_not_covered(host).is_none();
+        let ended = self.lifetimes.values().filter(|lifetime| is_over(lifetime));
+        let mut over: Vec<u64> = ended.filter_map(|lifetime| Some(lifetime.ended?.op.call)).collect();
         self.needed = self.ended_count - over.len();
         if over.is_empty() {
             return;
@@ -139,7 +155,7 @@ impl Lifetimes {
         let (_, oldest_kept, _) = over.select_nth_unstable(middle);
         let oldest_kept = *oldest_kept;
         self.lifetimes.retain(|_, lifetime| {
-            lifetime.ended.as_ref().is_none_or(|freed| freed.op.call >= oldest_kept || !is_over(freed))
+            lifetime.ended.is_none_or(|freed| freed.op.call >= oldest_kept) || !is_over(lifetime)
         });
         self.ended_count = self.lifetimes.values().filter(|lifetime| lifetime.ended.is_some()).count();
     }
@@ -150,7 +166,6 @@ mod tests {
     use super::*;
     use crate::Executor;
     use crate::operation::CallInfo;
-    use crate::oracle::Epoch;
 
     fn moment(call: u64) -> OrderedOp {
         let op = CallInfo { name: "allocate", number: call, device: 0, location: None }.operation(Executor::Host);

@@ -48,7 +48,7 @@ impl Oracle {
             let block = block?;
             match block.ended {
                 None => Some((part, block.began)),
-                Some(freed) => (!clock.covers(freed.epoch)).then_some((part, freed)),
+                Some(_) => block.free_not_covered(clock).map(|freed| (part, freed)),
             }
         });
         held.collect()
@@ -111,14 +111,14 @@ impl Oracle {
         }
         for (part, block) in self.devices[device].blocks.parts(range.clone()) {
             let Some(block) = block else { continue };
-            match block.ended {
-                None => {
+            match (block.ended, block.free_not_covered(clock)) {
+                (None, _) => {
                     self.report_unordered(device, HazardKind::Overlap, vec![(part, block.began)], op);
                 }
-                Some(freed) if !clock.covers(freed.epoch) => {
+                (Some(_), Some(freed)) => {
                     self.report_unordered(device, HazardKind::ReusedUnordered, vec![(part, freed)], op);
                 }
-                Some(_) => {}
+                (Some(_), None) => {}
             }
         }
         let late = self.devices[device].accesses.unordered(range.clone(), clock);
@@ -149,8 +149,21 @@ impl Oracle {
     }
 
     /// Records that the block at `start` was freed at a point of a stream, as a layer above has noted; whatever comes next
-    /// there has `clock`.
-    pub(crate) fn record_block_free(&mut self, device: usize, start: u64, ended: OrderedOp, clock: &VectorClock) {
+    /// there has `clock`. Where the block's own stream is another, the free comes after the point of that too, which is
+    /// `home`, with the clock of whatever comes next there.
+    pub(crate) fn record_block_free(
+        &mut self,
+        device: usize,
+        start: u64,
+        ended: OrderedOp,
+        clock: &VectorClock,
+        home: Option<&(Epoch, VectorClock)>,
+    ) {
+        let mut both = clock.clone();
+        if let Some((_, home)) = home {
+            both.join(home);
+        }
+        let clock = &both;
         let device_memory = &self.devices[device];
         let Some(block) = device_memory.blocks.live_at(start) else {
             let part = device_memory.blocks.parts(start..start + 1).pop();
@@ -166,6 +179,7 @@ impl Oracle {
             self.report_unordered(device, HazardKind::FreeUnordered, vec![(range.clone(), block.began)], op);
         }
         self.forget_accesses(device, range, ended.epoch, clock);
-        self.devices[device].blocks.end(start, OrderedOp { op, ..ended }, &self.host);
+        let home = home.map(|&(epoch, _)| epoch);
+        self.devices[device].blocks.end_after(start, OrderedOp { op, ..ended }, home, &self.host);
     }
 }

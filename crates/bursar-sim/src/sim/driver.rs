@@ -124,7 +124,7 @@ unsafe impl Driver for Sim {
                 let arguments = CallArguments::on(stream).at(ptr.0).of(bytes);
                 self.call("granted", device, arguments, |active| active.note(note))
             }
-            Note::Freed { ptr, stream } => {
+            Note::Freed { ptr, stream, .. } => {
                 self.call("freed", device, CallArguments::on(stream).at(ptr.0), |active| active.note(note))
             }
             _ => Ok(()),

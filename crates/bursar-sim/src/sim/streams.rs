@@ -80,6 +80,11 @@ impl ActiveCall<'_> {
         };
         let stream = self.stream(device, raw)?;
         let (others, op) = (self.implicit_waits(stream), call.operation(self.streams[stream].executor));
+        let home = match note {
+            Note::Freed { home, .. } if home != raw => Some(self.stream(device, home)?),
+            _ => None,
+        };
+        let home = home.map(|home| (home, self.implicit_waits(home)));
         let Some(oracle) = &mut self.oracle else { return Ok(()) };
         let (epoch, clock) = oracle.point(stream, &others);
         match note {
@@ -87,7 +92,10 @@ impl ActiveCall<'_> {
                 let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
                 oracle.record_block(device, ptr.0..end, OrderedOp { op, epoch }, &clock, tag);
             }
-            Note::Freed { ptr, .. } => oracle.record_block_free(device, ptr.0, OrderedOp { op, epoch }, &clock),
+            Note::Freed { ptr, .. } => {
+                let home = home.map(|(home, others)| oracle.point(home, &others));
+                oracle.record_block_free(device, ptr.0, OrderedOp { op, epoch }, &clock, home.as_ref());
+            }
             _ => {}
         }
         Ok(())

@@ -112,7 +112,7 @@ impl Rig {
 
     pub(crate) fn freed(&self, ptr: DevicePtr, stream: RawStream) {
         // SAFETY: the simulator checks it.
-        unsafe { self.sim.note(self.device, Note::Freed { ptr, stream }) };
+        unsafe { self.sim.note(self.device, Note::Freed { ptr, stream, home: stream }) };
     }
 
     pub(crate) fn reserve(&self, bytes: u64) -> DevicePtr {

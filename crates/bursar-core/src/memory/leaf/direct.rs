@@ -89,7 +89,7 @@ fn free(context: &DeviceContext, failed: &mut FailedFree) -> Result<Bytes, Drive
     if let Some((ptr, order)) = failed.unordered {
         let (_, held) = order.hold(context)?;
         // SAFETY: the block was consumed when its free could not be ordered.
-        unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
+        unsafe { context.note(Note::Freed { ptr, stream: held.raw(), home: held.raw() }) };
         failed.unordered = None;
     }
     // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed.
@@ -162,7 +162,7 @@ impl DeviceMemoryResource for DirectMemory {
             Err(error) => return self.keep_unordered(block, order, error),
         };
         // SAFETY: the block is this leaf's and is consumed here.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
+        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw(), home: held.raw() }) };
         let mut allocation = FailedFree { base: block.base(), granted: block.granted().get(), unordered: None };
         if let Err(error) = self.give_back(&mut allocation) {
             self.failed.keep(context, allocation, error);

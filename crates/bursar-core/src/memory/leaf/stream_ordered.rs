@@ -57,7 +57,7 @@ impl FailedFree {
         let (stream, held) = self.order.hold(context)?;
         if let Some(ptr) = self.unreported.take() {
             // SAFETY: the block was consumed when its free failed.
-            unsafe { context.note(Note::Freed { ptr, stream: held.raw() }) };
+            unsafe { context.note(Note::Freed { ptr, stream: held.raw(), home: held.raw() }) };
         }
         // SAFETY: `base` is the start of an allocation of a leaf whose one block was consumed, and the stream is held.
         unsafe { context.driver().free_async(context.device(), held.raw(), self.base) }?;
@@ -227,7 +227,7 @@ impl DeviceMemoryResource for AsyncMemory {
             Err(error) => return self.keep_unordered(block, stream, error),
         };
         // SAFETY: the block is this leaf's and is consumed here.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw() }) };
+        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw(), home: held.raw() }) };
         if let Err(error) = self.submit_free(block.base(), block.granted().get(), stream, &held) {
             self.keep(&block, stream, None, error);
         }
