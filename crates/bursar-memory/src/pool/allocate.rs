@@ -130,7 +130,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[inline(always)]
     fn take_from_lists(&self, request: Request) -> Option<u64> {
         let mut lists = self.state.lists();
-        if lists.should_ask_first(request) {
+        if lists.should_ask_first(request.slot) {
             return None;
         }
         lists.claim_common_if_alone(request.slot);
@@ -140,9 +140,8 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Steps 3 and 4: takes memory that other streams are done with or that lies in caches, or goes further down.
     #[cold]
     fn take_elsewhere(&self, request: Request) -> Result<u64> {
-        // Under pressure, a large request has the streams asked first that have freed much.
-        if self.state.lists().should_ask_first(request) {
-            self.ask_streams_that_freed_much()?;
+        if self.state.lists().should_ask_first(request.slot) {
+            self.ask_streams_that_freed_much(request.slot)?;
             let taken = self.state.lists().take(request);
             if let Some(at) = taken {
                 return Ok(at);
@@ -231,8 +230,8 @@ impl<F: FrameSource> PagePoolResource<F> {
         }
         context.trim();
         // What another thread has taken out may come back between a try and its refusal: a refusal counts if nothing was
-        // in flight when its try began, nothing is now, and nothing was given back below since.
-        let quiet = || (self.state.lists().in_flight == 0).then(|| self.source.released_total());
+        // in flight when its try began, nothing is now, and as much is held as then.
+        let quiet = || (self.state.lists().in_flight == 0).then(|| self.source.bytes_outstanding());
         let mut began = quiet();
         outcome = self.take_or_grow(request, None);
         for round in 0..ROUNDS {

@@ -131,12 +131,14 @@ impl PoolState {
 }
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Asks the streams that have freed much how far they are, for a large request that is met next.
+    /// Asks the other streams that have freed much how far they are, for a request of the stream at `slot` that is met
+    /// next.
     #[cold]
-    pub(super) fn ask_streams_that_freed_much(&self) -> Result<()> {
+    pub(super) fn ask_streams_that_freed_much(&self, slot: usize) -> Result<()> {
         let lanes = self.state.lists().lanes_worth_asking();
         lanes
             .into_iter()
+            .filter(|&lane| lane != slot)
             .try_for_each(|lane| self.state.ask(&self.context, lane))
             .map_err(|error| self.context.failed(error))
     }

@@ -7,7 +7,7 @@
 use super::address_space::AddressSpace;
 use super::lane::Lane;
 use super::limbo::{Limbo, LimboFree};
-use super::runs::{Run, RunPosition, Runs, UNIT};
+use super::runs::{Run, RunPosition, Runs};
 use bursar_core::{DevicePtr, Stream, StreamProgress};
 
 /// The free lists of a pool, which are behind its one lock; addresses and lengths are in units.
@@ -26,15 +26,13 @@ pub(super) struct FreeLists {
     pub(super) open_lane_count: usize,
     /// The units that were freed since their streams were last asked how far they are.
     unasked: u64,
-    /// The number of large requests for which that still matters: while the pool is growing or moving frames.
-    pub(super) pressured_requests_left: u32,
+    /// The least of those with which a request looks whether other streams should be asked.
+    look_at: u64,
 }
 
-/// The length, in units, from which on it matters where a block lies: in a poor place it leads to frames being moved.
-const LARGE: u64 = (8 << 20) / UNIT;
-
-/// The units that a stream has freed since it was last asked, from which on asking it is worth a driver call.
-const WORTH_ASKING: u64 = (12 << 20) / UNIT;
+/// The part of what is held, one of so many, that may be freed on other streams before a request has them asked: as long
+/// as less is, meeting requests out of the rest can cost no more than that part.
+const SHARE_UNASKED: u64 = 16;
 
 /// A request for `len` units, aligned to `align`, for the stream at `slot`, which is held, or stays.
 #[derive(Clone, Copy, Debug)]
@@ -83,17 +81,7 @@ pub(super) struct Question {
 impl FreeLists {
     pub(super) fn new(space: AddressSpace) -> Self {
         let (lanes, unordered, limbo, common) = (Vec::new(), Vec::new(), Limbo::default(), Runs::default());
-        Self {
-            lanes,
-            unordered,
-            limbo,
-            common,
-            space,
-            in_flight: 0,
-            open_lane_count: 0,
-            unasked: 0,
-            pressured_requests_left: 0,
-        }
+        Self { lanes, unordered, limbo, common, space, in_flight: 0, open_lane_count: 0, unasked: 0, look_at: 0 }
     }
 
     /// Returns the lane of a stream, opening it if need be.
@@ -177,7 +165,11 @@ impl FreeLists {
         let home_time = self.lane(home.slot()).now;
         let lane = self.lane(stream.slot());
         let free = LimboFree { at, len, home_time, time: lane.now };
-        !lane.runs.contains(at) && self.limbo.enter(home, stream, free)
+        let freed = !lane.runs.contains(at) && self.limbo.enter(home, stream, free);
+        let unasked = if freed { len } else { 0 };
+        self.lane(stream.slot()).unasked += unasked;
+        self.unasked += unasked;
+        freed
     }
 
     /// Frees a run that the pool itself had.
@@ -192,24 +184,23 @@ impl FreeLists {
         debug_assert!(added, "{run:?} was in no list");
     }
 
-    /// Returns whether some streams should be asked how far they are before a request is met: where it is large, the
-    /// pool is under pressure, and the others have freed as much since they were asked, a better place may be known
-    /// then. To ask is cheap beside moving frames, which is what blocks in poor places lead to. Counts the request
-    /// among those of the pressure.
+    /// Returns whether other streams should be asked how far they are before a request of the stream at `slot` is met:
+    /// where they have freed a good part of what is held since they were asked, better places are known then. To ask is
+    /// cheap beside moving frames, which is what blocks in poor places lead to.
     #[inline]
-    pub(super) fn should_ask_first(&mut self, request: Request) -> bool {
-        request.len >= LARGE
-            && self.pressured_requests_left > 0
-            && self.open_lane_count > 1
-            && self.should_ask_under_pressure(request.slot, request.len)
+    pub(super) fn should_ask_first(&mut self, slot: usize) -> bool {
+        self.unasked >= self.look_at && self.open_lane_count > 1 && self.have_others_freed_much(slot)
     }
 
-    fn should_ask_under_pressure(&mut self, slot: usize, len: u64) -> bool {
-        self.pressured_requests_left -= 1;
-        let of = |lane: &Option<Box<Lane>>| lane.as_ref().map_or(0, |lane| lane.unasked);
-        let own = self.lanes.get(slot).map_or(0, of);
-        let mut others = self.lanes.iter().enumerate().filter(|&(other, _)| other != slot);
-        self.unasked - own >= len && others.any(|(_, lane)| of(lane) >= WORTH_ASKING)
+    #[cold]
+    fn have_others_freed_much(&mut self, slot: usize) -> bool {
+        let own = self.lane_if_open(slot).map_or(0, |lane| lane.unasked);
+        self.look_at = own + self.share_unasked();
+        self.unasked >= self.look_at
+    }
+
+    fn share_unasked(&self) -> u64 {
+        (self.space.held() / SHARE_UNASKED).max(1)
     }
 
     /// Takes memory that the stream may have without asking or waiting for anyone: from what is common if there are
@@ -289,9 +280,10 @@ impl FreeLists {
         self.limbo.streams(Some(slot))
     }
 
-    /// Returns the slots of the lanes in which much was freed since their streams were asked.
+    /// Returns the slots of the streams on which much was freed since they were asked: as much as is their part of it.
     pub(super) fn lanes_worth_asking(&self) -> Vec<usize> {
-        self.lanes_that(|lane| lane.unasked >= WORTH_ASKING)
+        let part = self.share_unasked() / self.open_lane_count.max(1) as u64;
+        self.lanes_that(|lane| lane.unasked > part)
     }
 
     fn lanes_that(&self, are: impl Fn(&Lane) -> bool) -> Vec<usize> {

@@ -127,9 +127,6 @@ pub(super) struct StuckFrames {
     pub(super) frames: Vec<Frame>,
 }
 
-/// The number of large requests after a growth for which other streams are asked first.
-const PRESSURE: u32 = 4096;
-
 impl FreeLists {
     /// Plans how a stream gets `len` units that no run has; `None` where no addresses are left for them.
     ///
@@ -156,7 +153,6 @@ impl FreeLists {
         let in_use = self.space.held() - self.free_units() + plan.need;
         self.space.choose_frames(&mut plan, &mut self.common, shared.then_some(in_use));
         self.in_flight += 1;
-        self.pressured_requests_left = PRESSURE;
         Some(plan)
     }
 
