@@ -22,6 +22,9 @@ const PAIRS: u64 = 10_000;
 /// The kinds of work: pairs, and the bundled trace.
 const KINDS: [&str; 2] = ["pairs", "replay"];
 
+/// The stack of the pool that has no statistics, and whose type is known where it is used.
+const BARE: &str = "bare";
+
 /// A third kind, `lists`, is for the pool alone: the numbers of free blocks, no two of which are adjacent.
 const FREE_BLOCKS: [usize; 2] = [1_000, 100_000];
 /// The number of operations of the kind `lists`, half of them frees, on blocks of these sizes, too long for magazines.
@@ -40,9 +43,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for kind in KINDS {
                 StackName::value_variants().iter().for_each(|stack| println!("{kind} {}", stack.as_str()));
             }
+            println!("pairs {BARE}");
             FREE_BLOCKS.iter().for_each(|free| println!("lists {free}"));
             return Ok(());
         }
+        ["pairs", BARE] => bare_pairs()?,
         ["pairs", stack] => pairs(StackName::from_str(stack, false)?)?,
         ["replay", stack] => replay(StackName::from_str(stack, false)?)?,
         ["lists", free] => lists(free.parse()?)?,
@@ -54,18 +59,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn open(stack: StackName) -> bursar::Result<(Arc<DeviceContext>, Arc<dyn DeviceMemoryResource>)> {
     let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
-    let memory = stack.build(&context, None, &Statistics::default())?;
+    let memory = stack.build(&context, None, Some(&Statistics::default()))?;
     Ok((context, memory))
 }
 
 fn pairs(stack: StackName) -> bursar::Result<u64> {
     let (context, memory) = open(stack)?;
+    warm_pairs(&context, &*memory)
+}
+
+fn bare_pairs() -> bursar::Result<u64> {
+    let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    let stack = Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::of(Bytes::gib(1)));
+    warm_pairs(&context, &stack.over(leaf::Frames).build(&context)?)
+}
+
+fn warm_pairs(context: &DeviceContext, memory: &dyn DeviceMemoryResource) -> bursar::Result<u64> {
     let (stream, tag) = (context.create_stream(0)?, tag!("pairs"));
     for _ in 0..PAIRS / 10 {
         let block = memory.allocate(PAIR.get(), 256, stream, tag)?;
         memory.deallocate(block, stream)?;
     }
-    measured_pairs(&*memory, stream, tag)?;
+    measured_pairs(memory, stream, tag)?;
     Ok(PAIRS)
 }
 

@@ -96,6 +96,9 @@ pub(crate) enum Bench {
     /// Allocates and frees one block over and over, each thread on a stream of its own.
     #[command(after_help = "Example:\n  bursar bench pairs --bytes 1KiB --threads 1,2,4 --stack async")]
     Pairs(bench::PairsArgs),
+    /// Frees and allocates blocks of random sizes among many that are live.
+    #[command(after_help = bench::live::EXAMPLES)]
+    Live(bench::live::LiveArgs),
     /// Pins memory as the driver does and as Bursar does, and copies both, and pageable memory, to the device and back.
     #[command(after_help = bench::pinned::EXAMPLES)]
     Pinned(bench::pinned::PinnedArgs),

@@ -68,6 +68,7 @@ fn try_execute(arguments: &Arguments, watchdog: Option<Pid>) -> Result<ExitCode,
         (Some(Command::Ledger { command }), _) => ledger::run(options.open_machine(), command.as_ref(), json),
         (Some(Command::Replay(args)), _) => output::show(&replay::replay(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
+        (Some(Command::Bench(Bench::Live(args))), _) => output::show(&bench::live::live(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pinned(args))), _) => output::show(&bench::pinned::pinned(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Streams(args))), _) => {
             output::show(&bench::streams::streams(&open()?, args)?, json)

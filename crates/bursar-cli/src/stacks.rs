@@ -32,10 +32,21 @@ impl StackName {
         self,
         context: &Arc<DeviceContext>,
         limit: Option<Bytes>,
-        statistics: &Statistics,
+        statistics: Option<&Statistics>,
     ) -> bursar::Result<Arc<dyn DeviceMemoryResource>> {
-        let stack = Stack::new().observe(statistics.clone());
-        let pooled = stack.clone().layer(PagePool::default());
+        self.build_with(PagePool::default(), context, limit, statistics)
+    }
+
+    /// Builds the stack as [`build`](Self::build) does, with this layer where it has a pool.
+    pub(crate) fn build_with(
+        self,
+        pool: PagePool,
+        context: &Arc<DeviceContext>,
+        limit: Option<Bytes>,
+        statistics: Option<&Statistics>,
+    ) -> bursar::Result<Arc<dyn DeviceMemoryResource>> {
+        let stack = statistics.map_or_else(Stack::new, |statistics| Stack::new().observe(statistics.clone()));
+        let pooled = stack.clone().layer(pool);
         let budget = GlobalDeviceBudget::of(limit.unwrap_or(Bytes::MAX));
         let Some(share) = Ledgers::share(context)? else {
             return Ok(match self {

@@ -41,11 +41,19 @@ fn copies_are_checked_and_not_timed_where_devices_are_simulated() {
 
 /// The patience is longer than a test takes, so a stream that waits for the held one would not be missed.
 #[test]
-fn streams_with_pools_of_their_own_hold_up_no_other() {
-    for row in rows(&json(&format!("{SMALL_STREAMS} --stack pool-per-stream,async"))) {
+fn a_held_stream_holds_up_no_other() {
+    for row in rows(&json(&format!("{SMALL_STREAMS} --stack pool,pool-per-stream,async"))) {
         assert_eq!(row["ran_beside_held"], true, "{row}");
         assert!(row["beside_held_ms"].as_f64() > Some(0.0), "{row}");
     }
+}
+
+/// Such a pool has the other stream wait for the held one's memory, so it is the patience that ends it.
+#[test]
+fn a_stream_that_waits_for_a_held_one_is_told_of_and_let_go() {
+    let found = json("bench streams --bytes 1MiB --copies 1 --allocations 300 --patience 1 --stack waiting-pool");
+    let row = &rows(&found)[0];
+    assert_eq!((&row["stack"], &row["ran_beside_held"]), (&"waiting-pool".into(), &Value::from(false)));
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //!  release.rs                      frames given back: trims, and the end of a pool   ┘
 //!        │
 //!  address_space.rs                one long range of addresses, with frames mapped where they are needed
+//!  frame_sizes.rs                  how long frames are made, and how they are split
 //!  driver_calls.rs                 the only unsafe calls of the driver
 //! ```
 //!
@@ -45,6 +46,7 @@
 //! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking
 //!   for it;
 //! - *frame*: a piece of physical memory, mapped into the addresses of the pool and moved whole;
+//! - *exclusive* frame: one that is longer than blocks share; one block has it whole, or it is split;
 //! - *slab*: memory with an address of its own, where a device cannot map frames;
 //! - *pending*: free, and not known to be done with by the streams it was freed on;
 //! - *unordered*: freed on a stream that the driver could not order after the block's own; free for nobody until it
@@ -56,6 +58,7 @@ mod allocate;
 mod cross_stream;
 mod driver_calls;
 mod extent;
+mod frame_sizes;
 mod free;
 mod free_lists;
 mod growth;
@@ -134,6 +137,8 @@ struct Settings {
     longest_cached: u64,
     /// That length in bytes.
     longest_cached_bytes: u64,
+    /// The same, or zero where all blocks have one length: a request then has to be rounded up to it first.
+    longest_exact_bytes: u64,
     /// The time that a request waits for frees that have not run before it fails.
     patience: Duration,
     /// Set where a stream is made to wait for another before the pool grows, and not only where it cannot.
@@ -172,7 +177,8 @@ impl<F: FrameSource> PagePoolResource<F> {
     }
 
     /// Gives whole free frames back to the driver until no more than `keep` is cached, as far as frames that nobody
-    /// uses suffice; returns how much went. It waits for nothing: what is pending stays.
+    /// uses suffice; returns how much went. It waits for nothing: what is pending stays. Where a device cannot map
+    /// frames, the driver itself waits for the device before it takes memory back.
     pub fn trim(&self, keep: Bytes) -> Bytes {
         self.state.drain(None, None);
         if let Err(error) = self.state.ask_all(&self.context) {

@@ -43,6 +43,8 @@ pub(crate) enum Error {
     Package { what: String },
     /// The output of a measurement cannot be read.
     Measurement { command: String, what: String },
+    /// A measurement counted more instructions than it may.
+    TooManyInstructions { line: String, instructions: u64, bar: u64 },
 }
 
 impl Error {
@@ -94,6 +96,9 @@ impl fmt::Display for Error {
             }
             Error::Package { what } => write!(f, "the packages cannot be used: {what}"),
             Error::Measurement { command, what } => write!(f, "`{command}` gave no count: {what}"),
+            Error::TooManyInstructions { line, instructions, bar } => {
+                write!(f, "`{line}` took {instructions} instructions and may take {bar}")
+            }
         }
     }
 }

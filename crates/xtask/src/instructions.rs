@@ -23,14 +23,19 @@ Usage: cargo xtask instructions [WORD…]
 Each line is a kind of work, a stack, the instructions of one unit of that work, and how many of those the simulated driver
 itself took. `pairs` are allocations of 1 KiB with their frees; `replay` is an operation of the bundled trace; `lists` is one
 on blocks too long for a thread to keep, in a pool where so many blocks lie free and apart. All are warm, with budget and
-statistics on. Given words, only lines that have them all are measured.
+statistics on; `pairs bare` is the pool without statistics. Given words, only lines that have them all are measured. It fails
+where a line takes more than it may.
 
 Example:
   cargo xtask instructions pairs
-  pairs pool 240 driver 0
-  pairs async 1031 driver 437
-  pairs direct 948 driver 422
+  pairs pool 231 driver 0
+  pairs async 1165 driver 437
+  pairs direct 1076 driver 422
+  pairs bare 210 driver 0
 ";
+
+/// The most instructions that one unit of some lines may take.
+const BARS: [(&str, u64); 4] = [("pairs pool", 232), ("pairs bare", 215), ("lists 1000", 475), ("lists 100000", 510)];
 
 const PACKAGE: &str = "bursar-cli";
 const PROGRAM: &str = "instructions";
@@ -47,12 +52,21 @@ pub(crate) fn run(root: &Path, words: &[&str]) -> Result<(), Error> {
     }
     let folder = std::env::temp_dir().join(format!("xtask-instructions-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|source| Error::Write { path: folder.clone(), source })?;
-    let measured = lines.iter().try_for_each(|line| {
-        println!("{line} {}", measure(&program, &folder.join("profile"), line)?);
-        Ok(())
+    let measured = lines.iter().try_fold(Vec::new(), |mut too_many, line| {
+        let Profile { instructions, of_driver } = measure(&program, &folder.join("profile"), line)?;
+        println!("{line} {instructions} driver {of_driver}");
+        too_many.extend(above_bar(line, instructions));
+        Ok(too_many)
     });
     let removed = std::fs::remove_dir_all(&folder).map_err(|source| Error::Write { path: folder, source });
-    measured.and(removed)
+    let too_many = measured.and_then(|too_many| removed.map(|()| too_many))?;
+    too_many.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Returns the failure of a line that takes more instructions than it may.
+fn above_bar(line: &str, instructions: u64) -> Option<Error> {
+    let (_, bar) = BARS.into_iter().find(|&(of, bar)| of == line && instructions > bar)?;
+    Some(Error::TooManyInstructions { line: line.into(), instructions, bar })
 }
 
 /// Builds the program and returns its path.
@@ -75,7 +89,7 @@ fn has_all(line: &str, words: &[&str]) -> bool {
 }
 
 /// Runs one measurement under callgrind, and returns the instructions per unit and the driver's part of them.
-fn measure(program: &Path, file: &Path, line: &str) -> Result<String, Error> {
+fn measure(program: &Path, file: &Path, line: &str) -> Result<Profile, Error> {
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--tool=callgrind", "--toggle-collect=*measured_*"]);
     command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(line.split(' '));
@@ -87,7 +101,7 @@ fn measure(program: &Path, file: &Path, line: &str) -> Result<String, Error> {
     let text = std::fs::read_to_string(file).map_err(|source| Error::Read { path: file.into(), source })?;
     let Profile { instructions, of_driver } = Profile::parse(&text).map_err(unclear)?;
     let a_unit = |count: u64| (count + units / 2) / units;
-    Ok(format!("{} driver {}", a_unit(instructions), a_unit(of_driver)))
+    Ok(Profile { instructions: a_unit(instructions), of_driver: a_unit(of_driver) })
 }
 
 fn require_valgrind() -> Result<(), Error> {
@@ -107,6 +121,14 @@ mod tests {
         let chosen =
             |words: &[&str]| ["pairs async", "replay async"].into_iter().filter(|line| has_all(line, words)).count();
         assert_eq!((chosen(&[]), chosen(&["async"]), chosen(&["pairs", "async"]), chosen(&["asy"])), (2, 2, 1, 0));
+    }
+
+    #[test]
+    fn a_line_above_its_bar_is_a_failure() {
+        let (line, bar) = BARS[0];
+        assert!(above_bar(line, bar).is_none() && above_bar("pairs direct", u64::MAX).is_none());
+        let failure = above_bar(line, bar + 1).expect("more than it may").to_string();
+        assert!(failure.contains(line) && failure.contains(&format!("{} instructions", bar + 1)), "{failure}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `bursar bench`: times allocations and frees.
 
 pub(crate) mod fragmentation;
+pub(crate) mod live;
 pub(crate) mod pinned;
 mod sizes;
 pub(crate) mod streams;
@@ -53,7 +54,7 @@ struct Row {
 /// Times threads that allocate and free, each on a stream of its own. A tenth more runs before the clock starts, to warm up.
 pub(crate) fn pairs(opened: &OpenedDriver, args: &PairsArgs) -> Result<Pairs, Failure> {
     let context = DeviceContext::open(opened.driver.clone(), DeviceId(0))?;
-    let memory = args.stack.build(&context, None, &Statistics::default())?;
+    let memory = args.stack.build(&context, None, Some(&Statistics::default()))?;
     let rows = args.threads.iter().map(|&threads| row(&*memory, &context, args, threads));
     Ok(Pairs {
         driver: opened.driver.describe(),

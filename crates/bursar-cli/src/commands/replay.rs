@@ -221,7 +221,7 @@ impl Rig {
         let backed_addresses = Arc::new(BackedAddresses::default());
         context.sink().subscribe(&(backed_addresses.clone() as Arc<dyn Observer>))?;
         let used_before = driver.memory(context.device())?.used();
-        let memory = stack.build(&context, limit, &Statistics::default())?;
+        let memory = stack.build(&context, limit, Some(&Statistics::default()))?;
         let replay = Replay::of(trace, &context)?;
         Ok(Self { driver, backed_addresses, memory, replay, used_before })
     }

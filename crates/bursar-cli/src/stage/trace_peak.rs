@@ -37,7 +37,7 @@ impl TracePeak {
         if trace.summary().peak_live > context.facts().total {
             return Err(Failure::Usage("--from-trace: the recording needs more than a device can have"));
         }
-        let memory = StackName::Pool.build(&context, None, &Statistics::default())?;
+        let memory = StackName::Pool.build(&context, None, Some(&Statistics::default()))?;
         let cost = Replay::of(&trace, &context)?.run(&*memory, &driver)?;
         let (peak_live, peak_pool) = (cost.peak_live.get(), cost.peak_reserved.get());
         Ok(Self { trace: trace.summary().name.clone(), peak_live, peak_pool })

@@ -81,7 +81,8 @@ impl DeviceContext {
         let stream = stream.into();
         let held = self.hold(stream)?;
         // SAFETY: the stream is live while it is held.
-        if self.streams.is_exposed(stream) && unsafe { self.driver.stream_is_capturing(self.device, held.raw()) }? {
+        let capturing = || unsafe { self.driver.stream_is_capturing(self.device, held.raw()) };
+        if self.streams.is_exposed(stream) && capturing().map_err(|error| self.failed(error))? {
             let (device, stream) = (self.device, stream.number());
             return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
         }

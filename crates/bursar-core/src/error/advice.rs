@@ -257,7 +257,12 @@ impl Refusal<'_> {
             SurveyStep::Limit(limit) => Some(left(limit)),
             _ => None,
         });
-        let exact = if pool.moves_frames { room - MIN_ALIGN } else { room };
+        // What frames are moved together for begins at the border of one.
+        let exact = match pool.moves_frames {
+            true if self.align <= granule => self.granted.get(),
+            true => room - MIN_ALIGN,
+            false => room,
+        };
         let Some(need) = exact.checked_next_multiple_of(granule) else { return false };
         if pool.moves_frames {
             let can_be_made = limits.fold(self.device_free.get(), u64::min) / granule * granule;

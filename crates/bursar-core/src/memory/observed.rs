@@ -52,6 +52,7 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     }
 
     /// Returns the tally that blocks are counted in; a device has at most one.
+    #[inline]
     fn tally(&self) -> Option<&Tally> {
         self.count.counter.tally().or_else(|| self.context().sink().tally()).map(|tally| &**tally)
     }
@@ -59,7 +60,7 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
     /// Counts a block that was granted.
     #[inline]
     fn count(&self, block: &DeviceBlock) {
-        if !self.count.counter.granted(block.tag(), block.granted()) {
+        if !self.count.counter.granted(block.tag(), block.granted()) && self.tally().is_some() {
             self.count_slow(block.tag(), block.granted());
         }
     }
@@ -96,19 +97,7 @@ impl<R: DeviceMemoryResource> ObservedResource<R> {
                 tally.freed_slow(self.count.column(block.device()), block.tag(), block.granted());
             }
         }
-        self.free_recorded(block, stream)
-    }
-
-    /// Frees a block whose free has been recorded and counted.
-    #[inline(always)]
-    fn free_recorded(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        match self.inner.deallocate(block, stream) {
-            Ok(()) => Ok(()),
-            Err(refused) => {
-                self.restore(&refused, stream);
-                Err(refused)
-            }
-        }
+        self.inner.deallocate(block, stream).inspect_err(|refused| self.restore(refused, stream))
     }
 
     #[cold]
@@ -176,10 +165,17 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for ObservedResource<R> {
         if block.stream() != stream
             || !context.is_own(stream)
             || context.sink().wants(Action::Free)
-            || !self.count.counter.freed(block.tag(), block.granted())
+            || !(self.count.counter.freed(block.tag(), block.granted()) || self.tally().is_none())
         {
             return self.free_and_record(block, stream);
         }
-        self.free_recorded(block, stream)
+        match self.inner.deallocate(block, stream) {
+            Ok(()) => Ok(()),
+            Err(refused) => {
+                // It was freed on its own stream, which is read there so that none has to be kept for this.
+                self.restore(&refused, refused.block.stream());
+                Err(refused)
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::scope::{PartCount, StackCount, StackScopes};
 use super::tally::{Column, Tally};
 use crate::{DeviceBlock, DeviceId, Error, Holding, Refused, Stream, Survey};
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// An observer of what happens to a device's memory. It is called on the thread that the event happened on, in the
@@ -115,7 +115,8 @@ impl EventSink {
     /// Returns whether any observer wants a record of `action`, to be asked before a record is put together.
     #[inline]
     pub fn wants(&self, action: Action) -> bool {
-        Actions(self.wanted.load(Ordering::Acquire)).contains(action)
+        // Relaxed: whoever is called for it orders itself after the subscription, and those who want nothing pay nothing.
+        Actions(self.wanted.load(Ordering::Relaxed)).contains(action)
     }
 
     /// Delivers a record to the observers that want it.
@@ -178,6 +179,7 @@ impl EventSink {
 
     #[cold]
     fn deliver(&self, record: &Record<'_>) {
+        fence(Ordering::Acquire);
         for (interest, observer) in self.observers.iter().map_while(OnceLock::get) {
             if interest.contains(record.action) {
                 observer.record(record);

@@ -28,7 +28,7 @@ use crate::{AllocTag, Bytes, DeviceId, Holding};
 pub(crate) use columns::{Column, ColumnKind};
 use columns::{ColumnSet, Columns, DEVICES};
 use key::{Key, NEAR_TAGS, TAGS};
-use level::{Levels, Shares};
+use level::{Level, Levels, Shares};
 use scopes::Scopes;
 use shard::{Counters, Shard, Shards};
 use slack::Step;
@@ -51,6 +51,13 @@ pub struct Amount {
     pub bytes: Bytes,
     /// The number of blocks.
     pub count: u64,
+}
+
+impl Amount {
+    /// Returns the lesser of both numbers.
+    fn at_most(self, most: Self) -> Self {
+        Self { bytes: self.bytes.min(most.bytes), count: self.count.min(most.count) }
+    }
 }
 
 impl fmt::Display for Amount {
@@ -139,7 +146,7 @@ impl Counter {
     #[inline(always)]
     pub(crate) fn granted(&self, tag: AllocTag, bytes: Bytes) -> bool {
         let bytes = bytes.get();
-        let counts = self.moved(tag, Step::down(bytes), |shares| shares.add(bytes));
+        let counts = self.moved(tag, Step::down(bytes), move |shares| shares.add(bytes));
         counts.map(|counts| counts.add(bytes)).is_some()
     }
 
@@ -147,7 +154,7 @@ impl Counter {
     #[inline(always)]
     pub(crate) fn freed(&self, tag: AllocTag, bytes: Bytes) -> bool {
         let bytes = bytes.get();
-        let counts = self.moved(tag, Step::up(bytes), |shares| shares.remove(bytes));
+        let counts = self.moved(tag, Step::up(bytes), move |shares| shares.remove(bytes));
         counts.map(|counts| counts.remove(bytes)).is_some()
     }
 
@@ -218,16 +225,24 @@ impl Tally {
 
     /// Returns the counts of all blocks, whatever their tag.
     pub fn counts(&self) -> Counts {
-        let (current, total) = self.shards.sum(self.columns.counted(None), None);
-        Counts { current, peak: self.levels.whole.peak(current), total }
+        self.read(None, || ())
     }
 
     /// Returns the counts of one tag.
     pub fn counts_of(&self, tag: AllocTag) -> Counts {
         let Key { tag, .. } = Key::of(DeviceId(0), tag).bounded();
-        let (current, total) = self.shards.sum(self.columns.counted(None), Some(tag));
-        let peak = self.levels.tags.get(tag).map_or(current, |level| level.peak(current));
-        Counts { current, peak, total }
+        self.read(Some(tag), || ())
+    }
+
+    /// Returns the counts of one tag or all; `between` runs after frees are read and before grants are.
+    ///
+    /// What is granted and freed between the two looks live here, and never was at a time. The peak is never below what
+    /// is live and is read last, so no more than that is reported as live, and a peak is never raised by a reading.
+    fn read(&self, tag: Option<usize>, between: impl FnOnce()) -> Counts {
+        let (current, total) = self.shards.sum_around(self.columns.counted(None), tag, between);
+        let level = tag.map_or(Some(&self.levels.whole), |tag| self.levels.tags.get(tag));
+        let peak = level.map_or(current, Level::peak);
+        Counts { current: current.at_most(peak), peak, total }
     }
 
     /// Returns the counts of every tag that was ever counted, the largest holder first.

@@ -7,7 +7,8 @@
 //! 3. **Streams that have passed**: every stream with free runs, this one included, is asked how far it has come, and
 //!    what it is done with is common; so is, for this stream, what it was made to wait for before.
 //! 4. **The caches of all threads**: they are drained into the free lists, and 3 tried again.
-//! 5. **Growth**: whole free frames are moved to where they are needed, and frames are made.
+//! 5. **Growth**: an exclusive frame of which the request would have a part is split; else whole free frames are moved to
+//!    where they are needed, and frames are made.
 //! 6. **A wait**, where there is no memory for that: what another stream freed and is not done with, after a wait that is
 //!    put into this stream. A pool that [waits before growing](super::PagePool::wait_before_growing) does it after 3.
 //! 7. **Patience**: frees that have not run are waited for, every pool of the device gives back what it can, and what
@@ -33,31 +34,41 @@ const ASKING_ROUNDS: u32 = 16;
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Allocates from the thread's recent magazine (step 1); whatever is not there ends in a call of the rest of the
-    /// ladder.
+    /// ladder, in one place, so that those above know which of the two it was.
     #[inline(always)]
     pub(super) fn allocate_cached(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
-        if align != MIN_ALIGN && (align > MIN_ALIGN || !align.is_power_of_two()) {
-            return self.allocate_checked(bytes, align, stream, tag);
-        }
-        let Some(magazine) = self.recent_magazine(stream) else {
-            return self.allocate_checked(bytes, align, stream, tag);
-        };
-        let last = bytes.wrapping_sub(1);
-        if last < self.settings.longest_cached_bytes
-            && let len = (last / UNIT + 1).max(self.settings.fixed)
+        let is_usual = align == MIN_ALIGN || (align < MIN_ALIGN && align.is_power_of_two());
+        let magazine = if is_usual { self.recent_magazine(stream) } else { None };
+        if let Some(magazine) = magazine
+            && let last = bytes.wrapping_sub(1)
+            && last < self.settings.longest_exact_bytes
+            && let len = last / UNIT + 1
             && let Some(at) = magazine.take(len)
         {
             magazine.count_granted(len * UNIT);
             return Ok(driver_calls::make_block((at, len), bytes, stream, tag, self.owner));
         }
-        self.allocate_uncached(bytes, stream, tag, magazine)
+        self.allocate_missed(bytes, align, stream, tag, magazine)
     }
 
-    /// Allocates what the thread's recent magazine does not have (steps 2 to 8).
+    /// Allocates what the thread's recent magazine does not have (steps 2 to 8), or with every check made where it has
+    /// none.
     #[inline(never)]
-    fn allocate_uncached(&self, bytes: u64, stream: Stream, tag: AllocTag, magazine: &Magazine) -> Result<DeviceBlock> {
+    fn allocate_missed(
+        &self,
+        bytes: u64,
+        align: u64,
+        stream: Stream,
+        tag: AllocTag,
+        magazine: Option<&Magazine>,
+    ) -> Result<DeviceBlock> {
+        let Some(magazine) = magazine else { return self.allocate_checked(bytes, align, stream, tag) };
         let (len, align) = self.settings.units(bytes, MIN_ALIGN)?;
-        let at = self.take_free(Request { len, align, slot: stream.slot() })?;
+        let cached = if self.settings.fixed > 0 { magazine.take(len) } else { None };
+        let at = match cached {
+            Some(at) => at,
+            None => self.take_free(Request { len, align, slot: stream.slot() })?,
+        };
         magazine.count_granted(len * UNIT);
         Ok(driver_calls::make_block((at, len), bytes, stream, tag, self.owner))
     }
@@ -163,6 +174,9 @@ impl<F: FrameSource> PagePoolResource<F> {
             };
             if let Some(at) = taken {
                 return Ok(at);
+            }
+            if self.state.lists().fits_in_part(request) {
+                return self.grow_or_explain(request);
             }
             if self.settings.wait_before_growing
                 && let Some(at) = self.take_after_wait(request)?

@@ -13,28 +13,28 @@ use super::{PagePoolResource, driver_calls};
 use bursar_core::{DeviceBlock, Error, FrameSource, Refused, Result, Stream};
 
 impl<F: FrameSource> PagePoolResource<F> {
-    /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of one of those
-    /// below.
+    /// Frees a block into the thread's recent magazine; whatever does not fit there ends in a call of the rest, in one
+    /// place, so that those above know which of the two it was.
     #[inline(always)]
     pub(super) fn free_cached(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
         let (at, bytes) = (block.ptr().0, block.granted().get());
-        if block.owner() != self.owner || block.stream() != stream || !(at | bytes).is_multiple_of(UNIT) {
-            return self.free_checked(block, stream);
-        }
-        let Some(magazine) = self.recent_magazine(stream) else { return self.free_checked(block, stream) };
-        if bytes.wrapping_sub(UNIT) < self.settings.longest_cached_bytes
+        let is_usual = block.owner() == self.owner && block.stream() == stream && (at | bytes).is_multiple_of(UNIT);
+        let magazine = if is_usual { self.recent_magazine(stream) } else { None };
+        if let Some(magazine) = magazine
+            && bytes.wrapping_sub(UNIT) < self.settings.longest_cached_bytes
             && let Some(entry) = magazine.vacant_entry(bytes / UNIT)
         {
             entry.fill(at / UNIT);
             magazine.count_released(bytes);
             return Ok(());
         }
-        self.free_uncached(block, stream, magazine)
+        self.free_missed(block, stream, magazine)
     }
 
-    /// Frees a block that the thread's recent magazine has no entry for.
+    /// Frees a block that the thread's recent magazine has no entry for, or with every check made where it has none.
     #[inline(never)]
-    fn free_uncached(&self, block: DeviceBlock, stream: Stream, magazine: &Magazine) -> Result<(), Refused> {
+    fn free_missed(&self, block: DeviceBlock, stream: Stream, magazine: Option<&Magazine>) -> Result<(), Refused> {
+        let Some(magazine) = magazine else { return self.free_checked(block, stream) };
         if !self.is_own(&block) {
             return Err(Refused { error: self.foreign(&block), block });
         }

@@ -32,7 +32,10 @@ pub(super) struct FreeLists {
 
 /// The part of what is held, one of so many, that may be freed on other streams before a request has them asked: as long
 /// as less is, meeting requests out of the rest can cost no more than that part.
-const SHARE_UNASKED: u64 = 16;
+const SHARE_UNASKED: u64 = 64;
+
+/// The number of places that are looked at for one that is no part of an exclusive frame.
+const PLACES: usize = 64;
 
 /// A request for `len` units, aligned to `align`, for the stream at `slot`, which is held, or stays.
 #[derive(Clone, Copy, Debug)]
@@ -204,26 +207,78 @@ impl FreeLists {
     }
 
     /// Takes memory that the stream may have without asking or waiting for anyone: from what is common if there are
-    /// as many, and else from its own, which nobody else can have yet.
+    /// as many, and else from its own, which nobody else can have yet. A part of an exclusive frame is not taken.
     #[inline(always)]
     pub(super) fn take(&mut self, request: Request) -> Option<u64> {
-        let Request { len, align, slot } = request;
+        let (at, is_own) = self.take_first(request)?;
+        if self.space.has_exclusive() && self.space.taken_in_part(at, request.len).is_some() {
+            self.put_back_taken(request.slot, request.len, at, is_own);
+            return None;
+        }
+        Some(at)
+    }
+
+    /// Returns whether something fits that [`take`](Self::take) left because it is a part of an exclusive frame.
+    pub(super) fn fits_in_part(&mut self, Request { len, align, slot }: Request) -> bool {
         let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        [Some(&mut self.common), own].into_iter().flatten().any(|runs| runs.find_aligned(len, align).is_some())
+    }
+
+    /// Takes memory as [`take`](Self::take) does, also a part of an exclusive frame, which blocks share from then on.
+    pub(super) fn take_any(&mut self, request: Request) -> Option<u64> {
+        let (at, _) = self.take_first(request)?;
+        self.space.open_for(at, request.len);
+        Some(at)
+    }
+
+    /// Takes the first run that fits; returns where, and whether it was the stream's own.
+    #[inline(always)]
+    fn take_first(&mut self, Request { len, align, slot }: Request) -> Option<(u64, bool)> {
+        let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        let of_own = |at| (at, true);
         match own {
             _ if align > 1 => self.take_aligned(slot, len, align),
-            Some(own) if self.common.is_empty() => own.take(len),
-            Some(own) => self.common.take(len).or_else(|| own.take(len)),
-            None => self.common.take(len),
+            Some(own) if self.common.is_empty() => own.take(len).map(of_own),
+            Some(own) => match self.common.take(len) {
+                Some(at) => Some((at, false)),
+                None => own.take(len).map(of_own),
+            },
+            None => self.common.take(len).map(|at| (at, false)),
         }
+    }
+
+    #[cold]
+    fn put_back_taken(&mut self, slot: usize, len: u64, at: u64, is_own: bool) {
+        if is_own {
+            let stamp = self.lane(slot).now;
+            let added = self.lane(slot).add(Run { at, len, stamp });
+            debug_assert!(added, "{len} at {at} were taken");
+        } else {
+            self.add_common(Run { at, len, stamp: 0 });
+        }
+    }
+
+    /// Takes the first place that fits and is no part of an exclusive frame, among the first few.
+    pub(super) fn take_apart(&mut self, Request { len, align, slot }: Request) -> Option<u64> {
+        let Self { lanes, common, space, .. } = self;
+        let own = lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        [Some(common), own].into_iter().flatten().find_map(|runs| {
+            let fit = runs.iter_long(len).take(PLACES).filter(|run| run.len_from(align) >= len);
+            let at =
+                fit.map(|run| run.at.next_multiple_of(align)).find(|&at| space.taken_in_part(at, len).is_none())?;
+            runs.cut(at..at + len);
+            Some(at)
+        })
     }
 
     // Numbers, and not a `Request`: one that is passed on would be stored first, also by requests that never come here.
     #[cold]
-    fn take_aligned(&mut self, slot: usize, len: u64, align: u64) -> Option<u64> {
+    fn take_aligned(&mut self, slot: usize, len: u64, align: u64) -> Option<(u64, bool)> {
         let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
-        [Some(&mut self.common), own].into_iter().flatten().find_map(|runs| {
+        let lists = [Some((&mut self.common, false)), own.map(|own| (own, true))];
+        lists.into_iter().flatten().find_map(|(runs, is_own)| {
             let position = runs.find_aligned(len, align)?;
-            Some(runs.carve(position, len, align))
+            Some((runs.carve(position, len, align), is_own))
         })
     }
 
@@ -233,7 +288,9 @@ impl FreeLists {
         let fits = self.fits_elsewhere(request);
         let is_ordered = |&&(from, _, run): &&(usize, RunPosition, Run)| run.stamp < self.ordered_before(slot, from);
         let &(from, position, _) = fits.iter().find(is_ordered)?;
-        Some(self.lane(from).runs.carve(position, len, align))
+        let at = self.lane(from).runs.carve(position, len, align);
+        self.space.open_for(at, len);
+        Some(at)
     }
 
     fn ordered_before(&self, slot: usize, from: usize) -> u64 {

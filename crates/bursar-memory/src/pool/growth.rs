@@ -9,12 +9,14 @@ use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
 use bursar_core::{
     Action, Bytes, DeviceContext, DevicePtr, DriverError, Error, Frame, FrameKind, FrameSource, Record, Result, Status,
+    Survey,
 };
 
 impl<F: FrameSource> PagePoolResource<F> {
     /// Takes what is free, or else grows, by moving frames or making them. Where as much had to be made as was
     /// `refused` before, that refusal is returned again.
     pub(super) fn take_or_grow(&self, request: Request, refused: Option<Error>) -> Result<u64> {
+        let can_remake = self.is_within_limits();
         let mut lists = self.state.lists();
         if let Some(at) = lists.take(request) {
             return Ok(at);
@@ -23,8 +25,16 @@ impl<F: FrameSource> PagePoolResource<F> {
             drop(lists);
             return self.grow_by_slab(request);
         }
-        let room = request.len + request.align - 1;
-        let plan = lists.plan_growth(request.slot, room);
+        if can_remake && let Some(split) = lists.plan_split(request) {
+            drop(lists);
+            self.enter(split)?;
+            return self.take_or_grow(request, refused);
+        }
+        // Work may still touch what fits, or a limit was lowered, so it cannot be split: another place, or a part of an exclusive frame after all.
+        if let Some(at) = lists.take_apart(request).or_else(|| lists.take_any(request)) {
+            return Ok(at);
+        }
+        let plan = lists.plan_growth(request, can_remake);
         let plan = match (plan, refused) {
             (Some(plan), Some(refused)) if plan.make.iter().sum::<u64>() >= refused_units(&refused) => {
                 lists.undo_growth(plan.give_up(Vec::new(), Vec::new()));
@@ -35,19 +45,29 @@ impl<F: FrameSource> PagePoolResource<F> {
         drop(lists);
         let Some(plan) = plan else {
             let error = DriverError::new("address_reserve", self.context.device(), Status::OutOfMemory);
-            return Err(self.context.allocation_failed(error, Bytes(room * UNIT)));
+            return Err(self.context.allocation_failed(error, Bytes(request.len * UNIT)));
         };
+        self.enter(plan)?;
+        let mut lists = self.state.lists();
+        let taken = lists.take_any(request);
+        lists.claim_common(request.slot);
+        drop(lists);
+        taken.map_or_else(|| self.take_or_grow(request, None), Ok)
+    }
+
+    /// Carries a plan out and enters it, or undoes it.
+    fn enter(&self, plan: GrowthPlan) -> Result<()> {
         match self.carry_out(plan) {
             Ok((plan, made)) => {
-                let mut lists = self.state.lists();
-                lists.enter_growth(plan, made);
-                let taken = lists.take(request);
-                lists.claim_common(request.slot);
-                drop(lists);
-                taken.map_or_else(|| self.take_or_grow(request, None), Ok)
+                self.state.lists().enter_growth(plan, made);
+                Ok(())
             }
             Err((failed, error)) => {
-                self.state.lists().undo_growth(*failed);
+                let mut lists = self.state.lists();
+                lists.undo_growth(*failed);
+                if error.is_capacity() {
+                    lists.space.note_refusal();
+                }
                 Err(error)
             }
         }
@@ -143,6 +163,12 @@ impl<F: FrameSource> PagePoolResource<F> {
 
     /// Makes frames of these lengths, all of them or none.
     fn make_frames(&self, lens: &[u64]) -> Result<Vec<Frame>> {
+        if lens.len() > FEW && !self.may_have(lens.iter().sum()) {
+            // Refused as a whole, so that none is made first; where there is room by now, it is one frame.
+            let whole = self.source.create_frame(lens.iter().sum::<u64>() * UNIT)?;
+            self.state.lists().space.count_made(whole.bytes());
+            return Ok(vec![whole]);
+        }
         let mut made = Vec::with_capacity(lens.len());
         for &len in lens {
             match self.source.create_frame(len * UNIT) {
@@ -158,6 +184,21 @@ impl<F: FrameSource> PagePoolResource<F> {
             }
         }
         Ok(made)
+    }
+
+    /// Returns whether what the limits below count is within them, so that what is given back can be had again. It is not
+    /// after a limit was lowered.
+    fn is_within_limits(&self) -> bool {
+        let limits = Survey::of_path(|survey| self.source.survey(survey));
+        limits.limits().filter_map(|limit| limit.figures).all(|(limit, used)| used <= limit)
+    }
+
+    /// Returns whether the limits below and the device had room for `len` units just now.
+    fn may_have(&self, len: u64) -> bool {
+        let limits = Survey::of_path(|survey| self.source.survey(survey));
+        let left = limits.limits().filter_map(|limit| limit.figures).map(|(limit, used)| limit.saturating_sub(used));
+        let free = self.context.driver().memory(self.context.device()).map_or(Bytes::MAX, |memory| memory.free);
+        left.fold(free, Bytes::min) >= Bytes(len * UNIT)
     }
 
     /// Makes the slack of a growth, as far as there is memory for it.
@@ -180,6 +221,9 @@ impl<F: FrameSource> PagePoolResource<F> {
         self.state.release_frame(frame, &|frame| self.source.release_frame(frame));
     }
 }
+
+/// The number of frames up to which they are just made, and released again where there is no room for all.
+const FEW: usize = 4;
 
 /// Puts the refusal of one frame into the numbers of all that were to be made: `had` were, and have gone back.
 fn refusal_of_all(mut refused: Error, whole: Bytes, had: Bytes) -> Error {

@@ -1,6 +1,6 @@
 //! The plan of a growth: made and entered with the free lists locked, carried out in between with nothing locked.
 
-use super::free_lists::FreeLists;
+use super::free_lists::{FreeLists, Request};
 use super::runs::{Run, UNIT};
 use bursar_core::{Bytes, Frame};
 
@@ -56,6 +56,8 @@ pub(super) struct GrowthPlan {
     pub(super) remake: Vec<u64>,
     /// The lengths of frames to be made besides, if there is memory for them; they come last.
     pub(super) slack: Vec<u64>,
+    /// Set where a frame is made anew at its own address.
+    is_in_place: bool,
 }
 
 impl GrowthPlan {
@@ -72,12 +74,23 @@ impl GrowthPlan {
             make: Vec::new(),
             remake: Vec::new(),
             slack: Vec::new(),
+            is_in_place: false,
         }
+    }
+
+    /// Makes the plan to make the frame at these addresses anew.
+    pub(super) fn in_place(addresses: (u64, u64)) -> Self {
+        Self { is_in_place: true, ..Self::new(addresses, None, TargetList::Common) }
     }
 
     /// Gives the plan up, once some frames have been unmapped and some made.
     pub(super) fn give_up(self, moved: Vec<FrameMove>, made: Vec<Frame>) -> FailedGrowth {
-        let Self { at, need, base, target, unmapped, mut moves, mut consolidate, consolidated, .. } = self;
+        let Self { at, mut need, base, target, unmapped, mut moves, mut consolidate, mut consolidated, .. } = self;
+        if self.is_in_place {
+            // The addresses are the frame's own: claimed while it is mapped there, and released once.
+            need = if consolidate.is_empty() { need } else { 0 };
+            consolidated.clear();
+        }
         moves.append(&mut consolidate);
         let vacated = moved.iter().map(|moved| (moved.from, moved.placed.len)).chain(consolidated).collect();
         let unmapped =
@@ -128,15 +141,20 @@ pub(super) struct StuckFrames {
 }
 
 impl FreeLists {
-    /// Plans how a stream gets `len` units that no run has; `None` where no addresses are left for them.
+    /// Plans how a stream gets a block that no run has room for; `None` where no addresses are left for it. Frames are
+    /// made anew only if they `can_remake`: where a limit was lowered, what is given back is gone.
     ///
     /// Everything that the plan needs is taken out of the lists, so that nobody else gets it until the plan is entered
     /// or undone.
-    pub(super) fn plan_growth(&mut self, slot: usize, len: u64) -> Option<GrowthPlan> {
+    pub(super) fn plan_growth(
+        &mut self,
+        Request { len, align, slot }: Request,
+        can_remake: bool,
+    ) -> Option<GrowthPlan> {
         let own = self.lane_if_open(slot);
         let ending = |end| own.and_then(|lane| lane.runs.ending_at(end)).or_else(|| self.common.ending_at(end));
-        let base = self.space.best_base(len, ending);
-        let addresses = self.space.claim(len, base)?;
+        let base = self.space.best_base(len, align, ending);
+        let addresses = self.space.claim(len, align, base)?;
         let target = match base {
             Some(base) => match self.lane(slot).runs.take_starting_at(base.at) {
                 Some(_) => TargetList::Lane(slot),
@@ -151,7 +169,22 @@ impl FreeLists {
         let shared = self.open_lane_count > 1;
         // The base was taken out of the lists above, so it counts as in use, like the `need` units that follow it.
         let in_use = self.space.held() - self.free_units() + plan.need;
-        self.space.choose_frames(&mut plan, &mut self.common, shared.then_some(in_use));
+        let used = len - base.map_or(0, |base| base.len_from(align)).min(len);
+        if !can_remake {
+            self.space.move_frames(&mut plan, &mut self.common);
+        } else {
+            self.space.choose_frames(&mut plan, used, &mut self.common, shared.then_some(in_use));
+        }
+        self.in_flight += 1;
+        Some(plan)
+    }
+
+    /// Plans to split the frames of which a request would have a part, where the first run that fits is common.
+    pub(super) fn plan_split(&mut self, Request { len, align, .. }: Request) -> Option<GrowthPlan> {
+        let position = self.common.find_aligned(len, align)?;
+        let (at, run) = (position.at.next_multiple_of(align), self.common.get(position));
+        let frame = self.space.taken_in_part(at, len)?;
+        let plan = self.space.plan_split(frame, (at, len), run, &mut self.common)?;
         self.in_flight += 1;
         Some(plan)
     }
@@ -160,7 +193,9 @@ impl FreeLists {
     pub(super) fn enter_growth(&mut self, plan: GrowthPlan, made: Vec<Frame>) {
         self.in_flight -= 1;
         plan.moves.iter().for_each(|moved| self.space.release_range(moved.from, moved.placed.len));
-        plan.consolidated.iter().for_each(|&(from, len)| self.space.release_range(from, len));
+        if !plan.is_in_place {
+            plan.consolidated.iter().for_each(|&(from, len)| self.space.release_range(from, len));
+        }
         let mut at = plan.at;
         for frame in plan.unmapped.into_iter().chain(plan.moves.into_iter().map(|m| m.placed.frame)).chain(made) {
             let len = units(frame.bytes());

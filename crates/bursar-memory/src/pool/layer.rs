@@ -1,6 +1,7 @@
 //! The layer that makes pools, and the handle that reads them.
 
-use super::address_space::{AddressSpace, FrameSizes};
+use super::address_space::AddressSpace;
+use super::frame_sizes::FrameSizes;
 use super::magazine::LONGEST;
 use super::runs::UNIT;
 use super::thread_cache::PoolNumber;
@@ -61,7 +62,7 @@ impl Default for PagePool {
 
 impl PagePool {
     /// Sets the largest frame that is made, 64 MiB by default and never less than the device's pages. A frame moves
-    /// whole: large ones make large blocks cheap to assemble, small ones leave less behind at the ends of blocks.
+    /// whole, and a driver call costs by the frame: large ones make large blocks cheap.
     #[must_use]
     pub const fn largest_frame(mut self, bytes: Bytes) -> Self {
         self.largest_frame = bytes;
@@ -195,6 +196,9 @@ impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
 /// frames is what blocks grow into.
 const ADDRESSES: u64 = 16;
 
+/// The size up to which a pool is small: pages are few enough then to be moved one by one.
+const SMALL_POOL: u64 = 3 << 30;
+
 impl<F: FrameSource> Layer<F> for PagePool {
     type Output = Arc<PagePoolResource<F>>;
 
@@ -206,9 +210,18 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let magazine = self.magazine.get() / UNIT;
         let longest_cached = if fixed == 0 { magazine / 16 } else { fixed }.min(LONGEST).min(magazine);
         let longest_cached_bytes = longest_cached * UNIT;
+        let longest_exact_bytes = if fixed == 0 { longest_cached_bytes } else { 0 };
         let Self { patience, wait_before_growing, .. } = *self;
-        let settings = Settings { fixed, longest_cached, longest_cached_bytes, patience, wait_before_growing };
-        let space = AddressSpace::new(addresses.clone(), FrameSizes { granule, largest });
+        let settings = Settings {
+            fixed,
+            longest_cached,
+            longest_cached_bytes,
+            longest_exact_bytes,
+            patience,
+            wait_before_growing,
+        };
+        let sizes = FrameSizes { page: granule, largest, small_pool: SMALL_POOL / UNIT };
+        let space = AddressSpace::new(addresses.clone(), sizes);
         let context = source.context().clone();
         let (owner, state) = (OwnerId::unique(), PoolState::new(space, magazine, &context));
         let (number, name) = (PoolNumber::of(owner), LimitName::unnamed("pool"));

@@ -79,8 +79,10 @@ impl VacantEntry<'_> {
     }
 }
 
-/// The blocks of one thread and one stream.
+/// The blocks of one thread and one stream, on cache lines that are no neighbours of another's: processors fetch lines in
+/// pairs.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Magazine {
     sets: [Set; SETS],
     /// The units that the thread may still put in. Blocks that other threads took count as present until the thread

@@ -1,14 +1,16 @@
 //! Free runs in the order of their addresses: first fit, and neighbours that coalesce.
 //!
-//! A run is an address, a length and a stamp. Eight lie in a chunk and 64 chunks in a group, ordered by address; a
-//! change touches one of each, and a chunk of few runs is joined with its neighbour. A run's neighbours are the entries
-//! beside it: there is no record of what is in use, and none in the memory itself.
+//! A run is an address, a length and a stamp. Eight lie in a chunk of two cache lines and 64 chunks in a group, ordered
+//! by address; a change touches one of each, and a chunk of few runs is joined with its neighbour, and so is a group of
+//! few chunks. A run's neighbours are the entries beside it: there is no record of what is in use, and none in the memory
+//! itself.
 //!
-//! Beside its length each run has a size of 15 bits that never puts a longer run below a shorter one: sixteen of them
-//! are compared at a time, and only where sizes are equal do the lengths decide. Each chunk and each group has a bound
-//! on the sizes in it. So the first fit is found by three short scans with hardly a branch that depends on the data,
-//! and the cost hardly grows with the number of runs. A run that gets shorter leaves these bounds as they are: a search
-//! that meets one which promises too much corrects it, and most are met again by a request that still fits.
+//! Where groups begin, and chunks within a group, lies side by side, and so do bounds on the lengths in them: sizes of 15
+//! bits that never put a longer run below a shorter one, of which sixteen are compared at a time. So the first fit, or the
+//! place of a run, is found by three short scans with hardly a branch that depends on the data. They touch a few cache
+//! lines, of which only those of one chunk are ever cold: the cost hardly grows with the number of runs. A run that gets
+//! shorter leaves the bounds as they are: a search that meets one which promises too much corrects it, and most are met
+//! again by a request that still fits.
 //!
 //! First fit, and not best fit, because it packs what is in use and so leaves whole frames free: on the `llama_serve`
 //! trace best fit in 2 MiB frames needs 1.021 of the live peak and first fit 1.009.
@@ -16,9 +18,9 @@
 mod chunk;
 mod tree;
 
-use chunk::{Chunk, Wanted};
+use chunk::{Chunk, LONGEST, Size, Wanted};
 use std::ops::Range;
-use tree::{Group, SearchStarts, class};
+use tree::Group;
 
 /// The unit of addresses and lengths here, in bytes: what every block is aligned to.
 pub(super) const UNIT: u64 = bursar_core::MIN_ALIGN;
@@ -39,6 +41,11 @@ impl Run {
 
     pub(super) const fn range(&self) -> Range<u64> {
         self.at..self.end()
+    }
+
+    /// Returns its length from the first multiple of `align` on.
+    pub(super) const fn len_from(&self, align: u64) -> u64 {
+        self.end().saturating_sub(self.at.next_multiple_of(align))
     }
 
     /// Grows over a run just after it.
@@ -64,20 +71,25 @@ pub(super) struct RunPosition {
     pub(super) at: u64,
 }
 
-/// Free runs that touch no other run here.
+/// Free runs that touch no other run here, unless they were longer than [`LONGEST`] together.
 #[derive(Debug, Default)]
-#[allow(clippy::vec_box, reason = "a chunk that is put in moves a pointer, not a chunk")]
-pub(super) struct Runs {
+pub(super) struct Runs<const GROUP: usize = 64> {
     /// Once there has been a run there is a group, and a chunk in it.
-    groups: Vec<Box<Group>>,
+    #[allow(clippy::vec_box, reason = "a group that is put in moves a pointer, not a group")]
+    groups: Vec<Box<Group<GROUP>>>,
+    /// The start of each group.
+    starts: Vec<u64>,
+    /// A bound on the sizes in each group.
+    bounds: Vec<Size>,
     total: u64,
-    /// The groups where searches begin while there are several.
-    starts: SearchStarts,
-    /// Chunks that are not in use, so that runs which come and go allocate nothing.
-    spare: Vec<Box<Chunk>>,
+    /// No stamp is later.
+    latest: u64,
+    /// Groups that are not in use, so that runs which come and go allocate nothing.
+    #[allow(clippy::vec_box, reason = "as they lie above")]
+    spare: Vec<Box<Group<GROUP>>>,
 }
 
-impl Runs {
+impl<const GROUP: usize> Runs<GROUP> {
     /// Returns the sum of all lengths, in units.
     pub(super) const fn total(&self) -> u64 {
         self.total
@@ -93,36 +105,26 @@ impl Runs {
     }
 
     fn chunks(&self) -> impl Iterator<Item = &Chunk> {
-        self.groups.iter().flat_map(|group| group.chunks()).map(|chunk| &**chunk)
+        self.groups.iter().flat_map(|group| group.chunks())
     }
 
     /// Finds the run of at least `len` units with the lowest address; `len` is at least one.
     pub(super) fn find(&mut self, len: u64) -> Option<RunPosition> {
-        self.search(len, |group, position, entry| RunPosition {
-            chunk: position,
-            entry,
-            at: group.chunk(position.chunk).at(entry),
-        })
+        let (position, entry) = self.search(Wanted::new(len))?;
+        Some(RunPosition { chunk: position, entry, at: self.chunk(position).at(entry) })
     }
 
-    /// Finds the first run of at least `len` units, and passes its group, its chunk's position and its entry to `then`.
+    /// Finds the first run that is long enough.
     #[inline(always)]
-    fn search<T>(&mut self, len: u64, then: impl FnOnce(&mut Group, ChunkPosition, usize) -> T) -> Option<T> {
-        let wanted = Wanted::new(len);
-        let mut group = if self.groups.len() > 1 { self.start(wanted) } else { 0 };
-        while let Some(inside) = self.groups.get_mut(group) {
-            if inside.may_have(wanted) {
-                let mut from = 0;
-                while let Some(chunk) = inside.promising(from, wanted) {
-                    if let Some(entry) = inside.chunk(chunk).first_of(wanted) {
-                        return Some(then(inside, ChunkPosition { group, chunk }, entry));
-                    }
-                    inside.tighten_chunk(chunk);
-                    from = chunk + 1;
-                }
-                inside.tighten();
+    fn search(&mut self, wanted: Wanted) -> Option<(ChunkPosition, usize)> {
+        let mut from = 0;
+        while let Some(nth) = wanted.first(&self.bounds[from..]) {
+            let (group, inside) = (from + nth, &mut self.groups[from + nth]);
+            if let Some((chunk, entry)) = inside.search(wanted) {
+                return Some((ChunkPosition { group, chunk }, entry));
             }
-            group += 1;
+            self.bounds[group] = inside.most();
+            from = group + 1;
         }
         None
     }
@@ -130,31 +132,16 @@ impl Runs {
     /// Takes `len` units out of the first run that has as many.
     #[inline(always)]
     pub(super) fn take(&mut self, len: u64) -> Option<u64> {
-        let (at, position, entry, whole) = self.search(len, |group, position, entry| {
-            let run = group.chunk(position.chunk).get(entry);
-            if run.len > len {
-                group.shorten(position.chunk, entry, len);
-            }
-            (run.at, position, entry, run.len == len)
-        })?;
+        let (position, entry) = self.search(Wanted::new(len))?;
+        let chunk = self.chunk(position);
+        let (at, is_longer) = (chunk.at(entry), chunk.len(entry) > len);
         self.total -= len;
-        if whole {
+        if is_longer {
+            self.shorten(position, entry, len);
+        } else {
             self.remove_entry(position, entry);
         }
         Some(at)
-    }
-
-    /// Returns the first group that may have as long a run; searches for its class, and for those above, begin there
-    /// from now on.
-    #[cold]
-    fn start(&mut self, wanted: Wanted) -> usize {
-        let class = class(wanted.len);
-        let least = Wanted::new(1 << class);
-        let from = self.starts.of(class);
-        let found = self.groups[from..].iter().position(|group| group.may_have(least));
-        let start = found.map_or(self.groups.len(), |nth| from + nth);
-        self.starts.move_up(class, start);
-        start
     }
 
     /// Finds the run with the lowest address that has room for `len` units from a multiple of `align` on, a power of
@@ -165,20 +152,29 @@ impl Runs {
 
     fn search_aligned(&self, len: u64, align: u64) -> Option<RunPosition> {
         let fits = |run: Run| ((run.at + align - 1) & !(align - 1)) + len <= run.end();
-        let groups = self.groups.iter().enumerate().filter(|(_, group)| group.may_have(Wanted::new(len)));
-        let mut chunks = groups.flat_map(|(group, inside)| {
-            let chunks = inside.chunks().iter().enumerate();
-            chunks.map(move |(chunk, inside)| (ChunkPosition { group, chunk }, inside))
+        let groups = self.groups_with(len).flat_map(|(group, inside)| {
+            inside.chunks().enumerate().map(move |(chunk, inside)| (ChunkPosition { group, chunk }, inside))
         });
-        chunks.find_map(|(position, inside)| {
-            let entry = inside.iter().position(fits)?;
-            Some(RunPosition { chunk: position, entry, at: inside.at(entry) })
-        })
+        let mut chunks =
+            groups.filter_map(|(position, inside)| Some((position, inside, inside.iter(self.latest).position(fits)?)));
+        let (position, inside, entry) = chunks.next()?;
+        Some(RunPosition { chunk: position, entry, at: inside.at(entry) })
+    }
+
+    /// Returns the groups that may have a run of at least `len` units, with their positions.
+    fn groups_with(&self, len: u64) -> impl Iterator<Item = (usize, &Group<GROUP>)> {
+        let (groups, wanted) = (self.groups.iter().zip(&self.bounds).enumerate(), Wanted::new(len));
+        groups.filter(move |(_, (_, bound))| **bound >= wanted.size).map(|(nth, (group, _))| (nth, &**group))
     }
 
     /// Returns the run at a position.
     pub(super) fn get(&self, position: RunPosition) -> Run {
-        self.chunk(position.chunk).get(position.entry)
+        self.run(position.chunk, position.entry)
+    }
+
+    #[inline]
+    fn run(&self, position: ChunkPosition, entry: usize) -> Run {
+        self.chunk(position).get(entry, self.latest)
     }
 
     /// Takes `len` units out of the run at `position`, from a multiple of `align` units on, a power of two; returns
@@ -219,21 +215,23 @@ impl Runs {
     #[inline]
     pub(super) fn insert(&mut self, run: Run) -> bool {
         let Some((position, entry)) = self.entry_for(run.at) else {
-            self.insert_first(run);
-            return true;
+            self.add_first_group();
+            return self.insert(run);
         };
         let after = self.begins_at(position, entry);
-        let before = if entry > 0 { Some(self.chunk(position).get(entry - 1)) } else { None };
+        let before = if entry > 0 { Some(self.run(position, entry - 1)) } else { None };
         if after < run.end() || before.is_some_and(|before| before.end() > run.at) {
             return false;
         }
         self.total += run.len;
+        self.latest = self.latest.max(run.stamp);
         match before {
+            _ if self.total > LONGEST => self.insert_apart(position, entry, run),
             Some(mut before) if before.end() == run.at => {
                 before.take_over(run);
                 if after == run.end() {
                     let (next, first) = self.here_or_next(position, entry);
-                    before.take_over(self.chunk(next).get(first));
+                    before.take_over(self.run(next, first));
                     self.replace(position, entry - 1, before);
                     self.remove_entry(next, first);
                 } else {
@@ -246,11 +244,22 @@ impl Runs {
         true
     }
 
+    /// Inserts a run as it is, where all together are longer than a run can be; in pieces where it is by itself.
+    #[cold]
+    fn insert_apart(&mut self, position: ChunkPosition, entry: usize, run: Run) {
+        let (len, rest) = (run.len.min(LONGEST), run.len.saturating_sub(LONGEST));
+        self.insert_entry(position, entry, Run { len, ..run });
+        if rest > 0 {
+            self.total -= rest;
+            self.insert(Run { at: run.at + len, len: rest, ..run });
+        }
+    }
+
     /// Extends the run at `entry`, or the first of the next chunk where there is none, down over a run just before it.
     #[inline(always)]
     fn extend_down(&mut self, position: ChunkPosition, entry: usize, mut run: Run) {
         let (position, entry) = self.here_or_next(position, entry);
-        run.take_over(self.chunk(position).get(entry));
+        run.take_over(self.run(position, entry));
         self.replace(position, entry, run);
     }
 
@@ -258,10 +267,10 @@ impl Runs {
     #[inline]
     pub(super) fn take_beside(&mut self, mut range: Range<u64>) -> Range<u64> {
         let Some((position, entry)) = self.entry_for(range.start) else { return range };
-        let before = entry.checked_sub(1).map(|before| self.chunk(position).get(before));
+        let before = entry.checked_sub(1).map(|before| self.run(position, before));
         if self.begins_at(position, entry) == range.end {
             let (next, first) = self.here_or_next(position, entry);
-            range.end = self.chunk(next).get(first).end();
+            range.end = self.run(next, first).end();
             self.take_out(next, first);
         }
         if let Some(before) = before.filter(|before| before.end() == range.start) {
@@ -272,7 +281,7 @@ impl Runs {
     }
 
     fn take_out(&mut self, position: ChunkPosition, entry: usize) {
-        self.total -= self.chunk(position).get(entry).len;
+        self.total -= self.run(position, entry).len;
         self.remove_entry(position, entry);
     }
 
@@ -297,25 +306,24 @@ impl Runs {
 
     /// Returns every run, lowest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
-        self.chunks().flat_map(Chunk::iter)
+        self.chunks().flat_map(|chunk| chunk.iter(self.latest))
     }
 
     /// Returns the runs of at least `len` units, lowest first.
     pub(super) fn iter_long(&self, len: u64) -> impl Iterator<Item = Run> + '_ {
-        let groups = self.groups.iter().filter(move |group| group.may_have(Wanted::new(len)));
-        groups.flat_map(|group| group.chunks()).flat_map(|chunk| chunk.iter()).filter(move |run| run.len >= len)
+        let chunks = self.groups_with(len).flat_map(|(_, group)| group.chunks());
+        chunks.flat_map(|chunk| chunk.iter(self.latest)).filter(move |run| run.len >= len)
     }
 
     /// Removes every run.
     pub(super) fn clear(&mut self) {
-        for mut group in self.groups.drain(self.groups.len().min(1)..) {
-            group.clear(&mut self.spare);
-            self.spare.push(group.remove(0));
-        }
-        if let Some(only) = self.groups.first_mut() {
-            only.clear(&mut self.spare);
-        }
-        (self.total, self.starts) = (0, SearchStarts::default());
+        self.groups.iter_mut().for_each(|group| group.clear());
+        let one = self.groups.len().min(1);
+        self.spare.extend(self.groups.drain(one..));
+        self.starts.truncate(one);
+        self.bounds.truncate(one);
+        self.bounds.fill(Size::NONE);
+        self.total = 0;
     }
 
     fn at_or_before(&self, at: u64) -> Option<RunPosition> {

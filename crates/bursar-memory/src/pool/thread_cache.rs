@@ -261,32 +261,32 @@ fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
     hooked.is_ok()
 }
 
-/// A magazine that a thread used recently, for one stream of one pool.
-#[repr(align(32))]
-struct RecentMagazine {
-    /// The stream's [key](Stream::key).
-    stream: Cell<u64>,
-    /// The pool's key; zero where the entry is empty.
-    key: Cell<u64>,
-    magazine: Cell<NonNull<Magazine>>,
-}
-
 /// The number of entries for recent magazines that a thread has.
 const RECENT: usize = 8;
 
-impl RecentMagazine {
-    const fn empty() -> Self {
-        Self { stream: Cell::new(0), key: Cell::new(0), magazine: Cell::new(NonNull::dangling()) }
-    }
+/// The magazines that a thread used recently, each for one stream of one pool. What entries have of a kind lies together,
+/// so that an entry is found without a multiplication.
+struct RecentMagazines {
+    /// The [keys](Stream::key) of the streams.
+    streams: [Cell<u64>; RECENT],
+    /// The keys of the pools; zero where an entry is empty.
+    keys: [Cell<u64>; RECENT],
+    magazines: [Cell<NonNull<Magazine>>; RECENT],
 }
 
 thread_local! {
-    static RECENT_MAGAZINES: [RecentMagazine; RECENT] = const { [const { RecentMagazine::empty() }; RECENT] };
+    static RECENT_MAGAZINES: RecentMagazines = const {
+        RecentMagazines {
+            streams: [const { Cell::new(0) }; RECENT],
+            keys: [const { Cell::new(0) }; RECENT],
+            magazines: [const { Cell::new(NonNull::dangling()) }; RECENT],
+        }
+    };
 }
 
 /// Forgets every recent magazine, at the thread's end.
 fn forget_recent() {
-    RECENT_MAGAZINES.with(|entries| entries.iter().for_each(|entry| entry.key.set(0)));
+    RECENT_MAGAZINES.with(|recent| recent.keys.iter().for_each(|key| key.set(0)));
 }
 
 /// The number of a pool, not zero and no other pool's, in the upper half of its keys.
@@ -328,13 +328,13 @@ impl<F: FrameSource> PagePoolResource<F> {
     #[inline(always)]
     fn recent_magazine_under(&self, alarms: u32, stream: Stream) -> Option<&Magazine> {
         let key = self.number.key(alarms);
-        RECENT_MAGAZINES.with(|entries| {
-            let entry = &entries[stream.slot() % RECENT];
-            let found = entry.stream.get() == stream.key() && entry.key.get() == key;
+        RECENT_MAGAZINES.with(|recent| {
+            let entry = stream.slot() % RECENT;
+            let found = recent.streams[entry].get() == stream.key() && recent.keys[entry].get() == key;
             // SAFETY: only `remember_magazine` sets entries. It sets the magazine together with the key, which has this
             // pool's number and no other's, from a reference into the pool's state; a magazine stays where it is for
             // the life of that state, which the pool owns, and the pool is borrowed for the life of the result.
-            found.then(|| unsafe { entry.magazine.get().as_ref() })
+            found.then(|| unsafe { recent.magazines[entry].get().as_ref() })
         })
     }
 
@@ -345,11 +345,11 @@ impl<F: FrameSource> PagePoolResource<F> {
             && let Some(cache) = self.state.caches.own()
             && let Some(magazine) = cache.magazine(stream.slot())
         {
-            RECENT_MAGAZINES.with(|entries| {
-                let entry = &entries[stream.slot() % RECENT];
-                entry.stream.set(stream.key());
-                entry.key.set(self.number.key(self.alarms_for_listener(alarms)));
-                entry.magazine.set(magazine.into());
+            RECENT_MAGAZINES.with(|recent| {
+                let entry = stream.slot() % RECENT;
+                recent.streams[entry].set(stream.key());
+                recent.keys[entry].set(self.number.key(self.alarms_for_listener(alarms)));
+                recent.magazines[entry].set(magazine.into());
             });
         }
     }

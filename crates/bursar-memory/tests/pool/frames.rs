@@ -2,9 +2,10 @@
 
 use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
-use bursar_core::{Bytes, DeviceBlock, Holder};
+use bursar_core::{Bytes, DeviceBlock, DeviceMemoryResource, Holder, tag};
 use bursar_memory::PagePool;
 use bursar_sim::{Call, Random, Sim};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Writes at both ends of a block, at this moment.
@@ -133,5 +134,100 @@ fn p3_frames_whose_work_has_not_run_stay_where_they_are() {
     blocks.into_iter().for_each(|block| rig.free(block));
     rig.pool.reap_blocking(Duration::MAX).expect("the device works");
     assert_eq!(rig.pool.pending(), Bytes::ZERO);
+    rig.finish();
+}
+
+/// Returns how many pages of a pool's limit no block touches.
+fn untouched_pages(rig: &Rig, blocks: &[DeviceBlock]) -> u64 {
+    let pages = |block: &DeviceBlock| {
+        let first = block.ptr().0;
+        first / FRAME..(first + block.granted().get()).div_ceil(FRAME)
+    };
+    let touched: HashSet<_> = blocks.iter().flat_map(pages).collect();
+    rig.budget.limit().get() / FRAME - touched.len() as u64
+}
+
+/// Blocks of any length come and go; at any moment all but a twentieth of the pages that none of them touches can be had
+/// in one piece.
+#[test]
+fn p3_a_request_is_refused_for_fragmentation_only_if_whole_pages_would_not_suffice() {
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let frames = 20 + random.below(400);
+        let rig = Rig::new(Sim::seeded(seed), frames, &PagePool::default().patience(Duration::ZERO));
+        let streams: Vec<_> = (0..1 + seed % 3).map(|_| rig.stream()).collect();
+        let mut blocks: Vec<DeviceBlock> = Vec::new();
+        for round in 0..12 {
+            for _ in 0..1 + random.below(120) {
+                let stream = streams[random.below(streams.len() as u64) as usize];
+                if random.below(5) < 3 {
+                    blocks.extend(rig.try_allocate(random.size(frames * FRAME / 4), stream).ok());
+                } else if !blocks.is_empty() {
+                    rig.free(blocks.swap_remove(random.below(blocks.len() as u64) as usize));
+                }
+            }
+            rig.sim.settle();
+            let pages = untouched_pages(&rig, &blocks);
+            let wanted = pages - pages.div_ceil(20);
+            if wanted > 0 {
+                let whole = rig.try_allocate(wanted * FRAME, streams[0]);
+                assert!(whole.is_ok(), "seed {seed}, round {round}: {wanted} of {pages} pages, of {frames}: {whole:?}");
+                whole.into_iter().for_each(|block| rig.free(block));
+                rig.sim.settle();
+            }
+        }
+        blocks.into_iter().for_each(|block| rig.free(block));
+        rig.finish();
+    }
+}
+
+/// What fits at the least alignment fits at every other, in a pool that is empty and in one that is wholly free.
+#[test]
+fn p3_an_exact_fit_fits_at_every_alignment() {
+    for pages in [1, 3, 4, 40] {
+        for bytes in [pages * FRAME, pages * FRAME - 300, (pages - 1) * FRAME + 1] {
+            for shift in 8..=21 {
+                let rig = Rig::new(Sim::immediate(), pages, &PagePool::default().patience(Duration::ZERO));
+                let stream = rig.stream();
+                let granted = |align| rig.pool.allocate(bytes, align, stream, tag!("exact"));
+                let block = granted(1 << shift).unwrap_or_else(|e| panic!("{bytes} at {}: {e}", 1u64 << shift));
+                assert!(block.ptr().0.is_multiple_of(1 << shift));
+                assert_eq!(rig.pool.held(), Bytes(pages * FRAME), "{bytes} at {}", 1u64 << shift);
+                rig.free(block);
+                (0..2 * pages).for_each(|_| rig.free(rig.allocate(FRAME / 2, stream)));
+                let again = granted(1 << (29 - shift)).expect("as much is free");
+                rig.free(again);
+                rig.finish();
+            }
+        }
+    }
+}
+
+/// Frames follow the request: few for a large block, and none that a small one shares with much that is free.
+#[test]
+fn p3_a_large_block_takes_few_frames() {
+    let rig = Rig::new(Sim::immediate(), 4000, &PagePool::default());
+    let stream = rig.stream();
+    let block = rig.allocate(1 << 30, stream);
+    assert_eq!(rig.faults.calls(Call::PagesCreate), 16);
+    rig.free(block);
+    let small = rig.allocate(2 * FRAME, stream);
+    rig.context.synchronize(stream).expect("the device works");
+    assert_eq!(rig.pool.trim(Bytes::ZERO), Bytes((1 << 30) - 2 * FRAME), "nothing is kept by the small block");
+    rig.free(small);
+    rig.finish();
+}
+
+/// Under a limit that was lowered, what was given back could not be had again: what is cached is granted as it lies.
+#[test]
+fn p3_a_lowered_limit_does_not_cost_what_is_cached() {
+    let rig = Rig::new(Sim::immediate(), 512, &PagePool::default().patience(Duration::ZERO));
+    let stream = rig.stream();
+    let (cached, live) = (rig.allocate(161 * FRAME, stream), rig.allocate(168 * FRAME, stream));
+    rig.budget.set_limit(Bytes(170 * FRAME));
+    rig.free(cached);
+    let block = rig.allocate(80 * FRAME, stream);
+    rig.free(block);
+    rig.free(live);
     rig.finish();
 }

@@ -151,9 +151,8 @@ fn p4_pending_frees_come_first_then_a_trim_here_then_one_elsewhere() {
     let expected = [
         // Who has any of it?
         "query",
-        // Four are left, and go back again: six are needed.
+        // Four are left, and six are needed.
         "pages_create",
-        "pages_release",
         // Waits for what is pending, which is nothing; then nothing here can be given back, and the other pool has two.
         "query",
         "pages_unmap",

@@ -117,7 +117,7 @@ struct Trial {
 
 impl Trial {
     fn new(context: &Arc<DeviceContext>, stack: StackName, limit: Bytes, stream: Stream) -> bursar::Result<Self> {
-        let memory = stack.build(context, Some(limit), &Statistics::default())?;
+        let memory = stack.build(context, Some(limit), Some(&Statistics::default()))?;
         Ok(Self { stack, memory, stream, limit })
     }
 

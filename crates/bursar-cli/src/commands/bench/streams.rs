@@ -27,7 +27,7 @@ pub(crate) struct StreamsArgs {
         value_name = "STACK,…",
         value_enum,
         value_delimiter = ',',
-        default_value = "pool,pool-per-stream,async"
+        default_value = "pool,waiting-pool,pool-per-stream,async"
     )]
     stacks: Vec<StreamsStack>,
     /// The size of each copy, and of its block.
@@ -64,6 +64,8 @@ Examples:
 enum StreamsStack {
     /// One pool for both streams.
     Pool,
+    /// One pool that has a stream wait for the other's memory before it grows, and holds less.
+    WaitingPool,
     /// A pool for each stream.
     PoolPerStream,
     /// The driver's own stream-ordered pool.
@@ -74,6 +76,7 @@ impl StreamsStack {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Pool => "pool",
+            Self::WaitingPool => "waiting-pool",
             Self::PoolPerStream => "pool-per-stream",
             Self::Async => "async",
         }
@@ -81,12 +84,14 @@ impl StreamsStack {
 
     /// Builds the memory of two streams.
     fn build(self, context: &Arc<DeviceContext>, limit: Option<Bytes>) -> bursar::Result<[Memory; 2]> {
-        let build = |stack: StackName| stack.build(context, limit, &Statistics::default());
-        let shared = |stack| build(stack).map(|memory| [memory.clone(), memory]);
+        let build = |stack: StackName, pool| stack.build_with(pool, context, limit, Some(&Statistics::default()));
+        let shared = |stack, pool| build(stack, pool).map(|memory| [memory.clone(), memory]);
+        let pool = PagePool::default();
         match self {
-            Self::PoolPerStream => Ok([build(StackName::Pool)?, build(StackName::Pool)?]),
-            Self::Pool => shared(StackName::Pool),
-            Self::Async => shared(StackName::Async),
+            Self::PoolPerStream => Ok([build(StackName::Pool, pool.clone())?, build(StackName::Pool, pool)?]),
+            Self::Pool => shared(StackName::Pool, pool),
+            Self::WaitingPool => shared(StackName::Pool, pool.wait_before_growing()),
+            Self::Async => shared(StackName::Async, pool),
         }
     }
 }
@@ -145,7 +150,6 @@ pub(crate) fn streams(opened: &OpenedDriver, args: &StreamsArgs) -> Result<Strea
             }
         }
     }
-    drop(copies);
     let mut rows = Vec::new();
     for rig in rigs {
         let (stack, timed) = (rig.stack, !opened.is_simulated);
@@ -162,6 +166,8 @@ pub(crate) fn streams(opened: &OpenedDriver, args: &StreamsArgs) -> Result<Strea
             beside_held_ms: took.as_secs_f64() * 1e3,
         });
     }
+    // Not before: to unpin memory waits for every stream, and what else is asked of the driver waits for that.
+    drop(copies);
     Ok(Streams {
         driver: opened.driver.describe(),
         simulated: opened.is_simulated,
@@ -354,9 +360,10 @@ impl<'a> Beside<'a> {
 impl Show for Streams {
     fn show(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let Self { driver, bytes, copies, rounds, held_bytes, allocations, limit, rows, .. } = self;
+        let plural = if *rounds == 1 { "" } else { "s" };
         writeln!(
             out,
-            "{HEADING}{copies} copies of {} up and as many down, {rounds} rounds{HEADING:#} {FAINT}({driver}){FAINT:#}",
+            "{HEADING}{copies} copies of {} up and as many down, {rounds} round{plural}{HEADING:#} {FAINT}({driver}){FAINT:#}",
             Bytes(*bytes)
         )?;
         writeln!(

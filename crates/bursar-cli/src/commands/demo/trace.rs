@@ -51,7 +51,7 @@ fn cost(
 ) -> std::result::Result<StackCost, Failure> {
     let driver = CountingDriver::new(driver.clone());
     let context = DeviceContext::open(driver.clone(), device)?;
-    let memory = stack.build(&context, None, &Statistics::default())?;
+    let memory = stack.build(&context, None, Some(&Statistics::default()))?;
     let cost = Replay::new(trace, &context)?.run(&*memory, &driver)?;
     Ok(StackCost {
         stack,

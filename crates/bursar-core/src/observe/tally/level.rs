@@ -40,10 +40,10 @@ struct ClaimAndPeak {
 }
 
 impl Level {
-    /// Returns the peak, which is at least `current`.
-    pub(super) fn peak(&self, current: Amount) -> Amount {
+    /// Returns the peak.
+    pub(super) fn peak(&self) -> Amount {
         let [bytes, count] = [&self.bytes, &self.count].map(|one| above_zero(one.peak.load(Relaxed)));
-        Amount { bytes: Bytes(bytes.max(current.bytes.get())), count: count.max(current.count) }
+        Amount { bytes: Bytes(bytes), count }
     }
 }
 

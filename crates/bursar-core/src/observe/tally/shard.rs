@@ -238,11 +238,22 @@ impl Shards {
     /// before grants, and a free is counted after its grant; so only frees of what was never counted can take more than
     /// there was, and then nothing is live.
     pub(super) fn sum(&self, columns: ColumnSet, tag: Option<usize>) -> (Amount, Amount) {
+        self.sum_around(columns, tag, || ())
+    }
+
+    /// Does what [`sum`](Self::sum) does, and runs `between` after frees are read and before grants are.
+    pub(super) fn sum_around(
+        &self,
+        columns: ColumnSet,
+        tag: Option<usize>,
+        between: impl FnOnce(),
+    ) -> (Amount, Amount) {
         let counts = || {
             let shards = self.shards.iter().filter_map(OnceLock::get);
             shards.flat_map(move |shard| shard.counts.of(columns, tag))
         };
         let freed = TagCounts::freed(counts());
+        between();
         let granted = TagCounts::granted(counts());
         (live(granted, freed), granted)
     }

@@ -79,6 +79,28 @@ fn g2_a_thread_past_its_end_does_not_count_in_a_place_that_may_be_anothers() {
     assert_eq!(current(&tally), 0);
 }
 
+/// Whatever is granted and freed while counts are being read, they show no peak that never was.
+#[test]
+fn g2_a_reading_shows_no_peak_that_never_was() {
+    let (tally, tag) = (Tally::default(), tag!("read"));
+    let index = Some(Key::of(DeviceId(0), tag).tag);
+    tally.granted(DeviceId(0), tag, BYTES);
+    let pairs = || {
+        for _ in 0..1000 {
+            tally.granted(DeviceId(0), tag, BYTES);
+            tally.freed(DeviceId(0), tag, BYTES);
+        }
+    };
+    let most = Amount { bytes: Bytes(2 * BYTES.get()), count: 2 };
+    for counts in [tally.read(None, pairs), tally.read(index, pairs)] {
+        assert_eq!(counts.peak, most);
+        assert!(counts.current.count <= most.count && counts.current.bytes <= most.bytes, "{counts:?}");
+    }
+    for counts in [tally.counts(), tally.counts_of(tag)] {
+        assert_eq!((counts.current, counts.peak), (Amount { bytes: BYTES, count: 1 }, most));
+    }
+}
+
 const DEVICE: DeviceId = DeviceId(3);
 const LARGEST: u64 = 64 << 20;
 

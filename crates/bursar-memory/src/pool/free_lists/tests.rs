@@ -1,6 +1,6 @@
 //! The free lists, limbo with them, against a slow model that knows what is ordered after what.
 
-use super::super::address_space::FrameSizes;
+use super::super::frame_sizes::FrameSizes;
 use super::*;
 use bursar_core::{DeviceContext, DeviceId};
 use bursar_sim::{Random, Sim};
@@ -50,7 +50,7 @@ struct Model {
 
 impl Model {
     fn new(seed: u64, streams: Vec<Stream>) -> Self {
-        let space = AddressSpace::new(0..1 << 20, FrameSizes { granule: 1, largest: 1 });
+        let space = AddressSpace::new(0..1 << 20, FrameSizes { page: 1, largest: 1, small_pool: 0 });
         let mut lists = FreeLists::new(space);
         lists.add_common(Run { at: 0, len: UNITS, stamp: 0 });
         let clocks = (0..streams.len()).map(|of| (of, vec![0; of + 1])).collect();

@@ -1,6 +1,8 @@
 //! Runs against a slow model of them.
 
+use super::chunk::LOOKS;
 use super::*;
+use bursar_sim::Random;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -81,7 +83,7 @@ proptest! {
 
     #[test]
     fn p2_runs_answer_what_the_slow_way_answers(steps in prop::collection::vec(step(), 1..2500)) {
-        let (mut runs, mut model) = (Runs::default(), Model::default());
+        let (mut runs, mut model) = (Runs::<4>::default(), Model::default());
         for (stamp, step) in (0u64..).zip(steps) {
             match step {
                 Step::Insert(at, len) => {
@@ -147,7 +149,7 @@ proptest! {
 #[test]
 fn p2_what_was_taken_off_the_front_of_a_run_is_no_neighbour() {
     for long in 1..60 {
-        let (mut runs, mut model) = (Runs::default(), Model::default());
+        let (mut runs, mut model) = (Runs::<4>::default(), Model::default());
         for nth in 0..60 {
             let run = Run { at: 8 * nth, len: if nth == long { 3 } else { 1 }, stamp: 0 };
             assert!(runs.insert(run) && model.insert(run));
@@ -158,4 +160,39 @@ fn p2_what_was_taken_off_the_front_of_a_run_is_no_neighbour() {
         assert!(runs.insert(before) && model.insert(before));
         assert_eq!(runs.iter().collect::<Vec<_>>(), model.runs());
     }
+}
+
+/// Blocks of 20 to 60 KiB, so many of them in use, with as many freed at random places between them: the mean number of
+/// looks at memory that a free or a request takes.
+fn looks_among(live: usize) -> f64 {
+    let (mut runs, mut random, mut end) = (Runs::<64>::default(), Random::new(live as u64), 0);
+    let len = |random: &mut Random| 80 + random.below(160);
+    let mut blocks: Vec<_> = (0..2 * live)
+        .map(|_| {
+            let len = len(&mut random);
+            end += len;
+            (end - len, len)
+        })
+        .collect();
+    assert!(runs.insert(Run { at: end, len: end, stamp: 0 }));
+    let free = |runs: &mut Runs<64>, random: &mut Random, blocks: &mut Vec<(u64, u64)>| {
+        let (at, len) = blocks.swap_remove(random.index(blocks.len()));
+        assert!(runs.insert(Run { at, len, stamp: 0 }));
+    };
+    (0..live).for_each(|_| free(&mut runs, &mut random, &mut blocks));
+    let mut looks = 0;
+    for pair in 0..2 * live {
+        LOOKS.set(0);
+        free(&mut runs, &mut random, &mut blocks);
+        let len = len(&mut random);
+        blocks.push((runs.take(len).expect("there is room behind all"), len));
+        looks += if pair < live { 0 } else { LOOKS.get() };
+    }
+    looks as f64 / (2 * live) as f64
+}
+
+#[test]
+fn p2_a_fit_and_a_free_take_at_most_twice_the_looks_among_a_hundred_times_the_blocks() {
+    let (few, many) = (looks_among(1_000), looks_among(100_000));
+    assert!(many <= 2.0 * few, "{many:.1} looks among many, {few:.1} among few");
 }

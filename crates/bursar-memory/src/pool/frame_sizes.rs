@@ -1,0 +1,124 @@
+//! The lengths of frames: as long as the blocks they are made for, and short where blocks share them.
+//!
+//! A frame moves whole, so a block that lies in a part of it keeps all of it where it is. What a block has for itself is
+//! therefore made as one frame, up to the largest, and the page that its end shares with the next block is a frame of its
+//! own: what is free is then free in whole frames, and driver calls cost by the frame and not by the byte.
+//!
+//! Once blocks come and go, a block may be put where a longer one was. Up to the *shared length* a frame is shared; a
+//! longer one is split first. In a small pool, and in one that was refused more memory, a frame of a page is the longest
+//! that blocks share, so that every whole free page can be moved. In a large one it is a 176th of the pool: a few frames
+//! that stay because of a small block are then about a hundredth of it, and a large block is gathered from at most that
+//! many.
+
+/// The lengths that frames can have, in units.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameSizes {
+    /// The smallest frame, which the device dictates: a page.
+    pub(super) page: u64,
+    /// The largest frame.
+    pub(super) largest: u64,
+    /// The size up to which a pool is small.
+    pub(super) small_pool: u64,
+}
+
+/// The number of shared frames that a large pool is made of, at most.
+const SHARED_FRAMES: u64 = 176;
+
+impl FrameSizes {
+    /// Returns the longest frame that blocks share in a pool that holds `held` units.
+    pub(super) fn shared_len(self, held: u64, is_tight: bool) -> u64 {
+        if is_tight || held < self.small_pool {
+            return self.page;
+        }
+        (held / SHARED_FRAMES).next_multiple_of(self.page).clamp(self.page, self.largest)
+    }
+
+    /// Returns the last page border at or before an address, as far as pages are counted from `start`.
+    const fn page_at(self, start: u64, at: u64) -> u64 {
+        start + (at - start) / self.page * self.page
+    }
+
+    /// Cuts `len` units, from a page border on, into frames for a block that ends after `used` of them: those that it
+    /// covers, as long as they can be, and then pages.
+    pub(super) fn for_block(self, len: u64, used: u64) -> Vec<u64> {
+        let own = used.min(len) / self.page * self.page;
+        let mut lens = pieces(own, self.largest);
+        lens.extend(pieces(len - own, self.page));
+        lens
+    }
+
+    /// Cuts `len` units into frames of `each`, the last of which is a page where the end of a block `shares` it.
+    pub(super) fn gathered(self, len: u64, each: u64, shares: bool) -> Vec<u64> {
+        if !shares || len <= self.page {
+            return pieces(len, each);
+        }
+        let mut lens = pieces(len - self.page, each);
+        lens.push(self.page);
+        lens
+    }
+
+    /// Cuts a frame of `len` units at `at` for a block, so that what the block does not cover can be moved: before it,
+    /// where it lies, and behind it in frames that double, since the next block there is likely to be as small.
+    pub(super) fn split(self, (at, len): (u64, u64), block: (u64, u64), shared: u64) -> Vec<u64> {
+        let end = at + len;
+        let (from, to) = (block.0.clamp(at, end), (block.0 + block.1).clamp(at, end));
+        let low = at + (from - at) / shared * shared;
+        let high = (at + (to - at).next_multiple_of(shared)).min(end);
+        let mut lens = pieces(low - at, self.largest);
+        if shared == self.page {
+            let (own, own_end) = (at + (from - at).next_multiple_of(self.page), self.page_at(at, to));
+            lens.extend((low < own).then_some(self.page));
+            lens.extend(pieces(own_end.saturating_sub(own), self.largest));
+            lens.extend((own_end.max(own) < high).then_some(self.page));
+        } else {
+            lens.extend(pieces(high - low, shared));
+        }
+        let (mut next, mut step) = (high, (high - low).max(shared));
+        while next < end {
+            let piece = step.min(end - next).min(self.largest);
+            lens.push(piece);
+            (next, step) = (next + piece, step * 2);
+        }
+        lens
+    }
+}
+
+/// Cuts a length into pieces of `each`, the last of them shorter.
+pub(super) fn pieces(len: u64, each: u64) -> Vec<u64> {
+    (0..len.div_ceil(each)).map(|nth| each.min(len - nth * each)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZES: FrameSizes = FrameSizes { page: 8, largest: 64, small_pool: 1024 };
+
+    proptest! {
+        /// Whatever is cut adds up, in frames of whole pages up to the largest.
+        #[test]
+        fn p3_frames_add_up_to_what_is_cut(pages in 1..40u64, used in 0..400u64, from in 0..320u64, len in 1..320u64) {
+            let whole = pages * SIZES.page;
+            let frames = SIZES.for_block(whole, used);
+            prop_assert_eq!(frames.iter().sum::<u64>(), whole);
+            prop_assert!(frames.iter().all(|&len| len % SIZES.page == 0 && len <= SIZES.largest && len > 0));
+            let gathered = SIZES.gathered(whole, 24, true);
+            prop_assert_eq!(gathered.iter().sum::<u64>(), whole);
+            prop_assert_eq!(gathered.last(), Some(&SIZES.page));
+            let from = from % whole;
+            let frames = SIZES.split((800, whole), (800 + from, len), SIZES.page);
+            prop_assert_eq!(frames.iter().sum::<u64>(), whole);
+            // No frame of more than a page is in part the block's.
+            let (mut at, block) = (800, 800 + from..800 + from + len);
+            for frame in frames {
+                prop_assert!(frame % SIZES.page == 0 && frame <= SIZES.largest && frame > 0);
+                let covered = (at + frame).min(block.end).saturating_sub(at.max(block.start));
+                prop_assert!(covered == 0 || covered == frame || frame == SIZES.page, "{covered} of {frame} at {at}");
+                at += frame;
+            }
+            let shared = SIZES.split((800, whole), (800 + from, len), 24);
+            prop_assert_eq!(shared.iter().sum::<u64>(), whole);
+        }
+    }
+}
