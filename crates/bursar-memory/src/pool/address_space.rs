@@ -2,8 +2,8 @@
 //!
 //! Frames are as long as [`FrameSizes`] says. Where a large block needs many small frames they are released and replaced
 //! by larger ones, since driver calls cost by the frame, whatever its size: to release a frame takes half as long as to
-//! move it. A pool that several streams share, when it must grow, grows to a twenty-fourth more than was ever in use;
-//! whole free frames are moved first.
+//! move it. A pool that several streams share, when it must grow, grows to a twenty-fourth more than was in use since it
+//! was trimmed; whole free frames are moved first.
 //!
 //! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch.
 
@@ -153,7 +153,7 @@ impl AddressSpace {
         if let Some((at, rest)) = larger.and_then(|(at, rest)| Some((self.remove_frame(at, free)?, rest))) {
             // It is made anew: the part that is missing, and the rest behind it.
             let gathered: u64 = growth.consolidate.iter().map(|moved| moved.placed.len).sum();
-            growth.remake = self.sizes.gathered(gathered + missing, each.max(self.sizes.page), shares_end);
+            growth.remake = self.sizes.gathered(gathered + missing, each, shares_end);
             growth.remake.extend(pieces(rest, self.sizes.largest));
             growth.consolidate.push(at);
             return;

@@ -30,7 +30,8 @@ impl<F: FrameSource> PagePoolResource<F> {
             self.enter(split)?;
             return self.take_or_grow(request, refused);
         }
-        // Work may still touch what fits, or a limit was lowered, so it cannot be split: another place, or a part of an exclusive frame after all.
+        // Work may still touch what fits, or a limit was lowered, so it cannot be split: another place, or a part of an
+        // exclusive frame after all.
         if let Some(at) = lists.take_apart(request).or_else(|| lists.take_any(request)) {
             return Ok(at);
         }
@@ -186,17 +187,21 @@ impl<F: FrameSource> PagePoolResource<F> {
         Ok(made)
     }
 
+    /// Returns each limit below that is known, and what is used of it.
+    fn limits(&self) -> Vec<(Bytes, Bytes)> {
+        let survey = Survey::of_path(|survey| self.source.survey(survey));
+        survey.limits().filter_map(|limit| limit.figures).collect()
+    }
+
     /// Returns whether what the limits below count is within them, so that what is given back can be had again. It is not
     /// after a limit was lowered.
     fn is_within_limits(&self) -> bool {
-        let limits = Survey::of_path(|survey| self.source.survey(survey));
-        limits.limits().filter_map(|limit| limit.figures).all(|(limit, used)| used <= limit)
+        self.limits().into_iter().all(|(limit, used)| used <= limit)
     }
 
     /// Returns whether the limits below and the device had room for `len` units just now.
     fn may_have(&self, len: u64) -> bool {
-        let limits = Survey::of_path(|survey| self.source.survey(survey));
-        let left = limits.limits().filter_map(|limit| limit.figures).map(|(limit, used)| limit.saturating_sub(used));
+        let left = self.limits().into_iter().map(|(limit, used)| limit.saturating_sub(used));
         let free = self.context.driver().memory(self.context.device()).map_or(Bytes::MAX, |memory| memory.free);
         left.fold(free, Bytes::min) >= Bytes(len * UNIT)
     }
