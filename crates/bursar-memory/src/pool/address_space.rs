@@ -2,7 +2,7 @@
 //!
 //! Frames are as long as [`FrameSizes`] says. Where a large block needs many small frames they are released and replaced
 //! by larger ones, since driver calls cost by the frame, whatever its size: to release a frame takes half as long as to
-//! move it. A pool that several streams share, when it must grow, grows to a twenty-fourth more than was in use since it
+//! move it. A pool that several streams share, when it must grow, grows to an eighteenth more than was in use since it
 //! was trimmed; whole free frames are moved first.
 //!
 //! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch.
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// The part by which a pool that several streams share may hold more than was ever in use at once: what lies free
 /// between the blocks of one stream is not at once another's, and without slack frames would be moved for nearly every
 /// large block.
-const SLACK_PART: u64 = 24;
+const SLACK_PART: u64 = 18;
 
 /// The number of frames, each at most a quarter as long as those that would be made of them, from which on it is cheaper
 /// to make them anew: measured, a frame takes 26 µs to give back, 48 to move and 37 to make.
@@ -61,7 +61,7 @@ impl AddressSpace {
             held: 0,
             peak: 0,
             refused_at: None,
-            shared_len: sizes.shared_len(0, false),
+            shared_len: sizes.page,
             exclusive,
         }
     }
@@ -82,6 +82,12 @@ impl AddressSpace {
         self.stuck.iter().map(|stuck| stuck.len).sum()
     }
 
+    /// Returns whether the pool is small.
+    #[inline]
+    pub(super) const fn is_small(&self) -> bool {
+        self.held < self.sizes.small_pool
+    }
+
     /// Returns the smallest length of a frame, in units.
     pub(super) const fn granule(&self) -> u64 {
         self.sizes.page
@@ -99,13 +105,45 @@ impl AddressSpace {
         whole.map(|placed| units(placed.frame.bytes())).chain(unmapped).sum()
     }
 
-    /// Returns the free run that ends where addresses are free and has most of a block of `len` units at a multiple of
-    /// `align`, out of those that `ending_at` returns, if the addresses reach for the rest. A frame cannot be mapped
-    /// across others, so the run must end there exactly.
-    pub(super) fn best_base(&self, len: u64, align: u64, ending_at: impl Fn(u64) -> Option<Run>) -> Option<Run> {
-        let reaches = |run: &Run, hole: u64| hole >= self.missing(len, run.len_from(align));
-        let bases = self.holes.iter().filter_map(|(&at, &hole)| ending_at(at).filter(|run| reaches(run, hole)));
-        bases.filter(|run| run.len_from(align) > 0).max_by_key(|run| run.len_from(align))
+    /// Finds the place for a block of `len` units at a multiple of `align` where least has to be mapped: behind a free run
+    /// that ends where addresses are free, or all of the addresses between two free runs. Where no run is beside addresses
+    /// that reach, it is where there is most room. With `room`, that many addresses are left free behind it. `beside` returns
+    /// the free run that ends at an address, and the one that begins at another. A frame cannot be mapped across others,
+    /// so they must do so exactly.
+    pub(super) fn find_place(
+        &self,
+        len: u64,
+        align: u64,
+        room: u64,
+        beside: impl Fn(u64, u64) -> (Option<Run>, Option<Run>),
+    ) -> Option<GrowthPlace> {
+        let in_hole = |(&at, &hole): (&u64, &u64)| {
+            let (before, after) = beside(at, at + hole);
+            let before = before.filter(|run| run.len_from(align) > 0)?;
+            let (have, need) = (before.len_from(align), self.missing(len, before.len_from(align)));
+            if need + room <= hole {
+                return Some(GrowthPlace { at, need, before: Some(before), after: None });
+            }
+            let after = after.filter(|after| room == 0 && have + hole + after.len >= len)?;
+            // The end of the block shares no exclusive frame.
+            if self.taken_in_part(after.at, len - have - hole).is_some() {
+                return None;
+            }
+            Some(GrowthPlace { at, need: hole, before: Some(before), after: Some(after) })
+        };
+        let place = self.holes.iter().filter_map(in_hole).min_by_key(|place| place.need);
+        place.or_else(|| self.roomiest(len, align))
+    }
+
+    /// Returns the place for a block of `len` units at a multiple of `align` where there is most room.
+    fn roomiest(&self, len: u64, align: u64) -> Option<GrowthPlace> {
+        let need = self.missing(len, 0);
+        let room = |(&at, &hole): (&u64, &u64)| {
+            let first = at.next_multiple_of(align);
+            (first + need <= at + hole).then_some((hole, first))
+        };
+        let (_, at) = self.holes.iter().filter_map(room).max_by_key(|&(hole, _)| hole)?;
+        Some(GrowthPlace { at, need, before: None, after: None })
     }
 
     /// Returns how much has to be mapped for `len` units of which `have` are there.
@@ -113,31 +151,11 @@ impl AddressSpace {
         len.saturating_sub(have).next_multiple_of(self.sizes.page)
     }
 
-    /// Takes addresses for `len` units at a multiple of `align`: after `base`, which was found by
-    /// [`best_base`](Self::best_base), or where there is most room. Returns the first of them and the units that have to
-    /// be mapped.
-    pub(super) fn claim(&mut self, len: u64, align: u64, base: Option<Run>) -> Option<(u64, u64)> {
-        let need = self.missing(len, base.map_or(0, |base| base.len_from(align)));
-        let at = match base {
-            Some(base) => base.end(),
-            None => {
-                let room = |(&at, &hole): (&u64, &u64)| {
-                    let first = at.next_multiple_of(align);
-                    (first + need <= at + hole).then_some((hole, first))
-                };
-                self.holes.iter().filter_map(room).max_by_key(|&(hole, _)| hole)?.1
-            }
-        };
-        self.claim_range(at, need);
-        Some((at, need))
-    }
-
     /// Chooses the frames for a growth whose block ends after `used` of the units that are missing, in this order: frames
-    /// that are mapped nowhere; frames that lie whole in `free` and outside the growth's base, the largest that fit first,
+    /// that are mapped nowhere; frames that lie whole in `free` and not beside the growth, the largest that fit first,
     /// and of one size those in the shortest runs, which are of least use to others; new frames. Where several streams
     /// share the pool, with `in_use` units in use, new frames for slack are added.
     pub(super) fn choose_frames(&mut self, growth: &mut GrowthPlan, used: u64, free: &mut Runs, in_use: Option<u64>) {
-        self.update_shared_len();
         // A longer frame would keep what is free of it; where frames are shared that long anyway, it may.
         let shares_end = self.shared_len == self.sizes.page && !used.is_multiple_of(self.sizes.page);
         let missing = self.take_whole(growth, free);
@@ -205,6 +223,27 @@ impl AddressSpace {
         missing
     }
 
+    /// Returns how much has to be made for a growth: what is missing once the frames that lie whole in `free` are moved,
+    /// unless a larger one fits, because there are addresses behind the growth for the rest of it.
+    pub(super) fn units_to_make(&self, growth: &GrowthPlan, free: &Runs) -> u64 {
+        let mut lens: Vec<_> = self.whole_frames(free).into_iter().map(|whole| whole.len).collect();
+        lens.sort_unstable();
+        let (mut missing, mut larger) = (growth.need, None);
+        for &len in lens.iter().rev() {
+            match missing.checked_sub(len) {
+                Some(rest) => missing = rest,
+                None => larger = Some(len),
+            }
+        }
+        let behind = self.holes.get(&(growth.at + growth.need)).copied().unwrap_or(0);
+        if larger.is_some_and(|larger| larger - missing <= behind) { 0 } else { missing }
+    }
+
+    /// Returns the room behind a growth that every frame fits in.
+    pub(super) const fn most_room(&self) -> u64 {
+        self.sizes.largest
+    }
+
     /// Chooses the frames for a growth as [`choose_frames`](Self::choose_frames) does, and makes none anew.
     pub(super) fn move_frames(&mut self, growth: &mut GrowthPlan, free: &mut Runs) {
         let missing = self.take_whole(growth, free);
@@ -229,9 +268,13 @@ impl AddressSpace {
         Some(split)
     }
 
-    /// Brings the longest frame that blocks share up to date with what is held.
-    fn update_shared_len(&mut self) {
-        let shared_len = self.sizes.shared_len(self.held, self.refused_at.is_some());
+    /// Brings the longest frame that blocks share up to date, in a pool that can hold `most` units and that several streams
+    /// use, or one.
+    pub(super) fn update_shared_len(&mut self, has_streams: bool, most: u64) {
+        let shared_len = match self.refused_at {
+            Some(_) => self.sizes.page,
+            None => self.sizes.shared_len(self.held, has_streams, most),
+        };
         if shared_len > self.shared_len && self.has_exclusive() {
             let short = self.placed.iter().filter(|(_, placed)| placed.len <= shared_len);
             short.for_each(|(&at, placed)| self.exclusive.remove(at, placed.len));
@@ -384,7 +427,7 @@ impl AddressSpace {
     }
 
     /// Claims addresses: takes them out of the hole they are in.
-    fn claim_range(&mut self, at: u64, len: u64) {
+    pub(super) fn claim_range(&mut self, at: u64, len: u64) {
         let Some((&start, &hole)) = self.holes.range(..=at).next_back() else { return };
         debug_assert!(at + len <= start + hole, "addresses that are free");
         self.holes.remove(&start);
@@ -412,6 +455,15 @@ impl AddressSpace {
         }
         self.holes.insert(at, len);
     }
+}
+
+/// The place of a growth: `need` units of addresses at `at`, and the free runs that become one with them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GrowthPlace {
+    pub(super) at: u64,
+    pub(super) need: u64,
+    pub(super) before: Option<Run>,
+    pub(super) after: Option<Run>,
 }
 
 /// A frame that lies whole in a free run of `run` units.

@@ -5,10 +5,10 @@
 //! own: what is free is then free in whole frames, and driver calls cost by the frame and not by the byte.
 //!
 //! Once blocks come and go, a block may be put where a longer one was. Up to the *shared length* a frame is shared; a
-//! longer one is split first. In a small pool, and in one that was refused more memory, a frame of a page is the longest
-//! that blocks share, so that every whole free page can be moved. In a large one it is a 176th of the pool: a few frames
-//! that stay because of a small block are then about a hundredth of it, and a large block is gathered from at most that
-//! many.
+//! longer one is split first. In a pool that can only be small, or that was refused more memory, a frame of a page is the
+//! longest that blocks share, so that every whole free page can be moved; so it is in a small pool of one stream, which
+//! seldom has to. Elsewhere it is a 176th of the pool: a few frames that stay because of a small block are then about a
+//! hundredth of it, and a large block is gathered from at most that many.
 
 /// The lengths that frames can have, in units.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +25,10 @@ pub(super) struct FrameSizes {
 const SHARED_FRAMES: u64 = 176;
 
 impl FrameSizes {
-    /// Returns the longest frame that blocks share in a pool that holds `held` units.
-    pub(super) fn shared_len(self, held: u64, is_tight: bool) -> u64 {
-        if is_tight || held < self.small_pool {
+    /// Returns the longest frame that blocks share in a pool that holds `held` units and can hold `most`, where several
+    /// streams use it, or one.
+    pub(super) fn shared_len(self, held: u64, has_streams: bool, most: u64) -> u64 {
+        if held < self.small_pool && (!has_streams || most <= self.small_pool) {
             return self.page;
         }
         (held / SHARED_FRAMES).next_multiple_of(self.page).clamp(self.page, self.largest)
@@ -94,6 +95,25 @@ mod tests {
     use proptest::prelude::*;
 
     const SIZES: FrameSizes = FrameSizes { page: 8, largest: 64, small_pool: 1024 };
+
+    #[test]
+    fn p3_blocks_share_pages_where_the_pool_is_small_for_good_or_has_one_stream() {
+        for (held, has_streams, most, shared) in [
+            (0, false, 1 << 20, 8),
+            (1023, false, 1 << 20, 8),
+            (1023, true, 1024, 8),
+            (1023, true, 1025, 8),
+            (17 * 176, true, 1024, 24),
+            (17 * 176, false, 1 << 20, 24),
+            (1 << 20, true, 1 << 20, 64),
+        ] {
+            assert_eq!(SIZES.shared_len(held, has_streams, most), shared, "{held} of {most}, {has_streams}");
+        }
+        let roomy = FrameSizes { small_pool: 1 << 20, ..SIZES };
+        assert_eq!(roomy.shared_len(17 * 176, true, 1 << 21), 24, "several streams, and more can be had");
+        assert_eq!(roomy.shared_len(17 * 176, true, 1 << 20), 8, "it stays small");
+        assert_eq!(roomy.shared_len(17 * 176, false, 1 << 21), 8, "one stream");
+    }
 
     proptest! {
         /// Whatever is cut adds up, in frames of whole pages up to the largest.

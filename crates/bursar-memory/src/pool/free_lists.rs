@@ -24,6 +24,8 @@ pub(super) struct FreeLists {
     /// The number of operations being carried out that have memory out of the lists.
     pub(super) in_flight: u32,
     pub(super) open_lane_count: usize,
+    /// The length from which on a request takes the tightest fit, as of the last change of lanes or frames.
+    tightest_from: u64,
     /// The units that were freed since their streams were last asked how far they are.
     unasked: u64,
     /// The least of those with which a request looks whether other streams should be asked.
@@ -84,7 +86,19 @@ pub(super) struct Question {
 impl FreeLists {
     pub(super) fn new(space: AddressSpace) -> Self {
         let (lanes, unordered, limbo, common) = (Vec::new(), Vec::new(), Limbo::default(), Runs::default());
-        Self { lanes, unordered, limbo, common, space, in_flight: 0, open_lane_count: 0, unasked: 0, look_at: 0 }
+        let tightest_from = u64::MAX;
+        Self {
+            lanes,
+            unordered,
+            limbo,
+            common,
+            space,
+            tightest_from,
+            in_flight: 0,
+            open_lane_count: 0,
+            unasked: 0,
+            look_at: 0,
+        }
     }
 
     /// Returns the lane of a stream, opening it if need be.
@@ -103,6 +117,7 @@ impl FreeLists {
         }
         self.lanes[slot] = Some(Box::default());
         self.open_lane_count += 1;
+        self.update_tightest_from();
     }
 
     pub(super) fn lane_if_open(&self, slot: usize) -> Option<&Lane> {
@@ -238,6 +253,7 @@ impl FreeLists {
         let of_own = |at| (at, true);
         match own {
             _ if align > 1 => self.take_aligned(slot, len, align),
+            Some(_) if len >= self.tightest_from => self.take_tightest(slot, len),
             Some(own) if self.common.is_empty() => own.take(len).map(of_own),
             Some(own) => match self.common.take(len) {
                 Some(at) => Some((at, false)),
@@ -245,6 +261,27 @@ impl FreeLists {
             },
             None => self.common.take(len).map(|at| (at, false)),
         }
+    }
+
+    /// Brings the length up to date from which on a request takes the tightest fit: half a page where several streams share
+    /// a small pool, since shorter blocks are to fill what lies between others.
+    pub(super) fn update_tightest_from(&mut self) {
+        let is_tight = self.open_lane_count > 1 && self.space.is_small();
+        self.tightest_from = if is_tight { self.space.granule().div_ceil(2) } else { u64::MAX };
+    }
+
+    /// Takes the tightest fit among the first few, so that long runs stay whole for those who need them: where several
+    /// streams share a pool, there is little to spare, and what no run fits is gathered from frames.
+    #[inline(never)]
+    fn take_tightest(&mut self, slot: usize, len: u64) -> Option<(u64, bool)> {
+        let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        let lists = [Some((&mut self.common, false)), own.map(|own| (own, true))];
+        let fits = lists.into_iter().flatten().filter_map(|(runs, is_own)| {
+            let (position, run) = runs.find_tightest(len)?;
+            Some((run, position, runs, is_own))
+        });
+        let (_, position, runs, is_own) = fits.min_by_key(|&(run, ..)| run)?;
+        Some((runs.carve(position, len, 1), is_own))
     }
 
     #[cold]

@@ -4,7 +4,8 @@
 //! mapped again. The plan is carried out with nothing locked, and entered, or undone, afterwards.
 
 use super::free_lists::Request;
-use super::growth_plan::{FailedGrowth, FrameMove, GrowthPlan, PlacedFrame, units};
+use super::growth_plan::{FailedGrowth, FrameMove, GrowthBounds, GrowthPlan, PlacedFrame, units};
+use super::layer::ADDRESSES;
 use super::runs::UNIT;
 use super::{PagePoolResource, driver_calls};
 use bursar_core::{
@@ -16,7 +17,7 @@ impl<F: FrameSource> PagePoolResource<F> {
     /// Takes what is free, or else grows, by moving frames or making them. Where as much had to be made as was
     /// `refused` before, that refusal is returned again.
     pub(super) fn take_or_grow(&self, request: Request, refused: Option<Error>) -> Result<u64> {
-        let can_remake = self.is_within_limits();
+        let bounds = self.bounds();
         let mut lists = self.state.lists();
         if let Some(at) = lists.take(request) {
             return Ok(at);
@@ -25,7 +26,9 @@ impl<F: FrameSource> PagePoolResource<F> {
             drop(lists);
             return self.grow_by_slab(request);
         }
-        if can_remake && let Some(split) = lists.plan_split(request) {
+        if bounds.can_remake
+            && let Some(split) = lists.plan_split(request)
+        {
             drop(lists);
             self.enter(split)?;
             return self.take_or_grow(request, refused);
@@ -35,7 +38,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         if let Some(at) = lists.take_apart(request).or_else(|| lists.take_any(request)) {
             return Ok(at);
         }
-        let plan = lists.plan_growth(request, can_remake);
+        let plan = lists.plan_growth(request, bounds);
         let plan = match (plan, refused) {
             (Some(plan), Some(refused)) if plan.make.iter().sum::<u64>() >= refused_units(&refused) => {
                 lists.undo_growth(plan.give_up(Vec::new(), Vec::new()));
@@ -193,10 +196,14 @@ impl<F: FrameSource> PagePoolResource<F> {
         survey.limits().filter_map(|limit| limit.figures).collect()
     }
 
-    /// Returns whether what the limits below count is within them, so that what is given back can be had again. It is not
-    /// after a limit was lowered.
-    fn is_within_limits(&self) -> bool {
-        self.limits().into_iter().all(|(limit, used)| used <= limit)
+    /// Returns what the limits below and the device allow the pool.
+    fn bounds(&self) -> GrowthBounds {
+        let limits = self.limits();
+        let device = (self.addresses.end - self.addresses.start) / ADDRESSES;
+        GrowthBounds {
+            can_remake: limits.iter().all(|(limit, used)| used <= limit),
+            most: limits.iter().map(|&(limit, _)| units(limit)).fold(device, u64::min),
+        }
     }
 
     /// Returns whether the limits below and the device had room for `len` units just now.

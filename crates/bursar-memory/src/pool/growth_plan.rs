@@ -1,5 +1,6 @@
 //! The plan of a growth: made and entered with the free lists locked, carried out in between with nothing locked.
 
+use super::address_space::GrowthPlace;
 use super::free_lists::{FreeLists, Request};
 use super::runs::{Run, UNIT};
 use bursar_core::{Bytes, Frame};
@@ -24,13 +25,29 @@ pub(super) struct FrameMove {
     pub(super) placed: PlacedFrame,
 }
 
-/// The free list that a growth extends.
+/// The bounds of a growth, which the limits below and the device set.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum TargetList {
+pub(super) struct GrowthBounds {
+    /// Set where what is given back can be had again: not where a limit was lowered below what is in use.
+    pub(super) can_remake: bool,
+    /// The most that a pool can ever hold under them, in units.
+    pub(super) most: u64,
+}
+
+/// A list of free runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RunList {
     /// The runs that every stream may have.
     Common,
     /// Those of the stream at this slot.
     Lane(usize),
+}
+
+/// A free run beside the addresses of a growth, and the list that it was taken from.
+#[derive(Clone, Copy, Debug)]
+struct RunBeside {
+    run: Run,
+    list: RunList,
 }
 
 /// The plan for a request that no free run fits: a stretch of addresses, and the frames to map there, in this order.
@@ -39,10 +56,8 @@ pub(super) struct GrowthPlan {
     /// The first of the addresses, and the units that are missing there.
     pub(super) at: u64,
     pub(super) need: u64,
-    /// The free run just before, which becomes one with them.
-    pub(super) base: Option<Run>,
-    /// The list that the base was taken from, and that the whole goes to.
-    pub(super) target: TargetList,
+    /// The free runs just before and just after, which become one with them.
+    beside: Vec<RunBeside>,
     /// Frames that are mapped nowhere.
     pub(super) unmapped: Vec<Frame>,
     /// Frames that are free where they are.
@@ -61,12 +76,11 @@ pub(super) struct GrowthPlan {
 }
 
 impl GrowthPlan {
-    fn new((at, need): (u64, u64), base: Option<Run>, target: TargetList) -> Self {
+    fn new((at, need): (u64, u64), beside: Vec<RunBeside>) -> Self {
         Self {
             at,
             need,
-            base,
-            target,
+            beside,
             unmapped: Vec::new(),
             moves: Vec::new(),
             consolidate: Vec::new(),
@@ -80,12 +94,12 @@ impl GrowthPlan {
 
     /// Makes the plan to make the frame at these addresses anew.
     pub(super) fn in_place(addresses: (u64, u64)) -> Self {
-        Self { is_in_place: true, ..Self::new(addresses, None, TargetList::Common) }
+        Self { is_in_place: true, ..Self::new(addresses, Vec::new()) }
     }
 
     /// Gives the plan up, once some frames have been unmapped and some made.
     pub(super) fn give_up(self, moved: Vec<FrameMove>, made: Vec<Frame>) -> FailedGrowth {
-        let Self { at, mut need, base, target, unmapped, mut moves, mut consolidate, mut consolidated, .. } = self;
+        let Self { at, mut need, beside, unmapped, mut moves, mut consolidate, mut consolidated, .. } = self;
         if self.is_in_place {
             // The addresses are the frame's own: claimed while it is mapped there, and released once.
             need = if consolidate.is_empty() { need } else { 0 };
@@ -95,7 +109,7 @@ impl GrowthPlan {
         let vacated = moved.iter().map(|moved| (moved.from, moved.placed.len)).chain(consolidated).collect();
         let unmapped =
             unmapped.into_iter().chain(moved.into_iter().map(|moved| moved.placed.frame)).chain(made).collect();
-        FailedGrowth { at, need, base, target, unmoved: moves, vacated, unmapped, stuck: None }
+        FailedGrowth { at, need, beside, unmoved: moves, vacated, unmapped, stuck: None }
     }
 }
 
@@ -104,8 +118,7 @@ impl GrowthPlan {
 pub(super) struct FailedGrowth {
     at: u64,
     need: u64,
-    base: Option<Run>,
-    target: TargetList,
+    beside: Vec<RunBeside>,
     /// Frames that are still where they were.
     unmoved: Vec<FrameMove>,
     /// The addresses of frames that are mapped nowhere now.
@@ -141,42 +154,73 @@ pub(super) struct StuckFrames {
 }
 
 impl FreeLists {
-    /// Plans how a stream gets a block that no run has room for; `None` where no addresses are left for it. Frames are
-    /// made anew only if they `can_remake`: where a limit was lowered, what is given back is gone.
+    /// Plans how a stream gets a block that no run has room for; `None` where no addresses are left for it.
     ///
     /// Everything that the plan needs is taken out of the lists, so that nobody else gets it until the plan is entered
     /// or undone.
-    pub(super) fn plan_growth(
-        &mut self,
-        Request { len, align, slot }: Request,
-        can_remake: bool,
-    ) -> Option<GrowthPlan> {
-        let own = self.lane_if_open(slot);
-        let ending = |end| own.and_then(|lane| lane.runs.ending_at(end)).or_else(|| self.common.ending_at(end));
-        let base = self.space.best_base(len, align, ending);
-        let addresses = self.space.claim(len, align, base)?;
-        let target = match base {
-            Some(base) => match self.lane(slot).runs.take_starting_at(base.at) {
-                Some(_) => TargetList::Lane(slot),
-                None => {
-                    self.common.cut(base.range());
-                    TargetList::Common
-                }
-            },
-            None => TargetList::Common,
-        };
-        let mut plan = GrowthPlan::new(addresses, base, target);
+    pub(super) fn plan_growth(&mut self, request: Request, bounds: GrowthBounds) -> Option<GrowthPlan> {
+        let Request { len, align, .. } = request;
+        let (place, mut plan) = self.plan_best_place(request)?;
         let shared = self.open_lane_count > 1;
-        // The base was taken out of the lists above, so it counts as in use, like the `need` units that follow it.
+        // What lies beside was taken out of the lists above, so it counts as in use, like the `need` units between.
         let in_use = self.space.held() - self.free_units() + plan.need;
-        let used = len - base.map_or(0, |base| base.len_from(align)).min(len);
-        if !can_remake {
+        let used = (len - place.before.map_or(0, |run| run.len_from(align)).min(len)).min(place.need);
+        self.space.update_shared_len(shared, bounds.most);
+        if !bounds.can_remake {
             self.space.move_frames(&mut plan, &mut self.common);
         } else {
             self.space.choose_frames(&mut plan, used, &mut self.common, shared.then_some(in_use));
         }
         self.in_flight += 1;
         Some(plan)
+    }
+
+    /// Plans where a growth goes: where least has to be mapped, unless frames have to be made for that. Then it is where
+    /// there is room for the rest of a larger frame, if fewer have to be made there, or as few and slack has room too.
+    fn plan_best_place(&mut self, request: Request) -> Option<(GrowthPlace, GrowthPlan)> {
+        let (place, plan) = self.plan_place(request, 0)?;
+        let make = self.space.units_to_make(&plan, &self.common);
+        if make == 0 {
+            return Some((place, plan));
+        }
+        self.give_up_place(plan);
+        if let Some((place, plan)) = self.plan_place(request, self.space.most_room()) {
+            let made_there = self.space.units_to_make(&plan, &self.common);
+            if made_there < make || (made_there == make && self.open_lane_count > 1) {
+                return Some((place, plan));
+            }
+            self.give_up_place(plan);
+        }
+        self.plan_place(request, 0)
+    }
+
+    fn give_up_place(&mut self, plan: GrowthPlan) {
+        self.in_flight += 1;
+        self.undo_growth(plan.give_up(Vec::new(), Vec::new()));
+    }
+
+    /// Plans where a growth goes, with so much room behind it; no frames are chosen yet.
+    fn plan_place(&mut self, Request { len, align, slot }: Request, room: u64) -> Option<(GrowthPlace, GrowthPlan)> {
+        let own = self.lane_if_open(slot).map(|lane| &lane.runs);
+        let before = |end| own.and_then(|own| own.ending_at(end)).or_else(|| self.common.ending_at(end));
+        let after = |start| own.and_then(|own| own.starting_at(start)).or_else(|| self.common.starting_at(start));
+        let beside = |end, start| (before(end), after(start));
+        let place = self.space.find_place(len, align, room, beside)?;
+        self.space.claim_range(place.at, place.need);
+        let beside = [place.before, place.after].into_iter().flatten().map(|run| self.take_beside(slot, run)).collect();
+        Some((place, GrowthPlan::new((place.at, place.need), beside)))
+    }
+
+    /// Takes a run out of the list it is in: the stream's own, or what is common.
+    fn take_beside(&mut self, slot: usize, run: Run) -> RunBeside {
+        let list = match self.lane(slot).runs.take_starting_at(run.at) {
+            Some(_) => RunList::Lane(slot),
+            None => {
+                self.common.cut(run.range());
+                RunList::Common
+            }
+        };
+        RunBeside { run, list }
     }
 
     /// Plans to split the frames of which a request would have a part, where the first run that fits is common.
@@ -202,9 +246,17 @@ impl FreeLists {
             self.space.place(at, PlacedFrame { frame, len });
             at += len;
         }
-        let stamp = plan.base.map_or(0, |base| base.stamp);
-        let start = plan.base.map_or(plan.at, |base| base.at);
-        self.put_back(plan.target, Run { at: start, len: plan.at + plan.need - start, stamp });
+        // All of it belongs to the stream that a part of it belongs to.
+        let mut whole = Run { at: plan.at, len: plan.need, stamp: 0 };
+        let mut list = RunList::Common;
+        for beside in plan.beside {
+            whole.at = whole.at.min(beside.run.at);
+            whole.len += beside.run.len;
+            whole.stamp = whole.stamp.max(beside.run.stamp);
+            list = if matches!(beside.list, RunList::Lane(_)) { beside.list } else { list };
+        }
+        self.put_back(list, whole);
+        self.update_tightest_from();
     }
 
     /// Undoes a plan that could not be carried out.
@@ -219,15 +271,13 @@ impl FreeLists {
         }
         failed.unmapped.into_iter().for_each(|frame| self.space.keep_unmapped(frame));
         failed.stuck.into_iter().for_each(|stuck| self.space.keep_stuck(stuck));
-        if let Some(base) = failed.base {
-            self.put_back(failed.target, base);
-        }
+        failed.beside.into_iter().for_each(|beside| self.put_back(beside.list, beside.run));
     }
 
-    fn put_back(&mut self, target: TargetList, run: Run) {
-        match target {
-            TargetList::Common => self.add_common(run),
-            TargetList::Lane(slot) => {
+    fn put_back(&mut self, list: RunList, run: Run) {
+        match list {
+            RunList::Common => self.add_common(run),
+            RunList::Lane(slot) => {
                 let added = self.lane(slot).add(run);
                 debug_assert!(added, "{run:?} was taken out");
             }

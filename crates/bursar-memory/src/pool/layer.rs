@@ -194,9 +194,9 @@ impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
 
 /// The number of times that a device's memory goes into the pool's addresses; they cost nothing, and room between
 /// frames is what blocks grow into.
-const ADDRESSES: u64 = 16;
+pub(super) const ADDRESSES: u64 = 16;
 
-/// The size up to which a pool is small: pages are few enough then to be moved one by one.
+/// The size up to which a pool is small: pages are few enough then that one stream can have them moved one by one.
 const SMALL_POOL: u64 = 3 << 30;
 
 impl<F: FrameSource> Layer<F> for PagePool {

@@ -108,6 +108,30 @@ fn p3_a_large_pool_that_is_wholly_free_can_be_had_in_one_piece() {
     }
 }
 
+/// Between two free runs only what is missing there is mapped.
+#[test]
+fn p3_a_block_is_put_where_least_has_to_be_mapped() {
+    let rig = Rig::new(Sim::immediate(), 8, &small());
+    let stream = rig.stream();
+    let mut blocks: Vec<_> = (0..8).map(|_| Some(rig.allocate(FRAME, stream))).collect();
+    let mut free = |nth: usize| rig.free(blocks[nth].take().expect("it is freed once"));
+    [3, 6].into_iter().for_each(&mut free);
+    // Both frames move behind the last, and leave gaps.
+    let moved = rig.allocate(2 * FRAME, stream);
+    [2, 4, 7].into_iter().for_each(&mut free);
+    rig.faults.reset_counts();
+    let across = rig.allocate(3 * FRAME, stream);
+    assert_eq!((rig.faults.calls(Call::PagesMap), rig.faults.calls(Call::PagesUnmap)), (1, 1), "the gap, by one frame");
+    assert_eq!((rig.pool.held(), rig.driver_held()), (Bytes(8 * FRAME), Bytes(8 * FRAME)));
+    mark(&rig, &across, 9);
+    for block in blocks.into_iter().flatten().chain([moved]) {
+        rig.free(block);
+    }
+    assert!(is_marked(&rig, &across, 9));
+    rig.free(across);
+    rig.finish();
+}
+
 #[test]
 fn p3_frames_whose_work_has_not_run_stay_where_they_are() {
     let rig = Rig::new(Sim::seeded(5), 6, &small().patience(Duration::from_millis(2)));

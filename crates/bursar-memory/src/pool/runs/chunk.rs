@@ -125,6 +125,12 @@ impl Chunk {
         self.rest.iter().position(|&rest| rest >= wanted.rest)
     }
 
+    /// Returns the entry of the shortest run that is long enough, and its length.
+    pub(super) fn tightest_of(&self, wanted: Wanted) -> Option<(usize, u64)> {
+        let fits = self.rest.iter().enumerate().filter(|&(_, &rest)| rest >= wanted.rest);
+        fits.map(|(entry, &rest)| (entry, rest >> STAMP_BITS)).min_by_key(|&(_, len)| len)
+    }
+
     pub(super) fn longest(&self) -> u64 {
         self.rest.iter().fold(0, |most, &rest| most.max(rest)) >> STAMP_BITS
     }

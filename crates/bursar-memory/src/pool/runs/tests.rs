@@ -92,6 +92,14 @@ proptest! {
                 }
                 Step::Take(len, align) => {
                     prop_assert_eq!(runs.find(len).map(|found| found.at), model.find(len, 1));
+                    let fits: Vec<_> = model.runs().into_iter().filter(|run| run.len >= len).collect();
+                    let tightest = runs.find_tightest(len).map(|(found, least)| (runs.get(found), least));
+                    prop_assert_eq!(tightest.is_none(), fits.is_empty());
+                    if let Some((run, least)) = tightest {
+                        prop_assert!(run.len == least && fits.contains(&run) && least <= fits[0].len);
+                        let is_looked_at = fits.len() <= TIGHTEST_OF;
+                        prop_assert!(!is_looked_at || fits.iter().all(|fit| fit.len >= least));
+                    }
                     let found = runs.find_aligned(len, align);
                     prop_assert_eq!(found.map(|found| found.at), model.find(len, align));
                     if let Some(found) = found {
@@ -108,7 +116,8 @@ proptest! {
                     if !model.0.contains_key(&(run.at + 1)) {
                         prop_assert_eq!(runs.take_starting_at(run.at + 1), None);
                     }
-                    prop_assert_eq!(runs.ending_at(run.end()), Some(run));
+                    prop_assert_eq!((runs.ending_at(run.end()), runs.starting_at(run.at)), (Some(run), Some(run)));
+                    prop_assert_eq!(runs.starting_at(run.end()), None);
                     prop_assert_eq!(runs.take_starting_at(run.at), Some(run));
                     model.remove(run.range());
                 }

@@ -82,6 +82,28 @@ impl<const GROUP: usize> Group<GROUP> {
         None
     }
 
+    /// Finds the shortest run of at least so many units in the first chunks that have one, at most `chunks` of them: its
+    /// chunk, its entry there and its length. Returns how many of them are left as well.
+    pub(super) fn tightest(&mut self, wanted: Wanted, chunks: usize) -> (Option<(usize, usize, u64)>, usize) {
+        let (mut from, mut left, mut tightest) = (0, chunks, None);
+        while left > 0
+            && let Some(nth) = wanted.first(&self.bounds[from..])
+        {
+            let chunk = from + nth;
+            match self.chunk(chunk).tightest_of(wanted) {
+                Some((entry, len)) => {
+                    left -= 1;
+                    if tightest.is_none_or(|(_, _, least)| len < least) {
+                        tightest = Some((chunk, entry, len));
+                    }
+                }
+                None => self.tighten_chunk(chunk),
+            }
+            from = chunk + 1;
+        }
+        (tightest, left)
+    }
+
     /// Brings the bound of a chunk up to date.
     fn tighten_chunk(&mut self, chunk: usize) {
         self.bounds[chunk] = self.chunk(chunk).most();
