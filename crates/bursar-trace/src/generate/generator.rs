@@ -165,8 +165,17 @@ impl FromStr for TraceGenerator {
 
     fn from_str(text: &str) -> Result<Self, ParseGeneratorError> {
         let mut words = text.split(',').map(str::trim);
-        let generator = Self::new(words.next().unwrap_or_default().parse()?);
-        words.try_fold(generator, Self::with)
+        let mut generator = Self::new(words.next().unwrap_or_default().parse()?);
+        let mut names = Vec::new();
+        for word in words {
+            generator = generator.with(word)?;
+            let name = word.split('=').next();
+            if names.contains(&name) {
+                return Err(ParseGeneratorError::Twice { found: word.to_owned() });
+            }
+            names.push(name);
+        }
+        Ok(generator)
     }
 }
 
@@ -197,6 +206,8 @@ impl TraceGenerator {
 ///
 /// let error = "server,speed=3".parse::<TraceGenerator>().unwrap_err();
 /// assert_eq!(error.to_string(), "\"speed=3\" is no option of a family: seed=N, streams=N or rounds=N");
+/// let error = "mix,rounds=5,rounds=6".parse::<TraceGenerator>().unwrap_err();
+/// assert_eq!(error.to_string(), "\"rounds=6\" says for a second time what was said before");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -205,6 +216,12 @@ pub enum ParseGeneratorError {
     #[error("no family of traces is called {found:?}: server, pipeline, training or mix")]
     Family {
         /// The name.
+        found: String,
+    },
+    /// An option that was given before.
+    #[error("{found:?} says for a second time what was said before")]
+    Twice {
+        /// The text of the option.
         found: String,
     },
     /// An option that no family has.

@@ -1,5 +1,6 @@
 //! `bursar bench live`: times frees and allocations among many live blocks.
 
+use super::sizes::SizeRange;
 use crate::failure::Failure;
 use crate::output::{FAINT, HEADING, Progress, Show};
 use crate::stacks::StackName;
@@ -20,12 +21,9 @@ pub(crate) struct LiveArgs {
     /// The number of live blocks, one row for each.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1000,10000,100000", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     blocks: Vec<u32>,
-    /// The smallest block.
-    #[arg(long, value_name = "SIZE", default_value = "20KB")]
-    least: Bytes,
-    /// The largest block.
-    #[arg(long, value_name = "SIZE", default_value = "60KB")]
-    most: Bytes,
+    /// The smallest and the largest block.
+    #[arg(long, value_name = "SIZE..SIZE", default_value = "20KB..60KB")]
+    sizes: SizeRange,
     /// Counts blocks by tag, as most programs do.
     #[arg(long, value_name = "on|off", default_value = "off")]
     statistics: OnOff,
@@ -110,8 +108,8 @@ pub(crate) fn live(opened: &OpenedDriver, args: &LiveArgs) -> Result<Live, Failu
         simulated: opened.is_simulated,
         stack: args.stack,
         statistics: args.statistics == OnOff::On,
-        least_bytes: args.least.get(),
-        most_bytes: args.most.get().max(args.least.get()),
+        least_bytes: args.sizes.least.get(),
+        most_bytes: args.sizes.most.get(),
         rows: rows(&args.blocks, times),
     })
 }
@@ -133,7 +131,7 @@ impl Population {
         let statistics = Statistics::default();
         let memory = args.stack.build(&context, None, (args.statistics == OnOff::On).then_some(&statistics))?;
         let stream = context.create_stream(0)?;
-        let sizes = (args.least.get(), args.most.get().max(args.least.get()));
+        let sizes = (args.sizes.least.get(), args.sizes.most.get());
         let (live, random) = (Vec::with_capacity(2 * blocks as usize), Random::new(u64::from(blocks)));
         let mut population = Self { memory, stream, sizes, live, random };
         for _ in 0..2 * u64::from(blocks) {
