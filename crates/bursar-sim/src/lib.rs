@@ -53,7 +53,8 @@
 //! - `operation` and `hazard` are the values that are reported, `call_log` the log of driver calls, `random` the generator.
 //! - `oracle` knows the order of everything submitted and finds hazards. It needs no memory and no schedule.
 //! - `machine` is the state of the devices: their memory, the streams and their queues, and what other processes hold.
-//! - `sim` is the driver over them: [`Sim`], its builder, and one file for each group of calls.
+//! - `sim` is the driver over them: [`Sim`], its builder, and one file for each group of calls. `devices` parses what people
+//!   write to describe the devices of one.
 //! - `faults` wraps any driver and uses none of the rest.
 //!
 //! # Places in the program
@@ -82,6 +83,7 @@
 //! ```
 
 mod call_log;
+mod devices;
 mod faults;
 mod hazard;
 mod host_memory;
@@ -92,6 +94,7 @@ mod random;
 mod sim;
 
 pub use call_log::{CallOutcome, CallRecord};
+pub use devices::{SIM_DEVICES_VARIABLE, SimDevices, SimDevicesError};
 pub use faults::{Call, Faults, Stall};
 pub use hazard::{Hazard, HazardKind};
 pub use machine::KernelMemory;

@@ -1,0 +1,155 @@
+//! Copies of linear memory. Those without a stream run on a default stream, and wait where the driver waits.
+
+use crate::arguments::{Host, HostSource};
+use crate::port::{self, StreamOn};
+use crate::process::Process;
+use crate::resolve::DefaultStream;
+use crate::status::{CUresult, CallResult};
+use crate::types::{CUcontext, CUdeviceptr, CUstream};
+
+pub(crate) fn to_device(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    src: HostSource,
+    bytes: usize,
+) -> CallResult {
+    let on = process.default_stream(default)?.on;
+    port::copy_to_device(process.sim(), on, dst, src, bytes as u64)?;
+    process.wait(on)
+}
+
+pub(crate) fn to_device_async(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    src: HostSource,
+    bytes: usize,
+    stream: CUstream,
+) -> CallResult {
+    let on = process.stream(default, stream)?.on;
+    port::copy_to_device(process.sim(), on, dst, src, bytes as u64)
+}
+
+pub(crate) fn to_host(
+    process: &Process,
+    default: DefaultStream,
+    dst: Host,
+    src: CUdeviceptr,
+    bytes: usize,
+) -> CallResult {
+    let on = process.default_stream(default)?.on;
+    port::copy_to_host(process.sim(), on, dst, src, bytes as u64)?;
+    process.wait(on)
+}
+
+pub(crate) fn to_host_async(
+    process: &Process,
+    default: DefaultStream,
+    dst: Host,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CallResult {
+    let on = process.stream(default, stream)?.on;
+    port::copy_to_host(process.sim(), on, dst, src, bytes as u64)
+}
+
+pub(crate) fn on_device(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+) -> CallResult {
+    let on = process.default_stream(default)?.on;
+    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+}
+
+pub(crate) fn on_device_async(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CallResult {
+    let on = process.stream(default, stream)?.on;
+    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+}
+
+/// Copies between addresses of any kind.
+fn unified(process: &Process, on: StreamOn, dst: CUdeviceptr, src: CUdeviceptr, bytes: u64) -> CallResult<bool> {
+    let (is_to_device, is_from_device) = {
+        let state = process.state();
+        (state.is_device_address(dst), state.is_device_address(src))
+    };
+    match (is_to_device, is_from_device) {
+        (true, true) => port::copy_on_device(process.sim(), on, dst, src, bytes).map(|()| false),
+        (true, false) => port::copy_to_device(process.sim(), on, dst, HostSource::unified(src), bytes).map(|()| true),
+        (false, true) => port::copy_to_host(process.sim(), on, Host::unified(dst), src, bytes).map(|()| true),
+        (false, false) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn any(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+) -> CallResult {
+    let on = process.default_stream(default)?.on;
+    match unified(process, on, dst, src, bytes as u64)? {
+        true => process.wait(on),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn any_async(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+) -> CallResult {
+    let on = process.stream(default, stream)?.on;
+    unified(process, on, dst, src, bytes as u64).map(drop)
+}
+
+/// Checks that both contexts of a copy between devices exist.
+fn check_peers(process: &Process, to: CUcontext, from: CUcontext) -> CallResult {
+    process.context_or_current(to)?;
+    process.context_or_current(from).map(drop)
+}
+
+pub(crate) fn peer(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    to: CUcontext,
+    src: CUdeviceptr,
+    from: CUcontext,
+    bytes: usize,
+) -> CallResult {
+    let on = process.default_stream(default)?.on;
+    check_peers(process, to, from)?;
+    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
+pub(crate) fn peer_async(
+    process: &Process,
+    default: DefaultStream,
+    dst: CUdeviceptr,
+    to: CUcontext,
+    src: CUdeviceptr,
+    from: CUcontext,
+    bytes: usize,
+    stream: CUstream,
+) -> CallResult {
+    let on = process.stream(default, stream)?.on;
+    check_peers(process, to, from)?;
+    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+}

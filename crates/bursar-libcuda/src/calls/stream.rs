@@ -1,0 +1,143 @@
+//! Streams.
+
+use crate::arguments::Out;
+use crate::handle::{Kind, of, pointer};
+use crate::host_functions::{self, Function, UserData};
+use crate::port;
+use crate::process::Process;
+use crate::resolve::DefaultStream;
+use crate::state::Stream;
+use crate::status::{CUresult, CallResult};
+use crate::thread;
+use crate::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
+use bursar_core::Driver;
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+
+pub(crate) fn create(process: &Process, stream: Out<CUstream>, flags: c_uint) -> CallResult {
+    create_with_priority(process, stream, flags, 0)
+}
+
+pub(crate) fn create_with_priority(
+    process: &Process,
+    stream: Out<CUstream>,
+    flags: c_uint,
+    priority: c_int,
+) -> CallResult {
+    let current = process.current()?;
+    stream.required()?;
+    if flags & !CU_STREAM_NON_BLOCKING != 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let (device, context) = (current.device, current.context);
+    let range = &process.devices[current.ordinal].facts.stream_priorities;
+    let priority = priority.clamp(*range.start(), *range.end());
+    let raw = match flags {
+        0 => process.sim().create_blocking_stream(device)?,
+        _ => process.sim().stream_create(device, priority)?,
+    };
+    let mut state = process.state();
+    let handle = state.new_handle(Kind::Stream);
+    state.streams.insert(handle, Stream { device, raw, context, flags, priority });
+    drop(state);
+    stream.set(pointer(handle))
+}
+
+pub(crate) fn destroy(process: &Process, stream: CUstream) -> CallResult {
+    let mut state = process.state();
+    let found = state.streams.remove(&of(stream)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    drop(state);
+    port::stream_destroy(process.sim(), found.device, found.raw)
+}
+
+pub(crate) fn query(process: &Process, default: DefaultStream, stream: CUstream) -> CallResult {
+    let target = process.stream(default, stream)?;
+    match port::stream_query(process.sim(), target.on)?.is_complete() {
+        true => Ok(()),
+        false => Err(CUresult::CUDA_ERROR_NOT_READY),
+    }
+}
+
+pub(crate) fn synchronize(process: &Process, default: DefaultStream, stream: CUstream) -> CallResult {
+    process.wait(process.stream(default, stream)?.on)
+}
+
+pub(crate) fn wait_event(
+    process: &Process,
+    default: DefaultStream,
+    stream: CUstream,
+    event: CUevent,
+    _flags: c_uint,
+) -> CallResult {
+    let target = process.stream(default, stream)?;
+    let event = *process.state().event(of(event))?;
+    port::stream_wait(process.sim(), target.on, event.raw)
+}
+
+pub(crate) fn is_capturing(
+    process: &Process,
+    default: DefaultStream,
+    stream: CUstream,
+    status: Out<CUstreamCaptureStatus>,
+) -> CallResult {
+    let target = process.stream(default, stream)?;
+    status.required()?;
+    status.set(match port::stream_is_capturing(process.sim(), target.on)? {
+        true => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE,
+        false => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
+    })
+}
+
+pub(crate) fn exchange_capture_mode(_: &Process, mode: Out<CUstreamCaptureMode>) -> CallResult {
+    let wanted = mode.get()?;
+    if wanted.0 > CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    mode.set(thread::exchange_capture_mode(wanted))
+}
+
+pub(crate) fn launch_host_function(
+    process: &Process,
+    default: DefaultStream,
+    stream: CUstream,
+    function: Function,
+    data: *mut c_void,
+) -> CallResult {
+    let target = process.stream(default, stream)?;
+    let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    host_functions::submit(process, target.on, host_functions::calling(function, UserData(data)))
+}
+
+pub(crate) fn context(
+    process: &Process,
+    default: DefaultStream,
+    stream: CUstream,
+    context: Out<CUcontext>,
+) -> CallResult {
+    let target = process.stream(default, stream)?;
+    context.set(pointer(target.context))
+}
+
+/// Returns what is recorded about a stream; the default streams are as those of a context that was just made.
+fn described(process: &Process, default: DefaultStream, stream: CUstream) -> CallResult<(c_uint, c_int)> {
+    process.stream(default, stream)?;
+    let state = process.state();
+    Ok(state.streams.get(&of(stream)).map_or((0, 0), |stream| (stream.flags, stream.priority)))
+}
+
+pub(crate) fn flags(process: &Process, default: DefaultStream, stream: CUstream, flags: Out<c_uint>) -> CallResult {
+    flags.set(described(process, default, stream)?.0)
+}
+
+pub(crate) fn priority(
+    process: &Process,
+    default: DefaultStream,
+    stream: CUstream,
+    priority: Out<c_int>,
+) -> CallResult {
+    priority.set(described(process, default, stream)?.1)
+}
+
+pub(crate) fn id(process: &Process, default: DefaultStream, stream: CUstream, id: Out<c_ulonglong>) -> CallResult {
+    let target = process.stream(default, stream)?;
+    id.set(u64::from(target.on.device.0) << 48 | target.on.raw.0)
+}

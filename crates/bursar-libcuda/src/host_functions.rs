@@ -1,0 +1,98 @@
+//! Host functions, which run on threads of the driver, in the order of their streams.
+//!
+//! The simulator runs host code on whichever thread lets streams advance. A program may block in a host function until its
+//! own thread does something, so here that code only hands the function to another thread, and the stream goes on when that
+//! thread has run it.
+#![allow(unsafe_code)]
+
+use crate::port::{self, StreamOn};
+use crate::process::Process;
+use crate::status::CallResult;
+use crate::thread;
+use bursar_core::{Gate, HostFunction};
+use bursar_sim::Sim;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// The function of a program, with its data.
+pub(crate) type Function = Option<unsafe extern "C" fn(*mut c_void)>;
+
+/// The data of a function of a program, which the driver only passes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserData(pub(crate) *mut c_void);
+
+// SAFETY: the program gives the pointer to a function that it wants to be called on another thread.
+unsafe impl Send for UserData {}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads: as many as functions ever ran at the same time.
+#[derive(Default)]
+struct Workers {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+}
+
+static WORKERS: Workers =
+    Workers { queue: Mutex::new(Queue { jobs: VecDeque::new(), idle: 0 }), filled: Condvar::new() };
+
+/// Runs a job on a thread that is idle, or on a new one.
+fn start(job: Job) {
+    let mut queue = WORKERS.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    queue.jobs.push_back(job);
+    if queue.jobs.len() <= queue.idle {
+        return WORKERS.filled.notify_one();
+    }
+    drop(queue);
+    std::thread::spawn(work);
+}
+
+fn work() {
+    let mut queue = WORKERS.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        while let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            job();
+            queue = WORKERS.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        queue.idle += 1;
+        queue = WORKERS.filled.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+    }
+}
+
+/// Submits code of a program to a stream.
+pub(crate) fn submit(process: &Process, on: StreamOn, run: impl FnOnce() + Send + 'static) -> CallResult {
+    let (gate, sim) = (Gate::default(), process.machine.sim.clone());
+    let done = gate.clone();
+    let begin = HostFunction::new(move || start(Box::new(move || finish(&sim, &done, run))));
+    port::host_function(process.sim(), on, begin)?;
+    port::host_function(process.sim(), on, HostFunction::behind(gate, || ()))
+}
+
+/// Runs the code of a program, and lets its stream go on.
+fn finish(sim: &Arc<Sim>, done: &Gate, run: impl FnOnce()) {
+    // A function of the program cannot unwind; one of this crate has nothing to unwind to.
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| thread::within_host_function(run))) {
+        std::mem::forget(payload);
+    }
+    done.open();
+    sim.settle();
+}
+
+/// Returns the code that calls a function of a program.
+pub(crate) fn calling(function: unsafe extern "C" fn(*mut c_void), data: UserData) -> impl FnOnce() + Send + 'static {
+    move || {
+        let UserData(data) = { data };
+        // SAFETY: the program wants its function to be called once, with this data, when the stream gets there.
+        unsafe { function(data) }
+    }
+}

@@ -1,0 +1,24 @@
+//! The simulated driver of Bursar behind CUDA's own C interface: a `libcuda.so.1` for machines without a GPU.
+
+mod arguments;
+mod calls;
+mod enter;
+mod handle;
+mod hazards;
+mod host_functions;
+mod lookup;
+mod machine;
+mod message;
+mod port;
+mod process;
+mod resolve;
+mod state;
+mod status;
+mod table;
+mod thread;
+mod types;
+mod visible;
+
+pub use lookup::EntryPoint;
+pub use status::CUresult;
+pub use table::entry_points;

@@ -1,0 +1,375 @@
+//! The entry points: every name, version and signature, written once.
+//!
+//! A line is the need of a call, its name in the manual, the symbol or the two forms of it, the version of CUDA that
+//! introduced it, its parameters, and the function that makes the call. From it come the symbol of the shared object, the
+//! line that `cuGetProcAddress` finds, and the comparison of its parameters with cudarc's; `beyond` marks those that are not
+//! in the header cudarc is compiled with.
+//!
+//! - `always`: a call that works before `cuInit`.
+//! - `ready`: a call that needs `cuInit`.
+//! - `stream`: such a call with two forms, which differ in the default stream they mean.
+#![allow(unsafe_code)]
+#![allow(non_snake_case, reason = "the names of CUDA's manual")]
+
+use crate::arguments::{Host, HostSource, In, Out};
+use crate::calls::{context, copy, device, event, fill, host, memory, ordered, physical, pointer, stream, version};
+use crate::enter::{at_any_time, once_initialised};
+use crate::host_functions::Function;
+use crate::lookup::{self, EntryPoint};
+use crate::resolve::DefaultStream;
+use crate::status::{CUresult, CallResult};
+use crate::types::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUlimit,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocation, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+};
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::sync::OnceLock;
+
+/// Defines the function of one line.
+macro_rules! define {
+    (always $symbol:ident($($arg:ident: $type:ty),*) = $body:path) => {
+        /// # Safety
+        /// As CUDA's manual says.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
+            at_any_time(|| $body($($arg),*))
+        }
+    };
+    (ready $symbol:ident($($arg:ident: $type:ty),*) = $body:path) => {
+        /// # Safety
+        /// As CUDA's manual says.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
+            once_initialised(stringify!($symbol), |process| $body(process, $($arg),*))
+        }
+    };
+    (stream $symbol:ident $per_thread:ident($($arg:ident: $type:ty),*) = $body:path) => {
+        /// # Safety
+        /// As CUDA's manual says.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
+        unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
+            once_initialised(stringify!($symbol), |process| $body(process, DefaultStream::Legacy, $($arg),*))
+        }
+
+        /// # Safety
+        /// As CUDA's manual says.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
+        unsafe extern "C" fn $per_thread($($arg: $type),*) -> CUresult {
+            once_initialised(stringify!($per_thread), |process| $body(process, DefaultStream::PerThread, $($arg),*))
+        }
+    };
+}
+
+/// Returns the lines of the table for one line of the declaration.
+macro_rules! lines {
+    ($name:ident $symbol:ident $since:literal) => {
+        vec![EntryPoint {
+            name: stringify!($name),
+            symbol: stringify!($symbol),
+            since: $since,
+            per_thread: false,
+            has_forms: false,
+            address: ($symbol as *const ()).expose_provenance(),
+        }]
+    };
+    ($name:ident $symbol:ident $per_thread:ident $since:literal) => {
+        vec![
+            EntryPoint {
+                name: stringify!($name),
+                symbol: stringify!($symbol),
+                since: $since,
+                per_thread: false,
+                has_forms: true,
+                address: ($symbol as *const ()).expose_provenance(),
+            },
+            EntryPoint {
+                name: stringify!($name),
+                symbol: stringify!($per_thread),
+                since: $since,
+                per_thread: true,
+                has_forms: true,
+                address: ($per_thread as *const ()).expose_provenance(),
+            },
+        ]
+    };
+}
+
+#[cfg(test)]
+macro_rules! any {
+    ($name:ident) => {
+        _
+    };
+}
+
+#[cfg(test)]
+macro_rules! compared {
+    (since $symbol:ident($($arg:ident: $type:ty),*)) => {
+        Some((
+            stringify!($symbol),
+            tests::parameters_in(std::any::type_name::<unsafe fn($($type),*)>()),
+            tests::parameters_in(std::any::type_name_of_val(
+                &(cudarc::driver::sys::$symbol as unsafe fn($(any!($arg)),*) -> _),
+            )),
+        ))
+    };
+    (beyond $symbol:ident($($arg:ident: $type:ty),*)) => {
+        None
+    };
+}
+
+macro_rules! entry_points {
+    ($($need:ident $name:ident = $symbol:ident $(| $per_thread:ident)?, $header:ident $since:literal
+        ($($arg:ident: $type:ty),* $(,)?) = $body:path;)*) => {
+        $(define! { $need $symbol $($per_thread)? ($($arg: $type),*) = $body })*
+
+        /// Returns every entry point.
+        pub fn entry_points() -> &'static [EntryPoint] {
+            static TABLE: OnceLock<Vec<EntryPoint>> = OnceLock::new();
+            TABLE.get_or_init(|| [$(lines!($name $symbol $($per_thread)? $since)),*].concat())
+        }
+
+        /// Returns every symbol with its parameters, as declared here and as cudarc declares them.
+        #[cfg(test)]
+        fn parameters() -> Vec<(&'static str, String, String)> {
+            let compared: Vec<Option<(&'static str, String, String)>> =
+                vec![$(compared!($header $symbol($($arg: $type),*))),*];
+            compared.into_iter().flatten().collect()
+        }
+    };
+}
+
+entry_points! {
+    always cuInit = cuInit, since 2000 (flags: c_uint) = version::init;
+    always cuDriverGetVersion = cuDriverGetVersion, since 2020 (version: Out<c_int>) = version::driver_version;
+    always cuGetErrorName = cuGetErrorName, beyond 6000 (error: CUresult, name: Out<*const c_char>) =
+        version::error_name;
+    always cuGetErrorString = cuGetErrorString, beyond 6000 (error: CUresult, text: Out<*const c_char>) =
+        version::error_string;
+    always cuGetProcAddress = cuGetProcAddress, beyond 11030
+        (symbol: In<c_char>, function: Out<*mut c_void>, version: c_int, flags: c_ulonglong) = get_proc_address;
+    always cuGetProcAddress = cuGetProcAddress_v2, since 12000
+        (symbol: In<c_char>, function: Out<*mut c_void>, version: c_int, flags: c_ulonglong,
+            status: Out<CUdriverProcAddressQueryResult>) = get_proc_address_v2;
+
+    ready cuDeviceGetCount = cuDeviceGetCount, since 2000 (count: Out<c_int>) = device::count;
+    ready cuDeviceGet = cuDeviceGet, since 2000 (device: Out<CUdevice>, ordinal: c_int) = device::get;
+    ready cuDeviceGetName = cuDeviceGetName, since 2000 (name: Out<c_char>, length: c_int, device: CUdevice) =
+        device::name;
+    ready cuDeviceGetUuid = cuDeviceGetUuid, since 9020 (uuid: Out<CUuuid>, device: CUdevice) = device::uuid;
+    ready cuDeviceGetUuid = cuDeviceGetUuid_v2, since 11040 (uuid: Out<CUuuid>, device: CUdevice) = device::uuid;
+    ready cuDeviceTotalMem = cuDeviceTotalMem_v2, since 3020 (bytes: Out<usize>, device: CUdevice) =
+        device::total_memory;
+    ready cuDeviceGetAttribute = cuDeviceGetAttribute, since 2000
+        (value: Out<c_int>, attribute: CUdevice_attribute, device: CUdevice) = device::attribute;
+    ready cuDeviceComputeCapability = cuDeviceComputeCapability, since 2000
+        (major: Out<c_int>, minor: Out<c_int>, device: CUdevice) = device::compute_capability;
+    ready cuDeviceGetPCIBusId = cuDeviceGetPCIBusId, since 4010
+        (id: Out<c_char>, length: c_int, device: CUdevice) = device::pci_bus_id;
+    ready cuDeviceGetByPCIBusId = cuDeviceGetByPCIBusId, since 4010 (device: Out<CUdevice>, id: In<c_char>) =
+        device::by_pci_bus_id;
+    ready cuDeviceCanAccessPeer = cuDeviceCanAccessPeer, since 4000
+        (can: Out<c_int>, device: CUdevice, peer: CUdevice) = device::can_access_peer;
+
+    ready cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain, since 7000
+        (context: Out<CUcontext>, device: CUdevice) = context::primary_retain;
+    ready cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease_v2, since 11000 (device: CUdevice) =
+        context::primary_release;
+    ready cuDevicePrimaryCtxReset = cuDevicePrimaryCtxReset_v2, since 11000 (device: CUdevice) =
+        context::primary_reset;
+    ready cuDevicePrimaryCtxSetFlags = cuDevicePrimaryCtxSetFlags_v2, since 11000 (device: CUdevice, flags: c_uint) =
+        context::primary_set_flags;
+    ready cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState, since 7000
+        (device: CUdevice, flags: Out<c_uint>, is_active: Out<c_int>) = context::primary_state;
+    ready cuCtxCreate = cuCtxCreate_v2, since 3020 (context: Out<CUcontext>, flags: c_uint, device: CUdevice) =
+        context::create_v2;
+    ready cuCtxCreate = cuCtxCreate_v3, beyond 11040
+        (context: Out<CUcontext>, parameters: *mut c_void, count: c_int, flags: c_uint, device: CUdevice) =
+        context::create_v3;
+    ready cuCtxCreate = cuCtxCreate_v4, beyond 12050
+        (context: Out<CUcontext>, parameters: In<c_void>, flags: c_uint, device: CUdevice) = context::create_v4;
+    ready cuCtxDestroy = cuCtxDestroy_v2, since 4000 (context: CUcontext) = context::destroy;
+    ready cuCtxPushCurrent = cuCtxPushCurrent_v2, since 4000 (context: CUcontext) = context::push_current;
+    ready cuCtxPopCurrent = cuCtxPopCurrent_v2, since 4000 (context: Out<CUcontext>) = context::pop_current;
+    ready cuCtxGetCurrent = cuCtxGetCurrent, since 4000 (context: Out<CUcontext>) = context::get_current;
+    ready cuCtxSetCurrent = cuCtxSetCurrent, since 4000 (context: CUcontext) = context::set_current;
+    ready cuCtxGetDevice = cuCtxGetDevice, since 2000 (device: Out<CUdevice>) = context::get_device;
+    ready cuCtxGetFlags = cuCtxGetFlags, since 7000 (flags: Out<c_uint>) = context::get_flags;
+    ready cuCtxGetId = cuCtxGetId, since 12000 (context: CUcontext, id: Out<c_ulonglong>) = context::get_id;
+    ready cuCtxSynchronize = cuCtxSynchronize, since 2000 () = context::synchronize;
+    ready cuCtxGetStreamPriorityRange = cuCtxGetStreamPriorityRange, since 5050
+        (least: Out<c_int>, greatest: Out<c_int>) = context::priority_range;
+    ready cuCtxGetApiVersion = cuCtxGetApiVersion, since 3020 (context: CUcontext, version: Out<c_uint>) =
+        context::api_version;
+    ready cuCtxGetLimit = cuCtxGetLimit, since 3010 (value: Out<usize>, limit: CUlimit) = context::get_limit;
+    ready cuCtxSetLimit = cuCtxSetLimit, since 3010 (limit: CUlimit, value: usize) = context::set_limit;
+
+    ready cuMemGetInfo = cuMemGetInfo_v2, since 3020 (free: Out<usize>, total: Out<usize>) = memory::info;
+    ready cuMemAlloc = cuMemAlloc_v2, since 3020 (pointer: Out<CUdeviceptr>, bytes: usize) = memory::allocate;
+    ready cuMemFree = cuMemFree_v2, since 3020 (pointer: CUdeviceptr) = memory::free;
+    stream cuMemAllocAsync = cuMemAllocAsync | cuMemAllocAsync_ptsz, since 11020
+        (pointer: Out<CUdeviceptr>, bytes: usize, stream: CUstream) = ordered::allocate;
+    stream cuMemFreeAsync = cuMemFreeAsync | cuMemFreeAsync_ptsz, since 11020
+        (pointer: CUdeviceptr, stream: CUstream) = ordered::free;
+    ready cuMemGetAddressRange = cuMemGetAddressRange_v2, since 3020
+        (base: Out<CUdeviceptr>, bytes: Out<usize>, pointer: CUdeviceptr) = pointer::address_range;
+
+    ready cuMemGetAllocationGranularity = cuMemGetAllocationGranularity, since 10020
+        (bytes: Out<usize>, properties: In<CUmemAllocationProp>, option: CUmemAllocationGranularity_flags) =
+        physical::granularity;
+    ready cuMemAddressReserve = cuMemAddressReserve, since 10020
+        (pointer: Out<CUdeviceptr>, bytes: usize, align: usize, wish: CUdeviceptr, flags: c_ulonglong) =
+        physical::reserve;
+    ready cuMemAddressFree = cuMemAddressFree, since 10020 (pointer: CUdeviceptr, bytes: usize) =
+        physical::address_free;
+    ready cuMemCreate = cuMemCreate, since 10020
+        (pages: Out<CUmemGenericAllocationHandle>, bytes: usize, properties: In<CUmemAllocationProp>,
+            flags: c_ulonglong) = physical::create;
+    ready cuMemRelease = cuMemRelease, since 10020 (pages: CUmemGenericAllocationHandle) = physical::release;
+    ready cuMemMap = cuMemMap, since 10020
+        (pointer: CUdeviceptr, bytes: usize, offset: usize, pages: CUmemGenericAllocationHandle, flags: c_ulonglong) =
+        physical::map;
+    ready cuMemUnmap = cuMemUnmap, since 10020 (pointer: CUdeviceptr, bytes: usize) = physical::unmap;
+    ready cuMemSetAccess = cuMemSetAccess, since 10020
+        (pointer: CUdeviceptr, bytes: usize, access: In<CUmemAccessDesc>, count: usize) = physical::set_access;
+    ready cuMemGetAccess = cuMemGetAccess, since 10020
+        (flags: Out<c_ulonglong>, location: In<CUmemLocation>, pointer: CUdeviceptr) = physical::get_access;
+    ready cuMemRetainAllocationHandle = cuMemRetainAllocationHandle, since 11000
+        (pages: Out<CUmemGenericAllocationHandle>, address: Host) = physical::retain;
+    ready cuMemGetAllocationPropertiesFromHandle = cuMemGetAllocationPropertiesFromHandle, since 10020
+        (properties: Out<CUmemAllocationProp>, pages: CUmemGenericAllocationHandle) = physical::properties;
+
+    ready cuMemAllocHost = cuMemAllocHost_v2, since 3020 (pointer: Out<*mut c_void>, bytes: usize) = host::allocate;
+    ready cuMemHostAlloc = cuMemHostAlloc, since 2020 (pointer: Out<*mut c_void>, bytes: usize, flags: c_uint) =
+        host::allocate_with_flags;
+    ready cuMemFreeHost = cuMemFreeHost, since 2000 (host: Host) = host::free;
+    ready cuMemHostRegister = cuMemHostRegister_v2, since 6050 (host: Host, bytes: usize, flags: c_uint) =
+        host::register;
+    ready cuMemHostUnregister = cuMemHostUnregister, since 4000 (host: Host) = host::unregister;
+    ready cuMemHostGetDevicePointer = cuMemHostGetDevicePointer_v2, since 3020
+        (pointer: Out<CUdeviceptr>, host: Host, flags: c_uint) = host::device_pointer;
+    ready cuMemHostGetFlags = cuMemHostGetFlags, since 2030 (flags: Out<c_uint>, host: Host) = host::flags;
+
+    ready cuStreamCreate = cuStreamCreate, since 2000 (stream: Out<CUstream>, flags: c_uint) = stream::create;
+    ready cuStreamCreateWithPriority = cuStreamCreateWithPriority, since 5050
+        (stream: Out<CUstream>, flags: c_uint, priority: c_int) = stream::create_with_priority;
+    ready cuStreamDestroy = cuStreamDestroy_v2, since 4000 (stream: CUstream) = stream::destroy;
+    stream cuStreamQuery = cuStreamQuery | cuStreamQuery_ptsz, since 2000 (stream: CUstream) = stream::query;
+    stream cuStreamSynchronize = cuStreamSynchronize | cuStreamSynchronize_ptsz, since 2000 (stream: CUstream) =
+        stream::synchronize;
+    stream cuStreamWaitEvent = cuStreamWaitEvent | cuStreamWaitEvent_ptsz, since 3020
+        (stream: CUstream, event: CUevent, flags: c_uint) = stream::wait_event;
+    stream cuStreamIsCapturing = cuStreamIsCapturing | cuStreamIsCapturing_ptsz, since 10000
+        (stream: CUstream, status: Out<CUstreamCaptureStatus>) = stream::is_capturing;
+    stream cuStreamGetCtx = cuStreamGetCtx | cuStreamGetCtx_ptsz, since 9020
+        (stream: CUstream, context: Out<CUcontext>) = stream::context;
+    stream cuStreamGetFlags = cuStreamGetFlags | cuStreamGetFlags_ptsz, since 5050
+        (stream: CUstream, flags: Out<c_uint>) = stream::flags;
+    stream cuStreamGetPriority = cuStreamGetPriority | cuStreamGetPriority_ptsz, since 5050
+        (stream: CUstream, priority: Out<c_int>) = stream::priority;
+    stream cuStreamGetId = cuStreamGetId | cuStreamGetId_ptsz, since 12000
+        (stream: CUstream, id: Out<c_ulonglong>) = stream::id;
+    stream cuLaunchHostFunc = cuLaunchHostFunc | cuLaunchHostFunc_ptsz, since 10000
+        (stream: CUstream, function: Function, data: *mut c_void) = stream::launch_host_function;
+    ready cuThreadExchangeStreamCaptureMode = cuThreadExchangeStreamCaptureMode, since 10010
+        (mode: Out<CUstreamCaptureMode>) = stream::exchange_capture_mode;
+
+    ready cuEventCreate = cuEventCreate, since 2000 (event: Out<CUevent>, flags: c_uint) = event::create;
+    ready cuEventDestroy = cuEventDestroy_v2, since 4000 (event: CUevent) = event::destroy;
+    stream cuEventRecord = cuEventRecord | cuEventRecord_ptsz, since 2000 (event: CUevent, stream: CUstream) =
+        event::record;
+    stream cuEventRecordWithFlags = cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz, since 11010
+        (event: CUevent, stream: CUstream, flags: c_uint) = event::record_with_flags;
+    ready cuEventQuery = cuEventQuery, since 2000 (event: CUevent) = event::query;
+    ready cuEventSynchronize = cuEventSynchronize, since 2000 (event: CUevent) = event::synchronize;
+    ready cuEventElapsedTime = cuEventElapsedTime, since 2000
+        (milliseconds: Out<f32>, start: CUevent, end: CUevent) = event::elapsed_time;
+
+    stream cuMemcpyHtoD = cuMemcpyHtoD_v2 | cuMemcpyHtoD_v2_ptds, since 3020
+        (dst: CUdeviceptr, src: HostSource, bytes: usize) = copy::to_device;
+    stream cuMemcpyHtoDAsync = cuMemcpyHtoDAsync_v2 | cuMemcpyHtoDAsync_v2_ptsz, since 3020
+        (dst: CUdeviceptr, src: HostSource, bytes: usize, stream: CUstream) = copy::to_device_async;
+    stream cuMemcpyDtoH = cuMemcpyDtoH_v2 | cuMemcpyDtoH_v2_ptds, since 3020
+        (dst: Host, src: CUdeviceptr, bytes: usize) = copy::to_host;
+    stream cuMemcpyDtoHAsync = cuMemcpyDtoHAsync_v2 | cuMemcpyDtoHAsync_v2_ptsz, since 3020
+        (dst: Host, src: CUdeviceptr, bytes: usize, stream: CUstream) = copy::to_host_async;
+    stream cuMemcpyDtoD = cuMemcpyDtoD_v2 | cuMemcpyDtoD_v2_ptds, since 3020
+        (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) = copy::on_device;
+    stream cuMemcpyDtoDAsync = cuMemcpyDtoDAsync_v2 | cuMemcpyDtoDAsync_v2_ptsz, since 3020
+        (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) = copy::on_device_async;
+    stream cuMemcpy = cuMemcpy | cuMemcpy_ptds, since 4000 (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) =
+        copy::any;
+    stream cuMemcpyAsync = cuMemcpyAsync | cuMemcpyAsync_ptsz, since 4000
+        (dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) = copy::any_async;
+    stream cuMemcpyPeer = cuMemcpyPeer | cuMemcpyPeer_ptds, since 4000
+        (dst: CUdeviceptr, to: CUcontext, src: CUdeviceptr, from: CUcontext, bytes: usize) = copy::peer;
+    stream cuMemcpyPeerAsync = cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz, since 4000
+        (dst: CUdeviceptr, to: CUcontext, src: CUdeviceptr, from: CUcontext, bytes: usize, stream: CUstream) =
+        copy::peer_async;
+    stream cuMemsetD8 = cuMemsetD8_v2 | cuMemsetD8_v2_ptds, since 3020
+        (dst: CUdeviceptr, value: c_uchar, count: usize) = fill::d8;
+    stream cuMemsetD16 = cuMemsetD16_v2 | cuMemsetD16_v2_ptds, since 3020
+        (dst: CUdeviceptr, value: c_ushort, count: usize) = fill::d16;
+    stream cuMemsetD32 = cuMemsetD32_v2 | cuMemsetD32_v2_ptds, since 3020
+        (dst: CUdeviceptr, value: c_uint, count: usize) = fill::d32;
+    stream cuMemsetD8Async = cuMemsetD8Async | cuMemsetD8Async_ptsz, since 3020
+        (dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) = fill::d8_async;
+    stream cuMemsetD16Async = cuMemsetD16Async | cuMemsetD16Async_ptsz, since 3020
+        (dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) = fill::d16_async;
+    stream cuMemsetD32Async = cuMemsetD32Async | cuMemsetD32Async_ptsz, since 3020
+        (dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) = fill::d32_async;
+}
+
+fn get_proc_address(symbol: In<c_char>, function: Out<*mut c_void>, version: c_int, flags: c_ulonglong) -> CallResult {
+    lookup::get(entry_points(), symbol, function, version, flags)
+}
+
+fn get_proc_address_v2(
+    symbol: In<c_char>,
+    function: Out<*mut c_void>,
+    version: c_int,
+    flags: c_ulonglong,
+    status: Out<CUdriverProcAddressQueryResult>,
+) -> CallResult {
+    lookup::get_v2(entry_points(), symbol, function, version, flags, status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the parameters of a function type, each without the modules it is declared in and without the suffix that
+    /// the header has for structures and enumerations. Our wrappers of pointers are pointers.
+    pub(super) fn parameters_in(function: &str) -> String {
+        let (list, _) = function.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')).expect("a function type");
+        let names = list.split_inclusive([' ', ',', '(', ')', '<', '>']).map(|word| {
+            let name = word.rsplit("::").next().unwrap_or(word);
+            let (name, separator) = name.split_at(name.trim_end_matches([' ', ',', '(', ')', '<', '>']).len());
+            let name = ["_st", "_enum"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+            format!("{name}{separator}")
+        });
+        let plain: String = names.collect();
+        let plain = plain.replace("HostSource", "*const c_void").replace("Host", "*mut c_void");
+        let plain = plain.replace("Out<", "*mut ").replace("In<", "*const ");
+        plain.replace("Option<unsafe extern \"C\" fn(*mut c_void)>", "CUhostFn").replace('>', "")
+    }
+
+    #[test]
+    fn k1_every_entry_point_has_the_parameters_that_cudarc_declares() {
+        for (symbol, ours, theirs) in parameters() {
+            let theirs = theirs.replace("Option<unsafe extern \"C\" fn(*mut c_void)", "CUhostFn");
+            assert_eq!(ours, theirs, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn k1_no_symbol_stands_in_the_table_twice() {
+        let mut symbols: Vec<&str> = entry_points().iter().map(|entry| entry.symbol).collect();
+        symbols.sort_unstable();
+        let before = symbols.len();
+        symbols.dedup();
+        assert_eq!(symbols.len(), before);
+    }
+}
