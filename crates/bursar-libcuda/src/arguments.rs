@@ -10,8 +10,16 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 /// A place for a result: null, or valid for one value.
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
 
 impl<T: Copy> Out<T> {
     /// Refuses null.
@@ -42,17 +50,34 @@ impl<T: Copy> Out<T> {
     }
 }
 
+impl Out<c_void> {
+    /// Returns the place as one for a value of the type that the program has there, which follows from another argument.
+    pub(crate) fn typed<T>(self) -> Out<T> {
+        Out(self.0.cast())
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// Returns the place with this index, which is below the count that the program passed. Null is refused.
+    pub(crate) fn at(self, index: usize) -> CallResult<Self> {
+        Ok(Self(self.required()?.0.wrapping_add(index)))
+    }
+}
+
 /// A value that a program passes by its address: null, or valid for reads of as many values as the call says.
 #[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct In<T>(*const T);
 
-impl<T: Copy> In<T> {
-    /// Returns whether the program passed none.
-    pub(crate) fn is_null(self) -> bool {
-        self.0.is_null()
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
     }
+}
 
+impl<T> Copy for In<T> {}
+
+impl<T: Copy> In<T> {
     /// Returns the value. Null is refused.
     pub(crate) fn get(self) -> CallResult<T> {
         self.at(0)
@@ -67,6 +92,13 @@ impl<T: Copy> In<T> {
         let value = unsafe { self.0.add(index) };
         // SAFETY: not null, so the program passed so many values.
         Ok(unsafe { value.read_unaligned() })
+    }
+}
+
+impl In<c_void> {
+    /// Returns the value as one of the type that the program has there, which follows from another argument.
+    pub(crate) fn typed<T>(self) -> In<T> {
+        In(self.0.cast())
     }
 }
 
@@ -104,6 +136,11 @@ impl Out<c_char> {
 pub(crate) struct Host(*mut c_void);
 
 impl Host {
+    /// Returns the memory `bytes` further on, which is still in what the program passed.
+    pub(crate) fn offset(self, bytes: usize) -> Self {
+        Self(self.0.wrapping_byte_add(bytes))
+    }
+
     /// Returns the host memory at an address of the unified address space, which the program passed to a copy.
     pub(crate) fn unified(address: u64) -> Self {
         Self(std::ptr::with_exposed_provenance_mut(address as usize))
@@ -118,12 +155,20 @@ impl Host {
     }
 }
 
+// SAFETY: the memory is the program's, and the call to which it was passed says that other threads of the driver use it.
+unsafe impl Send for Host {}
+
 /// Host memory that a call only reads.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostSource(*const c_void);
 
 impl HostSource {
+    /// Returns the memory `bytes` further on, which is still in what the program passed.
+    pub(crate) fn offset(self, bytes: usize) -> Self {
+        Self(self.0.wrapping_byte_add(bytes))
+    }
+
     /// Returns the host memory at an address of the unified address space, which the program passed to a copy.
     pub(crate) fn unified(address: u64) -> Self {
         Self(std::ptr::with_exposed_provenance(address as usize))
@@ -137,3 +182,6 @@ impl HostSource {
         self.0.addr() as u64
     }
 }
+
+// SAFETY: as for `Host`.
+unsafe impl Send for HostSource {}

@@ -13,6 +13,7 @@ pub(crate) enum Kind {
     Array,
     MipmappedArray,
     Graph,
+    NvmlDevice,
 }
 
 /// The bits below the kind.

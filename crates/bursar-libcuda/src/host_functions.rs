@@ -5,11 +5,14 @@
 //! thread has run it.
 #![allow(unsafe_code)]
 
+use crate::arguments::{Host, HostSource};
+use crate::handle::{Handle, pointer};
 use crate::port::{self, StreamOn};
 use crate::process::Process;
-use crate::status::CallResult;
+use crate::status::{CUresult, CallResult};
 use crate::thread;
-use bursar_core::{Gate, HostFunction};
+use crate::types::CUstream;
+use bursar_core::{Gate, HostFunction, Pattern};
 use bursar_sim::Sim;
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -25,6 +28,9 @@ pub(crate) struct UserData(pub(crate) *mut c_void);
 
 // SAFETY: the program gives the pointer to a function that it wants to be called on another thread.
 unsafe impl Send for UserData {}
+
+/// The callback of a program, which gets its stream, the status of the stream, and its data.
+pub(crate) type Callback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -95,4 +101,37 @@ pub(crate) fn calling(function: unsafe extern "C" fn(*mut c_void), data: UserDat
         // SAFETY: the program wants its function to be called once, with this data, when the stream gets there.
         unsafe { function(data) }
     }
+}
+
+/// Returns the code that calls a callback of a program.
+pub(crate) fn calling_back(
+    callback: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
+    stream: Handle,
+    data: UserData,
+) -> impl FnOnce() + Send + 'static {
+    move || {
+        let UserData(data) = { data };
+        // SAFETY: the program wants its function to be called once, with this data, when the stream gets there.
+        unsafe { callback(pointer(stream), CUresult::CUDA_SUCCESS, data) }
+    }
+}
+
+/// Submits a copy within host memory to a stream.
+pub(crate) fn copy_on_host(process: &Process, on: StreamOn, dst: Host, src: HostSource, bytes: u64) -> CallResult {
+    submit(process, on, move || {
+        // SAFETY: the promise of the program about memory that it passes to a copy.
+        unsafe { std::ptr::copy(src.as_ptr(), dst.as_ptr(), bytes as usize) }
+    })
+}
+
+/// Submits a fill of host memory to a stream.
+pub(crate) fn fill_on_host(process: &Process, on: StreamOn, dst: Host, pattern: Pattern, count: u64) -> CallResult {
+    submit(process, on, move || {
+        let (bytes, width) = (pattern.bytes(), pattern.width() as usize);
+        for index in 0..count as usize {
+            let to = dst.offset(index * width).as_ptr();
+            // SAFETY: the promise of the program about memory that it passes to a fill.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ref().as_ptr(), to, width) }
+        }
+    })
 }

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod calls;
+mod captures;
 mod enter;
 mod handle;
 mod hazards;
@@ -9,6 +10,7 @@ mod host_functions;
 mod lookup;
 mod machine;
 mod message;
+mod nvml;
 mod port;
 mod process;
 mod resolve;
@@ -20,5 +22,6 @@ mod types;
 mod visible;
 
 pub use lookup::EntryPoint;
+pub use nvml::NvmlReturn;
 pub use status::CUresult;
 pub use table::entry_points;

@@ -54,12 +54,10 @@ macro_rules! checked_on_stream {
 }
 
 checked_on_stream! {
-    allocate_async(sim, on, bytes: u64) -> DevicePtr = sim.allocate_async(on.device, on.raw, bytes);
     free_async(sim, on, ptr: u64) -> () = sim.free_async(on.device, on.raw, DevicePtr(ptr));
     stream_query(sim, on) -> Progress = sim.stream_query(on.device, on.raw);
     stream_synchronize(sim, on) -> () = sim.stream_synchronize(on.device, on.raw);
     stream_wait(sim, on, event: RawEvent) -> () = sim.stream_wait(on.device, on.raw, event);
-    stream_is_capturing(sim, on) -> bool = sim.stream_is_capturing(on.device, on.raw);
     event_record(sim, on, event: RawEvent) -> () = sim.event_record(on.device, event, on.raw);
     copy_on_device(sim, on, dst: u64, src: u64, bytes: u64) -> () =
         sim.copy_on_device(on.device, on.raw, DevicePtr(dst), DevicePtr(src), bytes);

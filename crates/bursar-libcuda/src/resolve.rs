@@ -7,7 +7,7 @@ use crate::state::Stream;
 use crate::status::CallResult;
 use crate::thread;
 use crate::types::CUstream;
-use bursar_core::RawStream;
+use bursar_core::{DeviceId, RawStream};
 
 /// The stream that a call means where the program names none. Entry points whose names end in `_ptsz` or `_ptds` mean the
 /// default stream of the thread.
@@ -80,13 +80,21 @@ impl Process {
 
     /// Waits for every stream of a context, its default streams included.
     pub(crate) fn wait_for_context(&self, current: Current) -> CallResult {
+        self.wait_for_streams(current.device, |stream| stream.context == current.context)
+    }
+
+    /// Waits for every stream of a device.
+    pub(crate) fn wait_for_device(&self, device: DeviceId) -> CallResult {
+        self.wait_for_streams(device, |stream| stream.device == device)
+    }
+
+    fn wait_for_streams(&self, device: DeviceId, is_meant: impl Fn(&Stream) -> bool) -> CallResult {
         let streams: Vec<RawStream> = {
             let state = self.state();
-            let of_context = state.streams.values().filter(|stream| stream.context == current.context);
-            of_context.map(|stream| stream.raw).collect()
+            state.streams.values().filter(|stream| is_meant(stream)).map(|stream| stream.raw).collect()
         };
         for raw in streams.into_iter().chain([RawStream::LEGACY]) {
-            self.wait(StreamOn { device: current.device, raw })?;
+            self.wait(StreamOn { device, raw })?;
         }
         Ok(())
     }

@@ -2,10 +2,12 @@
 
 use crate::handle::{Handle, Kind, handle};
 use crate::status::{CUresult, CallResult};
-use crate::types::{CUmemAllocationFlags, CUmemLocation};
+use crate::types::{CUDA_ARRAY3D_DESCRIPTOR, CUmemAllocationFlags, CUmemLocation, CUstreamCaptureMode};
 use bursar_core::{DeviceId, RawEvent, RawPages, RawStream};
-use std::collections::{BTreeMap, HashMap};
+use bursar_sim::SimPool;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_uint;
+use std::thread::ThreadId;
 use std::time::Instant;
 
 /// A context: where streams, events and allocations belong, which end with it.
@@ -46,7 +48,13 @@ pub(crate) struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     Linear,
-    StreamOrdered,
+    StreamOrdered {
+        pool: Handle,
+    },
+    /// Host memory that devices reach, and the memory of the device that it counts as, by its address.
+    Managed {
+        counted: u64,
+    },
 }
 
 /// A piece of memory of a device.
@@ -65,7 +73,6 @@ pub(crate) struct Allocation {
 pub(crate) struct Pages {
     pub(crate) device: DeviceId,
     pub(crate) raw: RawPages,
-    pub(crate) bytes: u64,
     pub(crate) references: u32,
     pub(crate) mappings: u32,
     pub(crate) properties: Properties,
@@ -87,6 +94,44 @@ pub(crate) struct Mapping {
     pub(crate) access: c_uint,
 }
 
+/// A pool, and what a program can set about it without an effect here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    pub(crate) sim: SimPool,
+    pub(crate) device: DeviceId,
+    pub(crate) is_default: bool,
+    pub(crate) reuse: [i32; 3],
+}
+
+/// An array: memory that programs reach by its handle alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Array {
+    pub(crate) descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    pub(crate) device: DeviceId,
+    pub(crate) context: Handle,
+    pub(crate) at: u64,
+    /// The mipmapped array of which it is a level, and which of them.
+    pub(crate) level_of: Option<(Handle, u32)>,
+}
+
+/// An array of arrays, each half as wide and high as the one before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MipmappedArray {
+    pub(crate) descriptor: CUDA_ARRAY3D_DESCRIPTOR,
+    pub(crate) levels: u32,
+    pub(crate) device: DeviceId,
+    pub(crate) context: Handle,
+    pub(crate) at: u64,
+}
+
+/// A capture of a stream into a graph.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Capture {
+    pub(crate) mode: CUstreamCaptureMode,
+    pub(crate) thread: ThreadId,
+    pub(crate) is_valid: bool,
+}
+
 /// Addresses that are reserved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
@@ -103,6 +148,15 @@ pub(crate) struct State {
     pub(crate) pages: HashMap<Handle, Pages>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) reservations: BTreeMap<u64, Reservation>,
+    pub(crate) pools: HashMap<Handle, Pool>,
+    /// The pool that each device had first, and the one that it has now, by ordinal.
+    pub(crate) default_pools: HashMap<usize, Handle>,
+    pub(crate) current_pools: HashMap<usize, Handle>,
+    pub(crate) arrays: HashMap<Handle, Array>,
+    pub(crate) mipmapped_arrays: HashMap<Handle, MipmappedArray>,
+    /// The captures, by stream.
+    pub(crate) captures: HashMap<Handle, Capture>,
+    pub(crate) graphs: HashSet<Handle>,
     /// Pinned host memory: its bytes and flags.
     pub(crate) pinned: BTreeMap<u64, (u64, c_uint)>,
     /// The addresses that were ever given out, by the part of the address space they are in: its start and their end.
@@ -173,6 +227,12 @@ impl State {
     pub(crate) fn reservation_at(&self, at: u64) -> Option<(u64, &Reservation)> {
         let (start, reservation) = self.reservations.range(..=at).next_back()?;
         (at < start + reservation.bytes).then_some((*start, reservation))
+    }
+
+    /// Returns the managed memory that contains an address: its start and its bytes.
+    pub(crate) fn managed_at(&self, at: u64) -> Option<(u64, u64)> {
+        let (start, allocation) = self.allocation_at(at)?;
+        matches!(allocation.taken, Taken::Managed { .. }).then_some((start, allocation.bytes))
     }
 
     /// Returns the pinned host memory that contains an address: its start, its bytes and its flags.

@@ -12,16 +12,21 @@
 #![allow(non_snake_case, reason = "the names of CUDA's manual")]
 
 use crate::arguments::{Host, HostSource, In, Out};
-use crate::calls::{context, copy, device, event, fill, host, memory, ordered, physical, pointer, stream, version};
+use crate::calls::{
+    array, capture, context, copy, device, event, fill, host, memory, module, ordered, physical, pointer, pool, rows,
+    stream, version,
+};
 use crate::enter::{at_any_time, once_initialised};
-use crate::host_functions::Function;
+use crate::host_functions::{Callback, Function};
 use crate::lookup::{self, EntryPoint};
 use crate::resolve::DefaultStream;
 use crate::status::{CUresult, CallResult};
 use crate::types::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUlimit,
-    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle,
-    CUmemLocation, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUdevice,
+    CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph, CUgraphMem_attribute, CUlimit,
+    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmipmappedArray,
+    CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use std::sync::OnceLock;
@@ -213,6 +218,61 @@ entry_points! {
         (pointer: Out<CUdeviceptr>, bytes: usize, stream: CUstream) = ordered::allocate;
     stream cuMemFreeAsync = cuMemFreeAsync | cuMemFreeAsync_ptsz, since 11020
         (pointer: CUdeviceptr, stream: CUstream) = ordered::free;
+    stream cuMemAllocFromPoolAsync = cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz, since 11020
+        (pointer: Out<CUdeviceptr>, bytes: usize, pool: CUmemoryPool, stream: CUstream) = ordered::allocate_from_pool;
+    ready cuMemAllocPitch = cuMemAllocPitch_v2, since 3020
+        (pointer: Out<CUdeviceptr>, pitch: Out<usize>, width: usize, height: usize, element: c_uint) =
+        memory::allocate_pitch;
+    ready cuMemAllocManaged = cuMemAllocManaged, since 6000
+        (pointer: Out<CUdeviceptr>, bytes: usize, flags: c_uint) = memory::allocate_managed;
+    ready cuMemPoolCreate = cuMemPoolCreate, since 11020 (pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) =
+        pool::create;
+    ready cuMemPoolDestroy = cuMemPoolDestroy, since 11020 (pool: CUmemoryPool) = pool::destroy;
+    ready cuMemPoolTrimTo = cuMemPoolTrimTo, since 11020 (pool: CUmemoryPool, keep: usize) = pool::trim;
+    ready cuMemPoolSetAttribute = cuMemPoolSetAttribute, since 11020
+        (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>) = pool::set_attribute;
+    ready cuMemPoolGetAttribute = cuMemPoolGetAttribute, since 11020
+        (pool: CUmemoryPool, attribute: CUmemPool_attribute, value: Out<c_void>) = pool::get_attribute;
+    ready cuMemPoolSetAccess = cuMemPoolSetAccess, since 11020
+        (pool: CUmemoryPool, access: In<CUmemAccessDesc>, count: usize) = pool::set_access;
+    ready cuMemPoolGetAccess = cuMemPoolGetAccess, since 11020
+        (flags: Out<CUmemAccess_flags>, pool: CUmemoryPool, location: Out<CUmemLocation>) = pool::get_access;
+    ready cuDeviceGetDefaultMemPool = cuDeviceGetDefaultMemPool, since 11020
+        (pool: Out<CUmemoryPool>, device: CUdevice) = pool::get_default;
+    ready cuDeviceGetMemPool = cuDeviceGetMemPool, since 11020 (pool: Out<CUmemoryPool>, device: CUdevice) =
+        pool::get_current;
+    ready cuDeviceSetMemPool = cuDeviceSetMemPool, since 11020 (device: CUdevice, pool: CUmemoryPool) =
+        pool::set_current;
+    ready cuDeviceGetGraphMemAttribute = cuDeviceGetGraphMemAttribute, since 11040
+        (device: CUdevice, attribute: CUgraphMem_attribute, value: Out<c_void>) = capture::get_memory_attribute;
+    ready cuDeviceSetGraphMemAttribute = cuDeviceSetGraphMemAttribute, since 11040
+        (device: CUdevice, attribute: CUgraphMem_attribute, value: Out<c_void>) = capture::set_memory_attribute;
+    ready cuDeviceGraphMemTrim = cuDeviceGraphMemTrim, since 11040 (device: CUdevice) = capture::trim_memory;
+    ready cuPointerGetAttribute = cuPointerGetAttribute, since 4000
+        (data: Out<c_void>, attribute: CUpointer_attribute, pointer: CUdeviceptr) = pointer::attribute;
+    ready cuPointerGetAttributes = cuPointerGetAttributes, since 7000
+        (count: c_uint, attributes: Out<CUpointer_attribute>, data: Out<Out<c_void>>, pointer: CUdeviceptr) =
+        pointer::attributes;
+    ready cuPointerSetAttribute = cuPointerSetAttribute, since 6000
+        (value: In<c_void>, attribute: CUpointer_attribute, pointer: CUdeviceptr) = pointer::set_attribute;
+
+    ready cuArrayCreate = cuArrayCreate_v2, since 3020
+        (array: Out<CUarray>, descriptor: In<CUDA_ARRAY_DESCRIPTOR>) = array::create;
+    ready cuArray3DCreate = cuArray3DCreate_v2, since 3020
+        (array: Out<CUarray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>) = array::create_3d;
+    ready cuArrayGetDescriptor = cuArrayGetDescriptor_v2, since 3020
+        (descriptor: Out<CUDA_ARRAY_DESCRIPTOR>, array: CUarray) = array::get_descriptor;
+    ready cuArray3DGetDescriptor = cuArray3DGetDescriptor_v2, since 3020
+        (descriptor: Out<CUDA_ARRAY3D_DESCRIPTOR>, array: CUarray) = array::get_descriptor_3d;
+    ready cuArrayDestroy = cuArrayDestroy, since 2000 (array: CUarray) = array::destroy;
+    ready cuMipmappedArrayCreate = cuMipmappedArrayCreate, since 5000
+        (array: Out<CUmipmappedArray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: c_uint) =
+        array::create_mipmapped;
+    ready cuMipmappedArrayGetLevel = cuMipmappedArrayGetLevel, since 5000
+        (array: Out<CUarray>, mipmapped: CUmipmappedArray, level: c_uint) = array::get_level;
+    ready cuMipmappedArrayDestroy = cuMipmappedArrayDestroy, since 5000 (mipmapped: CUmipmappedArray) =
+        array::destroy_mipmapped;
+
     ready cuMemGetAddressRange = cuMemGetAddressRange_v2, since 3020
         (base: Out<CUdeviceptr>, bytes: Out<usize>, pointer: CUdeviceptr) = pointer::address_range;
 
@@ -262,7 +322,7 @@ entry_points! {
     stream cuStreamWaitEvent = cuStreamWaitEvent | cuStreamWaitEvent_ptsz, since 3020
         (stream: CUstream, event: CUevent, flags: c_uint) = stream::wait_event;
     stream cuStreamIsCapturing = cuStreamIsCapturing | cuStreamIsCapturing_ptsz, since 10000
-        (stream: CUstream, status: Out<CUstreamCaptureStatus>) = stream::is_capturing;
+        (stream: CUstream, status: Out<CUstreamCaptureStatus>) = capture::status;
     stream cuStreamGetCtx = cuStreamGetCtx | cuStreamGetCtx_ptsz, since 9020
         (stream: CUstream, context: Out<CUcontext>) = stream::context;
     stream cuStreamGetFlags = cuStreamGetFlags | cuStreamGetFlags_ptsz, since 5050
@@ -273,8 +333,15 @@ entry_points! {
         (stream: CUstream, id: Out<c_ulonglong>) = stream::id;
     stream cuLaunchHostFunc = cuLaunchHostFunc | cuLaunchHostFunc_ptsz, since 10000
         (stream: CUstream, function: Function, data: *mut c_void) = stream::launch_host_function;
+    stream cuStreamAddCallback = cuStreamAddCallback | cuStreamAddCallback_ptsz, beyond 5000
+        (stream: CUstream, callback: Callback, data: *mut c_void, flags: c_uint) = stream::add_callback;
+    stream cuStreamBeginCapture = cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz, since 10010
+        (stream: CUstream, mode: CUstreamCaptureMode) = capture::begin;
+    stream cuStreamEndCapture = cuStreamEndCapture | cuStreamEndCapture_ptsz, since 10000
+        (stream: CUstream, graph: Out<CUgraph>) = capture::end;
+    ready cuGraphDestroy = cuGraphDestroy, since 10000 (graph: CUgraph) = capture::destroy_graph;
     ready cuThreadExchangeStreamCaptureMode = cuThreadExchangeStreamCaptureMode, since 10010
-        (mode: Out<CUstreamCaptureMode>) = stream::exchange_capture_mode;
+        (mode: Out<CUstreamCaptureMode>) = capture::exchange_mode;
 
     ready cuEventCreate = cuEventCreate, since 2000 (event: Out<CUevent>, flags: c_uint) = event::create;
     ready cuEventDestroy = cuEventDestroy_v2, since 4000 (event: CUevent) = event::destroy;
@@ -320,6 +387,50 @@ entry_points! {
         (dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) = fill::d16_async;
     stream cuMemsetD32Async = cuMemsetD32Async | cuMemsetD32Async_ptsz, since 3020
         (dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) = fill::d32_async;
+    stream cuMemsetD2D8 = cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds, since 3020
+        (dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) = fill::rows_d8;
+    stream cuMemsetD2D16 = cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds, since 3020
+        (dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) = fill::rows_d16;
+    stream cuMemsetD2D32 = cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds, since 3020
+        (dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) = fill::rows_d32;
+    stream cuMemsetD2D8Async = cuMemsetD2D8Async | cuMemsetD2D8Async_ptsz, since 3020
+        (dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream) =
+        fill::rows_d8_async;
+    stream cuMemsetD2D16Async = cuMemsetD2D16Async | cuMemsetD2D16Async_ptsz, since 3020
+        (dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream) =
+        fill::rows_d16_async;
+    stream cuMemsetD2D32Async = cuMemsetD2D32Async | cuMemsetD2D32Async_ptsz, since 3020
+        (dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream) =
+        fill::rows_d32_async;
+    stream cuMemcpy2D = cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds, since 3020 (copy: In<CUDA_MEMCPY2D>) = rows::copy_2d;
+    stream cuMemcpy2DUnaligned = cuMemcpy2DUnaligned_v2 | cuMemcpy2DUnaligned_v2_ptds, since 3020
+        (copy: In<CUDA_MEMCPY2D>) = rows::copy_2d;
+    stream cuMemcpy2DAsync = cuMemcpy2DAsync_v2 | cuMemcpy2DAsync_v2_ptsz, since 3020
+        (copy: In<CUDA_MEMCPY2D>, stream: CUstream) = rows::copy_2d_async;
+    stream cuMemcpy3D = cuMemcpy3D_v2 | cuMemcpy3D_v2_ptds, since 3020 (copy: In<CUDA_MEMCPY3D>) = rows::copy_3d;
+    stream cuMemcpy3DAsync = cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz, since 3020
+        (copy: In<CUDA_MEMCPY3D>, stream: CUstream) = rows::copy_3d_async;
+
+    ready cuModuleLoad = cuModuleLoad, beyond 2000 (module: *mut c_void, file: *mut c_void) = module::load;
+    ready cuModuleLoadData = cuModuleLoadData, beyond 2000 (module: *mut c_void, image: *mut c_void) = module::load;
+    ready cuModuleLoadFatBinary = cuModuleLoadFatBinary, beyond 2000 (module: *mut c_void, image: *mut c_void) =
+        module::load;
+    ready cuModuleLoadDataEx = cuModuleLoadDataEx, beyond 2010
+        (module: *mut c_void, image: *mut c_void, count: c_uint, options: *mut c_void, values: *mut c_void) =
+        module::load_with_options;
+    ready cuLibraryLoadData = cuLibraryLoadData, beyond 12000
+        (library: *mut c_void, code: *mut c_void, options: *mut c_void, values: *mut c_void, count: c_uint,
+            library_options: *mut c_void, library_values: *mut c_void, library_count: c_uint) = module::load_library;
+    ready cuLibraryLoadFromFile = cuLibraryLoadFromFile, beyond 12000
+        (library: *mut c_void, file: *mut c_void, options: *mut c_void, values: *mut c_void, count: c_uint,
+            library_options: *mut c_void, library_values: *mut c_void, library_count: c_uint) = module::load_library;
+    stream cuLaunchKernel = cuLaunchKernel | cuLaunchKernel_ptsz, beyond 4000
+        (function: *mut c_void, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+            block_z: c_uint, shared: c_uint, stream: *mut c_void, parameters: *mut c_void, extra: *mut c_void) =
+        module::launch;
+    stream cuLaunchKernelEx = cuLaunchKernelEx | cuLaunchKernelEx_ptsz, beyond 11060
+        (config: *mut c_void, function: *mut c_void, parameters: *mut c_void, extra: *mut c_void) =
+        module::launch_with_config;
 }
 
 fn get_proc_address(symbol: In<c_char>, function: Out<*mut c_void>, version: c_int, flags: c_ulonglong) -> CallResult {

@@ -38,6 +38,11 @@ pub(crate) fn exchange_capture_mode(mode: CUstreamCaptureMode) -> CUstreamCaptur
     CUstreamCaptureMode(CAPTURE_MODE.replace(mode.0))
 }
 
+/// Returns how calls of this thread bear the captures of others.
+pub(crate) fn capture_mode() -> CUstreamCaptureMode {
+    CUstreamCaptureMode(CAPTURE_MODE.get())
+}
+
 /// Returns the default stream of this thread in a context, where it has been used.
 pub(crate) fn default_stream(context: Handle) -> Option<Handle> {
     DEFAULT_STREAMS.with_borrow(|streams| streams.iter().find(|(of, _)| *of == context).map(|(_, stream)| *stream))

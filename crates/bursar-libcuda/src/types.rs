@@ -1,6 +1,7 @@
 //! The driver's types and numbers, as its header declares them. Tests compare them with cudarc's.
 #![allow(non_camel_case_types, non_snake_case, reason = "the names of CUDA's manual")]
 
+use crate::arguments::{Host, HostSource};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 pub(crate) type CUdevice = c_int;
@@ -28,10 +29,13 @@ handles! {
     CUarray = CUarray_st;
     CUmipmappedArray = CUmipmappedArray_st;
     CUgraph = CUgraph_st;
-    CUmodule = CUmod_st;
-    CUfunction = CUfunc_st;
-    CUlibrary = CUlib_st;
-    CUkernel = CUkern_st;
+}
+
+/// A device of NVML, which only NVML looks into.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct NvmlDevice {
+    _private: [u8; 0],
 }
 
 /// Declares enumerations as numbers: a program may pass any value.
@@ -63,7 +67,49 @@ macro_rules! enumerations {
 }
 
 enumerations! {
-    CUdevice_attribute {}
+    CUdevice_attribute {
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y = 3,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z = 4,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X = 5,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y = 6,
+        CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z = 7,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK = 8,
+        CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY = 9,
+        CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
+        CU_DEVICE_ATTRIBUTE_MAX_PITCH = 11,
+        CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK = 12,
+        CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13,
+        CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
+        CU_DEVICE_ATTRIBUTE_GPU_OVERLAP = 15,
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+        CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY = 19,
+        CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS = 31,
+        CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
+        CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
+        CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36,
+        CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37,
+        CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = 38,
+        CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+        CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT = 40,
+        CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+        CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
+        CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT = 51,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+        CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED = 78,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81,
+        CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR = 82,
+        CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
+        CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
+        CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
+        CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99,
+        CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+        CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
+        CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR = 106,
+        CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
+    }
     CUlimit {
         CU_LIMIT_STACK_SIZE = 0,
         CU_LIMIT_PRINTF_FIFO_SIZE = 1,
@@ -81,6 +127,7 @@ enumerations! {
     CUstreamCaptureStatus {
         CU_STREAM_CAPTURE_STATUS_NONE = 0,
         CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
+        CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
     }
     CUmemAllocationGranularity_flags {
         CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
@@ -92,6 +139,54 @@ enumerations! {
         CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
         CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
         CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
+    }
+    CUmemPool_attribute {
+        CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
+        CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
+        CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+        CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+        CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
+        CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+        CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
+    }
+    CUgraphMem_attribute {
+        CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
+        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
+    }
+    CUpointer_attribute {
+        CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+        CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+        CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+        CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+        CU_POINTER_ATTRIBUTE_MAPPED = 13,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+        CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,
+        CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
+        CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
+    }
+    CUmemorytype {
+        CU_MEMORYTYPE_HOST = 1,
+        CU_MEMORYTYPE_DEVICE = 2,
+        CU_MEMORYTYPE_ARRAY = 3,
+        CU_MEMORYTYPE_UNIFIED = 4,
+    }
+    CUarray_format {
+        CU_AD_FORMAT_UNSIGNED_INT8 = 1,
+        CU_AD_FORMAT_UNSIGNED_INT16 = 2,
+        CU_AD_FORMAT_UNSIGNED_INT32 = 3,
+        CU_AD_FORMAT_SIGNED_INT8 = 8,
+        CU_AD_FORMAT_SIGNED_INT16 = 9,
+        CU_AD_FORMAT_SIGNED_INT32 = 10,
+        CU_AD_FORMAT_HALF = 16,
+        CU_AD_FORMAT_FLOAT = 32,
     }
     CUdriverProcAddressQueryResult {
         CU_GET_PROC_ADDRESS_SUCCESS = 0,
@@ -153,6 +248,72 @@ structures! {
     CUmemAccessDesc as CUmemAccessDesc_st {
         location: CUmemLocation,
         flags: CUmemAccess_flags,
+    }
+    CUmemPoolProps as CUmemPoolProps_st {
+        allocType: CUmemAllocationType,
+        handleTypes: c_uint,
+        location: CUmemLocation,
+        win32SecurityAttributes: *mut c_void,
+        reserved: [u8; 64],
+    }
+    CUDA_ARRAY_DESCRIPTOR as CUDA_ARRAY_DESCRIPTOR_st {
+        Width: usize,
+        Height: usize,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+    }
+    CUDA_ARRAY3D_DESCRIPTOR as CUDA_ARRAY3D_DESCRIPTOR_st {
+        Width: usize,
+        Height: usize,
+        Depth: usize,
+        Format: CUarray_format,
+        NumChannels: c_uint,
+        Flags: c_uint,
+    }
+    CUDA_MEMCPY2D as CUDA_MEMCPY2D_st {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: HostSource,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        srcPitch: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: Host,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        dstPitch: usize,
+        WidthInBytes: usize,
+        Height: usize,
+    }
+    CUDA_MEMCPY3D as CUDA_MEMCPY3D_st {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcZ: usize,
+        srcLOD: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: HostSource,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        reserved0: *mut c_void,
+        srcPitch: usize,
+        srcHeight: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstZ: usize,
+        dstLOD: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: Host,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        reserved1: *mut c_void,
+        dstPitch: usize,
+        dstHeight: usize,
+        WidthInBytes: usize,
+        Height: usize,
+        Depth: usize,
     }
 }
 

@@ -30,6 +30,8 @@
 //! # Device behaviour
 //! - Fresh memory reads as a byte that the seed chooses; the contents of an allocation end with its free.
 //! - Addresses are reused as early as stream order allows, because early reuse reveals mistakes.
+//! - A [pool](SimPool) holds memory of its device in pieces of 32 MiB and keeps what is freed, until somebody waits for a
+//!   stream or an event: then it gives back what is above its threshold.
 //! - Memory freed in stream order is held until the free has run. When an allocation does not fit but would after the
 //!   pending frees, streams advance as far as they can by themselves; only then is it refused.
 //! - Fills and copies that reach beyond an allocation, or beyond pages that are mapped and accessible, are refused as CUDA
@@ -100,4 +102,4 @@ pub use hazard::{Hazard, HazardKind};
 pub use machine::KernelMemory;
 pub use operation::{ByteRange, Executor, KernelPanic, Operation};
 pub use random::Random;
-pub use sim::{DriverLeak, DriverLeakReport, Launch, LeakKind, Sim, SimBuilder, SimReport};
+pub use sim::{DriverLeak, DriverLeakReport, Launch, LeakKind, Sim, SimBuilder, SimPool, SimPoolUsage, SimReport};

@@ -5,6 +5,7 @@ mod contents;
 mod device;
 mod eager_space;
 mod heap;
+mod pools;
 mod queues;
 mod shared_usage;
 mod sparse;
@@ -13,6 +14,7 @@ mod work;
 
 pub(crate) use device::{ADDRESSES, Mapping, addresses};
 pub(crate) use heap::{AllocationKind, Heap, UNIT};
+pub(crate) use pools::Pool;
 pub(crate) use queues::{Blocker, StartedHostFunction, StreamPoint};
 pub(crate) use shared_usage::SharedUsage;
 pub(crate) use sparse::Word;

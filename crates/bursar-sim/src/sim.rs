@@ -7,12 +7,14 @@ mod copies;
 mod driver;
 mod launch;
 mod pages;
+mod pools;
 mod report;
 mod shortcuts;
 mod streams;
 
 pub use builder::SimBuilder;
 pub use launch::Launch;
+pub use pools::{SimPool, SimPoolUsage};
 pub use report::{DriverLeak, DriverLeakReport, LeakKind, SimReport};
 
 use crate::call_log::{CallArguments, LoggedResult};
@@ -21,7 +23,7 @@ use crate::operation::{CallInfo, CallResult};
 use crate::{CallOutcome, CallRecord, Hazard, KernelPanic};
 use active_call::{ActiveCall, is_in_host_function};
 use bursar_core::{
-    Access, CallSite, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status,
+    Access, Bytes, CallSite, DeviceFacts, DeviceId, DevicePtr, DriverError, DriverResult, Link, RawStream, Status,
 };
 use std::fmt;
 use std::panic::Location;
@@ -220,6 +222,26 @@ impl Sim {
     /// Writes bytes at an address at once. This is not an access.
     pub fn poke(&self, ptr: DevicePtr, bytes: &[u8]) {
         self.lock().write(ptr.0, bytes);
+    }
+
+    /// Returns the memory that each process holds of a device, by process id. Without a [name](SimBuilder::named), this
+    /// process alone knows the device.
+    ///
+    /// ```
+    /// use bursar::driver::Driver;
+    /// use bursar::{Bytes, DeviceId};
+    ///
+    /// let sim = bursar::sim::Sim::immediate();
+    /// sim.allocate(DeviceId(0), 1 << 20)?;
+    /// assert_eq!(sim.holders(DeviceId(0))?, [(std::process::id(), Bytes::mib(1))]);
+    /// # Ok::<(), bursar::driver::DriverError>(())
+    /// ```
+    pub fn holders(&self, device: DeviceId) -> DriverResult<Vec<(u32, Bytes)>> {
+        let state = self.lock();
+        let index = device.0 as usize;
+        let held = if index < state.devices.len() { state.holders(index) } else { Err(Status::InvalidDevice) };
+        let held = held.map_err(|status| DriverError::new("holders", device, status))?;
+        Ok(held.into_iter().map(|(process, bytes)| (process, Bytes(bytes))).collect())
     }
 
     /// Returns the host memory that the contents of a device take: what was touched, in chunks of 64 KiB.

@@ -16,7 +16,6 @@ pub use bursar_sim::{SIM_DEVICES_VARIABLE, SimDevices, SimDevicesError};
 
 use bursar_core::Error;
 use bursar_cuda::Cuda;
-use bursar_sim::Sim;
 use std::str::FromStr;
 use std::sync::Arc;
 

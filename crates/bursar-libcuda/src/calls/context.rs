@@ -1,10 +1,11 @@
 //! Contexts: primary ones, which all libraries of a process share, and others.
 
 use crate::arguments::{In, Out};
+use crate::calls::memory::give_back;
 use crate::handle::{Kind, of, pointer};
 use crate::port;
 use crate::process::{Current, Process};
-use crate::state::{Context, State, Taken};
+use crate::state::{Context, State};
 use crate::status::{CUresult, CallResult};
 use crate::thread;
 use crate::types::{CUcontext, CUdevice, CUlimit};
@@ -163,8 +164,10 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
     let streams: Vec<_> = state.streams.extract_if(|_, stream| of_context(stream.context)).collect();
     let events: Vec<_> = state.events.extract_if(|_, event| of_context(event.context)).collect();
     let its = state.allocations.iter().filter(|(_, allocation)| of_context(allocation.context));
-    let allocations: Vec<_> = its.map(|(start, allocation)| (*start, allocation.taken)).collect();
+    let allocations: Vec<_> = its.map(|(start, allocation)| (*start, *allocation)).collect();
     state.allocations.retain(|_, allocation| !of_context(allocation.context));
+    let arrays = take_arrays(&mut state, context);
+    state.captures.retain(|stream, _| !streams.iter().any(|(its, _)| its == stream));
     let own = state.contexts.get_mut(&context).and_then(|context| {
         context.retains = 0;
         context.limits.clear();
@@ -174,11 +177,11 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
     for (_, event) in events {
         port::event_destroy(sim, device, event.raw)?;
     }
-    for (start, taken) in allocations {
-        match taken {
-            Taken::Linear => port::free(sim, device, start)?,
-            Taken::StreamOrdered => port::free_async(sim, current.legacy(), start)?,
-        }
+    for (start, allocation) in allocations {
+        give_back(process, start, &allocation)?;
+    }
+    for at in arrays {
+        port::free(sim, device, at)?;
     }
     process.wait(current.legacy())?;
     for (_, stream) in streams {
@@ -188,6 +191,14 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
         Some(own) => port::pages_release(sim, device, own),
         None => Ok(()),
     }
+}
+
+/// Forgets the arrays of a context. Returns where their memory is.
+fn take_arrays(state: &mut State, context: u64) -> Vec<u64> {
+    let arrays: Vec<_> = state.arrays.extract_if(|_, array| array.context == context).collect();
+    let mipmapped: Vec<_> = state.mipmapped_arrays.extract_if(|_, array| array.context == context).collect();
+    let whole = arrays.iter().filter(|(_, array)| array.level_of.is_none()).map(|(_, array)| array.at);
+    whole.chain(mipmapped.iter().map(|(_, array)| array.at)).collect()
 }
 
 pub(crate) fn get_current(_: &Process, context: Out<CUcontext>) -> CallResult {
@@ -233,7 +244,9 @@ pub(crate) fn get_id(process: &Process, context: CUcontext, id: Out<c_ulonglong>
 }
 
 pub(crate) fn synchronize(process: &Process) -> CallResult {
-    process.wait_for_context(process.current()?)
+    let current = process.current()?;
+    process.check_captures()?;
+    process.wait_for_context(current)
 }
 
 pub(crate) fn priority_range(process: &Process, least: Out<c_int>, greatest: Out<c_int>) -> CallResult {

@@ -1,6 +1,7 @@
 //! Copies of linear memory. Those without a stream run on a default stream, and wait where the driver waits.
 
 use crate::arguments::{Host, HostSource};
+use crate::host_functions;
 use crate::port::{self, StreamOn};
 use crate::process::Process;
 use crate::resolve::DefaultStream;
@@ -63,7 +64,20 @@ pub(crate) fn on_device(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+    between_devices(process, on, dst, src, bytes as u64)
+}
+
+/// Copies between addresses that devices reach: their own memory, and host memory that is pinned or managed.
+fn between_devices(process: &Process, on: StreamOn, dst: CUdeviceptr, src: CUdeviceptr, bytes: u64) -> CallResult {
+    let is_host = {
+        let state = process.state();
+        let is_host = |at| state.pinned_at(at).is_some() || state.managed_at(at).is_some();
+        is_host(dst) || is_host(src)
+    };
+    match is_host {
+        true => unified(process, on, dst, src, bytes).map(drop),
+        false => port::copy_on_device(process.sim(), on, dst, src, bytes),
+    }
 }
 
 pub(crate) fn on_device_async(
@@ -75,11 +89,17 @@ pub(crate) fn on_device_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+    between_devices(process, on, dst, src, bytes as u64)
 }
 
-/// Copies between addresses of any kind.
-fn unified(process: &Process, on: StreamOn, dst: CUdeviceptr, src: CUdeviceptr, bytes: u64) -> CallResult<bool> {
+/// Copies between addresses of any kind. Returns whether the host takes part.
+pub(crate) fn unified(
+    process: &Process,
+    on: StreamOn,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: u64,
+) -> CallResult<bool> {
     let (is_to_device, is_from_device) = {
         let state = process.state();
         (state.is_device_address(dst), state.is_device_address(src))
@@ -88,7 +108,11 @@ fn unified(process: &Process, on: StreamOn, dst: CUdeviceptr, src: CUdeviceptr, 
         (true, true) => port::copy_on_device(process.sim(), on, dst, src, bytes).map(|()| false),
         (true, false) => port::copy_to_device(process.sim(), on, dst, HostSource::unified(src), bytes).map(|()| true),
         (false, true) => port::copy_to_host(process.sim(), on, Host::unified(dst), src, bytes).map(|()| true),
-        (false, false) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        (false, false) if dst == 0 || src == 0 => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        (false, false) => {
+            let (dst, src) = (Host::unified(dst), HostSource::unified(src));
+            host_functions::copy_on_host(process, on, dst, src, bytes).map(|()| true)
+        }
     }
 }
 

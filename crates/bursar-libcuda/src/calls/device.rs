@@ -3,7 +3,7 @@
 use crate::arguments::{In, Out};
 use crate::process::Process;
 use crate::status::{CUresult, CallResult};
-use crate::types::{CUdevice, CUdevice_attribute, CUuuid};
+use crate::types::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
 use bursar_core::PciAddress;
 use std::ffi::{c_char, c_int};
 
@@ -77,51 +77,66 @@ pub(crate) fn can_access_peer(process: &Process, can: Out<c_int>, device: CUdevi
     can.set(c_int::from(device != peer))
 }
 
-pub(crate) fn attribute(
-    process: &Process,
-    value: Out<c_int>,
-    attribute: CUdevice_attribute,
-    device: CUdevice,
-) -> CallResult {
+pub(crate) fn attribute(process: &Process, value: Out<c_int>, attribute: Attribute, device: CUdevice) -> CallResult {
     value.required()?;
-    let (domain, bus, slot) = pci(process.device(device)?.facts.pci);
-    value.set(match attribute.0 {
-        33 => bus,
-        34 => slot,
-        50 => domain,
-        75 => CAPABILITY.0,
-        76 => CAPABILITY.1,
-        number => fixed_attribute(number).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?,
+    let facts = &process.device(device)?.facts;
+    let (domain, bus, slot) = pci(facts.pci);
+    value.set(match attribute {
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => domain,
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => bus,
+        Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID => slot,
+        attribute => fixed_attribute(attribute).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?,
     })
 }
 
-/// Returns an attribute that all devices have in common; `None` for a number that CUDA has given to no attribute.
-fn fixed_attribute(number: u32) -> Option<c_int> {
-    Some(match number {
-        // The shape of launches, as large as that of real devices.
-        1 | 2 | 3 => [1024, 1024, 64][number as usize - 1],
-        4 => 1024,
-        5 => c_int::MAX,
-        6 | 7 => 65_535,
-        8 | 97 => 48 << 10,
-        9 => 64 << 10,
-        10 => 32,
-        11 => c_int::MAX,
-        12 | 82 => 64 << 10,
-        13 | 36 => 1_980_000,
-        14 => 512,
-        16 => 132,
-        39 => 2048,
-        81 => 228 << 10,
-        38 => 50 << 20,
-        37 => 6144,
-        51 => 32,
-        106 => 32,
-        // What the simulator can do: map host memory, overlap copies, unified addresses, managed memory, pools, mapped pages
-        // and shared handles.
-        15 | 19 | 31 | 40 | 41 | 78 | 79 | 83 | 90 | 91 | 99 | 102 | 103 | 115 | 116 => 1,
-        // Every other attribute is a feature or a number that devices without it report as zero.
-        1..=145 => 0,
-        _ => return None,
-    })
+/// The attributes that all devices have in common and that are not zero: their shape is that of an H200, and the simulator
+/// maps host memory, overlaps copies, has one address space, managed memory, pools and mapped pages.
+const FIXED: [(Attribute, c_int); 38] = [
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y, 1024),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, 64),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, c_int::MAX),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65_535),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65_535),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10),
+    (Attribute::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY, 64 << 10),
+    (Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_PITCH, c_int::MAX),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK, 64 << 10),
+    (Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE, 1_980_000),
+    (Attribute::CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512),
+    (Attribute::CU_DEVICE_ATTRIBUTE_GPU_OVERLAP, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132),
+    (Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 3_201_000),
+    (Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 6144),
+    (Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 60 << 20),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048),
+    (Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3),
+    (Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, 32),
+    (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CAPABILITY.0),
+    (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, CAPABILITY.1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 228 << 10),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, 64 << 10),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 227 << 10),
+    (Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR, 32),
+    (Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1),
+];
+
+/// The highest number that CUDA 12.8 has given to an attribute.
+const LAST: u32 = 143;
+
+/// Returns an attribute that all devices have in common; `None` for a number that belongs to no attribute.
+fn fixed_attribute(attribute: Attribute) -> Option<c_int> {
+    let fixed = FIXED.iter().find(|(fixed, _)| *fixed == attribute).map(|(_, value)| *value);
+    fixed.or_else(|| (1..=LAST).contains(&attribute.0).then_some(0))
 }

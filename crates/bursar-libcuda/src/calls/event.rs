@@ -73,11 +73,13 @@ fn is_complete(process: &Process, event: &Event) -> CallResult {
 
 pub(crate) fn query(process: &Process, event: CUevent) -> CallResult {
     let found = *process.state().event(of(event))?;
+    process.check_captures()?;
     is_complete(process, &found)
 }
 
 pub(crate) fn synchronize(process: &Process, event: CUevent) -> CallResult {
     let found = *process.state().event(of(event))?;
+    process.check_captures()?;
     port::event_synchronize(process.sim(), found.device, found.raw)
 }
 

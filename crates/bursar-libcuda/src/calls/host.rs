@@ -24,6 +24,7 @@ pub(crate) fn allocate_with_flags(
     flags: c_uint,
 ) -> CallResult {
     let current = process.current()?;
+    process.check_captures()?;
     pointer.required()?;
     if flags & !ALLOC_FLAGS != 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -36,6 +37,7 @@ pub(crate) fn allocate_with_flags(
 
 pub(crate) fn free(process: &Process, host: Host) -> CallResult {
     let current = process.current()?;
+    process.check_captures()?;
     port::host_free(process.sim(), current.device, host)?;
     process.state().pinned.remove(&host.address());
     Ok(())
@@ -43,6 +45,7 @@ pub(crate) fn free(process: &Process, host: Host) -> CallResult {
 
 pub(crate) fn register(process: &Process, host: Host, bytes: usize, flags: c_uint) -> CallResult {
     let current = process.current()?;
+    process.check_captures()?;
     if flags & !REGISTER_FLAGS != 0 {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
@@ -53,6 +56,7 @@ pub(crate) fn register(process: &Process, host: Host, bytes: usize, flags: c_uin
 
 pub(crate) fn unregister(process: &Process, host: Host) -> CallResult {
     let current = process.current()?;
+    process.check_captures()?;
     port::host_unregister(process.sim(), current.device, host)?;
     process.state().pinned.remove(&host.address());
     Ok(())

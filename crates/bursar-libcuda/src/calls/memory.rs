@@ -1,13 +1,19 @@
-//! Linear memory, and how much there is.
+//! Linear, pitched and managed memory, and how much there is.
 
-use crate::arguments::Out;
+use crate::arguments::{Host, Out};
 use crate::handle::Handle;
-use crate::port;
+use crate::port::{self, StreamOn};
 use crate::process::Process;
 use crate::state::{Allocation, Taken};
 use crate::status::{CUresult, CallResult};
 use crate::types::CUdeviceptr;
-use bursar_core::{DeviceId, Driver};
+use bursar_core::{DeviceId, Driver, HostFlags, RawStream};
+use std::ffi::c_uint;
+
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// The multiple of bytes by which the rows of pitched memory begin, as on the hardware that Bursar is measured on.
+const PITCH: usize = 512;
 
 pub(crate) fn info(process: &Process, free: Out<usize>, total: Out<usize>) -> CallResult {
     let current = process.current()?;
@@ -21,33 +27,96 @@ pub(crate) fn info(process: &Process, free: Out<usize>, total: Out<usize>) -> Ca
 pub(crate) fn record(process: &Process, at: u64, bytes: u64, taken: Taken, device: DeviceId, context: Handle) {
     let mut state = process.state();
     let number = state.new_number();
-    state.give_out(at, bytes);
+    if !matches!(taken, Taken::Managed { .. }) {
+        state.give_out(at, bytes);
+    }
     state.allocations.insert(at, Allocation { bytes, taken, device, context, number });
 }
 
 pub(crate) fn allocate(process: &Process, pointer: Out<CUdeviceptr>, bytes: usize) -> CallResult {
     let current = process.current()?;
+    process.check_captures()?;
     pointer.required()?;
     let at = process.sim().allocate(current.device, bytes as u64)?.0;
     record(process, at, bytes as u64, Taken::Linear, current.device, current.context);
     pointer.set(at)
 }
 
+pub(crate) fn allocate_pitch(
+    process: &Process,
+    pointer: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> CallResult {
+    process.current()?;
+    pointer.required()?;
+    pitch.required()?;
+    if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+        return Err(INVALID);
+    }
+    let row = width.checked_next_multiple_of(PITCH).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    let bytes = row.checked_mul(height).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    allocate(process, pointer, bytes)?;
+    pitch.set(row)
+}
+
+/// Allocates memory that the host and every device reach. It counts as memory of the device at once, where hardware counts
+/// the pages that the device has touched.
+pub(crate) fn allocate_managed(
+    process: &Process,
+    pointer: Out<CUdeviceptr>,
+    bytes: usize,
+    flags: c_uint,
+) -> CallResult {
+    let current = process.current()?;
+    process.check_captures()?;
+    pointer.required()?;
+    // Attached to all devices, or to the host.
+    if !matches!(flags, 1 | 2) {
+        return Err(INVALID);
+    }
+    let counted = process.sim().allocate(current.device, bytes as u64)?.0;
+    let host = process.sim().host_allocate(current.device, bytes, HostFlags::default());
+    let at = match host {
+        Ok(host) => host.expose_provenance() as u64,
+        Err(error) => {
+            port::free(process.sim(), current.device, counted)?;
+            return Err(error.into());
+        }
+    };
+    record(process, at, bytes as u64, Taken::Managed { counted }, current.device, current.context);
+    pointer.set(at)
+}
+
 /// Frees memory, whichever call took it, after waiting for the device. A null is freed at once.
 pub(crate) fn free(process: &Process, pointer: CUdeviceptr) -> CallResult {
-    let current = process.current()?;
+    process.current()?;
+    process.check_captures()?;
     if pointer == 0 {
         return Ok(());
     }
-    let freed = process.state().allocations.remove(&pointer).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
-    let done = match freed.taken {
-        Taken::Linear => port::free(process.sim(), freed.device, pointer),
-        Taken::StreamOrdered => {
-            let legacy = crate::process::Current { device: freed.device, ..current }.legacy();
-            port::free_async(process.sim(), legacy, pointer).and_then(|()| process.wait(legacy))
-        }
-    };
-    done.inspect_err(|_| {
+    let freed = process.state().allocations.remove(&pointer).ok_or(INVALID)?;
+    give_back(process, pointer, &freed).inspect_err(|_| {
         process.state().allocations.insert(pointer, freed);
     })
+}
+
+/// Gives back memory that nobody is told about any more.
+pub(crate) fn give_back(process: &Process, at: u64, freed: &Allocation) -> CallResult {
+    let (sim, device) = (process.sim(), freed.device);
+    match freed.taken {
+        Taken::Linear => port::free(sim, device, at),
+        Taken::StreamOrdered { .. } => {
+            let legacy = StreamOn { device, raw: RawStream::LEGACY };
+            process.wait_for_device(device)?;
+            port::free_async(sim, legacy, at)?;
+            process.wait(legacy)
+        }
+        Taken::Managed { counted } => {
+            port::free(sim, device, counted)?;
+            port::host_free(sim, device, Host::unified(at))
+        }
+    }
 }

@@ -77,7 +77,7 @@ pub(crate) fn create(
     };
     let mut state = process.state();
     let handle = state.new_handle(Kind::Pages);
-    state.pages.insert(handle, Pages { device, raw, bytes, references: 1, mappings: 0, properties });
+    state.pages.insert(handle, Pages { device, raw, references: 1, mappings: 0, properties });
     drop(state);
     pages.set(handle)
 }

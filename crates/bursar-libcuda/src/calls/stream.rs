@@ -2,14 +2,13 @@
 
 use crate::arguments::Out;
 use crate::handle::{Kind, of, pointer};
-use crate::host_functions::{self, Function, UserData};
+use crate::host_functions::{self, Callback, Function, UserData};
 use crate::port;
 use crate::process::Process;
 use crate::resolve::DefaultStream;
 use crate::state::Stream;
 use crate::status::{CUresult, CallResult};
-use crate::thread;
-use crate::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
+use crate::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUevent, CUstream};
 use bursar_core::Driver;
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
@@ -45,6 +44,7 @@ pub(crate) fn create_with_priority(
 pub(crate) fn destroy(process: &Process, stream: CUstream) -> CallResult {
     let mut state = process.state();
     let found = state.streams.remove(&of(stream)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+    state.captures.remove(&of(stream));
     drop(state);
     port::stream_destroy(process.sim(), found.device, found.raw)
 }
@@ -73,28 +73,6 @@ pub(crate) fn wait_event(
     port::stream_wait(process.sim(), target.on, event.raw)
 }
 
-pub(crate) fn is_capturing(
-    process: &Process,
-    default: DefaultStream,
-    stream: CUstream,
-    status: Out<CUstreamCaptureStatus>,
-) -> CallResult {
-    let target = process.stream(default, stream)?;
-    status.required()?;
-    status.set(match port::stream_is_capturing(process.sim(), target.on)? {
-        true => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE,
-        false => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
-    })
-}
-
-pub(crate) fn exchange_capture_mode(_: &Process, mode: Out<CUstreamCaptureMode>) -> CallResult {
-    let wanted = mode.get()?;
-    if wanted.0 > CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED.0 {
-        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
-    }
-    mode.set(thread::exchange_capture_mode(wanted))
-}
-
 pub(crate) fn launch_host_function(
     process: &Process,
     default: DefaultStream,
@@ -105,6 +83,20 @@ pub(crate) fn launch_host_function(
     let target = process.stream(default, stream)?;
     let function = function.ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
     host_functions::submit(process, target.on, host_functions::calling(function, UserData(data)))
+}
+
+/// Runs a callback, which gets the stream and its status, at this point of the stream.
+pub(crate) fn add_callback(
+    process: &Process,
+    default: DefaultStream,
+    stream: CUstream,
+    callback: Callback,
+    data: *mut c_void,
+    flags: c_uint,
+) -> CallResult {
+    let target = process.stream(default, stream)?;
+    let callback = callback.filter(|_| flags == 0).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
+    host_functions::submit(process, target.on, host_functions::calling_back(callback, of(stream), UserData(data)))
 }
 
 pub(crate) fn context(

@@ -3,6 +3,7 @@
 use super::{AllocationKind, MachineState};
 use crate::operation::CallResult;
 use bursar_core::{Bytes, MemoryInfo, Status};
+use std::collections::BTreeMap;
 use std::io;
 
 /// Returns the status of a call on a device that cannot be shared: the number and the message of the failure.
@@ -51,6 +52,15 @@ impl MachineState {
             None => heap.held,
         };
         Ok(MemoryInfo { free: Bytes(heap.total.saturating_sub(held)), total: Bytes(heap.total) })
+    }
+
+    /// Returns the bytes that each process holds of a device, where it holds any.
+    pub(crate) fn holders(&self, device: usize) -> CallResult<BTreeMap<u32, u64>> {
+        if let Some(share) = &self.share {
+            return share.holders(device).map_err(|error| unshared(&error));
+        }
+        let held = self.devices[device].heap().held;
+        Ok((held > 0).then(|| (std::process::id(), held)).into_iter().collect())
     }
 
     /// Tells the other processes that `bytes` are held here, if they fit beside what those hold. Returns whether they did.

@@ -12,6 +12,8 @@ struct FreedRange {
     len: u64,
     /// The call that freed it and the epoch of the free; `None` once the free has run.
     freed: Option<(u64, Epoch)>,
+    /// The pool whose memory it is until the free has run.
+    pool: Option<u64>,
 }
 
 /// An address for an allocation, and whether its memory is held already, by a free that has not run.
@@ -36,18 +38,20 @@ impl EagerAddressSpace {
     }
 
     /// Finds `bytes` for work ordered after what `clock` covers, or for everybody at once where there is no clock. `fits`
-    /// says whether memory that nobody holds may be taken.
+    /// says whether memory that nobody holds may be taken; memory whose free has not run stays in its pool.
+    #[allow(clippy::too_many_arguments, reason = "each is a condition of its own")]
     pub(crate) fn take(
         &mut self,
         bytes: u64,
         kind: AllocationKind,
         clock: Option<&VectorClock>,
         fits: bool,
+        pool: Option<u64>,
         random: &mut Random,
     ) -> Option<FoundAddress> {
         let is_legal = |range: &FreedRange| match range.freed {
             None => fits,
-            Some((_, epoch)) => clock.is_some_and(|clock| clock.covers(epoch)),
+            Some((_, epoch)) => range.pool == pool && clock.is_some_and(|clock| clock.covers(epoch)),
         };
         let candidates = self.freed.iter().filter(|(_, range)| range.len >= bytes && is_legal(range));
         let candidates: Vec<u64> = candidates.map(|(start, _)| *start).take(8).collect();
@@ -85,10 +89,10 @@ impl EagerAddressSpace {
     }
 
     /// Ends an allocation at a point of stream order. Its memory is held until [`finish_free`](Self::finish_free).
-    pub(crate) fn retire(&mut self, ptr: u64, call: u64, epoch: Epoch) {
+    pub(crate) fn retire(&mut self, ptr: u64, call: u64, epoch: Epoch, pool: Option<u64>) {
         if let Some((len, _)) = self.live.remove(&ptr) {
             let freed = Some((call, epoch));
-            self.freed.insert(ptr, FreedRange { len, freed });
+            self.freed.insert(ptr, FreedRange { len, freed, pool });
         }
     }
 
@@ -123,10 +127,10 @@ impl EagerAddressSpace {
         match before {
             Some((at, previous)) if previous.freed.is_none() && at + previous.len == start => {
                 self.freed.remove(&start);
-                self.freed.insert(at, FreedRange { len: len + previous.len, freed: None });
+                self.freed.insert(at, FreedRange { len: len + previous.len, freed: None, pool: None });
             }
             _ => {
-                self.freed.insert(start, FreedRange { len, freed: None });
+                self.freed.insert(start, FreedRange { len, freed: None, pool: None });
             }
         }
     }
@@ -147,28 +151,29 @@ mod tests {
         let (mut mine, mut theirs) = (VectorClock::default(), VectorClock::default());
         theirs.tick(1);
         let kind = AllocationKind::StreamOrdered;
-        let first = space.take(512, kind, Some(&mine), true, &mut random).expect("room");
-        space.retire(first.ptr, 7, mine.tick(0));
-        let other = space.take(512, kind, Some(&theirs), true, &mut random).expect("room");
+        let first = space.take(512, kind, Some(&mine), true, None, &mut random).expect("room");
+        space.retire(first.ptr, 7, mine.tick(0), None);
+        let other = space.take(512, kind, Some(&theirs), true, None, &mut random).expect("room");
         assert_ne!(other.ptr, first.ptr);
-        let same = space.take(512, kind, Some(&mine), false, &mut random).expect("its own memory");
+        let same = space.take(512, kind, Some(&mine), false, None, &mut random).expect("its own memory");
         assert_eq!(same, FoundAddress { ptr: first.ptr, is_held: true });
         assert_eq!(space.finish_free(first.ptr, 512, 7), 0, "the memory went to the next life");
-        space.retire(same.ptr, 9, mine.tick(0));
+        space.retire(same.ptr, 9, mine.tick(0), None);
         assert_eq!(space.pending(), 512);
         assert_eq!(space.finish_free(first.ptr, 512, 9), 512);
-        let reused = space.take(512, kind, None, true, &mut random);
+        let reused = space.take(512, kind, None, true, None, &mut random);
         assert_eq!(reused, Some(FoundAddress { ptr: first.ptr, is_held: false }));
     }
 
     #[test]
     fn neighbours_whose_frees_have_run_become_one() {
         let (mut space, mut random) = (EagerAddressSpace::new(0, 1024), Random::new(1));
-        let mut take =
-            |space: &mut EagerAddressSpace, bytes| space.take(bytes, AllocationKind::Direct, None, true, &mut random);
+        let mut take = |space: &mut EagerAddressSpace, bytes| {
+            space.take(bytes, AllocationKind::Direct, None, true, None, &mut random)
+        };
         let parts: Vec<u64> = (0..4).map(|_| take(&mut space, 256).expect("room").ptr).collect();
         for at in [1, 3, 0, 2] {
-            space.retire(parts[at], at as u64, Epoch::HOST);
+            space.retire(parts[at], at as u64, Epoch::HOST, None);
             space.finish_free(parts[at], 256, at as u64);
         }
         assert_eq!(take(&mut space, 1024).map(|taken| taken.ptr), Some(0));

@@ -232,7 +232,7 @@ impl MachineState {
         self.end_watch(op.call);
         match op.work {
             Work::Nothing | Work::Host(_) => {}
-            Work::Release { at, bytes } => self.release(op.call, at, bytes),
+            Work::Release { at, bytes, pool } => self.release(op.call, at, bytes, pool),
             Work::Fill { dst, bytes, word } => self.fill(dst, bytes, word),
             Work::Upload { dst, source } => self.upload(dst, &source),
             Work::Download { dst, src, bytes, _keep } => self.download(dst, src, bytes),
@@ -242,12 +242,14 @@ impl MachineState {
     }
 
     /// Returns the memory of an allocation when its free runs.
-    pub(crate) fn release(&mut self, call: CallInfo, at: u64, bytes: u64) {
+    pub(crate) fn release(&mut self, call: CallInfo, at: u64, bytes: u64, pool: Option<u64>) {
         let device = &mut self.devices[call.device];
         device.store.discard(at, bytes);
         if self.oracle.is_some() {
             let released = device.space.finish_free(at, bytes, call.number);
-            self.release_capacity(call.device, released);
+            self.release_for(call.device, released, pool);
+        } else if let Some(pool) = pool {
+            self.recycle_into_pool(call.device, at, bytes, pool);
         } else {
             self.recycle(call.device, at, bytes);
         }

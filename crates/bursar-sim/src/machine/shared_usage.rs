@@ -11,6 +11,7 @@
 //! held.
 
 use bursar_linux::{create_private_folder, shared_folder, user_id};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -100,6 +101,22 @@ impl SharedUsage {
         }
     }
 
+    /// Returns the bytes that each process holds of a device, where it holds any.
+    pub(crate) fn holders(&self, device: usize) -> io::Result<BTreeMap<u32, u64>> {
+        // The lock removes the files of dead processes, and holds the others still.
+        let _all = self.held(device)?;
+        let mut holders = BTreeMap::new();
+        for path in files(&self.folder)? {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let process = name.split('-').next().and_then(|process| process.parse().ok());
+            let held = File::open(&path).and_then(|file| word(&file, device));
+            if let (Some(process), Ok(held @ 1..)) = (process, held) {
+                *holders.entry(process).or_default() += held;
+            }
+        }
+        Ok(holders)
+    }
+
     /// Creates the folder and a file of our own in it.
     fn create_own_file(&self) -> io::Result<OwnFile> {
         loop {
@@ -182,16 +199,20 @@ fn others(folder: &Path, own: Option<&Path>, device: usize) -> io::Result<u64> {
         match file.try_lock_shared() {
             Ok(()) => drop(std::fs::remove_file(&path)),
             Err(TryLockError::WouldBlock) => {
-                let mut word = [0; 8];
                 // A simulator with fewer devices holds nothing of this one.
-                if file.read_exact_at(&mut word, 8 * device as u64).is_ok() {
-                    sum = sum.saturating_add(u64::from_le_bytes(word));
-                }
+                sum = sum.saturating_add(word(&file, device).unwrap_or(0));
             }
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
     Ok(sum)
+}
+
+/// Returns the bytes that a file says are held of a device.
+fn word(file: &File, device: usize) -> io::Result<u64> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, 8 * device as u64)?;
+    Ok(u64::from_le_bytes(word))
 }
 
 /// Returns the files of simulators in a folder.

@@ -3,6 +3,7 @@
 use super::device::{Device, Pages, addresses};
 use super::eager_space::EagerAddressSpace;
 use super::heap::Heap;
+use super::pools::Pool;
 use super::queues::{QueuedWork, StreamPoint};
 use super::shared_usage::SharedUsage;
 use super::sparse::SparseBytes;
@@ -76,6 +77,10 @@ pub(crate) struct MachineState {
     next_event: u64,
     pub(crate) pages: BTreeMap<u64, Pages>,
     next_pages: u64,
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    pub(super) next_pool: u64,
+    /// The pool of each allocation that is in one.
+    pub(crate) pool_of: HashMap<u64, u64>,
     pub(crate) pinned: PinnedMap,
     /// The memory that other processes hold of devices with a name.
     pub(crate) share: Option<SharedUsage>,
@@ -117,6 +122,9 @@ impl MachineState {
             next_event: 1,
             pages: BTreeMap::new(),
             next_pages: 1,
+            pools: BTreeMap::new(),
+            next_pool: 1,
+            pool_of: HashMap::new(),
             pinned: PinnedMap::default(),
             share: None,
             oracle: seed.map(|_| Oracle::new(heaps.len())),

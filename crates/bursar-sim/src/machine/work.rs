@@ -29,8 +29,8 @@ const KERNEL_PANICS_KEPT: usize = 16;
 pub(crate) enum Work {
     /// Nothing: the operation only has a position in its stream.
     Nothing,
-    /// Returns the memory of an allocation.
-    Release { at: u64, bytes: u64 },
+    /// Returns the memory of an allocation, to its pool where it has one.
+    Release { at: u64, bytes: u64, pool: Option<u64> },
     /// Repeats a word.
     Fill { dst: u64, bytes: u64, word: Word },
     /// Copies host memory to device memory.

@@ -19,7 +19,7 @@ impl ActiveCall<'_> {
     /// Allocates memory that is usable everywhere at once.
     pub(crate) fn allocate(&mut self, bytes: u64) -> CallResult<DevicePtr> {
         let bytes = rounded(bytes)?;
-        let at = self.take(bytes, AllocationKind::Direct, None)?;
+        let at = self.take(bytes, AllocationKind::Direct, None, None)?;
         let (device, op) = (self.device(), self.call.operation(Executor::Host));
         if let Some(oracle) = &mut self.oracle {
             let epoch = Epoch::HOST;
@@ -29,11 +29,12 @@ impl ActiveCall<'_> {
     }
 
     /// Allocates memory that is usable by work ordered after this point of the stream.
-    pub(crate) fn allocate_async(&mut self, stream: RawStream, bytes: u64) -> CallResult<DevicePtr> {
+    pub(crate) fn allocate_async(&mut self, stream: RawStream, bytes: u64, pool: Option<u64>) -> CallResult<DevicePtr> {
         let (device, call) = (self.device(), self.call);
         let stream = self.open_stream(device, stream)?;
         let bytes = rounded(bytes)?;
-        let at = self.take(bytes, AllocationKind::StreamOrdered, Some(stream))?;
+        let at = self.take(bytes, AllocationKind::StreamOrdered, Some(stream), pool)?;
+        self.pool_of.extend(pool.map(|pool| (at, pool)));
         let epoch = self.submit(call, stream, None, &[], Work::Nothing);
         let op = call.operation(self.streams[stream].executor);
         if let Some(oracle) = &mut self.oracle {
@@ -44,32 +45,46 @@ impl ActiveCall<'_> {
 
     /// Finds an address and counts its memory as held. Where pending frees would make it fit, streams advance as far as they
     /// can without waiting, as the real driver waits for frees internally.
-    fn take(&mut self, bytes: u64, kind: AllocationKind, stream: Option<usize>) -> CallResult<u64> {
+    fn take(&mut self, bytes: u64, kind: AllocationKind, stream: Option<usize>, pool: Option<u64>) -> CallResult<u64> {
         let device = self.device();
         if self.oracle.is_none() {
-            return MachineState::take(self, device, bytes, kind);
+            return match pool {
+                Some(_) if !self.charge_for(device, bytes, pool)? => Err(Status::OutOfMemory),
+                Some(_) => self.take_charged(device, bytes, kind).ok_or_else(|| {
+                    self.release_for(device, bytes, pool);
+                    Status::OutOfMemory
+                }),
+                None => MachineState::take(self, device, bytes, kind),
+            };
         }
         loop {
             let others = stream.map_or(Vec::new(), |stream| self.implicit_waits(stream));
             let clock = stream.zip(self.oracle.as_ref()).map(|(stream, oracle)| oracle.next_clock(stream, &others));
-            if let Some(at) = self.take_now(bytes, kind, clock.as_ref())? {
+            if let Some(at) = self.take_now(bytes, kind, clock.as_ref(), pool)? {
                 return Ok(at);
             }
             let later = self.devices[device].space.pending();
-            let is_possible = bytes <= self.memory_info(device)?.free.get().saturating_add(later);
+            let free = self.memory_info(device)?.free.get().saturating_add(self.spare_in_pool(pool));
+            let is_possible = bytes <= free.saturating_add(later);
             if !is_possible || !self.step() {
                 return Err(Status::OutOfMemory);
             }
         }
     }
 
-    fn take_now(&mut self, bytes: u64, kind: AllocationKind, clock: Option<&VectorClock>) -> CallResult<Option<u64>> {
+    fn take_now(
+        &mut self,
+        bytes: u64,
+        kind: AllocationKind,
+        clock: Option<&VectorClock>,
+        pool: Option<u64>,
+    ) -> CallResult<Option<u64>> {
         let index = self.device();
-        let has_room = self.charge(index, bytes)?;
+        let has_room = self.charge_for(index, bytes, pool)?;
         let state = &mut **self;
-        let taken = state.devices[index].space.take(bytes, kind, clock, has_room, &mut state.random);
+        let taken = state.devices[index].space.take(bytes, kind, clock, has_room, pool, &mut state.random);
         if has_room && taken.is_none_or(|taken| taken.is_held) {
-            state.release_capacity(index, bytes);
+            state.release_for(index, bytes, pool);
         }
         Ok(taken.map(|taken| taken.ptr))
     }
@@ -93,8 +108,8 @@ impl ActiveCall<'_> {
         self.wait_for_device(device)?;
         let bytes = self.retire(at, AllocationKind::Direct)?;
         let ended = OrderedOp { op: call.operation(Executor::Host), epoch: Epoch::HOST };
-        self.end_life(at, ended);
-        self.release(call, at, bytes);
+        self.end_life(at, ended, None);
+        self.release(call, at, bytes, None);
         Ok(())
     }
 
@@ -103,17 +118,18 @@ impl ActiveCall<'_> {
         let (device, call, at) = (self.device(), self.call, ptr.0);
         let stream = self.open_stream(device, stream)?;
         let bytes = self.retire(at, AllocationKind::StreamOrdered)?;
-        let epoch = self.submit(call, stream, None, &[], Work::Release { at, bytes });
+        let pool = self.pool_of.remove(&at);
+        let epoch = self.submit(call, stream, None, &[], Work::Release { at, bytes, pool });
         let op = call.operation(self.streams[stream].executor);
-        self.end_life(at, OrderedOp { op, epoch });
+        self.end_life(at, OrderedOp { op, epoch }, pool);
         Ok(())
     }
 
-    fn end_life(&mut self, at: u64, ended: OrderedOp) {
+    fn end_life(&mut self, at: u64, ended: OrderedOp, pool: Option<u64>) {
         let device = self.device();
         if let Some(oracle) = &mut self.oracle {
             oracle.record_free(device, at, ended);
-            self.devices[device].space.retire(at, ended.op.call, ended.epoch);
+            self.devices[device].space.retire(at, ended.op.call, ended.epoch, pool);
         }
     }
 }

@@ -156,8 +156,9 @@ unsafe impl Driver for Sim {
         self.needs_stream_order(device, CALL)?;
         match self.shortcut_heap(device) {
             Some(heap) => self.allocate_directly(heap, CALL, device, bytes, AllocationKind::StreamOrdered),
-            None => self
-                .call(CALL, device, CallArguments::on(stream).of(bytes), |active| active.allocate_async(stream, bytes)),
+            None => self.call(CALL, device, CallArguments::on(stream).of(bytes), |active| {
+                active.allocate_async(stream, bytes, None)
+            }),
         }
     }
 
@@ -210,7 +211,10 @@ unsafe impl Driver for Sim {
         }
         self.call("stream_synchronize", device, CallArguments::on(stream), |active| {
             let stream = active.open_stream(active.device(), stream)?;
-            active.wait_for_stream(stream)
+            active.wait_for_stream(stream)?;
+            let device = active.device();
+            active.trim_pools(device);
+            Ok(())
         })
     }
 
@@ -278,7 +282,10 @@ unsafe impl Driver for Sim {
             return Ok(());
         }
         self.call("event_synchronize", device, CallArguments::default().at(event.0), |active| {
-            active.event_synchronize(event)
+            active.event_synchronize(event)?;
+            let device = active.device();
+            active.trim_pools(device);
+            Ok(())
         })
     }
 

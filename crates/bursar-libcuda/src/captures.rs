@@ -1,0 +1,36 @@
+//! Captures of streams into graphs, and the calls that they forbid.
+
+use crate::process::Process;
+use crate::state::Capture;
+use crate::status::{CUresult, CallResult};
+use crate::thread;
+use crate::types::CUstreamCaptureMode as Mode;
+use std::thread::ThreadId;
+
+/// Returns whether a capture forbids a thread that bears captures as `own` to make calls which might wait for a stream.
+fn forbids(capture: &Capture, own: Mode, thread: ThreadId) -> bool {
+    let is_own = capture.thread == thread && capture.mode != Mode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    let is_global = capture.mode == Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+    match own {
+        Mode::CU_STREAM_CAPTURE_MODE_RELAXED => false,
+        Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => is_own,
+        _ => is_own || is_global,
+    }
+}
+
+impl Process {
+    /// Refuses a call that might wait for a stream while a capture forbids it, and spoils that capture.
+    pub(crate) fn check_captures(&self) -> CallResult {
+        let mut state = self.state();
+        if state.captures.is_empty() {
+            return Ok(());
+        }
+        let (own, id) = (thread::capture_mode(), std::thread::current().id());
+        let mut is_forbidden = false;
+        for capture in state.captures.values_mut().filter(|capture| forbids(capture, own, id)) {
+            capture.is_valid = false;
+            is_forbidden = true;
+        }
+        if is_forbidden { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+}
