@@ -8,15 +8,17 @@
 //! A [`program::DriverProgram`] is a random sequence of driver calls whose outcome is known: drivers are compared by running
 //! it on each of them, stacks are judged by running it through them. A [`uses::UseProgram`] does the same for use tracking.
 //!
-//! A driver that is absent shows its trials as ignored; with `BURSAR_REQUIRE_CUDA=1` they fail instead.
+//! A driver that is absent shows its trials as ignored; with `BURSAR_REQUIRE_CUDA=1` they fail instead. The rows of CUDA
+//! are also judged on the simulated `libcuda.so.1`, as rows of their own that run everywhere ([`CudaLibrary`]).
 //!
 //! # Modules
 //!
 //! `rows` describes drivers and stacks, `rig` builds one stack for a trial, `table` makes the trials, `trials/` has the
-//! clauses, one file for each topic, and `program` and `uses` generate and run programs. Besides the core this crate depends on
+//! clauses, one file for each topic, `libcuda` runs a test once more with the simulated library, and `program` and `uses` generate and run programs. Besides the core this crate depends on
 //! the simulator: what is promised about failing drivers is promised on every driver, and [`Faults`](bursar_sim::Faults)
 //! wraps any of them.
 
+mod libcuda;
 pub mod program;
 mod rig;
 mod rows;
@@ -24,6 +26,7 @@ mod table;
 pub mod trials;
 pub mod uses;
 
+pub use libcuda::CudaLibrary;
 pub use rig::StackRig;
 pub use rows::{DriverRow, LeakPolicy, OpenDriver, SetCapturing, StackKind, StackRow, requires_cuda};
 pub use table::{Clause, Requirement, table};

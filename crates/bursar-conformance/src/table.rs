@@ -1,7 +1,8 @@
 //! The table of trials: every clause on every driver and every stack that it applies to.
 
+use crate::libcuda::CudaLibrary;
 use crate::rig::StackRig;
-use crate::rows::{DriverRow, LeakPolicy, OpenDriver, StackKind, StackRow, requires_cuda};
+use crate::rows::{DriverRow, LeakPolicy, OpenDriver, StackKind, StackRow};
 use bursar_core::{Bytes, Driver as _, Result};
 use bursar_sim::Faults;
 use libtest_mimic::{Failed, Trial};
@@ -88,7 +89,7 @@ pub struct Clause {
 
 /// Returns a trial for every clause, on every driver and every stack that it applies to.
 pub fn table(drivers: &[DriverRow], stacks: &[StackRow], clauses: &[Clause]) -> Vec<Trial> {
-    let required = requires_cuda();
+    let required = !CudaLibrary::of_this_process().may_be_absent();
     let mut trials = Vec::new();
     for driver in drivers {
         let absent = (driver.open)(0).err();

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use bursar::ledger::Ledger;
-use bursar_conformance::{DriverRow, LeakPolicy, OpenDriver, StackKind, StackRow, trials};
+use bursar_conformance::{CudaLibrary, DriverRow, LeakPolicy, OpenDriver, StackKind, StackRow, trials};
 use bursar_core::{Bytes, DeviceId, Driver, RawContext, RawStream, Stack, leaf};
 use bursar_cuda::Cuda;
 use bursar_memory::{FailureAction, GlobalDeviceBudget, Guard, OnAccount, OnFailure, PagePool, Statistics};
 use bursar_sim::Sim;
 use cudarc::driver::sys::{self, CUcontext, CUstream, CUstreamCaptureMode};
 use libtest_mimic::Arguments;
+use std::process::ExitCode;
 use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -91,7 +92,12 @@ fn stacks() -> Vec<StackRow> {
     ]
 }
 
-fn drivers() -> Vec<DriverRow> {
+/// Returns the drivers that are judged in this process: that of the machine beside our own, or the simulated library alone.
+fn drivers(library: CudaLibrary) -> Vec<DriverRow> {
+    let cuda = DriverRow { name: library.rows(), runs: 1, captures: true, pages: true, open: |_| cuda() };
+    if library == CudaLibrary::Simulated {
+        return vec![cuda];
+    }
     vec![
         DriverRow { name: "sim", runs: 16, captures: true, pages: true, open: |seed| Ok(simulated(Sim::seeded(seed))) },
         DriverRow {
@@ -102,7 +108,7 @@ fn drivers() -> Vec<DriverRow> {
             open: |_| Ok(simulated(Sim::immediate())),
         },
         DriverRow { name: "sim-slabs", runs: 8, captures: true, pages: false, open: |seed| Ok(simulated(slabs(seed))) },
-        DriverRow { name: "cuda", runs: 1, captures: true, pages: true, open: |_| cuda() },
+        cuda,
     ]
 }
 
@@ -174,7 +180,9 @@ fn capture(primary: RawContext, stream: RawStream, begin: bool) {
     destroyed.result().expect("the device works");
 }
 
-fn main() {
-    let table = bursar_conformance::table(&drivers(), &stacks(), &trials::all());
-    libtest_mimic::run(&Arguments::from_args(), table).exit();
+fn main() -> ExitCode {
+    CudaLibrary::judge_both("2x80GiB", |library| {
+        let table = bursar_conformance::table(&drivers(library), &stacks(), &trials::all());
+        libtest_mimic::run(&Arguments::from_args(), table).exit_code()
+    })
 }

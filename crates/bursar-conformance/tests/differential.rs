@@ -1,15 +1,17 @@
-//! Compares the simulator with itself on other schedules, with a model without streams, and with the hardware: thousands of
-//! generated programs must give the same bytes and the same statuses everywhere.
+//! Compares the simulator with itself on other schedules, with a model without streams, with the hardware, and with itself
+//! behind CUDA's own interface: thousands of generated programs must give the same bytes and the same statuses everywhere.
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
+use bursar_conformance::CudaLibrary;
 use bursar_conformance::program::{
     DriverProgram, ProgramOutcome, ProgramShape, SEED_VARIABLE, SharedDriver, batches, trial,
 };
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
-use libtest_mimic::{Arguments, Failed};
+use libtest_mimic::{Arguments, Failed, Trial};
 use std::ops::Range;
+use std::process::ExitCode;
 
 const PROGRAMS: u64 = 2000;
 
@@ -61,13 +63,22 @@ fn cuda_agrees_with_sim(cuda: &Cuda, seed: u64) -> Result<(), Failed> {
     agree(&program, seed, ("CUDA", &program.run(cuda)), ("the simulator", &expected))
 }
 
-fn main() {
-    let arguments = Arguments::from_args();
+/// Returns the trials of this process: all of them, or those of the simulated library alone.
+fn trials(library: CudaLibrary) -> Vec<Trial> {
     let cuda = SharedDriver::open(Cuda::load());
     let mut trials = Vec::new();
     for seeds in batches(PROGRAMS) {
-        trials.push(trial("sim_agrees_with_itself", seeds.clone(), sim_agrees_with_itself));
-        trials.push(cuda.trial("cuda_agrees_with_sim", seeds, |cuda, seed| cuda_agrees_with_sim(cuda, seed)));
+        if library == CudaLibrary::Driver {
+            trials.push(trial("sim_agrees_with_itself", seeds.clone(), sim_agrees_with_itself));
+        }
+        let name = format!("{}_agrees_with_sim", library.rows());
+        trials.push(cuda.trial(&name, seeds, |cuda, seed| cuda_agrees_with_sim(cuda, seed)));
     }
-    libtest_mimic::run(&arguments, trials).exit();
+    trials
+}
+
+fn main() -> ExitCode {
+    CudaLibrary::judge_both("1x80GiB", |library| {
+        libtest_mimic::run(&Arguments::from_args(), trials(library)).exit_code()
+    })
 }

@@ -2,7 +2,7 @@
 //! other.
 #![allow(unsafe_code)]
 
-use bursar_conformance::requires_cuda;
+use bursar_conformance::CudaLibrary;
 use bursar_core::{Bytes, DeviceId, RawStream, Stack, leaf, tag};
 use bursar_cuda::Cuda;
 use bursar_device::Gpu;
@@ -12,6 +12,7 @@ use cudarc::driver::sys::{self, CUcontext};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use libtest_mimic::{Arguments, Trial};
 use std::mem::ManuallyDrop;
+use std::process::ExitCode;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,7 +21,7 @@ type Run = fn(Arc<Cuda>);
 
 macro_rules! trials {
     ($($name:ident),* $(,)?) => {
-        &[$((concat!("cuda::", stringify!($name)), $name as Run)),*]
+        &[$((stringify!($name), $name as Run)),*]
     };
 }
 
@@ -30,16 +31,18 @@ const TRIALS: &[(&str, Run)] = trials![
     d2_another_library_between_our_calls_disturbs_nothing,
 ];
 
-fn main() {
-    let ignored = Cuda::load().is_err() && !requires_cuda();
-    let trial = |&(name, run): &(&str, Run)| {
-        let trial = Trial::test(name, move || {
-            run(Cuda::load()?);
-            Ok(())
-        });
-        trial.with_ignored_flag(ignored)
-    };
-    libtest_mimic::run(&Arguments::from_args(), TRIALS.iter().map(trial).collect()).exit();
+fn main() -> ExitCode {
+    CudaLibrary::judge_both("2x80GiB", |library| {
+        let ignored = Cuda::load().is_err() && library.may_be_absent();
+        let trial = |&(name, run): &(&str, Run)| {
+            let trial = Trial::test(format!("{}::{name}", library.rows()), move || {
+                run(Cuda::load()?);
+                Ok(())
+            });
+            trial.with_ignored_flag(ignored)
+        };
+        libtest_mimic::run(&Arguments::from_args(), TRIALS.iter().map(trial).collect()).exit_code()
+    })
 }
 
 fn open(cuda: Arc<Cuda>) -> Gpu {

@@ -1,11 +1,11 @@
 //! D3: ordinals follow `CUDA_VISIBLE_DEVICES`, in every form it allows. The driver reads the variable once per process, so
 //! each form is tried in a process of its own.
 
-use bursar_conformance::requires_cuda;
+use bursar_conformance::CudaLibrary;
 use bursar_core::{DeviceId, Driver};
 use bursar_cuda::Cuda;
 use libtest_mimic::{Arguments, Failed, Trial};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 /// The environment variable of the child processes that only print which devices they see.
 const CHILD_VARIABLE: &str = "BURSAR_ASK_VISIBLE_DEVICES";
@@ -24,17 +24,17 @@ fn seen(value: Option<&str>) -> Result<Vec<String>, String> {
 }
 
 #[allow(clippy::print_stdout, reason = "the result of a child process")]
-fn print_devices() -> std::process::ExitCode {
+fn print_devices() -> ExitCode {
     match Cuda::load() {
         Ok(cuda) => {
             for ordinal in 0..cuda.device_count() {
                 println!("{}", cuda.facts(DeviceId(ordinal)).expect("a device").uuid);
             }
-            std::process::ExitCode::SUCCESS
+            ExitCode::SUCCESS
         }
         Err(absent) => {
             println!("{absent}");
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         }
     }
 }
@@ -63,15 +63,23 @@ fn d3_devices_are_numbered_in_the_order_they_are_named() -> Result<(), Failed> {
 
 type Clause = fn() -> Result<(), Failed>;
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     if std::env::var_os(CHILD_VARIABLE).is_some() {
         return print_devices();
     }
-    let ignored = Cuda::load().is_err() && !requires_cuda();
-    let clauses: [(&str, Clause); 2] = [
-        ("d3_nothing_visible_is_no_device_and_says_why", d3_nothing_visible_is_no_device_and_says_why),
-        ("d3_devices_are_numbered_in_the_order_they_are_named", d3_devices_are_numbered_in_the_order_they_are_named),
-    ];
-    let trials = clauses.map(|(name, run)| Trial::test(format!("cuda::{name}"), run).with_ignored_flag(ignored));
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit_code()
+    // Devices with a name are the same in every process.
+    CudaLibrary::judge_both("3x1GiB@visible-devices", |library| {
+        let ignored = Cuda::load().is_err() && library.may_be_absent();
+        let clauses: [(&str, Clause); 2] = [
+            ("d3_nothing_visible_is_no_device_and_says_why", d3_nothing_visible_is_no_device_and_says_why),
+            (
+                "d3_devices_are_numbered_in_the_order_they_are_named",
+                d3_devices_are_numbered_in_the_order_they_are_named,
+            ),
+        ];
+        let trial = |(name, run): (&str, Clause)| {
+            Trial::test(format!("{}::{name}", library.rows()), run).with_ignored_flag(ignored)
+        };
+        libtest_mimic::run(&Arguments::from_args(), clauses.map(trial).into()).exit_code()
+    })
 }

@@ -13,6 +13,7 @@ mod message;
 mod nvml;
 mod port;
 mod process;
+mod progress;
 mod resolve;
 mod state;
 mod status;

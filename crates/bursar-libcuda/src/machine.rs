@@ -1,7 +1,7 @@
 //! The simulated machine of this process: its devices, and what the environment says about them.
 //!
 //! - `BURSAR_SIM_DEVICES` describes the devices: `2x80GiB`, or `2x80GiB@name` for devices that processes share.
-//! - `BURSAR_SIM_SEED` lets streams advance as that seed chooses, and searches for hazards. Without it, every operation
+//! - `BURSAR_SEED` lets streams advance as that seed chooses, and searches for hazards. Without it, every operation
 //!   completes at once, unless hazards are wanted.
 //! - `BURSAR_HAZARDS` names a file to which hazards are appended.
 //! - `BURSAR_SIM_CONTEXT` is the memory that a context takes of its device; none if it is not set.
@@ -34,8 +34,8 @@ pub(crate) fn machine() -> CallResult<&'static Machine> {
 fn make() -> Result<Machine, String> {
     let devices = SimDevices::from_environment().map_err(|error| format!("BURSAR_SIM_DEVICES: {error}"))?;
     let hazards = variable("BURSAR_HAZARDS").map(|path| HazardFile::open(&path)).transpose()?;
-    let seed = match variable("BURSAR_SIM_SEED") {
-        Some(text) => Some(text.parse().map_err(|_| format!("BURSAR_SIM_SEED: {text:?} is no number"))?),
+    let seed = match variable("BURSAR_SEED") {
+        Some(text) => Some(text.parse().map_err(|_| format!("BURSAR_SEED: {text:?} is no number"))?),
         None => hazards.is_some().then_some(0),
     };
     let context = match variable("BURSAR_SIM_CONTEXT") {

@@ -4,6 +4,7 @@
 use crate::handle::{Handle, Kind, handle};
 use crate::machine::{Machine, machine};
 use crate::port::StreamOn;
+use crate::progress;
 use crate::state::{Context, State};
 use crate::status::{CUresult, CallResult};
 use crate::thread;
@@ -84,14 +85,17 @@ pub(crate) fn initialise() -> CallResult {
         state.contexts.insert(device.primary, Context::primary(ordinal));
     }
     PROCESS.get_or_init(|| Process { machine, devices, state: Mutex::new(state) });
-    watch();
+    start();
     Ok(())
 }
 
-/// Has this process told when it is forked and when it exits.
-fn watch() {
-    static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| {
+/// Lets streams advance, and has this process told when it is forked and when it exits.
+fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        if let Some(process) = PROCESS.get().filter(|process| process.sim().seed().is_some()) {
+            progress::start(&process.machine.sim);
+        }
         // SAFETY: the function only stores a flag, which may be done in a forked process.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         // SAFETY: the function may be called at exit, and when the library is unloaded, which comes to the same.

@@ -1,7 +1,7 @@
 //! Trials of programs: batches of seeds, on simulators or on hardware that the trials share.
 
 use super::seeds;
-use crate::requires_cuda;
+use crate::CudaLibrary;
 use bursar_core::{DeviceId, Driver};
 use libtest_mimic::{Failed, Trial};
 use std::fmt;
@@ -46,7 +46,7 @@ impl<D: Driver> SharedDriver<D> {
             Ok(_) => Ok(driver),
             Err(failure) => Err(failure.to_string()),
         });
-        let ignored = opened.is_err() && !requires_cuda();
+        let ignored = opened.is_err() && CudaLibrary::of_this_process().may_be_absent();
         Self { driver: Arc::new(Mutex::new(opened)), ignored }
     }
 
