@@ -57,6 +57,9 @@ pub(crate) fn register(process: &Process, host: Host, bytes: usize, flags: c_uin
 pub(crate) fn unregister(process: &Process, host: Host) -> CallResult {
     let current = process.current()?;
     process.check_captures()?;
+    if host.as_ptr().is_null() {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
     port::host_unregister(process.sim(), current.device, host)?;
     process.state().pinned.remove(&host.address());
     Ok(())

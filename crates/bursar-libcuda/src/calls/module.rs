@@ -13,30 +13,47 @@ fn refuse() -> CallResult {
     Err(CUresult::CUDA_ERROR_NOT_SUPPORTED)
 }
 
-/// Refuses a call whose first argument is a place or a handle, whatever it is.
-macro_rules! refused {
-    ($($name:ident($($argument:ty),*);)*) => { $(
-        #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
-        pub(crate) fn $name(_: &Process $(, _: $argument)*) -> CallResult {
-            refuse()
-        }
-    )* };
-}
-
 /// A pointer that is never followed.
 type Pointer = *mut c_void;
 
-refused! {
-    load(Pointer, Pointer);
-    load_with_options(Pointer, Pointer, u32, Pointer, Pointer);
-    load_library(Pointer, Pointer, Pointer, Pointer, u32, Pointer, Pointer, u32);
+/// Refuses to load device code into a module, whether or not it makes sense.
+pub(crate) fn load(process: &Process, module: Pointer, code: Pointer) -> CallResult {
+    process.current()?;
+    if module.is_null() || code.is_null() { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { refuse() }
+}
+
+pub(crate) fn load_with_options(
+    process: &Process,
+    module: Pointer,
+    code: Pointer,
+    _: u32,
+    _: Pointer,
+    _: Pointer,
+) -> CallResult {
+    load(process, module, code)
+}
+
+/// Refuses to load device code into a library, which belongs to no context.
+#[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
+pub(crate) fn load_library(
+    _: &Process,
+    library: Pointer,
+    code: Pointer,
+    _: Pointer,
+    _: Pointer,
+    _: u32,
+    _: Pointer,
+    _: Pointer,
+    _: u32,
+) -> CallResult {
+    if library.is_null() || code.is_null() { Err(CUresult::CUDA_ERROR_INVALID_VALUE) } else { refuse() }
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
 pub(crate) fn launch(
     process: &Process,
     _: DefaultStream,
-    _: Pointer,
+    function: Pointer,
     _: u32,
     _: u32,
     _: u32,
@@ -49,17 +66,21 @@ pub(crate) fn launch(
     _: Pointer,
 ) -> CallResult {
     process.current()?;
-    refuse()
+    if function.is_null() { Err(CUresult::CUDA_ERROR_INVALID_HANDLE) } else { refuse() }
 }
 
 pub(crate) fn launch_with_config(
     process: &Process,
     _: DefaultStream,
-    _: Pointer,
-    _: Pointer,
+    config: Pointer,
+    function: Pointer,
     _: Pointer,
     _: Pointer,
 ) -> CallResult {
     process.current()?;
-    refuse()
+    match (config.is_null(), function.is_null()) {
+        (true, _) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        (_, true) => Err(CUresult::CUDA_ERROR_INVALID_HANDLE),
+        _ => refuse(),
+    }
 }
