@@ -5,8 +5,8 @@ mod rig;
 
 use bursar_libcuda::{EntryPoint, entry_points};
 use rig::{
-    ALWAYS, Argument, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, OUT_OF_MEMORY, SUCCESS,
-    address, call_words, symbols,
+    ALWAYS, Argument, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, OUT_OF_MEMORY,
+    SUCCESS, address, call_words, symbols,
 };
 use std::ffi::{CString, c_int, c_void};
 

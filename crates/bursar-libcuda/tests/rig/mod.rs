@@ -20,20 +20,7 @@ pub(crate) const NOT_SUPPORTED: c_int = 801;
 /// The most arguments that an entry point has.
 const ARGUMENTS: usize = 12;
 
-type Entry = unsafe extern "C" fn(
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-    u64,
-) -> c_int;
+type Entry = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> c_int;
 
 /// Returns the path of the shared object.
 pub(crate) fn path() -> PathBuf {
@@ -125,14 +112,8 @@ pub(crate) fn symbols() -> impl Iterator<Item = &'static str> {
 }
 
 /// The entry points that need no initialisation.
-pub(crate) const ALWAYS: [&str; 6] = [
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuGetProcAddress",
-    "cuGetProcAddress_v2",
-];
+pub(crate) const ALWAYS: [&str; 6] =
+    ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress", "cuGetProcAddress_v2"];
 
 /// The free and the total memory of the current device.
 pub(crate) fn memory() -> (u64, u64) {
