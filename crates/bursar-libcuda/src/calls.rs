@@ -15,5 +15,6 @@ pub(crate) mod physical;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod rows;
+pub(crate) mod share;
 pub(crate) mod stream;
 pub(crate) mod version;

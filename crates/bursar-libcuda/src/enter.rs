@@ -35,3 +35,23 @@ pub(crate) fn once_initialised(symbol: &'static str, body: impl FnOnce(&'static 
         result
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A payload that panics when it is dropped.
+    struct Sore;
+
+    impl Drop for Sore {
+        fn drop(&mut self) {
+            panic!("a panic in a panic ends the process");
+        }
+    }
+
+    #[test]
+    fn k1_nothing_unwinds_out_of_a_call() {
+        assert_eq!(at_any_time(|| panic!("inside")), CUresult::CUDA_ERROR_UNKNOWN);
+        assert_eq!(at_any_time(|| std::panic::panic_any(Sore)), CUresult::CUDA_ERROR_UNKNOWN);
+    }
+}

@@ -9,6 +9,7 @@ mod hazards;
 mod host_functions;
 mod lookup;
 mod machine;
+mod memory_file;
 mod message;
 mod nvml;
 mod port;

@@ -7,6 +7,7 @@ use bursar_core::{DeviceId, RawEvent, RawPages, RawStream};
 use bursar_sim::SimPool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_uint;
+use std::fs::File;
 use std::thread::ThreadId;
 use std::time::Instant;
 
@@ -55,6 +56,8 @@ pub(crate) enum Taken {
     Managed {
         counted: u64,
     },
+    /// Memory of another process, which is opened and closed by its handle.
+    Imported,
 }
 
 /// A piece of memory of a device.
@@ -84,6 +87,17 @@ pub(crate) struct Properties {
     pub(crate) handle_types: c_uint,
     pub(crate) location: CUmemLocation,
     pub(crate) flags: CUmemAllocationFlags,
+}
+
+/// Memory of another process that was opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    pub(crate) handle: [u8; 64],
+    pub(crate) device: DeviceId,
+    pub(crate) raw: RawPages,
+    pub(crate) bytes: u64,
+    /// The number of times that it was opened and not closed.
+    pub(crate) count: u32,
 }
 
 /// Pages that are mapped.
@@ -148,6 +162,11 @@ pub(crate) struct State {
     pub(crate) pages: HashMap<Handle, Pages>,
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     pub(crate) reservations: BTreeMap<u64, Reservation>,
+    /// The files of physical memory that can be shared, and of allocations that are, by handle and by address.
+    pub(crate) files: HashMap<Handle, File>,
+    pub(crate) shared: HashMap<u64, File>,
+    /// The memory of other processes, by its address here.
+    pub(crate) opened: HashMap<u64, Opened>,
     pub(crate) pools: HashMap<Handle, Pool>,
     /// The pool that each device had first, and the one that it has now, by ordinal.
     pub(crate) default_pools: HashMap<usize, Handle>,

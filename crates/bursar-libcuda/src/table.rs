@@ -14,7 +14,7 @@
 use crate::arguments::{Host, HostSource, In, Out};
 use crate::calls::{
     array, capture, context, copy, device, event, fill, host, memory, module, ordered, physical, pointer, pool, rows,
-    stream, version,
+    share, stream, version,
 };
 use crate::enter::{at_any_time, once_initialised};
 use crate::host_functions::{Callback, Function};
@@ -23,10 +23,11 @@ use crate::resolve::DefaultStream;
 use crate::status::{CUresult, CallResult};
 use crate::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUdevice,
-    CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph, CUgraphMem_attribute, CUlimit,
-    CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmipmappedArray,
-    CUpointer_attribute, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
+    CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph, CUgraphMem_attribute,
+    CUipcMemHandle, CUlimit, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute,
+    CUmemPoolProps, CUmemoryPool, CUmipmappedArray, CUpointer_attribute, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use std::sync::OnceLock;
@@ -300,6 +301,17 @@ entry_points! {
         (pages: Out<CUmemGenericAllocationHandle>, address: Host) = physical::retain;
     ready cuMemGetAllocationPropertiesFromHandle = cuMemGetAllocationPropertiesFromHandle, since 10020
         (properties: Out<CUmemAllocationProp>, pages: CUmemGenericAllocationHandle) = physical::properties;
+
+    ready cuMemExportToShareableHandle = cuMemExportToShareableHandle, since 10020
+        (shareable: Out<c_void>, pages: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType,
+            flags: c_ulonglong) = share::export;
+    ready cuMemImportFromShareableHandle = cuMemImportFromShareableHandle, since 10020
+        (pages: Out<CUmemGenericAllocationHandle>, shareable: Host, kind: CUmemAllocationHandleType) = share::import;
+    ready cuIpcGetMemHandle = cuIpcGetMemHandle, since 4010 (handle: Out<CUipcMemHandle>, pointer: CUdeviceptr) =
+        share::ipc_get;
+    ready cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2, since 11000
+        (pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_uint) = share::ipc_open;
+    ready cuIpcCloseMemHandle = cuIpcCloseMemHandle, since 4010 (pointer: CUdeviceptr) = share::ipc_close;
 
     ready cuMemAllocHost = cuMemAllocHost_v2, since 3020 (pointer: Out<*mut c_void>, bytes: usize) = host::allocate;
     ready cuMemHostAlloc = cuMemHostAlloc, since 2020 (pointer: Out<*mut c_void>, bytes: usize, flags: c_uint) =

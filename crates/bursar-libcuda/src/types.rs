@@ -134,6 +134,7 @@ enumerations! {
         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
     }
     CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 }
+    CUmemAllocationHandleType {}
     CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 }
     CUmemAccess_flags {
         CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
@@ -195,6 +196,10 @@ enumerations! {
     }
 }
 
+impl CUmemAllocationHandleType {
+    pub(crate) const CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: Self = Self(1);
+}
+
 /// Declares structures, with the name that cudarc has for each.
 macro_rules! structures {
     ($($name:ident as $theirs:ident { $($field:ident: $type:ty),* $(,)? })*) => {
@@ -249,12 +254,16 @@ structures! {
         location: CUmemLocation,
         flags: CUmemAccess_flags,
     }
+    CUipcMemHandle as CUipcMemHandle_st {
+        reserved: [u8; 64],
+    }
     CUmemPoolProps as CUmemPoolProps_st {
         allocType: CUmemAllocationType,
         handleTypes: c_uint,
         location: CUmemLocation,
         win32SecurityAttributes: *mut c_void,
-        reserved: [u8; 64],
+        maxSize: usize,
+        reserved: [u8; 56],
     }
     CUDA_ARRAY_DESCRIPTOR as CUDA_ARRAY_DESCRIPTOR_st {
         Width: usize,

@@ -83,6 +83,11 @@ extern CUresult cuMemAddressReserve(CUdeviceptr *, size_t, size_t, CUdeviceptr, 
 extern CUresult cuMemMap(CUdeviceptr, size_t, size_t, unsigned long long, unsigned long long);
 extern CUresult cuMemUnmap(CUdeviceptr, size_t);
 extern CUresult cuMemSetAccess(CUdeviceptr, size_t, const Access *, size_t);
+extern CUresult cuMemExportToShareableHandle(void *, unsigned long long, int, unsigned long long);
+extern CUresult cuMemImportFromShareableHandle(unsigned long long *, void *, int);
+extern CUresult cuIpcGetMemHandle(IpcHandle *, CUdeviceptr);
+extern CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *, IpcHandle, unsigned);
+extern CUresult cuIpcCloseMemHandle(CUdeviceptr);
 
 enum { PAGE = 2 << 20 };
 
@@ -291,6 +296,93 @@ static void forks(void) {
     free_memory();
 }
 
+/* Maps physical memory and lets the device use it. */
+static CUdeviceptr mapped(unsigned long long pages) {
+    CUdeviceptr memory;
+    Access access = {{1, 0}, 3};
+    OK(cuMemAddressReserve(&memory, PAGE, 0, 0, 0));
+    OK(cuMemMap(memory, PAGE, 0, pages, 0));
+    OK(cuMemSetAccess(memory, PAGE, &access, 1));
+    return memory;
+}
+
+static unsigned first_word(CUdeviceptr memory) {
+    unsigned word;
+    OK(cuMemcpyDtoH_v2(&word, memory, 4));
+    return word;
+}
+
+/* Shares memory of both kinds with another process, which finds what was written there and writes something else. */
+static void share(const char *self) {
+    Properties properties = {1, 1, {1, 0}, NULL, {0}};
+    unsigned long long pages;
+    CUdeviceptr physical, linear;
+    IpcHandle handle;
+    int descriptor, status;
+    char number[16], text[129];
+    start();
+    OK(cuMemCreate(&pages, PAGE, &properties, 0));
+    physical = mapped(pages);
+    OK(cuMemAlloc_v2(&linear, 100000));
+    OK(cuMemsetD32_v2(physical, 0x11111111, 1024));
+    OK(cuMemsetD32_v2(linear, 0x22222222, 1024));
+    REFUSED(801, cuMemExportToShareableHandle(&descriptor, pages, 2, 0));
+    OK(cuMemExportToShareableHandle(&descriptor, pages, 1, 0));
+    OK(cuIpcGetMemHandle(&handle, linear + 5));
+    REFUSED(201, cuIpcOpenMemHandle_v2(&physical, handle, 1));
+    REFUSED(1, cuIpcGetMemHandle(&handle, physical));
+    OK(cuIpcGetMemHandle(&handle, linear));
+    snprintf(number, sizeof number, "%d", dup(descriptor));
+    for (int i = 0; i < 64; i++) sprintf(text + 2 * i, "%02x", (unsigned char)handle.bytes[i]);
+    pid_t child = vfork();
+    if (child == 0) {
+        execl(self, self, "borrow", number, text, NULL);
+        _exit(127);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(first_word(physical) == 0x33333333);
+    CHECK(first_word(linear) == 0x44444444);
+    OK(cuMemFree_v2(linear));
+    OK(cuMemUnmap(physical, PAGE));
+    OK(cuMemRelease(pages));
+}
+
+static void borrow(int descriptor, const char *text) {
+    unsigned long long pages;
+    CUdeviceptr physical, linear, again;
+    IpcHandle handle;
+    size_t before;
+    for (int i = 0; i < 64; i++) {
+        unsigned byte;
+        sscanf(text + 2 * i, "%2x", &byte);
+        handle.bytes[i] = (char)byte;
+    }
+    start();
+    before = free_memory();
+    REFUSED(1, cuMemImportFromShareableHandle(&pages, (void *)0, 1));
+    OK(cuMemImportFromShareableHandle(&pages, (void *)(uintptr_t)descriptor, 1));
+    physical = mapped(pages);
+    OK(cuIpcOpenMemHandle_v2(&linear, handle, 1));
+    OK(cuIpcOpenMemHandle_v2(&again, handle, 1));
+    CHECK(linear == again);
+    CHECK(free_memory() == before);
+    CHECK(first_word(physical) == 0x11111111);
+    CHECK(first_word(linear) == 0x22222222);
+    OK(cuMemsetD32_v2(physical, 0x33333333, 1024));
+    OK(cuMemsetD32_v2(linear, 0x44444444, 1024));
+    OK(cuCtxSynchronize());
+    REFUSED(1, cuMemFree_v2(linear));
+    OK(cuIpcCloseMemHandle(linear));
+    CHECK(first_word(linear) == 0x44444444);
+    OK(cuIpcCloseMemHandle(linear));
+    REFUSED(1, cuIpcCloseMemHandle(linear));
+    OK(cuMemUnmap(physical, PAGE));
+    OK(cuMemRelease(pages));
+    handle.bytes[0] ^= 1;
+    REFUSED(1, cuIpcOpenMemHandle_v2(&linear, handle, 1));
+}
+
 int main(int count, char **arguments) {
     const char *mode = count > 1 ? arguments[1] : "all";
     if (strcmp(mode, "all") == 0) all();
@@ -298,6 +390,8 @@ int main(int count, char **arguments) {
     if (strcmp(mode, "race") == 0) race(0);
     if (strcmp(mode, "ordered") == 0) race(1);
     if (strcmp(mode, "fork") == 0) forks();
+    if (strcmp(mode, "share") == 0) share(arguments[0]);
+    if (strcmp(mode, "borrow") == 0) borrow(atoi(arguments[2]), arguments[3]);
     if (strcmp(mode, "free") == 0) {
         start();
         printf("%zu\n", free_memory());

@@ -132,6 +132,15 @@ fn k1_what_nothing_orders_is_written_to_the_file_that_is_named() {
 }
 
 #[test]
+fn k3_processes_share_memory_which_counts_for_its_owner() {
+    succeeded(&prepared("share", "1x1GiB@shared").output().expect("a program"));
+    let unnamed = prepared("share", "1x1GiB").output().expect("a program");
+    let said = String::from_utf8_lossy(&unnamed.stderr).into_owned();
+    assert!(said.contains("cuIpcGetMemHandle(&handle, linear + 5) returned 801"), "{said}");
+    assert!(said.contains("only devices with a name"), "{said}");
+}
+
+#[test]
 fn k3_devices_with_a_name_are_one_device_and_the_dead_give_back_what_they_held() {
     let devices = "1x4GiB@k3";
     let mut held = [1, 2].map(|gib| holder(devices, gib * GIB));

@@ -234,7 +234,7 @@ fn k1_what_is_not_there_is_absent_everywhere() {
 fn k1_every_status_has_its_name_and_a_description() {
     let text = |symbol: &str, status: c_int| {
         let mut text = std::ptr::null::<i8>();
-        let answer = call_words(symbol, &[Argument::word(status), Argument::word(&mut text)]);
+        let answer = call_words(symbol, &[Argument::word(status), Argument::word(&raw mut text)]);
         // SAFETY: null, or a text of the library, which stays loaded.
         (answer, (!text.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(text.cast()) }.to_string_lossy()))
     };

@@ -12,12 +12,12 @@ mod sparse;
 mod state;
 mod work;
 
-pub(crate) use device::{ADDRESSES, Mapping, addresses};
+pub(crate) use device::{ADDRESSES, Mapping, Pages, addresses};
 pub(crate) use heap::{AllocationKind, Heap, UNIT};
 pub(crate) use pools::Pool;
 pub(crate) use queues::{Blocker, StartedHostFunction, StreamPoint};
 pub(crate) use shared_usage::SharedUsage;
-pub(crate) use sparse::Word;
+pub(crate) use sparse::{SparseBytes, Word};
 pub(crate) use state::MachineState;
 pub use work::KernelMemory;
 pub(crate) use work::{KernelBody, Source, Work};

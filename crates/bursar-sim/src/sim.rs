@@ -9,6 +9,7 @@ mod launch;
 mod pages;
 mod pools;
 mod report;
+mod share;
 mod shortcuts;
 mod streams;
 

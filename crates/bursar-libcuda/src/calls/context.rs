@@ -2,6 +2,7 @@
 
 use crate::arguments::{In, Out};
 use crate::calls::memory::give_back;
+use crate::calls::share::unmap;
 use crate::handle::{Kind, of, pointer};
 use crate::port;
 use crate::process::{Current, Process};
@@ -178,7 +179,12 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
         port::event_destroy(sim, device, event.raw)?;
     }
     for (start, allocation) in allocations {
-        give_back(process, start, &allocation)?;
+        let opened = process.state().opened.remove(&start);
+        match opened {
+            Some(opened) => unmap(process, start, &opened)?,
+            None => give_back(process, start, &allocation)?,
+        }
+        process.state().shared.remove(&start);
     }
     for at in arrays {
         port::free(sim, device, at)?;

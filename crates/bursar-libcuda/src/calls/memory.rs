@@ -100,7 +100,9 @@ pub(crate) fn free(process: &Process, pointer: CUdeviceptr) -> CallResult {
     let freed = process.state().allocations.remove(&pointer).ok_or(INVALID)?;
     give_back(process, pointer, &freed).inspect_err(|_| {
         process.state().allocations.insert(pointer, freed);
-    })
+    })?;
+    process.state().shared.remove(&pointer);
+    Ok(())
 }
 
 /// Gives back memory that nobody is told about any more.
@@ -114,6 +116,7 @@ pub(crate) fn give_back(process: &Process, at: u64, freed: &Allocation) -> CallR
             port::free_async(sim, legacy, at)?;
             process.wait(legacy)
         }
+        Taken::Imported => Err(INVALID),
         Taken::Managed { counted } => {
             port::free(sim, device, counted)?;
             port::host_free(sim, device, Host::unified(at))

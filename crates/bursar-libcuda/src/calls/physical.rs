@@ -2,6 +2,7 @@
 
 use crate::arguments::{Host, In, Out};
 use crate::handle::Kind;
+use crate::memory_file::{self, Description};
 use crate::message;
 use crate::port;
 use crate::process::Process;
@@ -12,8 +13,9 @@ use crate::types::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationFlags, CUmemAllocationGranularity_flags,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
 };
-use bursar_core::Driver;
+use bursar_core::{DeviceId, DeviceUuid, Driver, RawPages};
 use std::ffi::{c_uint, c_ulonglong};
+use std::fs::File;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -68,8 +70,11 @@ pub(crate) fn create(
     if flags != 0 {
         return Err(INVALID);
     }
-    let (bytes, device) = (bytes as u64, device.id);
-    let raw = process.sim().pages_create(device, bytes)?;
+    let (bytes, device, uuid) = (bytes as u64, device.id, device.facts.uuid);
+    let (raw, file) = match wanted.requestedHandleTypes {
+        0 => (process.sim().pages_create(device, bytes)?, None),
+        _ => create_in_file(process, device, uuid, bytes)?,
+    };
     let properties = Properties {
         handle_types: wanted.requestedHandleTypes,
         location: wanted.location,
@@ -78,14 +83,33 @@ pub(crate) fn create(
     let mut state = process.state();
     let handle = state.new_handle(Kind::Pages);
     state.pages.insert(handle, Pages { device, raw, references: 1, mappings: 0, properties });
+    state.files.extend(file.map(|file| (handle, file)));
     drop(state);
     pages.set(handle)
+}
+
+/// Creates physical memory that can be shared with other processes.
+fn create_in_file(
+    process: &Process,
+    device: DeviceId,
+    uuid: DeviceUuid,
+    bytes: u64,
+) -> CallResult<(RawPages, Option<File>)> {
+    if bytes > process.sim().memory(device)?.total.get() {
+        return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    let file = memory_file::create(Description { device: uuid, bytes })?;
+    let own = file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
+    Ok((process.sim().pages_create_in_file(device, bytes, own)?, Some(file)))
 }
 
 /// Forgets physical memory that is released and mapped nowhere, and gives it back.
 fn give_back_if_unused(process: &Process, mut state: std::sync::MutexGuard<'_, State>, handle: u64) -> CallResult {
     let is_unused = state.pages.get(&handle).is_some_and(|pages| pages.references == 0 && pages.mappings == 0);
     let unused = if is_unused { state.pages.remove(&handle) } else { None };
+    if is_unused {
+        state.files.remove(&handle);
+    }
     drop(state);
     match unused {
         Some(pages) => port::pages_release(process.sim(), pages.device, pages.raw),

@@ -36,6 +36,8 @@ struct Found {
     number: u64,
     pool: Option<Handle>,
     is_managed: bool,
+    /// True if other processes can open it.
+    is_linear: bool,
     is_pinned: bool,
     handle_types: c_uint,
     access: c_uint,
@@ -55,6 +57,7 @@ fn find(state: &State, at: u64) -> Option<Found> {
             number: allocation.number,
             pool,
             is_managed: matches!(allocation.taken, Taken::Managed { .. }),
+            is_linear: allocation.taken == Taken::Linear,
             is_pinned: false,
             handle_types: 0,
             access: 3,
@@ -70,6 +73,7 @@ fn find(state: &State, at: u64) -> Option<Found> {
             number: mapping.pages,
             pool: None,
             is_managed: false,
+            is_linear: false,
             is_pinned: false,
             handle_types: pages.properties.handle_types,
             access: mapping.access,
@@ -84,6 +88,7 @@ fn find(state: &State, at: u64) -> Option<Found> {
         number: start,
         pool: None,
         is_managed: false,
+        is_linear: false,
         is_pinned: true,
         handle_types: 0,
         access: 3,
@@ -110,7 +115,9 @@ fn store(process: &Process, found: &Found, attribute: CUpointer_attribute, at: u
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_BUFFER_ID => data.typed::<u64>().set(found.number),
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED => data.typed::<bool>().set(found.is_managed),
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => data.typed::<c_int>().set(ordinal as c_int),
-        CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => data.typed::<bool>().set(false),
+        CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE => {
+            data.typed::<bool>().set(found.is_linear)
+        }
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR => data.typed::<u64>().set(found.start),
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE => data.typed::<usize>().set(found.bytes as usize),
         CUpointer_attribute::CU_POINTER_ATTRIBUTE_MAPPED => data.typed::<bool>().set(true),

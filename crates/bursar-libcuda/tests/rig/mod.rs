@@ -118,7 +118,8 @@ pub(crate) const ALWAYS: [&str; 6] =
 /// The free and the total memory of the current device.
 pub(crate) fn memory() -> (u64, u64) {
     let (mut free, mut total) = (0u64, 0u64);
-    let status = call_words("cuMemGetInfo_v2", &[Argument::word(&mut free), Argument::word(&mut total)]);
+    let places = [&raw mut free, &raw mut total].map(Argument::word);
+    let status = call_words("cuMemGetInfo_v2", &places);
     assert_eq!(status, SUCCESS);
     (free, total)
 }

@@ -39,7 +39,11 @@ impl MachineState {
         let (allocations, _) = addresses(index);
         let device = &mut self.devices[index];
         if allocations.contains(&at) {
-            return Some((&mut device.store, at, allocations.end - at));
+            let next = device.shared.range(at + 1..).next().map_or(allocations.end, |(start, _)| *start);
+            return match device.shared.range_mut(..=at).next_back() {
+                Some((start, (bytes, store))) if at < start + *bytes => Some((store, at - start, start + *bytes - at)),
+                _ => Some((&mut device.store, at, next - at)),
+            };
         }
         let (start, mapping) = device.mapping_at(at).filter(|(_, mapping)| mapping.is_allowed)?;
         let (offset, rest) = (at - start, start + mapping.bytes - at);

@@ -32,6 +32,8 @@ pub(crate) struct Pages {
     pub(crate) store: SparseBytes,
     pub(crate) mappings: u32,
     pub(crate) is_released: bool,
+    /// False for memory of another process, which is counted there.
+    pub(crate) is_counted: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(crate) struct Device {
     pub(crate) heap: Arc<Mutex<Heap>>,
     pub(crate) space: EagerAddressSpace,
     pub(crate) store: SparseBytes,
+    /// The allocations whose bytes other processes share: their size, and the file that has them.
+    pub(crate) shared: BTreeMap<u64, (u64, SparseBytes)>,
     pub(crate) reservations: BTreeMap<u64, u64>,
     pub(crate) spare_reservations: Vec<(u64, u64)>,
     pub(crate) next_reservation: u64,

@@ -245,6 +245,7 @@ impl MachineState {
     pub(crate) fn release(&mut self, call: CallInfo, at: u64, bytes: u64, pool: Option<u64>) {
         let device = &mut self.devices[call.device];
         device.store.discard(at, bytes);
+        device.shared.remove(&at);
         if self.oracle.is_some() {
             let released = device.space.finish_free(at, bytes, call.number);
             self.release_for(call.device, released, pool);

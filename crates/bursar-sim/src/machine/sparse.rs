@@ -1,6 +1,8 @@
-//! Sparse memory: chunks in a table, allocated when they are first written.
+//! Sparse memory: chunks in a table, allocated when they are first written; or a file, where processes share the bytes.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// The number of bytes of a chunk.
 pub(crate) const CHUNK: u64 = 64 << 10;
@@ -49,11 +51,18 @@ fn repeat(bytes: &mut [u8], phase: usize, word: Word) {
 pub(crate) struct SparseBytes {
     chunks: BTreeMap<u64, Chunk>,
     fresh: Word,
+    /// The file that has all the bytes instead. One that cannot be read or written loses them, as memory that is gone.
+    file: Option<File>,
 }
 
 impl SparseBytes {
     pub(crate) fn new(fresh: u8) -> Self {
-        Self { chunks: BTreeMap::new(), fresh: [fresh; 4] }
+        Self { chunks: BTreeMap::new(), fresh: [fresh; 4], file: None }
+    }
+
+    /// Returns the memory that a file has.
+    pub(crate) fn in_file(file: File) -> Self {
+        Self { file: Some(file), ..Self::new(0) }
     }
 
     /// Returns the bytes of host memory that its contents take.
@@ -63,6 +72,10 @@ impl SparseBytes {
     }
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        if let Some(file) = &self.file {
+            let _ = file.read_exact_at(into, at);
+            return;
+        }
         let mut rest = into;
         for range in chunk_ranges(at, rest.len() as u64) {
             let (part, tail) = rest.split_at_mut(range.end - range.start);
@@ -76,6 +89,10 @@ impl SparseBytes {
     }
 
     pub(crate) fn write(&mut self, at: u64, from: &[u8]) {
+        if let Some(file) = &self.file {
+            let _ = file.write_all_at(from, at);
+            return;
+        }
         let mut rest = from;
         for range in chunk_ranges(at, from.len() as u64) {
             let (part, tail) = rest.split_at(range.end - range.start);
@@ -85,6 +102,14 @@ impl SparseBytes {
     }
 
     pub(crate) fn fill(&mut self, at: u64, len: u64, word: Word) {
+        if let Some(file) = &self.file {
+            for range in chunk_ranges(at, len) {
+                let mut bytes = vec![0; range.end - range.start];
+                repeat(&mut bytes, range.start % 4, word);
+                let _ = file.write_all_at(&bytes, range.chunk * CHUNK + range.start as u64);
+            }
+            return;
+        }
         for range in chunk_ranges(at, len) {
             if range.end - range.start == CHUNK as usize {
                 self.chunks.insert(range.chunk, Chunk::Uniform(word));
@@ -96,6 +121,9 @@ impl SparseBytes {
 
     /// Returns the word that all of a range repeats, where that is known without reading bytes.
     pub(crate) fn uniform(&self, at: u64, len: u64) -> Option<Word> {
+        if self.file.is_some() {
+            return None;
+        }
         let mut words = chunk_ranges(at, len).map(|range| match self.chunks.get(&range.chunk) {
             Some(Chunk::Bytes(_)) => None,
             Some(Chunk::Uniform(word)) => Some(*word),

@@ -103,6 +103,7 @@ impl MachineState {
                 heap: heap.clone(),
                 space: EagerAddressSpace::new(allocations.start, allocations.end),
                 store: SparseBytes::new(fresh),
+                shared: BTreeMap::new(),
                 reservations: BTreeMap::new(),
                 spare_reservations: Vec::new(),
                 next_reservation: reservations.start,
@@ -209,9 +210,13 @@ impl MachineState {
     }
 
     pub(crate) fn create_pages(&mut self, device: usize, bytes: u64) -> RawPages {
+        let store = SparseBytes::new(self.fresh);
+        self.add_pages(Pages { device, bytes, store, mappings: 0, is_released: false, is_counted: true })
+    }
+
+    pub(crate) fn add_pages(&mut self, pages: Pages) -> RawPages {
         let raw = self.next_pages;
         self.next_pages += 1;
-        let pages = Pages { device, bytes, store: SparseBytes::new(self.fresh), mappings: 0, is_released: false };
         self.pages.insert(raw, pages);
         RawPages(raw)
     }
@@ -221,6 +226,7 @@ impl MachineState {
         let is_unused = |pages: &Pages| pages.is_released && pages.mappings == 0;
         if self.pages.get(&raw).is_some_and(is_unused)
             && let Some(pages) = self.pages.remove(&raw)
+            && pages.is_counted
         {
             self.release_capacity(pages.device, pages.bytes);
         }

@@ -22,6 +22,7 @@ const ROOMS: &[&str] = &[
     "crates/bursar-ledger/tests/fork.rs",
     "crates/bursar-libcuda/src/arguments.rs",
     "crates/bursar-libcuda/src/host_functions.rs",
+    "crates/bursar-libcuda/src/memory_file.rs",
     "crates/bursar-libcuda/src/nvml/table.rs",
     "crates/bursar-libcuda/src/port.rs",
     "crates/bursar-libcuda/src/process.rs",
