@@ -91,3 +91,22 @@ fn links(program: &Path) -> io::Result<PathBuf> {
     }
     Ok(folder)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn k2_the_rows_of_the_simulated_library_are_never_ignored() {
+        assert!(!CudaLibrary::Simulated.may_be_absent());
+        assert_eq!(CudaLibrary::Simulated.rows(), "libcuda");
+        let program = std::env::current_exe().expect("a test is a program");
+        let folder = links(&program).expect("cargo built the shared object beside this test");
+        for name in NAMES {
+            let library = std::fs::canonicalize(folder.join(name)).expect("a link that leads somewhere");
+            assert!(library.ends_with(LIBRARY), "{}", library.display());
+        }
+        let missing = links(Path::new("/nowhere/test")).unwrap_err();
+        assert!(missing.to_string().contains("build bursar-libcuda"), "{missing}");
+    }
+}

@@ -53,6 +53,7 @@ extern "C" fn exiting() {
     if !IS_SHUT_DOWN.swap(true, Ordering::Relaxed)
         && !IS_FORKED.load(Ordering::Relaxed)
         && let Some(process) = PROCESS.get()
+        && process.sim().leave()
         && let Some(hazards) = &process.machine.hazards
     {
         hazards.collect(process.sim());

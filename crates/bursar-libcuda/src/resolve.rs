@@ -2,7 +2,7 @@
 
 use crate::handle::{Handle, Kind, of};
 use crate::port::{self, StreamOn};
-use crate::process::{Current, Process};
+use crate::process::{Current, Process, initialised};
 use crate::state::Stream;
 use crate::status::CallResult;
 use crate::thread;
@@ -26,6 +26,16 @@ const PER_THREAD: Handle = 2;
 pub(crate) struct Target {
     pub(crate) on: StreamOn,
     pub(crate) context: Handle,
+}
+
+/// Destroys the default stream of a thread that ends, unless its context took it along.
+fn destroy_stream_of_thread(stream: Handle) {
+    let Ok(process) = initialised() else { return };
+    let found = process.state().streams.remove(&stream);
+    if let Some(found) = found {
+        // A stream that cannot be destroyed any more is gone with its device.
+        let _ = port::stream_destroy(process.sim(), found.device, found.raw);
+    }
 }
 
 impl Process {
@@ -66,7 +76,8 @@ impl Process {
                 let handle = state.new_handle(Kind::Stream);
                 let (device, context) = (current.device, current.context);
                 state.streams.insert(handle, Stream { device, raw, context, flags: 0, priority: 0 });
-                thread::set_default_stream(context, handle);
+                drop(state);
+                thread::set_default_stream(context, handle, destroy_stream_of_thread);
                 raw
             }
         };

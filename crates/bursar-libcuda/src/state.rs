@@ -176,6 +176,8 @@ pub(crate) struct State {
     /// The captures, by stream.
     pub(crate) captures: HashMap<Handle, Capture>,
     pub(crate) graphs: HashSet<Handle>,
+    /// The contexts that were given access to another's memory: that which has it, and the other.
+    pub(crate) peers: HashSet<(Handle, Handle)>,
     /// Pinned host memory: its bytes and flags.
     pub(crate) pinned: BTreeMap<u64, (u64, c_uint)>,
     /// The addresses that were ever given out, by the part of the address space they are in: its start and their end.

@@ -24,7 +24,7 @@ use crate::status::{CUresult, CallResult};
 use crate::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUdevice,
     CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph, CUgraphMem_attribute,
-    CUipcMemHandle, CUlimit, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUipcMemHandle, CUlimit, CUmem_advise, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute,
     CUmemPoolProps, CUmemoryPool, CUmipmappedArray, CUpointer_attribute, CUstream, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUuuid,
@@ -189,6 +189,11 @@ entry_points! {
         context::primary_set_flags;
     ready cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState, since 7000
         (device: CUdevice, flags: Out<c_uint>, is_active: Out<c_int>) = context::primary_state;
+    ready cuDevicePrimaryCtxRelease = cuDevicePrimaryCtxRelease, beyond 7000 (device: CUdevice) =
+        context::primary_release;
+    ready cuDevicePrimaryCtxReset = cuDevicePrimaryCtxReset, beyond 7000 (device: CUdevice) = context::primary_reset;
+    ready cuDevicePrimaryCtxSetFlags = cuDevicePrimaryCtxSetFlags, beyond 7000 (device: CUdevice, flags: c_uint) =
+        context::primary_set_flags;
     ready cuCtxCreate = cuCtxCreate_v2, since 3020 (context: Out<CUcontext>, flags: c_uint, device: CUdevice) =
         context::create_v2;
     ready cuCtxCreate = cuCtxCreate_v3, beyond 11040
@@ -199,6 +204,13 @@ entry_points! {
     ready cuCtxDestroy = cuCtxDestroy_v2, since 4000 (context: CUcontext) = context::destroy;
     ready cuCtxPushCurrent = cuCtxPushCurrent_v2, since 4000 (context: CUcontext) = context::push_current;
     ready cuCtxPopCurrent = cuCtxPopCurrent_v2, since 4000 (context: Out<CUcontext>) = context::pop_current;
+    ready cuCtxDestroy = cuCtxDestroy, beyond 2000 (context: CUcontext) = context::destroy;
+    ready cuCtxPushCurrent = cuCtxPushCurrent, beyond 2000 (context: CUcontext) = context::push_current;
+    ready cuCtxPopCurrent = cuCtxPopCurrent, beyond 2000 (context: Out<CUcontext>) = context::pop_current;
+    ready cuCtxEnablePeerAccess = cuCtxEnablePeerAccess, since 4000 (peer: CUcontext, flags: c_uint) =
+        context::enable_peer_access;
+    ready cuCtxDisablePeerAccess = cuCtxDisablePeerAccess, since 4000 (peer: CUcontext) =
+        context::disable_peer_access;
     ready cuCtxGetCurrent = cuCtxGetCurrent, since 4000 (context: Out<CUcontext>) = context::get_current;
     ready cuCtxSetCurrent = cuCtxSetCurrent, since 4000 (context: CUcontext) = context::set_current;
     ready cuCtxGetDevice = cuCtxGetDevice, since 2000 (device: Out<CUdevice>) = context::get_device;
@@ -226,6 +238,10 @@ entry_points! {
         memory::allocate_pitch;
     ready cuMemAllocManaged = cuMemAllocManaged, since 6000
         (pointer: Out<CUdeviceptr>, bytes: usize, flags: c_uint) = memory::allocate_managed;
+    ready cuMemAdvise = cuMemAdvise, since 8000
+        (pointer: CUdeviceptr, bytes: usize, advice: CUmem_advise, device: CUdevice) = memory::advise;
+    stream cuMemPrefetchAsync = cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz, since 8000
+        (pointer: CUdeviceptr, bytes: usize, device: CUdevice, stream: CUstream) = memory::prefetch;
     ready cuMemPoolCreate = cuMemPoolCreate, since 11020 (pool: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) =
         pool::create;
     ready cuMemPoolDestroy = cuMemPoolDestroy, since 11020 (pool: CUmemoryPool) = pool::destroy;
@@ -311,6 +327,8 @@ entry_points! {
         share::ipc_get;
     ready cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2, since 11000
         (pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_uint) = share::ipc_open;
+    ready cuIpcOpenMemHandle = cuIpcOpenMemHandle, beyond 4010
+        (pointer: Out<CUdeviceptr>, handle: CUipcMemHandle, flags: c_uint) = share::ipc_open;
     ready cuIpcCloseMemHandle = cuIpcCloseMemHandle, since 4010 (pointer: CUdeviceptr) = share::ipc_close;
 
     ready cuMemAllocHost = cuMemAllocHost_v2, since 3020 (pointer: Out<*mut c_void>, bytes: usize) = host::allocate;
@@ -318,6 +336,8 @@ entry_points! {
         host::allocate_with_flags;
     ready cuMemFreeHost = cuMemFreeHost, since 2000 (host: Host) = host::free;
     ready cuMemHostRegister = cuMemHostRegister_v2, since 6050 (host: Host, bytes: usize, flags: c_uint) =
+        host::register;
+    ready cuMemHostRegister = cuMemHostRegister, beyond 4000 (host: Host, bytes: usize, flags: c_uint) =
         host::register;
     ready cuMemHostUnregister = cuMemHostUnregister, since 4000 (host: Host) = host::unregister;
     ready cuMemHostGetDevicePointer = cuMemHostGetDevicePointer_v2, since 3020
@@ -328,6 +348,7 @@ entry_points! {
     ready cuStreamCreateWithPriority = cuStreamCreateWithPriority, since 5050
         (stream: Out<CUstream>, flags: c_uint, priority: c_int) = stream::create_with_priority;
     ready cuStreamDestroy = cuStreamDestroy_v2, since 4000 (stream: CUstream) = stream::destroy;
+    ready cuStreamDestroy = cuStreamDestroy, beyond 2000 (stream: CUstream) = stream::destroy;
     stream cuStreamQuery = cuStreamQuery | cuStreamQuery_ptsz, since 2000 (stream: CUstream) = stream::query;
     stream cuStreamSynchronize = cuStreamSynchronize | cuStreamSynchronize_ptsz, since 2000 (stream: CUstream) =
         stream::synchronize;
@@ -357,6 +378,7 @@ entry_points! {
 
     ready cuEventCreate = cuEventCreate, since 2000 (event: Out<CUevent>, flags: c_uint) = event::create;
     ready cuEventDestroy = cuEventDestroy_v2, since 4000 (event: CUevent) = event::destroy;
+    ready cuEventDestroy = cuEventDestroy, beyond 2000 (event: CUevent) = event::destroy;
     stream cuEventRecord = cuEventRecord | cuEventRecord_ptsz, since 2000 (event: CUevent, stream: CUstream) =
         event::record;
     stream cuEventRecordWithFlags = cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz, since 11010

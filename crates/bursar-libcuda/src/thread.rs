@@ -8,8 +8,22 @@ use std::cell::{Cell, RefCell};
 thread_local! {
     static CONTEXTS: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL.0) };
-    static DEFAULT_STREAMS: RefCell<Vec<(Handle, Handle)>> = const { RefCell::new(Vec::new()) };
+    static DEFAULT_STREAMS: RefCell<Vec<StreamOfThread>> = const { RefCell::new(Vec::new()) };
     static IS_IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The default stream of a thread in a context, which ends with the thread.
+#[derive(Debug)]
+struct StreamOfThread {
+    context: Handle,
+    stream: Handle,
+    destroy: fn(Handle),
+}
+
+impl Drop for StreamOfThread {
+    fn drop(&mut self) {
+        (self.destroy)(self.stream);
+    }
 }
 
 /// Returns the context that is current.
@@ -45,15 +59,18 @@ pub(crate) fn capture_mode() -> CUstreamCaptureMode {
 
 /// Returns the default stream of this thread in a context, where it has been used.
 pub(crate) fn default_stream(context: Handle) -> Option<Handle> {
-    DEFAULT_STREAMS.with_borrow(|streams| streams.iter().find(|(of, _)| *of == context).map(|(_, stream)| *stream))
+    DEFAULT_STREAMS.with_borrow(|streams| streams.iter().find(|of| of.context == context).map(|of| of.stream))
 }
 
-/// Records the default stream of this thread in a context.
-pub(crate) fn set_default_stream(context: Handle, stream: Handle) {
-    DEFAULT_STREAMS.with_borrow_mut(|streams| {
-        streams.retain(|(of, _)| *of != context);
-        streams.push((context, stream));
+/// Records the default stream of this thread in a context, and how it is destroyed when the thread ends.
+pub(crate) fn set_default_stream(context: Handle, stream: Handle, destroy: fn(Handle)) {
+    let before = DEFAULT_STREAMS.with_borrow_mut(|streams| {
+        let at = streams.iter().position(|of| of.context == context);
+        let before = at.map(|at| streams.swap_remove(at));
+        streams.push(StreamOfThread { context, stream, destroy });
+        before
     });
+    drop(before);
 }
 
 /// Runs a host function; the calls that it makes are refused meanwhile.

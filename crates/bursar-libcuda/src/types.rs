@@ -135,6 +135,10 @@ enumerations! {
     }
     CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 }
     CUmemAllocationHandleType {}
+    CUmem_advise {
+        CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
+        CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
+    }
     CUmemLocationType { CU_MEM_LOCATION_TYPE_DEVICE = 1 }
     CUmemAccess_flags {
         CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,

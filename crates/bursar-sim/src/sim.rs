@@ -245,6 +245,31 @@ impl Sim {
         Ok(held.into_iter().map(|(process, bytes)| (process, Bytes(bytes))).collect())
     }
 
+    /// Gives back what this simulator holds of devices with a name, as the end of the process would, and leaves no file
+    /// behind. For the exit of a process, after which nothing is called: it does not wait, and returns false where another
+    /// thread is inside a call.
+    ///
+    /// ```
+    /// use bursar::driver::Driver;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("bursar-sim-leave-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// let builder = Sim::builder().device(Bytes::gib(1)).named("left");
+    /// # let builder = builder.shared_in(&folder);
+    /// let (here, there) = (builder.clone().build(), builder.build());
+    /// here.allocate(DeviceId(0), 1 << 20)?;
+    /// assert!(here.leave());
+    /// assert_eq!(there.memory(DeviceId(0))?.free, Bytes::gib(1));
+    /// # std::fs::remove_dir(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn leave(&self) -> bool {
+        let left = self.state.try_lock().map(|mut state| state.share.take());
+        left.is_ok()
+    }
+
     /// Returns the host memory that the contents of a device take: what was touched, in chunks of 64 KiB.
     pub fn resident_bytes(&self, device: DeviceId) -> u64 {
         self.lock().resident(device.0 as usize)

@@ -174,6 +174,7 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
         context.limits.clear();
         context.own.take()
     });
+    state.peers.retain(|(one, other)| *one != context && *other != context);
     drop(state);
     for (_, event) in events {
         port::event_destroy(sim, device, event.raw)?;
@@ -299,4 +300,31 @@ pub(crate) fn set_limit(process: &Process, limit: CUlimit, value: usize) -> Call
         context.limits.insert(limit.0, value);
     }
     Ok(())
+}
+
+/// Lets the current context reach the memory of another device's. Devices reach each other always, so only the calls are
+/// checked.
+pub(crate) fn enable_peer_access(process: &Process, peer: CUcontext, flags: c_uint) -> CallResult {
+    let current = process.current()?;
+    if flags != 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    let mut state = process.state();
+    if state.context(of(peer))?.ordinal == current.ordinal {
+        return Err(CUresult::CUDA_ERROR_INVALID_DEVICE);
+    }
+    match state.peers.insert((current.context, of(peer))) {
+        true => Ok(()),
+        false => Err(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED),
+    }
+}
+
+pub(crate) fn disable_peer_access(process: &Process, peer: CUcontext) -> CallResult {
+    let current = process.current()?;
+    let mut state = process.state();
+    state.context(of(peer))?;
+    match state.peers.remove(&(current.context, of(peer))) {
+        true => Ok(()),
+        false => Err(CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED),
+    }
 }

@@ -4,9 +4,10 @@ use crate::arguments::{Host, Out};
 use crate::handle::Handle;
 use crate::port::{self, StreamOn};
 use crate::process::Process;
+use crate::resolve::DefaultStream;
 use crate::state::{Allocation, Taken};
 use crate::status::{CUresult, CallResult};
-use crate::types::CUdeviceptr;
+use crate::types::{CUdevice, CUdeviceptr, CUmem_advise, CUstream};
 use bursar_core::{DeviceId, Driver, HostFlags, RawStream};
 use std::ffi::c_uint;
 
@@ -88,6 +89,43 @@ pub(crate) fn allocate_managed(
     };
     record(process, at, bytes as u64, Taken::Managed { counted }, current.device, current.context);
     pointer.set(at)
+}
+
+/// Checks that a range lies in managed memory, and that a device exists; the host is -1.
+fn check_managed(process: &Process, pointer: CUdeviceptr, bytes: usize, device: CUdevice) -> CallResult {
+    if device != -1 {
+        process.device(device)?;
+    }
+    let managed = process.state().managed_at(pointer);
+    let is_inside = managed.is_some_and(|(start, size)| bytes as u64 <= start + size - pointer);
+    if is_inside && bytes > 0 { Ok(()) } else { Err(INVALID) }
+}
+
+/// Accepts advice about managed memory, which is in one place here.
+pub(crate) fn advise(
+    process: &Process,
+    pointer: CUdeviceptr,
+    bytes: usize,
+    advice: CUmem_advise,
+    device: CUdevice,
+) -> CallResult {
+    process.current()?;
+    let is_known = (CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY.0..=CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY.0)
+        .contains(&advice.0);
+    if is_known { check_managed(process, pointer, bytes, device) } else { Err(INVALID) }
+}
+
+/// Accepts that managed memory is moved in stream order; it is in one place here.
+pub(crate) fn prefetch(
+    process: &Process,
+    default: DefaultStream,
+    pointer: CUdeviceptr,
+    bytes: usize,
+    device: CUdevice,
+    stream: CUstream,
+) -> CallResult {
+    process.stream(default, stream)?;
+    check_managed(process, pointer, bytes, device)
 }
 
 /// Frees memory, whichever call took it, after waiting for the device. A null is freed at once.

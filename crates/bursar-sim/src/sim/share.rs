@@ -14,6 +14,21 @@ const STEP: u64 = 1 << 20;
 
 impl Sim {
     /// Creates physical memory whose bytes are those of a file, which has at least as many.
+    ///
+    /// ```
+    /// use bursar::DeviceId;
+    /// use bursar::sim::Sim;
+    ///
+    /// let path = std::env::temp_dir().join(format!("bursar-pages-{}", std::process::id()));
+    /// let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path)?;
+    /// file.set_len(2 << 20)?;
+    /// let (owner, other) = (Sim::immediate(), Sim::immediate());
+    /// owner.pages_create_in_file(DeviceId(0), 2 << 20, file.try_clone()?)?;
+    /// other.pages_import(DeviceId(0), 2 << 20, file)?;
+    /// assert!(other.holders(DeviceId(0))?.is_empty(), "the memory counts for its owner");
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn pages_create_in_file(&self, device: DeviceId, bytes: u64, file: File) -> DriverResult<RawPages> {
         let granularity = self.granularity(device);
