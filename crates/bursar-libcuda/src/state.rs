@@ -256,6 +256,11 @@ impl State {
         matches!(allocation.taken, Taken::Managed { .. }).then_some((start, allocation.bytes))
     }
 
+    /// Returns whether an address is one of host memory that devices reach: pinned or managed.
+    pub(crate) fn is_host_address(&self, at: u64) -> bool {
+        self.pinned_at(at).is_some() || self.managed_at(at).is_some()
+    }
+
     /// Returns the pinned host memory that contains an address: its start, its bytes and its flags.
     pub(crate) fn pinned_at(&self, at: u64) -> Option<(u64, u64, c_uint)> {
         let (start, (bytes, flags)) = self.pinned.range(..=at).next_back()?;

@@ -47,6 +47,8 @@ extern CUresult cuInit(unsigned);
 extern CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
 extern CUresult cuCtxSetCurrent(CUcontext);
 extern CUresult cuCtxSynchronize(void);
+extern CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);
+extern CUresult cuCtxDestroy_v2(CUcontext);
 extern CUresult cuMemGetInfo_v2(size_t *, size_t *);
 extern CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 extern CUresult cuMemFree_v2(CUdeviceptr);
@@ -148,6 +150,16 @@ static void contents(void) {
 
     OK(cuMemAllocManaged(&managed, 4096, 1));
     memcpy((void *)managed, there, 4096);
+    OK(cuMemcpyDtoH_v2(back, managed + 1, 4095));
+    CHECK(memcmp(there + 1, back, 4095) == 0);
+    OK(cuMemcpyHtoD_v2(managed, there + 1, 16));
+    CHECK(memcmp((void *)managed, there + 1, 16) == 0);
+    OK(cuMemcpyHtoD_v2(managed, there, 16));
+    Copy2D rows = {{0, 0, 2, NULL, managed, NULL, 64}, {0, 0, 2, NULL, pitched, NULL, pitch}, 64, 64};
+    OK(cuMemsetD32_v2(pitched, 0, 16));
+    OK(cuMemcpy2D_v2(&rows));
+    OK(cuMemcpyDtoH_v2(back, pitched, 64));
+    CHECK(memcmp(there, back, 64) == 0);
     OK(cuMemcpyDtoD_v2(linear, managed, 2048));
     OK(cuMemcpyDtoH_v2(back, linear, 2048));
     CHECK(memcmp(there, back, 2048) == 0);
@@ -220,6 +232,7 @@ static void order(void) {
 static void captures(void) {
     CUstream stream;
     CUgraph graph;
+    CUcontext context;
     CUdeviceptr memory;
     int mode = 2;
     OK(cuStreamCreate(&stream, 1));
@@ -237,6 +250,11 @@ static void captures(void) {
     REFUSED(900, cuMemAlloc_v2(&memory, 64));
     REFUSED(901, cuStreamEndCapture(stream, &graph));
     CHECK(graph == NULL);
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuStreamBeginCapture_v2(stream, 2));
+    OK(cuCtxDestroy_v2(context));
+    REFUSED(400, cuStreamEndCapture(stream, &graph));
 }
 
 static void all(void) {

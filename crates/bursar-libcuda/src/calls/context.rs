@@ -158,17 +158,19 @@ pub(crate) fn destroy(process: &Process, context: CUcontext) -> CallResult {
 fn destroy_contents(process: &Process, context: u64) -> CallResult {
     let ordinal = process.state().context(context)?.ordinal;
     let current = Current { context, ordinal, device: process.devices[ordinal].id };
+    end_captures(process, context)?;
     process.wait_for_context(current)?;
     let (sim, device) = (process.sim(), current.device);
     let mut state = process.state();
     let of_context = |of: u64| of == context;
     let streams: Vec<_> = state.streams.extract_if(|_, stream| of_context(stream.context)).collect();
     let events: Vec<_> = state.events.extract_if(|_, event| of_context(event.context)).collect();
+    let State { allocations: all, shared, .. } = &mut *state;
+    shared.retain(|start, _| all.get(start).is_none_or(|allocation| !of_context(allocation.context)));
     let its = state.allocations.iter().filter(|(_, allocation)| of_context(allocation.context));
     let allocations: Vec<_> = its.map(|(start, allocation)| (*start, *allocation)).collect();
     state.allocations.retain(|_, allocation| !of_context(allocation.context));
     let arrays = take_arrays(&mut state, context);
-    state.captures.retain(|stream, _| !streams.iter().any(|(its, _)| its == stream));
     let own = state.contexts.get_mut(&context).and_then(|context| {
         context.retains = 0;
         context.limits.clear();
@@ -185,7 +187,6 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
             Some(opened) => unmap(process, start, &opened)?,
             None => give_back(process, start, &allocation)?,
         }
-        process.state().shared.remove(&start);
     }
     for at in arrays {
         port::free(sim, device, at)?;
@@ -198,6 +199,18 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
         Some(own) => port::pages_release(sim, device, own),
         None => Ok(()),
     }
+}
+
+/// Ends the captures of a context's streams, which would keep them from being waited for.
+fn end_captures(process: &Process, context: u64) -> CallResult {
+    let mut state = process.state();
+    let of_context = |stream: &u64| state.streams.get(stream).filter(|stream| stream.context == context).copied();
+    let captured: Vec<_> = state.captures.keys().filter_map(|stream| Some((*stream, of_context(stream)?))).collect();
+    for (handle, stream) in captured {
+        process.sim().end_capture(stream.device, stream.raw)?;
+        state.captures.remove(&handle);
+    }
+    Ok(())
 }
 
 /// Forgets the arrays of a context. Returns where their memory is.

@@ -8,6 +8,26 @@ use crate::resolve::DefaultStream;
 use crate::status::{CUresult, CallResult};
 use crate::types::{CUcontext, CUdeviceptr, CUstream};
 
+/// Copies host memory to memory that devices reach: their own, and host memory that is pinned or managed.
+fn upload(process: &Process, on: StreamOn, dst: CUdeviceptr, src: HostSource, bytes: u64) -> CallResult {
+    let is_host = process.state().is_host_address(dst);
+    match is_host {
+        true if src.as_ptr().is_null() => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        true => host_functions::copy_on_host(process, on, Host::unified(dst), src, bytes),
+        false => port::copy_to_device(process.sim(), on, dst, src, bytes),
+    }
+}
+
+/// Copies memory that devices reach to the host.
+fn download(process: &Process, on: StreamOn, dst: Host, src: CUdeviceptr, bytes: u64) -> CallResult {
+    let is_host = process.state().is_host_address(src);
+    match is_host {
+        true if dst.as_ptr().is_null() => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        true => host_functions::copy_on_host(process, on, dst, HostSource::unified(src), bytes),
+        false => port::copy_to_host(process.sim(), on, dst, src, bytes),
+    }
+}
+
 pub(crate) fn to_device(
     process: &Process,
     default: DefaultStream,
@@ -16,7 +36,7 @@ pub(crate) fn to_device(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    port::copy_to_device(process.sim(), on, dst, src, bytes as u64)?;
+    upload(process, on, dst, src, bytes as u64)?;
     process.wait(on)
 }
 
@@ -29,7 +49,7 @@ pub(crate) fn to_device_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    port::copy_to_device(process.sim(), on, dst, src, bytes as u64)
+    upload(process, on, dst, src, bytes as u64)
 }
 
 pub(crate) fn to_host(
@@ -40,7 +60,7 @@ pub(crate) fn to_host(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    port::copy_to_host(process.sim(), on, dst, src, bytes as u64)?;
+    download(process, on, dst, src, bytes as u64)?;
     process.wait(on)
 }
 
@@ -53,7 +73,7 @@ pub(crate) fn to_host_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    port::copy_to_host(process.sim(), on, dst, src, bytes as u64)
+    download(process, on, dst, src, bytes as u64)
 }
 
 pub(crate) fn on_device(
@@ -71,8 +91,7 @@ pub(crate) fn on_device(
 fn between_devices(process: &Process, on: StreamOn, dst: CUdeviceptr, src: CUdeviceptr, bytes: u64) -> CallResult {
     let is_host = {
         let state = process.state();
-        let is_host = |at| state.pinned_at(at).is_some() || state.managed_at(at).is_some();
-        is_host(dst) || is_host(src)
+        state.is_host_address(dst) || state.is_host_address(src)
     };
     match is_host {
         true => unified(process, on, dst, src, bytes).map(drop),

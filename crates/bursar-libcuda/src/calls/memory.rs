@@ -135,12 +135,19 @@ pub(crate) fn free(process: &Process, pointer: CUdeviceptr) -> CallResult {
     if pointer == 0 {
         return Ok(());
     }
-    let freed = process.state().allocations.remove(&pointer).ok_or(INVALID)?;
-    give_back(process, pointer, &freed).inspect_err(|_| {
-        process.state().allocations.insert(pointer, freed);
-    })?;
-    process.state().shared.remove(&pointer);
-    Ok(())
+    // Forgotten first: the address may be another thread's as soon as it is free.
+    let (freed, file) = {
+        let mut state = process.state();
+        let freed = state.allocations.remove(&pointer).ok_or(INVALID)?;
+        (freed, state.shared.remove(&pointer))
+    };
+    let done = give_back(process, pointer, &freed);
+    if done.is_err() {
+        let mut state = process.state();
+        state.allocations.insert(pointer, freed);
+        state.shared.extend(file.map(|file| (pointer, file)));
+    }
+    done
 }
 
 /// Gives back memory that nobody is told about any more.

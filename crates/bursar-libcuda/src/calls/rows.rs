@@ -51,7 +51,10 @@ fn located<H>(
     let (pitch, height) = (pitch as u64, height as u64);
     match kind {
         CUmemorytype::CU_MEMORYTYPE_HOST => Ok((Memory::Host(host), pitch, height)),
-        CUmemorytype::CU_MEMORYTYPE_DEVICE => Ok((Memory::Device(device), pitch, height)),
+        CUmemorytype::CU_MEMORYTYPE_DEVICE if !process.state().is_host_address(device) => {
+            Ok((Memory::Device(device), pitch, height))
+        }
+        CUmemorytype::CU_MEMORYTYPE_DEVICE => Ok((Memory::Unified(device), pitch, height)),
         CUmemorytype::CU_MEMORYTYPE_UNIFIED => Ok((Memory::Unified(device), pitch, height)),
         CUmemorytype::CU_MEMORYTYPE_ARRAY => {
             let state = process.state();
