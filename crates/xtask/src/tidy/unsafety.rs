@@ -11,6 +11,8 @@ const ROOMS: &[&str] = &[
     "crates/bursar-core/tests/",
     "crates/bursar-cuda/",
     "crates/bursar-device/tests/",
+    "crates/bursar-enforce/src/",
+    "crates/bursar-enforce/tests/",
     "crates/bursar-host/examples/numa-init.rs",
     "crates/bursar-host/examples/typed-copies.rs",
     "crates/bursar-host/src/cache/host_memory.rs",

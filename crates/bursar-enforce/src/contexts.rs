@@ -1,0 +1,122 @@
+//! Contexts: what the driver takes for itself when one is made, and the end of what was allocated in it.
+#![allow(unsafe_code)]
+
+use crate::driver::{self, Device, Handle, read};
+use crate::entry::SUCCESS;
+use crate::hook::hook;
+use crate::share::Share;
+use crate::{arrays, charge, device, linear, nvml, pools, refusal};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A context that is charged.
+#[derive(Clone, Copy, Debug)]
+struct Context {
+    handle: Handle,
+    /// The device whose primary context it is.
+    primary_of: Option<Device>,
+    bytes: u64,
+}
+
+// SAFETY: the handle of a context means the same in every thread.
+unsafe impl Send for Context {}
+
+/// The contexts of the share's device. Locked while one is made: what is free before and after is compared.
+static CONTEXTS: Mutex<Vec<Context>> = Mutex::new(Vec::new());
+
+fn contexts() -> MutexGuard<'static, Vec<Context>> {
+    CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a context, measures what the driver took for it, and charges that.
+fn make(
+    share: &Share,
+    device: Device,
+    is_primary: bool,
+    context: *const Handle,
+    call: impl FnOnce() -> c_int,
+    undo: impl FnOnce(),
+) -> c_int {
+    if !device::is(share, device) {
+        return call();
+    }
+    let mut contexts = contexts();
+    if is_primary && contexts.iter().any(|known| known.primary_of == Some(device)) {
+        return call();
+    }
+    let before = nvml::used(share);
+    let status = call();
+    if status != SUCCESS {
+        return status;
+    }
+    let bytes = nvml::grown(share, before);
+    if !charge::all(share, bytes) {
+        undo();
+        return refusal::refuse(share, bytes);
+    }
+    contexts.push(Context { handle: read(context), primary_of: is_primary.then_some(device), bytes });
+    status
+}
+
+/// Ends the charges of contexts that are gone.
+fn end(share: &Share, is_gone: impl Fn(&Context) -> bool) {
+    let mut contexts = contexts();
+    let gone: Vec<Context> = contexts.iter().filter(|context| is_gone(context)).copied().collect();
+    contexts.retain(|context| !is_gone(context));
+    drop(contexts);
+    for context in &gone {
+        linear::end_context(share, context.handle);
+        arrays::end_context(share, context.handle);
+        share.release(context.bytes);
+    }
+    if !gone.is_empty() {
+        pools::end_unknown(share);
+    }
+}
+
+/// Gives up the primary context of a device, which may be its end.
+fn end_primary(share: &Share, device: Device, call: impl FnOnce() -> c_int) -> c_int {
+    let status = call();
+    if status == SUCCESS && driver::is_primary_active(device) == Some(false) {
+        end(share, |context| context.primary_of == Some(device));
+    }
+    status
+}
+
+/// Destroys a context.
+fn destroy(share: &Share, context: Handle, call: impl FnOnce() -> c_int) -> c_int {
+    let status = call();
+    if status == SUCCESS {
+        end(share, |known| known.handle == context && known.primary_of.is_none());
+    }
+    status
+}
+
+hook! {
+    take fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device) |real, share| {
+        make(share, device, true, context, || real(context, device), || driver::release_primary(device))
+    };
+    pass fn cuDevicePrimaryCtxRelease(device: Device) |real, share| end_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxRelease_v2(device: Device) |real, share| end_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxReset(device: Device) |real, share| end_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxReset_v2(device: Device) |real, share| end_primary(share, device, || real(device));
+
+    take fn cuCtxCreate(context: *mut Handle, flags: c_uint, device: Device) |real, share| {
+        make(share, device, false, context, || real(context, flags, device), || driver::destroy_context(read(context)))
+    };
+    take fn cuCtxCreate_v2(context: *mut Handle, flags: c_uint, device: Device) |real, share| {
+        make(share, device, false, context, || real(context, flags, device), || driver::destroy_context(read(context)))
+    };
+    take fn cuCtxCreate_v3(
+        context: *mut Handle, affinity: *mut c_void, count: c_int, flags: c_uint, device: Device
+    ) |real, share| {
+        let call = || real(context, affinity, count, flags, device);
+        make(share, device, false, context, call, || driver::destroy_context(read(context)))
+    };
+    take fn cuCtxCreate_v4(context: *mut Handle, parameters: *mut c_void, flags: c_uint, device: Device) |real, share| {
+        let call = || real(context, parameters, flags, device);
+        make(share, device, false, context, call, || driver::destroy_context(read(context)))
+    };
+    pass fn cuCtxDestroy(context: Handle) |real, share| destroy(share, context, || real(context));
+    pass fn cuCtxDestroy_v2(context: Handle) |real, share| destroy(share, context, || real(context));
+}

@@ -1,0 +1,304 @@
+//! Linear memory: `cuMemAlloc` and those like it.
+#![allow(unsafe_code)]
+
+use crate::driver::{self, Handle, read};
+use crate::entry::SUCCESS;
+use crate::granule::{self, Granule, PAGE};
+use crate::hook::hook;
+use crate::integer_map::IntegerMap;
+use crate::share::Share;
+use crate::{charge, device, pools, refusal, steps};
+use std::ffi::{c_int, c_uint};
+use std::ops::RangeInclusive;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// An allocation that is charged.
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    bytes: u64,
+    context: Handle,
+    charged: Charged,
+}
+
+// SAFETY: the handle of a context is compared and never followed.
+unsafe impl Send for Allocation {}
+
+/// The charge of an allocation.
+#[derive(Clone, Copy, Debug)]
+enum Charged {
+    Bytes(u64),
+    /// By the pages that it lies in; of those at its ends, others may have a part.
+    Pages,
+}
+
+/// The linear allocations of this process.
+#[derive(Debug, Default)]
+struct Live {
+    by_address: IntegerMap<Allocation>,
+    /// The pages that allocations cover in part, with the number of allocations in them.
+    shared_pages: IntegerMap<u32>,
+}
+
+static LIVE: LazyLock<Mutex<Live>> = LazyLock::new(Mutex::default);
+
+fn live() -> MutexGuard<'static, Live> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Live {
+    /// Enters an allocation by pages and returns the bytes of pages that nothing lay in before.
+    fn add_pages(&mut self, start: u64, bytes: u64) -> u64 {
+        let (whole, parts) = pages(start, bytes);
+        let mut new = whole;
+        for page in parts.into_iter().flatten() {
+            let count = self.shared_pages.entry(page).or_default();
+            *count += 1;
+            new += u64::from(*count == 1) * PAGE;
+        }
+        new
+    }
+
+    /// Removes an allocation by pages and returns the bytes of pages that nothing lies in any more.
+    fn remove_pages(&mut self, start: u64, bytes: u64) -> u64 {
+        let (whole, parts) = pages(start, bytes);
+        let mut gone = whole;
+        for page in parts.into_iter().flatten() {
+            let Some(count) = self.shared_pages.get_mut(&page) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                self.shared_pages.remove(&page);
+                gone += PAGE;
+            }
+        }
+        gone
+    }
+
+    /// Returns what is to be given back for an allocation that has ended.
+    fn end(&mut self, start: u64, allocation: &Allocation) -> u64 {
+        match allocation.charged {
+            Charged::Bytes(bytes) => bytes,
+            Charged::Pages => self.remove_pages(start, allocation.bytes),
+        }
+    }
+}
+
+/// Returns the bytes of the pages that an allocation has for itself, and the pages at its ends that it covers in part.
+fn pages(start: u64, bytes: u64) -> (u64, [Option<u64>; 2]) {
+    let end = start.saturating_add(bytes);
+    let (first, last) = (start / PAGE, end.saturating_sub(1) / PAGE);
+    let head = !start.is_multiple_of(PAGE) || (first == last && !end.is_multiple_of(PAGE));
+    let tail = !end.is_multiple_of(PAGE) && first != last;
+    let whole = (last - first + 1) - u64::from(head) - u64::from(tail);
+    (whole * PAGE, [head.then_some(first), tail.then_some(last)])
+}
+
+/// A request for linear memory.
+struct Request<'a> {
+    /// The most bytes and the fewest that it may turn out to be.
+    most: u64,
+    least: u64,
+    /// False for memory that the driver need not take at once.
+    is_taken_at_once: bool,
+    call: &'a mut dyn FnMut() -> c_int,
+    /// Returns where the memory is and how much, after a call that went well.
+    outcome: &'a dyn Fn() -> (u64, u64),
+}
+
+/// Charges a request, makes it and settles it.
+fn allocate(share: &Share, request: Request<'_>) -> c_int {
+    let granule = granule::known();
+    let unit = if let Granule::Multiple(multiple) = granule { multiple } else { PAGE };
+    let rounded = request.most.checked_next_multiple_of(unit).zip(request.least.checked_next_multiple_of(unit));
+    // What overflows when it is rounded, the driver refuses itself.
+    let Some((most, least)) = rounded.filter(|_| device::is_current(share)) else { return (request.call)() };
+    let least = match granule {
+        Granule::Multiple(_) => least,
+        // A small one may lie in a page that is paid for.
+        _ if request.least < PAGE && !live().shared_pages.is_empty() => 0,
+        Granule::Pages => least,
+        Granule::Unknown => request.least,
+    };
+    allocate_charged(share, request, granule, least..=most)
+}
+
+/// Makes a request whose cost lies in a range, and charges what it turns out to cost.
+fn allocate_charged(share: &Share, request: Request<'_>, granule: Granule, cost: RangeInclusive<u64>) -> c_int {
+    let Some(charged) = charge::between(share, cost) else { return refusal::refuse(share, request.most) };
+    let is_watched = match granule {
+        Granule::Multiple(_) => false,
+        Granule::Pages => !request.is_taken_at_once,
+        Granule::Unknown => true,
+    };
+    let free_before = is_watched.then(driver::memory).flatten();
+    steps::passed("linear charged");
+    let status = (request.call)();
+    if status != SUCCESS {
+        share.release(charged);
+        return status;
+    }
+    steps::passed("linear taken");
+    let (start, bytes) = (request.outcome)();
+    let taken = free_before.and_then(|before| Some(before.0.saturating_sub(driver::memory()?.0)));
+    let found = match (granule, taken) {
+        (Granule::Multiple(multiple), _) => bytes.checked_next_multiple_of(multiple),
+        (_, Some(taken)) if request.is_taken_at_once => granule::observe(bytes, taken),
+        (_, Some(taken)) if granule::is_plausible(bytes, taken) => Some(taken),
+        _ if !request.is_taken_at_once => bytes.checked_next_multiple_of(PAGE),
+        _ => None,
+    };
+    let context = driver::current_context().unwrap_or_default();
+    let mut live = live();
+    let (charge, actual) = match found {
+        Some(bytes) => (Charged::Bytes(bytes), bytes),
+        None => (Charged::Pages, live.add_pages(start, bytes)),
+    };
+    let allocation = Allocation { bytes, context, charged: charge };
+    live.by_address.insert(start, allocation);
+    drop(live);
+    if !charge::settle(share, charged, actual) {
+        return undo(share, start, charged, request.most);
+    }
+    steps::passed("linear entered");
+    SUCCESS
+}
+
+/// Gives memory back that turned out to cost more than is left.
+#[cold]
+fn undo(share: &Share, start: u64, charged: u64, asked: u64) -> c_int {
+    let mut live = live();
+    if let Some(allocation) = live.by_address.remove(&start) {
+        live.end(start, &allocation);
+    }
+    drop(live);
+    driver::free(start);
+    share.release(charged);
+    refusal::refuse(share, asked)
+}
+
+/// Frees linear memory, or memory of a pool.
+fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
+    // Once it is free, another thread may be given the same address: so the entry goes first.
+    let taken_out = live().by_address.remove(&start);
+    steps::passed("linear freeing");
+    let status = call();
+    match taken_out {
+        Some(allocation) if status == SUCCESS => {
+            let ended = live().end(start, &allocation);
+            share.release(ended);
+        }
+        Some(allocation) => drop(live().by_address.insert(start, allocation)),
+        None => pools::settle_all(share),
+    }
+    steps::passed("linear freed");
+    status
+}
+
+/// Ends the charges of a context that is gone.
+pub(crate) fn end_context(share: &Share, context: Handle) {
+    let mut live = live();
+    let gone: Vec<(u64, Allocation)> =
+        live.by_address.iter().filter(|(_, a)| a.context == context).map(|(start, a)| (*start, *a)).collect();
+    let mut bytes = 0;
+    for (start, allocation) in gone {
+        live.by_address.remove(&start);
+        bytes += live.end(start, &allocation);
+    }
+    drop(live);
+    share.release(bytes);
+}
+
+/// Returns the most and the fewest bytes of rows that the driver may pad.
+fn rows(width: u64, height: u64) -> (u64, u64) {
+    /// A multiple of every pitch that drivers use.
+    const PITCH: u64 = 512;
+    let padded = width.checked_next_multiple_of(PITCH).unwrap_or(u64::MAX);
+    (padded.saturating_mul(height), width.saturating_mul(height))
+}
+
+hook! {
+    take fn cuMemAlloc_v2(ptr: *mut u64, bytes: usize) |real, share| allocate(share, Request {
+        most: bytes as u64,
+        least: bytes as u64,
+        is_taken_at_once: true,
+        call: &mut || real(ptr, bytes),
+        outcome: &|| (read(ptr), bytes as u64),
+    });
+
+    take fn cuMemAlloc(ptr: *mut c_uint, bytes: c_uint) |real, share| allocate(share, Request {
+        most: u64::from(bytes),
+        least: u64::from(bytes),
+        is_taken_at_once: true,
+        call: &mut || real(ptr, bytes),
+        outcome: &|| (u64::from(read(ptr)), u64::from(bytes)),
+    });
+
+    take fn cuMemAllocPitch_v2(ptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint) |real, share| {
+        let (most, least) = rows(width as u64, height as u64);
+        allocate(share, Request {
+            most,
+            least,
+            is_taken_at_once: true,
+            call: &mut || real(ptr, pitch, width, height, element),
+            outcome: &|| (read(ptr), (read(pitch) as u64).saturating_mul(height as u64)),
+        })
+    };
+
+    take fn cuMemAllocPitch(ptr: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint) |real, share| {
+        let (most, least) = rows(u64::from(width), u64::from(height));
+        allocate(share, Request {
+            most,
+            least,
+            is_taken_at_once: true,
+            call: &mut || real(ptr, pitch, width, height, element),
+            outcome: &|| (u64::from(read(ptr)), u64::from(read(pitch)) * u64::from(height)),
+        })
+    };
+
+    take fn cuMemAllocManaged(ptr: *mut u64, bytes: usize, flags: c_uint) |real, share| allocate(share, Request {
+        most: bytes as u64,
+        least: bytes as u64,
+        is_taken_at_once: false,
+        call: &mut || real(ptr, bytes, flags),
+        outcome: &|| (read(ptr), bytes as u64),
+    });
+
+    pass fn cuMemFree_v2(ptr: u64) |real, share| free(share, ptr, || real(ptr));
+
+    pass fn cuMemFree(ptr: c_uint) |real, share| free(share, u64::from(ptr), || real(ptr));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e1_small_allocations_share_the_pages_they_lie_in() {
+        let mut live = Live::default();
+        assert_eq!(live.add_pages(0, 512), PAGE);
+        assert_eq!(live.add_pages(512, 512), 0);
+        assert_eq!(live.add_pages(PAGE, PAGE), PAGE, "a whole page is nobody else's");
+        assert_eq!(live.add_pages(2 * PAGE, 3 * PAGE + 1), 4 * PAGE);
+        assert_eq!(live.remove_pages(0, 512), 0);
+        assert_eq!(live.remove_pages(512, 512), PAGE);
+        assert_eq!(live.remove_pages(2 * PAGE, 3 * PAGE + 1), 4 * PAGE);
+        assert_eq!(live.remove_pages(PAGE, PAGE), PAGE);
+        assert!(live.shared_pages.is_empty());
+    }
+
+    #[test]
+    fn e1_pages_of_an_allocation_are_counted_once_wherever_it_lies() {
+        for (start, bytes, expected) in [
+            (0, 1, 1),
+            (PAGE - 1, 1, 1),
+            (PAGE - 1, 2, 2),
+            (1, PAGE, 2),
+            (1, PAGE - 1, 1),
+            (PAGE / 2, 3 * PAGE, 4),
+            (0, 10 * PAGE, 10),
+        ] {
+            let (whole, parts) = pages(start, bytes);
+            let count = whole / PAGE + parts.into_iter().flatten().count() as u64;
+            assert_eq!(count, expected, "{bytes} bytes at {start}");
+        }
+    }
+}

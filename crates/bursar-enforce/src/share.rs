@@ -1,0 +1,145 @@
+//! The share that this program was given: what is charged for the memory it takes, and what it is told.
+//!
+//! A share is the reservation whose token is in `BURSAR_RESERVATION`, which every process of the program draws on, and beside it what
+//! the workers of a device have in common (`BURSAR_RESERVATION_SHARED`). A program that knows nothing of Bursar cannot say which of the
+//! two an allocation is for. So its own comes first, and the common part is drawn on where that is used up.
+
+use bursar_core::{Account, Bytes, DeviceUuid, Error};
+use bursar_ledger::Reservation;
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The environment variable with the token of what the workers of a device share.
+const COMMON_VARIABLE: &str = "BURSAR_RESERVATION_SHARED";
+
+/// Memory of one device that was set aside for this program.
+#[derive(Debug)]
+pub(crate) struct Share {
+    own: Reservation,
+    common: Option<Reservation>,
+    /// The bytes of what is held that were drawn on the common part.
+    drawn_on_common: AtomicU64,
+    /// The bytes that this process holds.
+    held: AtomicU64,
+}
+
+impl Share {
+    /// Returns whether this program was given a share, of whatever memory.
+    pub(crate) fn is_named() -> bool {
+        static NAMED: OnceLock<bool> = OnceLock::new();
+        *NAMED.get_or_init(|| std::env::var_os(Reservation::VARIABLE).is_some_and(|token| !token.is_empty()))
+    }
+
+    /// Opens the share; none where it is not a device's.
+    pub(crate) fn open() -> Result<Option<Self>, Error> {
+        let Some(own) = quietly(Reservation::from_environment)? else { return Ok(None) };
+        let is_device = |share: &Reservation| share.ledger().subject().uuid != DeviceUuid([0; 16]);
+        if !is_device(&own) {
+            return Ok(None);
+        }
+        let token = |variable| std::env::var(variable).ok().filter(|token| !token.is_empty());
+        let common = token(COMMON_VARIABLE).filter(|common| Some(common) != token(Reservation::VARIABLE).as_ref());
+        let common = common.map(|common| quietly(|| Reservation::from_token(&common))).transpose()?;
+        let common = common.filter(|common| common.ledger().subject().uuid == own.ledger().subject().uuid);
+        Ok(Some(Self { own, common, drawn_on_common: AtomicU64::new(0), held: AtomicU64::new(0) }))
+    }
+
+    /// Returns the device that the share is of.
+    pub(crate) fn uuid(&self) -> DeviceUuid {
+        self.own.ledger().subject().uuid
+    }
+
+    pub(crate) const fn reservation(&self) -> &Reservation {
+        &self.own
+    }
+
+    /// Returns the size of the share.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.own.bytes().get().saturating_add(self.common.as_ref().map_or(0, |common| common.bytes().get()))
+    }
+
+    /// Returns what is left of the share.
+    pub(crate) fn undrawn(&self) -> u64 {
+        self.own.undrawn().get().saturating_add(self.common.as_ref().map_or(0, |common| common.undrawn().get()))
+    }
+
+    /// Returns the bytes that this process holds.
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Relaxed)
+    }
+
+    /// Charges all of `bytes` or nothing. Returns whether it did, and explains nothing.
+    #[inline]
+    pub(crate) fn charge(&self, bytes: u64) -> bool {
+        if bytes == 0 {
+            return true;
+        }
+        let charged = self.own.charge(Bytes(bytes)).is_ok() || self.charge_both(bytes);
+        if charged {
+            self.held.fetch_add(bytes, Relaxed);
+        }
+        charged
+    }
+
+    /// Charges what the own part has left to it, and the rest to the common part.
+    #[cold]
+    fn charge_both(&self, bytes: u64) -> bool {
+        let Some(common) = &self.common else { return false };
+        // What is left may change while it is read: then the next try is made with what is left by then.
+        for _ in 0..8 {
+            let from_own = self.own.undrawn().get().min(bytes);
+            if from_own > 0 && self.own.charge(Bytes(from_own)).is_err() {
+                continue;
+            }
+            let rest = bytes - from_own;
+            if rest == 0 || common.charge(Bytes(rest)).is_ok() {
+                self.drawn_on_common.fetch_add(rest, Relaxed);
+                return true;
+            }
+            if from_own > 0 {
+                self.own.release(Bytes(from_own));
+            }
+        }
+        false
+    }
+
+    /// Gives back what was charged: first to the common part what was drawn on it.
+    #[inline]
+    pub(crate) fn release(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        self.held.fetch_sub(bytes, Relaxed);
+        let mut rest = bytes;
+        if let Some(common) = &self.common {
+            let take = |drawn: u64| Some(drawn - drawn.min(bytes));
+            let drawn = self.drawn_on_common.fetch_update(Relaxed, Relaxed, take).unwrap_or(0).min(bytes);
+            if drawn > 0 {
+                common.release(Bytes(drawn));
+            }
+            rest -= drawn;
+        }
+        if rest > 0 {
+            self.own.release(Bytes(rest));
+        }
+    }
+}
+
+thread_local! {
+    /// True while this library opens the share: that is no account of the program's own.
+    static OPENING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread is opening the share.
+pub(crate) fn is_opening() -> bool {
+    OPENING.get()
+}
+
+/// Opens something of a ledger on behalf of this library.
+fn quietly<T>(open: impl FnOnce() -> T) -> T {
+    OPENING.set(true);
+    let opened = open();
+    OPENING.set(false);
+    opened
+}

@@ -1,0 +1,6 @@
+//! Programs that know nothing of Bursar, under a share: in C, over the simulated driver as `libcuda.so.1`, with the library preloaded.
+
+#[path = "enforce/entry_points.rs"]
+mod entry_points;
+#[path = "enforce/scene.rs"]
+mod scene;
