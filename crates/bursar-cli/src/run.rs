@@ -3,8 +3,10 @@
 //! - `processes`: the processes of a run, and how they end each other.
 //! - `supervisor`: the loop that starts, watches and ends workers.
 //! - `slots`: where workers run, and the memory reserved for them.
+//! - `enforcement`: the library that keeps workers inside their shares.
 //! - `output`: the thread that prints what workers write.
 
+mod enforcement;
 mod output;
 mod processes;
 mod slots;
@@ -19,6 +21,7 @@ use crate::stage::Stage;
 use bursar::driver::SimDevices;
 use bursar::fit::{FitError, MemoryKind};
 use clap::Args;
+use enforcement::Enforcement;
 use output::{Console, OutputThread};
 use processes::child_lock::ChildLock;
 use processes::parent_process::ParentProcess;
@@ -37,10 +40,12 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   bursar run --pool vram --per-worker 10GiB --want 8 -- python train.py --rank {worker} --of {workers}
   bursar run --pool vram --per-worker 10GiB --want 8 --elastic --restart 2 -- ./stage
+  bursar run --per-worker 10GiB -- python serve.py    # a program that knows nothing of Bursar, within 10 GiB
   bursar run --pool ram --fixed 10GiB --per-worker 4GiB --want 16 -- ./convert part-{worker}.bin
 
 Each worker gets BURSAR_WORKER, BURSAR_WORKERS, BURSAR_LABEL, its device in CUDA_VISIBLE_DEVICES and its
-share in BURSAR_RESERVATION.
+share in BURSAR_RESERVATION. What it takes of a device is charged to that share by libbursar_enforce.so, which is preloaded
+into it, and refused beyond: this keeps honest programs honest, and is not a security boundary.
 Exit status: 0 every worker ended well, 1 workers failed or do not fit, 2 wrong usage or no such command, 3 the machine
 failed us, 128 and the signal's number where a signal ended the run.";
 
@@ -56,6 +61,10 @@ pub(crate) struct RunArgs {
     /// Start the others of the workers wanted as memory comes free: all of them run, and `{workers}` counts them all.
     #[arg(long)]
     elastic: bool,
+
+    /// Leave workers to themselves: what they take of a device is not charged to their shares unless they do it.
+    #[arg(long)]
+    no_enforce: bool,
 
     /// End the other workers when one has failed.
     #[arg(long)]
@@ -128,7 +137,9 @@ fn run_workers(
     // Other processes draw on what is set aside.
     let spec = stage.spec(opened.as_ref(), peak.as_ref())?.across_processes();
     let is_simulated = opened.as_ref().is_some_and(|opened| opened.is_simulated);
-    let environment = if is_simulated { device_environment(&options.sim_devices()?) } else { Vec::new() };
+    let mut environment = if is_simulated { device_environment(&options.sim_devices()?) } else { Vec::new() };
+    let enforcement = enforcement(args, is_simulated)?;
+    environment.extend(enforcement.environment());
     let scheduler = Scheduler::new(spec, stage.available, opened.as_ref(), &environment)?;
 
     let output = OutputThread::start(Console::new(json)).map_err(|error| system("output cannot be shown", error))?;
@@ -144,6 +155,15 @@ fn run_workers(
     if is_simulated {
         supervisor.say(FAINT, "bursar: the workers are on simulated devices");
     }
+    match enforcement.library() {
+        Some(library) => {
+            supervisor.say(FAINT, format!("bursar: {} keeps each worker inside its share", library.display()))
+        }
+        None if stage.pool == MemoryKind::Vram => {
+            supervisor.say(FAINT, "bursar: nothing keeps workers inside their shares");
+        }
+        None => {}
+    }
     if !scheduler.is_shared() {
         supervisor.say(FAINT, "bursar: devices without a name are each program's own, so workers draw on nothing; name them: --sim-devices 2x80GiB@NAME");
     }
@@ -156,6 +176,17 @@ fn run_workers(
     let has_printed = outcome.has_reports();
     let failure = |failure| if has_printed { Failure::AfterOutput(Box::new(failure)) } else { failure };
     outcome.into_result(&args.command[0]).map_err(failure)
+}
+
+/// Returns what keeps the workers inside their shares. On simulated devices it is used where it is there.
+fn enforcement(args: &RunArgs, is_simulated: bool) -> Result<Enforcement, Failure> {
+    if args.no_enforce || args.stage.pool == MemoryKind::Ram {
+        return Ok(Enforcement::off());
+    }
+    match Enforcement::find() {
+        Err(RunFailure::NoLibrary { .. }) if is_simulated => Ok(Enforcement::off()),
+        found => Ok(found?),
+    }
 }
 
 /// An error of [`first_slots`].

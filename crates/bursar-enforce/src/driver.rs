@@ -219,3 +219,36 @@ pub(crate) fn release_primary(device: Device) {
     // SAFETY: the context was retained by a call that the program has not heard of yet.
     unsafe { function(device) };
 }
+
+/// Returns by how much less is free while a byte is allocated; none where the driver does not tell.
+pub(crate) fn memory_of_a_byte() -> Option<u64> {
+    static FUNCTION: Function = Function::new(&[c"cuMemAlloc_v2"]);
+    // SAFETY: the driver's function of this name has this signature.
+    let allocate = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut u64, usize) -> c_int>(FUNCTION.get()?) };
+    let before = memory()?.0;
+    let mut start = 0;
+    // SAFETY: a variable of ours for the answer.
+    let status = unsafe { allocate(&raw mut start, 1) };
+    if status != SUCCESS {
+        return None;
+    }
+    let after = memory();
+    free(start);
+    Some(before.saturating_sub(after?.0))
+}
+
+/// Returns the multiple that the driver pads rows of linear memory to; none where it does not tell.
+pub(crate) fn pitch() -> Option<u64> {
+    static FUNCTION: Function = Function::new(&[c"cuMemAllocPitch_v2"]);
+    type Allocate = unsafe extern "C" fn(*mut u64, *mut usize, usize, usize, u32) -> c_int;
+    // SAFETY: the driver's function of this name has this signature.
+    let allocate = unsafe { transmute::<*mut c_void, Allocate>(FUNCTION.get()?) };
+    let (mut start, mut pitch) = (0, 0);
+    // SAFETY: variables of ours for the answers; a row of one byte.
+    let status = unsafe { allocate(&raw mut start, &raw mut pitch, 1, 1, 4) };
+    if status != SUCCESS {
+        return None;
+    }
+    free(start);
+    Some(pitch as u64)
+}

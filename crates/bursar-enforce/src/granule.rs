@@ -1,89 +1,91 @@
 //! The multiple that the driver takes linear memory in, which no call says.
 //!
-//! It is learned from what is free before and after allocations: other programs change that too, so an observation that agrees with no
-//! multiple is ignored, and several may be needed. Until it is known, and where the driver packs small allocations into pages, memory
-//! is charged by the pages of 2 MiB that it lies in.
+//! Before the first allocation, a byte is allocated and freed again, and what is free before and after is compared. Other programs change
+//! that too, so two answers in a row have to agree. Drivers of hardware pack small allocations into pages of 2 MiB; then memory is
+//! charged by the pages that it lies in, and so it is where the answers do not agree, which is never too little.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::driver;
+use crate::share::Share;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// The pages that the driver takes from a device.
 pub(crate) const PAGE: u64 = 2 << 20;
 
-/// The multiples that a driver may use, the pages last.
-const MULTIPLES: [u64; 5] = [256, 512, 4 << 10, 64 << 10, PAGE];
-const PAGES: u32 = 1 << (MULTIPLES.len() - 1);
-const ALL: u32 = (1 << MULTIPLES.len()) - 1;
-/// The observations after which pages are assumed.
-const OBSERVATIONS_MAX: u32 = 16;
+/// The multiples smaller than a page that a driver may use.
+const MULTIPLES: [u64; 4] = [256, 512, 4 << 10, 64 << 10];
+/// The questions after which pages are assumed.
+const QUESTIONS_MAX: u32 = 8;
 
-/// The multiples that agree with everything observed so far, one bit each.
-static POSSIBLE: AtomicU32 = AtomicU32::new(ALL);
-static OBSERVED: AtomicU32 = AtomicU32::new(0);
-
-/// The knowledge about the driver's granularity.
+/// The granularity of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Granule {
     /// Every allocation is rounded up to this multiple.
     Multiple(u64),
     /// Allocations lie in pages, and small ones share them.
     Pages,
-    /// Allocations have to be watched.
-    Unknown,
 }
 
-pub(crate) fn known() -> Granule {
-    granule(POSSIBLE.load(Relaxed), OBSERVED.load(Relaxed))
-}
+/// The multiple in bytes, a page for pages; 0 while it is not known.
+static KNOWN: AtomicU64 = AtomicU64::new(0);
 
-fn granule(possible: u32, observed: u32) -> Granule {
-    match possible {
-        PAGES => Granule::Pages,
-        one if one.is_power_of_two() => Granule::Multiple(MULTIPLES[one.trailing_zeros() as usize]),
-        _ if observed >= OBSERVATIONS_MAX => Granule::Pages,
-        _ => Granule::Unknown,
+/// Returns the granularity of the driver, learned when it is first asked for on the share's device.
+#[inline]
+pub(crate) fn known(share: &Share) -> Granule {
+    match KNOWN.load(Relaxed) {
+        0 => learn(share),
+        PAGE => Granule::Pages,
+        multiple => Granule::Multiple(multiple),
     }
 }
 
-/// Takes note that an allocation of `bytes` took `taken` of what was free. Returns what to charge for it where that is a multiple, and
-/// none where it is to be charged by pages.
-pub(crate) fn observe(bytes: u64, taken: u64) -> Option<u64> {
-    OBSERVED.fetch_add(1, Relaxed);
-    let agreeing = agreeing(bytes, taken);
-    let before = POSSIBLE.load(Relaxed);
-    let after = before & agreeing;
-    if after == 0 {
-        return None;
+#[cold]
+fn learn(share: &Share) -> Granule {
+    static LEARNING: Mutex<()> = Mutex::new(());
+    let _alone = LEARNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if KNOWN.load(Relaxed) == 0 {
+        // Where there is no room to find out, what is asked for is more than there is as well.
+        if !share.charge(PAGE) {
+            return Granule::Pages;
+        }
+        let found = decide(|| driver::memory_of_a_byte());
+        share.release(PAGE);
+        // Without a context nothing can be found out, nor allocated.
+        let Some(found) = found else { return Granule::Pages };
+        KNOWN.store(found, Relaxed);
     }
-    // Another thread may have learned something meanwhile: the next observation tells.
-    let _ = POSSIBLE.compare_exchange(before, after, Relaxed, Relaxed);
-    (after != PAGES).then_some(taken)
+    known(share)
 }
 
-/// Returns whether `taken` is what some multiple makes of `bytes`.
-pub(crate) fn is_plausible(bytes: u64, taken: u64) -> bool {
-    taken > 0 && POSSIBLE.load(Relaxed) & agreeing(bytes, taken) != 0
-}
-
-fn agreeing(bytes: u64, taken: u64) -> u32 {
-    let rounds = |multiple: &u64| bytes.checked_next_multiple_of(*multiple) == Some(taken);
-    let by_multiple = MULTIPLES.iter().enumerate().filter(|(_, multiple)| rounds(multiple));
-    let bits = by_multiple.fold(0, |bits, (at, _)| bits | 1 << at);
-    // A small allocation that takes nothing lies in a page that was there.
-    if taken == 0 && bytes < PAGE { bits | PAGES } else { bits }
+/// Asks until two answers in a row are the same, and returns the multiple; none where there is no answer.
+fn decide(mut ask: impl FnMut() -> Option<u64>) -> Option<u64> {
+    let mut last = None;
+    for _ in 0..QUESTIONS_MAX {
+        let answer = ask()?;
+        if last == Some(answer) {
+            return Some(if MULTIPLES.contains(&answer) { answer } else { PAGE });
+        }
+        last = Some(answer);
+    }
+    Some(PAGE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn decided(answers: &[Option<u64>]) -> Option<u64> {
+        let mut answers = answers.iter();
+        decide(|| *answers.next().expect("enough answers"))
+    }
+
     #[test]
-    fn e1_a_multiple_is_known_once_only_one_agrees() {
-        assert_eq!(granule(ALL & agreeing(1000, 1024), 1), Granule::Unknown, "256 and 512 agree");
-        assert_eq!(granule(ALL & agreeing(1000, 1024) & agreeing(700, 768), 2), Granule::Multiple(256));
-        assert_eq!(granule(ALL & agreeing(1000, PAGE), 1), Granule::Pages);
-        assert_eq!(granule(ALL & agreeing(1000, 0), 1), Granule::Pages);
-        assert_eq!(granule(ALL & agreeing(4 * PAGE, 4 * PAGE), 1), Granule::Unknown, "every multiple agrees");
-        assert_eq!(agreeing(1000, 3000), 0, "somebody else took memory");
-        assert_eq!(granule(ALL, OBSERVATIONS_MAX), Granule::Pages);
+    fn e1_two_answers_that_agree_are_believed() {
+        assert_eq!(decided(&[Some(256), Some(256)]), Some(256));
+        assert_eq!(decided(&[Some(512), Some(7_000), Some(512), Some(512)]), Some(512), "somebody else took memory");
+        assert_eq!(decided(&[Some(PAGE), Some(PAGE)]), Some(PAGE));
+        assert_eq!(decided(&[Some(0), Some(0)]), Some(PAGE), "a byte in a page that was there");
+        assert_eq!(decided(&[Some(1), Some(2), Some(3), Some(4), Some(5), Some(6), Some(7), Some(8)]), Some(PAGE));
+        assert_eq!(decided(&[Some(256), None]), None, "no context");
     }
 }

@@ -11,6 +11,7 @@ use std::ffi::c_uint;
 /// Returns what is free and all there is of the share, where the driver has so much free.
 fn of_share(share: &Share, free: u64) -> (u64, u64) {
     pools::settle_all(share);
+    share.reclaim_dead();
     (share.undrawn().min(free), share.bytes())
 }
 

@@ -9,7 +9,7 @@ use crate::integer_map::IntegerMap;
 use crate::share::Share;
 use crate::{charge, device, pools, refusal, steps};
 use std::ffi::{c_int, c_uint};
-use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// An allocation that is charged.
@@ -94,11 +94,9 @@ fn pages(start: u64, bytes: u64) -> (u64, [Option<u64>; 2]) {
 
 /// A request for linear memory.
 struct Request<'a> {
-    /// The most bytes and the fewest that it may turn out to be.
-    most: u64,
-    least: u64,
-    /// False for memory that the driver need not take at once.
-    is_taken_at_once: bool,
+    bytes: u64,
+    /// False for memory that the driver does not pack with other memory.
+    is_packed: bool,
     call: &'a mut dyn FnMut() -> c_int,
     /// Returns where the memory is and how much, after a call that went well.
     outcome: &'a dyn Fn() -> (u64, u64),
@@ -106,30 +104,16 @@ struct Request<'a> {
 
 /// Charges a request, makes it and settles it.
 fn allocate(share: &Share, request: Request<'_>) -> c_int {
-    let granule = granule::known();
+    if !device::is_current(share) {
+        return (request.call)();
+    }
+    let granule = granule::known(share);
     let unit = if let Granule::Multiple(multiple) = granule { multiple } else { PAGE };
-    let rounded = request.most.checked_next_multiple_of(unit).zip(request.least.checked_next_multiple_of(unit));
     // What overflows when it is rounded, the driver refuses itself.
-    let Some((most, least)) = rounded.filter(|_| device::is_current(share)) else { return (request.call)() };
-    let least = match granule {
-        Granule::Multiple(_) => least,
-        // A small one may lie in a page that is paid for.
-        _ if request.least < PAGE && !live().shared_pages.is_empty() => 0,
-        Granule::Pages => least,
-        Granule::Unknown => request.least,
-    };
-    allocate_charged(share, request, granule, least..=most)
-}
-
-/// Makes a request whose cost lies in a range, and charges what it turns out to cost.
-fn allocate_charged(share: &Share, request: Request<'_>, granule: Granule, cost: RangeInclusive<u64>) -> c_int {
-    let Some(charged) = charge::between(share, cost) else { return refusal::refuse(share, request.most) };
-    let is_watched = match granule {
-        Granule::Multiple(_) => false,
-        Granule::Pages => !request.is_taken_at_once,
-        Granule::Unknown => true,
-    };
-    let free_before = is_watched.then(driver::memory).flatten();
+    let Some(charged) = request.bytes.checked_next_multiple_of(unit) else { return (request.call)() };
+    if !charge::all(share, charged) {
+        return refusal::refuse(share, request.bytes);
+    }
     steps::passed("linear charged");
     let status = (request.call)();
     if status != SUCCESS {
@@ -138,25 +122,19 @@ fn allocate_charged(share: &Share, request: Request<'_>, granule: Granule, cost:
     }
     steps::passed("linear taken");
     let (start, bytes) = (request.outcome)();
-    let taken = free_before.and_then(|before| Some(before.0.saturating_sub(driver::memory()?.0)));
-    let found = match (granule, taken) {
-        (Granule::Multiple(multiple), _) => bytes.checked_next_multiple_of(multiple),
-        (_, Some(taken)) if request.is_taken_at_once => granule::observe(bytes, taken),
-        (_, Some(taken)) if granule::is_plausible(bytes, taken) => Some(taken),
-        _ if !request.is_taken_at_once => bytes.checked_next_multiple_of(PAGE),
-        _ => None,
-    };
     let context = driver::current_context().unwrap_or_default();
     let mut live = live();
-    let (charge, actual) = match found {
-        Some(bytes) => (Charged::Bytes(bytes), bytes),
-        None => (Charged::Pages, live.add_pages(start, bytes)),
+    let (kind, actual) = match granule {
+        // A small one may lie in a page that is paid for.
+        Granule::Pages if request.is_packed => (Charged::Pages, live.add_pages(start, bytes)),
+        _ => bytes
+            .checked_next_multiple_of(unit)
+            .map_or((Charged::Bytes(charged), charged), |bytes| (Charged::Bytes(bytes), bytes)),
     };
-    let allocation = Allocation { bytes, context, charged: charge };
-    live.by_address.insert(start, allocation);
+    live.by_address.insert(start, Allocation { bytes, context, charged: kind });
     drop(live);
     if !charge::settle(share, charged, actual) {
-        return undo(share, start, charged, request.most);
+        return undo(share, start, charged, request.bytes);
     }
     steps::passed("linear entered");
     SUCCESS
@@ -207,57 +185,55 @@ pub(crate) fn end_context(share: &Share, context: Handle) {
     share.release(bytes);
 }
 
-/// Returns the most and the fewest bytes of rows that the driver may pad.
-fn rows(width: u64, height: u64) -> (u64, u64) {
-    /// A multiple of every pitch that drivers use.
-    const PITCH: u64 = 512;
-    let padded = width.checked_next_multiple_of(PITCH).unwrap_or(u64::MAX);
-    (padded.saturating_mul(height), width.saturating_mul(height))
+/// Returns the bytes of rows as the driver pads them, which is found out when it is first needed.
+fn rows(share: &Share, width: u64, height: u64) -> u64 {
+    /// The multiple that is assumed while the driver does not tell.
+    const USUAL: u64 = 512;
+    static PITCH: AtomicU64 = AtomicU64::new(0);
+    if PITCH.load(Relaxed) == 0 && device::is_current(share) && share.charge(PAGE) {
+        PITCH.store(driver::pitch().unwrap_or(0), Relaxed);
+        share.release(PAGE);
+    }
+    let pitch = Some(PITCH.load(Relaxed)).filter(|pitch| *pitch > 0).unwrap_or(USUAL);
+    width.checked_next_multiple_of(pitch).unwrap_or(u64::MAX).saturating_mul(height)
 }
 
 hook! {
     take fn cuMemAlloc_v2(ptr: *mut u64, bytes: usize) |real, share| allocate(share, Request {
-        most: bytes as u64,
-        least: bytes as u64,
-        is_taken_at_once: true,
+        bytes: bytes as u64,
+        is_packed: true,
         call: &mut || real(ptr, bytes),
         outcome: &|| (read(ptr), bytes as u64),
     });
 
     take fn cuMemAlloc(ptr: *mut c_uint, bytes: c_uint) |real, share| allocate(share, Request {
-        most: u64::from(bytes),
-        least: u64::from(bytes),
-        is_taken_at_once: true,
+        bytes: u64::from(bytes),
+        is_packed: true,
         call: &mut || real(ptr, bytes),
         outcome: &|| (u64::from(read(ptr)), u64::from(bytes)),
     });
 
     take fn cuMemAllocPitch_v2(ptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint) |real, share| {
-        let (most, least) = rows(width as u64, height as u64);
         allocate(share, Request {
-            most,
-            least,
-            is_taken_at_once: true,
+            bytes: rows(share, width as u64, height as u64),
+            is_packed: true,
             call: &mut || real(ptr, pitch, width, height, element),
             outcome: &|| (read(ptr), (read(pitch) as u64).saturating_mul(height as u64)),
         })
     };
 
     take fn cuMemAllocPitch(ptr: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint) |real, share| {
-        let (most, least) = rows(u64::from(width), u64::from(height));
         allocate(share, Request {
-            most,
-            least,
-            is_taken_at_once: true,
+            bytes: rows(share, u64::from(width), u64::from(height)),
+            is_packed: true,
             call: &mut || real(ptr, pitch, width, height, element),
             outcome: &|| (u64::from(read(ptr)), u64::from(read(pitch)) * u64::from(height)),
         })
     };
 
     take fn cuMemAllocManaged(ptr: *mut u64, bytes: usize, flags: c_uint) |real, share| allocate(share, Request {
-        most: bytes as u64,
-        least: bytes as u64,
-        is_taken_at_once: false,
+        bytes: bytes as u64,
+        is_packed: false,
         call: &mut || real(ptr, bytes, flags),
         outcome: &|| (read(ptr), bytes as u64),
     });

@@ -186,6 +186,7 @@ hook! {
         let status = real(device, memory);
         if status == SUCCESS && is(share, device) {
             pools::settle_all(share);
+            share.reclaim_dead();
             let (total, left) = (share.bytes(), share.undrawn());
             write(memory, Memory { total, free: left.min(read(memory).free), used: total.saturating_sub(left) });
         }
@@ -195,6 +196,7 @@ hook! {
         let status = real(device, memory);
         if status == SUCCESS && is(share, device) {
             pools::settle_all(share);
+            share.reclaim_dead();
             let (total, left) = (share.bytes(), share.undrawn());
             let Memory2 { version, free, .. } = read(memory);
             let (free, used) = (left.min(free), total.saturating_sub(left));

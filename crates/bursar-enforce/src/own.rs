@@ -3,7 +3,7 @@
 //! Such a program asks its driver for memory through `bursar-cuda`, and may have charged it to its share before that, through its own
 //! `bursar-ledger`. Nobody but the program knows. So each of the two crates looks for a function of this library when it starts:
 //!
-//! - `bursar-cuda` looks its driver functions up by [`bursar_enforce_symbol`]. What it asks about memory is answered by the driver,
+//! - `bursar-cuda` asks [`bursar_enforce_function`] about every driver function that it looked up. What it asks about memory is answered by the driver,
 //!   since ledgers are measured by that, and its allocating calls come through doors of their own.
 //! - `bursar-ledger` reports by [`bursar_enforce_account_opened`] that it has an account with the ledger of a device.
 //!
@@ -13,8 +13,7 @@
 #![allow(unsafe_code)]
 
 use crate::entry::Entry;
-use crate::share::Share;
-use crate::{gate, loader, share, table};
+use crate::{gate, share, table};
 use std::ffi::{CStr, c_char, c_int, c_ulonglong, c_void};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -37,18 +36,19 @@ pub(crate) extern "C" fn bursar_enforce_account_opened(uuid: *const u8) {
     }
 }
 
-/// Returns a function of the driver in `library` for Bursar's own driver crate.
+/// Returns the function that Bursar's own driver crate calls for `found`, which it looked up by `name`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) extern "C" fn bursar_enforce_symbol(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: the caller gives a string.
-    let name = unsafe { CStr::from_ptr(name) };
-    let found = loader::real_lookup(library, name);
-    let Some(entry) = table::by_symbol(name) else { return found };
-    if found.is_null() || !Share::is_named() || table::answers_about_memory(entry) {
+pub(crate) extern "C" fn bursar_enforce_function(found: *mut c_void, name: *const c_char) -> *mut c_void {
+    if found.is_null() || name.is_null() {
         return found;
     }
-    let wrapper = entry.adopt(found);
-    if wrapper == found { found } else { door(entry).unwrap_or(wrapper) }
+    // SAFETY: the caller gives a string.
+    let name = unsafe { CStr::from_ptr(name) };
+    match table::by_symbol(name) {
+        Some(entry) if found == entry.wrapper() && table::answers_about_memory(entry) => entry.real(),
+        Some(entry) if found == entry.wrapper() => door(entry).unwrap_or(found),
+        _ => found,
+    }
 }
 
 fn door(entry: &Entry) -> Option<*mut c_void> {

@@ -64,6 +64,14 @@ impl Share {
         self.own.undrawn().get().saturating_add(self.common.as_ref().map_or(0, |common| common.undrawn().get()))
     }
 
+    /// Gives back what processes held that drew on this share and are gone. A charge does so itself before it is refused.
+    pub(crate) fn reclaim_dead(&self) {
+        if self.undrawn().saturating_add(self.held()) < self.bytes() {
+            // A ledger that cannot be read says so where something is charged.
+            let _ = self.own.ledger().availability();
+        }
+    }
+
     /// Returns the bytes that this process holds.
     pub(crate) fn held(&self) -> u64 {
         self.held.load(Relaxed)

@@ -2,5 +2,7 @@
 
 #[path = "enforce/entry_points.rs"]
 mod entry_points;
+#[path = "enforce/processes.rs"]
+mod processes;
 #[path = "enforce/scene.rs"]
 mod scene;

@@ -15,6 +15,7 @@ pub(crate) mod simulated;
 pub(crate) use kernel::{
     FileEvents, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, OpenMode, Rounds, Watch,
 };
+pub(crate) use linux::announce_account;
 pub(crate) use mapping::Mapping;
 pub(crate) use process::{Descriptor, Process};
 

@@ -4,6 +4,7 @@
 //! code without a name here, and nothing worse. A test compares every signature with cudarc's.
 #![allow(unsafe_code)]
 
+use super::enforced;
 use super::sys::{
     CUDA_ERROR_DEINITIALIZED, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUstreamCaptureMode,
@@ -11,6 +12,7 @@ use super::sys::{
 };
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
+use std::mem::transmute;
 use std::sync::atomic::AtomicBool;
 
 /// A call that failed: its name in the manual, and the code it returned.
@@ -55,7 +57,10 @@ macro_rules! table {
                     $($name: {
                         // SAFETY: the type is the driver's own.
                         let found = unsafe { library.get(concat!(stringify!($symbol), "\0").as_bytes()) };
-                        *found.map_err(|_| stringify!($symbol))?
+                        let found = *found.map_err(|_| stringify!($symbol))?;
+                        let found = enforced::own_function(found, concat!(stringify!($symbol), "\0").as_bytes());
+                        // SAFETY: what stands for a function of the driver has its type.
+                        unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(found) }
                     },)*
                 })
             }

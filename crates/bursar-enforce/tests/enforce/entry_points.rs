@@ -16,6 +16,6 @@ fn e1_every_entry_point_is_charged_exactly_and_refused_at_the_byte() {
         let output = runs(scene.command(&program, &share).arg(way));
         let explained = String::from_utf8_lossy(&output.stderr);
         assert_eq!(explained.matches("bursar: refused").count(), 1, "{way}: {explained}");
-        assert_eq!((share.held(), share.undrawn()), (Bytes::ZERO, Bytes::mib(64)), "{way}");
+        scene.assert_returned(&share);
     }
 }

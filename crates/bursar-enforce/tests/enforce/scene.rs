@@ -2,13 +2,14 @@
 
 use bursar_core::{Bytes, DeviceContext, DeviceId};
 use bursar_ledger::{Delegation, Ledger, Subject};
-use bursar_sim::SimDevices;
+use bursar_sim::{Sim, SimDevices};
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// A folder and a device of 8 GiB of their own.
@@ -16,6 +17,8 @@ pub(crate) struct Scene {
     pub(crate) folder: PathBuf,
     devices: String,
     pub(crate) ledger: Ledger,
+    /// The device as the driver itself sees it.
+    pub(crate) driver: Arc<Sim>,
 }
 
 impl Scene {
@@ -27,14 +30,21 @@ impl Scene {
         symlink(library("bursar_libcuda"), folder.join("libcuda.so.1")).expect("a link");
         let devices = format!("1x8GiB@{name}");
         let described: SimDevices = devices.parse().expect("a description");
-        let context = DeviceContext::open(described.builder().immediate().build(), DeviceId(0)).expect("a device");
+        let driver = described.builder().immediate().build();
+        let context = DeviceContext::open(driver.clone(), DeviceId(0)).expect("a device");
         let ledger = Ledger::open_in(&folder, &Subject::device(context.facts())).expect("a ledger");
-        Self { folder, devices, ledger }
+        Self { folder, devices, ledger, driver }
     }
 
     /// Sets memory aside for a program.
     pub(crate) fn share(&self, bytes: Bytes) -> Delegation {
         self.ledger.reserve(bytes).and_then(|reservation| reservation.delegate()).expect("8 GiB are there")
+    }
+
+    /// Asserts that nothing of a share is held by anybody.
+    pub(crate) fn assert_returned(&self, share: &Delegation) {
+        self.ledger.available().expect("a ledger");
+        assert_eq!((share.held(), share.undrawn()), (Bytes::ZERO, share.bytes()));
     }
 
     /// Returns a command that finds the simulated driver and has the library loaded before it.

@@ -147,9 +147,9 @@ static void start(const char *way) {
 static size_t given(void) {
     static Result (*info)(size_t *, size_t *);
     if (!info) {
-        void *(*own)(void *, const char *) = dlsym(RTLD_DEFAULT, "bursar_enforce_symbol");
+        void *(*own)(void *, const char *) = dlsym(RTLD_DEFAULT, "bursar_enforce_function");
         CHECK(own != NULL);
-        CHECK((info = own(library, "cuMemGetInfo_v2")) != NULL);
+        CHECK((info = own(dlsym(library, "cuMemGetInfo_v2"), "cuMemGetInfo_v2")) != NULL);
     }
     size_t free, total;
     OK(info(&free, &total));

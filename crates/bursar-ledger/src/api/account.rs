@@ -4,6 +4,7 @@ use super::Ledger;
 use crate::attachment::LockWait;
 use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, Shortfall};
 use crate::storage::MappedWords;
+use crate::system::announce_account;
 use bursar_core::{Account, Bytes, Result};
 use std::sync::Arc;
 
@@ -39,6 +40,9 @@ pub struct LedgerAccount {
 
 impl LedgerAccount {
     pub(crate) fn new(ledger: Ledger, key: NodeKey, keep: u64) -> Self {
+        if ledger.file().is_some() {
+            announce_account(&ledger.subject().uuid.0);
+        }
         Self { book: Arc::clone(&ledger.attachment.book), key, keep: CreditLimit::new(keep), ledger, tenant: None }
     }
 

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, OnceLock};
 use std::thread;
 use std::time::Duration;
 
@@ -275,6 +275,25 @@ pub(crate) fn install_fork_handlers() {
         // and after it close descriptors, store to words and give the lock back.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     });
+}
+
+/// The type of the function by which a library that charges this program for its driver calls is told of accounts.
+type AccountOpened = unsafe extern "C" fn(*const u8);
+
+/// Tells the library that is preloaded to keep this program inside its share, if there is one, that the program has an account of its own
+/// with the ledger of a device: from now on it charges itself for what it takes through Bursar.
+pub(crate) fn announce_account(uuid: &[u8; 16]) {
+    static OPENED: OnceLock<Option<AccountOpened>> = OnceLock::new();
+    let opened = OPENED.get_or_init(|| {
+        // SAFETY: a look-up of a name in the objects that everybody searches.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"bursar_enforce_account_opened".as_ptr()) };
+        // SAFETY: the library exports a function of this type under that name, and nobody else has such a name.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut libc::c_void, AccountOpened>(found) })
+    });
+    if let Some(opened) = opened {
+        // SAFETY: the function reads the 16 bytes of a UUID.
+        unsafe { opened(uuid.as_ptr()) };
+    }
 }
 
 extern "C" fn before_fork() {

@@ -6,6 +6,7 @@ use crate::output::{FAINT, say};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 
 /// The end of a run.
 #[derive(Debug)]
@@ -73,6 +74,10 @@ pub(crate) enum RunFailure {
     System { what: &'static str, error: io::Error },
     /// The workers need more open files than are allowed.
     OpenFiles { workers: u64, needed: u64, limit: u64 },
+    /// The library that keeps workers inside their shares is not there.
+    NoLibrary { looked_for: Vec<PathBuf> },
+    /// The library is at a path that the loader cannot be given.
+    LibraryPath { library: PathBuf },
 }
 
 impl fmt::Display for RunFailure {
@@ -95,6 +100,17 @@ impl fmt::Display for RunFailure {
             Self::OpenFiles { workers, needed, limit } => {
                 write!(f, "{workers} workers need {needed} open files, and {limit} are allowed")
             }
+            Self::NoLibrary { looked_for } => {
+                let files: Vec<_> = looked_for.iter().map(|file| file.display().to_string()).collect();
+                write!(
+                    f,
+                    "the library that keeps workers inside their shares is not there: looked for {}",
+                    files.join(", ")
+                )
+            }
+            Self::LibraryPath { library } => {
+                write!(f, "{} cannot be preloaded: its path has a colon or a space in it", library.display())
+            }
         }
     }
 }
@@ -116,6 +132,10 @@ impl RunFailure {
             }
             Self::Start { .. } | Self::System { .. } => "the system is short of something: want fewer workers",
             Self::OpenFiles { .. } => "allow more with `ulimit -n`, or want fewer workers",
+            Self::NoLibrary { .. } | Self::LibraryPath { .. } => {
+                "`cargo build --release` makes it beside the command; BURSAR_ENFORCE_LIBRARY names another place, and \
+                 --no-enforce does without it"
+            }
         }
     }
 
@@ -126,6 +146,7 @@ impl RunFailure {
             Self::Signal { signal } => u8::try_from(128 + signal).unwrap_or(u8::MAX),
             Self::Start { error, .. } if is_command_error(error) => 2,
             Self::Start { .. } | Self::System { .. } | Self::OpenFiles { .. } => 3,
+            Self::NoLibrary { .. } | Self::LibraryPath { .. } => 3,
         }
     }
 }

@@ -1,0 +1,164 @@
+// Programs that fork, execute others, and end in odd places.
+#include "driver.h"
+#include <errno.h>
+#include <pthread.h>
+#include <sys/wait.h>
+
+static void ends_well(pid_t child) {
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static Pointer kept;
+
+// A child without exec is told by status that the driver is its parent's, and its parent goes on.
+static void forks(void) {
+    start("local");
+    OK(cuMemAlloc(&kept, 1 << 20));
+    pid_t child = fork();
+    if (child == 0) {
+        Pointer more = 0;
+        struct AllocationProperties kind = on_device();
+        CHECK(cuMemAlloc(&more, 256) == NOT_INITIALIZED && more == 0);
+        CHECK(cuMemCreate(&more, PAGE, &kind, 0) == NOT_INITIALIZED);
+        cuMemFree(kept);
+        size_t free, total;
+        cuMemGetInfo(&free, &total);
+        _exit(0);
+    }
+    ends_well(child);
+    CHECK(charged() == 1 << 20 && given() == charged());
+    OK(cuMemFree(kept));
+    CHECK(charged() == 0 && given() == 0);
+}
+
+// A child that was forked before anything happened has a driver and the share like anybody.
+static void forks_first(void) {
+    pid_t child = fork();
+    start("local");
+    OK(cuMemAlloc(&kept, 1 << 20));
+    if (child == 0)
+        _exit(0);
+    ends_well(child);
+    CHECK(charged() == 1 << 20 && given() == charged());
+}
+
+static void executes(char *self) {
+    start("local");
+    OK(cuMemAlloc(&kept, 40 << 20));
+    execl(self, self, "executed", NULL);
+    CHECK(0);
+}
+
+static void executed(void) {
+    start("local");
+    CHECK(charged() == 0 && given() == 0);
+    OK(cuMemAlloc(&kept, 40 << 20));
+}
+
+// Children have the same share: what one takes the other does not have.
+static void shares(char *self) {
+    start("local");
+    OK(cuMemAlloc(&kept, 40 << 20));
+    pid_t child = fork();
+    if (child == 0) {
+        execl(self, self, "shared", NULL);
+        _exit(1);
+    }
+    ends_well(child);
+    CHECK(charged() == 40 << 20 && given() == charged());
+}
+
+static void shared(void) {
+    start("local");
+    Pointer taken;
+    CHECK(left() == 24 << 20);
+    CHECK(cuMemAlloc(&taken, (24 << 20) + 1) == OUT_OF_MEMORY);
+    OK(cuMemAlloc(&taken, 24 << 20));
+}
+
+// Registers a function for the end of the thread, before whatever was registered earlier.
+extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
+
+static void late(void *value) {
+    Pointer taken;
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&taken, 1 << 20));
+    OK(cuMemFree(taken));
+    OK(cuMemFree((Pointer)(uintptr_t)value));
+}
+
+static void *run_late(void *nothing) {
+    Pointer taken;
+    OK(cuCtxSetCurrent(context));
+    OK(cuMemAlloc(&taken, 1 << 20));
+    __cxa_thread_atexit_impl(late, (void *)(uintptr_t)taken, NULL);
+    return nothing;
+}
+
+// A thread that allocates while its values are destroyed.
+static void ends_late(void) {
+    start("local");
+    pthread_t thread;
+    for (int round = 0; round < 8; round++) {
+        CHECK(pthread_create(&thread, NULL, run_late, NULL) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+    }
+    CHECK(charged() == 0 && given() == 0);
+}
+
+static void at_exit(void) {
+    cuMemFree(kept);
+    Pointer more;
+    cuMemAlloc(&more, 256);
+}
+
+static void exits(void) {
+    start("local");
+    atexit(at_exit);
+    OK(cuMemAlloc(&kept, 1 << 20));
+    exit(0);
+}
+
+static void leaves(void *nothing) {
+    (void)nothing;
+    exit(0);
+}
+
+static void exits_in_callback(void) {
+    start("local");
+    Result (*launch)(Handle, void (*)(void *), void *) = dlsym(library, "cuLaunchHostFunc");
+    atexit(at_exit);
+    OK(cuMemAlloc(&kept, 1 << 20));
+    launch(NULL, leaves, NULL);
+    cuCtxSynchronize();
+    pause();
+}
+
+static void keeps_errno(void) {
+    start("local");
+    Pointer taken, other;
+    errno = 4711;
+    OK(cuMemAlloc(&taken, 1000));
+    CHECK(cuMemAlloc(&other, (size_t)1 << 40) == OUT_OF_MEMORY);
+    left();
+    OK(cuMemFree(taken));
+    CHECK(errno == 4711);
+}
+
+int main(int count, char **words) {
+    CHECK(count == 2);
+    const char *what = words[1];
+    if (!strcmp(what, "forks")) forks();
+    else if (!strcmp(what, "forks-first")) forks_first();
+    else if (!strcmp(what, "executes")) executes(words[0]);
+    else if (!strcmp(what, "executed")) executed();
+    else if (!strcmp(what, "shares")) shares(words[0]);
+    else if (!strcmp(what, "shared")) shared();
+    else if (!strcmp(what, "ends-late")) ends_late();
+    else if (!strcmp(what, "exits")) exits();
+    else if (!strcmp(what, "exits-in-callback")) exits_in_callback();
+    else if (!strcmp(what, "keeps-errno")) keeps_errno();
+    else CHECK(0);
+}
