@@ -6,7 +6,7 @@
 
 use crate::driver::{self, Handle, read};
 use crate::entry::SUCCESS;
-use crate::granule::PAGE;
+use crate::granule::{self, Granule, PAGE};
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
 use crate::share::Share;
@@ -76,7 +76,8 @@ impl Solid {
             let plane = length(self.width, level).saturating_mul(length(self.height, level));
             plane.saturating_mul(length(self.depth, level)).saturating_mul(element)
         };
-        (0..levels.clamp(1, 64)).map(level).fold(0, u64::saturating_add)
+        let longest = self.width.max(self.height).max(self.depth).max(1);
+        (0..levels.clamp(1, longest.ilog2() + 1)).map(level).fold(0, u64::saturating_add)
     }
 }
 
@@ -107,7 +108,11 @@ fn create(
     let elements = shape.bytes(levels);
     let most = elements.checked_mul(2).and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
     let Some(most) = most.filter(|_| device::is_current(share)) else { return call() };
-    let least = if shape.flags & (SPARSE | DEFERRED) == 0 { elements } else { 0 };
+    let least = match granule::known(share) {
+        _ if shape.flags & (SPARSE | DEFERRED) != 0 => 0,
+        Granule::Multiple(multiple) => elements.next_multiple_of(multiple),
+        Granule::Pages => elements,
+    };
     let Some(charged) = charge::between(share, least..=most) else { return refusal::refuse(share, elements) };
     let before = driver::memory();
     steps::passed("array charged");

@@ -1,14 +1,14 @@
 //! Charging a share for one call: what may be too much is given back, and what pools keep is asked for before a refusal.
 
-use crate::pools;
 use crate::share::Share;
+use crate::stores;
 use std::ops::RangeInclusive;
 
 /// Charges all of `bytes` or nothing. Before it gives up, what pools of the driver keep without using it is given back, as the driver
 /// does before it says that there is no memory.
 #[inline]
 pub(crate) fn all(share: &Share, bytes: u64) -> bool {
-    share.charge(bytes) || (pools::reclaim(share) && share.charge(bytes))
+    share.charge(bytes) || (stores::reclaim(share) && share.charge(bytes))
 }
 
 /// Charges the most that a call may cost, or else the least; what it does cost is settled afterwards. Returns what was charged.
@@ -26,7 +26,7 @@ fn between_slow(share: &Share, least: u64, most: u64) -> Option<u64> {
     if least < most && share.charge(least) {
         return Some(least);
     }
-    if !pools::reclaim(share) {
+    if !stores::reclaim(share) {
         return None;
     }
     [most, least].into_iter().find(|bytes| share.charge(*bytes))

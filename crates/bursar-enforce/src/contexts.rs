@@ -5,7 +5,7 @@ use crate::driver::{self, Device, Handle, read};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::share::Share;
-use crate::{arrays, charge, device, linear, nvml, pools, refusal};
+use crate::{arrays, charge, device, linear, nvml, refusal, stores};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -70,7 +70,7 @@ fn end(share: &Share, is_gone: impl Fn(&Context) -> bool) {
         share.release(context.bytes);
     }
     if !gone.is_empty() {
-        pools::end_unknown(share);
+        stores::end_unknown(share);
     }
 }
 

@@ -5,40 +5,58 @@ use crate::driver::{Device, Handle, read};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
-use crate::pools::{self, Store};
 use crate::share::Share;
+use crate::stores::{self, Store};
 use crate::{device, graph_nodes};
 use std::ffi::{c_char, c_int, c_ulonglong, c_void};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// The most that each instantiated graph allocates, by its handle.
-static NEEDS: LazyLock<Mutex<IntegerMap<u64>>> = LazyLock::new(Mutex::default);
+/// An instantiated graph that allocates.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    /// The most that it allocates.
+    bytes: u64,
+    /// The count of trims of graph memory when it ran last: until the next one it has what it needs.
+    has_run_at: Option<u64>,
+}
 
-fn needs() -> MutexGuard<'static, IntegerMap<u64>> {
+static NEEDS: LazyLock<Mutex<IntegerMap<Need>>> = LazyLock::new(Mutex::default);
+
+fn needs() -> MutexGuard<'static, IntegerMap<Need>> {
     NEEDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Makes a call that may take up to `bytes` of graph memory. What has run cannot be taken back: if it took more than was foreseen, the
 /// rest is charged as soon as there is room.
 fn grow(share: &Share, bytes: u64, call: impl FnOnce() -> c_int) -> c_int {
-    match device::of(share).filter(|_| bytes > 0 && device::is_current(share)) {
-        Some(device) => pools::grow(share, Store::Graphs(device), bytes, call, || false),
+    match device::of(share).filter(|_| device::is_current(share)) {
+        Some(device) => stores::grow(share, Store::Graphs(device), bytes, call, || false),
         None => call(),
     }
 }
 
 fn instantiate(share: &Share, made: *const Handle, graph: Handle, call: impl FnOnce() -> c_int) -> c_int {
     let bytes = graph_nodes::allocations(graph);
+    if bytes == 0 {
+        return call();
+    }
     let status = grow(share, bytes, call);
-    if status == SUCCESS && bytes > 0 {
-        needs().insert(read(made).0.addr() as u64, bytes);
+    if status == SUCCESS {
+        needs().insert(read(made).0.addr() as u64, Need { bytes, has_run_at: None });
     }
     status
 }
 
 fn run(share: &Share, graph: Handle, call: impl FnOnce() -> c_int) -> c_int {
-    let bytes = needs().get(&(graph.0.addr() as u64)).copied().unwrap_or(0);
-    grow(share, bytes, call)
+    let at = graph.0.addr() as u64;
+    let Some(need) = needs().get(&at).copied() else { return call() };
+    let trims = stores::graph_trims();
+    let bytes = if need.has_run_at == Some(trims) { 0 } else { need.bytes };
+    let status = grow(share, bytes, call);
+    if status == SUCCESS {
+        needs().insert(at, Need { has_run_at: Some(trims), ..need });
+    }
+    status
 }
 
 hook! {
@@ -66,14 +84,14 @@ hook! {
         let need = needs().remove(&(graph.0.addr() as u64));
         let status = real(graph);
         match need {
-            Some(bytes) if status != SUCCESS => drop(needs().insert(graph.0.addr() as u64, bytes)),
-            _ => pools::settle_all(share),
+            Some(need) if status != SUCCESS => drop(needs().insert(graph.0.addr() as u64, need)),
+            _ => stores::settle_all(share),
         }
         status
     };
     pass fn cuDeviceGraphMemTrim(device: Device) |real, share| {
-        let status = real(device);
-        pools::settle_all(share);
+        let status = stores::trimming_graphs(device, || real(device));
+        stores::settle_all(share);
         status
     };
 }

@@ -5,12 +5,12 @@ use crate::driver::{Device, read, write};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::share::Share;
-use crate::{device, pools};
+use crate::{device, stores};
 use std::ffi::c_uint;
 
 /// Returns what is free and all there is of the share, where the driver has so much free.
 fn of_share(share: &Share, free: u64) -> (u64, u64) {
-    pools::settle_all(share);
+    stores::settle_all(share);
     share.reclaim_dead();
     (share.undrawn().min(free), share.bytes())
 }

@@ -5,8 +5,8 @@ use crate::driver::{Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::loader;
-use crate::pools;
 use crate::share::Share;
+use crate::stores;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::transmute;
 use std::sync::Mutex;
@@ -185,7 +185,7 @@ hook! {
     pass fn nvmlDeviceGetMemoryInfo(device: Handle, memory: *mut Memory) |real, share| {
         let status = real(device, memory);
         if status == SUCCESS && is(share, device) {
-            pools::settle_all(share);
+            stores::settle_all(share);
             share.reclaim_dead();
             let (total, left) = (share.bytes(), share.undrawn());
             write(memory, Memory { total, free: left.min(read(memory).free), used: total.saturating_sub(left) });
@@ -195,7 +195,7 @@ hook! {
     pass fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: *mut Memory2) |real, share| {
         let status = real(device, memory);
         if status == SUCCESS && is(share, device) {
-            pools::settle_all(share);
+            stores::settle_all(share);
             share.reclaim_dead();
             let (total, left) = (share.bytes(), share.undrawn());
             let Memory2 { version, free, .. } = read(memory);

@@ -1,208 +1,76 @@
-//! Memory that the driver takes in its own time: stream-ordered pools, and the memory of graphs.
-//!
-//! What such a *store* costs is what it has reserved, which the driver tells; a free does not change that, and a synchronisation may.
-//! A call that can make it grow is charged first for what it may take, and what the store has reserved afterwards is what stays
-//! charged.
+//! Stream-ordered pools, which cost what they have reserved.
 #![allow(unsafe_code)]
 
+use crate::device;
 use crate::driver::{self, Device, Handle, read};
 use crate::entry::SUCCESS;
-use crate::granule::PAGE;
 use crate::hook::hook;
+use crate::integer_map::IntegerMap;
 use crate::share::Share;
-use crate::{device, refusal, steps};
+use crate::stores::{self, Store};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// The attributes of a pool: what it has taken from the device, and what of that is in use.
-const POOL_RESERVED: c_int = 5;
-const POOL_USED: c_int = 7;
-/// The attributes of a device's graph memory.
-const GRAPHS_USED: c_int = 0;
-const GRAPHS_RESERVED: c_int = 2;
-
-/// Memory that the driver keeps for calls to come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Store {
-    Pool(Handle),
-    Graphs(Device),
-}
-
-// SAFETY: the handle of a pool means the same in every thread.
-unsafe impl Send for Store {}
-
-impl Store {
-    /// Returns what the store has taken from the device; none where the driver does not tell.
-    fn reserved(self) -> Option<u64> {
-        match self {
-            Self::Pool(pool) => driver::pool_attribute(pool, POOL_RESERVED),
-            Self::Graphs(device) => driver::graph_attribute(device, GRAPHS_RESERVED),
-        }
-    }
-
-    fn used(self) -> Option<u64> {
-        match self {
-            Self::Pool(pool) => driver::pool_attribute(pool, POOL_USED),
-            Self::Graphs(device) => driver::graph_attribute(device, GRAPHS_USED),
-        }
-    }
-
-    fn trim(self) -> bool {
-        match self {
-            Self::Pool(pool) => driver::trim_pool(pool),
-            Self::Graphs(device) => driver::trim_graphs(device),
-        }
-    }
-}
-
-/// The charge for a store.
-#[derive(Clone, Copy, Debug)]
-struct Charged {
-    store: Store,
-    /// Everything that is charged for it, calls that are under way included.
-    bytes: u64,
-    /// The part of it that was charged beforehand for calls that are under way.
-    beforehand: u64,
-    /// Counts settlements, so that one that read an old figure is noticed.
-    settled: u64,
-}
-
-static STORES: Mutex<Vec<Charged>> = Mutex::new(Vec::new());
 /// Pools that are no business of the share: of other devices, of host memory, of other processes.
 static FOREIGN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// True once there is a store.
-static ANY: AtomicBool = AtomicBool::new(false);
-
-fn stores() -> MutexGuard<'static, Vec<Charged>> {
-    STORES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn foreign() -> MutexGuard<'static, Vec<usize>> {
     FOREIGN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn with<T>(store: Store, act: impl FnOnce(&mut Charged) -> T) -> T {
-    let mut stores = stores();
-    let at = stores.iter().position(|charged| charged.store == store).unwrap_or_else(|| {
-        ANY.store(true, Relaxed);
-        stores.push(Charged { store, bytes: 0, beforehand: 0, settled: 0 });
-        stores.len() - 1
-    });
-    act(&mut stores[at])
+/// The allocations of pools that the program made, by address: such a pool can be destroyed before them.
+#[derive(Debug, Default)]
+struct MadePools {
+    handles: Vec<usize>,
+    allocations: IntegerMap<Store>,
+    destroyed: u64,
 }
 
-/// Makes a call that may have `store` take up to `bytes` more from the device. `undo` takes back a call that went well and turned out
-/// to cost more than is left; where that cannot be done, the rest is charged as soon as there is room.
-pub(crate) fn grow(
-    share: &Share,
-    store: Store,
-    bytes: u64,
-    call: impl FnOnce() -> c_int,
-    undo: impl FnOnce() -> bool,
-) -> c_int {
-    let Some(most) = bytes.checked_next_multiple_of(PAGE) else { return call() };
-    let charged = match most {
-        most if share.charge(most) => most,
-        most => match charge_less(share, store, bytes, most) {
-            Some(charged) => charged,
-            None => return refusal::refuse(share, bytes),
-        },
-    };
-    with(store, |charge| {
-        charge.bytes += charged;
-        charge.beforehand += charged;
-    });
-    steps::passed("store charged");
-    let status = call();
-    steps::passed("store grown");
-    with(store, |charge| charge.beforehand -= charged);
-    if !settle(share, store) && status == SUCCESS && undo() {
-        settle(share, store);
-        return refusal::refuse(share, bytes);
+static MADE: LazyLock<Mutex<MadePools>> = LazyLock::new(Mutex::default);
+/// True once the program has made a pool.
+static ANY_MADE: AtomicBool = AtomicBool::new(false);
+
+fn made() -> MutexGuard<'static, MadePools> {
+    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes note that memory of a pool was freed. With the last of a pool that was destroyed, its charge ends.
+pub(crate) fn freed(share: &Share, start: u64) {
+    if !ANY_MADE.load(Relaxed) {
+        return;
     }
-    status
-}
-
-/// Charges what a call may cost where there is no room for the most: nothing, if the store has so much that is not in use.
-#[cold]
-fn charge_less(share: &Share, store: Store, bytes: u64, most: u64) -> Option<u64> {
-    settle_all(share);
-    let has =
-        |store: Store| store.reserved().zip(store.used()).map_or(0, |(reserved, used)| reserved.saturating_sub(used));
-    if has(store) >= bytes {
-        return Some(0);
-    }
-    [most, bytes].into_iter().find(|bytes| share.charge(*bytes)).or_else(|| {
-        reclaim(share);
-        [most, bytes].into_iter().find(|bytes| share.charge(*bytes))
-    })
-}
-
-/// Makes the charge for a store what it has reserved. Returns false where it has reserved more than is left of the share.
-fn settle(share: &Share, store: Store) -> bool {
-    loop {
-        let before = with(store, |charge| charge.settled);
-        let Some(reserved) = store.reserved() else { return true };
-        let change = with(store, |charge| {
-            if charge.settled != before {
-                return None;
-            }
-            let target = reserved + charge.beforehand;
-            if target > charge.bytes && !share.charge(target - charge.bytes) {
-                return Some((0, false));
-            }
-            charge.settled += 1;
-            let freed = charge.bytes.saturating_sub(target);
-            charge.bytes = target;
-            Some((freed, true))
-        });
-        if let Some((freed, is_settled)) = change {
-            share.release(freed);
-            return is_settled;
-        }
+    let mut made = made();
+    let Some(store @ Store::Destroyed(_)) = made.allocations.remove(&start) else { return };
+    let is_last = !made.allocations.values().any(|of| *of == store);
+    drop(made);
+    if is_last {
+        stores::end(share, store);
     }
 }
 
-/// Makes the charges for all stores what they have reserved.
-pub(crate) fn settle_all(share: &Share) {
-    if ANY.load(Relaxed) {
-        let all: Vec<Store> = stores().iter().map(|charged| charged.store).collect();
-        for store in all {
-            // What it has beyond the share is charged as soon as there is room.
-            let _ = settle(share, store);
-        }
-    }
-}
-
-/// Has every store give back what it does not use. Returns whether there is any.
-#[cold]
-pub(crate) fn reclaim(share: &Share) -> bool {
-    if !ANY.load(Relaxed) {
-        return false;
-    }
-    let all: Vec<Store> = stores().iter().map(|charged| charged.store).collect();
-    for store in &all {
+/// Destroys a pool, of which what is in use stays with the driver until it is freed.
+fn destroy(share: &Share, pool: Handle, call: impl FnOnce() -> c_int) -> c_int {
+    let store = Store::Pool(pool);
+    let is_in_use = made().allocations.values().any(|of| *of == store);
+    if is_in_use {
         let _ = store.trim();
+        let _ = stores::settle(share, store);
     }
-    settle_all(share);
-    true
-}
-
-/// Ends the charge for a store that is gone.
-fn end(share: &Share, store: Store) {
-    let mut stores = stores();
-    let ended = stores.iter().position(|charged| charged.store == store).map(|at| stores.swap_remove(at));
-    drop(stores);
-    share.release(ended.map_or(0, |charged| charged.bytes));
-}
-
-/// Ends the charges of stores that the driver no longer answers for, after the end of their context.
-pub(crate) fn end_unknown(share: &Share) {
-    let all: Vec<Store> = stores().iter().map(|charged| charged.store).collect();
-    let unknown = all.into_iter().filter(|store| store.reserved().is_none());
-    unknown.for_each(|store| end(share, store));
-    settle_all(share);
+    let status = call();
+    if status != SUCCESS {
+        return status;
+    }
+    let mut made = made();
+    made.handles.retain(|known| *known != pool.0.addr());
+    made.destroyed += 1;
+    let rest = Store::Destroyed(made.destroyed);
+    made.allocations.values_mut().filter(|of| **of == store).for_each(|of| *of = rest);
+    drop(made);
+    if is_in_use {
+        stores::rename(store, rest);
+    }
+    stores::end(share, store);
+    status
 }
 
 /// Returns the pool that `cuMemAllocAsync` uses, if it is the share's business.
@@ -226,24 +94,39 @@ fn allocate(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     match pool {
-        Some(pool) => grow(share, pool, bytes as u64, call, || {
-            driver::free_async(read(ptr), stream);
-            pool.trim()
-        }),
+        Some(pool) => {
+            let status = stores::grow(share, pool, bytes as u64, call, || {
+                driver::free_async(read(ptr), stream);
+                pool.trim()
+            });
+            if status == SUCCESS && ANY_MADE.load(Relaxed) {
+                remember(pool, read(ptr));
+            }
+            status
+        }
         None => call(),
     }
 }
 
-fn free(share: &Share, ptr: u64, call: impl FnOnce() -> c_int) -> c_int {
-    let _ = ptr;
+/// Remembers an allocation of a pool that the program made.
+fn remember(pool: Store, start: u64) {
+    let mut made = made();
+    if matches!(pool, Store::Pool(pool) if made.handles.contains(&pool.0.addr())) {
+        made.allocations.insert(start, pool);
+    }
+}
+
+fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
     let status = call();
-    settle_all(share);
+    if status == SUCCESS {
+        freed(share, start);
+    }
     status
 }
 
 fn synchronize(share: &Share, call: impl FnOnce() -> c_int) -> c_int {
     let status = call();
-    settle_all(share);
+    stores::settle_all(share);
     status
 }
 
@@ -267,6 +150,9 @@ fn create(share: &Share, pool: *const Handle, properties: *const c_void, call: i
         foreign.retain(|known| *known != address);
         if location_kind != DEVICE || !device::is(share, location) {
             foreign.push(address);
+        } else {
+            made().handles.push(address);
+            ANY_MADE.store(true, Relaxed);
         }
     }
     status
@@ -294,14 +180,7 @@ hook! {
     pass fn cuMemPoolImportFromShareableHandle(
         pool: *mut Handle, shared: *mut c_void, kind: c_int, flags: u64
     ) |real, share| create(share, pool, std::ptr::null(), || real(pool, shared, kind, flags));
-    pass fn cuMemPoolDestroy(pool: Handle) |real, share| {
-        let status = real(pool);
-        if status == SUCCESS {
-            // What is still in use of it stays with the driver until it is freed, and nobody can ask for it any more.
-            end(share, Store::Pool(pool));
-        }
-        status
-    };
+    pass fn cuMemPoolDestroy(pool: Handle) |real, share| destroy(share, pool, || real(pool));
     pass fn cuMemPoolTrimTo(pool: Handle, keep: usize) |real, share| synchronize(share, || real(pool, keep));
 
     pass fn cuStreamSynchronize(stream: *mut c_void) |real, share| synchronize(share, || real(stream));

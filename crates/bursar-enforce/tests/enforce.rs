@@ -2,6 +2,8 @@
 
 #[path = "enforce/entry_points.rs"]
 mod entry_points;
+#[path = "enforce/odd_driver.rs"]
+mod odd_driver;
 #[path = "enforce/processes.rs"]
 mod processes;
 #[path = "enforce/scene.rs"]

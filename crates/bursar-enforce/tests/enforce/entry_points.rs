@@ -19,3 +19,21 @@ fn e1_every_entry_point_is_charged_exactly_and_refused_at_the_byte() {
         scene.assert_returned(&share);
     }
 }
+
+/// `BURSAR_ENFORCE_SEEDS=1000` runs so many programs, and `BURSAR_ENFORCE_SEED=7` one of them.
+#[test]
+fn e1_random_programs_are_charged_at_every_step_for_what_they_were_given() {
+    let scene = Scene::new();
+    let program = program("random.c", &[]);
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match number("BURSAR_ENFORCE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("BURSAR_ENFORCE_SEEDS").unwrap_or(24),
+    };
+    for seed in seeds {
+        let share = scene.share(Bytes::mib([48, 96, 160, 512][seed as usize % 4]));
+        let way = WAYS[seed as usize % WAYS.len()];
+        runs(scene.command(&program, &share).args([way, &seed.to_string(), "400"]));
+        scene.assert_returned(&share);
+    }
+}

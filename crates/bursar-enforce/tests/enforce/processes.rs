@@ -2,6 +2,7 @@
 
 use crate::scene::{Scene, library, program, runs};
 use bursar_core::{Bytes, Driver};
+use std::fs;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,8 @@ fn e5_programs_that_are_killed_in_a_storm_return_everything() {
     let mut start = || -> Child {
         seed += 1;
         let mut command = scene.command(&storm, &share);
-        command.args(["4", &seed.to_string(), "600"]).stdout(Stdio::null()).stderr(Stdio::null());
+        let said = fs::File::options().append(true).create(true).open(scene.folder.join("said")).expect("a file");
+        command.args(["4", &seed.to_string(), "600"]).stdout(Stdio::null()).stderr(said);
         command.spawn().expect("it starts")
     };
     let mut children: Vec<Child> = (0..16).map(|_| start()).collect();
@@ -67,7 +69,8 @@ fn e5_programs_that_are_killed_in_a_storm_return_everything() {
         if round % 5 == 0 {
             children[at].kill().expect("it runs");
             let ended = children[at].wait().expect("it is ours");
-            assert!(ended.code().is_none(), "a program ended by itself: {ended}");
+            let said = || fs::read_to_string(scene.folder.join("said")).unwrap_or_default();
+            assert!(ended.code().is_none(), "a program ended by itself: {ended}\n{}", said());
             children[at] = start();
         }
     }

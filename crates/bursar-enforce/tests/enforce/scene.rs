@@ -27,7 +27,9 @@ impl Scene {
         let name = format!("enforce-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
         let folder = std::env::temp_dir().join(format!("bursar-{name}"));
         fs::DirBuilder::new().mode(0o700).create(&folder).expect("a temporary folder");
-        symlink(library("bursar_libcuda"), folder.join("libcuda.so.1")).expect("a link");
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            symlink(library("bursar_libcuda"), folder.join(name)).expect("a link");
+        }
         let devices = format!("1x8GiB@{name}");
         let described: SimDevices = devices.parse().expect("a description");
         let driver = described.builder().immediate().build();

@@ -22,7 +22,7 @@ struct Plane { size_t width, height; int format; unsigned channels; };
 struct Solid { size_t width, height, depth; int format; unsigned channels, flags; };
 struct Access { struct Location location; int flags; };
 
-// Functions with the symbol, the name for cuGetProcAddress, and the version that it came with. Those of the second list need not be there.
+// Functions with the symbol, the name for cuGetProcAddress, and the version that it came with.
 #define FUNCTIONS(F) \
     F(cuInit, "cuInit", "cuInit", 2000, (unsigned)) \
     F(cuDeviceGet, "cuDeviceGet", "cuDeviceGet", 2000, (Device *, int)) \
@@ -47,8 +47,7 @@ struct Access { struct Location location; int flags; };
     F(cuMemAllocAsync, "cuMemAllocAsync", "cuMemAllocAsync", 11020, (Pointer *, size_t, Handle)) \
     F(cuMemFreeAsync, "cuMemFreeAsync", "cuMemFreeAsync", 11020, (Pointer, Handle)) \
     F(cuStreamCreate, "cuStreamCreate", "cuStreamCreate", 2000, (Handle *, unsigned)) \
-    F(cuStreamSynchronize, "cuStreamSynchronize", "cuStreamSynchronize", 2000, (Handle))
-#define MORE_FUNCTIONS(F) \
+    F(cuStreamSynchronize, "cuStreamSynchronize", "cuStreamSynchronize", 2000, (Handle)) \
     F(cuMemAllocPitch, "cuMemAllocPitch_v2", "cuMemAllocPitch", 3020, (Pointer *, size_t *, size_t, size_t, unsigned)) \
     F(cuMemAllocManaged, "cuMemAllocManaged", "cuMemAllocManaged", 6000, (Pointer *, size_t, unsigned)) \
     F(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020, (Pointer *, size_t, Handle, Handle)) \
@@ -66,7 +65,6 @@ struct Access { struct Location location; int flags; };
 
 #define DECLARE(name, symbol, base, since, parameters) static Result(*name) parameters;
 FUNCTIONS(DECLARE)
-MORE_FUNCTIONS(DECLARE)
 
 #define CHECK(condition) \
     do { \
@@ -89,9 +87,9 @@ static void *by_symbol(const char *way, const char *symbol, const char *base, in
     if (!strncmp(way, "address", 7)) {
         int status = 0;
         if (by_name_2)
-            by_name_2(base, &found, since > 11020 ? since : 12020, flags, &status);
+            by_name_2(base, &found, since > 11020 ? since : strcmp(base, "cuCtxCreate") ? 12020 : since, flags, &status);
         else
-            by_name_1(base, &found, since > 11020 ? since : 11080, flags);
+            by_name_1(base, &found, since > 11020 ? since : strcmp(base, "cuCtxCreate") ? 11080 : since, flags);
         return found;
     }
     void *(*lookup)(void *, const char *) = dlsym;
@@ -129,9 +127,7 @@ static void find(const char *way) {
     if (per_thread)
         CHECK((by_name_2 = dlsym(library, "cuGetProcAddress_v2")) != NULL);
 #define FIND(name, symbol, base, since, parameters) CHECK((name = by_symbol(way, symbol, base, since, per_thread)) != NULL);
-#define FIND_IF_THERE(name, symbol, base, since, parameters) name = by_symbol(way, symbol, base, since, per_thread);
     FUNCTIONS(FIND)
-    MORE_FUNCTIONS(FIND_IF_THERE)
 }
 
 static Handle context;

@@ -60,6 +60,154 @@ static void pages(void) {
     give_back(taken);
 }
 
+static void rows(void) {
+    Pointer taken = leave(512 * 10), exact, more;
+    size_t pitch = 0;
+    CHECK(cuMemAllocPitch(&more, &pitch, 513, 10, 4) == OUT_OF_MEMORY);
+    CHECK(cuMemAllocPitch(&more, &pitch, 500, 11, 4) == OUT_OF_MEMORY);
+    OK(cuMemAllocPitch(&exact, &pitch, 500, 10, 4));
+    CHECK(pitch == 512 && left() == 0 && charged() == given());
+    OK(cuMemFree(exact));
+    CHECK(left() == 512 * 10 && charged() == given());
+    give_back(taken);
+}
+
+static void managed(void) {
+    enum { ATTACH_GLOBAL = 1 };
+    Pointer taken = leave(4096), exact, more;
+    CHECK(cuMemAllocManaged(&more, 4097, ATTACH_GLOBAL) == OUT_OF_MEMORY);
+    OK(cuMemAllocManaged(&exact, 4000, ATTACH_GLOBAL));
+    CHECK(left() == 0 && charged() == given());
+    OK(cuMemFree(exact));
+    CHECK(left() == 4096 && charged() == given());
+    give_back(taken);
+}
+
+static void arrays(void) {
+    enum { FLOAT = 0x20 };
+    struct Plane plane = { 32, 32, FLOAT, 1 };
+    struct Solid solid = { 16, 8, 8, FLOAT, 1, 0 };
+    Pointer taken = leave(4096);
+    Handle array, more;
+    OK(cuArrayCreate(&array, &plane));
+    CHECK(left() == 0 && charged() == given());
+    CHECK(cuArrayCreate(&more, &plane) == OUT_OF_MEMORY);
+    OK(cuArrayDestroy(array));
+    CHECK(left() == 4096 && charged() == given());
+    plane.width = 33;
+    CHECK(cuArrayCreate(&more, &plane) == OUT_OF_MEMORY);
+    OK(cuArray3DCreate(&array, &solid));
+    CHECK(left() == 0 && charged() == given());
+    CHECK(cuArray3DCreate(&more, &solid) == OUT_OF_MEMORY);
+    OK(cuArrayDestroy(array));
+    CHECK(left() == 4096 && charged() == given());
+    CHECK(cuArrayDestroy(array) != SUCCESS && left() == 4096);
+    // 512 + 64 + 8 + 1 elements.
+    solid = (struct Solid){ 8, 8, 8, FLOAT, 1, 0 };
+    OK(cuMipmappedArrayCreate(&array, &solid, 99));
+    CHECK(left() == 4096 - 2560 && charged() == given());
+    CHECK(cuMipmappedArrayCreate(&more, &solid, 4) == OUT_OF_MEMORY);
+    OK(cuMipmappedArrayDestroy(array));
+    CHECK(left() == 4096 && charged() == given());
+    give_back(taken);
+}
+
+// Pools take the device's memory in pieces of 32 MiB, and keep them until somebody synchronises.
+enum { PIECE = 32 << 20 };
+
+static void ordered(size_t whole) {
+    Pointer taken = leave(PIECE), first, second, more;
+    OK(cuMemAllocAsync(&first, 1000, NULL));
+    CHECK(left() == 0 && charged() == given());
+    OK(cuMemAllocAsync(&second, PIECE - 1024, NULL));
+    CHECK(left() == 0 && charged() == given());
+    CHECK(cuMemAllocAsync(&more, 1, NULL) == OUT_OF_MEMORY);
+    OK(cuMemFreeAsync(second, NULL));
+    CHECK(left() == 0 && charged() == given());
+    OK(cuStreamSynchronize(NULL));
+    CHECK(left() == 0 && charged() == given());
+    OK(cuMemFreeAsync(first, NULL));
+    CHECK(charged() == given());
+    OK(cuStreamSynchronize(NULL));
+    CHECK(left() == PIECE && charged() == given());
+    give_back(taken);
+    taken = leave(PIECE - 256);
+    CHECK(cuMemAllocAsync(&more, 1, NULL) == OUT_OF_MEMORY && charged() == given());
+    give_back(taken);
+    // What a pool keeps is given back before anybody else is refused.
+    Handle pool;
+    unsigned long long keep = ~0ull;
+    OK(cuDeviceGetDefaultMemPool(&pool, 0));
+    OK(cuMemPoolSetAttribute(pool, 4, &keep));
+    OK(cuMemAllocAsync(&first, 1000, NULL));
+    OK(cuMemFreeAsync(first, NULL));
+    OK(cuStreamSynchronize(NULL));
+    CHECK(left() == whole - PIECE && charged() == given());
+    OK(cuMemAlloc(&more, whole));
+    CHECK(left() == 0 && charged() == given());
+    OK(cuMemFree(more));
+    OK(cuMemAllocAsync(&first, 1000, NULL));
+    OK(cuMemFree(first));
+    OK(cuMemPoolTrimTo(pool, 0));
+    CHECK(left() == whole && charged() == given());
+    keep = 0;
+    OK(cuMemPoolSetAttribute(pool, 4, &keep));
+}
+
+static void pools(void) {
+    struct PoolProperties kind = { .type = 1, .location = { 1, 0 } };
+    Pointer taken = leave(PIECE), first, more;
+    Handle pool;
+    OK(cuMemPoolCreate(&pool, &kind));
+    OK(cuMemAllocFromPoolAsync(&first, 1000, pool, NULL));
+    CHECK(left() == 0 && charged() == given());
+    CHECK(cuMemAllocFromPoolAsync(&more, PIECE, pool, NULL) == OUT_OF_MEMORY);
+    CHECK(cuMemAllocAsync(&more, 1, NULL) == OUT_OF_MEMORY);
+    OK(cuMemPoolDestroy(pool));
+    CHECK(left() == 0 && charged() == given());
+    OK(cuMemFreeAsync(first, NULL));
+    OK(cuStreamSynchronize(NULL));
+    CHECK(left() == PIECE && charged() == given());
+    OK(cuMemPoolCreate(&pool, &kind));
+    OK(cuMemAllocFromPoolAsync(&first, 1000, pool, NULL));
+    OK(cuMemFreeAsync(first, NULL));
+    OK(cuMemPoolDestroy(pool));
+    OK(cuCtxSynchronize());
+    CHECK(left() == PIECE && charged() == given());
+    give_back(taken);
+}
+
+// What was allocated in a context ends with it.
+static void contexts(size_t whole) {
+    Handle other, array;
+    Pointer linear, handle;
+    struct AllocationProperties kind = on_device();
+    struct Plane plane = { 32, 32, 0x20, 1 };
+    OK(cuCtxCreate(&other, 0, 0));
+    OK(cuMemAlloc(&linear, 1 << 20));
+    OK(cuArrayCreate(&array, &plane));
+    OK(cuMemCreate(&handle, PAGE, &kind, 0));
+    CHECK(charged() == given());
+    OK(cuCtxDestroy(other));
+    OK(cuCtxSetCurrent(context));
+    CHECK(charged() == given());
+    OK(cuMemRelease(handle));
+    CHECK(left() == whole && charged() == given());
+    OK(cuMemAlloc(&linear, 1 << 20));
+    OK(cuMemAllocAsync(&linear, 1 << 20, NULL));
+    OK(cuDevicePrimaryCtxReset(0));
+    for (int round = 0; round < 2; round++) {
+        OK(cuDevicePrimaryCtxRetain(&context, 0));
+        OK(cuCtxSetCurrent(context));
+        CHECK(left() == whole && charged() == given());
+        OK(cuMemAlloc(&linear, 1 << 20));
+        OK(cuDevicePrimaryCtxRetain(&other, 0));
+        OK(cuDevicePrimaryCtxRelease(0));
+        CHECK(left() == whole - (1 << 20) && charged() == given());
+        OK(cuDevicePrimaryCtxRelease(0));
+    }
+}
+
 int main(int count, char **words) {
     CHECK(count == 2);
     start(words[1]);
@@ -70,5 +218,16 @@ int main(int count, char **words) {
     CHECK(left() == before && charged() == given());
     pages();
     CHECK(left() == before && charged() == given());
+    rows();
+    CHECK(left() == before && charged() == given());
+    managed();
+    CHECK(left() == before && charged() == given());
+    arrays();
+    CHECK(left() == before && charged() == given());
+    ordered(before);
+    CHECK(left() == before && charged() == given());
+    pools();
+    CHECK(left() == before && charged() == given());
+    contexts(before);
     puts("done");
 }
