@@ -61,6 +61,8 @@ impl GlobalOptions {
 
     /// Opens the driver of a command that is about the machine: CUDA, unless the simulated driver was named.
     pub(crate) fn open_machine(&self) -> Result<OpenedDriver, Failure> {
+        // Within a run, such a command is about the whole device all the same.
+        bursar::cuda::observe_only();
         let choice = match self.choice()? {
             Choice::Auto => Choice::Cuda,
             named => named,

@@ -138,3 +138,13 @@ impl fmt::Debug for Cuda {
             .finish_non_exhaustive()
     }
 }
+
+/// Declares that this program looks at devices and takes none of their memory. A library that keeps it inside a share (`bursar run`)
+/// then lets it pass: it is told about whole devices, and not charged for its context. Call it before a driver is loaded.
+///
+/// ```
+/// bursar::cuda::observe_only();
+/// ```
+pub fn observe_only() {
+    crate::raw::enforced::observe_only();
+}

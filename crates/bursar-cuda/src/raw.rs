@@ -4,7 +4,7 @@
 //! [`device`](crate::device) does.
 #![allow(unsafe_code)]
 
-mod enforced;
+pub(crate) mod enforced;
 #[cfg(test)]
 pub(crate) mod fake;
 mod memory;

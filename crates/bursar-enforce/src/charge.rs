@@ -1,5 +1,6 @@
 //! Charging a share for one call: what may be too much is given back, and what pools keep is asked for before a refusal.
 
+use crate::growth;
 use crate::share::Share;
 use crate::stores;
 use std::ops::RangeInclusive;
@@ -8,7 +9,12 @@ use std::ops::RangeInclusive;
 /// does before it says that there is no memory.
 #[inline]
 pub(crate) fn all(share: &Share, bytes: u64) -> bool {
-    share.charge(bytes) || (stores::reclaim(share) && share.charge(bytes))
+    if share.charge(bytes) {
+        growth::look_if_near(share);
+        return true;
+    }
+    growth::look_again(share);
+    stores::reclaim(share) && share.charge(bytes)
 }
 
 /// Charges the most that a call may cost, or else the least; what it does cost is settled afterwards. Returns what was charged.

@@ -5,7 +5,7 @@ use crate::driver::{self, Device, Handle, read};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::share::Share;
-use crate::{arrays, charge, device, linear, nvml, refusal, stores};
+use crate::{arrays, charge, device, growth, linear, nvml, refusal, stores};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -54,6 +54,7 @@ fn make(
         undo();
         return refusal::refuse(share, bytes);
     }
+    growth::context_made();
     contexts.push(Context { handle: read(context), primary_of: is_primary.then_some(device), bytes });
     status
 }
@@ -68,6 +69,7 @@ fn end(share: &Share, is_gone: impl Fn(&Context) -> bool) {
         linear::end_context(share, context.handle);
         arrays::end_context(share, context.handle);
         share.release(context.bytes);
+        growth::context_ended(share);
     }
     if !gone.is_empty() {
         stores::end_unknown(share);

@@ -56,6 +56,43 @@ macro_rules! questions {
     )*};
 }
 
+/// The mode of captures in which a thread may make any call.
+const RELAXED: c_int = 2;
+
+/// Makes calls of our own that a capture of a stream, in any thread, might forbid: in the mode that allows them, which ends before the
+/// program's own call.
+pub(crate) fn beside_captures<T>(calls: impl FnOnce() -> T) -> T {
+    let before = exchange_capture_mode(RELAXED);
+    let answer = calls();
+    if let Some(before) = before {
+        exchange_capture_mode(before);
+    }
+    answer
+}
+
+fn exchange_capture_mode(mode: c_int) -> Option<c_int> {
+    static FUNCTION: Function = Function::new(&[c"cuThreadExchangeStreamCaptureMode"]);
+    // SAFETY: the driver's function of this name has this signature.
+    let exchange = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(FUNCTION.get()?) };
+    let mut mode = mode;
+    // SAFETY: a variable of ours, which the driver reads and writes.
+    let status = unsafe { exchange(&raw mut mode) };
+    (status == SUCCESS).then_some(mode)
+}
+
+/// Returns whether a stream is being captured, or may be: then what is asked of it becomes a part of a graph.
+pub(crate) fn is_capturing(stream: *mut c_void, per_thread: bool) -> bool {
+    static LEGACY: Function = Function::new(&[c"cuStreamIsCapturing"]);
+    static PER_THREAD: Function = Function::new(&[c"cuStreamIsCapturing_ptsz", c"cuStreamIsCapturing"]);
+    let Some(found) = (if per_thread { &PER_THREAD } else { &LEGACY }).get() else { return false };
+    // SAFETY: the driver's function of this name has this signature.
+    let ask = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int>(found) };
+    let mut capture = 0;
+    // SAFETY: the program's stream, which the driver checks, and a variable of ours for the answer.
+    let status = unsafe { ask(stream, &raw mut capture) };
+    status != SUCCESS || capture != 0
+}
+
 /// A pointer that the driver gives out; null by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
@@ -86,7 +123,7 @@ pub(crate) fn memory() -> Option<(u64, u64)> {
         unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut usize, *mut usize) -> c_int>(FUNCTION.get()?) };
     let (mut free, mut total) = (0, 0);
     // SAFETY: the driver writes its answers to variables of ours.
-    let status = unsafe { function(&raw mut free, &raw mut total) };
+    let status = beside_captures(|| unsafe { function(&raw mut free, &raw mut total) });
     (status == SUCCESS).then_some((free as u64, total as u64))
 }
 
@@ -111,7 +148,7 @@ pub(crate) fn pool_attribute(pool: Handle, attribute: c_int) -> Option<u64> {
         unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Handle, c_int, *mut u64) -> c_int>(FUNCTION.get()?) };
     let mut value = 0;
     // SAFETY: the attributes asked for here are numbers of 64 bits.
-    let status = unsafe { function(pool, attribute, &raw mut value) };
+    let status = beside_captures(|| unsafe { function(pool, attribute, &raw mut value) });
     (status == SUCCESS).then_some(value)
 }
 
@@ -122,7 +159,7 @@ pub(crate) fn free(start: u64) {
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(u64) -> c_int>(found) };
     // SAFETY: the memory was given out by a call that the program has not heard of yet.
-    unsafe { function(start) };
+    beside_captures(|| unsafe { function(start) });
 }
 
 /// Gives back what a pool has and does not use. Returns whether it could be asked.
@@ -132,7 +169,7 @@ pub(crate) fn trim_pool(pool: Handle) -> bool {
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Handle, usize) -> c_int>(found) };
     // SAFETY: a pool that the program has used; one that is gone is refused by the driver.
-    unsafe { function(pool, 0) == SUCCESS }
+    beside_captures(|| unsafe { function(pool, 0) == SUCCESS })
 }
 
 /// Reads what the driver wrote for the program.
@@ -159,7 +196,7 @@ pub(crate) fn free_async(start: u64, stream: *mut c_void) {
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(u64, *mut c_void) -> c_int>(found) };
     // SAFETY: the memory was given out by a call that the program has not heard of yet, on this stream.
-    unsafe { function(start, stream) };
+    beside_captures(|| unsafe { function(start, stream) });
 }
 
 /// Returns a number that the driver keeps about the graph memory of a device.
@@ -170,7 +207,7 @@ pub(crate) fn graph_attribute(device: Device, attribute: c_int) -> Option<u64> {
         unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Device, c_int, *mut u64) -> c_int>(FUNCTION.get()?) };
     let mut value = 0;
     // SAFETY: the attributes are numbers of 64 bits.
-    let status = unsafe { function(device, attribute, &raw mut value) };
+    let status = beside_captures(|| unsafe { function(device, attribute, &raw mut value) });
     (status == SUCCESS).then_some(value)
 }
 
@@ -181,7 +218,7 @@ pub(crate) fn trim_graphs(device: Device) -> bool {
     // SAFETY: the driver's function of this name has this signature.
     let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Device) -> c_int>(found) };
     // SAFETY: a device of the driver.
-    unsafe { function(device) == SUCCESS }
+    beside_captures(|| unsafe { function(device) == SUCCESS })
 }
 
 /// Destroys an array.
@@ -201,7 +238,7 @@ fn destroy(function: &Function, thing: Handle) {
     // SAFETY: the functions that this is called with have this signature.
     let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Handle) -> c_int>(found) };
     // SAFETY: it was made by a call that the program has not heard of yet.
-    unsafe { function(thing) };
+    beside_captures(|| unsafe { function(thing) });
 }
 
 /// Destroys a context.
@@ -228,7 +265,7 @@ pub(crate) fn memory_of_a_byte() -> Option<u64> {
     let before = memory()?.0;
     let mut start = 0;
     // SAFETY: a variable of ours for the answer.
-    let status = unsafe { allocate(&raw mut start, 1) };
+    let status = beside_captures(|| unsafe { allocate(&raw mut start, 1) });
     if status != SUCCESS {
         return None;
     }
@@ -245,7 +282,7 @@ pub(crate) fn pitch() -> Option<u64> {
     let allocate = unsafe { transmute::<*mut c_void, Allocate>(FUNCTION.get()?) };
     let (mut start, mut pitch) = (0, 0);
     // SAFETY: variables of ours for the answers; a row of one byte.
-    let status = unsafe { allocate(&raw mut start, &raw mut pitch, 1, 1, 4) };
+    let status = beside_captures(|| unsafe { allocate(&raw mut start, &raw mut pitch, 1, 1, 4) });
     if status != SUCCESS {
         return None;
     }

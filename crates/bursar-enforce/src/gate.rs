@@ -15,6 +15,8 @@ thread_local! {
 
 /// Set in a process that was forked from one that had opened its share.
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// Set in a program that looks at devices and takes none of their memory.
+static OBSERVES: AtomicBool = AtomicBool::new(false);
 static SHARE: OnceLock<Result<Option<Share>, ()>> = OnceLock::new();
 
 /// A call of the program, until it returns. Calls that the driver makes of itself meanwhile pass, and `errno` is left as it was.
@@ -69,11 +71,19 @@ pub(crate) fn share() -> Admission {
     if FORKED.load(Relaxed) {
         return Admission::Refused(NOT_INITIALIZED);
     }
+    if OBSERVES.load(Relaxed) {
+        return Admission::Pass;
+    }
     match SHARE.get().unwrap_or_else(open) {
         Ok(Some(share)) => Admission::Share(share),
         Ok(None) => Admission::Pass,
         Err(()) => Admission::Refused(OUT_OF_MEMORY),
     }
+}
+
+/// Lets everything pass from now on.
+pub(crate) fn observe() {
+    OBSERVES.store(true, Relaxed);
 }
 
 #[cold]

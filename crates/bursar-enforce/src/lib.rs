@@ -23,7 +23,7 @@
 //! Linear memory ([`linear`]) is charged by the multiple that the driver rounds to, which is learned ([`granule`]), or by the pages that
 //! it lies in. Physical memory with a handle ([`handles`]) is charged until it is released and mapped nowhere. Pools and graphs
 //! ([`stores`]) cost what they have reserved, arrays ([`arrays`]) what was free before and is not after. A context
-//! ([`contexts`]) is measured when it is made, and ends what was allocated in it. Where a cost is known only afterwards, the most is
+//! ([`contexts`]) is measured when it is made, with what the driver takes later ([`growth`]), and ends what was allocated in it. Where a cost is known only afterwards, the most is
 //! charged before the call and what is too much given back; where there is no room for the most, the least is charged, and a call
 //! that turned out to cost more than is left is taken back and refused.
 //!
@@ -51,6 +51,7 @@ mod gate;
 mod granule;
 mod graph_nodes;
 mod graphs;
+mod growth;
 mod handles;
 mod hook;
 mod info;

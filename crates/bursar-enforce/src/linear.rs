@@ -158,19 +158,14 @@ fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
     // Once it is free, another thread may be given the same address: so the entry goes first.
     let taken_out = live().by_address.remove(&start);
     steps::passed("linear freeing");
-    let status = call();
+    let status = if taken_out.is_some() { call() } else { pools::freeing(share, start, call) };
     match taken_out {
         Some(allocation) if status == SUCCESS => {
             let ended = live().end(start, &allocation);
             share.release(ended);
         }
         Some(allocation) => drop(live().by_address.insert(start, allocation)),
-        None => {
-            if status == SUCCESS {
-                pools::freed(share, start);
-            }
-            stores::settle_all(share);
-        }
+        None => stores::settle_all(share),
     }
     steps::passed("linear freed");
     status

@@ -105,7 +105,7 @@ pub(crate) fn used(share: &Share) -> Option<u64> {
 }
 
 /// Returns what this process uses of the share's device; none where NVML does not list it under the number that it knows itself by.
-fn used_here(share: &Share) -> Option<u64> {
+pub(crate) fn used_here(share: &Share) -> Option<u64> {
     let device = device_of(share)?;
     let found = loader::management_symbol(c"nvmlDeviceGetComputeRunningProcesses_v3");
     if found.is_null() {

@@ -21,6 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// True once the program itself has an account with the ledger of its share.
 static CHARGES_ITSELF: AtomicBool = AtomicBool::new(false);
 
+/// Declares that this program looks at devices and takes none of their memory, as the command `bursar` does: it is told about the whole
+/// device, and not charged for a context.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn bursar_enforce_observe() {
+    gate::observe();
+}
+
 /// Reports that this program has an account with the ledger of the device with that UUID, of 16 bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn bursar_enforce_account_opened(uuid: *const u8) {

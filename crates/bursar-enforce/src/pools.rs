@@ -34,18 +34,25 @@ fn made() -> MutexGuard<'static, MadePools> {
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes note that memory of a pool was freed. With the last of a pool that was destroyed, its charge ends.
-pub(crate) fn freed(share: &Share, start: u64) {
+/// Frees memory that may be a pool's. With the last of a pool that was destroyed, its charge ends.
+pub(crate) fn freeing(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
     if !ANY_MADE.load(Relaxed) {
-        return;
+        return call();
     }
+    let taken_out = made().allocations.remove(&start);
+    let status = call();
+    let Some(store) = taken_out else { return status };
     let mut made = made();
-    let Some(store @ Store::Destroyed(_)) = made.allocations.remove(&start) else { return };
-    let is_last = !made.allocations.values().any(|of| *of == store);
+    if status != SUCCESS {
+        made.allocations.insert(start, store);
+        return status;
+    }
+    let is_last = matches!(store, Store::Destroyed(_)) && !made.allocations.values().any(|of| *of == store);
     drop(made);
     if is_last {
         stores::end(share, store);
     }
+    status
 }
 
 /// Destroys a pool, of which what is in use stays with the driver until it is freed.
@@ -78,34 +85,56 @@ fn current_pool(share: &Share) -> Option<Store> {
     if !device::is_current(share) {
         return None;
     }
-    pool_of_share(driver::pool_of(device::of(share)?)?)
+    let device = device::of(share)?;
+    pool_of_share(driver::beside_captures(|| driver::pool_of(device))?)
 }
 
 fn pool_of_share(pool: Handle) -> Option<Store> {
     (!foreign().contains(&pool.0.addr())).then_some(Store::Pool(pool))
 }
 
+/// The stream of a call, in the form that its default stream has.
+#[derive(Clone, Copy)]
+struct On {
+    stream: *mut c_void,
+    per_thread: bool,
+}
+
+fn legacy(stream: *mut c_void) -> On {
+    On { stream, per_thread: false }
+}
+
+fn per_thread(stream: *mut c_void) -> On {
+    On { stream, per_thread: true }
+}
+
+impl On {
+    /// Returns whether the call becomes a part of a graph, which is charged when it is instantiated and launched.
+    fn is_captured(self) -> bool {
+        driver::is_capturing(self.stream, self.per_thread)
+    }
+}
+
 fn allocate(
     share: &Share,
-    pool: Option<Store>,
+    pool: impl FnOnce() -> Option<Store>,
     ptr: *const u64,
     bytes: usize,
-    stream: *mut c_void,
+    on: On,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    match pool {
-        Some(pool) => {
-            let status = stores::grow(share, pool, bytes as u64, call, || {
-                driver::free_async(read(ptr), stream);
-                pool.trim()
-            });
-            if status == SUCCESS && ANY_MADE.load(Relaxed) {
-                remember(pool, read(ptr));
-            }
-            status
-        }
-        None => call(),
+    if on.is_captured() {
+        return call();
     }
+    let Some(pool) = pool() else { return call() };
+    let status = stores::grow(share, pool, bytes as u64, call, || {
+        driver::free_async(read(ptr), on.stream);
+        pool.trim()
+    });
+    if status == SUCCESS && ANY_MADE.load(Relaxed) {
+        remember(pool, read(ptr));
+    }
+    status
 }
 
 /// Remembers an allocation of a pool that the program made.
@@ -116,12 +145,11 @@ fn remember(pool: Store, start: u64) {
     }
 }
 
-fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
-    let status = call();
-    if status == SUCCESS {
-        freed(share, start);
+fn free(share: &Share, start: u64, on: On, call: impl FnOnce() -> c_int) -> c_int {
+    if !ANY_MADE.load(Relaxed) || on.is_captured() {
+        return call();
     }
-    status
+    freeing(share, start, call)
 }
 
 fn synchronize(share: &Share, call: impl FnOnce() -> c_int) -> c_int {
@@ -160,19 +188,19 @@ fn create(share: &Share, pool: *const Handle, properties: *const c_void, call: i
 
 hook! {
     take fn cuMemAllocAsync(ptr: *mut u64, bytes: usize, stream: *mut c_void) |real, share| {
-        allocate(share, current_pool(share), ptr, bytes, stream, || real(ptr, bytes, stream))
+        allocate(share, || current_pool(share), ptr, bytes, legacy(stream), || real(ptr, bytes, stream))
     };
     take fn cuMemAllocAsync_ptsz(ptr: *mut u64, bytes: usize, stream: *mut c_void) |real, share| {
-        allocate(share, current_pool(share), ptr, bytes, stream, || real(ptr, bytes, stream))
+        allocate(share, || current_pool(share), ptr, bytes, per_thread(stream), || real(ptr, bytes, stream))
     };
     take fn cuMemAllocFromPoolAsync(ptr: *mut u64, bytes: usize, pool: Handle, stream: *mut c_void) |real, share| {
-        allocate(share, pool_of_share(pool), ptr, bytes, stream, || real(ptr, bytes, pool, stream))
+        allocate(share, || pool_of_share(pool), ptr, bytes, legacy(stream), || real(ptr, bytes, pool, stream))
     };
     take fn cuMemAllocFromPoolAsync_ptsz(ptr: *mut u64, bytes: usize, pool: Handle, stream: *mut c_void) |real, share| {
-        allocate(share, pool_of_share(pool), ptr, bytes, stream, || real(ptr, bytes, pool, stream))
+        allocate(share, || pool_of_share(pool), ptr, bytes, per_thread(stream), || real(ptr, bytes, pool, stream))
     };
-    pass fn cuMemFreeAsync(ptr: u64, stream: *mut c_void) |real, share| free(share, ptr, || real(ptr, stream));
-    pass fn cuMemFreeAsync_ptsz(ptr: u64, stream: *mut c_void) |real, share| free(share, ptr, || real(ptr, stream));
+    pass fn cuMemFreeAsync(ptr: u64, stream: *mut c_void) |real, share| free(share, ptr, legacy(stream), || real(ptr, stream));
+    pass fn cuMemFreeAsync_ptsz(ptr: u64, stream: *mut c_void) |real, share| free(share, ptr, per_thread(stream), || real(ptr, stream));
 
     pass fn cuMemPoolCreate(pool: *mut Handle, properties: *const c_void) |real, share| {
         create(share, pool, properties, || real(pool, properties))

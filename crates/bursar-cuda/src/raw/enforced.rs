@@ -21,15 +21,33 @@ pub(super) fn own_function(found: *mut c_void, symbol: &'static [u8]) -> *mut c_
     }
 }
 
-#[cfg(unix)]
-fn library_function() -> Option<OwnFunction> {
-    let everywhere = libloading::os::unix::Library::this();
+/// Tells the library, where it is there, that this program takes nothing.
+pub(crate) fn observe_only() {
     // SAFETY: nobody else exports such a name, and the library's function has this type.
-    let found = unsafe { everywhere.get::<OwnFunction>(c"bursar_enforce_function") };
+    if let Some(observe) = unsafe { exported::<unsafe extern "C" fn()>(c"bursar_enforce_observe") } {
+        // SAFETY: the function has no conditions.
+        unsafe { observe() };
+    }
+}
+
+fn library_function() -> Option<OwnFunction> {
+    // SAFETY: nobody else exports such a name, and the library's function has this type.
+    unsafe { exported(c"bursar_enforce_function") }
+}
+
+/// Returns a function of the objects that everybody searches.
+///
+/// # Safety
+/// Whoever exports the name has to export a function of type `T` under it.
+#[cfg(unix)]
+unsafe fn exported<T: Copy>(name: &std::ffi::CStr) -> Option<T> {
+    let everywhere = libloading::os::unix::Library::this();
+    // SAFETY: the caller's own promise.
+    let found = unsafe { everywhere.get::<T>(name) };
     found.ok().map(|function| *function)
 }
 
 #[cfg(not(unix))]
-fn library_function() -> Option<OwnFunction> {
+unsafe fn exported<T: Copy>(_: &std::ffi::CStr) -> Option<T> {
     None
 }

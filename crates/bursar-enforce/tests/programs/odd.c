@@ -131,5 +131,26 @@ int main(int count, char **words) {
     OK(trim(0));
     SAME();
     CHECK(used(info) == 0);
+
+    // A capture is left alone: what is asked of the stream becomes a part of the graph, and questions of ours spoil nothing.
+    GET((Pointer *, size_t, void *), allocate_async, "cuMemAllocAsync");
+    GET((Pointer, void *), release_async, "cuMemFreeAsync");
+    GET((void *), synchronize, "cuStreamSynchronize");
+    GET((int), capture, "odd_capture");
+    OK(allocate_async(&more, 1000, NULL));
+    SAME();
+    CHECK(used(info) == 32 << 20);
+    capture(1);
+    for (int at = 0; at < 10; at++) {
+        OK(allocate_async(&rows, 20 << 20, NULL));
+        OK(release_async(rows, NULL));
+    }
+    OK(capture(0));
+    SAME();
+    CHECK(used(info) == 32 << 20);
+    OK(release_async(more, NULL));
+    OK(synchronize(NULL));
+    SAME();
+    CHECK(used(info) == 0);
     puts("done");
 }

@@ -12,7 +12,8 @@ enum { PAGE = 2 << 20, UNIT = 512, PAGES = 64, OUT_OF_MEMORY = 2, NOT_FOUND = 50
 static unsigned char units[PAGES][PAGE / UNIT];
 static struct { size_t first, count; } blocks[1 << 16];
 static const Pointer base = 0x700000000000;
-static unsigned long long graph_reserved, graph_used;
+static unsigned long long graph_reserved, graph_used, pool_reserved, pool_used;
+static void unsafe_call(void);
 
 static size_t pages_used(void) {
     size_t used = 0;
@@ -38,8 +39,8 @@ Result cuCtxSetCurrent(void *context) { return 0; }
 Result cuCtxGetCurrent(void **context) { return *context = units, 0; }
 Result cuMemGetInfo_v2(size_t *free, size_t *total) {
     *total = (size_t)PAGES * PAGE;
-    *free = *total - pages_used() * PAGE - graph_reserved;
-    return 0;
+    *free = *total - pages_used() * PAGE - graph_reserved - pool_reserved;
+    return unsafe_call(), 0;
 }
 
 Result cuMemAlloc_v2(Pointer *pointer, size_t bytes) {
@@ -121,6 +122,41 @@ Result cuDeviceGraphMemTrim(int device) { return graph_reserved = graph_used, 0;
 Result cuDeviceGetGraphMemAttribute(int device, int attribute, unsigned long long *value) {
     return *value = attribute == 2 ? graph_reserved : graph_used, 0;
 }
+
+// A pool, whose questions spoil a capture unless the thread allows every call.
+static int is_captured, is_spoiled, mode;
+static const Pointer pool_base = 0x600000000000;
+static void unsafe_call(void) { is_spoiled |= is_captured && mode != 2; }
+Result odd_capture(int begin) {
+    int spoiled = is_spoiled;
+    return is_captured = begin, is_spoiled = 0, spoiled;
+}
+Result cuThreadExchangeStreamCaptureMode(int *other) {
+    int before = mode;
+    return mode = *other, *other = before, 0;
+}
+Result cuStreamIsCapturing(void *stream, int *status) { return *status = is_captured, 0; }
+Result cuDeviceGetMemPool(void **pool, int device) { return unsafe_call(), *pool = &pool_reserved, 0; }
+Result cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
+    unsafe_call();
+    return *(unsigned long long *)value = attribute == 5 ? pool_reserved : pool_used, 0;
+}
+Result cuMemPoolTrimTo(void *pool, size_t keep) { return unsafe_call(), pool_reserved = pool_used ? pool_reserved : 0, 0; }
+Result cuMemAllocAsync(Pointer *pointer, size_t bytes, void *stream) {
+    *pointer = pool_base;
+    if (is_captured)
+        return 0;
+    pool_used += bytes;
+    while (pool_reserved < pool_used)
+        pool_reserved += 32 << 20;
+    return 0;
+}
+Result cuMemFreeAsync(Pointer pointer, void *stream) {
+    if (!is_captured)
+        pool_used = 0;
+    return 0;
+}
+Result cuStreamSynchronize(void *stream) { return unsafe_call(), pool_reserved = pool_used ? pool_reserved : 0, 0; }
 
 Result cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, int *status) {
     *found = NULL;
