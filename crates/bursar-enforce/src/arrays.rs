@@ -115,13 +115,13 @@ fn create(
     };
     let Some(charged) = charge::between(share, least..=most) else { return refusal::refuse(share, elements) };
     let before = driver::memory();
-    steps::passed("array charged");
+    steps::passed(c"array charged");
     let status = call();
     if status != SUCCESS {
         share.release(charged);
         return status;
     }
-    steps::passed("array taken");
+    steps::passed(c"array taken");
     let taken = before.zip(driver::memory()).map(|(before, after)| before.0.saturating_sub(after.0));
     let actual = taken.filter(|taken| (least..=most).contains(taken)).unwrap_or(most);
     if !charge::settle(share, charged, actual) {

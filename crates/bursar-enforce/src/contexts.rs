@@ -5,7 +5,7 @@ use crate::driver::{self, Device, Handle, read};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::share::Share;
-use crate::{arrays, charge, device, growth, linear, nvml, refusal, stores};
+use crate::{arrays, charge, device, growth, linear, nvml, refusal, steps, stores};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -49,6 +49,7 @@ fn make(
     if status != SUCCESS {
         return status;
     }
+    steps::passed(c"context made");
     let bytes = nvml::grown(share, before);
     if !charge::all(share, bytes) {
         undo();

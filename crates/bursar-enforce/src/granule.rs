@@ -48,7 +48,7 @@ fn learn(share: &Share) -> Granule {
         if !share.charge(PAGE) {
             return Granule::Pages;
         }
-        let found = decide(|| driver::memory_of_a_byte());
+        let found = decide(driver::memory_of_a_byte);
         share.release(PAGE);
         // Without a context nothing can be found out, nor allocated.
         let Some(found) = found else { return Granule::Pages };

@@ -106,14 +106,15 @@ fn create(share: &Share, handle: *const u64, bytes: u64, call: impl FnOnce() -> 
     if !charge::all(share, bytes) {
         return refusal::refuse(share, bytes);
     }
-    steps::passed("handle charged");
+    steps::passed(c"handle charged");
     let status = call();
     if status != SUCCESS {
         share.release(bytes);
         return status;
     }
-    steps::passed("handle taken");
+    steps::passed(c"handle taken");
     pieces().add(read(handle), bytes);
+    steps::passed(c"handle entered");
     status
 }
 
@@ -127,7 +128,7 @@ fn release(share: &Share, handle: u64, call: impl FnOnce() -> c_int) -> c_int {
     } else {
         pieces().by_handle.insert(handle, piece);
     }
-    steps::passed("handle released");
+    steps::passed(c"handle released");
     status
 }
 
@@ -139,7 +140,9 @@ fn map(share: &Share, start: u64, bytes: u64, handle: u64, call: impl FnOnce() -
         all.change(piece, |physical| physical.mappings += 1);
     }
     drop(all);
+    steps::passed(c"handle mapping");
     let status = call();
+    steps::passed(c"handle mapped");
     let Some(piece) = piece else { return status };
     let mut all = pieces();
     let ended = match status {
@@ -156,7 +159,9 @@ fn map(share: &Share, start: u64, bytes: u64, handle: u64, call: impl FnOnce() -
 
 fn unmap(share: &Share, start: u64, bytes: u64, call: impl FnOnce() -> c_int) -> c_int {
     let taken_out = pieces().take_mappings(start, bytes);
+    steps::passed(c"handle unmapping");
     let status = call();
+    steps::passed(c"handle unmapped");
     let mut all = pieces();
     let mut ended = 0;
     for (at, mapped) in taken_out {

@@ -114,13 +114,13 @@ fn allocate(share: &Share, request: Request<'_>) -> c_int {
     if !charge::all(share, charged) {
         return refusal::refuse(share, request.bytes);
     }
-    steps::passed("linear charged");
+    steps::passed(c"linear charged");
     let status = (request.call)();
     if status != SUCCESS {
         share.release(charged);
         return status;
     }
-    steps::passed("linear taken");
+    steps::passed(c"linear taken");
     let (start, bytes) = (request.outcome)();
     let context = driver::current_context().unwrap_or_default();
     let mut live = live();
@@ -136,7 +136,7 @@ fn allocate(share: &Share, request: Request<'_>) -> c_int {
     if !charge::settle(share, charged, actual) {
         return undo(share, start, charged, request.bytes);
     }
-    steps::passed("linear entered");
+    steps::passed(c"linear entered");
     SUCCESS
 }
 
@@ -157,7 +157,7 @@ fn undo(share: &Share, start: u64, charged: u64, asked: u64) -> c_int {
 fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
     // Once it is free, another thread may be given the same address: so the entry goes first.
     let taken_out = live().by_address.remove(&start);
-    steps::passed("linear freeing");
+    steps::passed(c"linear freeing");
     let status = if taken_out.is_some() { call() } else { pools::freeing(share, start, call) };
     match taken_out {
         Some(allocation) if status == SUCCESS => {
@@ -167,7 +167,7 @@ fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
         Some(allocation) => drop(live().by_address.insert(start, allocation)),
         None => stores::settle_all(share),
     }
-    steps::passed("linear freed");
+    steps::passed(c"linear freed");
     status
 }
 

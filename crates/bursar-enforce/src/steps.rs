@@ -1,19 +1,28 @@
-//! Steps at which a test ends the process. Without the feature `steps` there is nothing here.
+//! Steps of a call, which a test can watch: it ends the process at each of them.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
+
+type OnStep = extern "C" fn(*const c_char);
+
+static ON_STEP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Has `watch` called at every step of every call, with the name of the step.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn bursar_enforce_on_step(watch: Option<OnStep>) {
+    ON_STEP.store(watch.map_or(ptr::null_mut(), |watch| watch as *mut c_void), Release);
+}
 
 /// Notes that a call has come as far as `step`.
-#[cfg(not(feature = "steps"))]
-#[inline(always)]
-pub(crate) const fn passed(_: &str) {}
-
-/// Ends the process at the step whose number is in `BURSAR_ENFORCE_ABORT_AT`, counted from 0.
-#[cfg(feature = "steps")]
-pub(crate) fn passed(_: &str) {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    static AT: OnceLock<Option<u64>> = OnceLock::new();
-    static PASSED: AtomicU64 = AtomicU64::new(0);
-    let at = AT.get_or_init(|| std::env::var("BURSAR_ENFORCE_ABORT_AT").ok()?.parse().ok());
-    if *at == Some(PASSED.fetch_add(1, Relaxed)) {
-        std::process::abort();
+#[inline]
+pub(crate) fn passed(step: &'static CStr) {
+    let watch = ON_STEP.load(Acquire);
+    if !watch.is_null() {
+        // SAFETY: only functions of this type are stored there.
+        let watch = unsafe { transmute::<*mut c_void, OnStep>(watch) };
+        watch(step.as_ptr());
     }
 }

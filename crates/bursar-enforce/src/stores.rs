@@ -127,9 +127,9 @@ pub(crate) fn grow(
         charge.bytes += charged;
         charge.beforehand += charged;
     });
-    steps::passed("store charged");
+    steps::passed(c"store charged");
     let status = call();
-    steps::passed("store grown");
+    steps::passed(c"store grown");
     with(store, |charge| charge.beforehand -= charged);
     if !settle(share, store) && status == SUCCESS && undo() {
         settle(share, store);

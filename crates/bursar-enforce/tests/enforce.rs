@@ -6,5 +6,9 @@ mod entry_points;
 mod odd_driver;
 #[path = "enforce/processes.rs"]
 mod processes;
+#[path = "enforce/rust_program.rs"]
+mod rust_program;
 #[path = "enforce/scene.rs"]
 mod scene;
+#[path = "enforce/told.rs"]
+mod told;

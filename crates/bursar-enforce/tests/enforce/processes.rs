@@ -100,3 +100,21 @@ fn e7_a_program_that_never_touches_cuda_is_not_affected() {
     let reading = scene.ledger.reading().expect("a ledger");
     assert_eq!(reading.processes.len(), 1, "only this process has the ledger open");
 }
+
+#[test]
+fn e5_a_program_that_aborts_at_any_step_returns_everything() {
+    let scene = Scene::new();
+    let share = scene.share(Bytes::mib(64));
+    let program = program("steps.c", &[]);
+    let counted = runs(&mut scene.command(&program, &share)).stdout;
+    let steps: u64 = String::from_utf8_lossy(&counted).trim().parse().expect("a number");
+    assert!(steps >= 20, "{steps} steps");
+    let mut most = Bytes::ZERO;
+    for step in 0..steps {
+        let output = scene.command(&program, &share).arg(step.to_string()).output().expect("it starts");
+        assert_eq!(output.status.code(), None, "step {step} aborts: {output:?}");
+        most = most.max(share.held());
+        scene.assert_returned(&share);
+    }
+    assert!(most > Bytes::mib(1), "the dead had {most} when they died");
+}

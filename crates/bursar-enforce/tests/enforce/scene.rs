@@ -56,6 +56,13 @@ impl Scene {
         command
     }
 
+    /// Starts this program again under a share, to run an ignored test of this name, and asserts that it passes.
+    pub(crate) fn plays(&self, test: &str, share: &Delegation, more: impl FnOnce(&mut Command) -> &mut Command) {
+        let mut command = self.command(&std::env::current_exe().expect("a program"), share);
+        let output = runs(more(command.args(["--exact", test, "--ignored", "--nocapture"])));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{test} was not run: {output:?}");
+    }
+
     /// Returns a command that finds the simulated driver.
     pub(crate) fn bare(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
