@@ -1,0 +1,57 @@
+// A program of the driver that finds its functions at run time, in the way that it is told: however it does, it is charged and refused.
+#include "driver.h"
+
+enum { PIECE = 32 << 20 };
+
+int main(int count, char **words) {
+    const char *way = count > 1 ? words[1] : "dlsym";
+    begin();
+    struct Driver found = find(way);
+    const struct Driver *driver = &found;
+    open_device(driver);
+    CUdeviceptr taken = 0, exact = 0, more = 0, place = 0;
+    DO(driver->allocate(&taken, PAGE));
+    DO(driver->free_linear(taken));
+    size_t total = 0, all = left_of(driver);
+    DO(driver->total_memory(&total, 0));
+    check(total == share_bytes(), "the share is what there is", "%zu of %zu", total, share_bytes());
+    check(all <= total, "what is left", "%zu of %zu", all, total);
+
+    DO(driver->allocate(&taken, (all / PAGE - 8) * PAGE));
+    check(left_of(driver) / PAGE == 8, "but for 8 pages", "%zu left", left_of(driver));
+    CUresult status = driver->allocate(&more, 8 * (size_t)PAGE + 1);
+    check(status == CUDA_ERROR_OUT_OF_MEMORY, "8 pages and a byte: refused", "%d", (int)status);
+    status = driver->allocate(&exact, 8 * (size_t)PAGE);
+    check(status == CUDA_SUCCESS, "8 pages: granted", "%d", (int)status);
+    check(left_of(driver) < PAGE, "nothing is left", "%zu", left_of(driver));
+    mark("full");
+    DO(driver->free_linear(exact));
+
+    CUmemAllocationProp kind = on_device();
+    CUmemGenericAllocationHandle handle;
+    status = driver->create(&handle, 9 * (size_t)PAGE, &kind, 0);
+    check(status == CUDA_ERROR_OUT_OF_MEMORY, "a handle of 9 pages: refused", "%d", (int)status);
+    DO(driver->create(&handle, 8 * (size_t)PAGE, &kind, 0));
+    DO(driver->reserve(&place, 8 * (size_t)PAGE, 0, 0, 0));
+    DO(driver->map(place, 8 * (size_t)PAGE, 0, handle, 0));
+    DO(driver->release(handle));
+    check(left_of(driver) < PAGE, "what is mapped is charged", "%zu", left_of(driver));
+    DO(driver->unmap(place, 8 * (size_t)PAGE));
+    check(left_of(driver) / PAGE == 8, "what is mapped nowhere is back", "%zu pages", left_of(driver) / PAGE);
+
+    CUstream stream;
+    DO(driver->stream_create(&stream, CU_STREAM_NON_BLOCKING));
+    status = driver->allocate_async(&more, PIECE, stream);
+    check(status == CUDA_ERROR_OUT_OF_MEMORY, "a piece where there is no room: refused", "%d", (int)status);
+    DO(driver->free_linear(taken));
+    DO(driver->allocate_async(&exact, PIECE, stream));
+    check(left_of(driver) + PIECE <= all, "what a pool has is charged", "%zu of %zu left", left_of(driver), all);
+    DO(driver->set_bytes_async(exact, 1, PIECE, stream));
+    DO(driver->free_async(exact, stream));
+    DO(driver->stream_synchronize(stream));
+    CUmemoryPool pool;
+    DO(driver->default_pool(&pool, 0));
+    DO(driver->trim_pool(pool, 0));
+    check(left_of(driver) == all, "everything is back", "%zu of %zu left", left_of(driver), all);
+    return end();
+}
