@@ -236,7 +236,10 @@ def main():
     started = time.monotonic()
     folder = tempfile.mkdtemp(prefix="bursar-trials-")
     try:
-        card = Card(bursar)
+        try:
+            card = Card(bursar)
+        except (RuntimeError, OSError, ValueError) as why:
+            sys.exit(f"{why}")
         missing = build(folder)
         print(f"{card.name}, {card.total / GIB:.1f} GiB, {card.used() / MIB:.0f} MiB in use, by {card.source}; built in {time.monotonic() - started:.1f} s", flush=True)
         with open(os.path.join(out, "results.jsonl"), "w") as results, open(os.path.join(out, "logs.txt"), "w") as logs:

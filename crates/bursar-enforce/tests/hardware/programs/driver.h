@@ -108,6 +108,21 @@ static inline size_t left_of(const struct Driver *driver) {
     return free;
 }
 
+// Takes all that is left but so many pages, and less than one more. When little is left, what the driver took for itself is charged too: so
+// it is taken once for that, and then again.
+static inline CUdeviceptr leave(const struct Driver *driver, size_t pages) {
+    CUdeviceptr taken = 0;
+    usleep(LOOK_US);
+    for (int tries = 0; tries < 4; tries++) {
+        DO(driver->allocate(&taken, (left_of(driver) / PAGE - pages) * PAGE));
+        if (left_of(driver) / PAGE == pages)
+            break;
+        DO(driver->free_linear(taken));
+    }
+    check(left_of(driver) / PAGE == pages, "so much is left", "%zu, %zu pages wanted", left_of(driver), pages);
+    return taken;
+}
+
 static inline CUmemAllocationProp on_device(void) {
     CUmemAllocationProp kind;
     memset(&kind, 0, sizeof kind);

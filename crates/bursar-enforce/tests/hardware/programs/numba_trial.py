@@ -27,7 +27,7 @@ def is_out_of_memory(error):
 
 
 free, total = information()
-check(total == trial.SHARE, "get_memory_info shows the share", f"{free} free of {total}")
+trial.is_share(total)
 try:
     @cuda.jit
     def double(values):

@@ -8,8 +8,12 @@ static struct Driver found;
 static const struct Driver *driver = &found;
 
 static void start(void) {
+    size_t total = 0;
     found = find("dlsym");
     open_device(driver);
+    DO(driver->total_memory(&total, 0));
+    if (!getenv("TRIAL_BARE"))
+        is_share(total);
 }
 
 // Waits for a child for so many seconds, and kills it then. Returns its status, and -1 for one that was killed here.
@@ -58,7 +62,7 @@ static void forks(void) {
     int status = wait_for(child, 20);
     check(status == 0, "the forked child ends well", "%d", status);
     mark("forked");
-    check(left_of(driver) == before, "the parent's charge is as it was", "%zu, %zu before", left_of(driver), before);
+    check(left_of(driver) + GROWN_MAX >= before, "the parent's charge is as it was", "%zu, %zu before", left_of(driver), before);
     DO(driver->allocate(&more, 512 * (size_t)PAGE));
     DO(driver->free_linear(more));
     DO(driver->free_linear(kept));
@@ -74,16 +78,13 @@ static void executes(const char *self) {
     pid_t child = execute(self, "executed", NULL);
     int status = wait_for(child, 40);
     check(status == 0, "the executed child ends well", "%d", status);
-    check(left_of(driver) == before, "what the child took is back", "%zu, %zu before", left_of(driver), before);
+    check(left_of(driver) + GROWN_MAX >= before, "what the child took is back", "%zu, %zu before", left_of(driver), before);
     DO(driver->free_linear(kept));
 }
 
 static void executed(void) {
-    size_t total = 0;
     start();
     size_t there = left_of(driver);
-    DO(driver->total_memory(&total, 0));
-    check(total == share_bytes(), "a child has the share of its parent", "%zu", total);
     check(there < share_bytes() / 2, "of which its parent's part is gone", "%zu left", there);
     // Each process keeps a little of the share at hand, which comes back when another needs it: so it is filled page by page.
     CUdeviceptr taken;

@@ -14,7 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 2 << 20, PATIENCE_S = 60 };
+enum {
+    PAGE = 2 << 20,
+    PATIENCE_S = 60,
+    // What the driver may take for itself while a program runs: it is charged as well, some time later.
+    GROWN_MAX = 64 << 20,
+    // The time after which the library looks at that again.
+    LOOK_US = 1100000,
+};
 
 struct Answer {
     long long given;
@@ -124,7 +131,8 @@ static inline int is_enforced(void) {
 // The first thing a program does: the watcher takes note of the card before CUDA is touched.
 static inline void begin(void) {
     mark("start");
-    check(is_enforced(), "the library is loaded", "%s", getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "LD_PRELOAD is not set");
+    if (!check(is_enforced(), "the library is loaded", "%s", getenv("LD_PRELOAD") ? getenv("LD_PRELOAD") : "LD_PRELOAD is not set"))
+        exit(1);
 }
 
 static inline size_t share_bytes(void) {
@@ -135,4 +143,10 @@ static inline size_t share_bytes(void) {
 static inline int end(void) {
     see("checks that failed", "%d", failures);
     return failures != 0;
+}
+
+// Checks that the program is told its share. Without that it would go on to fill the card, so it ends.
+static inline void is_share(size_t total) {
+    if (!check(total == share_bytes(), "the share is what there is", "%zu, share %zu", total, share_bytes()))
+        exit(end());
 }

@@ -70,7 +70,14 @@ def begin():
     mark("start")
     with open("/proc/self/maps") as maps:
         loaded = "libbursar_enforce" in maps.read()
-    check(loaded, "the library is loaded", os.environ.get("LD_PRELOAD", "LD_PRELOAD is not set"))
+    if not check(loaded, "the library is loaded", os.environ.get("LD_PRELOAD", "LD_PRELOAD is not set")):
+        end()
+
+
+def is_share(total):
+    """Checks that the program is told its share. Without that it would go on to fill the card, so it ends."""
+    if not check(total == SHARE, "the share is what there is", f"{total}, share {SHARE}"):
+        end()
 
 
 def end():
