@@ -59,7 +59,7 @@ taken = sum(piece.nbytes for piece in pieces)
 see("its error", error_type)
 check(taken + (64 + 256) * MIB >= free_before, "what was free could be had", f"{gib(taken)} of {gib(free_before)}")
 check(all(int(piece[-1]) == 1 for piece in pieces), "everything that was granted can be used")
-trial.mark("full")
+trial.mark_full(taken)
 del piece, pieces
 cupy.cuda.Device(0).synchronize()
 pool.free_all_blocks()

@@ -3,6 +3,42 @@
 
 enum { PIECE = 32 << 20 };
 
+struct Memory {
+    unsigned long long total, free, used;
+};
+
+struct Process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+// What NVML tells a program is its share and itself.
+static void is_told_by_nvml(void) {
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!nvml)
+        return skip("NVML", "it is not there");
+    int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
+    int (*by_index)(unsigned, void **) = (int (*)(unsigned, void **))dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    int (*by_uuid)(const char *, void **) = (int (*)(const char *, void **))dlsym(nvml, "nvmlDeviceGetHandleByUUID");
+    int (*memory_of)(void *, struct Memory *) = (int (*)(void *, struct Memory *))dlsym(nvml, "nvmlDeviceGetMemoryInfo");
+    int (*processes_of)(void *, unsigned *, struct Process *) =
+        (int (*)(void *, unsigned *, struct Process *))dlsym(nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (!init || !by_index || !by_uuid || !memory_of || !processes_of || init())
+        return skip("NVML", "it cannot be used");
+    void *device = NULL;
+    const char *uuid = getenv("CUDA_VISIBLE_DEVICES");
+    if ((!uuid || by_uuid(uuid, &device)) && by_index(0, &device))
+        return skip("NVML", "it does not know the card");
+    struct Memory memory = { 0, 0, 0 };
+    int status = memory_of(device, &memory);
+    check(status == 0 && memory.total == share_bytes(), "NVML shows the share", "%llu, status %d", memory.total, status);
+    struct Process processes[64];
+    unsigned count = 64;
+    status = processes_of(device, &count, processes);
+    check(status == 0 && count == 1 && processes[0].pid == (unsigned)getpid(), "and this process alone", "%u processes, status %d", count, status);
+}
+
 int main(int count, char **words) {
     const char *way = count > 1 ? words[1] : "dlsym";
     begin();
@@ -23,6 +59,7 @@ int main(int count, char **words) {
     status = driver->allocate(&exact, 8 * (size_t)PAGE);
     check(status == CUDA_SUCCESS, "8 pages: granted", "%d", (int)status);
     check(left_of(driver) < PAGE, "nothing is left", "%zu", left_of(driver));
+    is_told_by_nvml();
     mark("full");
     DO(driver->free_linear(exact));
 

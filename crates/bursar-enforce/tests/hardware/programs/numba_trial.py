@@ -55,14 +55,14 @@ for size in (512 * MIB, 64 * MIB):
         try:
             pieces.append(cuda.device_array(size, dtype=numpy.uint8))
         except Exception as error:
-            last = error
+            last = type(error).__name__
             check(is_out_of_memory(error), "memory runs out", f"{type(error).__name__} after {len(pieces)} pieces")
             break
 taken = sum(piece.nbytes for piece in pieces)
-see("its error", type(last).__name__)
+see("its error", last)
 check(taken + 128 * MIB >= free_before, "what was free could be had", f"{gib(taken)} of {gib(free_before)}")
-trial.mark("full")
-del pieces, last
+trial.mark_full(taken)
+del pieces
 gc.collect()
 # What was freed is given back in its own time, unless it is asked for.
 for owner in (getattr(cuda.current_context(), "memory_manager", None), cuda.current_context()):

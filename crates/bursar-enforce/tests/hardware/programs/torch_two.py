@@ -19,7 +19,8 @@ try:
 except RuntimeError as error:
     check(False, "90 % of what there is", str(error).splitlines()[0])
 # Both are here before either goes on.
-trial.mark("both hold")
+charged_here = trial.mark("both hold")[2]
+check(charged_here >= int(total * 0.9), "and is charged for it", charged_here)
 square = torch.randn(2048, 2048, device="cuda")
 check(bool(torch.isfinite(square @ square).all()), "and works")
 trial.end()

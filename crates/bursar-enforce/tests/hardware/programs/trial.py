@@ -65,11 +65,20 @@ def mark(name):
     return ask("mark", name)
 
 
+def _unexpected(kind, error, traceback):
+    check(False, "nothing unexpected is raised", f"{kind.__name__}: {str(error)[:300]}")
+    sys.__excepthook__(kind, error, traceback)
+
+
+sys.excepthook = _unexpected
+
+
 def begin():
     """The first thing a program does: the watcher takes note of the card before CUDA is touched."""
     mark("start")
+    name = os.path.basename(os.environ.get("BURSAR_ENFORCE_LIBRARY", "libbursar_enforce.so"))
     with open("/proc/self/maps") as maps:
-        loaded = "libbursar_enforce" in maps.read()
+        loaded = "/" + name in maps.read()
     if not check(loaded, "the library is loaded", os.environ.get("LD_PRELOAD", "LD_PRELOAD is not set")):
         end()
 
@@ -92,6 +101,12 @@ def without(module):
     """Ends the program because a module is not there to be tried."""
     skip(module, "not installed")
     sys.exit(0)
+
+
+def mark_full(holds):
+    """Marks that the program holds so much, all of which must be charged."""
+    charged = mark("full")[1]
+    check(charged >= holds, "what it holds is charged", f"{charged} charged, {holds} held")
 
 
 def gib(count):
