@@ -15,7 +15,7 @@ static void *own_symbol(const char *name) {
         return NULL;
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
-    const uint32_t *table = NULL;
+    const uint32_t *table = NULL, *old_table = NULL;
     for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
         if (entry->d_tag == DT_SYMTAB)
             symbols = (const ElfW(Sym) *)entry->d_un.d_ptr;
@@ -23,9 +23,17 @@ static void *own_symbol(const char *name) {
             strings = (const char *)entry->d_un.d_ptr;
         if (entry->d_tag == DT_GNU_HASH)
             table = (const uint32_t *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_HASH)
+            old_table = (const uint32_t *)entry->d_un.d_ptr;
     }
-    if (!symbols || !strings || !table)
+    if (!symbols || !strings)
         return NULL;
+    if (!table) {
+        for (uint32_t index = 0; old_table && index < old_table[1]; index++)
+            if (symbols[index].st_value && !strcmp(strings + symbols[index].st_name, name))
+                return (char *)map->l_addr + symbols[index].st_value;
+        return NULL;
+    }
     uint32_t hash = 5381;
     for (const char *at = name; *at; at++)
         hash = hash * 33 + (unsigned char)*at;
