@@ -6,6 +6,7 @@ usage: trials.py BURSAR LIBRARY OUT
 import dataclasses
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -20,9 +21,13 @@ from watch import GIB, MIB, Bench, Outcome, Run, Trial, outcome_of
 
 #: The seconds that all trials have together.
 SECONDS = float(os.environ.get("TRIALS_SECONDS", "460"))
+#: A pattern that names the trials to make; all of them where it is not set.
+ONLY = os.environ.get("TRIALS_ONLY", "")
 #: The most that an allocating call, and any other, may cost more, in nanoseconds.
 ALLOCATING_MAX_NS = 1000
 OTHER_MAX_NS = 0
+#: The trial that the others are judged by.
+CONTEXT = "a context, outside a share"
 WAYS = ["linear", "pitch", "arrays", "mipmaps", "managed", "ordered", "pools", "handles", "graphs", "ipc"]
 LOOKUPS = ["dlsym", "address1:0", "address1:1", "address1:2", "address2:0", "address2:1", "address2:2"]
 #: What the driver itself may have taken beside the shares before a share of half the card is made.
@@ -56,6 +61,8 @@ class Trials:
     def attempt(self, name, act, needs=None):
         """Makes a trial by calling `act`, unless what it needs is missing or there is no time left."""
         why = self.missing.get(needs) if needs else None
+        if not re.search(ONLY, name) and name != CONTEXT:
+            return
         if why:
             self.report(Outcome(name, "not run", 0, why.replace("\n", " ")[:300], output=why))
         elif time.monotonic() > self.deadline - 5:
@@ -75,7 +82,7 @@ class Trials:
 
     def context(self):
         """Measures what the card gives out for a context alone."""
-        trial = Trial("a context, outside a share", self.program("processes", "context"), is_bare=True, timeout=30)
+        trial = Trial(CONTEXT, self.program("processes", "context"), is_bare=True, timeout=30)
         outcome = watch.run(self.bench, trial, self.deadline)
         taken = [mark["given_device"] for mark in outcome.marks if mark["mark"] == "context"]
         if taken:
@@ -182,7 +189,7 @@ class Trials:
 
     def all(self):
         """Makes every trial."""
-        self.attempt("a context, outside a share", self.context, "processes")
+        self.attempt(CONTEXT, self.context, "processes")
         allocators = {"native": None, "expandable segments": "expandable_segments:True", "cudaMallocAsync": "backend:cudaMallocAsync"}
         for name, setting in allocators.items():
             environment = {"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else {}

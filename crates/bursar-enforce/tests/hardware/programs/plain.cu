@@ -404,6 +404,10 @@ static void imports(void) {
     use(block, (size_t)1 << 30);
     OK(cudaDeviceSynchronize());
     check(is_as_before(left(), before), "what is imported costs nothing", "%zu left, %zu before", left(), before);
+    // Before a refusal, the library looks at what this process has of the card: that is not this process's own.
+    void *more = NULL;
+    usleep(LOOK_US);
+    REFUSED("more than the share", cudaMalloc(&more, share_bytes() + 1));
     struct Answer now = mark("imported");
     check(now.charged_here < (long long)1 << 30, "its owner pays", "%lld are charged here", now.charged_here);
     OK(cudaIpcCloseMemHandle(block));
