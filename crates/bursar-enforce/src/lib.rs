@@ -13,7 +13,8 @@
 //! cost:
 //!
 //! - a program or library that was linked with the driver is bound to the symbols that this library exports;
-//! - `dlsym` and `dlvsym` are this library's ([`interpose`]), found behind by reading the loaded objects ([`elf`]);
+//! - `dlsym` and `dlvsym` are this library's ([`interpose`]), which finds the C library's by reading the loaded objects ([`elf`]), and
+//!   what is loaded with deep binding is rebound ([`deep_binding`]);
 //! - `cuGetProcAddress` is wrapped ([`proc_address`]): the driver is asked as the program asked, and a function is known by its address,
 //!   so that a newer version of one passes untouched.
 //!
@@ -43,6 +44,7 @@
 mod arrays;
 mod charge;
 mod contexts;
+mod deep_binding;
 mod device;
 mod driver;
 mod elf;

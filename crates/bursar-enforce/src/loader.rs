@@ -2,12 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::elf;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 pub(crate) fn look_up(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
@@ -35,6 +36,13 @@ pub(crate) fn real_dlvsym() -> Dlvsym {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // SAFETY: the C library's function has this signature.
     unsafe { transmute::<*mut c_void, Dlvsym>(loader_function(&FOUND, c"dlvsym")) }
+}
+
+/// Returns the C library's `dlopen`.
+pub(crate) fn real_dlopen() -> Dlopen {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    // SAFETY: the C library's function has this signature.
+    unsafe { transmute::<*mut c_void, Dlopen>(loader_function(&FOUND, c"dlopen")) }
 }
 
 fn loader_function(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
@@ -95,7 +103,7 @@ pub(crate) fn global_symbol(name: &CStr, caller: *const c_void) -> *mut c_void {
 /// Returns a symbol of a library that is loaded; none where it is not, or has no such symbol.
 fn symbol_in_loaded(library: *const c_char, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name of a library, as a string; nothing is loaded.
-    let handle = unsafe { libc::dlopen(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    let handle = unsafe { real_dlopen()(library, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return None;
     }
@@ -138,6 +146,6 @@ pub(crate) fn driver_symbol(name: &CStr) -> *mut c_void {
 /// Loads the driver's management library, if there is one, and returns one of its functions. It stays loaded.
 pub(crate) fn management_symbol(name: &CStr) -> *mut c_void {
     // SAFETY: the management library may be loaded at any time, on any thread.
-    let handle = unsafe { libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY) };
+    let handle = unsafe { real_dlopen()(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_LAZY) };
     if handle.is_null() { ptr::null_mut() } else { real_lookup(handle, name) }
 }

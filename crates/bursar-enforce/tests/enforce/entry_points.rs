@@ -1,6 +1,6 @@
 //! Every entry point by which memory can be taken, in every way that programs reach it.
 
-use crate::scene::{Scene, program, runs};
+use crate::scene::{Scene, library, program, runs};
 use bursar_core::Bytes;
 
 /// The ways that programs find the driver's functions; the program in C knows them by name.
@@ -36,4 +36,21 @@ fn e1_random_programs_are_charged_at_every_step_for_what_they_were_given() {
         runs(scene.command(&program, &share).args([way, &seed.to_string(), "400"]));
         scene.assert_returned(&share);
     }
+}
+
+#[test]
+fn e4_programs_and_libraries_that_are_linked_with_the_driver_are_kept_inside() {
+    let scene = Scene::new();
+    let driver = library("bursar_libcuda");
+    let folder = driver.parent().expect("a folder").to_str().expect("a plain name").to_owned();
+    let link = [format!("-L{folder}"), "-l:libbursar_libcuda.so".to_owned()];
+    let linked = program("linked.c", &[&link[0], &link[1]]);
+    let plugin = program("linked.c", &["-shared", "-fPIC", &link[0], &link[1]]);
+    let host = program("plugin.c", &[]);
+    let share = scene.share(Bytes::mib(64));
+    runs(&mut scene.command(&linked, &share));
+    for way in ["local", "global", "deep"] {
+        runs(scene.command(&host, &share).arg(way).arg(&plugin));
+    }
+    scene.assert_returned(&share);
 }
