@@ -5,7 +5,7 @@ use crate::driver::{self, Device, Handle, read};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::share::Share;
-use crate::{arrays, charge, device, growth, linear, nvml, refusal, steps, stores};
+use crate::{arrays, charge, device, growth, linear, nvml, refusal, share, steps, stores};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,6 +40,7 @@ fn make(
     if !device::is(share, device) {
         return call();
     }
+    share::note_taking();
     let mut contexts = contexts();
     if is_primary && contexts.iter().any(|known| known.primary_of == Some(device)) {
         return call();

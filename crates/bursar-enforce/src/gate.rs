@@ -2,22 +2,41 @@
 #![allow(unsafe_code)]
 
 use crate::entry::{NOT_INITIALIZED, OUT_OF_MEMORY};
-use crate::share::Share;
+use crate::share::{self, Share};
 use std::cell::Cell;
 use std::ffi::c_int;
+use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
 
 thread_local! {
     /// True while this thread is in a wrapper. There is nothing to drop, so that it can be used until the thread is gone.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Set in a process that was forked from one that had opened its share.
+/// Set in a process that was forked from one that had taken something: its driver is its parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Set in a program that looks at devices and takes none of their memory.
 static OBSERVES: AtomicBool = AtomicBool::new(false);
-static SHARE: OnceLock<Result<Option<Share>, ()>> = OnceLock::new();
+/// The place of the share. A forked child whose parent has only looked around gets another place, which is made beforehand: between fork
+/// and exec nothing may be allocated.
+static PLACE: AtomicPtr<SharePlace> = AtomicPtr::new(ptr::null_mut());
+static NEXT_PLACE: AtomicPtr<SharePlace> = AtomicPtr::new(ptr::null_mut());
+
+/// The share of this process; none where it has none, and an error where it cannot be used.
+type SharePlace = OnceLock<Result<Option<Share>, ()>>;
+
+/// Returns a place, made if there is none.
+fn place(at: &AtomicPtr<SharePlace>) -> &'static SharePlace {
+    let mut known = at.load(Acquire);
+    if known.is_null() {
+        let new = Box::into_raw(Box::new(OnceLock::new()));
+        // Of two threads that come here at once, one leaves its place unused.
+        known = at.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire).err().unwrap_or(new);
+    }
+    // SAFETY: a place is never freed.
+    unsafe { &*known }
+}
 
 /// A call of the program, until it returns. Calls that the driver makes of itself meanwhile pass, and `errno` is left as it was.
 #[derive(Debug)]
@@ -74,7 +93,7 @@ pub(crate) fn share() -> Admission {
     if OBSERVES.load(Relaxed) {
         return Admission::Pass;
     }
-    match SHARE.get().unwrap_or_else(open) {
+    match place(&PLACE).get().unwrap_or_else(open) {
         Ok(Some(share)) => Admission::Share(share),
         Ok(None) => Admission::Pass,
         Err(()) => Admission::Refused(OUT_OF_MEMORY),
@@ -89,25 +108,30 @@ pub(crate) fn observe() {
 #[cold]
 fn open() -> &'static Result<Option<Share>, ()> {
     if !Share::is_named() {
-        return SHARE.get_or_init(|| Ok(None));
+        return place(&PLACE).get_or_init(|| Ok(None));
     }
     watch_forks();
-    SHARE.get_or_init(|| {
+    place(&NEXT_PLACE);
+    place(&PLACE).get_or_init(|| {
         Share::open().map_err(|why| {
             crate::report::say(&format!("this program's share cannot be used, so it is given no memory: {why}"));
         })
     })
 }
 
-/// Has a child that is forked from now on know that the share, and the driver, are its parent's.
+/// Has a child that is forked from now on know that the share, and perhaps the driver, are its parent's.
 fn watch_forks() {
     extern "C" fn in_child() {
-        FORKED.store(true, Relaxed);
         INSIDE.set(false);
+        if share::has_taken() {
+            FORKED.store(true, Relaxed);
+        } else {
+            PLACE.store(NEXT_PLACE.swap(ptr::null_mut(), Relaxed), Relaxed);
+        }
     }
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if !WATCHED.swap(true, Relaxed) {
-        // SAFETY: the handler stores two flags, one of the process and one of its only thread.
+        // SAFETY: the handler stores flags and pointers, of the process and of its only thread.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }

@@ -35,8 +35,8 @@
 //! They are charged once; see [`own`].
 //!
 //! # Processes
-//! Every process that the program starts has the same share in its environment and draws on it. In a child that was forked after the
-//! share was opened, allocating calls return `CUDA_ERROR_NOT_INITIALIZED`, as the driver's own do there. However a process ends, the
+//! Every process that the program starts has the same share in its environment and draws on it. In a child that was forked after its
+//! parent had taken something, allocating calls return `CUDA_ERROR_NOT_INITIALIZED`, as the driver's own do there. However a process ends, the
 //! ledger gives back what it held.
 #![cfg_attr(test, allow(dead_code, reason = "a test has none of the symbols that lead to a wrapper"))]
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

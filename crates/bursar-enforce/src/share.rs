@@ -8,7 +8,7 @@ use bursar_core::{Account, Bytes, DeviceUuid, Error};
 use bursar_ledger::Reservation;
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The environment variable with the token of what the workers of a device share.
 const COMMON_VARIABLE: &str = "BURSAR_RESERVATION_SHARED";
@@ -86,6 +86,7 @@ impl Share {
         let charged = self.own.charge(Bytes(bytes)).is_ok() || self.charge_both(bytes);
         if charged {
             self.held.fetch_add(bytes, Relaxed);
+            note_taking();
         }
         charged
     }
@@ -131,6 +132,21 @@ impl Share {
         if rest > 0 {
             self.own.release(Bytes(rest));
         }
+    }
+}
+
+/// True once this process has taken something of a device, even if only a context.
+static HAS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether this process has ever taken something of a device.
+pub(crate) fn has_taken() -> bool {
+    HAS_TAKEN.load(Relaxed)
+}
+
+/// Takes note that this process takes something of a device.
+pub(crate) fn note_taking() {
+    if !HAS_TAKEN.load(Relaxed) {
+        HAS_TAKEN.store(true, Relaxed);
     }
 }
 

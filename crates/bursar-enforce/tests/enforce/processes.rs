@@ -18,6 +18,7 @@ fn ends(what: &str) -> Scene {
 fn e5_a_forked_child_is_told_by_status_and_its_parent_goes_on() {
     ends("forks");
     ends("forks-first");
+    ends("forks-after-looking");
 }
 
 #[test]

@@ -44,6 +44,33 @@ static void forks_first(void) {
     CHECK(charged() == 1 << 20 && given() == charged());
 }
 
+// So has one whose parent has only looked at memory and looked functions up.
+static void forks_after_looking(void) {
+    find("address");
+    void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    int (*init)(void) = dlsym(nvml, "nvmlInit_v2");
+    int (*by_index)(unsigned, Handle *) = dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    int (*info)(Handle, unsigned long long *) = dlsym(nvml, "nvmlDeviceGetMemoryInfo");
+    unsigned long long memory[3];
+    Handle device;
+    OK(init());
+    OK(by_index(0, &device));
+    OK(info(device, memory));
+    CHECK(memory[0] == 64 << 20);
+    for (int generation = 0; generation < 3; generation++) {
+        pid_t child = fork();
+        if (child) {
+            ends_well(child);
+            _exit(0);
+        }
+        OK(info(device, memory));
+        CHECK(memory[0] == 64 << 20);
+    }
+    start("local");
+    OK(cuMemAlloc(&kept, 64 << 20));
+    CHECK(cuMemAlloc(&kept, 1) == OUT_OF_MEMORY);
+}
+
 static void executes(char *self) {
     start("local");
     OK(cuMemAlloc(&kept, 40 << 20));
@@ -152,6 +179,7 @@ int main(int count, char **words) {
     const char *what = words[1];
     if (!strcmp(what, "forks")) forks();
     else if (!strcmp(what, "forks-first")) forks_first();
+    else if (!strcmp(what, "forks-after-looking")) forks_after_looking();
     else if (!strcmp(what, "executes")) executes(words[0]);
     else if (!strcmp(what, "executed")) executed();
     else if (!strcmp(what, "shares")) shares(words[0]);
