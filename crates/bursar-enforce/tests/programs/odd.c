@@ -141,10 +141,10 @@ int main(int count, char **words) {
     SAME();
     CHECK(used(info) == 32 << 20);
     capture(1);
-    for (int at = 0; at < 10; at++) {
-        OK(allocate_async(&rows, 20 << 20, NULL));
-        OK(release_async(rows, NULL));
-    }
+    OK(allocate_async(&rows, 100 << 20, (void *)1));
+    OK(release_async(rows, (void *)1));
+    OK(allocate_async(&rows, 1000, NULL));
+    CHECK(allocate_async(&rows, 64 << 20, NULL) == OUT_OF_MEMORY);
     OK(capture(0));
     SAME();
     CHECK(used(info) == 32 << 20);

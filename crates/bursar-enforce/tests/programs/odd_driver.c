@@ -135,7 +135,9 @@ Result cuThreadExchangeStreamCaptureMode(int *other) {
     int before = mode;
     return mode = *other, *other = before, 0;
 }
-Result cuStreamIsCapturing(void *stream, int *status) { return *status = is_captured, 0; }
+// The stream with the handle 1 is the one that is captured.
+static int captures(void *stream) { return is_captured && stream == (void *)1; }
+Result cuStreamIsCapturing(void *stream, int *status) { return *status = captures(stream), 0; }
 Result cuDeviceGetMemPool(void **pool, int device) { return unsafe_call(), *pool = &pool_reserved, 0; }
 Result cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
     unsafe_call();
@@ -144,7 +146,7 @@ Result cuMemPoolGetAttribute(void *pool, int attribute, void *value) {
 Result cuMemPoolTrimTo(void *pool, size_t keep) { return unsafe_call(), pool_reserved = pool_used ? pool_reserved : 0, 0; }
 Result cuMemAllocAsync(Pointer *pointer, size_t bytes, void *stream) {
     *pointer = pool_base;
-    if (is_captured)
+    if (captures(stream))
         return 0;
     pool_used += bytes;
     while (pool_reserved < pool_used)
@@ -152,7 +154,7 @@ Result cuMemAllocAsync(Pointer *pointer, size_t bytes, void *stream) {
     return 0;
 }
 Result cuMemFreeAsync(Pointer pointer, void *stream) {
-    if (!is_captured)
+    if (!captures(stream))
         pool_used = 0;
     return 0;
 }
