@@ -4,7 +4,7 @@
 //! programs change what is free too, and then the most is charged.
 #![allow(unsafe_code)]
 
-use crate::driver::{self, Handle, read};
+use crate::driver::{self, Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::granule::{self, Granule, PAGE};
 use crate::hook::hook;
@@ -99,7 +99,7 @@ fn live() -> MutexGuard<'static, IntegerMap<(u64, usize)>> {
 
 fn create(
     share: &Share,
-    array: *const Handle,
+    array: *mut Handle,
     shape: &Solid,
     levels: u32,
     call: impl FnOnce() -> c_int,
@@ -114,7 +114,7 @@ fn create(
         Granule::Pages => elements,
     };
     let Some(charged) = charge::between(share, least..=most) else { return refusal::refuse(share, elements) };
-    let before = driver::memory();
+    let (was, before) = (read(array), driver::memory());
     steps::passed(c"array charged");
     let status = call();
     if status != SUCCESS {
@@ -126,6 +126,7 @@ fn create(
     let actual = taken.filter(|taken| (least..=most).contains(taken)).unwrap_or(most);
     if !charge::settle(share, charged, actual) {
         destroy(read(array));
+        write(array, was);
         share.release(charged);
         return refusal::refuse(share, elements);
     }

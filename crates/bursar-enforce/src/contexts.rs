@@ -1,7 +1,7 @@
 //! Contexts: what the driver takes for itself when one is made, and the end of what was allocated in it.
 #![allow(unsafe_code)]
 
-use crate::driver::{self, Device, Handle, read};
+use crate::driver::{self, Device, Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::share::Share;
@@ -33,7 +33,7 @@ fn make(
     share: &Share,
     device: Device,
     is_primary: bool,
-    context: *const Handle,
+    context: *mut Handle,
     call: impl FnOnce() -> c_int,
     undo: impl FnOnce(),
 ) -> c_int {
@@ -45,17 +45,21 @@ fn make(
     if is_primary && contexts.iter().any(|known| known.primary_of == Some(device)) {
         return call();
     }
-    let before = nvml::used(share);
+    let (was, before) = (read(context), nvml::before_context(share));
     let status = call();
     if status != SUCCESS {
         return status;
     }
     steps::passed(c"context made");
-    let bytes = nvml::grown(share, before);
-    if !charge::all(share, bytes) {
+    let nvml::Taken { bytes, is_exact } = nvml::taken_by_context(share, &before);
+    let is_charged = charge::all(share, bytes);
+    if !is_charged && is_exact {
         undo();
+        write(context, was);
         return refusal::refuse(share, bytes);
     }
+    // What others may have taken is no reason to refuse.
+    let bytes = if is_charged { bytes } else { 0 };
     growth::context_made();
     contexts.push(Context { handle: read(context), primary_of: is_primary.then_some(device), bytes });
     status

@@ -1,7 +1,7 @@
 //! Linear memory: `cuMemAlloc` and those like it.
 #![allow(unsafe_code)]
 
-use crate::driver::{self, Handle, read};
+use crate::driver::{self, Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::granule::{self, Granule, PAGE};
 use crate::hook::hook;
@@ -98,6 +98,8 @@ struct Request<'a> {
     /// False for memory that the driver does not pack with other memory.
     is_packed: bool,
     call: &'a mut dyn FnMut() -> c_int,
+    /// Writes back what was at the program's pointer before a call that is undone.
+    restore: &'a dyn Fn(),
     /// Returns where the memory is and how much, after a call that went well.
     outcome: &'a dyn Fn() -> (u64, u64),
 }
@@ -134,23 +136,22 @@ fn allocate(share: &Share, request: Request<'_>) -> c_int {
     live.by_address.insert(start, Allocation { bytes, context, charged: kind });
     drop(live);
     if !charge::settle(share, charged, actual) {
-        return undo(share, start, charged, request.bytes);
+        (request.restore)();
+        undo(share, start, charged, actual);
+        return refusal::refuse(share, request.bytes);
     }
     steps::passed(c"linear entered");
     SUCCESS
 }
 
-/// Gives memory back that turned out to cost more than is left.
+/// Gives memory back that cost `actual`, of which only `charged` could be charged.
 #[cold]
-fn undo(share: &Share, start: u64, charged: u64, asked: u64) -> c_int {
-    let mut live = live();
-    if let Some(allocation) = live.by_address.remove(&start) {
-        live.end(start, &allocation);
-    }
-    drop(live);
+fn undo(share: &Share, start: u64, charged: u64, actual: u64) {
+    let taken_out = live().by_address.remove(&start);
     driver::free(start);
-    share.release(charged);
-    refusal::refuse(share, asked)
+    let ended = taken_out.map_or(actual, |allocation| live().end(start, &allocation));
+    // Pages in which others lie by now stay charged.
+    share.release(charged.saturating_sub(actual - ended.min(actual)));
 }
 
 /// Frees linear memory, or memory of a pool.
@@ -199,44 +200,60 @@ fn rows(share: &Share, width: u64, height: u64) -> u64 {
 }
 
 hook! {
-    take fn cuMemAlloc_v2(ptr: *mut u64, bytes: usize) |real, share| allocate(share, Request {
-        bytes: bytes as u64,
-        is_packed: true,
-        call: &mut || real(ptr, bytes),
-        outcome: &|| (read(ptr), bytes as u64),
-    });
+    take fn cuMemAlloc_v2(ptr: *mut u64, bytes: usize) |real, share| {
+        let before = read(ptr);
+        allocate(share, Request {
+            bytes: bytes as u64,
+            is_packed: true,
+            call: &mut || real(ptr, bytes),
+            restore: &|| write(ptr, before),
+            outcome: &|| (read(ptr), bytes as u64),
+        })
+    };
 
-    take fn cuMemAlloc(ptr: *mut c_uint, bytes: c_uint) |real, share| allocate(share, Request {
-        bytes: u64::from(bytes),
-        is_packed: true,
-        call: &mut || real(ptr, bytes),
-        outcome: &|| (u64::from(read(ptr)), u64::from(bytes)),
-    });
+    take fn cuMemAlloc(ptr: *mut c_uint, bytes: c_uint) |real, share| {
+        let before = read(ptr);
+        allocate(share, Request {
+            bytes: u64::from(bytes),
+            is_packed: true,
+            call: &mut || real(ptr, bytes),
+            restore: &|| write(ptr, before),
+            outcome: &|| (u64::from(read(ptr)), u64::from(bytes)),
+        })
+    };
 
     take fn cuMemAllocPitch_v2(ptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: c_uint) |real, share| {
+        let before = read(ptr);
         allocate(share, Request {
             bytes: rows(share, width as u64, height as u64),
             is_packed: true,
             call: &mut || real(ptr, pitch, width, height, element),
+            restore: &|| write(ptr, before),
             outcome: &|| (read(ptr), (read(pitch) as u64).saturating_mul(height as u64)),
         })
     };
 
     take fn cuMemAllocPitch(ptr: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint) |real, share| {
+        let before = read(ptr);
         allocate(share, Request {
             bytes: rows(share, u64::from(width), u64::from(height)),
             is_packed: true,
             call: &mut || real(ptr, pitch, width, height, element),
+            restore: &|| write(ptr, before),
             outcome: &|| (u64::from(read(ptr)), u64::from(read(pitch)) * u64::from(height)),
         })
     };
 
-    take fn cuMemAllocManaged(ptr: *mut u64, bytes: usize, flags: c_uint) |real, share| allocate(share, Request {
-        bytes: bytes as u64,
-        is_packed: false,
-        call: &mut || real(ptr, bytes, flags),
-        outcome: &|| (read(ptr), bytes as u64),
-    });
+    take fn cuMemAllocManaged(ptr: *mut u64, bytes: usize, flags: c_uint) |real, share| {
+        let before = read(ptr);
+        allocate(share, Request {
+            bytes: bytes as u64,
+            is_packed: false,
+            call: &mut || real(ptr, bytes, flags),
+            restore: &|| write(ptr, before),
+            outcome: &|| (read(ptr), bytes as u64),
+        })
+    };
 
     pass fn cuMemFree_v2(ptr: u64) |real, share| free(share, ptr, || real(ptr));
 

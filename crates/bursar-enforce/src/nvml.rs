@@ -9,8 +9,8 @@ use crate::share::Share;
 use crate::stores;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::transmute;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 
 /// The status of a list that has no room for everybody.
 const INSUFFICIENT_SIZE: c_int = 7;
@@ -104,8 +104,8 @@ pub(crate) fn used(share: &Share) -> Option<u64> {
     (status == SUCCESS).then_some(memory.used)
 }
 
-/// Returns what this process uses of the share's device; none where NVML does not list it under the number that it knows itself by.
-pub(crate) fn used_here(share: &Share) -> Option<u64> {
+/// Returns the processes that NVML lists for the share's device; none where it does not tell.
+fn listed(share: &Share) -> Option<Vec<Process>> {
     let device = device_of(share)?;
     let found = loader::management_symbol(c"nvmlDeviceGetComputeRunningProcesses_v3");
     if found.is_null() {
@@ -114,19 +114,70 @@ pub(crate) fn used_here(share: &Share) -> Option<u64> {
     // SAFETY: NVML's function of this name has this signature.
     let ask =
         unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Handle, *mut c_uint, *mut Process) -> c_int>(found) };
-    let mut list = [Process::default(); 256];
+    let mut list = vec![Process::default(); 256];
     let mut count = list.len() as c_uint;
     // SAFETY: a list of ours for the answer, with its length.
     let status = unsafe { ask(device, &raw mut count, list.as_mut_ptr()) };
-    let here = list.iter().take(count as usize).find(|process| process.pid == std::process::id())?;
-    (status == SUCCESS && here.used != c_ulonglong::MAX).then_some(here.used)
+    list.truncate(count as usize);
+    (status == SUCCESS).then_some(list)
 }
 
-/// Returns what the device's use has grown by since `before`, for this process: as NVML lists it, or else the whole device's growth.
-pub(crate) fn grown(share: &Share, before: Option<u64>) -> u64 {
-    let here = used_here(share).map(|used| used.saturating_sub(share.held()));
-    let whole = || Some(used(share)?.saturating_sub(before?));
-    here.or_else(whole).unwrap_or(0).min(CONTEXT_MAX)
+/// The number that NVML lists this process under, where that is not its own: in a container it may be the machine's.
+static LISTED_AS: AtomicU32 = AtomicU32::new(0);
+
+/// Returns what this process uses of the share's device; none where NVML does not list it under a number that is known.
+pub(crate) fn used_here(share: &Share) -> Option<u64> {
+    let (own, other) = (std::process::id(), LISTED_AS.load(Relaxed));
+    let list = listed(share)?;
+    let here = list.iter().find(|process| process.pid == own || (other != 0 && process.pid == other))?;
+    (here.used != c_ulonglong::MAX).then_some(here.used)
+}
+
+/// The use of a device before a context is made there.
+#[derive(Debug)]
+pub(crate) struct Before {
+    used: Option<u64>,
+    pids: Vec<c_uint>,
+}
+
+/// Looks at the share's device before a context is made there.
+pub(crate) fn before_context(share: &Share) -> Before {
+    let list = listed(share).unwrap_or_default();
+    Before { used: used(share), pids: list.iter().map(|process| process.pid).collect() }
+}
+
+/// The memory that a context took.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) bytes: u64,
+    /// False if other programs may have taken some of it.
+    pub(crate) is_exact: bool,
+}
+
+/// Returns what a context took: what NVML lists for this process beyond its charge, or else the whole device's growth.
+pub(crate) fn taken_by_context(share: &Share, before: &Before) -> Taken {
+    let list = listed(share).unwrap_or_default();
+    remember_number(&list, &before.pids);
+    let exact = |bytes| Taken { bytes, is_exact: true };
+    match used_here(share) {
+        Some(used) => exact(used.saturating_sub(share.held())),
+        // Others are listed, and this process is not: it has nothing.
+        None if !list.is_empty() => exact(0),
+        None => {
+            let grown = used(share).zip(before.used).map_or(0, |(after, before)| after.saturating_sub(before));
+            Taken { bytes: grown.min(CONTEXT_MAX), is_exact: false }
+        }
+    }
+}
+
+/// Finds out under which number this process is listed, if that is not its own: one that is new, and that no process has which can be
+/// seen from here.
+fn remember_number(list: &[Process], before: &[c_uint]) {
+    let is_seen = |pid: c_uint| std::path::Path::new("/proc").join(pid.to_string()).exists();
+    let mut new = list.iter().filter(|process| !before.contains(&process.pid) && !is_seen(process.pid));
+    if let (Some(only), None) = (new.next(), new.next()) {
+        LISTED_AS.store(only.pid, Relaxed);
+    }
 }
 
 /// Returns whether NVML's device is the share's.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::device;
-use crate::driver::{self, Device, Handle, read};
+use crate::driver::{self, Device, Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
@@ -118,7 +118,7 @@ impl On {
 fn allocate(
     share: &Share,
     pool: impl FnOnce() -> Option<Store>,
-    ptr: *const u64,
+    ptr: *mut u64,
     bytes: usize,
     on: On,
     call: impl FnOnce() -> c_int,
@@ -127,8 +127,10 @@ fn allocate(
         return call();
     }
     let Some(pool) = pool() else { return call() };
+    let before = read(ptr);
     let status = stores::grow(share, pool, bytes as u64, call, || {
         driver::free_async(read(ptr), on.stream);
+        write(ptr, before);
         pool.trim()
     });
     if status == SUCCESS && ANY_MADE.load(Relaxed) {

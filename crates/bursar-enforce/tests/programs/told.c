@@ -12,7 +12,7 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "too-large")) {
         find("local");
         OK(cuInit(0));
-        CHECK(cuDevicePrimaryCtxRetain(&context, 0) == OUT_OF_MEMORY);
+        CHECK(cuDevicePrimaryCtxRetain(&context, 0) == OUT_OF_MEMORY && context == NULL);
         return 0;
     }
     start("local");
