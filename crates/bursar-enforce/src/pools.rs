@@ -1,13 +1,13 @@
 //! Stream-ordered pools, which cost what they have reserved.
 #![allow(unsafe_code)]
 
-use crate::device;
 use crate::driver::{self, Device, Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
 use crate::share::Share;
 use crate::stores::{self, Store};
+use crate::{device, growth};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,8 @@ fn foreign() -> MutexGuard<'static, Vec<usize>> {
 #[derive(Debug, Default)]
 struct MadePools {
     handles: Vec<usize>,
-    allocations: IntegerMap<Store>,
+    /// The pool of each allocation, and its bytes.
+    allocations: IntegerMap<(Store, u64)>,
     destroyed: u64,
 }
 
@@ -41,13 +42,13 @@ pub(crate) fn freeing(share: &Share, start: u64, call: impl FnOnce() -> c_int) -
     }
     let taken_out = made().allocations.remove(&start);
     let status = call();
-    let Some(store) = taken_out else { return status };
+    let Some((store, bytes)) = taken_out else { return status };
     let mut made = made();
     if status != SUCCESS {
-        made.allocations.insert(start, store);
+        made.allocations.insert(start, (store, bytes));
         return status;
     }
-    let is_last = matches!(store, Store::Destroyed(_)) && !made.allocations.values().any(|of| *of == store);
+    let is_last = matches!(store, Store::Destroyed(_)) && !made.allocations.values().any(|(of, _)| *of == store);
     drop(made);
     if is_last {
         stores::end(share, store);
@@ -58,7 +59,7 @@ pub(crate) fn freeing(share: &Share, start: u64, call: impl FnOnce() -> c_int) -
 /// Destroys a pool, of which what is in use stays with the driver until it is freed.
 fn destroy(share: &Share, pool: Handle, call: impl FnOnce() -> c_int) -> c_int {
     let store = Store::Pool(pool);
-    let is_in_use = made().allocations.values().any(|of| *of == store);
+    let is_in_use = made().allocations.values().any(|(of, _)| *of == store);
     if is_in_use {
         let _ = store.trim();
         let _ = stores::settle(share, store);
@@ -71,7 +72,7 @@ fn destroy(share: &Share, pool: Handle, call: impl FnOnce() -> c_int) -> c_int {
     made.handles.retain(|known| *known != pool.0.addr());
     made.destroyed += 1;
     let rest = Store::Destroyed(made.destroyed);
-    made.allocations.values_mut().filter(|of| **of == store).for_each(|of| *of = rest);
+    made.allocations.values_mut().filter(|(of, _)| *of == store).for_each(|(of, _)| *of = rest);
     drop(made);
     if is_in_use {
         stores::rename(store, rest);
@@ -127,6 +128,7 @@ fn allocate(
         return call();
     }
     let Some(pool) = pool() else { return call() };
+    growth::look_if_near(share);
     let before = read(ptr);
     let status = stores::grow(share, pool, bytes as u64, call, || {
         driver::free_async(read(ptr), on.stream);
@@ -134,16 +136,16 @@ fn allocate(
         pool.trim()
     });
     if status == SUCCESS && ANY_MADE.load(Relaxed) {
-        remember(pool, read(ptr));
+        remember(pool, read(ptr), bytes as u64);
     }
     status
 }
 
 /// Remembers an allocation of a pool that the program made.
-fn remember(pool: Store, start: u64) {
+fn remember(pool: Store, start: u64, bytes: u64) {
     let mut made = made();
     if matches!(pool, Store::Pool(pool) if made.handles.contains(&pool.0.addr())) {
-        made.allocations.insert(start, pool);
+        made.allocations.insert(start, (pool, bytes));
     }
 }
 
@@ -157,7 +159,25 @@ fn free(share: &Share, start: u64, on: On, call: impl FnOnce() -> c_int) -> c_in
 fn synchronize(share: &Share, call: impl FnOnce() -> c_int) -> c_int {
     let status = call();
     stores::settle_all(share);
+    if ANY_MADE.load(Relaxed) {
+        settle_destroyed(share);
+    }
     status
+}
+
+/// Makes the charges for what is left of destroyed pools what their allocations keep: a piece each, or as many as it lies in.
+fn settle_destroyed(share: &Share) {
+    let made = made();
+    let mut rests: Vec<(Store, u64)> = Vec::new();
+    for (store, bytes) in made.allocations.values().filter(|(store, _)| matches!(store, Store::Destroyed(_))) {
+        let kept = bytes.next_multiple_of(stores::PIECE);
+        match rests.iter_mut().find(|(known, _)| known == store) {
+            Some((_, sum)) => *sum += kept,
+            None => rests.push((*store, kept)),
+        }
+    }
+    drop(made);
+    rests.into_iter().for_each(|(store, most)| stores::shrink(share, store, most));
 }
 
 /// The beginning of `CUmemPoolProps`, up to where the memory is to be.

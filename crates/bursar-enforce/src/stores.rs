@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The multiple in which pools take memory from a device. One that takes it otherwise is charged for that when it has.
-const PIECE: u64 = 32 << 20;
+pub(crate) const PIECE: u64 = 32 << 20;
 /// The pieces of a share that are room to spare.
 const SPARE_PIECES: u64 = 32;
 
@@ -230,6 +230,16 @@ pub(crate) fn end_unknown(share: &Share) {
     let unknown = all.into_iter().filter(|store| matches!(store, Store::Pool(_)) && store.reserved().is_none());
     unknown.for_each(|store| end(share, store));
     settle_all(share);
+}
+
+/// Gives back what is charged for a store beyond `most`.
+pub(crate) fn shrink(share: &Share, store: Store, most: u64) {
+    let mut stores = stores();
+    let Some(charged) = stores.iter_mut().find(|charged| charged.store == store) else { return };
+    let excess = charged.bytes.saturating_sub(most);
+    charged.bytes -= excess;
+    drop(stores);
+    share.release(excess);
 }
 
 /// Goes on charging for what is left of a pool that was destroyed.

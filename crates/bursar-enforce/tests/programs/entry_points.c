@@ -175,6 +175,20 @@ static void pools(void) {
     OK(cuCtxSynchronize());
     CHECK(left() == PIECE && charged() == given());
     give_back(taken);
+    // Of a pool that is destroyed, what is still in use stays charged, and no more.
+    Pointer second;
+    size_t whole = left();
+    OK(cuMemPoolCreate(&pool, &kind));
+    OK(cuMemAllocFromPoolAsync(&first, 1000, pool, NULL));
+    OK(cuMemAllocFromPoolAsync(&second, 40 << 20, pool, NULL));
+    CHECK(left() == whole - 2 * PIECE && charged() == given());
+    OK(cuMemFreeAsync(second, NULL));
+    OK(cuMemPoolDestroy(pool));
+    OK(cuStreamSynchronize(NULL));
+    CHECK(left() == whole - PIECE && charged() == given());
+    OK(cuMemFreeAsync(first, NULL));
+    OK(cuStreamSynchronize(NULL));
+    CHECK(left() == whole && charged() == given());
 }
 
 // What was allocated in a context ends with it.
