@@ -233,6 +233,7 @@ hook! {
     pass fn cuMemPoolDestroy(pool: Handle) |real, share| destroy(share, pool, || real(pool));
     pass fn cuMemPoolTrimTo(pool: Handle, keep: usize) |real, share| synchronize(share, || real(pool, keep));
 
+    // Pools shrink when somebody synchronises, and E2 has a charge end then. Where no pool is in use, this is two loads.
     pass fn cuStreamSynchronize(stream: *mut c_void) |real, share| synchronize(share, || real(stream));
     pass fn cuStreamSynchronize_ptsz(stream: *mut c_void) |real, share| synchronize(share, || real(stream));
     pass fn cuEventSynchronize(event: *mut c_void) |real, share| synchronize(share, || real(event));
