@@ -51,7 +51,8 @@ impl CudaLibrary {
     }
 
     /// Judges both libraries with the same arguments: this process with the machine's driver, and one that is started first
-    /// with the simulated one. `devices` are those of `BURSAR_SIM_DEVICES`.
+    /// with the simulated one. `devices` are those of `BURSAR_SIM_DEVICES`. A machine that is meant to have a device
+    /// ([`requires_cuda`](crate::requires_cuda)) judges its driver alone.
     ///
     /// The shared object is built by cargo where the test's package depends on `bursar-libcuda`.
     ///
@@ -59,7 +60,7 @@ impl CudaLibrary {
     /// Panics if the other process cannot be started.
     pub fn judge_both(devices: &str, judge: impl FnOnce(Self) -> ExitCode) -> ExitCode {
         let this = Self::of_this_process();
-        if this == Self::Simulated {
+        if this == Self::Simulated || crate::requires_cuda() {
             return judge(this);
         }
         let program = std::env::current_exe().expect("a test is a program");
