@@ -151,23 +151,25 @@ impl<const GROUP: usize> Runs<GROUP> {
     /// Finds the shortest run of at least `len` units in the first few chunks that have one.
     pub(super) fn find_tightest(&mut self, len: u64) -> Option<(RunPosition, u64)> {
         let (wanted, mut from, mut left) = (Wanted::new(len), 0, TIGHTEST_OF);
-        let mut tightest: Option<(ChunkPosition, usize, u64)> = None;
+        let mut tightest: Option<(ChunkPosition, u64)> = None;
         while left > 0
             && let Some(nth) = wanted.first(&self.bounds[from..])
         {
             let (group, inside) = (from + nth, &mut self.groups[from + nth]);
             let (found, remaining) = inside.tightest(wanted, left);
             match found {
-                Some((chunk, entry, len)) if tightest.is_none_or(|(_, _, least)| len < least) => {
-                    tightest = Some((ChunkPosition { group, chunk }, entry, len));
+                Some((chunk, len)) if tightest.is_none_or(|(_, least)| len < least) => {
+                    tightest = Some((ChunkPosition { group, chunk }, len));
                 }
                 Some(_) => {}
                 None => self.bounds[group] = inside.most(),
             }
             (from, left) = (group + 1, remaining);
         }
-        let (chunk, entry, len) = tightest?;
-        Some((RunPosition { chunk, entry, at: self.chunk(chunk).at(entry) }, len))
+        let (position, len) = tightest?;
+        let chunk = self.chunk(position);
+        let entry = chunk.of_len(len)?;
+        Some((RunPosition { chunk: position, entry, at: chunk.at(entry) }, len))
     }
 
     /// Finds the run with the lowest address that has room for `len` units from a multiple of `align` on, a power of

@@ -125,10 +125,17 @@ impl Chunk {
         self.rest.iter().position(|&rest| rest >= wanted.rest)
     }
 
-    /// Returns the entry of the shortest run that is long enough, and its length.
-    pub(super) fn tightest_of(&self, wanted: Wanted) -> Option<(usize, u64)> {
-        let fits = self.rest.iter().enumerate().filter(|&(_, &rest)| rest >= wanted.rest);
-        fits.map(|(entry, &rest)| (entry, rest >> STAMP_BITS)).min_by_key(|&(_, len)| len)
+    /// Returns the length of the shortest run that is long enough; more than any where there is none. With no branch:
+    /// which runs are long enough, nobody could predict.
+    #[inline]
+    pub(super) fn tightest_of(&self, wanted: Wanted) -> u64 {
+        let fit = |rest: u64| if rest >= wanted.rest { rest } else { u64::MAX };
+        self.rest.iter().fold(u64::MAX, |least, &rest| least.min(fit(rest))) >> STAMP_BITS
+    }
+
+    /// Returns the entry of the first run of this length.
+    pub(super) fn of_len(&self, len: u64) -> Option<usize> {
+        self.rest.iter().position(|&rest| rest >> STAMP_BITS == len)
     }
 
     pub(super) fn longest(&self) -> u64 {

@@ -4,7 +4,7 @@
 //! there are many. What is searched in a group, and in the list of all groups, lies together: the starts, and bounds on
 //! the sizes.
 
-use super::chunk::{CHUNK, Chunk, NOWHERE, Size, Wanted, count_look, up_to};
+use super::chunk::{CHUNK, Chunk, LONGEST, NOWHERE, Size, Wanted, count_look, up_to};
 use super::{ChunkPosition, Run, Runs};
 
 /// At most `GROUP` chunks, a power of two, lowest first. All have runs, unless there are none at all.
@@ -82,26 +82,25 @@ impl<const GROUP: usize> Group<GROUP> {
         None
     }
 
-    /// Finds the shortest run of at least so many units in the first chunks that have one, at most `chunks` of them: its
-    /// chunk, its entry there and its length. Returns how many of them are left as well.
-    pub(super) fn tightest(&mut self, wanted: Wanted, chunks: usize) -> (Option<(usize, usize, u64)>, usize) {
-        let (mut from, mut left, mut tightest) = (0, chunks, None);
+    /// Finds the chunk with the shortest run of at least so many units among the first that have one, at most `chunks` of
+    /// them, and the length of that run. Returns how many of them are left as well.
+    #[inline]
+    pub(super) fn tightest(&mut self, wanted: Wanted, chunks: usize) -> (Option<(usize, u64)>, usize) {
+        let (mut from, mut left, mut tightest) = (0, chunks, (0, u64::MAX));
         while left > 0
             && let Some(nth) = wanted.first(&self.bounds[from..])
         {
             let chunk = from + nth;
-            match self.chunk(chunk).tightest_of(wanted) {
-                Some((entry, len)) => {
-                    left -= 1;
-                    if tightest.is_none_or(|(_, _, least)| len < least) {
-                        tightest = Some((chunk, entry, len));
-                    }
-                }
-                None => self.tighten_chunk(chunk),
+            let len = self.chunk(chunk).tightest_of(wanted);
+            if len <= LONGEST {
+                left -= 1;
+                tightest = if len < tightest.1 { (chunk, len) } else { tightest };
+            } else {
+                self.tighten_chunk(chunk);
             }
             from = chunk + 1;
         }
-        (tightest, left)
+        (Some(tightest).filter(|&(_, len)| len <= LONGEST), left)
     }
 
     /// Brings the bound of a chunk up to date.
