@@ -139,7 +139,8 @@ del pieces
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 after = torch.cuda.mem_get_info()[0]
-check(after + 64 * MIB >= free_before, "empty_cache gives it back", f"{gib(after)} free, {gib(free_before)} before")
+# What the driver loaded for kernels meanwhile is charged by now, and stays.
+check(after + 256 * MIB >= free_before, "empty_cache gives it back", f"{gib(after)} free, {gib(free_before)} before")
 trial.mark("emptied")
 first, last = train(60)
 check(last < 0.8 * first, "a net learns afterwards", f"loss {first:.4f} to {last:.4f}")
