@@ -4,7 +4,7 @@ use crate::handle::{Handle, Kind, of};
 use crate::port::{self, StreamOn};
 use crate::process::{Current, Process, initialised};
 use crate::state::Stream;
-use crate::status::CallResult;
+use crate::status::{CUresult, CallResult};
 use crate::thread;
 use crate::types::CUstream;
 use bursar_core::{DeviceId, RawStream};
@@ -104,9 +104,13 @@ impl Process {
             let state = self.state();
             state.streams.values().filter(|stream| is_meant(stream)).map(|stream| stream.raw).collect()
         };
-        for raw in streams.into_iter().chain([RawStream::LEGACY]) {
-            self.wait(StreamOn { device, raw })?;
+        for raw in streams {
+            match self.wait(StreamOn { device, raw }) {
+                // Another thread has destroyed it meanwhile, and its work is that thread's concern.
+                Err(CUresult::CUDA_ERROR_INVALID_HANDLE) => {}
+                waited => waited?,
+            }
         }
-        Ok(())
+        self.wait(StreamOn { device, raw: RawStream::LEGACY })
     }
 }
