@@ -1,12 +1,12 @@
-//! Trials of the ledger between processes, on devices that all of them can open: named simulated ones always, CUDA if there
-//! is a device. Every process is this program, started again with a role.
+//! Trials of the ledger between processes, on devices that all of them can open: named simulated ones always, also behind
+//! CUDA's own interface, and CUDA if there is a device. Every process is this program, started again with a role.
 
 #[path = "ledger/processes.rs"]
 mod processes;
 #[path = "ledger/role.rs"]
 mod role;
 
-use bursar_conformance::requires_cuda;
+use bursar_conformance::CudaLibrary;
 use bursar_cuda::Cuda;
 use libtest_mimic::{Arguments, Trial};
 use processes::LedgerFolder;
@@ -26,22 +26,28 @@ fn main() -> ExitCode {
     if let Some(failed) = role::run_if_child() {
         return failed;
     }
-    let absent = Cuda::load().is_err() && !requires_cuda();
-    let trial = |driver: Driver, name: &str, run: Run| {
-        let trial = Trial::test(format!("{}::{name}", driver.name()), move || {
-            if driver == Driver::Cuda {
-                Cuda::load()?;
-            }
-            run(&LedgerFolder::new(driver));
-            Ok(())
-        });
-        trial.with_ignored_flag(driver == Driver::Cuda && absent)
-    };
-    let of = |driver| TRIALS.iter().map(move |&(name, run)| trial(driver, name, run));
-    let trials = of(Driver::Sim).chain(of(Driver::Cuda)).collect();
-    // Processes of different trials would see each other's memory as unmanaged.
-    let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
-    libtest_mimic::run(&arguments, trials).exit_code()
+    CudaLibrary::judge_both("1x8GiB@ledger-trials", |library| {
+        let absent = Cuda::load().is_err() && library.may_be_absent();
+        let trial = |driver: Driver, name: &str, run: Run| {
+            let row = if driver == Driver::Cuda { library.rows() } else { driver.name() };
+            let trial = Trial::test(format!("{row}::{name}"), move || {
+                if driver == Driver::Cuda {
+                    Cuda::load()?;
+                }
+                run(&LedgerFolder::new(driver));
+                Ok(())
+            });
+            trial.with_ignored_flag(driver == Driver::Cuda && absent)
+        };
+        let of = |driver| TRIALS.iter().map(move |&(name, run)| trial(driver, name, run));
+        let mut trials: Vec<Trial> = of(Driver::Cuda).collect();
+        if library == CudaLibrary::Driver {
+            trials.splice(..0, of(Driver::Sim));
+        }
+        // Processes of different trials would see each other's memory as unmanaged.
+        let arguments = Arguments { test_threads: Some(1), ..Arguments::from_args() };
+        libtest_mimic::run(&arguments, trials).exit_code()
+    })
 }
 
 /// The most that two measurements of the same memory may differ: drivers keep a little more or less after work was done.

@@ -3,11 +3,13 @@
 //!
 //! A failure prints the program and its seed. `BURSAR_PROGRAM_SEED=N` replays that program alone.
 
+use bursar_conformance::CudaLibrary;
 use bursar_conformance::program::{SEED_VARIABLE, SharedDriver, batches, seeds, trial};
 use bursar_conformance::uses::{UseOutcome, UseProgram, UseShape, WaitDropper};
 use bursar_cuda::Cuda;
 use bursar_sim::Sim;
 use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 const PROGRAMS: u64 = 1000;
@@ -81,9 +83,8 @@ fn programs_are_large_enough() -> Result<(), Failed> {
     }
 }
 
-fn main() {
-    let arguments = Arguments::from_args();
-    let cuda = SharedDriver::open(Cuda::load());
+/// Returns the trials on the simulator itself.
+fn simulated() -> Vec<Trial> {
     let mut trials = vec![
         Trial::test("t1_every_wait_is_needed", every_wait_is_needed),
         Trial::test("t1_few_waits_of_copies_are_included_in_others", few_waits_of_copies_are_included_in_others),
@@ -95,12 +96,21 @@ fn main() {
     for seeds in batches(THREADED_PROGRAMS) {
         trials.push(trial("t4_no_hazard_with_threads", seeds, |seed| is_clean(seed, UseShape::THREADED).map(drop)));
     }
-    let large = [("t1_right_on_cuda", 1), ("t4_right_on_cuda_with_threads", 4)];
-    for (name, threads) in large {
-        let shape = UseShape { threads, ..UseShape::LARGE };
-        for seeds in batches(CUDA_PROGRAMS) {
-            trials.push(cuda.trial(name, seeds, move |cuda, seed| is_right_on_cuda(cuda, seed, shape)));
+    trials
+}
+
+fn main() -> ExitCode {
+    CudaLibrary::judge_both("1x80GiB", |library| {
+        let cuda = SharedDriver::open(Cuda::load());
+        let mut trials = if library == CudaLibrary::Driver { simulated() } else { Vec::new() };
+        let rows = library.rows();
+        let large = [(format!("t1_right_on_{rows}"), 1), (format!("t4_right_on_{rows}_with_threads"), 4)];
+        for (name, threads) in large {
+            let shape = UseShape { threads, ..UseShape::LARGE };
+            for seeds in batches(CUDA_PROGRAMS) {
+                trials.push(cuda.trial(&name, seeds, move |cuda, seed| is_right_on_cuda(cuda, seed, shape)));
+            }
         }
-    }
-    libtest_mimic::run(&arguments, trials).exit();
+        libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    })
 }
