@@ -67,13 +67,15 @@
 //! - `state` knows whose everything is; `process` has it, `thread` is what a thread has of its own, `resolve` finds streams,
 //!   `host_functions` runs code of programs, and `captures` forbids.
 //! - `calls` are the calls, one file for each chapter of CUDA's manual; `nvml` are those of NVML.
-//! - `enter` is the way into a call, `table` has a line for every entry point, and `lookup` finds them by name and version.
+//! - `enter` is the way into a call, `lookup` finds calls by name and version, and `table` has a line for every entry point,
+//!   of which `define` makes the symbol and the rest.
 //!
 //! No lock is held while a call waits. Nothing unwinds out of a call: a panic is `CUDA_ERROR_UNKNOWN`.
 
 mod arguments;
 mod calls;
 mod captures;
+mod define;
 mod enter;
 mod handle;
 mod hazards;

@@ -16,10 +16,9 @@ use crate::calls::{
     array, capture, context, copy, device, event, fill, host, memory, module, ordered, physical, pointer, pool, rows,
     share, stream, version,
 };
-use crate::enter::{at_any_time, once_initialised};
+use crate::define::entry_points;
 use crate::host_functions::{Callback, Function};
-use crate::lookup::{self, EntryPoint};
-use crate::resolve::DefaultStream;
+use crate::lookup;
 use crate::status::{CUresult, CallResult};
 use crate::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUdevice,
@@ -30,122 +29,6 @@ use crate::types::{
     CUstreamCaptureStatus, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
-use std::sync::OnceLock;
-
-/// Defines the function of one line.
-macro_rules! define {
-    (always $symbol:ident($($arg:ident: $type:ty),*) = $body:path) => {
-        /// # Safety
-        /// As CUDA's manual says.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
-            at_any_time(|| $body($($arg),*))
-        }
-    };
-    (ready $symbol:ident($($arg:ident: $type:ty),*) = $body:path) => {
-        /// # Safety
-        /// As CUDA's manual says.
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
-            once_initialised(stringify!($symbol), |process| $body(process, $($arg),*))
-        }
-    };
-    (stream $symbol:ident $per_thread:ident($($arg:ident: $type:ty),*) = $body:path) => {
-        /// # Safety
-        /// As CUDA's manual says.
-        #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
-        unsafe extern "C" fn $symbol($($arg: $type),*) -> CUresult {
-            once_initialised(stringify!($symbol), |process| $body(process, DefaultStream::Legacy, $($arg),*))
-        }
-
-        /// # Safety
-        /// As CUDA's manual says.
-        #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
-        unsafe extern "C" fn $per_thread($($arg: $type),*) -> CUresult {
-            once_initialised(stringify!($per_thread), |process| $body(process, DefaultStream::PerThread, $($arg),*))
-        }
-    };
-}
-
-/// Returns the lines of the table for one line of the declaration.
-macro_rules! lines {
-    ($name:ident $symbol:ident $since:literal) => {
-        vec![EntryPoint {
-            name: stringify!($name),
-            symbol: stringify!($symbol),
-            since: $since,
-            per_thread: false,
-            has_forms: false,
-            address: ($symbol as *const ()).expose_provenance(),
-        }]
-    };
-    ($name:ident $symbol:ident $per_thread:ident $since:literal) => {
-        vec![
-            EntryPoint {
-                name: stringify!($name),
-                symbol: stringify!($symbol),
-                since: $since,
-                per_thread: false,
-                has_forms: true,
-                address: ($symbol as *const ()).expose_provenance(),
-            },
-            EntryPoint {
-                name: stringify!($name),
-                symbol: stringify!($per_thread),
-                since: $since,
-                per_thread: true,
-                has_forms: true,
-                address: ($per_thread as *const ()).expose_provenance(),
-            },
-        ]
-    };
-}
-
-#[cfg(test)]
-macro_rules! any {
-    ($name:ident) => {
-        _
-    };
-}
-
-#[cfg(test)]
-macro_rules! compared {
-    (since $symbol:ident($($arg:ident: $type:ty),*)) => {
-        Some((
-            stringify!($symbol),
-            tests::parameters_in(std::any::type_name::<unsafe fn($($type),*)>()),
-            tests::parameters_in(std::any::type_name_of_val(
-                &(cudarc::driver::sys::$symbol as unsafe fn($(any!($arg)),*) -> _),
-            )),
-        ))
-    };
-    (beyond $symbol:ident($($arg:ident: $type:ty),*)) => {
-        None
-    };
-}
-
-macro_rules! entry_points {
-    ($($need:ident $name:ident = $symbol:ident $(| $per_thread:ident)?, $header:ident $since:literal
-        ($($arg:ident: $type:ty),* $(,)?) = $body:path;)*) => {
-        $(define! { $need $symbol $($per_thread)? ($($arg: $type),*) = $body })*
-
-        /// Returns every entry point.
-        pub fn entry_points() -> &'static [EntryPoint] {
-            static TABLE: OnceLock<Vec<EntryPoint>> = OnceLock::new();
-            TABLE.get_or_init(|| [$(lines!($name $symbol $($per_thread)? $since)),*].concat())
-        }
-
-        /// Returns every symbol with its parameters, as declared here and as cudarc declares them.
-        #[cfg(test)]
-        fn parameters() -> Vec<(&'static str, String, String)> {
-            let compared: Vec<Option<(&'static str, String, String)>> =
-                vec![$(compared!($header $symbol($($arg: $type),*))),*];
-            compared.into_iter().flatten().collect()
-        }
-    };
-}
 
 entry_points! {
     always cuInit = cuInit, since 2000 (flags: c_uint) = version::init;
@@ -484,22 +367,6 @@ fn get_proc_address_v2(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Returns the parameters of a function type, each without the modules it is declared in and without the suffix that
-    /// the header has for structures and enumerations. Our wrappers of pointers are pointers.
-    pub(super) fn parameters_in(function: &str) -> String {
-        let (list, _) = function.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')).expect("a function type");
-        let names = list.split_inclusive([' ', ',', '(', ')', '<', '>']).map(|word| {
-            let name = word.rsplit("::").next().unwrap_or(word);
-            let (name, separator) = name.split_at(name.trim_end_matches([' ', ',', '(', ')', '<', '>']).len());
-            let name = ["_st", "_enum"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
-            format!("{name}{separator}")
-        });
-        let plain: String = names.collect();
-        let plain = plain.replace("HostSource", "*const c_void").replace("Host", "*mut c_void");
-        let plain = plain.replace("Out<", "*mut ").replace("In<", "*const ");
-        plain.replace("Option<unsafe extern \"C\" fn(*mut c_void)>", "CUhostFn").replace('>', "")
-    }
 
     #[test]
     fn k1_every_entry_point_has_the_parameters_that_cudarc_declares() {

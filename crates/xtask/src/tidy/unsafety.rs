@@ -23,6 +23,7 @@ const ROOMS: &[&str] = &[
     "crates/bursar-ledger/src/system/linux.rs",
     "crates/bursar-ledger/tests/fork.rs",
     "crates/bursar-libcuda/src/arguments.rs",
+    "crates/bursar-libcuda/src/define.rs",
     "crates/bursar-libcuda/src/host_functions.rs",
     "crates/bursar-libcuda/src/memory_file.rs",
     "crates/bursar-libcuda/src/nvml/table.rs",
