@@ -67,7 +67,10 @@ impl CudaLibrary {
         let mut child = Command::new(&program);
         child.args(std::env::args_os().skip(1)).env(VARIABLE, "1");
         child.env("BURSAR_SIM_DEVICES", devices).env_remove("CUDA_VISIBLE_DEVICES");
-        child.env("LD_LIBRARY_PATH", links(&program).expect("links beside the test"));
+        let folder = links(&program).expect("links beside the test");
+        let others = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let folders = [folder].into_iter().chain(std::env::split_paths(&others));
+        child.env("LD_LIBRARY_PATH", std::env::join_paths(folders).expect("folders without a colon"));
         let simulated = child.status().expect("the same program again");
         let own = judge(this);
         if simulated.success() { own } else { ExitCode::FAILURE }

@@ -26,7 +26,9 @@ macro_rules! define {
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
         unsafe extern "C" fn $symbol($($arg: $type),*) -> $crate::status::CUresult {
-            $crate::enter::once_initialised(stringify!($symbol), |process| $body(process, $crate::resolve::DefaultStream::Legacy, $($arg),*))
+            $crate::enter::once_initialised(stringify!($symbol), |process| {
+                $body(process, $crate::resolve::DefaultStream::Legacy, $($arg),*)
+            })
         }
 
         /// # Safety
@@ -34,7 +36,9 @@ macro_rules! define {
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
         unsafe extern "C" fn $per_thread($($arg: $type),*) -> $crate::status::CUresult {
-            $crate::enter::once_initialised(stringify!($per_thread), |process| $body(process, $crate::resolve::DefaultStream::PerThread, $($arg),*))
+            $crate::enter::once_initialised(stringify!($per_thread), |process| {
+                $body(process, $crate::resolve::DefaultStream::PerThread, $($arg),*)
+            })
         }
     };
 }

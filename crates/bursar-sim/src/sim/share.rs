@@ -57,6 +57,22 @@ impl Sim {
 
     /// Moves the bytes of an allocation into a file, where other processes can have them too. `ptr` and `bytes` are those of
     /// the whole allocation.
+    ///
+    /// ```
+    /// use bursar::DeviceId;
+    /// use bursar::driver::Driver;
+    /// use bursar::sim::Sim;
+    ///
+    /// let path = std::env::temp_dir().join(format!("bursar-allocation-{}", std::process::id()));
+    /// let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path)?;
+    /// let sim = Sim::immediate();
+    /// let ptr = sim.allocate(DeviceId(0), 256)?;
+    /// sim.share_allocation(DeviceId(0), ptr, 256, file)?;
+    /// sim.poke(ptr, b"seen by others");
+    /// assert!(std::fs::read(&path)?.starts_with(b"seen by others"));
+    /// # std::fs::remove_file(path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn share_allocation(&self, device: DeviceId, ptr: DevicePtr, bytes: u64, file: File) -> DriverResult<()> {
         let arguments = CallArguments::default().at(ptr.0).of(bytes);
