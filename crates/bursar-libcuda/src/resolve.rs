@@ -6,8 +6,8 @@ use crate::process::{Current, Process, initialised};
 use crate::state::Stream;
 use crate::status::{CUresult, CallResult};
 use crate::thread;
-use crate::types::CUstream;
-use bursar_core::{DeviceId, RawStream};
+use crate::types::{CU_STREAM_NON_BLOCKING, CUstream};
+use bursar_core::{DeviceId, Driver, RawStream};
 
 /// The stream that a call means where the program names none. Entry points whose names end in `_ptsz` or `_ptds` mean the
 /// default stream of the thread.
@@ -30,11 +30,9 @@ pub(crate) struct Target {
 
 /// Destroys the default stream of a thread that ends, unless its context took it along.
 fn destroy_stream_of_thread(stream: Handle) {
-    let Ok(process) = initialised() else { return };
-    let found = process.state().streams.remove(&stream);
-    if let Some(found) = found {
-        // A stream that cannot be destroyed any more is gone with its device.
-        let _ = port::stream_destroy(process.sim(), found.device, found.raw);
+    if let Ok(process) = initialised() {
+        // A stream that cannot be destroyed any more is gone with its context or its device.
+        let _ = process.destroy_stream(stream);
     }
 }
 
@@ -84,6 +82,47 @@ impl Process {
         Ok(StreamOn { device: current.device, raw })
     }
 
+    /// Destroys a stream. Its work is still done, and who waits for its context waits for that too.
+    pub(crate) fn destroy_stream(&self, handle: Handle) -> CallResult {
+        let (stream, capture) = {
+            let mut state = self.state();
+            (*state.stream(handle)?, state.captures.remove(&handle))
+        };
+        if capture.is_some() {
+            self.sim().end_capture(stream.device, stream.raw)?;
+        }
+        self.bequeath(&stream)?;
+        // Another thread may have been faster.
+        self.state().streams.remove(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+        port::stream_destroy(self.sim(), stream.device, stream.raw)
+    }
+
+    /// Lets the heir of a stream's context wait for what the stream has to do.
+    fn bequeath(&self, stream: &Stream) -> CallResult {
+        let (sim, device) = (self.sim(), stream.device);
+        let raw = self.heir(stream)?;
+        let event = sim.event_create(device)?;
+        port::event_record(sim, StreamOn { device, raw: stream.raw }, event)?;
+        port::stream_wait(sim, StreamOn { device, raw }, event)?;
+        port::event_destroy(sim, device, event)
+    }
+
+    /// Returns the heir of a stream's context, which is created when a stream is first destroyed.
+    fn heir(&self, stream: &Stream) -> CallResult<RawStream> {
+        let existing = self.state().context(stream.context)?.heir;
+        if let Some(raw) = existing {
+            return Ok(raw);
+        }
+        let raw = self.sim().stream_create(stream.device, 0)?;
+        let mut state = self.state();
+        let handle = state.new_handle(Kind::Stream);
+        let context = state.contexts.get_mut(&stream.context).ok_or(CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
+        // Where two threads are here at once, a context has two streams that it waits for, and one of them is idle.
+        let heir = *context.heir.get_or_insert(raw);
+        state.streams.insert(handle, Stream { raw, flags: CU_STREAM_NON_BLOCKING, priority: 0, ..*stream });
+        Ok(heir)
+    }
+
     /// Waits for a stream.
     pub(crate) fn wait(&self, on: StreamOn) -> CallResult {
         port::stream_synchronize(self.sim(), on)
@@ -91,7 +130,10 @@ impl Process {
 
     /// Waits for every stream of a context, its default streams included.
     pub(crate) fn wait_for_context(&self, current: Current) -> CallResult {
-        self.wait_for_streams(current.device, |stream| stream.context == current.context)
+        self.wait_for_streams(current.device, |stream| stream.context == current.context)?;
+        // Streams that another thread has destroyed meanwhile.
+        let heir = self.state().context(current.context)?.heir;
+        heir.map_or(Ok(()), |raw| self.wait(StreamOn { device: current.device, raw }))
     }
 
     /// Waits for every stream of a device.
@@ -106,7 +148,7 @@ impl Process {
         };
         for raw in streams {
             match self.wait(StreamOn { device, raw }) {
-                // Another thread has destroyed it meanwhile, and its work is that thread's concern.
+                // Another thread has destroyed it meanwhile.
                 Err(CUresult::CUDA_ERROR_INVALID_HANDLE) => {}
                 waited => waited?,
             }

@@ -23,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) is_primary: bool,
     /// The memory that it takes itself.
     pub(crate) own: Option<RawPages>,
+    /// The stream that goes on when the streams that were destroyed have done their work.
+    pub(crate) heir: Option<RawStream>,
     pub(crate) limits: HashMap<c_uint, usize>,
 }
 
@@ -189,7 +191,7 @@ impl Context {
     /// Returns the primary context of a device, which nobody has retained yet.
     pub(crate) fn primary(ordinal: usize) -> Self {
         let limits = HashMap::new();
-        Self { ordinal, flags: 0, api_version: 3020, retains: 0, is_primary: true, own: None, limits }
+        Self { ordinal, flags: 0, api_version: 3020, retains: 0, is_primary: true, own: None, heir: None, limits }
     }
 }
 

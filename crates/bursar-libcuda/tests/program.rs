@@ -1,51 +1,18 @@
 //! A program in C that was never told about Bursar: K1 as it sees the driver, and K3 with several of it, some of them killed.
-#![allow(unsafe_code)]
 
+mod programs;
 mod rig;
 
+use programs::{Program, succeeded};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, Stdio};
 
 const GIB: u64 = 1 << 30;
 
-/// Compiles the program once. Returns it and the folder in which it finds its driver.
-fn program() -> &'static (PathBuf, PathBuf) {
-    static COMPILED: OnceLock<(PathBuf, PathBuf)> = OnceLock::new();
-    COMPILED.get_or_init(|| {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libcuda-program");
-        // What an earlier run has left.
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).expect("a folder for this test");
-        let library = folder.join("libcuda.so.1");
-        symlink(rig::path(), &library).expect("a new folder");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program.c");
-        let program = folder.join("program");
-        let mut compiler = Command::new("cc");
-        compiler.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source).arg(&library);
-        let compiled = compiler.output().expect("Rust needs a C compiler to link");
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        (program, folder)
-    })
-}
+static PROGRAM: Program = Program::new("program.c");
 
-/// Returns the program with these devices and none of this process's settings.
 fn prepared(mode: &str, devices: &str) -> Command {
-    let (program, folder) = program();
-    let mut command = Command::new(program);
-    for variable in ["BURSAR_SEED", "BURSAR_HAZARDS", "BURSAR_SIM_CONTEXT", "CUDA_VISIBLE_DEVICES"] {
-        command.env_remove(variable);
-    }
-    command.arg(mode).env("LD_LIBRARY_PATH", folder).env("BURSAR_SIM_DEVICES", devices);
-    command.env("BURSAR_LEDGER_DIR", folder.join("shared"));
-    command
-}
-
-fn succeeded(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    PROGRAM.prepared(mode, devices)
 }
 
 fn free(devices: &str) -> u64 {
@@ -79,7 +46,7 @@ fn k1_a_program_in_c_finds_memory_order_and_captures_as_on_hardware() {
     succeeded(&output);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(said.matches("device code cannot be loaded").count(), 1, "said once: {said}");
-    let hazards = program().1.join("hazards-all");
+    let hazards = PROGRAM.folder().join("hazards-all");
     for seed in 0..10 {
         let mut seeded = prepared("all", "1x1GiB");
         seeded.env("BURSAR_SEED", seed.to_string()).env("BURSAR_HAZARDS", &hazards);
@@ -114,7 +81,7 @@ fn k1_a_context_takes_the_memory_that_it_is_said_to_take() {
 
 #[test]
 fn k1_what_nothing_orders_is_written_to_the_file_that_is_named() {
-    let (_, folder) = program();
+    let folder = PROGRAM.folder();
     let report = |mode: &str| {
         let path = folder.join(format!("hazards-{mode}"));
         for seed in ["0", "1"] {

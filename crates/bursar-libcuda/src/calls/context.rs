@@ -103,7 +103,7 @@ fn create(process: &Process, context: Out<CUcontext>, flags: c_uint, device: CUd
     let mut state = process.state();
     let handle = state.new_handle(Kind::Context);
     let (ordinal, limits) = (device as usize, HashMap::new());
-    let made = Context { ordinal, flags, api_version: version, retains: 1, is_primary: false, own, limits };
+    let made = Context { ordinal, flags, api_version: version, retains: 1, is_primary: false, own, heir: None, limits };
     state.contexts.insert(handle, made);
     drop(state);
     thread::push(handle);
@@ -173,6 +173,7 @@ fn destroy_contents(process: &Process, context: u64) -> CallResult {
     let arrays = take_arrays(&mut state, context);
     let own = state.contexts.get_mut(&context).and_then(|context| {
         context.retains = 0;
+        context.heir = None;
         context.limits.clear();
         context.own.take()
     });

@@ -42,11 +42,7 @@ pub(crate) fn create_with_priority(
 }
 
 pub(crate) fn destroy(process: &Process, stream: CUstream) -> CallResult {
-    let mut state = process.state();
-    let found = state.streams.remove(&of(stream)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-    state.captures.remove(&of(stream));
-    drop(state);
-    port::stream_destroy(process.sim(), found.device, found.raw)
+    process.destroy_stream(of(stream))
 }
 
 pub(crate) fn query(process: &Process, default: DefaultStream, stream: CUstream) -> CallResult {
