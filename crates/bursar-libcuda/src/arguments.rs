@@ -1,8 +1,9 @@
 //! The arguments of entry points that are pointers.
 //!
 //! A program that calls an entry point promises what CUDA's manual demands of its arguments. These types carry that promise
-//! into the calls: they have the layout of a pointer, and this crate makes none but those of a unified address that a program
-//! passed as a number; so each was passed to the entry point whose declaration names it. Nulls are refused here, with the driver's status for them.
+//! into the calls: they have the layout of a pointer, and this crate makes none but those of an address that a program
+//! passed to a copy or a fill; so each was passed to the entry point whose declaration names it. Nulls are refused here, with the
+//! driver's status for them.
 #![allow(unsafe_code)]
 
 use crate::status::{CUresult, CallResult};
@@ -164,11 +165,6 @@ unsafe impl Send for Host {}
 pub(crate) struct HostSource(*const c_void);
 
 impl HostSource {
-    /// Returns the memory `bytes` further on, which is still in what the program passed.
-    pub(crate) fn offset(self, bytes: usize) -> Self {
-        Self(self.0.wrapping_byte_add(bytes))
-    }
-
     /// Returns the host memory at an address of the unified address space, which the program passed to a copy.
     pub(crate) fn unified(address: u64) -> Self {
         Self(std::ptr::with_exposed_provenance(address as usize))

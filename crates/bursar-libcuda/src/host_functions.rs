@@ -124,6 +124,16 @@ pub(crate) fn copy_on_host(process: &Process, on: StreamOn, dst: Host, src: Host
     })
 }
 
+/// Submits a copy within host memory to a stream, of bytes that are read now.
+pub(crate) fn copy_staged(process: &Process, on: StreamOn, dst: Host, src: HostSource, bytes: u64) -> CallResult {
+    // SAFETY: the promise of the program about memory that it passes to a copy.
+    let staged = unsafe { std::slice::from_raw_parts(src.as_ptr(), bytes as usize) }.to_vec();
+    submit(process, on, move || {
+        // SAFETY: as above.
+        unsafe { std::ptr::copy(staged.as_ptr(), dst.as_ptr(), staged.len()) }
+    })
+}
+
 /// Submits a fill of host memory to a stream.
 pub(crate) fn fill_on_host(process: &Process, on: StreamOn, dst: Host, pattern: Pattern, count: u64) -> CallResult {
     submit(process, on, move || {

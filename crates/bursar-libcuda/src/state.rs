@@ -258,9 +258,10 @@ impl State {
         matches!(allocation.taken, Taken::Managed { .. }).then_some((start, allocation.bytes))
     }
 
-    /// Returns whether an address is one of host memory that devices reach: pinned or managed.
-    pub(crate) fn is_host_address(&self, at: u64) -> bool {
-        self.pinned_at(at).is_some() || self.managed_at(at).is_some()
+    /// Returns the host memory that devices reach, pinned or managed, which contains an address: its start and its bytes.
+    pub(crate) fn reached_at(&self, at: u64) -> Option<(u64, u64)> {
+        let pinned = self.pinned_at(at).map(|(start, bytes, _)| (start, bytes));
+        pinned.or_else(|| self.managed_at(at))
     }
 
     /// Returns the pinned host memory that contains an address: its start, its bytes and its flags.

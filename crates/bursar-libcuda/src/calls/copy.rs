@@ -5,27 +5,88 @@ use crate::host_functions;
 use crate::port::{self, StreamOn};
 use crate::process::Process;
 use crate::resolve::DefaultStream;
+use crate::state::State;
 use crate::status::{CUresult, CallResult};
 use crate::types::{CUcontext, CUdeviceptr, CUstream};
 
-/// Copies host memory to memory that devices reach: their own, and host memory that is pinned or managed.
-fn upload(process: &Process, on: StreamOn, dst: CUdeviceptr, src: HostSource, bytes: u64) -> CallResult {
-    let is_host = process.state().is_host_address(dst);
-    match is_host {
-        true if src.as_ptr().is_null() => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        true => host_functions::copy_on_host(process, on, Host::unified(dst), src, bytes),
-        false => port::copy_to_device(process.sim(), on, dst, src, bytes),
+/// One side of a copy, as the program names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Host memory, pinned or not.
+    Host(u64),
+    /// Memory that devices reach: their own, and host memory that is pinned or managed.
+    Device(u64),
+    /// Memory of any kind.
+    Unified(u64),
+}
+
+/// The place of the bytes of one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Device,
+    /// Host memory that devices reach too.
+    Reached,
+    /// Host memory that is the program's alone.
+    Pageable,
+}
+
+impl Side {
+    /// Returns the side `bytes` further on.
+    pub(crate) fn offset(self, bytes: u64) -> CallResult<Self> {
+        let moved = |at: u64| at.checked_add(bytes).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE);
+        Ok(match self {
+            Self::Host(at) => Self::Host(moved(at)?),
+            Self::Device(at) => Self::Device(moved(at)?),
+            Self::Unified(at) => Self::Unified(moved(at)?),
+        })
+    }
+
+    pub(crate) fn address(self) -> u64 {
+        let (Self::Host(at) | Self::Device(at) | Self::Unified(at)) = self;
+        at
+    }
+
+    /// Finds the bytes, all of which must be in one piece of memory that the program may name so. What is said to be a
+    /// device's and is not known here is left to the simulator, which refuses and reports it.
+    fn place(self, state: &State, bytes: u64) -> CallResult<Place> {
+        let at = self.address();
+        match (state.reached_at(at), self) {
+            (Some((start, size)), _) if bytes <= start + size - at => Ok(Place::Reached),
+            (Some(_), _) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            (None, Self::Device(_)) => Ok(Place::Device),
+            (None, Self::Unified(_)) if state.is_device_address(at) => Ok(Place::Device),
+            (None, Self::Host(_)) if state.is_device_address(at) && bytes > 0 => {
+                Err(CUresult::CUDA_ERROR_INVALID_VALUE)
+            }
+            (None, _) if at == 0 => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+            (None, _) => Ok(Place::Pageable),
+        }
     }
 }
 
-/// Copies memory that devices reach to the host.
-fn download(process: &Process, on: StreamOn, dst: Host, src: CUdeviceptr, bytes: u64) -> CallResult {
-    let is_host = process.state().is_host_address(src);
-    match is_host {
-        true if dst.as_ptr().is_null() => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        true => host_functions::copy_on_host(process, on, dst, HostSource::unified(src), bytes),
-        false => port::copy_to_host(process.sim(), on, dst, src, bytes),
+/// Copies between two sides. Returns whether the host takes part.
+pub(crate) fn between(process: &Process, on: StreamOn, to: Side, from: Side, bytes: u64) -> CallResult<bool> {
+    let (into, out_of) = {
+        let state = process.state();
+        (to.place(&state, bytes)?, from.place(&state, bytes)?)
+    };
+    let (sim, dst, src) = (process.sim(), to.address(), from.address());
+    match (into, out_of) {
+        (Place::Device, Place::Device) => port::copy_on_device(sim, on, dst, src, bytes)?,
+        (Place::Device, _) => port::copy_to_device(sim, on, dst, HostSource::unified(src), bytes)?,
+        (_, Place::Device) => port::copy_to_host(sim, on, Host::unified(dst), src, bytes)?,
+        (_, Place::Reached) => {
+            host_functions::copy_on_host(process, on, Host::unified(dst), HostSource::unified(src), bytes)?;
+        }
+        // The program may change what only it reaches as soon as the call returns.
+        (_, Place::Pageable) => {
+            host_functions::copy_staged(process, on, Host::unified(dst), HostSource::unified(src), bytes)?;
+        }
     }
+    if into == Place::Pageable && out_of != Place::Device {
+        process.wait(on)?;
+    }
+    Ok(into != Place::Device || out_of != Place::Device)
 }
 
 pub(crate) fn to_device(
@@ -36,7 +97,7 @@ pub(crate) fn to_device(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    upload(process, on, dst, src, bytes as u64)?;
+    between(process, on, Side::Device(dst), Side::Host(src.address()), bytes as u64)?;
     process.wait(on)
 }
 
@@ -49,7 +110,7 @@ pub(crate) fn to_device_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    upload(process, on, dst, src, bytes as u64)
+    between(process, on, Side::Device(dst), Side::Host(src.address()), bytes as u64).map(drop)
 }
 
 pub(crate) fn to_host(
@@ -60,7 +121,7 @@ pub(crate) fn to_host(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    download(process, on, dst, src, bytes as u64)?;
+    between(process, on, Side::Host(dst.address()), Side::Device(src), bytes as u64)?;
     process.wait(on)
 }
 
@@ -73,7 +134,7 @@ pub(crate) fn to_host_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    download(process, on, dst, src, bytes as u64)
+    between(process, on, Side::Host(dst.address()), Side::Device(src), bytes as u64).map(drop)
 }
 
 pub(crate) fn on_device(
@@ -84,19 +145,7 @@ pub(crate) fn on_device(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    between_devices(process, on, dst, src, bytes as u64)
-}
-
-/// Copies between addresses that devices reach: their own memory, and host memory that is pinned or managed.
-fn between_devices(process: &Process, on: StreamOn, dst: CUdeviceptr, src: CUdeviceptr, bytes: u64) -> CallResult {
-    let is_host = {
-        let state = process.state();
-        state.is_host_address(dst) || state.is_host_address(src)
-    };
-    match is_host {
-        true => unified(process, on, dst, src, bytes).map(drop),
-        false => port::copy_on_device(process.sim(), on, dst, src, bytes),
-    }
+    between(process, on, Side::Device(dst), Side::Device(src), bytes as u64).map(drop)
 }
 
 pub(crate) fn on_device_async(
@@ -108,31 +157,7 @@ pub(crate) fn on_device_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    between_devices(process, on, dst, src, bytes as u64)
-}
-
-/// Copies between addresses of any kind. Returns whether the host takes part.
-pub(crate) fn unified(
-    process: &Process,
-    on: StreamOn,
-    dst: CUdeviceptr,
-    src: CUdeviceptr,
-    bytes: u64,
-) -> CallResult<bool> {
-    let (is_to_device, is_from_device) = {
-        let state = process.state();
-        (state.is_device_address(dst), state.is_device_address(src))
-    };
-    match (is_to_device, is_from_device) {
-        (true, true) => port::copy_on_device(process.sim(), on, dst, src, bytes).map(|()| false),
-        (true, false) => port::copy_to_device(process.sim(), on, dst, HostSource::unified(src), bytes).map(|()| true),
-        (false, true) => port::copy_to_host(process.sim(), on, Host::unified(dst), src, bytes).map(|()| true),
-        (false, false) if dst == 0 || src == 0 => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        (false, false) => {
-            let (dst, src) = (Host::unified(dst), HostSource::unified(src));
-            host_functions::copy_on_host(process, on, dst, src, bytes).map(|()| true)
-        }
-    }
+    between(process, on, Side::Device(dst), Side::Device(src), bytes as u64).map(drop)
 }
 
 pub(crate) fn any(
@@ -143,7 +168,7 @@ pub(crate) fn any(
     bytes: usize,
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
-    match unified(process, on, dst, src, bytes as u64)? {
+    match between(process, on, Side::Unified(dst), Side::Unified(src), bytes as u64)? {
         true => process.wait(on),
         false => Ok(()),
     }
@@ -158,7 +183,7 @@ pub(crate) fn any_async(
     stream: CUstream,
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
-    unified(process, on, dst, src, bytes as u64).map(drop)
+    between(process, on, Side::Unified(dst), Side::Unified(src), bytes as u64).map(drop)
 }
 
 /// Checks that both contexts of a copy between devices exist.
@@ -178,7 +203,7 @@ pub(crate) fn peer(
 ) -> CallResult {
     let on = process.default_stream(default)?.on;
     check_peers(process, to, from)?;
-    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+    between(process, on, Side::Device(dst), Side::Device(src), bytes as u64).map(drop)
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parameters of CUDA's manual")]
@@ -194,5 +219,5 @@ pub(crate) fn peer_async(
 ) -> CallResult {
     let on = process.stream(default, stream)?.on;
     check_peers(process, to, from)?;
-    port::copy_on_device(process.sim(), on, dst, src, bytes as u64)
+    between(process, on, Side::Device(dst), Side::Device(src), bytes as u64).map(drop)
 }

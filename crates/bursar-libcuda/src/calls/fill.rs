@@ -12,11 +12,7 @@ use std::ffi::{c_uchar, c_uint, c_ushort};
 
 /// Fills memory that devices reach: their own, and host memory that is pinned or managed.
 fn fill(process: &Process, on: StreamOn, dst: CUdeviceptr, pattern: Pattern, count: u64) -> CallResult {
-    let host = {
-        let state = process.state();
-        let pinned = state.pinned_at(dst).map(|(start, bytes, _)| (start, bytes));
-        pinned.or_else(|| state.managed_at(dst))
-    };
+    let host = process.state().reached_at(dst);
     let Some((start, bytes)) = host else {
         return port::fill(process.sim(), on, dst, pattern, count);
     };
@@ -100,6 +96,9 @@ fn fill_rows(
     let row = width.checked_mul(pattern.width());
     if height > 1 && row.is_none_or(|row| pitch < row) {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    if width == 0 {
+        return Ok(());
     }
     for number in 0..height {
         let start = number.checked_mul(pitch).and_then(|offset| dst.checked_add(offset));

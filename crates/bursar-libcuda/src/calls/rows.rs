@@ -1,10 +1,10 @@
 //! Copies of two and three dimensions: row after row, between linear memory, arrays and the host.
 
-use crate::arguments::{Host, HostSource, In};
+use crate::arguments::In;
 use crate::calls::array::row;
-use crate::calls::copy;
+use crate::calls::copy::{Side, between};
 use crate::handle::of;
-use crate::port::{self, StreamOn};
+use crate::port::StreamOn;
 use crate::process::Process;
 use crate::resolve::DefaultStream;
 use crate::status::{CUresult, CallResult};
@@ -12,10 +12,10 @@ use crate::types::{CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUdeviceptr, CUmemoryt
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// One side of a copy: where its first row begins, and how far rows and slices are apart.
+/// The rows of one side of a copy: the memory they are in, where the first begins, and how far they are apart.
 #[derive(Clone, Copy, Debug)]
-struct Side<H> {
-    memory: Memory<H>,
+struct Rows {
+    memory: Side,
     x: u64,
     y: u64,
     z: u64,
@@ -23,99 +23,65 @@ struct Side<H> {
     height: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Memory<H> {
-    Host(H),
-    Device(u64),
-    Unified(u64),
-}
-
-impl<H> Side<H> {
-    /// Returns the bytes from the start of the memory to a row of the copy.
-    fn offset(&self, y: u64, z: u64) -> CallResult<u64> {
-        let rows = (self.z + z).checked_mul(self.height).and_then(|rows| rows.checked_add(self.y + y));
+impl Rows {
+    /// Returns where a row of the copy begins.
+    fn row(&self, y: u64, z: u64) -> CallResult<Side> {
+        let before = self.z.checked_add(z).and_then(|slices| slices.checked_mul(self.height));
+        let rows = before.and_then(|rows| rows.checked_add(self.y)?.checked_add(y));
         let bytes = rows.and_then(|rows| rows.checked_mul(self.pitch)).and_then(|bytes| bytes.checked_add(self.x));
-        bytes.ok_or(INVALID)
+        self.memory.offset(bytes.ok_or(INVALID)?)
     }
 }
 
 /// Returns the memory of one side, and how far apart its rows and slices are.
-fn located<H>(
+fn located(
     process: &Process,
     kind: CUmemorytype,
-    host: H,
+    host: u64,
     device: CUdeviceptr,
     array: CUarray,
     (pitch, height): (usize, usize),
-) -> CallResult<(Memory<H>, u64, u64)> {
+) -> CallResult<(Side, u64, u64)> {
     let (pitch, height) = (pitch as u64, height as u64);
     match kind {
-        CUmemorytype::CU_MEMORYTYPE_HOST => Ok((Memory::Host(host), pitch, height)),
-        CUmemorytype::CU_MEMORYTYPE_DEVICE if !process.state().is_host_address(device) => {
-            Ok((Memory::Device(device), pitch, height))
-        }
-        CUmemorytype::CU_MEMORYTYPE_DEVICE => Ok((Memory::Unified(device), pitch, height)),
-        CUmemorytype::CU_MEMORYTYPE_UNIFIED => Ok((Memory::Unified(device), pitch, height)),
+        CUmemorytype::CU_MEMORYTYPE_HOST if host == 0 => Err(INVALID),
+        CUmemorytype::CU_MEMORYTYPE_HOST => Ok((Side::Host(host), pitch, height)),
+        CUmemorytype::CU_MEMORYTYPE_DEVICE => Ok((Side::Device(device), pitch, height)),
+        CUmemorytype::CU_MEMORYTYPE_UNIFIED if device == 0 => Err(INVALID),
+        CUmemorytype::CU_MEMORYTYPE_UNIFIED => Ok((Side::Unified(device), pitch, height)),
         CUmemorytype::CU_MEMORYTYPE_ARRAY => {
             let state = process.state();
             let array = state.arrays.get(&of(array)).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
             let (pitch, height) = (row(&array.descriptor)?, array.descriptor.Height.max(1) as u64);
-            Ok((Memory::Device(array.at), pitch, height))
+            Ok((Side::Device(array.at), pitch, height))
         }
         _ => Err(INVALID),
-    }
-}
-
-/// Copies one row.
-fn copy_row(
-    process: &Process,
-    on: StreamOn,
-    to: (Memory<Host>, u64),
-    from: (Memory<HostSource>, u64),
-    bytes: u64,
-) -> CallResult {
-    let sim = process.sim();
-    match (to, from) {
-        ((Memory::Device(dst), x), (Memory::Device(src), y)) => port::copy_on_device(sim, on, dst + x, src + y, bytes),
-        ((Memory::Device(dst), x), (Memory::Host(src), y)) => {
-            port::copy_to_device(sim, on, dst + x, src.offset(y as usize), bytes)
-        }
-        ((Memory::Host(dst), x), (Memory::Device(src), y)) => {
-            port::copy_to_host(sim, on, dst.offset(x as usize), src + y, bytes)
-        }
-        ((to, x), (from, y)) => {
-            let dst = match to {
-                Memory::Host(host) => host.address(),
-                Memory::Device(at) | Memory::Unified(at) => at,
-            };
-            let src = match from {
-                Memory::Host(host) => host.address(),
-                Memory::Device(at) | Memory::Unified(at) => at,
-            };
-            copy::unified(process, on, dst + x, src + y, bytes).map(drop)
-        }
     }
 }
 
 fn copy_all(process: &Process, on: StreamOn, copy: &CUDA_MEMCPY3D) -> CallResult {
     let (pitch, height) = (copy.srcPitch, copy.srcHeight);
     let (memory, pitch, height) =
-        located(process, copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcArray, (pitch, height))?;
+        located(process, copy.srcMemoryType, copy.srcHost.address(), copy.srcDevice, copy.srcArray, (pitch, height))?;
     let (x, y, z) = (copy.srcXInBytes as u64, copy.srcY as u64, copy.srcZ as u64);
-    let from = Side { memory, x, y, z, pitch, height };
+    let from = Rows { memory, x, y, z, pitch, height };
     let (pitch, height) = (copy.dstPitch, copy.dstHeight);
     let (memory, pitch, height) =
-        located(process, copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstArray, (pitch, height))?;
+        located(process, copy.dstMemoryType, copy.dstHost.address(), copy.dstDevice, copy.dstArray, (pitch, height))?;
     let (x, y, z) = (copy.dstXInBytes as u64, copy.dstY as u64, copy.dstZ as u64);
-    let to = Side { memory, x, y, z, pitch, height };
+    let to = Rows { memory, x, y, z, pitch, height };
     let (width, rows, slices) = (copy.WidthInBytes as u64, copy.Height as u64, copy.Depth as u64);
-    let overlaps = |pitch: u64, height: u64| (rows > 1 && pitch < width) || (slices > 1 && height < rows);
+    let overlaps =
+        |pitch: u64, height: u64| ((rows > 1 || slices > 1) && pitch < width) || (slices > 1 && height < rows);
     if copy.srcLOD != 0 || copy.dstLOD != 0 || overlaps(from.pitch, from.height) || overlaps(to.pitch, to.height) {
         return Err(INVALID);
     }
+    if width == 0 || rows == 0 {
+        return Ok(());
+    }
     for z in 0..slices {
         for y in 0..rows {
-            copy_row(process, on, (to.memory, to.offset(y, z)?), (from.memory, from.offset(y, z)?), width)?;
+            between(process, on, to.row(y, z)?, from.row(y, z)?, width)?;
         }
     }
     Ok(())
