@@ -5,10 +5,9 @@ use crate::state::Capture;
 use crate::status::{CUresult, CallResult};
 use crate::thread;
 use crate::types::CUstreamCaptureMode as Mode;
-use std::thread::ThreadId;
 
 /// Returns whether a capture forbids a thread that bears captures as `own` to make calls which might wait for a stream.
-fn forbids(capture: &Capture, own: Mode, thread: ThreadId) -> bool {
+fn forbids(capture: &Capture, own: Mode, thread: u64) -> bool {
     let is_own = capture.thread == thread && capture.mode != Mode::CU_STREAM_CAPTURE_MODE_RELAXED;
     let is_global = capture.mode == Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     match own {
@@ -25,7 +24,7 @@ impl Process {
         if state.captures.is_empty() {
             return Ok(());
         }
-        let (own, id) = (thread::capture_mode(), std::thread::current().id());
+        let (own, id) = (thread::capture_mode(), thread::number());
         let mut is_forbidden = false;
         for capture in state.captures.values_mut().filter(|capture| forbids(capture, own, id)) {
             capture.is_valid = false;

@@ -39,6 +39,8 @@
 //!
 //! A context takes streams, events, allocations and arrays with it when it ends. A process that dies gives back what it held,
 //! however it dies. After a fork, the child has no driver: every call returns `CUDA_ERROR_NOT_INITIALIZED`.
+//! Calls from destructors and from functions that run at exit succeed, until those that were registered before `cuInit`: they
+//! get `CUDA_ERROR_DEINITIALIZED`.
 //!
 //! # Between processes
 //! Devices with a name are one device in every process. Physical memory is exported and imported by POSIX file descriptors,

@@ -8,7 +8,6 @@ use bursar_sim::SimPool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_uint;
 use std::fs::File;
-use std::thread::ThreadId;
 use std::time::Instant;
 
 /// A context: where streams, events and allocations belong, which end with it.
@@ -144,7 +143,8 @@ pub(crate) struct MipmappedArray {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capture {
     pub(crate) mode: CUstreamCaptureMode,
-    pub(crate) thread: ThreadId,
+    /// The number of the thread that began it.
+    pub(crate) thread: u64,
     pub(crate) is_valid: bool,
 }
 

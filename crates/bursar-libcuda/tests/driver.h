@@ -60,6 +60,8 @@ extern CUresult cuMemHostAlloc(void **, size_t, unsigned);
 extern CUresult cuMemFreeHost(void *);
 extern CUresult cuMemcpyHtoD_v2(CUdeviceptr, const void *, size_t);
 extern CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
+extern CUresult cuMemsetD8Async_ptsz(CUdeviceptr, unsigned char, size_t, CUstream);
+extern CUresult cuStreamSynchronize_ptsz(CUstream);
 extern CUresult cuMemcpyDtoD_v2(CUdeviceptr, CUdeviceptr, size_t);
 extern CUresult cuMemcpy2D_v2(const Copy2D *);
 extern CUresult cuMemsetD8Async(CUdeviceptr, unsigned char, size_t, CUstream);
@@ -99,14 +101,14 @@ enum { PAGE = 2 << 20 };
 static void expect(CUresult status, CUresult expected, const char *call, int line) {
     if (status != expected) {
         fprintf(stderr, "line %d: %s returned %d and not %d\n", line, call, status, expected);
-        exit(1);
+        _exit(1);
     }
 }
 
 static void check(int is_true, const char *what, int line) {
     if (!is_true) {
         fprintf(stderr, "line %d: not %s\n", line, what);
-        exit(1);
+        _exit(1);
     }
 }
 

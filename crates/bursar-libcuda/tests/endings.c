@@ -70,8 +70,87 @@ static void streams(void) {
     destroyed(1, reset);
 }
 
+static CUcontext context;
+static CUdeviceptr kept;
+static pthread_key_t key;
+
+/* Uses memory and streams, that of the thread included, and gives everything back. */
+static void work(void) {
+    CUdeviceptr memory;
+    CUstream stream;
+    unsigned char bytes[64];
+    OK(cuMemAlloc_v2(&memory, 64));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuMemsetD8Async(memory, 7, 64, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuStreamDestroy_v2(stream));
+    for (int turn = 0; turn < 3; turn++) {
+        OK(cuMemsetD8Async_ptsz(memory, 8, 64, NULL));
+        OK(cuStreamSynchronize_ptsz(NULL));
+    }
+    OK(cuMemcpyDtoH_v2(bytes, memory, 64));
+    CHECK(bytes[63] == 8);
+    OK(cuMemFree_v2(memory));
+    OK(cuCtxSynchronize());
+}
+
+static void thread_ends(void *data) {
+    CHECK(data == &key);
+    work();
+    ended++;
+}
+
+static void *ends(void *data) {
+    (void)data;
+    OK(cuCtxSetCurrent(context));
+    CHECK(pthread_setspecific(key, &key) == 0);
+    work();
+    return NULL;
+}
+
+/* A thread makes calls until its very end: destructors of keys run last. */
+static void threads(void) {
+    pthread_t thread;
+    size_t before;
+    context = start();
+    before = free_memory();
+    CHECK(pthread_key_create(&key, thread_ends) == 0);
+    for (int number = 1; number < 4; number++) {
+        CHECK(pthread_create(&thread, NULL, ends, NULL) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK(ended == number);
+    }
+    CHECK(free_memory() == before);
+}
+
+static void before_teardown(void) {
+    work();
+    OK(cuMemFree_v2(kept));
+    ended = 1;
+}
+
+static void after_teardown(void) {
+    CHECK(ended);
+    REFUSED(4, cuCtxSynchronize());
+    REFUSED(4, cuMemFree_v2(kept));
+    REFUSED(4, cuInit(0));
+    printf("told\n");
+}
+
+/* Functions that run at exit make calls, until those that were registered before the driver was initialised. */
+static void exits(void) {
+    CHECK(atexit(after_teardown) == 0);
+    start();
+    CHECK(atexit(before_teardown) == 0);
+    OK(cuMemAlloc_v2(&kept, 64));
+    work();
+    exit(0);
+}
+
 int main(int count, char **arguments) {
     const char *mode = count > 1 ? arguments[1] : "streams";
     if (strcmp(mode, "streams") == 0) streams();
+    if (strcmp(mode, "threads") == 0) threads();
+    if (strcmp(mode, "exit") == 0) exits();
     return 0;
 }

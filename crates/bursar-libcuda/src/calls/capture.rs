@@ -30,7 +30,7 @@ pub(crate) fn begin(
         return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
     }
     process.sim().begin_capture(target.on.device, target.on.raw)?;
-    let thread = std::thread::current().id();
+    let thread = thread::number();
     state.captures.insert(of(stream), Capture { mode, thread, is_valid: true });
     message::once("graphs are not simulated: work on a stream that is captured is refused");
     Ok(())
@@ -42,7 +42,7 @@ pub(crate) fn end(process: &Process, default: DefaultStream, stream: CUstream, g
     let mut state = process.state();
     let capture = state.captures.get(&of(stream)).copied().ok_or(CUresult::CUDA_ERROR_ILLEGAL_STATE)?;
     let is_relaxed = capture.mode == CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    if !is_relaxed && capture.thread != std::thread::current().id() {
+    if !is_relaxed && capture.thread != thread::number() {
         return Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }
     process.sim().end_capture(target.on.device, target.on.raw)?;
