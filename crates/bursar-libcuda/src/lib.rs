@@ -38,7 +38,8 @@
 //! - Graphs have no memory.
 //!
 //! A context takes streams, events, allocations and arrays with it when it ends. A process that dies gives back what it held,
-//! however it dies. After a fork, the child has no driver: every call returns `CUDA_ERROR_NOT_INITIALIZED`.
+//! however it dies. After a fork, the child has no driver: every call returns `CUDA_ERROR_NOT_INITIALIZED`, and NVML
+//! is `NVML_ERROR_UNINITIALIZED` and cannot be initialised.
 //! Calls from destructors and from functions that run at exit succeed, until those that were registered before `cuInit`: they
 //! get `CUDA_ERROR_DEINITIALIZED`.
 //!

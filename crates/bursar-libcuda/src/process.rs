@@ -51,7 +51,7 @@ extern "C" fn forked() {
 
 extern "C" fn exiting() {
     if !IS_SHUT_DOWN.swap(true, Ordering::Relaxed)
-        && !IS_FORKED.load(Ordering::Relaxed)
+        && !is_forked()
         && let Some(process) = PROCESS.get()
         && process.sim().leave()
         && let Some(hazards) = &process.machine.hazards
@@ -104,8 +104,14 @@ fn start() {
     });
 }
 
+/// Returns whether this process was forked off one in which the driver was initialised. Other threads of that one may have
+/// held locks, which nobody gives back here.
+pub(crate) fn is_forked() -> bool {
+    IS_FORKED.load(Ordering::Relaxed)
+}
+
 fn check_usable() -> CallResult {
-    if IS_FORKED.load(Ordering::Relaxed) {
+    if is_forked() {
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
     }
     if IS_SHUT_DOWN.load(Ordering::Relaxed) {

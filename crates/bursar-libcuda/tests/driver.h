@@ -95,6 +95,9 @@ extern CUresult cuMemImportFromShareableHandle(unsigned long long *, void *, int
 extern CUresult cuIpcGetMemHandle(IpcHandle *, CUdeviceptr);
 extern CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *, IpcHandle, unsigned);
 extern CUresult cuIpcCloseMemHandle(CUdeviceptr);
+extern int nvmlInit_v2(void);
+extern int nvmlDeviceGetHandleByIndex_v2(unsigned, void **);
+extern int nvmlDeviceGetMemoryInfo(void *, unsigned long long *);
 
 enum { PAGE = 2 << 20 };
 

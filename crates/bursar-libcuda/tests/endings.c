@@ -147,10 +147,45 @@ static void exits(void) {
     exit(0);
 }
 
+static volatile int may_stop = 0;
+
+static void *observes(void *device) {
+    unsigned long long memory[3];
+    while (!may_stop) OK(nvmlDeviceGetMemoryInfo(device, memory));
+    return NULL;
+}
+
+/* A process that is forked off while another thread is in a call is told that it has no driver. */
+static void forks(void) {
+    void *device;
+    pthread_t thread;
+    int status;
+    start();
+    OK(nvmlInit_v2());
+    OK(nvmlDeviceGetHandleByIndex_v2(0, &device));
+    CHECK(pthread_create(&thread, NULL, observes, device) == 0);
+    for (int turn = 0; turn < 40; turn++) {
+        pid_t child = fork();
+        if (child == 0) {
+            unsigned long long memory[3];
+            REFUSED(3, cuCtxSynchronize());
+            REFUSED(1, nvmlDeviceGetMemoryInfo(device, memory));
+            REFUSED(1, nvmlDeviceGetHandleByIndex_v2(0, &device));
+            REFUSED(9, nvmlInit_v2());
+            _exit(0);
+        }
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(status == 0);
+    }
+    may_stop = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
 int main(int count, char **arguments) {
     const char *mode = count > 1 ? arguments[1] : "streams";
     if (strcmp(mode, "streams") == 0) streams();
     if (strcmp(mode, "threads") == 0) threads();
     if (strcmp(mode, "exit") == 0) exits();
+    if (strcmp(mode, "forks") == 0) forks();
     return 0;
 }

@@ -41,3 +41,8 @@ fn k1_a_thread_makes_calls_until_its_very_end() {
 fn k1_calls_at_exit_succeed_until_the_driver_is_gone_and_say_so_afterwards() {
     assert!(said("exit").iter().all(|said| said == "told\n"));
 }
+
+#[test]
+fn k1_a_process_that_is_forked_off_during_a_call_is_told_that_it_has_no_driver() {
+    said("forks");
+}

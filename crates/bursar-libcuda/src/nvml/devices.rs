@@ -5,6 +5,7 @@ use crate::arguments::{In, Out};
 use crate::calls::version::VERSION;
 use crate::handle::{Kind, handle, pointer};
 use crate::machine::{Machine, machine};
+use crate::process::is_forked;
 use bursar_core::{Bytes, DeviceFacts, DeviceId, Driver, MemoryInfo};
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -71,6 +72,9 @@ pub(crate) struct Pci {
 }
 
 pub(crate) fn init() -> NvmlResult {
+    if is_forked() {
+        return Err(NvmlReturn::DRIVER_NOT_LOADED);
+    }
     machine().map_err(|_| NvmlReturn::DRIVER_NOT_LOADED)?;
     INITIALISED.fetch_add(1, Ordering::Relaxed);
     Ok(())
@@ -89,6 +93,7 @@ pub(crate) fn shutdown() -> NvmlResult {
 fn initialised() -> NvmlResult<&'static Machine> {
     match INITIALISED.load(Ordering::Relaxed) {
         0 => Err(NvmlReturn::UNINITIALIZED),
+        _ if is_forked() => Err(NvmlReturn::UNINITIALIZED),
         _ => machine().map_err(|_| NvmlReturn::DRIVER_NOT_LOADED),
     }
 }
