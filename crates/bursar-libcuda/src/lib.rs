@@ -46,7 +46,7 @@
 //! # Between processes
 //! Devices with a name are one device in every process. Physical memory is exported and imported by POSIX file descriptors,
 //! and linear memory is opened by handles (`cuIpcGetMemHandle`) while its owner lives; the bytes are shared, and the memory
-//! counts for its owner alone, for as long as the owner holds it. Other kinds of shareable handles, shared pools and events
+//! counts for its owner alone, for as long as the owner holds it, imported by itself or not. Other kinds of shareable handles, shared pools and events
 //! between processes are `CUDA_ERROR_NOT_SUPPORTED` or absent.
 //!
 //! # Limits

@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::MetadataExt;
 
 /// The size of a description.
 const DESCRIPTION: usize = 32;
@@ -35,6 +36,9 @@ impl Description {
         (magic == MAGIC).then_some(Self { device: DeviceUuid(*device), bytes })
     }
 }
+
+/// The file system of a file, and its number there.
+pub(crate) type FileIdentity = (u64, u64);
 
 /// Returns the status of a failure of the system.
 fn failed(_: io::Error) -> CUresult {
@@ -81,6 +85,12 @@ pub(crate) fn open(process: u32, descriptor: c_int) -> CallResult<File> {
 /// Returns the descriptor by which another process finds a file.
 pub(crate) fn descriptor(file: &File) -> c_int {
     file.as_raw_fd()
+}
+
+/// Returns what tells a file from every other that exists.
+pub(crate) fn identity(file: &File) -> CallResult<FileIdentity> {
+    let metadata = file.metadata().map_err(failed)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Reads the description of a file. Other files have none.

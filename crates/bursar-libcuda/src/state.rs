@@ -1,6 +1,7 @@
 //! The driver's knowledge of a process beyond that of the simulator: contexts, and whose everything is.
 
 use crate::handle::{Handle, Kind, handle};
+use crate::memory_file::FileIdentity;
 use crate::status::{CUresult, CallResult};
 use crate::types::{CUDA_ARRAY3D_DESCRIPTOR, CUmemAllocationFlags, CUmemLocation, CUstreamCaptureMode};
 use bursar_core::{DeviceId, RawEvent, RawPages, RawStream};
@@ -166,6 +167,9 @@ pub(crate) struct State {
     pub(crate) reservations: BTreeMap<u64, Reservation>,
     /// The files of physical memory that can be shared, and of allocations that are, by handle and by address.
     pub(crate) files: HashMap<Handle, File>,
+    /// The physical memory of files by their identity, and the files that were made here.
+    pub(crate) pages_of_files: HashMap<FileIdentity, Handle>,
+    pub(crate) own_files: HashSet<FileIdentity>,
     pub(crate) shared: HashMap<u64, File>,
     /// The memory of other processes, by its address here.
     pub(crate) opened: HashMap<u64, Opened>,

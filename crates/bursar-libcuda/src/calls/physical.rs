@@ -83,7 +83,12 @@ pub(crate) fn create(
     let mut state = process.state();
     let handle = state.new_handle(Kind::Pages);
     state.pages.insert(handle, Pages { device, raw, references: 1, mappings: 0, properties });
-    state.files.extend(file.map(|file| (handle, file)));
+    if let Some(file) = file {
+        let identity = memory_file::identity(&file)?;
+        state.pages_of_files.insert(identity, handle);
+        state.own_files.insert(identity);
+        state.files.insert(handle, file);
+    }
     drop(state);
     pages.set(handle)
 }
@@ -109,6 +114,7 @@ fn give_back_if_unused(process: &Process, mut state: std::sync::MutexGuard<'_, S
     let unused = if is_unused { state.pages.remove(&handle) } else { None };
     if is_unused {
         state.files.remove(&handle);
+        state.pages_of_files.retain(|_, pages| *pages != handle);
     }
     drop(state);
     match unused {

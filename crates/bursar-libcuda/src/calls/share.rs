@@ -56,7 +56,8 @@ pub(crate) fn export(
     place.set(memory_file::export(file)?)
 }
 
-/// Returns the physical memory of a file descriptor, which is the value of the pointer and stays the program's.
+/// Returns the physical memory of a file descriptor, which is the value of the pointer and stays the program's. Memory that
+/// this process has already is the same, once more retained. Memory that it made and has released counts again.
 pub(crate) fn import(
     process: &Process,
     pages: Out<CUmemGenericAllocationHandle>,
@@ -67,10 +68,22 @@ pub(crate) fn import(
     check_kind(kind)?;
     let descriptor = c_int::try_from(shareable.address()).map_err(|_| INVALID)?;
     let file = memory_file::import(descriptor)?;
-    let description = memory_file::describe(&file)?;
+    let (description, identity) = (memory_file::describe(&file)?, memory_file::identity(&file)?);
     let (ordinal, device) = identified(process, description.device)?;
+    let is_own = {
+        let mut state = process.state();
+        let had = state.pages_of_files.get(&identity).copied();
+        if let Some((handle, had)) = had.and_then(|handle| Some((handle, state.pages.get_mut(&handle)?))) {
+            had.references += 1;
+            return pages.set(handle);
+        }
+        state.own_files.contains(&identity)
+    };
     let own = file.try_clone().map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)?;
-    let raw = process.sim().pages_import(device.id, description.bytes, own)?;
+    let raw = match is_own {
+        true => process.sim().pages_create_in_file(device.id, description.bytes, own)?,
+        false => process.sim().pages_import(device.id, description.bytes, own)?,
+    };
     let properties = Properties {
         handle_types: kind.0,
         location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: ordinal as c_int },
@@ -79,6 +92,7 @@ pub(crate) fn import(
     let mut state = process.state();
     let handle = state.new_handle(Kind::Pages);
     state.pages.insert(handle, Pages { device: device.id, raw, references: 1, mappings: 0, properties });
+    state.pages_of_files.insert(identity, handle);
     state.files.insert(handle, file);
     drop(state);
     pages.set(handle)
