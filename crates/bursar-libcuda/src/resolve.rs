@@ -99,12 +99,8 @@ impl Process {
 
     /// Lets the heir of a stream's context wait for what the stream has to do.
     fn bequeath(&self, stream: &Stream) -> CallResult {
-        let (sim, device) = (self.sim(), stream.device);
-        let raw = self.heir(stream)?;
-        let event = sim.event_create(device)?;
-        port::event_record(sim, StreamOn { device, raw: stream.raw }, event)?;
-        port::stream_wait(sim, StreamOn { device, raw }, event)?;
-        port::event_destroy(sim, device, event)
+        let (device, raw) = (stream.device, self.heir(stream)?);
+        self.after(StreamOn { device, raw: stream.raw }, StreamOn { device, raw })
     }
 
     /// Returns the heir of a stream's context, which is created when a stream is first destroyed.
@@ -121,6 +117,35 @@ impl Process {
         let heir = *context.heir.get_or_insert(raw);
         state.streams.insert(handle, Stream { raw, flags: CU_STREAM_NON_BLOCKING, priority: 0, ..*stream });
         Ok(heir)
+    }
+
+    /// Runs a call of a device at this point of a stream, which may be another device's: then it runs on a stream that waits
+    /// for this one, and this one waits for that.
+    pub(crate) fn on_device<T>(
+        &self,
+        on: StreamOn,
+        device: DeviceId,
+        run: impl FnOnce(StreamOn) -> CallResult<T>,
+    ) -> CallResult<T> {
+        if on.device == device {
+            return run(on);
+        }
+        let there = StreamOn { device, raw: self.sim().stream_create(device, 0)? };
+        let done = self.after(on, there).and_then(|()| run(there)).and_then(|done| {
+            self.after(there, on)?;
+            Ok(done)
+        });
+        port::stream_destroy(self.sim(), device, there.raw)?;
+        done
+    }
+
+    /// Lets a stream wait for what another has to do.
+    fn after(&self, first: StreamOn, then: StreamOn) -> CallResult {
+        let sim = self.sim();
+        let event = sim.event_create(first.device)?;
+        let ordered = port::event_record(sim, first, event).and_then(|()| port::stream_wait(sim, then, event));
+        port::event_destroy(sim, first.device, event)?;
+        ordered
     }
 
     /// Waits for a stream.

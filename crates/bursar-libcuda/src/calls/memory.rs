@@ -158,6 +158,11 @@ pub(crate) fn give_back(process: &Process, at: u64, freed: &Allocation) -> CallR
         Taken::StreamOrdered { .. } => {
             let legacy = StreamOn { device, raw: RawStream::LEGACY };
             process.wait_for_device(device)?;
+            // It may be in use where it was allocated from another device's pool.
+            let ordinal = process.state().contexts.get(&freed.context).map(|context| context.ordinal);
+            if let Some(other) = ordinal.map(|ordinal| process.devices[ordinal].id).filter(|other| *other != device) {
+                process.wait_for_device(other)?;
+            }
             port::free_async(sim, legacy, at)?;
             process.wait(legacy)
         }

@@ -9,6 +9,7 @@ use crate::resolve::{DefaultStream, Target};
 use crate::state::Taken;
 use crate::status::{CUresult, CallResult};
 use crate::types::{CUdeviceptr, CUmemoryPool, CUstream};
+use bursar_core::DevicePtr;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -19,9 +20,12 @@ fn allocate_from(
     pool: Handle,
     target: Target,
 ) -> CallResult {
-    let sim_pool = process.state().pools.get(&pool).ok_or(INVALID)?.sim;
-    let at = process.sim().allocate_from_pool(target.on.device, target.on.raw, sim_pool, bytes as u64)?.0;
-    record(process, at, bytes as u64, Taken::StreamOrdered { pool }, target.on.device, target.context);
+    let found = *process.state().pools.get(&pool).ok_or(INVALID)?;
+    let device = found.device;
+    let at = process.on_device(target.on, device, |on| {
+        Ok(process.sim().allocate_from_pool(device, on.raw, found.sim, bytes as u64)?.0)
+    })?;
+    record(process, at, bytes as u64, Taken::StreamOrdered { pool }, device, target.context);
     pointer.set(at)
 }
 
@@ -52,17 +56,24 @@ pub(crate) fn allocate_from_pool(
     allocate_from(process, pointer, bytes, of(pool), target)
 }
 
-/// Frees memory at this point of a stream. Only memory that was allocated in stream order can be freed so.
+/// Frees memory at this point of a stream: memory that was allocated in stream order, or linear memory.
 pub(crate) fn free(process: &Process, default: DefaultStream, pointer: CUdeviceptr, stream: CUstream) -> CallResult {
     let target = process.stream(default, stream)?;
     let mut state = process.state();
     let found = state.allocations.get(&pointer).copied().ok_or(INVALID)?;
-    if !matches!(found.taken, Taken::StreamOrdered { .. }) {
+    if !matches!(found.taken, Taken::StreamOrdered { .. } | Taken::Linear) {
         return Err(INVALID);
     }
     state.allocations.remove(&pointer);
+    let file = state.shared.remove(&pointer);
     drop(state);
-    port::free_async(process.sim(), target.on, pointer).inspect_err(|_| {
-        process.state().allocations.insert(pointer, found);
+    let freed = process.on_device(target.on, found.device, |on| match found.taken {
+        Taken::Linear => Ok(process.sim().free_direct_async(on.device, on.raw, DevicePtr(pointer))?),
+        _ => port::free_async(process.sim(), on, pointer),
+    });
+    freed.inspect_err(|_| {
+        let mut state = process.state();
+        state.allocations.insert(pointer, found);
+        state.shared.extend(file.map(|file| (pointer, file)));
     })
 }

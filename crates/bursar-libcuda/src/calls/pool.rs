@@ -66,6 +66,11 @@ pub(crate) fn create(process: &Process, pool: Out<CUmemoryPool>, properties: In<
     }
     let device = process.device(location.id).map_err(|_| INVALID)?.id;
     let sim = process.sim().pool_create(device)?;
+    if properties.maxSize > 0 {
+        // In pages, of which a pool takes whole ones.
+        let limit = (properties.maxSize as u64).checked_next_multiple_of(2 << 20).unwrap_or(u64::MAX);
+        process.sim().pool_set_limit(sim, Bytes(limit))?;
+    }
     let mut state = process.state();
     let handle = state.new_handle(Kind::Pool);
     state.pools.insert(handle, Pool { sim, device, is_default: false, reuse: [1; 3] });

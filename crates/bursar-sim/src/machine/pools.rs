@@ -21,6 +21,8 @@ pub(crate) struct Pool {
     pub(crate) used_high: u64,
     /// The bytes that it keeps when somebody synchronises.
     pub(crate) threshold: u64,
+    /// The most that it reserves.
+    pub(crate) limit: u64,
     /// True once it was destroyed: it ends with its last allocation.
     pub(crate) is_destroyed: bool,
 }
@@ -29,8 +31,16 @@ impl MachineState {
     pub(crate) fn create_pool(&mut self, device: usize) -> u64 {
         let raw = self.next_pool;
         self.next_pool += 1;
-        let pool =
-            Pool { device, reserved: 0, reserved_high: 0, used: 0, used_high: 0, threshold: 0, is_destroyed: false };
+        let pool = Pool {
+            device,
+            reserved: 0,
+            reserved_high: 0,
+            used: 0,
+            used_high: 0,
+            threshold: 0,
+            limit: u64::MAX,
+            is_destroyed: false,
+        };
         self.pools.insert(raw, pool);
         // The shortcuts of an immediate simulator know no pools.
         self.block_shortcuts();
@@ -52,7 +62,8 @@ impl MachineState {
     pub(crate) fn charge_for(&mut self, device: usize, bytes: u64, pool: Option<u64>) -> CallResult<bool> {
         let Some(raw) = pool else { return self.charge(device, bytes) };
         let lacking = bytes.saturating_sub(self.spare_in_pool(pool));
-        let Some(reserve) = self.reserve(device, lacking)? else { return Ok(false) };
+        let room = self.pools.get(&raw).map_or(0, |pool| pool.limit.saturating_sub(pool.reserved));
+        let Some(reserve) = self.reserve(device, lacking, room)? else { return Ok(false) };
         let pool = self.pools.get_mut(&raw).ok_or(Status::InvalidValue)?;
         pool.reserved += reserve;
         pool.reserved_high = pool.reserved_high.max(pool.reserved);
@@ -61,11 +72,12 @@ impl MachineState {
         Ok(true)
     }
 
-    /// Takes at least `lacking` bytes of the device for a pool. Returns how many, or `None` where they do not fit.
-    fn reserve(&mut self, device: usize, lacking: u64) -> CallResult<Option<u64>> {
+    /// Takes at least `lacking` bytes of the device for a pool, and no more than `room`. Returns how many, or `None` where
+    /// they do not fit.
+    fn reserve(&mut self, device: usize, lacking: u64, room: u64) -> CallResult<Option<u64>> {
         for multiple in [PIECE, PAGE] {
             let Some(bytes) = lacking.checked_next_multiple_of(multiple) else { return Ok(None) };
-            if bytes == 0 || self.charge(device, bytes)? {
+            if bytes == 0 || (bytes <= room && self.charge(device, bytes)?) {
                 return Ok(Some(bytes));
             }
         }

@@ -113,11 +113,11 @@ impl ActiveCall<'_> {
         Ok(())
     }
 
-    /// Frees an allocation at this point of the stream.
-    pub(crate) fn free_async(&mut self, stream: RawStream, ptr: DevicePtr) -> CallResult<()> {
+    /// Frees an allocation of a kind at this point of the stream.
+    pub(crate) fn free_async(&mut self, stream: RawStream, ptr: DevicePtr, kind: AllocationKind) -> CallResult<()> {
         let (device, call, at) = (self.device(), self.call, ptr.0);
         let stream = self.open_stream(device, stream)?;
-        let bytes = self.retire(at, AllocationKind::StreamOrdered)?;
+        let bytes = self.retire(at, kind)?;
         let pool = self.pool_of.remove(&at);
         let epoch = self.submit(call, stream, None, &[], Work::Release { at, bytes, pool });
         let op = call.operation(self.streams[stream].executor);

@@ -169,9 +169,9 @@ unsafe impl Driver for Sim {
         self.needs_stream_order(device, CALL)?;
         match self.shortcut_heap(device) {
             Some(heap) => self.free_directly(heap, CALL, device, ptr, AllocationKind::StreamOrdered),
-            None => {
-                self.call(CALL, device, CallArguments::on(stream).at(ptr.0), |active| active.free_async(stream, ptr))
-            }
+            None => self.call(CALL, device, CallArguments::on(stream).at(ptr.0), |active| {
+                active.free_async(stream, ptr, AllocationKind::StreamOrdered)
+            }),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Sim;
 use super::active_call::ActiveCall;
 use crate::call_log::{CallArguments, CallOutcome, LoggedResult};
-use crate::machine::Pool;
+use crate::machine::{AllocationKind, Pool};
 use crate::operation::CallResult;
 use bursar_core::{Bytes, DeviceId, DevicePtr, DriverResult, RawStream};
 
@@ -88,6 +88,51 @@ impl Sim {
                 return Err(bursar_core::Status::InvalidValue);
             }
             active.allocate_async(stream, bytes, Some(pool.raw))
+        })
+    }
+
+    /// Frees memory of [`allocate`](bursar_core::Driver::allocate) at this point of a stream, which the CUDA driver lets
+    /// programs do. [`free_async`](bursar_core::Driver::free_async) refuses that memory, because not every driver has this.
+    ///
+    /// ```
+    /// use bursar::DeviceId;
+    /// use bursar::driver::{Driver, RawStream};
+    /// use bursar::sim::Sim;
+    ///
+    /// let (sim, device) = (Sim::immediate(), DeviceId(0));
+    /// let ptr = sim.allocate(device, 1000)?;
+    /// sim.free_direct_async(device, RawStream::LEGACY, ptr)?;
+    /// let memory = sim.memory(device)?;
+    /// assert_eq!(memory.free, memory.total);
+    /// # Ok::<(), bursar::driver::DriverError>(())
+    /// ```
+    #[track_caller]
+    pub fn free_direct_async(&self, device: DeviceId, stream: RawStream, ptr: DevicePtr) -> DriverResult<()> {
+        self.call("free_direct_async", device, CallArguments::on(stream).at(ptr.0), |active| {
+            active.free_async(stream, ptr, AllocationKind::Direct)
+        })
+    }
+
+    /// Sets the most that a pool reserves; no limit by default. Allocations that need more are refused.
+    ///
+    /// ```
+    /// use bursar::driver::RawStream;
+    /// use bursar::sim::Sim;
+    /// use bursar::{Bytes, DeviceId};
+    ///
+    /// let (sim, device) = (Sim::immediate(), DeviceId(0));
+    /// let pool = sim.pool_create(device)?;
+    /// sim.pool_set_limit(pool, Bytes::mib(4))?;
+    /// assert!(sim.allocate_from_pool(device, RawStream::LEGACY, pool, 5 << 20).is_err());
+    /// sim.allocate_from_pool(device, RawStream::LEGACY, pool, 3 << 20)?;
+    /// assert_eq!(sim.pool_usage(pool)?.reserved, Bytes::mib(4));
+    /// # Ok::<(), bursar::driver::DriverError>(())
+    /// ```
+    #[track_caller]
+    pub fn pool_set_limit(&self, pool: SimPool, limit: Bytes) -> DriverResult<()> {
+        self.pool_call("pool_set_limit", pool, |active| {
+            active.pool(pool.raw)?.limit = limit.get();
+            Ok(())
         })
     }
 
