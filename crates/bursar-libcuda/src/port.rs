@@ -78,6 +78,16 @@ pub(crate) fn copy_to_host(sim: &Sim, on: StreamOn, dst: Host, src: u64, bytes: 
     Ok(unsafe { sim.copy_to_host(on.device, on.raw, dst.as_ptr(), DevicePtr(src), bytes) }?)
 }
 
+/// Returns whether the process has every page of a range of host memory.
+pub(crate) fn is_mapped(host: Host, bytes: usize) -> bool {
+    // SAFETY: the name exists on every system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let start = host.as_ptr().map_addr(|address| address - address % page);
+    let length = (host.as_ptr().addr() - start.addr()).saturating_add(bytes);
+    // SAFETY: nothing is read or written; a range that is not mapped is refused.
+    unsafe { libc::msync(start.cast(), length, libc::MS_ASYNC) == 0 }
+}
+
 /// Pins host memory of the program.
 pub(crate) fn host_register(sim: &Sim, device: DeviceId, host: Host, bytes: usize) -> CallResult {
     // SAFETY: the promise of the program that the memory stays mapped until it is unregistered.

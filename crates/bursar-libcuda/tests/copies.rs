@@ -242,3 +242,25 @@ fn k1_arrays_are_copied_from_and_to_addresses_of_any_device() {
         ok!(cuArrayDestroy(array));
     }
 }
+
+#[test]
+fn k1_only_host_memory_that_is_there_can_be_registered() {
+    const PAGE: usize = 4096;
+    enter(0);
+    let linear = piece(Kind::Linear).at;
+    let register = |at: u64, bytes: usize| cu!(cuMemHostRegister_v2(at, bytes as u64, 0u64));
+    assert_eq!(register(linear, PAGE), INVALID_VALUE, "memory of a device");
+    assert_eq!(register(0x10000, PAGE), INVALID_VALUE, "no memory");
+    assert_eq!(register(u64::MAX - 100, PAGE), INVALID_VALUE, "beyond all addresses");
+    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, at an address that the system chooses.
+    let pages = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, flags, -1, 0) };
+    let at = pages.expose_provenance() as u64;
+    let second = pages.wrapping_byte_add(PAGE);
+    // SAFETY: the second page of the memory just made, which nobody uses.
+    assert_eq!(unsafe { libc::munmap(second, PAGE) }, 0);
+    assert_eq!(register(at, 2 * PAGE), INVALID_VALUE, "half of it");
+    assert_eq!(register(at + 100, PAGE), INVALID_VALUE, "the last bytes");
+    assert_eq!(register(at + 100, PAGE - 100), SUCCESS);
+    ok!(cuMemHostUnregister(at + 100));
+}

@@ -1,7 +1,7 @@
 //! Pinned host memory.
 
 use crate::arguments::{Host, Out};
-use crate::port;
+use crate::port::{self, is_mapped};
 use crate::process::Process;
 use crate::status::{CUresult, CallResult};
 use crate::types::CUdeviceptr;
@@ -47,6 +47,9 @@ pub(crate) fn register(process: &Process, host: Host, bytes: usize, flags: c_uin
     let current = process.current()?;
     process.check_captures()?;
     if flags & !REGISTER_FLAGS != 0 {
+        return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+    }
+    if process.state().is_device_address(host.address()) || !is_mapped(host, bytes) {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     port::host_register(process.sim(), current.device, host, bytes)?;
