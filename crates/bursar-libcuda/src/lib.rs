@@ -57,6 +57,14 @@
 //!   programs of the driver's interface.
 //! - Addresses belong to the device that was current when they were reserved; memory of another is not mapped there.
 //!   Devices reach each other always.
+//! - The contexts of a device have one legacy default stream in common, which is ordered with the blocking streams of all of
+//!   them. Whoever waits for it waits for the work that was submitted to it, and for what that work waits for.
+//! - A copy or a fill of rows that is refused for one of them has done those before it.
+//! - Hazards are found by address: physical memory that is mapped twice is two pieces of memory. Fills of managed and pinned
+//!   memory, and copies between two pieces of them, are done and not judged.
+//! - Linear memory that another process opened by its handle is there in whole pages of 2 MiB: an access beyond the allocation
+//!   is found by its owner alone.
+//! - NVML without `cuInit` is not told about a fork: a child whose parent was in a call of NVML may wait for ever.
 //! - `cuEventElapsedTime` measures from submission to submission.
 //! - With a seed, an access to memory that was freed is accepted and reported as a hazard, because whether the free comes
 //!   first is a question of order. Every stream that was ever created makes each call a little slower.
