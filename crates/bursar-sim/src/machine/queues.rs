@@ -54,7 +54,7 @@ impl MachineState {
         if stream < legacies {
             let is_waited_for = |index: &usize| {
                 let other = &self.streams[*index];
-                other.is_blocking && other.device == device
+                other.is_blocking && other.device == device && !other.is_over
             };
             (legacies..self.streams.len()).filter(is_waited_for).collect()
         } else if self.streams[stream].is_blocking {

@@ -28,6 +28,8 @@ pub(crate) struct Stream {
     /// True if it synchronises with the legacy default stream.
     pub(crate) is_blocking: bool,
     pub(crate) is_alive: bool,
+    /// True once it was destroyed and the host knows all its work to have run: nobody needs to wait for it any more.
+    pub(crate) is_over: bool,
     pub(crate) is_capturing: bool,
     /// True while a host function of it is running, with the lock released.
     pub(crate) is_busy: bool,
@@ -43,6 +45,7 @@ impl Stream {
             executor,
             is_blocking,
             is_alive: true,
+            is_over: false,
             is_capturing: false,
             is_busy: false,
             queue: VecDeque::new(),

@@ -150,7 +150,7 @@ impl<'a> ActiveCall<'a> {
 
     /// Waits for everything on the device.
     pub(crate) fn wait_for_device(&mut self, device: usize) -> CallResult<()> {
-        let of_device = |stream: &usize| self.streams[*stream].device == device;
+        let of_device = |stream: &usize| self.streams[*stream].device == device && !self.streams[*stream].is_over;
         let streams: Vec<usize> = (0..self.streams.len()).filter(of_device).collect();
         if streams.iter().any(|stream| self.streams[*stream].is_capturing) {
             return Err(Status::Capturing);
@@ -160,10 +160,12 @@ impl<'a> ActiveCall<'a> {
             None => Vec::new(),
         };
         let points: Vec<StreamPoint> = streams.iter().map(|stream| self.end_of(*stream)).collect();
+        let destroyed: Vec<usize> = streams.into_iter().filter(|stream| !self.streams[*stream].is_alive).collect();
         self.wait_for(&points)?;
         if let Some(oracle) = &mut self.oracle {
             clocks.iter().for_each(|clock| oracle.host_observed(clock));
         }
+        destroyed.into_iter().for_each(|stream| self.streams[stream].is_over = true);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::judge;
 use super::rig::{Rig, SEEDS};
-use bursar_core::{Gate, HostFunction, RawStream};
+use bursar_core::{DevicePtr, Gate, HostFunction, RawStream};
 use bursar_sim::{Executor, HazardKind, Launch};
 
 #[test]
@@ -118,4 +118,35 @@ fn the_default_stream_orders_blocking_streams_and_no_others() {
         rig.sync(a);
     };
     judge(HazardKind::Conflict, |rig| program(rig, 1), |rig| program(rig, 0));
+}
+
+#[test]
+fn a_destroyed_stream_is_waited_for_with_its_device_and_then_no_longer() {
+    let blocking = |rig: &Rig| rig.sim.create_blocking_stream(rig.device).unwrap();
+    let fill_and_destroy = |rig: &Rig, stream: RawStream, ptr: DevicePtr| {
+        rig.fill(stream, ptr, 1, 64);
+        rig.destroy(stream);
+    };
+    judge(
+        HazardKind::Conflict,
+        |rig| {
+            let (ptr, other) = (rig.alloc(4096), rig.alloc(4096));
+            fill_and_destroy(rig, blocking(rig), ptr);
+            rig.free(other);
+            fill_and_destroy(rig, rig.stream(), ptr);
+            rig.fill(RawStream::LEGACY, ptr, 2, 64);
+        },
+        |rig| {
+            let ptr = rig.alloc(4096);
+            for _ in 0..3 {
+                fill_and_destroy(rig, rig.stream(), ptr);
+                rig.free(rig.alloc(64));
+                fill_and_destroy(rig, blocking(rig), ptr);
+                rig.fill(RawStream::LEGACY, ptr, 2, 64);
+                rig.free(rig.alloc(64));
+                rig.fill(RawStream::LEGACY, ptr, 3, 64);
+                rig.sync(RawStream::LEGACY);
+            }
+        },
+    );
 }
