@@ -130,7 +130,11 @@ pub(crate) fn grow(
     steps::passed(c"store charged");
     let status = call();
     steps::passed(c"store grown");
-    with(store, |charge| charge.beforehand -= charged);
+    with(store, |charge| charge.beforehand = charge.beforehand.saturating_sub(charged));
+    if status != SUCCESS && store.reserved().is_none() {
+        take_back(share, store, charged);
+        return status;
+    }
     if !settle(share, store) && status == SUCCESS && undo() {
         settle(share, store);
         return refusal::refuse(share, bytes);
@@ -156,6 +160,19 @@ fn charge_growth(share: &Share, store: Store, bytes: u64) -> Option<u64> {
         reclaim(share);
         lacking().and_then(charge)
     })
+}
+
+/// Takes back what was charged for a call that failed on a store that the driver does not know.
+fn take_back(share: &Share, store: Store, charged: u64) {
+    let mut stores = stores();
+    let Some(at) = stores.iter().position(|known| known.store == store) else { return };
+    let freed = stores[at].bytes.min(charged);
+    stores[at].bytes -= freed;
+    if stores[at].bytes == 0 {
+        stores.swap_remove(at);
+    }
+    drop(stores);
+    share.release(freed);
 }
 
 /// Makes the charge for a store what it has reserved. Returns false where it has reserved more than is left of the share.

@@ -175,6 +175,14 @@ static void pools(void) {
     OK(cuCtxSynchronize());
     CHECK(left() == PIECE && charged() == given());
     give_back(taken);
+    // A call that failed leaves nothing charged, whatever pool it named.
+    size_t before = left();
+    for (int round = 0; round < 4; round++) {
+        CHECK(cuMemAllocFromPoolAsync(&more, 1000, NULL, NULL) == INVALID_VALUE && left() == before);
+        CHECK(cuMemAllocFromPoolAsync(&more, 1000, pool, NULL) == INVALID_VALUE && left() == before);
+        CHECK(cuMemAllocFromPoolAsync(&more, 1000, (Handle)(uintptr_t)(0x1000 + round), NULL) == INVALID_VALUE);
+        CHECK(left() == before && charged() == given());
+    }
     // Of a pool that is destroyed, what is still in use stays charged, and no more.
     Pointer second;
     size_t whole = left();
