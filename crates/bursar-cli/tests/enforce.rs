@@ -35,13 +35,18 @@ impl Folder {
 
     /// Runs `bursar` with these words and, behind `--`, this command, on the driver that calls itself CUDA.
     fn bursar(&self, words: &str, command: &[&str]) -> Output {
+        self.command(words, command).output().expect("the command was built")
+    }
+
+    /// Returns the command that [`Self::bursar`] runs.
+    fn command(&self, words: &str, command: &[&str]) -> Command {
         let mut bursar = Command::new(env!("CARGO_BIN_EXE_bursar"));
         bursar.args(words.split_whitespace()).args(command.first().map(|_| "--")).args(command);
         bursar.current_dir(&self.0).env("BURSAR_LEDGER_DIR", &self.0).env("LD_LIBRARY_PATH", &self.0);
         let devices = format!("1x8GiB@{}", self.0.file_name().expect("a name").display());
         bursar.env("BURSAR_SIM_DEVICES", devices).env("NO_COLOR", "1").env_remove("LD_PRELOAD");
         bursar.env("BURSAR_ENFORCE_LIBRARY", library("libbursar_enforce.so")).env_remove("BURSAR_DRIVER");
-        bursar.output().expect("the command was built")
+        bursar
     }
 }
 
@@ -83,6 +88,36 @@ fn e7_the_command_itself_is_not_kept_inside_a_share() {
     let held = format!("\"held\":{}", 300u64 << 20);
     assert!(printed.replace(' ', "").contains(&held), "{printed}");
     assert!(printed.replace(' ', "").contains("\"unmanaged\":0"), "what is charged counts once: {printed}");
+}
+
+#[test]
+fn e8_a_file_that_is_not_the_library_is_refused_by_name() {
+    let folder = Folder::new();
+    let whole = fs::read(library("libbursar_enforce.so")).expect("the library");
+    let mut foreign = whole.clone();
+    foreign[18] ^= 0xff;
+    let other = fs::read(library("libbursar_libcuda.so")).expect("another library");
+    let program = fs::read(folder.0.join("take")).expect("a program");
+    let files = [
+        (&[][..], "it is empty"),
+        (&b"no library"[..], "it is not a shared object"),
+        (&whole[..4], "it is for another machine"),
+        (&whole[..50], "it is not whole"),
+        (&whole[..whole.len() / 2], "it is not whole"),
+        (&whole[..whole.len() - 1], "it is not whole"),
+        (&foreign[..], "it is for another machine"),
+        (&other[..], "it is another library"),
+        (&program[..], "it is another library"),
+    ];
+    let file = folder.0.join("libbursar_enforce.so");
+    for (bytes, what) in files {
+        fs::write(&file, bytes).expect("a file");
+        let mut bursar = folder.command("run --per-worker 300MiB", &["./take", "1000"]);
+        let refused = bursar.env("BURSAR_ENFORCE_LIBRARY", &file).output().expect("the command was built");
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(3), "{what}: {said}");
+        assert!(said.contains(file.to_str().expect("a plain name")) && said.contains(what), "{what}: {said}");
+    }
 }
 
 #[test]

@@ -38,7 +38,11 @@ impl Enforcement {
         if found.as_os_str().as_bytes().iter().any(|byte| *byte == b':' || byte.is_ascii_whitespace()) {
             return Err(RunFailure::LibraryPath { library: found });
         }
-        Ok(Self { library: Some(found) })
+        let checked = std::fs::read(&found).map_err(|error| format!("it cannot be read: {error}"));
+        match checked.and_then(|file| check(&file).map_err(str::to_owned)) {
+            Ok(()) => Ok(Self { library: Some(found) }),
+            Err(what) => Err(RunFailure::NotTheLibrary { library: found, what }),
+        }
     }
 
     /// Returns the library, if workers are enforced.
@@ -61,6 +65,42 @@ impl Enforcement {
         let all: Vec<&OsStr> = self.library.iter().map(|library| library.as_os_str()).chain(others).collect();
         all.join(OsStr::new(":"))
     }
+}
+
+/// Checks that a file is the library, whole and for this machine. The loader only warns of one that it cannot load, and a worker
+/// would run without it.
+fn check(file: &[u8]) -> Result<(), &'static str> {
+    /// A function that the library exports, as its table of names has it.
+    const EXPORTED: &[u8] = b"\0bursar_enforce_function\0";
+    const SHARED_OBJECT: u16 = 3;
+    let machine: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+    let number = |at: usize, length: usize| {
+        let bytes = file.get(at..at + length)?;
+        Some(bytes.iter().rev().fold(0, |number: u64, byte| number << 8 | u64::from(*byte)))
+    };
+    if file.is_empty() {
+        return Err("it is empty");
+    }
+    if !file.starts_with(b"\x7fELF") {
+        return Err("it is not a shared object");
+    }
+    // 64 bits, and the byte of least worth first.
+    if file.get(4..6) != Some(&[2, 1]) || number(18, 2) != Some(machine.into()) {
+        return Err("it is for another machine");
+    }
+    if number(16, 2) != Some(SHARED_OBJECT.into()) {
+        return Err("it is not a shared object");
+    }
+    // The table of sections is the last part of a file.
+    let sections = number(40, 8).zip(number(58, 2)).zip(number(60, 2));
+    let end = sections.and_then(|((start, size), count)| start.checked_add(size * count));
+    if end.is_none_or(|end| end > file.len() as u64) {
+        return Err("it is not whole");
+    }
+    if !file.windows(EXPORTED.len()).any(|part| part == EXPORTED) {
+        return Err("it is another library");
+    }
+    Ok(())
 }
 
 fn candidates(named: Option<PathBuf>, command: Option<&Path>) -> Vec<PathBuf> {

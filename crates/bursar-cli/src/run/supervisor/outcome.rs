@@ -78,6 +78,8 @@ pub(crate) enum RunFailure {
     NoLibrary { looked_for: Vec<PathBuf> },
     /// The library is at a path that the loader cannot be given.
     LibraryPath { library: PathBuf },
+    /// The file is not the library, or not one for this machine.
+    NotTheLibrary { library: PathBuf, what: String },
 }
 
 impl fmt::Display for RunFailure {
@@ -111,6 +113,9 @@ impl fmt::Display for RunFailure {
             Self::LibraryPath { library } => {
                 write!(f, "{} cannot be preloaded: its path has a colon or a space in it", library.display())
             }
+            Self::NotTheLibrary { library, what } => {
+                write!(f, "{} cannot keep workers inside their shares: {what}", library.display())
+            }
         }
     }
 }
@@ -132,7 +137,7 @@ impl RunFailure {
             }
             Self::Start { .. } | Self::System { .. } => "the system is short of something: want fewer workers",
             Self::OpenFiles { .. } => "allow more with `ulimit -n`, or want fewer workers",
-            Self::NoLibrary { .. } | Self::LibraryPath { .. } => {
+            Self::NoLibrary { .. } | Self::LibraryPath { .. } | Self::NotTheLibrary { .. } => {
                 "`cargo build --release` makes it beside the command; BURSAR_ENFORCE_LIBRARY names another place, and \
                  --no-enforce does without it"
             }
@@ -146,7 +151,7 @@ impl RunFailure {
             Self::Signal { signal } => u8::try_from(128 + signal).unwrap_or(u8::MAX),
             Self::Start { error, .. } if is_command_error(error) => 2,
             Self::Start { .. } | Self::System { .. } | Self::OpenFiles { .. } => 3,
-            Self::NoLibrary { .. } | Self::LibraryPath { .. } => 3,
+            Self::NoLibrary { .. } | Self::LibraryPath { .. } | Self::NotTheLibrary { .. } => 3,
         }
     }
 }
