@@ -109,13 +109,20 @@ extern "C" fn resolve(
     let real =
         if version.is_null() { loader::real_dlsym() as *mut c_void } else { loader::real_dlvsym() as *mut c_void };
     let onwards = Resolution { jump: real, answer: ptr::null_mut() };
-    // What comes next after the caller is no business of ours: a chain of libraries before one function must end.
-    if name.is_null() || handle == libc::RTLD_NEXT {
+    if name.is_null() {
         return onwards;
     }
     // SAFETY: the caller gives a string, as `dlsym` demands.
     let name = unsafe { CStr::from_ptr(name) };
     let Some(known) = known(name) else { return onwards };
+    if handle == libc::RTLD_NEXT {
+        return match known {
+            Known::Driver(entry) if version.is_null() && Share::is_named() && comes_next(entry, name, caller) => {
+                Resolution { jump: ptr::null_mut(), answer: entry.wrapper() }
+            }
+            _ => onwards,
+        };
+    }
     let found = loader::look_up(handle, name, version);
     let found = if loader::is_own(found) { loader::global_symbol(name, caller) } else { found };
     let answer = match known {
@@ -125,6 +132,13 @@ extern "C" fn resolve(
         Known::Driver(entry) => entry.adopt(found),
     };
     Resolution { jump: ptr::null_mut(), answer }
+}
+
+/// Returns whether the driver's function is what comes next after the code at `caller`. It is not for a library that stands before that
+/// function itself: a chain of those must end.
+fn comes_next(entry: &Entry, name: &CStr, caller: *const c_void) -> bool {
+    let real = entry.real();
+    !real.is_null() && !loader::defines(caller, name) && loader::global_symbol(name, caller) == real
 }
 
 /// A symbol that is not left to the loader.

@@ -100,6 +100,12 @@ pub(crate) fn global_symbol(name: &CStr, caller: *const c_void) -> *mut c_void {
     local().unwrap_or_else(|| real_lookup(libc::RTLD_NEXT, name))
 }
 
+/// Returns whether the object that `address` lies in has a symbol of this name itself.
+pub(crate) fn defines(address: *const c_void, name: &CStr) -> bool {
+    let found = address_info(address).and_then(|info| symbol_in_loaded(info.dli_fname, name));
+    found.is_some_and(|found| object_of(found) == object_of(address.cast_mut()))
+}
+
 /// Returns a symbol of a library that is loaded; none where it is not, or has no such symbol.
 fn symbol_in_loaded(library: *const c_char, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name of a library, as a string; nothing is loaded.

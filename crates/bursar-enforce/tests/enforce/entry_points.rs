@@ -52,5 +52,11 @@ fn e4_programs_and_libraries_that_are_linked_with_the_driver_are_kept_inside() {
     for way in ["local", "global", "deep"] {
         runs(scene.command(&host, &share).arg(way).arg(&plugin));
     }
+    // Others may stand before the driver too, each before the next.
+    let before = |at: &str| program("chain.c", &["-shared", "-fPIC", &format!("-Wl,-soname,{at}")]);
+    let (first, second) = (before("first.so"), before("second.so"));
+    let preload =
+        [&library("bursar_enforce"), &first, &second].map(|file| file.to_str().expect("a plain name")).join(":");
+    runs(scene.command(&linked, &share).env("LD_PRELOAD", preload));
     scene.assert_returned(&share);
 }

@@ -1,4 +1,6 @@
 // A program, or a library for one, that is linked with the driver.
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -17,6 +19,12 @@ int take_all(void) {
         return 3;
     if (cuMemAlloc_v2(&taken, 64 << 20) || cuMemAlloc_v2(&more, 1) != OUT_OF_MEMORY)
         return 4;
+    // What comes next after this program or library is no way past the share.
+    int (*next)(unsigned long long *, size_t) = (int (*)(unsigned long long *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    if (!next || next(&more, 1) != OUT_OF_MEMORY)
+        return 5;
+    if (dlsym(RTLD_NEXT, "cuNoSuchFunction") || !dlerror())
+        return 6;
     return cuMemFree_v2(taken) || cuMemGetInfo_v2(&free, &total) || free != total;
 }
 
