@@ -107,6 +107,7 @@ static void shared(void) {
 
 // Registers a function for the end of the thread, before whatever was registered earlier.
 extern int __cxa_thread_atexit_impl(void (*)(void *), void *, void *);
+extern void *__dso_handle;
 
 static void late(void *value) {
     Pointer taken;
@@ -120,7 +121,7 @@ static void *run_late(void *nothing) {
     Pointer taken;
     OK(cuCtxSetCurrent(context));
     OK(cuMemAlloc(&taken, 1 << 20));
-    __cxa_thread_atexit_impl(late, (void *)(uintptr_t)taken, NULL);
+    __cxa_thread_atexit_impl(late, (void *)(uintptr_t)taken, &__dso_handle);
     return nothing;
 }
 
