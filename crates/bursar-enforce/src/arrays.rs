@@ -147,15 +147,33 @@ fn destroy(share: &Share, array: Handle, call: impl FnOnce() -> c_int) -> c_int 
     status
 }
 
-/// Ends the charges of a context that is gone.
-pub(crate) fn end_context(share: &Share, context: Handle) {
-    let mut bytes = 0;
-    live().retain(|_, (charged, of)| {
-        let stays = *of != context.0.addr();
-        bytes += if stays { 0 } else { *charged };
+/// The arrays and mipmaps of a context, taken out of the entries.
+#[derive(Debug)]
+pub(crate) struct OfContext(Vec<(u64, (u64, usize))>);
+
+/// Takes out what was made in a context. Once that is gone, another thread may be given the same handles.
+pub(crate) fn take_out(context: Handle) -> OfContext {
+    let mut taken_out = Vec::new();
+    live().retain(|at, entry| {
+        let stays = entry.1 != context.0.addr();
+        if !stays {
+            taken_out.push((*at, *entry));
+        }
         stays
     });
-    share.release(bytes);
+    OfContext(taken_out)
+}
+
+impl OfContext {
+    /// Ends the charges: the context is gone.
+    pub(crate) fn end(self, share: &Share) {
+        share.release(self.0.iter().map(|(_, (bytes, _))| bytes).sum());
+    }
+
+    /// Enters everything again: the context is still there.
+    pub(crate) fn put_back(self) {
+        live().extend(self.0);
+    }
 }
 
 hook! {

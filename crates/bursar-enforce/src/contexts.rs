@@ -65,37 +65,80 @@ fn make(
     status
 }
 
-/// Ends the charges of contexts that are gone.
-fn end(share: &Share, is_gone: impl Fn(&Context) -> bool) {
+/// A context that is about to end, with what was allocated in it. It is taken out of the entries before the driver destroys it, since
+/// another thread may be given the same handles and addresses as soon as it is gone.
+struct Ending {
+    context: Context,
+    linear: linear::OfContext,
+    arrays: arrays::OfContext,
+}
+
+fn take_out(is_ending: impl Fn(&Context) -> bool) -> Vec<Ending> {
     let mut contexts = contexts();
-    let gone: Vec<Context> = contexts.iter().filter(|context| is_gone(context)).copied().collect();
-    contexts.retain(|context| !is_gone(context));
+    let taken_out: Vec<Context> = contexts.iter().filter(|context| is_ending(context)).copied().collect();
+    contexts.retain(|context| !is_ending(context));
     drop(contexts);
-    for context in &gone {
-        linear::end_context(share, context.handle);
-        arrays::end_context(share, context.handle);
+    let with_contents = |context: Context| Ending {
+        context,
+        linear: linear::take_out(context.handle),
+        arrays: arrays::take_out(context.handle),
+    };
+    taken_out.into_iter().map(with_contents).collect()
+}
+
+/// Ends the charges of contexts that are gone.
+fn end(share: &Share, gone: Vec<Ending>) {
+    let is_any = !gone.is_empty();
+    for Ending { context, linear, arrays } in gone {
+        linear.end(share);
+        arrays.end(share);
         share.release(context.bytes);
         growth::context_ended(share);
     }
-    if !gone.is_empty() {
+    if is_any {
         stores::end_unknown(share);
     }
 }
 
-/// Gives up the primary context of a device, which may be its end.
-fn end_primary(share: &Share, device: Device, call: impl FnOnce() -> c_int) -> c_int {
+/// Enters contexts again that are still there.
+fn put_back(stay: Vec<Ending>) {
+    for Ending { context, linear, arrays } in stay {
+        contexts().push(context);
+        linear.put_back();
+        arrays.put_back();
+    }
+}
+
+/// Gives up the primary context of a device, which may be its end. Others may hold it and free what is in it meanwhile, so nothing is
+/// taken out before.
+fn release_primary(share: &Share, device: Device, call: impl FnOnce() -> c_int) -> c_int {
     let status = call();
     if status == SUCCESS && driver::is_primary_active(device) == Some(false) {
-        end(share, |context| context.primary_of == Some(device));
+        end(share, take_out(|context| context.primary_of == Some(device)));
+    }
+    status
+}
+
+/// Destroys what is in the primary context of a device, whoever holds it.
+fn reset_primary(share: &Share, device: Device, call: impl FnOnce() -> c_int) -> c_int {
+    let ending = take_out(|context| context.primary_of == Some(device));
+    let status = call();
+    if status == SUCCESS && driver::is_primary_active(device) == Some(false) {
+        end(share, ending);
+    } else {
+        put_back(ending);
     }
     status
 }
 
 /// Destroys a context.
 fn destroy(share: &Share, context: Handle, call: impl FnOnce() -> c_int) -> c_int {
+    let ending = take_out(|known| known.handle == context && known.primary_of.is_none());
     let status = call();
     if status == SUCCESS {
-        end(share, |known| known.handle == context && known.primary_of.is_none());
+        end(share, ending);
+    } else {
+        put_back(ending);
     }
     status
 }
@@ -104,10 +147,10 @@ hook! {
     take fn cuDevicePrimaryCtxRetain(context: *mut Handle, device: Device) |real, share| {
         make(share, device, true, context, || real(context, device), || driver::release_primary(device))
     };
-    pass fn cuDevicePrimaryCtxRelease(device: Device) |real, share| end_primary(share, device, || real(device));
-    pass fn cuDevicePrimaryCtxRelease_v2(device: Device) |real, share| end_primary(share, device, || real(device));
-    pass fn cuDevicePrimaryCtxReset(device: Device) |real, share| end_primary(share, device, || real(device));
-    pass fn cuDevicePrimaryCtxReset_v2(device: Device) |real, share| end_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxRelease(device: Device) |real, share| release_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxRelease_v2(device: Device) |real, share| release_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxReset(device: Device) |real, share| reset_primary(share, device, || real(device));
+    pass fn cuDevicePrimaryCtxReset_v2(device: Device) |real, share| reset_primary(share, device, || real(device));
 
     take fn cuCtxCreate(context: *mut Handle, flags: c_uint, device: Device) |real, share| {
         make(share, device, false, context, || real(context, flags, device), || driver::destroy_context(read(context)))

@@ -172,18 +172,34 @@ fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
     status
 }
 
-/// Ends the charges of a context that is gone.
-pub(crate) fn end_context(share: &Share, context: Handle) {
+/// The allocations of a context, taken out of the entries.
+#[derive(Debug)]
+pub(crate) struct OfContext(Vec<(u64, Allocation)>);
+
+/// Takes out what was allocated in a context. Once that is gone, another thread may be given the same addresses.
+pub(crate) fn take_out(context: Handle) -> OfContext {
     let mut live = live();
-    let gone: Vec<(u64, Allocation)> =
-        live.by_address.iter().filter(|(_, a)| a.context == context).map(|(start, a)| (*start, *a)).collect();
-    let mut bytes = 0;
-    for (start, allocation) in gone {
-        live.by_address.remove(&start);
-        bytes += live.end(start, &allocation);
+    let of_it = live.by_address.iter().filter(|(_, allocation)| allocation.context == context);
+    let taken_out: Vec<(u64, Allocation)> = of_it.map(|(start, allocation)| (*start, *allocation)).collect();
+    for (start, _) in &taken_out {
+        live.by_address.remove(start);
     }
-    drop(live);
-    share.release(bytes);
+    OfContext(taken_out)
+}
+
+impl OfContext {
+    /// Ends the charges: the context is gone.
+    pub(crate) fn end(self, share: &Share) {
+        let mut live = live();
+        let bytes = self.0.iter().map(|(start, allocation)| live.end(*start, allocation)).sum();
+        drop(live);
+        share.release(bytes);
+    }
+
+    /// Enters everything again: the context is still there.
+    pub(crate) fn put_back(self) {
+        live().by_address.extend(self.0);
+    }
 }
 
 /// Returns the bytes of rows as the driver pads them, which is found out when it is first needed.

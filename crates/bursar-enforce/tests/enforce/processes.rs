@@ -35,6 +35,11 @@ fn e5_threads_that_end_late_and_exits_anywhere_return_everything() {
 }
 
 #[test]
+fn e2_contexts_that_threads_destroy_leave_nothing_charged() {
+    ends("destroys-contexts");
+}
+
+#[test]
 fn e7_errno_is_left_as_it_was() {
     ends("keeps-errno");
 }

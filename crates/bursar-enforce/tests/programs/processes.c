@@ -125,6 +125,31 @@ static void *run_late(void *nothing) {
     return nothing;
 }
 
+static void *make_contexts(void *number) {
+    struct Plane plane = { 32, 32, 0x20, 1 };
+    Handle other, array;
+    Pointer taken;
+    for (int round = 0; round < 4000; round++) {
+        OK(cuCtxCreate(&other, 0, 0));
+        OK(cuMemAlloc(&taken, 1 + (round * 7919 + (uintptr_t)number * 977) % (1 << 20)));
+        OK(cuArrayCreate(&array, &plane));
+        OK(cuCtxDestroy(other));
+    }
+    return NULL;
+}
+
+// Threads that are given the addresses and handles of contexts that others have just destroyed.
+static void destroys_contexts(void) {
+    start("local");
+    pthread_t threads[8];
+    for (uintptr_t at = 0; at < 8; at++)
+        CHECK(pthread_create(&threads[at], NULL, make_contexts, (void *)at) == 0);
+    for (int at = 0; at < 8; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    CHECK(charged() == 0 && given() == 0);
+    CHECK(cuCtxDestroy((Handle)&threads) != SUCCESS && charged() == 0);
+}
+
 // A thread that allocates while its values are destroyed.
 static void ends_late(void) {
     start("local");
@@ -186,6 +211,7 @@ int main(int count, char **words) {
     else if (!strcmp(what, "shares")) shares(words[0]);
     else if (!strcmp(what, "shared")) shared();
     else if (!strcmp(what, "ends-late")) ends_late();
+    else if (!strcmp(what, "destroys-contexts")) destroys_contexts();
     else if (!strcmp(what, "exits")) exits();
     else if (!strcmp(what, "exits-in-callback")) exits_in_callback();
     else if (!strcmp(what, "keeps-errno")) keeps_errno();
