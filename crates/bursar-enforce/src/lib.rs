@@ -38,6 +38,25 @@
 //! Every process that the program starts has the same share in its environment and draws on it. In a child that was forked after its
 //! parent had taken something, allocating calls return `CUDA_ERROR_NOT_INITIALIZED`, as the driver's own do there. However a process ends, the
 //! ledger gives back what it held.
+//!
+//! # Limits
+//! What is said above does not hold here:
+//!
+//! - `dlmopen` into another namespace loads another driver, which is not wrapped: what is taken by it is not charged.
+//! - The constructors of a library that is loaded with deep binding run before it is rebound, and reach the driver itself. A library
+//!   that defines a function of the driver and calls the next one is left to that, also where nothing of ours calls it.
+//! - A program that closes the ledger's descriptor gives its charges back while it still has the memory. One that is started without
+//!   standard streams may have the ledger in the place of one, and write to it.
+//! - A share is of one device. What the program takes of others is not charged and not refused; `CUDA_VISIBLE_DEVICES` keeps it from them.
+//! - An array, and a context where NVML does not list the process, is measured by what is free before and after. While others take
+//!   or free memory of the device that is inexact: up to twice its elements is charged for an array.
+//! - Where several processes draw on one share, what `cuMemGetInfo` says is free may be a little less than can be taken: each keeps
+//!   some of the share at hand. Nor does anybody keep it for the one that asked.
+//! - Of a pool that was destroyed with allocations in use, the driver tells nothing any more. Its charge is what these allocations lie in;
+//!   where the pool's release threshold has the driver keep more until the last is freed, that is too little for so long.
+//!   After a `cuMemFree` of one of them, it is too much until the next synchronisation.
+//! - Where there is no room for the most that a stream-ordered allocation may take, threads that make such calls at once may have the
+//!   driver take more than the share for a moment, until all but those that fit are taken back.
 #![cfg_attr(test, allow(dead_code, reason = "a test has none of the symbols that lead to a wrapper"))]
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
