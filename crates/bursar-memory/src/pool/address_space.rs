@@ -3,7 +3,7 @@
 //! Frames are as long as [`FrameSizes`] says. Where a large block needs many small frames they are released and replaced
 //! by larger ones, since driver calls cost by the frame, whatever its size: to release a frame takes half as long as to
 //! move it. A pool that several streams share, when it must grow, grows to an eighteenth more than was in use since it
-//! was trimmed, and one of a single stream to a 128th; whole free frames are moved first.
+//! was trimmed; whole free frames are moved first.
 //!
 //! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch.
 
@@ -18,10 +18,6 @@ use std::ops::Range;
 /// between the blocks of one stream is not at once another's, and without slack frames would be moved for nearly every
 /// large block.
 const SLACK_PART: u64 = 18;
-
-/// That part of a pool of one stream: a little is left over between blocks, and with nothing to spare frames would be moved
-/// in each round of a program that does the same again and again.
-const LONE_SLACK_PART: u64 = 128;
 
 /// The number of frames, each at most a quarter as long as those that would be made of them, from which on it is cheaper
 /// to make them anew: measured, a frame takes 26 µs to give back, 48 to move and 37 to make.
@@ -40,13 +36,11 @@ pub(super) struct AddressSpace {
     /// Frames that could not be unmapped and are to be.
     stuck: Vec<StuckFrames>,
     held: u64,
-    /// The most that was in use when the pool grew.
+    /// The most that was in use when a pool of several streams grew.
     peak: u64,
     /// Set where more memory was refused, until a part of what was held then has been given back: no slack is asked for
     /// meanwhile, and blocks share nothing longer than a page.
     refused_at: Option<u64>,
-    /// Set where several streams use the pool, as of the last growth.
-    has_streams: bool,
     /// The longest frame that blocks share, as of the last growth.
     shared_len: u64,
     /// The pages of exclusive frames: those that are longer. One block has such a frame whole, or nobody has any of it.
@@ -67,7 +61,6 @@ impl AddressSpace {
             held: 0,
             peak: 0,
             refused_at: None,
-            has_streams: false,
             shared_len: sizes.page,
             exclusive,
         }
@@ -160,9 +153,9 @@ impl AddressSpace {
 
     /// Chooses the frames for a growth whose block ends after `used` of the units that are missing, in this order: frames
     /// that are mapped nowhere; frames that lie whole in `free` and not beside the growth, the largest that fit first,
-    /// and of one size those in the shortest runs, which are of least use to others; new frames. Where those are
-    /// needed, with `in_use` units in use, new frames for slack are added.
-    pub(super) fn choose_frames(&mut self, growth: &mut GrowthPlan, used: u64, free: &mut Runs, in_use: u64) {
+    /// and of one size those in the shortest runs, which are of least use to others; new frames. Where several streams
+    /// share the pool, with `in_use` units in use, new frames for slack are added.
+    pub(super) fn choose_frames(&mut self, growth: &mut GrowthPlan, used: u64, free: &mut Runs, in_use: Option<u64>) {
         // A longer frame would keep what is free of it; where frames are shared that long anyway, it may.
         let shares_end = self.shared_len == self.sizes.page && !used.is_multiple_of(self.sizes.page);
         let missing = self.take_whole(growth, free);
@@ -199,7 +192,9 @@ impl AddressSpace {
             let len = growth.consolidate.iter().map(|moved| moved.placed.len).sum();
             growth.remake = self.sizes.gathered(len, self.sizes.largest, true);
         }
-        if missing > 0 {
+        if missing > 0
+            && let Some(in_use) = in_use
+        {
             growth.slack = pieces(self.extend_by_slack(growth, missing, in_use), self.shared_len);
         }
     }
@@ -276,7 +271,6 @@ impl AddressSpace {
     /// Brings the longest frame that blocks share up to date, in a pool that can hold `most` units and that several streams
     /// use, or one.
     pub(super) fn update_shared_len(&mut self, has_streams: bool, most: u64) {
-        self.has_streams = has_streams;
         let shared_len = match self.refused_at {
             Some(_) => self.sizes.page,
             None => self.sizes.shared_len(self.held, has_streams, most),
@@ -328,8 +322,7 @@ impl AddressSpace {
     /// addresses for it behind the growth, which are then taken; returns the units.
     fn extend_by_slack(&mut self, growth: &mut GrowthPlan, missing: u64, in_use: u64) -> u64 {
         self.peak = self.peak.max(in_use);
-        let part = if self.has_streams { SLACK_PART } else { LONE_SLACK_PART };
-        let most = (self.peak + self.peak / part) / self.sizes.page * self.sizes.page;
+        let most = (self.peak + self.peak / SLACK_PART) / self.sizes.page * self.sizes.page;
         let (end, more) = (growth.at + growth.need, most.saturating_sub(self.held + missing));
         if more == 0 || self.refused_at.is_some() || self.holes.get(&end).is_none_or(|&hole| hole < more) {
             return 0;

@@ -169,7 +169,7 @@ impl FreeLists {
         if !bounds.can_remake {
             self.space.move_frames(&mut plan, &mut self.common);
         } else {
-            self.space.choose_frames(&mut plan, used, &mut self.common, in_use);
+            self.space.choose_frames(&mut plan, used, &mut self.common, shared.then_some(in_use));
         }
         self.in_flight += 1;
         Some(plan)

@@ -125,8 +125,7 @@ fn p1_a_pool_that_waits_before_it_grows_holds_less() {
         rig.finish();
         held
     };
-    // A 128th of what one stream has is to spare.
-    assert_eq!(held(&small().wait_before_growing()), (THEIRS + THEIRS / 128, 1));
+    assert_eq!(held(&small().wait_before_growing()), (THEIRS, 1));
     let (frames, waits) = held(&small());
     assert!(frames >= THEIRS + 8 && waits == 0, "{frames} frames, {waits} waits");
 }
