@@ -152,6 +152,16 @@ pub(crate) fn pool_attribute(pool: Handle, attribute: c_int) -> Option<u64> {
     (status == SUCCESS).then_some(value)
 }
 
+/// Sets an attribute of a pool that is a number of 64 bits.
+pub(crate) fn set_pool_attribute(pool: Handle, attribute: c_int, mut value: u64) -> bool {
+    static FUNCTION: Function = Function::new(&[c"cuMemPoolSetAttribute"]);
+    let Some(found) = FUNCTION.get() else { return false };
+    // SAFETY: the driver's function of this name has this signature.
+    let function = unsafe { transmute::<*mut c_void, unsafe extern "C" fn(Handle, c_int, *mut u64) -> c_int>(found) };
+    // SAFETY: the attributes set here are numbers of 64 bits.
+    beside_captures(|| unsafe { function(pool, attribute, &raw mut value) == SUCCESS })
+}
+
 /// Gives linear memory back.
 pub(crate) fn free(start: u64) {
     static FUNCTION: Function = Function::new(&[c"cuMemFree_v2"]);

@@ -52,9 +52,8 @@
 //!   or free memory of the device that is inexact: up to twice its elements is charged for an array.
 //! - Where several processes draw on one share, what `cuMemGetInfo` says is free may be a little less than can be taken: each keeps
 //!   some of the share at hand. Nor does anybody keep it for the one that asked.
-//! - Of a pool that was destroyed with allocations in use, the driver tells nothing any more. Its charge is what these allocations lie in;
-//!   where the pool's release threshold has the driver keep more until the last is freed, that is too little for so long.
-//!   After a `cuMemFree` of one of them, it is too much until the next synchronisation.
+//! - Of a pool that was destroyed with allocations in use, the driver tells nothing any more. Its charge is what these allocations lie
+//!   in, and ends with the call that frees the last of them, which may be before its stream has come to that.
 //! - Where there is no room for the most that a stream-ordered allocation may take, threads that make such calls at once may have the
 //!   driver take more than the share for a moment, until all but those that fit are taken back.
 #![cfg_attr(test, allow(dead_code, reason = "a test has none of the symbols that lead to a wrapper"))]

@@ -7,7 +7,7 @@ use crate::granule::{self, Granule, PAGE};
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
 use crate::share::Share;
-use crate::{charge, device, pools, refusal, steps, stores};
+use crate::{charge, device, pools, refusal, steps};
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -166,7 +166,7 @@ fn free(share: &Share, start: u64, call: impl FnOnce() -> c_int) -> c_int {
             share.release(ended);
         }
         Some(allocation) => drop(live().by_address.insert(start, allocation)),
-        None => stores::settle_all(share),
+        None => pools::settle_all(share),
     }
     steps::passed(c"linear freed");
     status

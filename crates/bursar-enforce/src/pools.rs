@@ -56,16 +56,22 @@ pub(crate) fn freeing(share: &Share, start: u64, call: impl FnOnce() -> c_int) -
     status
 }
 
-/// Destroys a pool, of which what is in use stays with the driver until it is freed.
+/// Destroys a pool, of which what is in use stays with the driver until it is freed. What it was to keep for allocations to come is
+/// of no use any more, and cannot be asked for: so it keeps nothing.
 fn destroy(share: &Share, pool: Handle, call: impl FnOnce() -> c_int) -> c_int {
+    /// The attribute of a pool that says what it keeps when somebody synchronises.
+    const KEPT: c_int = 4;
     let store = Store::Pool(pool);
     let is_in_use = made().allocations.values().any(|(of, _)| *of == store);
+    let kept = is_in_use.then(|| driver::pool_attribute(pool, KEPT)).flatten().filter(|kept| *kept > 0);
     if is_in_use {
+        let _ = kept.is_some() && driver::set_pool_attribute(pool, KEPT, 0);
         let _ = store.trim();
         let _ = stores::settle(share, store);
     }
     let status = call();
     if status != SUCCESS {
+        let _ = kept.is_some_and(|kept| driver::set_pool_attribute(pool, KEPT, kept));
         return status;
     }
     let mut made = made();
@@ -158,11 +164,16 @@ fn free(share: &Share, start: u64, on: On, call: impl FnOnce() -> c_int) -> c_in
 
 fn synchronize(share: &Share, call: impl FnOnce() -> c_int) -> c_int {
     let status = call();
+    settle_all(share);
+    status
+}
+
+/// Makes the charges for all pools and graphs what they have reserved.
+pub(crate) fn settle_all(share: &Share) {
     stores::settle_all(share);
     if ANY_MADE.load(Relaxed) {
         settle_destroyed(share);
     }
-    status
 }
 
 /// Makes the charges for what is left of destroyed pools what their allocations keep: a piece each, or as many as it lies in.

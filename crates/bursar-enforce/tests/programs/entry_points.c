@@ -197,6 +197,27 @@ static void pools(void) {
     OK(cuMemFreeAsync(first, NULL));
     OK(cuStreamSynchronize(NULL));
     CHECK(left() == whole && charged() == given());
+    // So it is where the pool was to keep what is freed, and however it is freed.
+    for (int round = 0; round < 4; round++) {
+        unsigned long long keep = round & 1 ? ~0ull : 0;
+        OK(cuMemPoolCreate(&pool, &kind));
+        OK(cuMemPoolSetAttribute(pool, 4, &keep));
+        OK(cuMemAllocFromPoolAsync(&second, 40 << 20, pool, NULL));
+        OK(cuMemAllocFromPoolAsync(&first, 1000, pool, NULL));
+        OK(cuMemPoolDestroy(pool));
+        CHECK(left() == whole - 2 * PIECE && charged() == given());
+        if (round & 2) {
+            OK(cuMemFree(second));
+        } else {
+            OK(cuMemFreeAsync(second, NULL));
+            OK(cuStreamSynchronize(NULL));
+        }
+        CHECK(charged() == given());
+        OK(cuStreamSynchronize(NULL));
+        CHECK(left() == whole - PIECE && charged() == given());
+        OK(cuMemFree(first));
+        CHECK(left() == whole && charged() == given());
+    }
 }
 
 // What was allocated in a context ends with it.
