@@ -54,8 +54,9 @@
 //!   some of the share at hand. Nor does anybody keep it for the one that asked.
 //! - Of a pool that was destroyed with allocations in use, the driver tells nothing any more. Its charge is what these allocations lie
 //!   in, and ends with the call that frees the last of them, which may be before its stream has come to that.
-//! - Where there is no room for the most that a stream-ordered allocation may take, threads that make such calls at once may have the
-//!   driver take more than the share for a moment, until all but those that fit are taken back.
+//! - Where there is no room for the most that a stream-ordered allocation may take, it is charged for what its pool lacks. If the driver
+//!   cannot use what the pool has, because that lies in parts or is not free in the order of the stream, it takes more than the share
+//!   for a moment, until the call is taken back.
 #![cfg_attr(test, allow(dead_code, reason = "a test has none of the symbols that lead to a wrapper"))]
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 

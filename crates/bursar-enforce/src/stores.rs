@@ -91,6 +91,8 @@ struct Charged {
     bytes: u64,
     /// The part of it that was charged beforehand for calls that are under way.
     beforehand: u64,
+    /// The least that stays charged for the sake of a call that is under way and counts on what the store has.
+    needed: u64,
     /// Counts settlements, so that one that read an old figure is noticed.
     settled: u64,
 }
@@ -107,7 +109,7 @@ fn with<T>(store: Store, act: impl FnOnce(&mut Charged) -> T) -> T {
     let mut stores = stores();
     let at = stores.iter().position(|charged| charged.store == store).unwrap_or_else(|| {
         ANY.store(true, Relaxed);
-        stores.push(Charged { store, bytes: 0, beforehand: 0, settled: 0 });
+        stores.push(Charged { store, bytes: 0, beforehand: 0, needed: 0, settled: 0 });
         stores.len() - 1
     });
     act(&mut stores[at])
@@ -122,7 +124,9 @@ pub(crate) fn grow(
     call: impl FnOnce() -> c_int,
     undo: impl FnOnce() -> bool,
 ) -> c_int {
-    let Some(charged) = charge_growth(share, store, bytes) else { return refusal::refuse(share, bytes) };
+    let Some(Growth { charged, alone }) = charge_growth(share, store, bytes) else {
+        return refusal::refuse(share, bytes);
+    };
     with(store, |charge| {
         charge.bytes += charged;
         charge.beforehand += charged;
@@ -130,7 +134,10 @@ pub(crate) fn grow(
     steps::passed(c"store charged");
     let status = call();
     steps::passed(c"store grown");
-    with(store, |charge| charge.beforehand = charge.beforehand.saturating_sub(charged));
+    with(store, |charge| {
+        charge.beforehand = charge.beforehand.saturating_sub(charged);
+        charge.needed = if alone.is_some() { 0 } else { charge.needed };
+    });
     if status != SUCCESS && store.reserved().is_none() {
         take_back(share, store, charged);
         return status;
@@ -142,24 +149,45 @@ pub(crate) fn grow(
     status
 }
 
-/// Charges what a store may take from the device for `bytes`. Returns what was charged; none where there is no room.
-fn charge_growth(share: &Share, store: Store, bytes: u64) -> Option<u64> {
+/// A charge for the growth of a store. Where it counts on what the store has, nobody else's does for so long.
+struct Growth {
+    charged: u64,
+    alone: Option<MutexGuard<'static, ()>>,
+}
+
+/// Charges what a store may take from the device for `bytes`; none where there is no room.
+fn charge_growth(share: &Share, store: Store, bytes: u64) -> Option<Growth> {
+    /// Locked while a call is under way that counts on what a pool has and does not use: two would count on the same.
+    static ALONE: Mutex<()> = Mutex::new(());
     let pieces = |bytes: u64| bytes.checked_next_multiple_of(PIECE);
     // With room to spare, nobody is refused because too much is charged for a moment, and one question to the driver is saved.
     let most = pieces(bytes)?;
     if share.undrawn() / SPARE_PIECES > most.max(PIECE) && share.charge(most) {
-        return Some(most);
+        return Some(Growth { charged: most, alone: None });
     }
-    let lacking = || {
-        let unused = store.reserved().zip(store.used()).map_or(0, |(reserved, used)| reserved.saturating_sub(used));
-        pieces(bytes.saturating_sub(unused))
+    // The launch of a graph may wait for others.
+    let alone = matches!(store, Store::Pool(_)).then(|| ALONE.lock().unwrap_or_else(PoisonError::into_inner));
+    let need = |needed: u64| {
+        if let Some(charge) = stores().iter_mut().find(|charge| charge.store == store && alone.is_some()) {
+            charge.needed = needed;
+        }
+    };
+    let try_to = || {
+        let used = store.used();
+        need(used.and_then(|used| pieces(used.checked_add(bytes)?)).unwrap_or(0));
+        let unused = store.reserved().zip(used).map_or(0, |(reserved, used)| reserved.saturating_sub(used));
+        pieces(bytes.saturating_sub(unused)).filter(|lacking| share.charge(*lacking))
     };
     settle_all(share);
-    let charge = |bytes: u64| share.charge(bytes).then_some(bytes);
-    lacking().and_then(charge).or_else(|| {
+    let charged = try_to().or_else(|| {
+        need(0);
         reclaim(share);
-        lacking().and_then(charge)
-    })
+        try_to()
+    });
+    if charged.is_none() {
+        need(0);
+    }
+    charged.map(|charged| Growth { charged, alone })
 }
 
 /// Takes back what was charged for a call that failed on a store that the driver does not know.
@@ -184,7 +212,7 @@ pub(crate) fn settle(share: &Share, store: Store) -> bool {
             if charge.settled != before {
                 return None;
             }
-            let target = reserved + charge.beforehand;
+            let target = (reserved + charge.beforehand).max(charge.needed.min(charge.bytes));
             if target > charge.bytes && !share.charge(target - charge.bytes) {
                 return Some((0, false));
             }

@@ -40,6 +40,11 @@ fn e2_contexts_that_threads_destroy_leave_nothing_charged() {
 }
 
 #[test]
+fn e1_threads_that_fill_a_pool_at_once_stay_inside_the_share() {
+    ends("fills-pool");
+}
+
+#[test]
 fn e7_errno_is_left_as_it_was() {
     ends("keeps-errno");
 }

@@ -150,6 +150,50 @@ static void destroys_contexts(void) {
     CHECK(cuCtxDestroy((Handle)&threads) != SUCCESS && charged() == 0);
 }
 
+static volatile int is_over;
+
+static void *fill_pool(void *nothing) {
+    Pointer taken[8];
+    OK(cuCtxSetCurrent(context));
+    for (int round = 0; round < 10000; round++) {
+        int count = 0;
+        while (count < 8) {
+            Result result = cuMemAllocAsync(&taken[count], 3 << 20, NULL);
+            CHECK(result == SUCCESS || result == OUT_OF_MEMORY);
+            if (result == OUT_OF_MEMORY)
+                break;
+            count++;
+        }
+        while (count)
+            OK(cuMemFreeAsync(taken[--count], NULL));
+        OK(cuStreamSynchronize(NULL));
+    }
+    return NULL;
+}
+
+static void *watch_device(void *whole) {
+    OK(cuCtxSetCurrent(context));
+    while (!is_over)
+        CHECK(given() <= (size_t)whole);
+    return NULL;
+}
+
+// Threads that fill a pool at the limit at once: the driver never gives out more than the share.
+static void fills_pool(void) {
+    start("local");
+    pthread_t threads[8], watch;
+    CHECK(given() == 0);
+    CHECK(pthread_create(&watch, NULL, watch_device, (void *)left()) == 0);
+    for (int at = 0; at < 8; at++)
+        CHECK(pthread_create(&threads[at], NULL, fill_pool, NULL) == 0);
+    for (int at = 0; at < 8; at++)
+        CHECK(pthread_join(threads[at], NULL) == 0);
+    is_over = 1;
+    CHECK(pthread_join(watch, NULL) == 0);
+    OK(cuCtxSynchronize());
+    CHECK(charged() == 0 && given() == 0);
+}
+
 // A thread that allocates while its values are destroyed.
 static void ends_late(void) {
     start("local");
@@ -212,6 +256,7 @@ int main(int count, char **words) {
     else if (!strcmp(what, "shared")) shared();
     else if (!strcmp(what, "ends-late")) ends_late();
     else if (!strcmp(what, "destroys-contexts")) destroys_contexts();
+    else if (!strcmp(what, "fills-pool")) fills_pool();
     else if (!strcmp(what, "exits")) exits();
     else if (!strcmp(what, "exits-in-callback")) exits_in_callback();
     else if (!strcmp(what, "keeps-errno")) keeps_errno();
