@@ -17,6 +17,8 @@ GIB = 1 << 30
 RETURNED_S = 5
 #: What the card may have given out more after a trial than before it.
 LEFT_OVER_MAX = 16 * MIB
+#: What a card gives out for a context beyond what NVML counts for its process: 5.6 MiB were seen.
+CARD_BESIDE = 8 * MIB
 
 
 @dataclasses.dataclass
@@ -172,7 +174,9 @@ class Run:
         share, apart_max = self.trial.share * self.trial.workers, self.bench.apart_max * processes
         both = f"charged {charged / GIB:.3f}, given {seen / GIB:.3f} GiB ({mark['given_by']})"
         self.check(charged <= share, f"{name}: charged within the share", f"{both} of {share / GIB:.3f}")
-        self.check(seen <= share, f"{name}: given within the share", f"{both} of {share / GIB:.3f}")
+        # The card gives out a little for each context that NVML counts for no process.
+        beside = CARD_BESIDE * processes if mark["given_by"] == "device" else 0
+        self.check(seen <= share + beside, f"{name}: given within the share", f"{both} of {share / GIB:.3f}")
         if not self.trial.is_loose:
             bar = f"bar {apart_max / MIB:.0f}"
             self.check(abs(charged - seen) <= apart_max, f"{name}: charged is given", f"{both}: {(charged - seen) / MIB:+.1f} MiB, {bar}")
