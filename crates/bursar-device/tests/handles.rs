@@ -212,7 +212,10 @@ fn d6_the_count_of_a_handle_is_exact_whichever_threads_free() {
                     let other = (shared.len() > 20).then(|| shared.swap_remove(at));
                     drop(shared);
                     drop(other);
-                    assert!(handle.memory().bytes_outstanding() < Bytes::mib(1), "at most 27 of 5 KiB each");
+                    // A reading that others overtake may be too large, but never by more than was made in all, and no
+                    // free is counted before its allocation.
+                    let outstanding = handle.memory().bytes_outstanding();
+                    assert!(outstanding < Bytes::mib(128), "{outstanding} of 2,000 of 5 KiB for each thread");
                 }
             });
         }
