@@ -2,6 +2,7 @@
 
 use crate::driver::{self, Device};
 use crate::share::Share;
+use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
 /// The place of the share's device among those that the driver shows.
@@ -44,6 +45,23 @@ pub(crate) fn of(share: &Share) -> Option<Device> {
 /// Returns whether `device` is the share's.
 pub(crate) fn is(share: &Share, device: Device) -> bool {
     of(share) == Some(device)
+}
+
+/// The beginning of `CUmemAllocationProp` and of `CUmemPoolProps`, up to where the memory is to be.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Properties {
+    kind: c_int,
+    handle_types: c_int,
+    location_kind: c_int,
+    location: Device,
+}
+
+/// Returns whether memory with these properties, of a handle or of a pool, is the share's device's.
+pub(crate) fn has(share: &Share, properties: *const c_void) -> bool {
+    const DEVICE: c_int = 1;
+    let Properties { location_kind, location, .. } = driver::read(properties.cast::<Properties>());
+    location_kind == DEVICE && is(share, location)
 }
 
 /// Returns whether the current context is one of the share's device.

@@ -1,7 +1,7 @@
 //! Physical memory with a handle: `cuMemCreate`, and the mappings that keep it.
 #![allow(unsafe_code)]
 
-use crate::driver::{Device, read};
+use crate::driver::read;
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
@@ -83,23 +83,6 @@ impl Pieces {
         let (start, mapped) = self.mapped.range(..=address).next_back()?;
         (address - start < mapped.bytes).then_some(mapped.piece)
     }
-}
-
-/// The beginning of `CUmemAllocationProp`, up to where the memory is to be.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location_kind: c_int,
-    location: Device,
-}
-
-/// Returns whether memory with these properties is the share's device's.
-fn is_on_device(share: &Share, properties: *const c_void) -> bool {
-    const DEVICE: c_int = 1;
-    let Properties { location_kind, location, .. } = read(properties.cast::<Properties>());
-    location_kind == DEVICE && device::is(share, location)
 }
 
 fn create(share: &Share, handle: *const u64, bytes: u64, call: impl FnOnce() -> c_int) -> c_int {
@@ -186,7 +169,7 @@ fn add_handle(handle: u64, piece: Option<u64>) {
 
 hook! {
     take fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: c_ulonglong) |real, share| {
-        if is_on_device(share, properties) {
+        if device::has(share, properties) {
             create(share, handle, bytes as u64, || real(handle, bytes, properties, flags))
         } else {
             real(handle, bytes, properties, flags)

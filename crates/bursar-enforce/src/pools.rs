@@ -1,7 +1,7 @@
 //! Stream-ordered pools, which cost what they have reserved.
 #![allow(unsafe_code)]
 
-use crate::driver::{self, Device, Handle, read, write};
+use crate::driver::{self, Handle, read, write};
 use crate::entry::SUCCESS;
 use crate::hook::hook;
 use crate::integer_map::IntegerMap;
@@ -191,29 +191,17 @@ fn settle_destroyed(share: &Share) {
     rests.into_iter().for_each(|(store, most)| stores::shrink(share, store, most));
 }
 
-/// The beginning of `CUmemPoolProps`, up to where the memory is to be.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location_kind: c_int,
-    location: Device,
-}
-
 fn create(share: &Share, pool: *const Handle, properties: *const c_void, call: impl FnOnce() -> c_int) -> c_int {
-    const DEVICE: c_int = 1;
-    let Properties { location_kind, location, .. } = read(properties.cast::<Properties>());
     let status = call();
     if status == SUCCESS {
         let address = read(pool).0.addr();
         let mut foreign = foreign();
         foreign.retain(|known| *known != address);
-        if location_kind != DEVICE || !device::is(share, location) {
-            foreign.push(address);
-        } else {
+        if device::has(share, properties) {
             made().handles.push(address);
             ANY_MADE.store(true, Relaxed);
+        } else {
+            foreign.push(address);
         }
     }
     status
