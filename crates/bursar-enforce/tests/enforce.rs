@@ -1,5 +1,7 @@
 //! Programs that know nothing of Bursar, under a share: in C, over the simulated driver as `libcuda.so.1`, with the library preloaded.
 
+#[path = "enforce/cudarc_program.rs"]
+mod cudarc_program;
 #[path = "enforce/entry_points.rs"]
 mod entry_points;
 #[path = "enforce/odd_driver.rs"]

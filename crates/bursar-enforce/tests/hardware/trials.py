@@ -1,6 +1,6 @@
 """The trials that hold on hardware, in order, and the table of their verdicts.
 
-usage: trials.py BURSAR LIBRARY OUT
+usage: trials.py BURSAR LIBRARY OUT [RUST_TESTS]
 """
 
 import dataclasses
@@ -212,6 +212,8 @@ class Trials:
             self.run(Trial(f"CuPy, {kind} pool", python("cupy_trial.py", kind), timeout=50))
         self.run(Trial("Numba", python("numba_trial.py"), timeout=50))
         self.run(Trial("JAX", python("jax_trial.py"), timeout=75))
+        role = ["--exact", "cudarc_program::role", "--ignored", "--nocapture"]
+        self.run(Trial("cudarc", self.program("rust-tests", *role), timeout=60), "rust-tests")
 
 
 def _rows(output):
@@ -233,12 +235,11 @@ def _table(outcomes):
 
 
 def main():
-    if len(sys.argv) != 4:
+    if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
-    bursar, library = (os.path.abspath(path) for path in sys.argv[1:3])
-    out = os.path.abspath(sys.argv[3])
+    bursar, library, out, *rust_tests = (os.path.abspath(path) for path in sys.argv[1:])
     os.makedirs(out, exist_ok=True)
-    for path in (bursar, library):
+    for path in (bursar, library, *rust_tests):
         if not os.path.isfile(path):
             sys.exit(f"there is no {path}")
     started = time.monotonic()
@@ -249,6 +250,10 @@ def main():
         except (RuntimeError, OSError, ValueError) as why:
             sys.exit(f"{why}")
         missing = build(folder)
+        if rust_tests:
+            os.symlink(rust_tests[0], os.path.join(folder, "rust-tests"))
+        else:
+            missing["rust-tests"] = "RUST_TESTS is not given: cargo test --release -p bursar-enforce --test enforce --no-run"
         print(f"{card.name}, {card.total / GIB:.1f} GiB, {card.used() / MIB:.0f} MiB in use, by {card.source}; built in {time.monotonic() - started:.1f} s", flush=True)
         with open(os.path.join(out, "results.jsonl"), "w") as results, open(os.path.join(out, "logs.txt"), "w") as logs:
             bench = Bench(bursar, library, card, folder)
