@@ -1,7 +1,7 @@
 //! The options of every command, and the drivers that they choose.
 
 use crate::failure::Failure;
-use bursar::driver::{Choice, DriverChoiceError, OpenedDriver, SimDevices, open};
+use bursar::driver::{Choice, DriverChoiceError, OpenedDriver, SimDevices, observe, open};
 use clap::{Arg, Args, Command};
 
 /// The options that every command has, and those of every command that opens devices.
@@ -59,15 +59,14 @@ impl GlobalOptions {
         }
     }
 
-    /// Opens the driver of a command that is about the machine: CUDA, unless the simulated driver was named.
+    /// Opens the driver of a command that is about the machine and takes nothing of it: CUDA, unless the simulated driver was named.
+    /// Within a run, such a command is about the whole device all the same.
     pub(crate) fn open_machine(&self) -> Result<OpenedDriver, Failure> {
-        // Within a run, such a command is about the whole device all the same.
-        bursar::cuda::observe_only();
         let choice = match self.choice()? {
             Choice::Auto => Choice::Cuda,
             named => named,
         };
-        Ok(open(choice, &self.sim_devices()?)?)
+        Ok(observe(choice, &self.sim_devices()?)?)
     }
 
     /// Opens the driver of a command that runs on any device: CUDA where it works, and simulated devices otherwise.

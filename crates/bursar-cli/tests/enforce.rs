@@ -91,6 +91,16 @@ fn e7_the_command_itself_is_not_kept_inside_a_share() {
 }
 
 #[test]
+fn d2_a_run_and_the_commands_that_look_take_nothing_of_a_device() {
+    let folder = Folder::new();
+    let devices = [env!("CARGO_BIN_EXE_bursar"), "--json", "devices"];
+    let mut bursar = folder.command("run --no-enforce --per-worker 300MiB", &devices);
+    let ran = bursar.env("BURSAR_SIM_CONTEXT", "500MiB").output().expect("the command was built");
+    let printed = text(&ran.stdout).replace(' ', "");
+    assert!(printed.contains(&format!("\"free\":{}", 8u64 << 30)), "{ran:?}");
+}
+
+#[test]
 fn e8_a_file_that_is_not_the_library_is_refused_by_name() {
     let folder = Folder::new();
     let whole = fs::read(library("libbursar_enforce.so")).expect("the library");

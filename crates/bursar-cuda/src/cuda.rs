@@ -7,7 +7,8 @@ use crate::raw::Api;
 use crate::raw::sys::CUdevice_attribute as Attribute;
 use crate::{Version, conv, exit};
 use bursar_core::{
-    Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, DriverError, DriverResult, Link, PciAddress, Status,
+    Bytes, Capabilities, DeviceFacts, DeviceId, DeviceUuid, DriverError, DriverResult, Link, MemoryInfo, PciAddress,
+    Status,
 };
 use std::fmt;
 use std::path::Path;
@@ -37,14 +38,39 @@ pub struct Cuda {
 impl Cuda {
     /// Loads the driver and counts its devices. No context is created.
     pub fn load() -> Result<Arc<Self>, LoadError> {
+        Self::load_for(false)
+    }
+
+    /// Loads the driver for a program that looks at devices and takes none of their memory: opening a device creates no context, which
+    /// would take half a gigabyte of it, and [`memory`](bursar_core::Driver::memory) asks NVML. What needs a context fails.
+    ///
+    /// A library that keeps the program inside a share (`bursar run`) lets it pass: it is told about whole devices.
+    ///
+    /// ```
+    /// use bursar::cuda::Cuda;
+    /// use bursar::device::DeviceId;
+    /// use bursar::driver::Driver;
+    ///
+    /// match Cuda::observe() {
+    ///     Ok(cuda) => println!("{} free", cuda.memory(DeviceId(0))?.free),
+    ///     Err(error) => println!("{error}"),
+    /// }
+    /// # Ok::<(), bursar::driver::DriverError>(())
+    /// ```
+    pub fn observe() -> Result<Arc<Self>, LoadError> {
+        crate::raw::enforced::observe_only();
+        Self::load_for(true)
+    }
+
+    fn load_for(observing: bool) -> Result<Arc<Self>, LoadError> {
         let (api, version) = load::load(&exit::EXITING)?;
-        let cuda = Self::start(api, version)?;
+        let cuda = Self::start(api, version, observing)?;
         exit::register_handler();
         Ok(Arc::new(cuda))
     }
 
     /// Initialises a driver that has been loaded.
-    pub(crate) fn start(api: Api, version: Version) -> Result<Self, LoadError> {
+    pub(crate) fn start(api: Api, version: Version, observing: bool) -> Result<Self, LoadError> {
         let failed = |failure| load::init_failed(&api, failure);
         api.init().map_err(failed)?;
         let count = api.device_count().map_err(failed)?;
@@ -52,7 +78,7 @@ impl Cuda {
         if count == 0 {
             return Err(load::no_device());
         }
-        let devices = (0..count).map(|ordinal| Device::find(&api, DeviceId(ordinal))).collect();
+        let devices = (0..count).map(|ordinal| Device::find(&api, DeviceId(ordinal), observing)).collect();
         Ok(Self { api, devices, version })
     }
 
@@ -67,6 +93,15 @@ impl Cuda {
         let nvml = nvml::shared(&self.api)?;
         let (uuid, _) = self.identity(self.device(device).ok()?).ok()?;
         nvml::processes(nvml, uuid)
+    }
+
+    /// Returns the memory of a device as NVML reports it, which needs no context; `None` where it cannot tell.
+    pub(crate) fn memory_by_nvml(&self, device: &Device) -> Option<MemoryInfo> {
+        let (uuid, _) = self.identity(device).ok()?;
+        let total = self.api.device_total(device.handle().ok()?).ok()?;
+        let free = nvml::free(nvml::shared(&self.api)?, uuid)?;
+        // NVML counts what the driver keeps for itself into the total, and CUDA does not.
+        Some(MemoryInfo { free: free.min(Bytes(total as u64)), total: Bytes(total as u64) })
     }
 
     pub(crate) fn device(&self, id: DeviceId) -> DriverResult<&Device> {
@@ -137,14 +172,4 @@ impl fmt::Debug for Cuda {
             .field("devices", &self.devices.len())
             .finish_non_exhaustive()
     }
-}
-
-/// Declares that this program looks at devices and takes none of their memory. A library that keeps it inside a share (`bursar run`)
-/// then lets it pass: it is told about whole devices, and not charged for its context. Call it before a driver is loaded.
-///
-/// ```
-/// bursar::cuda::observe_only();
-/// ```
-pub fn observe_only() {
-    crate::raw::enforced::observe_only();
 }

@@ -35,6 +35,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// The state of one device.
 pub(crate) struct Device {
     id: DeviceId,
+    /// True if the device is only looked at: opening it creates no context.
+    is_observed: bool,
     /// The driver's handle, or the error of getting it: one faulty device does not keep the others from being used.
     handle: DriverResult<CUdevice>,
     /// The primary context while the device is open, null otherwise.
@@ -48,9 +50,10 @@ pub(crate) struct Device {
 
 impl Device {
     /// Finds the device with this ordinal, which is below the driver's count.
-    pub(crate) fn find(api: &Api, id: DeviceId) -> Self {
+    pub(crate) fn find(api: &Api, id: DeviceId, is_observed: bool) -> Self {
         let mut device = Self {
             id,
+            is_observed,
             handle: Ok(0),
             primary: AtomicPtr::default(),
             opens: Mutex::default(),
@@ -90,11 +93,15 @@ impl Device {
         error
     }
 
-    /// Retains the primary context on the first call.
+    pub(crate) const fn is_observed(&self) -> bool {
+        self.is_observed
+    }
+
+    /// Retains the primary context on the first call; one that is only looked at has none, which is null.
     pub(crate) fn open(&self, api: &Api) -> DriverResult<CUcontext> {
         let handle = self.handle()?;
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
-        if *opens == 0 {
+        if *opens == 0 && !self.is_observed {
             let context = self.checked(api, api.primary_retain(handle))?;
             self.primary.store(context, Ordering::Release);
         }
@@ -110,7 +117,7 @@ impl Device {
         let handle = self.handle()?;
         let mut opens = self.opens.lock().unwrap_or_else(PoisonError::into_inner);
         *opens = opens.checked_sub(1).ok_or_else(|| self.not_open())?;
-        if *opens > 0 {
+        if *opens > 0 || self.is_observed {
             return Ok(());
         }
         self.primary.store(ptr::null_mut(), Ordering::Release);
@@ -187,6 +194,9 @@ impl Device {
         api: &Api,
         call: impl FnOnce(&Api) -> Result<T, Failure>,
     ) -> DriverResult<T> {
+        if self.is_observed {
+            return self.call_retained(api, call);
+        }
         self.open(api)?;
         let result = self.call(api, call);
         // SAFETY: this undoes the open above. Where it is the last, the result of `call` holds nothing of the context.
@@ -194,8 +204,22 @@ impl Device {
         result.and_then(|value| closed.map(|()| value))
     }
 
-    /// Returns the least and the most urgent priority of a stream, which are queried once.
+    /// Runs `call` with the primary context, which is retained for this call alone.
+    fn call_retained<T>(&self, api: &Api, call: impl FnOnce(&Api) -> Result<T, Failure>) -> DriverResult<T> {
+        let handle = self.handle()?;
+        let context = self.checked(api, api.primary_retain(handle))?;
+        let result = self.checked(api, within(api, context, |api| relaxed(api, call)));
+        // SAFETY: retained just above, and the result of `call` holds nothing of the context.
+        let released = self.checked(api, unsafe { api.primary_release(handle) });
+        result.and_then(|value| released.map(|()| value))
+    }
+
+    /// Returns the least and the most urgent priority of a stream, which are queried once. Only a context knows them: where the device is
+    /// only looked at, nobody makes a stream, and there is the default one.
     pub(crate) fn stream_priorities(&self, api: &Api) -> DriverResult<(i32, i32)> {
+        if self.is_observed {
+            return Ok((0, 0));
+        }
         if let Some(&range) = self.stream_priorities.get() {
             return Ok(range);
         }

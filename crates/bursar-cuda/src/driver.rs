@@ -56,9 +56,13 @@ unsafe impl Driver for Cuda {
     }
 
     /// Creates and destroys the primary context if the device is not open and nobody else has created it; the result then
-    /// includes the memory of that context.
+    /// includes the memory of that context. A device that is only looked at is looked up in NVML first.
     fn memory(&self, device: DeviceId) -> DriverResult<MemoryInfo> {
-        let (free, total) = self.device(device)?.call_even_closed(&self.api, Api::memory_info)?;
+        let device = self.device(device)?;
+        if let Some(reported) = device.is_observed().then(|| self.memory_by_nvml(device)).flatten() {
+            return Ok(reported);
+        }
+        let (free, total) = device.call_even_closed(&self.api, Api::memory_info)?;
         Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
     }
 

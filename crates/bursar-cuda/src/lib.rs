@@ -49,7 +49,7 @@ mod nvml;
 mod raw;
 mod version;
 
-pub use cuda::{Cuda, observe_only};
+pub use cuda::Cuda;
 pub use load::LoadError;
 pub use nvml::ProcessMemory;
 pub use version::Version;

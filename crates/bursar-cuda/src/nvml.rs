@@ -1,4 +1,4 @@
-//! The facts that only NVML reports: the links between devices, and the memory of each process.
+//! The facts that only NVML reports, or reports without a context: the links between devices, and the memory of devices and processes.
 //!
 //! NVML is loaded when it is first needed. Where it is missing, those facts are unknown, and nothing else.
 
@@ -47,6 +47,11 @@ fn find(nvml: &Nvml, uuid: DeviceUuid) -> Option<nvml_wrapper::Device<'_>> {
     let whole = uuid.to_string();
     let part = whole.replacen("GPU-", "MIG-", 1);
     nvml.device_by_uuid(whole).or_else(|_| nvml.device_by_uuid(part)).ok()
+}
+
+/// Returns the memory of a device that is free.
+pub(crate) fn free(nvml: &Nvml, uuid: DeviceUuid) -> Option<Bytes> {
+    find(nvml, uuid)?.memory_info().ok().map(|memory| Bytes(memory.free))
 }
 
 /// Returns the memory that each process holds of a device, ordered by process.

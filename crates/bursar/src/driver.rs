@@ -15,7 +15,7 @@ pub use bursar_core::{
 pub use bursar_sim::{SIM_DEVICES_VARIABLE, SimDevices, SimDevicesError};
 
 use bursar_core::Error;
-use bursar_cuda::Cuda;
+use bursar_cuda::{Cuda, LoadError};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -119,22 +119,41 @@ pub struct OpenedDriver {
 
 /// Opens the driver of choice. `devices` are made if it is the simulated one.
 pub fn open(choice: Choice, devices: &SimDevices) -> Result<OpenedDriver, DriverChoiceError> {
+    open_by(Cuda::load, choice, devices)
+}
+
+/// Opens the driver of choice for a program that looks at devices and takes none of their memory: see [`Cuda::observe`].
+///
+/// ```
+/// use bursar::DeviceId;
+/// use bursar::driver::{Choice, SimDevices, observe};
+///
+/// let opened = observe(Choice::Sim, &SimDevices::default())?;
+/// println!("{} free", opened.driver.memory(DeviceId(0))?.free);
+/// # Ok::<(), bursar::Error>(())
+/// ```
+pub fn observe(choice: Choice, devices: &SimDevices) -> Result<OpenedDriver, DriverChoiceError> {
+    open_by(Cuda::observe, choice, devices)
+}
+
+fn open_by(
+    load: impl FnOnce() -> Result<Arc<Cuda>, LoadError>,
+    choice: Choice,
+    devices: &SimDevices,
+) -> Result<OpenedDriver, DriverChoiceError> {
     let simulate = |instead_of_cuda| OpenedDriver { driver: simulated(devices), is_simulated: true, instead_of_cuda };
     if choice == Choice::Sim {
         return Ok(simulate(None));
     }
-    match (load_cuda(), choice) {
+    match (load().map_err(no_cuda), choice) {
         (Ok(driver), _) => Ok(OpenedDriver { driver, is_simulated: false, instead_of_cuda: None }),
         (Err(DriverChoiceError::NoCuda { why }), Choice::Auto) => Ok(simulate(Some(why))),
         (Err(error), _) => Err(error),
     }
 }
 
-fn load_cuda() -> Result<Arc<dyn Driver>, DriverChoiceError> {
-    match Cuda::load() {
-        Ok(cuda) => Ok(cuda),
-        Err(error) => Err(DriverChoiceError::NoCuda { why: error.to_string() }),
-    }
+fn no_cuda(error: LoadError) -> DriverChoiceError {
+    DriverChoiceError::NoCuda { why: error.to_string() }
 }
 
 /// Opens CUDA. The error says why it cannot be used; no variable changes that.
@@ -146,7 +165,7 @@ fn load_cuda() -> Result<Arc<dyn Driver>, DriverChoiceError> {
 /// }
 /// ```
 pub fn cuda() -> bursar_core::Result<Arc<dyn Driver>> {
-    Ok(load_cuda()?)
+    Ok(Cuda::load().map_err(no_cuda)?)
 }
 
 /// Makes simulated devices.

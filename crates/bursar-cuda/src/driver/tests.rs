@@ -17,7 +17,7 @@ const RELAXED: u32 = 2;
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
 fn cuda() -> Cuda {
-    Cuda::start(fake::api(&RUNNING), Version::NEEDED).unwrap()
+    Cuda::start(fake::api(&RUNNING), Version::NEEDED, false).unwrap()
 }
 
 /// Returns a driver whose devices are open and whose calls so far are forgotten.
@@ -175,6 +175,20 @@ fn d2_the_primary_context_is_retained_from_the_first_open_to_the_last_close() {
 }
 
 #[test]
+fn d2_a_device_that_is_only_looked_at_has_no_context() {
+    let cuda = Cuda::start(fake::api(&RUNNING), Version::NEEDED, true).unwrap();
+    assert_eq!(cuda.open(GPU1), Ok(RawContext(0)));
+    assert_eq!(cuda.facts(GPU1).unwrap().stream_priorities, 0..=0);
+    assert_eq!(fake::with(|state| state.retained), 0);
+    assert!(cuda.allocate(GPU1, 1).unwrap_err().to_string().contains("CUDA_ERROR_INVALID_CONTEXT"));
+    // No NVML knows this device, so that a context is asked, and let go.
+    assert!(cuda.memory(GPU1).is_ok());
+    assert_eq!(fake::with(|state| (state.retained, state.current)), (0, 0));
+    close(&cuda, GPU1).unwrap();
+    assert!(close(&cuda, GPU1).is_err());
+}
+
+#[test]
 fn a_device_that_is_not_open_is_refused_without_a_call() {
     let cuda = cuda();
     let error = cuda.allocate(GPU0, 1).unwrap_err();
@@ -232,7 +246,7 @@ fn r6_the_first_sticky_error_of_a_device_is_remembered() {
 #[test]
 fn no_call_reaches_the_driver_once_the_process_exits() {
     static EXITING: AtomicBool = AtomicBool::new(false);
-    let cuda = Cuda::start(fake::api(&EXITING), Version::NEEDED).unwrap();
+    let cuda = Cuda::start(fake::api(&EXITING), Version::NEEDED, false).unwrap();
     cuda.open(GPU0).unwrap();
     seen();
     EXITING.store(true, Relaxed);
@@ -331,7 +345,7 @@ fn free_memory_can_be_had_of_a_device_that_is_not_open() {
 
 #[test]
 fn d1_no_device_and_a_driver_that_fails_are_different_answers() {
-    let start = || Cuda::start(fake::api(&RUNNING), Version::NEEDED).unwrap_err();
+    let start = || Cuda::start(fake::api(&RUNNING), Version::NEEDED, false).unwrap_err();
     fake::with(|state| state.result = 100);
     assert!(matches!(start(), LoadError::NoDevice { .. }));
     fake::with(|state| state.result = 999);
@@ -353,7 +367,7 @@ fn d1_a_sick_device_does_not_hide_the_others() {
 
 #[test]
 fn it_says_what_it_is() {
-    let cuda = Cuda::start(fake::api(&RUNNING), Version { major: 13, minor: 0 }).unwrap();
+    let cuda = Cuda::start(fake::api(&RUNNING), Version { major: 13, minor: 0 }, false).unwrap();
     assert_eq!(cuda.describe(), "CUDA driver 13.0");
     assert!(!cuda.listens());
     assert!(format!("{cuda:?}").contains("devices: 2"));
