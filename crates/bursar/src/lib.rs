@@ -53,6 +53,7 @@
 //! | have pinned host memory on the right NUMA node | [`host`] |
 //! | understand a refusal | [`error`] |
 //! | count and log what memory is used for | [`observe`] |
+//! | watch who holds what, over time and for those who scrape | [`metrics`] |
 //! | read, convert, replay and show logs | [`trace`] |
 //! | find races and test budgets without a GPU | [`testing`], on the simulated devices of [`sim`] |
 //!
@@ -78,6 +79,7 @@ pub mod driver;
 pub mod error;
 mod ledgers;
 pub mod memory;
+pub mod metrics;
 pub mod observe;
 pub mod stream;
 pub mod sync;

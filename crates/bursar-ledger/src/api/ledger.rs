@@ -97,7 +97,12 @@ impl Ledger {
 
     /// Returns the files of all ledgers in that folder.
     pub fn list() -> Result<Vec<PathBuf>, LedgerError> {
-        storage::ledgers(&storage::default_folder())
+        Self::list_in(&storage::default_folder())
+    }
+
+    /// Returns the files of all ledgers in a folder, which need not exist.
+    pub fn list_in(folder: &Path) -> Result<Vec<PathBuf>, LedgerError> {
+        storage::ledgers(folder)
     }
 
     /// Reads the ledger in a file without opening it: nothing is changed.

@@ -7,7 +7,7 @@ use crate::lexer::{offsets_of, words};
 use crate::tree::{File, Tree};
 
 /// The crates whose names the facade distributes over its modules.
-const DISTRIBUTED: &[&str] = &["bursar-core", "bursar-device", "bursar-memory"];
+const DISTRIBUTED: &[&str] = &["bursar-core", "bursar-device", "bursar-memory", "bursar-metrics"];
 
 /// The crates that the facade re-exports whole.
 const WHOLE: &[&str] = &["bursar-cuda", "bursar-fit", "bursar-host", "bursar-ledger", "bursar-sim", "bursar-trace"];

@@ -38,7 +38,8 @@ const ROOMS: &[&str] = &[
 ];
 
 /// Packages without unsafe code, which must have the compiler forbid it.
-const FORBIDDING: &[&str] = &["bursar", "bursar-cli", "bursar-fit", "bursar-linux", "bursar-trace", "xtask"];
+const FORBIDDING: &[&str] =
+    &["bursar", "bursar-cli", "bursar-fit", "bursar-linux", "bursar-metrics", "bursar-trace", "xtask"];
 
 pub(super) fn stays_in_its_rooms(tree: &Tree) -> Vec<Finding> {
     tree.rust_files().filter_map(misplaced).collect()
