@@ -1,6 +1,6 @@
 //! The errors of a ledger: each names the file and a remedy.
 
-use bursar_core::{Bytes, DeviceUuid, Error};
+use bursar_core::{Bytes, DeviceUuid, Error, ExternalError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -234,7 +234,7 @@ impl From<LedgerError> for Error {
     fn from(error: LedgerError) -> Self {
         match error {
             LedgerError::Forked => Self::Forked,
-            other => Self::Account { why: other.to_string().into() },
+            other => Self::External(ExternalError::new(other, false)),
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn run(root: &Path) -> Result<(), Error> {
 /// Returns the packages that do not say `publish = false`.
 fn published(tree: &Tree) -> impl Iterator<Item = &str> {
     tree.packages_with("Cargo.toml").filter(|package| {
-        let manifest = tree.get(&format!("crates/{package}/Cargo.toml"));
+        let manifest = tree.manifest(package);
         manifest.is_some_and(|manifest| !manifest.text.lines().any(|line| line == "publish = false"))
     })
 }

@@ -29,9 +29,9 @@ impl File {
         &self.masks.code
     }
 
-    /// Returns the path after `crates/NAME/src/`, if the file is there.
+    /// Returns the path after the folder `src` of a package, if the file is there.
     pub(crate) fn path_in_src(&self) -> Option<&str> {
-        let (_, inside) = self.path.strip_prefix("crates/")?.split_once('/')?;
+        let (_, inside) = in_package(&self.path)?;
         inside.strip_prefix("src/")
     }
 
@@ -122,9 +122,25 @@ impl Tree {
     /// Returns the packages that have a file at `inside`, by the names of their folders.
     pub(crate) fn packages_with(&self, inside: &str) -> impl Iterator<Item = &str> {
         self.files.keys().filter_map(move |path| {
-            let (package, rest) = path.strip_prefix("crates/")?.split_once('/')?;
+            let (package, rest) = in_package(path)?;
             (rest == inside).then_some(package)
         })
+    }
+
+    /// Returns the manifest of a package, by the name of its folder.
+    pub(crate) fn manifest(&self, package: &str) -> Option<&File> {
+        self.get(&format!("crates/{package}/Cargo.toml")).or_else(|| self.get(&format!("{package}/Cargo.toml")))
+    }
+}
+
+/// The package that is not in `crates`: it has Python beside Rust.
+const BESIDE_CRATES: &str = "python";
+
+/// Returns the folder of the package that a path is in, and the path inside.
+pub(crate) fn in_package(path: &str) -> Option<(&str, &str)> {
+    match path.strip_prefix("crates/") {
+        Some(inside) => inside.split_once('/'),
+        None => path.split_once('/').filter(|(folder, _)| *folder == BESIDE_CRATES),
     }
 }
 
@@ -200,6 +216,8 @@ mod tests {
         let is_root = |path: &str| File::new(path.into(), String::new()).is_crate_root();
         assert!(is_root("crates/a/src/lib.rs"));
         assert!(is_root("crates/a/src/bin/tool.rs"));
+        assert!(is_root("python/src/lib.rs"));
+        assert!(!is_root("docs/src/lib.rs"));
         assert!(is_root("crates/a/src/bin/tool/main.rs"));
         assert!(!is_root("crates/a/src/pool/main.rs"));
         assert!(!is_root("crates/a/tests/lib.rs"));

@@ -211,7 +211,9 @@ fn l3_a_share_returns_when_giver_and_child_are_gone() {
     giver.kill();
     assert_eq!(in_use(&ledger), (Bytes::ZERO, Bytes::ZERO));
     let ended = Reservation::from_token(&token).unwrap_err();
-    assert!(matches!(&ended, Error::Account { why } if why.contains("has ended")), "{ended}");
+    let Error::External(external) = &ended else { panic!("{ended}") };
+    let cause = external.downcast_ref();
+    assert!(matches!(cause, Some(LedgerError::Token { why, .. }) if why.contains("has ended")), "{ended}");
 }
 
 fn l3_several_children_draw_on_one_token() {

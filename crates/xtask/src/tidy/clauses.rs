@@ -20,7 +20,9 @@ pub(super) fn stand_once(tree: &Tree) -> Vec<Finding> {
 }
 
 pub(super) fn are_held_by_tests(tree: &Tree) -> Vec<Finding> {
-    let held: BTreeSet<String> = tree.rust_files().flat_map(test_prefixes).collect();
+    let rust = tree.rust_files().flat_map(test_prefixes);
+    let python = tree.files().filter(|file| file.path.ends_with(".py")).flat_map(python_test_prefixes);
+    let held: BTreeSet<String> = rust.chain(python).collect();
     let clauses = tree.get(CONTRACT).into_iter().flat_map(clauses);
     let missing = clauses.filter(|(_, number)| !held.contains(&number.to_lowercase()));
     missing.map(|(line, number)| at(line, "clause-test", format!("no test's name begins with {number}'s"))).collect()
@@ -47,6 +49,13 @@ fn test_prefixes(file: &File) -> impl Iterator<Item = String> {
     prefixes.collect::<Vec<String>>().into_iter()
 }
 
+/// Returns the parts between `test_` and the next `_` of the names that a Python file gives to tests.
+fn python_test_prefixes(file: &File) -> impl Iterator<Item = String> {
+    let definitions = file.text.lines().map(|line| line.trim_start().trim_start_matches("async "));
+    let names = definitions.filter_map(|line| line.strip_prefix("def test_"));
+    names.filter_map(|name| Some(name.split_once('_')?.0.to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +74,8 @@ mod tests {
         let tests = "fn r1_holds() {}\n// fn r2_is_planned() {}\nconst TRIALS: &[&str] = &[\"r10_holds\"];\n";
         let found = shown(are_held_by_tests, [(CONTRACT, CLAUSES), ("crates/a/tests/all.rs", tests)]);
         assert_eq!(found, ["docs/contracts.md:4: clause-test: no test's name begins with R2's"]);
+        let python = "def test_r2_holds() -> None:\n";
+        let files = [(CONTRACT, CLAUSES), ("crates/a/tests/all.rs", tests), ("python/tests/test_a.py", python)];
+        assert!(shown(are_held_by_tests, files).is_empty());
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn agrees_with_the_manifests(tree: &Tree) -> Vec<Finding> {
     let rows: Vec<Row<'_>> = rows(document).collect();
     let mut findings = Vec::new();
     for package in tree.packages_with("Cargo.toml") {
-        let Some(manifest) = tree.get(&format!("crates/{package}/Cargo.toml")) else { continue };
+        let Some(manifest) = tree.manifest(package) else { continue };
         let used = dependencies(&manifest.text);
         let message = match rows.iter().find(|row| row.package == package) {
             None => (1, format!("the code map has no row for {package}")),
@@ -24,7 +24,7 @@ pub(super) fn agrees_with_the_manifests(tree: &Tree) -> Vec<Finding> {
         };
         findings.push(at(message.0, "code-map", message.1));
     }
-    let is_package = |row: &&Row<'_>| tree.get(&format!("crates/{}/Cargo.toml", row.package)).is_none();
+    let is_package = |row: &&Row<'_>| tree.manifest(row.package).is_none();
     findings.extend(
         rows.iter()
             .filter(is_package)

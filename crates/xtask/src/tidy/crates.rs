@@ -8,7 +8,7 @@ const LINES_MAX: usize = 800;
 
 pub(super) fn lints_are_inherited(tree: &Tree) -> Vec<Finding> {
     tree.packages_with("Cargo.toml")
-        .filter_map(|package| tree.get(&format!("crates/{package}/Cargo.toml")))
+        .filter_map(|package| tree.manifest(package))
         .filter(|manifest| !inherits_lints(&manifest.text))
         .map(|manifest| Finding::about(&manifest.path, "crate-lints", "needs `[lints]` with `workspace = true`"))
         .collect()

@@ -35,6 +35,10 @@ const ROOMS: &[&str] = &[
     "crates/bursar-memory/tests/",
     "crates/bursar-sim/src/",
     "crates/bursar-sim/tests/",
+    "python/src/buffer",
+    "python/src/pinned",
+    "python/src/pool",
+    "python/src/torch",
 ];
 
 /// Packages without unsafe code, which must have the compiler forbid it.

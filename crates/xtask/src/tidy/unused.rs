@@ -5,10 +5,15 @@
 //! are searched for.
 
 use super::Finding;
-use crate::tree::{File, Tree};
+use crate::lexer::words;
+use crate::tree::{File, Tree, in_package};
 
 /// Files that tools find by their paths.
-const FOUND: &[&str] = &[".cargo/config.toml", ".ci/run", ".gitignore", "Cargo.lock", "Cargo.toml", "rustfmt.toml"];
+const FOUND: &[&str] =
+    &[".cargo/config.toml", ".ci/run", ".gitignore", "Cargo.lock", "Cargo.toml", "pyproject.toml", "rustfmt.toml"];
+
+/// Files that Python, its type checkers and pytest find by their names, wherever they are.
+const FOUND_BY_PYTHON: &[&str] = &["__init__.py", "__main__.py", "conftest.py", "py.typed"];
 
 pub(super) fn nothing_is_left_over(tree: &Tree) -> Vec<Finding> {
     let files = tree.files().filter(|file| !file.path.ends_with(".rs"));
@@ -26,16 +31,29 @@ fn is_found(tree: &Tree, path: &str) -> bool {
         source.is_some_and(|source| tree.get(&source).is_some())
     });
     let is_document = !path.contains('/') && (path.ends_with(".md") || path.starts_with("LICENSE"));
-    let is_manifest_or_licence = path
-        .strip_prefix("crates/")
-        .and_then(|path| path.split_once('/'))
-        .is_some_and(|(_, file)| file == "Cargo.toml" || file.starts_with("LICENSE-"));
+    let is_manifest_or_licence =
+        in_package(path).is_some_and(|(_, file)| file == "Cargo.toml" || file.starts_with("LICENSE-"));
     FOUND.contains(&path)
         || is_document
         || is_manifest_or_licence
+        || is_found_by_python(tree, path)
         || regressions
         || beside(".stderr")
         || beside(".proptest-regressions")
+}
+
+/// Returns whether Python finds the file: by its name, as a test, or because another file imports the module.
+fn is_found_by_python(tree: &Tree, path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let Some(module) = name.strip_suffix(".pyi").or_else(|| name.strip_suffix(".py")) else {
+        return FOUND_BY_PYTHON.contains(&name);
+    };
+    let imports = |file: &File| {
+        let statements = file.text.lines().map(str::trim_start).filter(|line| line.contains("import "));
+        statements.flat_map(words).any(|(_, word)| word == module)
+    };
+    let is_imported = || tree.files().any(|file| file.path != path && file.path.ends_with(".py") && imports(file));
+    FOUND_BY_PYTHON.contains(&name) || module.starts_with("test_") || is_imported()
 }
 
 fn is_named(tree: &Tree, file: &File) -> bool {
@@ -66,11 +84,17 @@ mod tests {
             ("crates/a/tests/gone.proptest-regressions", ""),
             ("crates/a/proptest-regressions/part/units.txt", ""),
             ("crates/a/src/part/units.rs", ""),
+            ("python/bursar/__init__.py", "from ._devices import devices\n"),
+            ("python/bursar/_devices.py", "from . import _native\n"),
+            ("python/bursar/_native.pyi", ""),
+            ("python/bursar/_gone.py", "# _gone imports _gone\n"),
+            ("python/tests/test_devices.py", ""),
         ];
         let expected = [
             "crates/a/relative.users:1: unused-file: no other file names it",
             "crates/a/tests/gone.proptest-regressions:1: unused-file: no other file names it",
             "docs/old-plan.md:1: unused-file: no other file names it",
+            "python/bursar/_gone.py:1: unused-file: no other file names it",
         ];
         assert_eq!(shown(nothing_is_left_over, files), expected);
     }

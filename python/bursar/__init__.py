@@ -1,0 +1,66 @@
+"""The memory runtime for programs that share GPUs.
+
+Importing this package opens no device, starts no thread and changes no environment variable; the first call that needs a
+device does.
+"""
+
+from ._devices import Device, devices, parse_size, use_driver
+from ._errors import (
+    BursarError,
+    DriverError,
+    ForeignBlock,
+    Forked,
+    Holder,
+    InvalidSize,
+    InvalidToken,
+    InvalidValue,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerFull,
+    LedgerGone,
+    LedgerInaccessible,
+    LedgerVersion,
+    NoDevice,
+    OutOfBounds,
+    OutOfMemory,
+    Released,
+    SimulatedWarning,
+    StreamMisuse,
+    Timeout,
+    TooManyStreams,
+    Unsupported,
+    UseAfterFree,
+)
+
+__all__ = [
+    "BursarError",
+    "Device",
+    "DriverError",
+    "ForeignBlock",
+    "Forked",
+    "Holder",
+    "InvalidSize",
+    "InvalidToken",
+    "InvalidValue",
+    "LedgerBusy",
+    "LedgerCorrupt",
+    "LedgerError",
+    "LedgerFull",
+    "LedgerGone",
+    "LedgerInaccessible",
+    "LedgerVersion",
+    "NoDevice",
+    "OutOfBounds",
+    "OutOfMemory",
+    "Released",
+    "SimulatedWarning",
+    "StreamMisuse",
+    "Timeout",
+    "TooManyStreams",
+    "Unsupported",
+    "UseAfterFree",
+    "devices",
+    "parse_size",
+    "use_driver",
+]

@@ -1,0 +1,68 @@
+"""The devices of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from . import _native
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, or a simulated one, as it was when it was listed. Sizes are in bytes."""
+
+    #: The number of the device.
+    index: int
+    uuid: str
+    name: str
+    #: ``"cuda"`` for hardware, ``"simulated"`` otherwise.
+    kind: Literal["cuda", "simulated"]
+    total: int
+    #: What the driver could still hand out.
+    free: int
+    #: What programs hold through the device's ledger; None if the ledger cannot be read.
+    held: int | None
+    #: What they have set aside there and do not hold.
+    set_aside: int | None
+    #: What is used outside the ledger.
+    unmanaged: int | None
+    pci: str | None
+    numa_node: int | None
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if the device is no hardware."""
+        return self.kind == "simulated"
+
+
+def devices() -> list[Device]:
+    """Returns the devices that can be used, and warns of each that cannot.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="2x24GiB")
+    >>> [(device.index, device.kind, device.total >> 30) for device in bursar.devices()]
+    [(0, 'simulated', 24), (1, 'simulated', 24)]
+    """
+    return [Device(**fields) for fields in _native.devices()]
+
+
+def use_driver(name: Literal["auto", "cuda", "sim"], *, sim_devices: str | None = None) -> None:
+    """Has later calls use this driver; what was made before stays on its own.
+
+    Without it, the environment variable ``BURSAR_DRIVER`` chooses: ``cuda``, ``sim``, or ``auto``, the default, which is
+    CUDA where it works and simulated devices otherwise, with a :class:`~bursar.SimulatedWarning`.
+
+    ``sim_devices`` describes the simulated devices, such as ``"2x80GiB"``; with a name, as in ``"2x80GiB@shared"``, they
+    are the same in every process. Without it, the environment variable ``BURSAR_SIM_DEVICES`` does.
+    """
+    _native.use_driver(name, sim_devices)
+
+
+def parse_size(size: int | str) -> int:
+    """Returns the bytes of a size that is a number of bytes or text.
+
+    >>> parse_size("1.5GiB"), parse_size("512 MiB"), parse_size(4096)
+    (1610612736, 536870912, 4096)
+    """
+    return _native.parse_size(size)

@@ -1,0 +1,251 @@
+//! Errors, each as the exception of its kind.
+//!
+//! The exceptions are classes of `bursar/_errors.py`. Numbers of an error are attributes of its exception, given by keyword.
+
+use bursar::driver::{DriverChoiceError, DriverError};
+use bursar::error::Holding;
+use bursar::fit::FitError;
+use bursar::ledger::LedgerError;
+use bursar::memory::ParseBytesError;
+use bursar::{Bytes, DeviceId, Error};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+/// The failure of a native function, before it is an exception.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Memory(Error),
+    Ledger(LedgerError),
+    Fit(FitError),
+    Choice(DriverChoiceError),
+    /// Text that is no size.
+    Size {
+        error: ParseBytesError,
+    },
+    /// A number of bytes that is negative, or larger than any size.
+    SizeOutOfRange {
+        text: String,
+    },
+    /// Devices, none of which can be used, and why.
+    NoUsableDevice {
+        causes: Vec<(DeviceId, String)>,
+    },
+    /// A call in a child that was forked from the process that opened the devices, or made the object.
+    Forked {
+        opener: u32,
+    },
+    /// An exception of Python itself.
+    Raised(PyErr),
+}
+
+/// The fields of `bursar.Holder`: a name, the bytes held, and in how many blocks where that is known.
+pub(crate) type HolderFields = (String, u64, Option<u64>);
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory(error) => error.fmt(f),
+            Self::Ledger(error) => error.fmt(f),
+            Self::Fit(error) => error.fmt(f),
+            Self::Choice(error) => error.fmt(f),
+            Self::Size { error } => error.fmt(f),
+            Self::SizeOutOfRange { text } => {
+                write!(f, "{text} bytes are no size: a size is between 0 and {}", u64::MAX)
+            }
+            Self::NoUsableDevice { causes } if causes.is_empty() => f.write_str("there is no device"),
+            Self::NoUsableDevice { causes } => {
+                let causes: Vec<_> = causes.iter().map(|(device, cause)| format!("{device}: {cause}")).collect();
+                write!(f, "no device can be used: {}", causes.join("; "))
+            }
+            Self::Forked { opener } => write!(
+                f,
+                "this process was forked from process {opener}, whose devices and reservations stay its own; start workers with the \
+                 start method \"spawn\", or open nothing before the fork"
+            ),
+            Self::Raised(error) => error.fmt(f),
+        }
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Raised(error) => error,
+            failure => Python::attach(|py| failure.raise(py).unwrap_or_else(|error| error)),
+        }
+    }
+}
+
+impl Failure {
+    /// Makes the exception.
+    fn raise(&self, py: Python<'_>) -> PyResult<PyErr> {
+        let message = self.to_string();
+        let fields = PyDict::new(py);
+        let class = match self {
+            Self::Memory(error) => memory(error, &fields)?,
+            Self::Ledger(error) => ledger(error, &fields)?,
+            Self::Fit(error) => fit(error, &fields)?,
+            Self::Choice(DriverChoiceError::NoCuda { .. }) | Self::NoUsableDevice { .. } => "NoDevice",
+            Self::Choice(_) => "InvalidValue",
+            Self::Size { .. } | Self::SizeOutOfRange { .. } => "InvalidSize",
+            Self::Forked { .. } => "Forked",
+            Self::Raised(_) => "BursarError",
+        };
+        let class = py.import("bursar._errors")?.getattr(class)?;
+        Ok(PyErr::from_value(class.call((message,), Some(&fields))?))
+    }
+}
+
+/// Returns the class of an error of memory, and sets its attributes.
+fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        Error::OutOfBudget { .. } | Error::OutOfMemory { .. } | Error::Withheld { .. } => {
+            set_amounts(error, fields)?;
+            fields.set_item("explanation", format!("{error:#}"))?;
+            let holders = error.shortage().map_or(&[][..], |shortage| &shortage.holders);
+            let fields_of = |holding: &Holding| (holding.tag.to_string(), holding.bytes.get(), Some(holding.blocks));
+            set_holders(fields, &holders.iter().map(fields_of).collect::<Vec<_>>())?;
+            "OutOfMemory"
+        }
+        Error::InvalidSize { .. } => "InvalidSize",
+        Error::InvalidAlignment { .. }
+        | Error::InvalidNumber { .. }
+        | Error::InvalidValue { .. }
+        | Error::LengthMismatch { .. }
+        | Error::SizeMismatch { .. }
+        | Error::InvalidRange { .. } => "InvalidValue",
+        Error::StreamMisuse { .. } => "StreamMisuse",
+        Error::UseAfterFree { .. } => "UseAfterFree",
+        Error::OutOfBounds { .. } => "OutOfBounds",
+        Error::ForeignBlock { .. } => "ForeignBlock",
+        Error::Capacity { .. } => "TooManyStreams",
+        Error::NoDriver { .. } | Error::NoDevice | Error::NoUsableDevice { .. } | Error::InvalidDevice { .. } => {
+            "NoDevice"
+        }
+        Error::DeviceUnusable { cause, .. } => match cause.is_capacity() {
+            true => memory(cause, fields)?,
+            false => "NoDevice",
+        },
+        Error::Unsupported { .. } => "Unsupported",
+        Error::Forked => "Forked",
+        Error::Driver(error) | Error::CreateFailed(error) => driver(error, fields)?,
+        Error::External(external) => match external.downcast_ref::<LedgerError>() {
+            Some(error) => ledger(error, fields)?,
+            None if external.is_capacity() => "OutOfMemory",
+            None => "BursarError",
+        },
+        _ => "BursarError",
+    })
+}
+
+/// Sets the numbers of a refusal for want of memory.
+fn set_amounts(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+    let (requested, available, limit) = match error {
+        Error::OutOfBudget { requested, remaining, limit, .. } => (*requested, *remaining, Some(*limit)),
+        Error::OutOfMemory { requested, free, total, .. } => (*requested, *free, Some(*total)),
+        Error::Withheld { requested, remaining, .. } => (*requested, *remaining, None),
+        _ => return Ok(()),
+    };
+    let requested = error.shortage().map_or(requested, |shortage| shortage.requested);
+    fields.set_item("requested", requested.get())?;
+    fields.set_item("available", available.get())?;
+    fields.set_item("limit", limit.map(Bytes::get))
+}
+
+fn set_holders(fields: &Bound<'_, PyDict>, holders: &[HolderFields]) -> PyResult<()> {
+    let class = fields.py().import("bursar._errors")?.getattr("Holder")?;
+    let holders = holders.iter().map(|holder| class.call1(holder.clone())).collect::<PyResult<Vec<_>>>()?;
+    fields.set_item("holders", PyTuple::new(fields.py(), holders)?)
+}
+
+fn driver(error: &DriverError, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    fields.set_item("call", error.call)?;
+    fields.set_item("device", error.device.0)?;
+    fields.set_item("status", format!("{:?}", error.status))?;
+    Ok("DriverError")
+}
+
+/// Returns the class of an error of a ledger, and sets its attributes.
+fn ledger(error: &LedgerError, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    let (class, file) = match error {
+        LedgerError::Truncated { file, .. }
+        | LedgerError::NotALedger { file }
+        | LedgerError::Corrupt { file, .. }
+        | LedgerError::OtherDevice { file, .. } => ("LedgerCorrupt", Some(file)),
+        LedgerError::Version { file, .. } => ("LedgerVersion", Some(file)),
+        LedgerError::Folder { folder: file, .. }
+        | LedgerError::Owner { file, .. }
+        | LedgerError::Mode { file, .. }
+        | LedgerError::ReadOnly { file }
+        | LedgerError::Full { file }
+        | LedgerError::TooManyFiles { file }
+        | LedgerError::Io { file, .. } => ("LedgerInaccessible", Some(file)),
+        LedgerError::Deleted { file } | LedgerError::Cleared { file } => ("LedgerGone", Some(file)),
+        LedgerError::InUse { file, .. }
+        | LedgerError::Stuck { file, .. }
+        | LedgerError::Busy { file }
+        | LedgerError::Held { file, .. } => ("LedgerBusy", Some(file)),
+        LedgerError::TableFull { file, .. } => ("LedgerFull", Some(file)),
+        LedgerError::Token { .. } => ("InvalidToken", None),
+        LedgerError::Tenant { .. } => return Ok("InvalidValue"),
+        LedgerError::Forked => return Ok("Forked"),
+        _ => ("LedgerError", None),
+    };
+    fields.set_item("file", file.map(|file| file.display().to_string()))?;
+    Ok(class)
+}
+
+/// Returns the class of an error of a plan, and sets its attributes.
+fn fit(error: &FitError, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
+        FitError::NoDevice => "NoDevice",
+        FitError::Headroom(_) => "InvalidValue",
+        FitError::Overflow(plan) => {
+            let needed = plan.need.fixed.saturating_add(plan.need.per_worker);
+            fields.set_item("requested", needed.get())?;
+            fields.set_item("available", plan.available().get())?;
+            fields.set_item("limit", plan.budget().get())?;
+            fields.set_item("explanation", plan.explanation())?;
+            "OutOfMemory"
+        }
+        FitError::Memory(error) => memory(error, fields)?,
+        FitError::Ledger(error) => ledger(error, fields)?,
+        _ => "BursarError",
+    })
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Self {
+        Self::Memory(error.into())
+    }
+}
+
+impl From<LedgerError> for Failure {
+    fn from(error: LedgerError) -> Self {
+        Self::Ledger(error)
+    }
+}
+
+impl From<FitError> for Failure {
+    fn from(error: FitError) -> Self {
+        Self::Fit(error)
+    }
+}
+
+impl From<DriverChoiceError> for Failure {
+    fn from(error: DriverChoiceError) -> Self {
+        Self::Choice(error)
+    }
+}
+
+impl From<PyErr> for Failure {
+    fn from(error: PyErr) -> Self {
+        Self::Raised(error)
+    }
+}

@@ -1,0 +1,29 @@
+//! The native module `bursar._native`, below the Python package.
+//!
+//! Functions here convert and call the library; the classes that users see, their documentation and their defaults are in
+//! Python. A function that can fail returns `Result<_, Failure>`: `?` turns every error of the library into a [`Failure`],
+//! and that into the exception of its kind, which `bursar/_errors.py` defines. A function that opens a device, waits or
+//! reads files does so in [`Python::detach`](pyo3::Python::detach), where other threads run.
+//!
+//! - `failure`: errors, each as the exception of its kind.
+//! - `size`: sizes, given as a number or as text.
+//! - `machine`: the driver and the devices of this process, opened when they are first needed.
+//! - `devices`: the devices, listed.
+
+mod devices;
+mod failure;
+mod machine;
+mod size;
+
+use pyo3::pymodule;
+
+/// The functions and classes that the Python package is made of.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::devices::devices;
+    #[pymodule_export]
+    use super::machine::{driver, use_driver};
+    #[pymodule_export]
+    use super::size::parse_size;
+}
