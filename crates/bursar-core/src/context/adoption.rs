@@ -52,6 +52,36 @@ impl DeviceContext {
         let stream = self.streams.adopt(raw, self.driver.stream_number(self.device, raw))?;
         Ok(AdoptedStream { context: self.clone(), stream })
     }
+
+    /// Lets a stream that somebody else made be used here for good, as if the context had made it: memory is ordered on it
+    /// without asking the driver whether it is being captured into a graph. A raw handle of zero, like
+    /// [`RawStream::LEGACY`], is the legacy default stream; [`RawStream::PER_THREAD`] is refused.
+    ///
+    /// Whoever begins a capture says so first, by [`resolve`](Self::resolve) on each such stream of the device, and
+    /// afterwards calls this again: in between, the driver is asked.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::driver::RawStream;
+    /// # use bursar::prelude::*;
+    /// # use std::sync::Arc;
+    /// # fn show(context: &Arc<DeviceContext>, raw: RawStream) -> Result<()> {
+    /// // SAFETY: its library never destroys `raw`, and its captures are announced.
+    /// let stream = unsafe { context.enter_lasting_stream(raw)? };
+    /// assert_eq!(context.resolve(stream)?, raw); // a capture may begin
+    /// // SAFETY: as above, and the capture has ended.
+    /// assert_eq!(unsafe { context.enter_lasting_stream(raw)? }, stream);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// `raw` is a live stream of this device for as long as the context lives. From this call until the next
+    /// [`resolve`](Self::resolve) of the stream, and for the legacy default stream of any stream that blocks on it, it is
+    /// not being captured into a graph.
+    pub unsafe fn enter_lasting_stream(&self, raw: RawStream) -> Result<Stream> {
+        self.streams.enter_lasting(raw, self.driver.stream_number(self.device, raw))
+    }
 }
 
 impl Drop for AdoptedStream {

@@ -98,11 +98,7 @@ impl StreamTable {
     /// Enters a stream that somebody else created, under the driver's number if it has one, or counts one more adoption
     /// of it.
     pub(crate) fn adopt(&self, raw: RawStream, number: Option<u32>) -> Result<Stream> {
-        if raw == RawStream::PER_THREAD {
-            let (device, stream) = (self.device, StreamNumber::PER_THREAD);
-            return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::PerThread });
-        }
-        let raw = if raw.0 == 0 { RawStream::LEGACY } else { raw };
+        let raw = self.named(raw)?;
         let mut occupancy = self.occupancy();
         if let Some(known) = occupancy.known.get_mut(&raw) {
             known.adoptions += 1;
@@ -112,6 +108,33 @@ impl StreamTable {
         occupancy.known.insert(raw, KnownStream { slot, adoptions: 1, owned: false });
         let epoch = self.slots[slot as usize].epoch.load(Ordering::Relaxed);
         Ok(self.occupy(slot, raw, number, (epoch + 1) | ADOPTED))
+    }
+
+    /// Enters a stream that somebody else created and that outlives the table, under the driver's number if it has one:
+    /// it is used like one of the context's own, and destroyed by its owner.
+    pub(crate) fn enter_lasting(&self, raw: RawStream, number: Option<u32>) -> Result<Stream> {
+        let raw = self.named(raw)?;
+        let mut occupancy = self.occupancy();
+        if let Some(known) = occupancy.known.get_mut(&raw) {
+            known.owned = true;
+            self.conceal(self.token(known.slot));
+            return Ok(self.token(known.slot));
+        }
+        let slot = occupancy.fresh()?;
+        occupancy.known.insert(raw, KnownStream { slot, adoptions: 0, owned: true });
+        Ok(self.occupy(slot, raw, number, 1))
+    }
+
+    /// Returns the handle that a stream is known by here; the per-thread default stream is refused.
+    fn named(&self, raw: RawStream) -> Result<RawStream> {
+        match raw {
+            RawStream::PER_THREAD => {
+                let (device, stream) = (self.device, StreamNumber::PER_THREAD);
+                Err(Error::StreamMisuse { device, stream, why: StreamMisuse::PerThread })
+            }
+            RawStream(0) => Ok(RawStream::LEGACY),
+            raw => Ok(raw),
+        }
     }
 
     /// Enters a stream in a slot, under a number of the driver's that a token has room for or the slot's own.
@@ -216,6 +239,13 @@ impl StreamTable {
         Ok(held.raw())
     }
 
+    /// Has a stream that outlives the table taken for one that nobody captures.
+    pub(crate) fn conceal(&self, stream: Stream) {
+        if !stream.is_adopted() {
+            self.slots[stream.slot()].exposed.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// Returns whether somebody else may have the handle of the stream in a slot.
     pub(crate) fn is_exposed_slot(&self, slot: usize) -> bool {
         self.slots[slot].exposed.load(Ordering::Acquire)
@@ -316,6 +346,29 @@ mod tests {
         assert_eq!(adopted.number(), StreamNumber(9), "a token keeps its name");
         let refused = table.adopt(RawStream::PER_THREAD, None).expect_err("a different stream on each thread");
         assert!(refused.to_string().starts_with("the per-thread default stream cannot be used on gpu0"), "{refused}");
+    }
+
+    #[test]
+    fn s9_a_lasting_stream_is_private_until_a_capture_is_announced_and_again_after_it() {
+        let table = table();
+        let lasting = table.enter_lasting(RawStream(100), None).expect("room");
+        assert_eq!(table.private_handle(lasting), Some(RawStream(100)));
+        assert_eq!(table.expose(lasting), Ok(RawStream(100)));
+        assert_eq!((table.private_handle(lasting), table.is_exposed(lasting)), (None, true));
+        assert_eq!(table.enter_lasting(RawStream(100), None), Ok(lasting));
+        assert!(table.is_private(lasting), "the capture has ended");
+        assert!(table.take_owned().is_empty(), "its owner destroys it");
+        let adopted = table.adopt(RawStream(100), None).expect("known");
+        assert_eq!((adopted, table.release(adopted)), (lasting, None), "it outlives adoptions");
+
+        let legacy = table.enter_lasting(RawStream(0), None).expect("there already");
+        assert!(legacy.is_default() && table.is_private(legacy));
+        assert!(table.enter_lasting(RawStream::PER_THREAD, None).is_err());
+
+        let ending = table.adopt(RawStream(300), None).expect("room");
+        assert_eq!(table.enter_lasting(RawStream(300), None), Ok(ending), "one stream has one token");
+        assert!(!table.is_private(ending), "its adopter was told that it is asked about");
+        assert_eq!(table.release(ending), None, "and it stays");
     }
 
     #[test]
