@@ -20,7 +20,9 @@ pub use delegation::Delegation;
 pub(crate) use delegation::from_token;
 pub use ledger::Ledger;
 pub use options::{Priority, ReserveOptions};
-pub use reading::{ProcessReading, Reading, TenantReading, WaitingReading};
+pub use reading::{
+    HolderReading, ProcessReading, Reading, RefusalReading, TenantReading, UsageReading, WaitingReading,
+};
 pub use reclaim::Reclaimer;
 pub use reservation::Reservation;
 pub use reserve_future::ReserveFuture;

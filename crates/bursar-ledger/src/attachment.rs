@@ -16,7 +16,7 @@ pub(crate) use probe::{MEASURE_EVERY, Probe};
 pub(crate) use reclaimers::ReclaimCallback;
 pub(crate) use registry::{open_existing, open_private, open_shared};
 
-use crate::book::{Book, BookError, LockedBook, NodeKey};
+use crate::book::{Book, BookError, LockedBook, NodeKey, Shortfall};
 use crate::format::{LedgerLayout, process};
 use crate::storage::{self, HandleState, LedgerFile, MappedWords};
 use crate::system::{Process, now_ms};
@@ -151,6 +151,42 @@ impl Attachment {
             }
             BookError::Cleared => LedgerError::Cleared { file: self.path() }.into(),
             BookError::TableFull => self.table_full(what).into(),
+        }
+    }
+
+    /// Returns the error for a request that the book refused, as [`Self::error_for`] does, after telling those who watch.
+    #[cold]
+    pub(crate) fn refuse(
+        &self,
+        of: NodeKey,
+        refused: BookError,
+        what: &'static str,
+        bytes: Bytes,
+    ) -> bursar_core::Error {
+        if let BookError::Shortfall(shortfall) = refused {
+            self.tell_refusal(of, bytes, shortfall);
+        }
+        self.error_for(refused, what, bytes)
+    }
+
+    /// Counts a refusal, and enters it among the last ones if the lock is to be had at once.
+    #[cold]
+    pub(crate) fn tell_refusal(&self, of: NodeKey, requested: Bytes, shortfall: Shortfall) {
+        if self.is_forked() {
+            return;
+        }
+        self.book.count_refusal(of, shortfall.reason);
+        let enter = |locked: &mut LockedBook<'_, MappedWords>| {
+            locked.enter_refusal(of, now_ms(), requested.get(), shortfall);
+        };
+        // The counters know of one that is not entered.
+        let _ = self.with_lock(LockWait::poll(self), enter);
+    }
+
+    /// Counts a request for a tenant that has left the queue.
+    pub(crate) fn count_wait(&self, tenant: NodeKey, waited: Duration) {
+        if !self.is_forked() {
+            self.book.count_wait(tenant, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
         }
     }
 

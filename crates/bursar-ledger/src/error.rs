@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// ```
 /// use bursar::ledger::LedgerError;
 ///
-/// let error = LedgerError::Truncated { file: "HOST.ledger".into(), size: 12, expected: 262_144 };
-/// assert!(error.to_string().starts_with("HOST.ledger has 12 bytes where a ledger has 262144"));
+/// let error = LedgerError::Truncated { file: "HOST.ledger".into(), size: 12, expected: 524_288 };
+/// assert!(error.to_string().starts_with("HOST.ledger has 12 bytes where a ledger has 524288"));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -6,7 +6,7 @@ mod seal;
 mod text;
 mod words;
 
-pub use layout::{LETTERS, LedgerLayout, MAGIC, STEP_MAX, VERSION, header, node, process, waiter};
+pub use layout::{LETTERS, LedgerLayout, MAGIC, STEP_MAX, VERSION, counter, header, node, process, refusal, waiter};
 pub(crate) use seal::{digest, product, quotient, residue};
 pub use seal::{sealed, unsealed};
 pub(crate) use text::{decode_name, encode_name, packed, unpacked};

@@ -57,7 +57,7 @@
 //! - *note*: a word written without the lock, to be applied by whoever has the lock next.
 //!
 //! # Layers
-//! Each module uses only those below it, beside the errors and [`Subject`]:
+//! Each module uses only those below it, beside the errors, [`Subject`], [`RefusalReason`] and [`WaitHistogram`]:
 //!
 //! ```text
 //!  api          handles for programs: Ledger, Tenant, LedgerAccount, Reservation, Delegation, readings
@@ -78,13 +78,17 @@ mod error;
 pub mod format;
 #[cfg(test)]
 mod model;
+mod refusal;
 mod storage;
 mod subject;
 mod system;
+mod waits;
 
 pub use api::{
-    Availability, Delegation, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer, Reservation,
-    ReserveFuture, ReserveOptions, Tenant, TenantReading, WaitingReading,
+    Availability, Delegation, HolderReading, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer,
+    RefusalReading, Reservation, ReserveFuture, ReserveOptions, Tenant, TenantReading, UsageReading, WaitingReading,
 };
 pub use error::LedgerError;
+pub use refusal::{RefusalCounts, RefusalReason};
 pub use subject::Subject;
+pub use waits::WaitHistogram;

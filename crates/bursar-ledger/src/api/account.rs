@@ -3,6 +3,7 @@
 use super::Ledger;
 use crate::attachment::LockWait;
 use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, Shortfall};
+use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
 use crate::system::announce_account;
 use bursar_core::{Account, Bytes, Result};
@@ -86,7 +87,8 @@ impl LedgerAccount {
                 Ok(()) if bytes.get() <= BYTES_MAX => return Ok(()),
                 Ok(()) => {
                     self.release(Bytes(BYTES_MAX));
-                    BookError::Shortfall(Shortfall { remaining: BYTES_MAX, limit: BYTES_MAX })
+                    let (remaining, limit, reason) = (BYTES_MAX, BYTES_MAX, RefusalReason::Limit);
+                    BookError::Shortfall(Shortfall { remaining, limit, reason })
                 }
                 Err(refused) => refused,
             };
@@ -99,7 +101,7 @@ impl LedgerAccount {
             {
                 reclaimed = true;
             } else {
-                return Err(attachment.error_for(refused, "accounts", bytes));
+                return Err(attachment.refuse(self.key, refused, "accounts", bytes));
             }
         }
     }

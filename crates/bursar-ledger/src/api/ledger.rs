@@ -65,10 +65,10 @@ impl Ledger {
     /// Makes a ledger that is private to this process.
     ///
     /// # Panics
-    /// If the system has no memory for it: 256 KiB.
+    /// If the system has no memory for it: 512 KiB.
     pub fn private(total: Bytes) -> Self {
         let attachment = Attachment::new_private(Subject { name: "private".to_owned(), ..Subject::host(total) });
-        Self { attachment: Arc::new(attachment.expect("256 KiB can be mapped")), probe: None }
+        Self { attachment: Arc::new(attachment.expect("512 KiB can be mapped")), probe: None }
     }
 
     /// Opens the ledger of a device: shared with other processes if they can open the device too, and measured by the

@@ -2,9 +2,9 @@
 
 use super::Priority;
 use crate::attachment::Attachment;
-use crate::book::{Book, TENANT};
+use crate::book::{Book, RefusalEntry, TENANT};
 use crate::format::{LedgerLayout, Words, WordsSnapshot, node, process};
-use crate::{LedgerError, Subject};
+use crate::{LedgerError, RefusalCounts, RefusalReason, Subject, WaitHistogram};
 use bursar_core::{Bytes, DeviceUuid};
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -48,6 +48,12 @@ pub struct Reading {
     pub tenants: Vec<TenantReading>,
     /// The requests that wait, in the order of service.
     pub waiting: Vec<WaitingReading>,
+    /// The requests that were refused since the ledger was made, by reason.
+    pub refused: RefusalCounts,
+    /// The last requests that were refused, newest first: at most 32.
+    pub refusals: Vec<RefusalReading>,
+    /// The requests that have left the queue since the ledger was made, by how long they waited.
+    pub waits: WaitHistogram,
 }
 
 /// The share of one process.
@@ -74,6 +80,12 @@ pub struct ProcessReading {
     pub undrawn: Bytes,
     /// When it opened the ledger.
     pub since: SystemTime,
+    /// The memory it uses, as it last said; `None` where it says nothing.
+    pub usage: Option<UsageReading>,
+    /// The number of its requests that were refused.
+    pub refused: u64,
+    /// The time that its requests waited, those that still wait not counted.
+    pub waited: Duration,
 }
 
 impl ProcessReading {
@@ -109,6 +121,10 @@ pub struct TenantReading {
     pub ceiling: Bytes,
     /// The bytes it has: held, set aside, and kept as credit by its accounts.
     pub charged: Bytes,
+    /// The number of requests for it that were refused.
+    pub refused: u64,
+    /// The time that requests for it waited, those that still wait not counted.
+    pub waited: Duration,
 }
 
 /// A request that waits.
@@ -134,6 +150,79 @@ pub struct WaitingReading {
     pub priority: Priority,
     /// When the request was made.
     pub since: SystemTime,
+}
+
+/// The memory that a process uses of what it holds, as it last said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UsageReading {
+    /// The bytes of blocks that it uses.
+    pub live: Bytes,
+    /// The bytes that its pools hold and nobody uses.
+    pub cached: Bytes,
+    /// The most bytes that were ever used at a time.
+    pub peak: Bytes,
+    /// The tags that hold most, the largest first: at most 4.
+    pub holders: Vec<HolderReading>,
+    /// When the process said so.
+    pub published: SystemTime,
+}
+
+/// A tag of a process, and what is held under it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HolderReading {
+    /// The first 35 bytes of the tag.
+    pub tag: String,
+    /// The bytes of its blocks.
+    pub live: Bytes,
+}
+
+/// A request that was refused.
+///
+/// ```
+/// # use bursar::Bytes;
+/// let ledger = bursar::ledger::Ledger::private(Bytes::gib(1));
+/// assert!(ledger.tenant("batch")?.reserve(Bytes::gib(2)).is_err());
+/// let refused = &ledger.reading()?.refusals[0];
+/// assert_eq!((refused.pid, &*refused.tenant), (std::process::id(), "batch"));
+/// assert_eq!((refused.requested, refused.available, refused.limit), (Bytes::gib(2), Bytes::gib(1), Bytes::gib(1)));
+/// # Ok::<(), bursar::ledger::LedgerError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RefusalReading {
+    /// When it was refused.
+    pub when: SystemTime,
+    /// The id of the process that asked, in its own namespace; it may be gone.
+    pub pid: u32,
+    /// The name of the process.
+    pub name: String,
+    /// The name of the tenant it asked for; empty for those who named none.
+    pub tenant: String,
+    /// The reason.
+    pub reason: RefusalReason,
+    /// The bytes it asked for.
+    pub requested: Bytes,
+    /// The bytes that it would have been granted.
+    pub available: Bytes,
+    /// The bytes that it could have been granted at most.
+    pub limit: Bytes,
+}
+
+impl From<RefusalEntry> for RefusalReading {
+    fn from(entry: RefusalEntry) -> Self {
+        Self {
+            when: time(entry.when),
+            pid: entry.pid as u32,
+            name: entry.name,
+            tenant: entry.tenant,
+            reason: entry.reason,
+            requested: Bytes(entry.requested),
+            available: Bytes(entry.available),
+            limit: Bytes(entry.limit),
+        }
+    }
 }
 
 /// Copies the words of an open ledger behind its lock, and checks them.
@@ -173,7 +262,10 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
             let ((pid, name), (held, undrawn)) = (name_of(slot), locked.settle_and_sum_process(slot));
             let since = time(book.peek_process(slot, process::SINCE));
             let (labels, held, undrawn) = (locked.labels_of(slot), Bytes(held), Bytes(undrawn));
-            processes.push(ProcessReading { pid, name, labels, held, undrawn, since });
+            let (refused, waited) = locked.refused_and_waited(slot);
+            let waited = Duration::from_millis(waited);
+            let usage = None;
+            processes.push(ProcessReading { pid, name, labels, held, undrawn, since, usage, refused, waited });
         }
     }
     let tenants = locked.nodes().filter(|&tenant| locked.field(tenant, node::KIND) == TENANT);
@@ -182,6 +274,8 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
         guarantee: Bytes(locked.field(tenant, node::GUARANTEE)),
         ceiling: Bytes(locked.field(tenant, node::CEILING)),
         charged: Bytes(locked.field(tenant, node::TOTAL)),
+        refused: locked.field(tenant, node::REFUSED),
+        waited: Duration::from_millis(locked.field(tenant, node::WAITED)),
     });
     let waiting = locked.queue().into_iter().map(|(request, slot)| {
         let (pid, name) = name_of(slot);
@@ -200,5 +294,8 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
         processes,
         tenants: tenants.collect(),
         waiting: waiting.collect(),
+        refused: locked.refusal_counts(),
+        refusals: locked.last_refusals().into_iter().map(RefusalReading::from).collect(),
+        waits: locked.wait_histogram(),
     }
 }

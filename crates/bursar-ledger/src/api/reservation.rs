@@ -95,7 +95,7 @@ impl Reservation {
         let attachment = &self.ledger().attachment;
         attachment.check_usable()?;
         let split = attachment.with_lock(LockWait::Usual, |locked| locked.split(self.key(), bytes.get()))?;
-        let key = split.map_err(|refused| attachment.error_for(refused, "reservations", bytes))?;
+        let key = split.map_err(|refused| attachment.refuse(self.key(), refused, "reservations", bytes))?;
         Ok(Self::new(self.ledger().clone(), key))
     }
 

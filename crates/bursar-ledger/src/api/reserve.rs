@@ -5,6 +5,7 @@ use crate::LedgerError;
 use crate::attachment::{LockWait, MEASURE_EVERY, TryError};
 use crate::book::{BYTES_MAX, BookError, LockedBook, NodeKey, QueueEntry, QueueRequest, Shortfall};
 use crate::format::{Words, node};
+use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
 use crate::system::now_ms;
 use bursar_core::{Bytes, Error, Result};
@@ -32,17 +33,34 @@ struct TimeoutReason {
     borrowers: Vec<(usize, u64)>,
 }
 
-/// An entry in the queue, which is left when this is dropped.
+/// A request in the queue, and since when it is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueuedRequest {
+    pub(crate) entry: QueueEntry,
+    tenant: NodeKey,
+    since: Instant,
+}
+
+/// A request in the queue, which is left when this is dropped.
 #[derive(Debug)]
 struct QueueGuard<'a> {
     ledger: &'a Ledger,
-    entry: Option<QueueEntry>,
+    queued: Option<QueuedRequest>,
+}
+
+impl QueueGuard<'_> {
+    /// Ends the wait of a request that has left the queue.
+    fn has_left(&mut self) {
+        if let Some(queued) = self.queued.take() {
+            self.ledger.count_wait(queued);
+        }
+    }
 }
 
 impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.entry {
-            self.ledger.cancel(entry);
+        if let Some(queued) = self.queued {
+            self.ledger.cancel(queued);
         }
     }
 }
@@ -69,7 +87,7 @@ impl Ledger {
                 {
                     reclaimed = true;
                 }
-                Err(refused) => return Err(self.attachment.error_for(refused, "reservations", bytes)),
+                Err(refused) => return Err(self.attachment.refuse(tenant, refused, "reservations", bytes)),
             }
         }
     }
@@ -87,13 +105,13 @@ impl Ledger {
         let wait = LockWait::deadline(ends);
         let request = ReserveRequest { tenant: find(wait)?, bytes, options };
         let sees_deaths = self.attachment.start_watcher();
-        let entry = self.join_queue(request, wait)?;
-        let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
+        let queued = self.join_queue(request, wait)?;
+        let (entry, mut guard) = (queued.entry, QueueGuard { ledger: self, queued: Some(queued) });
         let book = &self.attachment.book;
         loop {
             if book.has_left_queue(entry) {
                 let reserved = self.take_grant(entry, &options.label, wait)?;
-                guard.entry = None;
+                guard.has_left();
                 return Ok(reserved);
             }
             let left = ends.saturating_duration_since(Instant::now());
@@ -115,7 +133,7 @@ impl Ledger {
     }
 
     /// Joins the queue. A request within its tenant's guarantee asks back what others borrow.
-    pub(crate) fn join_queue(&self, request: ReserveRequest<'_>, wait: LockWait) -> Result<QueueEntry, TryError> {
+    pub(crate) fn join_queue(&self, request: ReserveRequest<'_>, wait: LockWait) -> Result<QueuedRequest, TryError> {
         let ReserveRequest { tenant: key, bytes, options: ReserveOptions { priority, kept, .. } } = request;
         let tenant = key.node;
         self.attachment.check_usable()?;
@@ -128,20 +146,24 @@ impl Ledger {
             }
             let limit = locked.most_leaving(tenant, *kept);
             if bytes.get() > limit {
-                return (Err(Shortfall { remaining: locked.available_leaving(*kept), limit }.into()), false);
+                let within_ceiling = bytes.get() <= locked.field(tenant, node::CEILING);
+                let reason = if within_ceiling { RefusalReason::Limit } else { RefusalReason::Tenant };
+                let remaining = locked.available_leaving(*kept).min(locked.available_to_tenant(tenant));
+                return (Err(Shortfall { remaining, limit, reason }.into()), false);
             }
             (locked.enqueue(queued), locked.is_within_guarantee(tenant, bytes.get()))
         })?;
         let entry = entry.map_err(|refused| {
             let what = if matches!(refused, BookError::TableFull) { "waiting requests" } else { "reservations" };
-            self.attachment.error_for(refused, what, bytes)
+            self.attachment.refuse(key, refused, what, bytes)
         })?;
+        let queued = QueuedRequest { entry, tenant: key, since: Instant::now() };
         if within_guarantee && !self.attachment.book.has_left_queue(entry) {
-            let mut guard = QueueGuard { ledger: self, entry: Some(entry) };
+            let mut guard = QueueGuard { ledger: self, queued: Some(queued) };
             self.request_returns(entry, request, wait)?;
-            guard.entry = None;
+            guard.queued = None;
         }
-        Ok(entry)
+        Ok(queued)
     }
 
     /// Asks for what an owner lacks: first the callbacks of this process, then other processes that borrow, by their
@@ -178,10 +200,16 @@ impl Ledger {
         Ok(Reservation::new(self.clone(), key.ok_or_else(cleared)?))
     }
 
+    /// Counts the wait of a request that has left the queue.
+    pub(crate) fn count_wait(&self, queued: QueuedRequest) {
+        self.attachment.count_wait(queued.tenant, queued.since.elapsed());
+    }
+
     /// Leaves the queue without waiting for the lock, giving back what was granted.
-    pub(crate) fn cancel(&self, entry: QueueEntry) {
+    pub(crate) fn cancel(&self, queued: QueuedRequest) {
         if !self.attachment.is_forked() {
-            self.attachment.book.cancel(entry);
+            self.attachment.book.cancel(queued.entry);
+            self.count_wait(queued);
         }
     }
 
@@ -200,10 +228,13 @@ impl Ledger {
                 locked.set_label(key, &options.label);
                 return Ok(key);
             }
-            let (ceiling, total) = (locked.field(tenant, node::CEILING), locked.field(tenant, node::TOTAL));
-            let remaining = locked.available_leaving(options.kept).min(ceiling.saturating_sub(total));
+            let remaining = locked.available_leaving(options.kept).min(locked.available_to_tenant(tenant));
             let why = TimeoutReason {
-                shortfall: Shortfall { remaining, limit: locked.most_leaving(tenant, options.kept) },
+                shortfall: Shortfall {
+                    remaining,
+                    limit: locked.most_leaving(tenant, options.kept),
+                    reason: RefusalReason::Timeout,
+                },
                 full: remaining >= bytes.get() && !locked.has_free_node(),
                 borrowers: if locked.is_within_guarantee(tenant, bytes.get()) {
                     locked.borrowers()
@@ -214,7 +245,7 @@ impl Ledger {
             locked.cancel(entry);
             Err(why)
         })?;
-        guard.entry = None;
+        guard.has_left();
         let TimeoutReason { shortfall, full, borrowers } = match left {
             Ok(key) => return Ok(Reservation::new(self.clone(), key)),
             Err(why) => why,
@@ -222,8 +253,9 @@ impl Ledger {
         if full {
             return Err(self.attachment.table_full("reservations").into());
         }
+        let refused = self.attachment.refuse(request.tenant, shortfall.into(), "reservations", bytes);
         if borrowers.is_empty() {
-            return Err(self.attachment.error_for(shortfall.into(), "reservations", bytes));
+            return Err(refused);
         }
         let name = |(slot, bytes): (usize, u64)| {
             let (pid, name) = self.attachment.name_of(slot);

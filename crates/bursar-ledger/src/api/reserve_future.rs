@@ -1,10 +1,9 @@
 //! The future that waits for a reservation.
 
-use super::reserve::ReserveRequest;
+use super::reserve::{QueuedRequest, ReserveRequest};
 use super::{Ledger, Reservation, ReserveOptions, Tenant};
 use crate::LedgerError;
 use crate::attachment::{LockWait, TryError};
-use crate::book::QueueEntry;
 use bursar_core::{Bytes, Result};
 use std::future::Future;
 use std::pin::Pin;
@@ -38,17 +37,17 @@ pub struct ReserveFuture {
     tenant: String,
     bytes: Bytes,
     options: ReserveOptions,
-    entry: Option<QueueEntry>,
+    queued: Option<QueuedRequest>,
     /// The acquisition of the lock that was in the way, and since when.
     stuck: Option<(u64, Instant)>,
 }
 
 impl ReserveFuture {
     pub(crate) const fn new(ledger: Ledger, tenant: String, bytes: Bytes, options: ReserveOptions) -> Self {
-        Self { ledger, tenant, bytes, options, entry: None, stuck: None }
+        Self { ledger, tenant, bytes, options, queued: None, stuck: None }
     }
 
-    fn join(&self) -> Result<QueueEntry, TryError> {
+    fn join(&self) -> Result<QueuedRequest, TryError> {
         let wait = LockWait::poll(&self.ledger.attachment);
         let tenant = Tenant::find_or_make(&self.ledger, &self.tenant, wait)?.key();
         self.ledger.attachment.start_watcher();
@@ -60,10 +59,11 @@ impl ReserveFuture {
     fn advance(&mut self, context: &Context<'_>) -> Result<Option<Reservation>, TryError> {
         let attachment = &self.ledger.attachment;
         attachment.check_usable()?;
-        let entry = match self.entry {
-            Some(entry) => entry,
-            None => *self.entry.insert(self.join()?),
+        let queued = match self.queued {
+            Some(queued) => queued,
+            None => *self.queued.insert(self.join()?),
         };
+        let entry = queued.entry;
         // Registered before the state is read, so that a grant in between wakes it.
         attachment.wakeups.register(entry, context.waker(), self.ledger.probe.as_ref(), &attachment.book);
         if !attachment.book.has_left_queue(entry) {
@@ -72,17 +72,18 @@ impl ReserveFuture {
         attachment.wakeups.unregister(entry);
         let collected = self.ledger.take_grant(entry, &self.options.label, LockWait::poll(&self.ledger.attachment));
         if !collected.as_ref().is_err_and(LedgerError::is_lock_unavailable) {
-            self.entry = None;
+            self.queued = None;
+            self.ledger.count_wait(queued);
         }
         Ok(Some(collected?))
     }
 
     fn leave(&mut self) {
-        if let Some(entry) = self.entry.take()
+        if let Some(queued) = self.queued.take()
             && !self.ledger.attachment.is_forked()
         {
-            self.ledger.attachment.wakeups.unregister(entry);
-            self.ledger.cancel(entry);
+            self.ledger.attachment.wakeups.unregister(queued.entry);
+            self.ledger.cancel(queued);
         }
     }
 }

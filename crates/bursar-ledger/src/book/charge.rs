@@ -2,6 +2,7 @@
 
 use super::{ACCOUNT, Book, LockError, LockedBook, NodeKey, Shortfall};
 use crate::format::{Words, header, node};
+use crate::refusal::RefusalReason;
 use std::time::Duration;
 
 /// The reasons for which a book refuses a request.
@@ -34,8 +35,8 @@ impl<W: Words> LockedBook<'_, W> {
             return Ok(());
         }
         if self.field(key.node, node::KIND) != ACCOUNT {
-            let balance = self.balance(key.node);
-            return Err(Shortfall { remaining: balance, limit: self.field(key.node, node::TOTAL) }.into());
+            let (remaining, limit) = (self.balance(key.node), self.field(key.node, node::TOTAL));
+            return Err(Shortfall { remaining, limit, reason: RefusalReason::Share }.into());
         }
         self.reclaim_dead_processes();
         let parent = self.parent(key.node);

@@ -1,7 +1,7 @@
 //! Checking that the figures of a ledger agree with each other.
 
 use super::{ACCOUNT, BYTES_MAX, FREE, LockedBook, RESERVATION, ROOT, TENANT};
-use crate::format::{Words, header, node, process, waiter};
+use crate::format::{Words, counter, header, node, process, waiter};
 
 impl<W: Words> LockedBook<'_, W> {
     /// Returns a description of the first contradiction between the figures, if there is one.
@@ -20,7 +20,8 @@ impl<W: Words> LockedBook<'_, W> {
         if waiting.count() as u64 != self.get(header::WAITING) {
             return Some("its queue does not have the length in its header".to_owned());
         }
-        (0..self.book.layout.nodes).find_map(|node| self.inconsistency_at(node, high))
+        let in_nodes = (0..self.book.layout.nodes).find_map(|node| self.inconsistency_at(node, high));
+        in_nodes.or_else(|| self.inconsistency_in_telemetry())
     }
 
     /// Reads every word in use, so that a damaged one is recorded. A damaged word of a row that was never used is found
@@ -36,11 +37,14 @@ impl<W: Words> LockedBook<'_, W> {
             header::JOURNAL,
         ];
         let of_processes = self.slots().flat_map(|slot| {
-            let fields = (0..process::NAME + process::NAME_WORDS).filter(|&field| field != process::EVENTS);
+            let fields = (0..process::WORDS).filter(|&field| field != process::EVENTS);
             fields.map(move |field| layout.process_at(slot) + field)
         });
+        let of_counters = layout.counters_at()..layout.counters_at() + counter::WORDS;
         let of_waiters = layout.waiter_at(0)..layout.waiter_at(layout.waiters);
-        for at in of_header.into_iter().chain(of_processes).chain(of_waiters) {
+        let of_refusals = layout.refusal_at(0)..layout.refusal_at(layout.refusals);
+        let of_tables = of_counters.chain(of_processes).chain(of_waiters).chain(of_refusals);
+        for at in of_header.into_iter().chain(of_tables) {
             self.get(at);
         }
         for node in self.nodes() {

@@ -5,6 +5,7 @@
 
 use super::{ACCOUNT, LockedBook, RESERVATION, TENANT};
 use crate::format::{Words, header, node};
+use crate::refusal::RefusalReason;
 
 /// The figures of a request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub struct Shortfall {
     pub remaining: u64,
     /// The bytes that could fit at most.
     pub limit: u64,
+    /// The reason for which no more would.
+    pub reason: RefusalReason,
 }
 
 /// The whole, in the parts that a request may ask to be kept free.
@@ -48,7 +51,8 @@ impl<W: Words> LockedBook<'_, W> {
         self.usable(kept).saturating_sub(self.field(0, node::TOTAL))
     }
 
-    pub(super) fn available_to_tenant(&self, tenant: usize) -> u64 {
+    /// Returns the bytes that a tenant has left below its ceiling.
+    pub fn available_to_tenant(&self, tenant: usize) -> u64 {
         self.field(tenant, node::CEILING).saturating_sub(self.field(tenant, node::TOTAL))
     }
 
@@ -61,14 +65,31 @@ impl<W: Words> LockedBook<'_, W> {
     /// step is not finished.
     pub(super) fn grow_tenant(&mut self, tenant: usize, bytes: u64, kept: u64) -> Result<(), Shortfall> {
         let mut remaining = self.available_leaving(kept).min(self.available_to_tenant(tenant));
+        let mut reason = None;
         if remaining >= bytes && !self.is_within_guarantee(tenant, bytes) && self.would_delay(tenant, bytes, kept) {
-            remaining = 0;
+            (remaining, reason) = (0, Some(RefusalReason::Queue));
         }
         if remaining < bytes {
-            return Err(Shortfall { remaining, limit: self.most_leaving(tenant, kept) });
+            let reason = reason.unwrap_or_else(|| self.reason_against(tenant, bytes, kept));
+            return Err(Shortfall { remaining, limit: self.most_leaving(tenant, kept), reason });
         }
         self.add_to_tenant(tenant, bytes);
         Ok(())
+    }
+
+    /// Returns the limit that a tenant which grew by `bytes` would exceed, where it would exceed one: its own before those of
+    /// all.
+    pub fn reason_against(&self, tenant: usize, bytes: u64, kept: u64) -> RefusalReason {
+        let within_limit = self.field(0, node::CEILING).saturating_sub(self.field(0, node::TOTAL));
+        if self.available_to_tenant(tenant) < bytes {
+            RefusalReason::Tenant
+        } else if kept > 0 && self.available() >= bytes {
+            RefusalReason::Headroom
+        } else if within_limit >= bytes {
+            RefusalReason::Unmanaged
+        } else {
+            RefusalReason::Limit
+        }
     }
 
     /// Returns the bytes that a tenant could have at most if `kept` millionths of what all may have are to stay free.
@@ -93,12 +114,13 @@ impl<W: Words> LockedBook<'_, W> {
             RESERVATION => {
                 let balance = self.balance(parent);
                 if balance < bytes {
-                    return Err(Shortfall { remaining: balance, limit: self.field(parent, node::TOTAL) });
+                    let (limit, reason) = (self.field(parent, node::TOTAL), RefusalReason::Share);
+                    return Err(Shortfall { remaining: balance, limit, reason });
                 }
                 self.set_balance(parent, balance - bytes);
                 Ok(())
             }
-            _ => Err(Shortfall { remaining: 0, limit: 0 }),
+            _ => Err(Shortfall { remaining: 0, limit: 0, reason: RefusalReason::Limit }),
         }
     }
 

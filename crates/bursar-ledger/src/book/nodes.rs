@@ -178,6 +178,12 @@ impl<W: Words> LockedBook<'_, W> {
         for (field, value) in fields {
             self.set_field(node, field, value);
         }
+        // Counters of a tenant that was here before; other nodes never had any.
+        for counter in [node::REFUSED, node::WAITED] {
+            if self.field(node, counter) != 0 {
+                self.set_field(node, counter, 0);
+            }
+        }
         // A label that says anything begins in the first of its words.
         if kind == RESERVATION && self.field(node, node::NAME) != 0 {
             self.write_name(node, "");

@@ -69,6 +69,9 @@ impl<W: Words> LockedBook<'_, W> {
             (process::PID, pid),
             (process::SINCE, since),
             (process::RETURN_REQUESTED, 0),
+            (process::REFUSED, 0),
+            (process::WAITED, 0),
+            (process::PUBLISHED, 0),
             (process::STATE, generation | process::OCCUPIED),
         ];
         for (at_word, word) in encode_name::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use super::{ACCOUNT, BookError, FREE, LockedBook, NodeKey, RESERVATION, Shortfall, TENANT};
 use crate::format::{Words, node};
+use crate::refusal::RefusalReason;
 
 impl<W: Words> LockedBook<'_, W> {
     pub(super) const fn owner_id(&self) -> u64 {
@@ -53,7 +54,7 @@ impl<W: Words> LockedBook<'_, W> {
             self.settle(node);
             let (balance, total) = (self.balance(node), self.field(node, node::TOTAL));
             if balance < bytes {
-                return Err(Shortfall { remaining: balance, limit: total }.into());
+                return Err(Shortfall { remaining: balance, limit: total, reason: RefusalReason::Share }.into());
             }
             self.set_balance(node, balance - bytes);
             self.set_total(node, total.saturating_sub(bytes));
@@ -79,7 +80,7 @@ impl<W: Words> LockedBook<'_, W> {
         let (balance, total) = (self.balance(key.node), self.field(key.node, node::TOTAL));
         let excess = total.saturating_sub(to);
         if self.field(key.node, node::KIND) != RESERVATION || balance < excess {
-            return Err(Shortfall { remaining: balance, limit: total }.into());
+            return Err(Shortfall { remaining: balance, limit: total, reason: RefusalReason::Share }.into());
         }
         self.set_balance(key.node, balance - excess);
         self.set_total(key.node, total.saturating_sub(excess));

@@ -1,17 +1,19 @@
-//! The layout of a ledger file, format version 3.
+//! The layout of a ledger file, format version 4.
 //!
-//! A ledger file has 262,144 bytes: 32,768 words of 64 bits, little-endian, mapped into every process that has the ledger
-//! open. It consists of a header, the undo journal and three tables with rows of a fixed size. Rows are reused; nothing
-//! moves and nothing grows.
+//! A ledger file has 524,288 bytes: 65,536 words of 64 bits, little-endian, mapped into every process that has the ledger
+//! open. It consists of a header, counters, the undo journal and four tables with rows of a fixed size. Rows are reused;
+//! nothing moves and nothing grows.
 //!
 //! ```text
 //!   bytes              words             contents
-//!        0 …     255       0 …    31     header
-//!      256 …     639      32 …    79     journal                24 entries of  2 words
-//!      640 …  33,407      80 …  4,175    table of processes    256 rows    of 16 words
-//!   33,408 …  53,887   4,176 …  6,735    queue                 256 rows    of 10 words
-//!   53,888 … 262,047   6,736 … 32,755    table of nodes      1,301 rows    of 20 words
-//!  262,048 … 262,143  32,756 … 32,767    unused
+//!        0 …     255       0 …     31    header
+//!      256 …     447      32 …     55    counters
+//!      448 …     831      56 …    103    journal                24 entries of  2 words
+//!      832 …  82,751     104 … 10,343    table of processes    256 rows    of 40 words
+//!   82,752 … 103,231  10,344 … 12,903    queue                 256 rows    of 10 words
+//!  103,232 … 107,839  12,904 … 13,479    last refusals          32 rows    of 18 words
+//!  107,840 … 315,999  13,480 … 39,499    table of nodes      1,301 rows    of 20 words
+//!  316,000 … 524,287  39,500 … 65,535    unused
 //! ```
 //!
 //! The table of nodes begins at a cache line (64 bytes). A private ledger has the same words in anonymous memory.
@@ -21,8 +23,8 @@
 //! ```text
 //!  byte  word  field            stored    contents
 //!     0     0  MAGIC            plain     "BURSARLG"
-//!     8     1  VERSION          plain     3
-//!    16     2  SHAPE            plain     journal entries << 48 | processes << 32 | queue rows << 16 | nodes
+//!     8     1  VERSION          plain     4
+//!    16     2  SHAPE            plain     refusals << 56 | journal entries << 48 | processes << 32 | queue rows << 16 | nodes
 //!    24     3  UUID             plain     the device's UUID, two words: its first 8 bytes as a big-endian number, then the rest
 //!    40     5  TOTAL            plain     all of the device's memory, in bytes
 //!    48     6  NAME             plain     the device's name in UTF-8, 8 bytes a word, padded with zeros: 8 words
@@ -41,9 +43,23 @@
 //!   248    31  JOURNAL          sealed    the number of valid journal entries
 //! ```
 //!
+//! # Counters
+//!
+//! They are about everyone, whoever comes and goes, and never go back.
+//!
+//! ```text
+//!  byte  word  field      stored    contents
+//!   256    32  REFUSED    counter   requests that were refused, by reason (`refusal.rs`): 8 words
+//!   320    40  WAITS      counter   requests that have left the queue, by how long they waited (`waits.rs`): 11 words
+//!   408    51  –                    0
+//!   416    52  WAITED     counter   how long they all waited, in milliseconds
+//!   424    53  REFUSALS   sealed    how many rows of the table of last refusals were ever written
+//!   432    54  –                    0
+//! ```
+//!
 //! # Journal
 //!
-//! Entry `n` is at byte 256 + 16 `n`. Entries are valid while a step is being made; undoing them from last to first restores
+//! Entry `n` is at byte 448 + 16 `n`. Entries are valid while a step is being made; undoing them from last to first restores
 //! the state before it (`book/journal.rs`).
 //!
 //! ```text
@@ -54,7 +70,7 @@
 //!
 //! # Table of processes
 //!
-//! The row of slot `s` is at byte 640 + 128 `s`. While a process has the ledger open it holds an exclusive lock on byte
+//! The row of slot `s` is at byte 832 + 320 `s`. While a process has the ledger open it holds an exclusive lock on byte
 //! 2^40 + `s` of the file (there is no data), and it is alive as long as that lock is.
 //!
 //! ```text
@@ -65,14 +81,21 @@
 //!    24     3  EVENTS            plain     a counter that others increment to wake the process; it sleeps on this word
 //!    32     4  RETURN_REQUESTED  sealed    bytes that it is asked to give back
 //!    40     5  DEPARTED          sealed    note: the generation of the slot whose handles are all gone
-//!    48     6  –                           0
+//!    48     6  REFUSED           counter   requests of the process that were refused
+//!    56     7  WAITED            counter   how long its requests waited in the queue, in milliseconds
 //!    64     8  NAME              sealed    the name of the process, 7 bytes a word: 4 words
-//!    96    12  –                           0
+//!    96    12  PUBLISHED         sealed    when it last said what it uses, in milliseconds since 1970; 0 if it did not
+//!   104    13  LIVE              sealed    the bytes that it uses, as it said
+//!   112    14  CACHED            sealed    the bytes that its pools hold and nobody uses
+//!   120    15  PEAK              sealed    the most bytes that it ever used
+//!   128    16  HOLDERS           sealed    the tags that hold most: 4 times the bytes, and the tag, 7 bytes a word, in 5 words
 //! ```
+//!
+//! The words from PUBLISHED on belong to the process that has the slot, and are nobody's once it has left.
 //!
 //! # Queue
 //!
-//! Row `q` is at byte 33,408 + 80 `q`.
+//! Row `q` is at byte 82,752 + 80 `q`.
 //!
 //! ```text
 //!  byte  word  field      stored    contents
@@ -88,9 +111,26 @@
 //!    72     9  KEPT       sealed    millionths of what all may have that must be free once it is granted
 //! ```
 //!
+//! # Last refusals
+//!
+//! Row `r` is at byte 103,232 + 144 `r`. The `n`th refusal, counted from 0, is in row `n` modulo 32.
+//!
+//! ```text
+//!  byte  word  field      stored    contents
+//!     0     0  NUMBER     sealed    one more than how many were written before it; 0 in a row that was never written
+//!     8     1  WHEN       sealed    when the request was refused, in milliseconds since 1970
+//!    16     2  PID        sealed    the id of the process that asked, in its own namespace
+//!    24     3  REASON     sealed    the reason: its place among the counters
+//!    32     4  REQUESTED  sealed    the bytes that were asked for
+//!    40     5  AVAILABLE  sealed    the bytes that would have been granted
+//!    48     6  LIMIT      sealed    the bytes that could have been granted at most
+//!    56     7  NAME       sealed    the name of the process, 7 bytes a word: 4 words
+//!    88    11  TENANT     sealed    the name of the tenant, 7 bytes a word: 7 words
+//! ```
+//!
 //! # Table of nodes
 //!
-//! Node `n` is at byte 53,888 + 160 `n`; node 0 is the device.
+//! Node `n` is at byte 107,840 + 160 `n`; node 0 is the device.
 //!
 //! ```text
 //!  byte  word  field      stored    contents
@@ -100,7 +140,8 @@
 //!    24     3  TOTAL      sealed    bytes it has of its parent: its balance, what is held, and the totals of its children
 //!    32     4  GUARANTEE  sealed    bytes a tenant may always have; of the device, all there are
 //!    40     5  CEILING    sealed    bytes a tenant, or the whole device, may have at most
-//!    48     6  –                    0
+//!    48     6  REFUSED    counter   requests for a tenant that were refused
+//!    56     7  WAITED     counter   how long requests for a tenant waited in the queue, in milliseconds
 //!    64     8  KIND       sealed    FREE 0, ROOT 1, TENANT 2, ACCOUNT 3 or RESERVATION 4
 //!    72     9  PARENT     sealed    the node it is a child of
 //!    80    10  OWNER      sealed    one more than the slot of its process; 0 where it belongs to none
@@ -120,6 +161,8 @@
 //!   no one or two bits that change turn one multiple into another (`format/seal.rs`). 0 is sealed as 0, so a new file is
 //!   zeros but for the header and node 0.
 //! - *product*: the value times 227 modulo 2^64. Such words only grow and may wrap; the difference of the two is sealed.
+//! - *counter*: a sealed value that is added to without the lock, and never journaled: sums of products are products. It is
+//!   set to 0 when its row gets an owner.
 //! - *own seal*: a sealed value with generation and flags added (`book/balance.rs`).
 //!
 //! The lock's value, before it is sealed:
@@ -134,7 +177,7 @@
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
 /// The version of this layout. A file with another one is refused.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// The words of the header. Those up to [`CHECKSUM`](header::CHECKSUM) never change once the ledger is made.
 pub mod header {
@@ -174,6 +217,24 @@ pub mod header {
     pub const WORDS: usize = 32;
 }
 
+/// The words of the counters, from the first of them on.
+pub mod counter {
+    /// The requests that were refused, by reason: [`REASONS`] words.
+    pub const REFUSED: usize = 0;
+    /// The number of words for reasons.
+    pub const REASONS: usize = 8;
+    /// The requests that have left the queue, by how long they waited: [`BUCKETS`] words.
+    pub const WAITS: usize = 8;
+    /// The number of words for waits.
+    pub const BUCKETS: usize = 11;
+    /// The milliseconds that they waited together.
+    pub const WAITED: usize = 20;
+    /// The number of rows ever written in the table of last refusals.
+    pub const REFUSALS: usize = 21;
+    /// The number of words of the counters.
+    pub const WORDS: usize = 24;
+}
+
 /// The words of a row in the table of processes. The index of a row is the slot of its process.
 pub mod process {
     /// The generation of the slot, and [`OCCUPIED`] while a process has it.
@@ -190,12 +251,30 @@ pub mod process {
     pub const RETURN_REQUESTED: usize = 4;
     /// A note, written without the lock: the generation of this slot whose handles are all gone. See `book/notes.rs`.
     pub const DEPARTED: usize = 5;
+    /// The requests of the process that were refused.
+    pub const REFUSED: usize = 6;
+    /// The milliseconds that its requests waited in the queue.
+    pub const WAITED: usize = 7;
     /// The name of the process, [`NAME_WORDS`] words.
     pub const NAME: usize = 8;
     /// The number of words of its name, of [`LETTERS`](super::LETTERS) bytes.
     pub const NAME_WORDS: usize = 4;
+    /// When it last said what it uses, in milliseconds since 1970; 0 if it did not.
+    pub const PUBLISHED: usize = 12;
+    /// The bytes that it uses.
+    pub const LIVE: usize = 13;
+    /// The bytes that its pools hold and nobody uses.
+    pub const CACHED: usize = 14;
+    /// The most bytes that it ever used.
+    pub const PEAK: usize = 15;
+    /// The tags that hold most: [`HOLDERS_MAX`] times the bytes and the tag.
+    pub const HOLDERS: usize = 16;
+    /// The number of tags that are kept.
+    pub const HOLDERS_MAX: usize = 4;
+    /// The number of words of a tag, of [`LETTERS`](super::LETTERS) bytes.
+    pub const TAG_WORDS: usize = 5;
     /// The number of words of a row.
-    pub const WORDS: usize = 16;
+    pub const WORDS: usize = HOLDERS + HOLDERS_MAX * (1 + TAG_WORDS);
 }
 
 /// The words of a row in the queue: a request that waits or was granted.
@@ -232,6 +311,30 @@ pub mod waiter {
     pub const WORDS: usize = 10;
 }
 
+/// The words of a row in the table of last refusals.
+pub mod refusal {
+    /// One more than the number of refusals that were written before; 0 in a row that was never written.
+    pub const NUMBER: usize = 0;
+    /// When the request was refused, in milliseconds since 1970.
+    pub const WHEN: usize = 1;
+    /// The id of the process that asked, in its own namespace.
+    pub const PID: usize = 2;
+    /// The reason: its place among the counters.
+    pub const REASON: usize = 3;
+    /// The bytes that were asked for.
+    pub const REQUESTED: usize = 4;
+    /// The bytes that would have been granted.
+    pub const AVAILABLE: usize = 5;
+    /// The bytes that could have been granted at most.
+    pub const LIMIT: usize = 6;
+    /// The name of the process, as many words as in its row.
+    pub const NAME: usize = 7;
+    /// The name of the tenant, as many words as in its node.
+    pub const TENANT: usize = NAME + super::process::NAME_WORDS;
+    /// The number of words of a row.
+    pub const WORDS: usize = TENANT + super::node::NAME_WORDS;
+}
+
 /// The words of a node.
 pub mod node {
     /// The bytes that can be charged at once, with flags and the generation above: see `book/balance.rs`.
@@ -247,6 +350,10 @@ pub mod node {
     pub const GUARANTEE: usize = 4;
     /// The bytes a tenant, or the whole device, may have at most.
     pub const CEILING: usize = 5;
+    /// The requests for a tenant that were refused.
+    pub const REFUSED: usize = 6;
+    /// The milliseconds that requests for a tenant waited in the queue.
+    pub const WAITED: usize = 7;
     /// The kind of node: see `book/nodes.rs`.
     pub const KIND: usize = 8;
     /// The parent node.
@@ -285,18 +392,24 @@ pub struct LedgerLayout {
     pub waiters: usize,
     /// The number of accounts, tenants and reservations there may be.
     pub nodes: usize,
+    /// The number of refusals that are remembered.
+    pub refusals: usize,
 }
 
 impl LedgerLayout {
-    /// The layout of every ledger file: 256 KiB.
-    pub const FILE: Self = Self { journal: STEP_MAX, processes: 256, waiters: 256, nodes: 1301 };
+    /// The layout of every ledger file: 512 KiB.
+    pub const FILE: Self = Self { journal: STEP_MAX, processes: 256, waiters: 256, nodes: 1301, refusals: 32 };
 
     /// A layout for models, with as few words as make sense.
-    pub const SMALL: Self = Self { journal: STEP_MAX, processes: 3, waiters: 3, nodes: 12 };
+    pub const SMALL: Self = Self { journal: STEP_MAX, processes: 3, waiters: 3, nodes: 12, refusals: 1 };
 
     /// Returns the sizes as the header has them.
     pub const fn shape(self) -> u64 {
-        (self.journal as u64) << 48 | (self.processes as u64) << 32 | (self.waiters as u64) << 16 | self.nodes as u64
+        (self.refusals as u64) << 56
+            | (self.journal as u64) << 48
+            | (self.processes as u64) << 32
+            | (self.waiters as u64) << 16
+            | self.nodes as u64
     }
 
     /// Returns the number of words of a ledger: a power of two.
@@ -308,19 +421,26 @@ impl LedgerLayout {
     pub fn name_of(self, at: usize) -> String {
         let tables = [
             (self.nodes_at(), node::WORDS, "account"),
+            (self.refusal_at(0), refusal::WORDS, "refusal"),
             (self.waiter_at(0), waiter::WORDS, "waiting request"),
             (self.process_at(0), process::WORDS, "process"),
             (self.journal_at(0), JOURNAL_WORDS, "change"),
         ];
         match tables.into_iter().find(|(begins, ..)| at >= *begins) {
             Some((begins, words, of)) => format!("word {} of {of} {}", (at - begins) % words, (at - begins) / words),
+            None if at >= self.counters_at() => format!("counter {}", at - self.counters_at()),
             None => format!("word {at} of the header"),
         }
     }
 
+    /// Returns the first of the counters.
+    pub const fn counters_at(self) -> usize {
+        header::WORDS
+    }
+
     /// Returns the first word of a journal entry.
     pub const fn journal_at(self, entry: usize) -> usize {
-        header::WORDS + JOURNAL_WORDS * entry
+        self.counters_at() + counter::WORDS + JOURNAL_WORDS * entry
     }
 
     /// Returns the first word of a process's row.
@@ -333,8 +453,13 @@ impl LedgerLayout {
         self.process_at(self.processes) + entry * waiter::WORDS
     }
 
+    /// Returns the first word of a row of the table of last refusals.
+    pub const fn refusal_at(self, row: usize) -> usize {
+        self.waiter_at(self.waiters) + row * refusal::WORDS
+    }
+
     const fn nodes_at(self) -> usize {
-        self.waiter_at(self.waiters).next_multiple_of(LINE)
+        self.refusal_at(self.refusals).next_multiple_of(LINE)
     }
 
     /// Returns the first word of a node.
@@ -346,15 +471,19 @@ impl LedgerLayout {
 /// The drawing at the top of this file, in bytes.
 const _: () = {
     const FILE: LedgerLayout = LedgerLayout::FILE;
-    assert!(VERSION == 3 && FILE.words() * 8 == 262_144 && FILE.shape() == 24 << 48 | 256 << 32 | 256 << 16 | 1301);
+    let shape = 32 << 56 | 24 << 48 | 256 << 32 | 256 << 16 | 1301;
+    assert!(VERSION == 4 && FILE.words() * 8 == 524_288 && FILE.shape() == shape);
 
-    assert!(FILE.journal_at(0) * 8 == 256 && JOURNAL_WORDS * 8 == 16);
-    assert!(FILE.process_at(0) * 8 == 640 && process::WORDS * 8 == 128);
-    assert!(FILE.waiter_at(0) * 8 == 33_408 && waiter::WORDS * 8 == 80);
-    assert!(FILE.node_at(0) * 8 == 53_888 && node::WORDS * 8 == 160);
-    assert!(FILE.waiter_at(FILE.waiters) * 8 == 53_888, "nothing lies between the queue and the nodes");
-    assert!(FILE.node_at(FILE.nodes) * 8 == 262_048, "the tables fit");
+    assert!(FILE.counters_at() * 8 == 256 && counter::WORDS * 8 == 192);
+    assert!(FILE.journal_at(0) * 8 == 448 && JOURNAL_WORDS * 8 == 16);
+    assert!(FILE.process_at(0) * 8 == 832 && process::WORDS * 8 == 320);
+    assert!(FILE.waiter_at(0) * 8 == 82_752 && waiter::WORDS * 8 == 80);
+    assert!(FILE.refusal_at(0) * 8 == 103_232 && refusal::WORDS * 8 == 144);
+    assert!(FILE.node_at(0) * 8 == 107_840 && node::WORDS * 8 == 160);
+    assert!(FILE.refusal_at(FILE.refusals) * 8 == 107_840, "nothing lies between the refusals and the nodes");
+    assert!(FILE.node_at(FILE.nodes) * 8 == 316_000, "the tables fit");
     assert!(FILE.node_at(0).is_multiple_of(LINE), "the nodes begin at a cache line");
+    assert!(FILE.words() <= 1 << 16, "the journal has sixteen bits for the index of a word");
 
     use header as h;
     assert!(h::MAGIC * 8 == 0 && h::VERSION * 8 == 8 && h::SHAPE * 8 == 16 && h::UUID * 8 == 24 && h::TOTAL * 8 == 40);
@@ -368,6 +497,19 @@ const _: () = {
     );
     assert!(p::RETURN_REQUESTED * 8 == 32 && p::DEPARTED * 8 == 40 && p::NAME * 8 == 64 && p::NAME_WORDS == 4);
 
+    assert!(p::REFUSED * 8 == 48 && p::WAITED * 8 == 56 && p::PUBLISHED * 8 == 96 && p::LIVE * 8 == 104);
+    assert!(p::CACHED * 8 == 112 && p::PEAK * 8 == 120 && p::HOLDERS * 8 == 128);
+    assert!(p::HOLDERS_MAX == 4 && p::TAG_WORDS == 5);
+
+    use counter as c;
+    assert!(c::REFUSED == 0 && c::REASONS == 8 && c::WAITS * 8 == 64 && c::BUCKETS == 11);
+    assert!(c::WAITED * 8 == 160 && c::REFUSALS * 8 == 168);
+
+    use refusal as r;
+    assert!(r::NUMBER == 0 && r::WHEN * 8 == 8 && r::PID * 8 == 16 && r::REASON * 8 == 24 && r::REQUESTED * 8 == 32);
+    assert!(r::AVAILABLE * 8 == 40 && r::LIMIT * 8 == 48 && r::NAME * 8 == 56 && r::TENANT * 8 == 88);
+    assert!(r::WORDS < STEP_MAX, "a refusal is written in one step");
+
     use waiter as w;
     assert!(w::FREE == 0 && w::WAITING == 1 && w::GRANTED == 2 && w::STATES == 3);
     assert!(
@@ -379,6 +521,7 @@ const _: () = {
     use node as n;
     assert!(n::BALANCE * 8 == 0 && n::RETURNED * 8 == 8 && n::CLOSED * 8 == 16 && n::TOTAL * 8 == 24);
     assert!(n::GUARANTEE * 8 == 32 && n::CEILING * 8 == 40 && n::KIND * 8 == 64 && n::PARENT * 8 == 72);
+    assert!(n::REFUSED * 8 == 48 && n::WAITED * 8 == 56);
     assert!(n::OWNER * 8 == 80 && n::SETTLED * 8 == 88 && n::GENERATION * 8 == 96 && n::NAME * 8 == 104);
     assert!(n::NAME_WORDS == 7 && LETTERS == 7);
 };

@@ -4,7 +4,7 @@ use super::folder::Folder;
 use super::header::{new_file_contents, read_subject};
 use super::in_use::{self, InUseLocks};
 use super::snapshot::FileSnapshot;
-use crate::format::LedgerLayout;
+use crate::format::{LedgerLayout, MAGIC, VERSION};
 use crate::system::{Descriptor, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, OpenMode, Process};
 use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
@@ -210,6 +210,7 @@ pub(crate) fn open_error(kernel: &dyn Kernel, path: &Path, error: io::Error) -> 
 pub(crate) fn check_metadata(path: &Path, file: &Descriptor) -> Result<FileMetadata, LedgerError> {
     let kernel = file.kernel();
     let metadata = kernel.metadata(file.file()).map_err(|error| LedgerError::io(path, "stat", error))?;
+    let found = other_version(file);
     let (file, mode, user) = (path.to_owned(), metadata.mode & 0o777, kernel.user());
     if metadata.kind != FileKind::File {
         Err(LedgerError::NotALedger { file })
@@ -217,11 +218,23 @@ pub(crate) fn check_metadata(path: &Path, file: &Descriptor) -> Result<FileMetad
         Err(LedgerError::Owner { file, owner: metadata.user, user })
     } else if mode & 0o077 != 0 {
         Err(LedgerError::Mode { file, mode })
+    } else if let Some(found) = found.filter(|_| metadata.size != FILE_BYTES) {
+        // Ledgers of other versions have other sizes.
+        Err(LedgerError::Version { file, found, ours: VERSION })
     } else if metadata.size != FILE_BYTES {
         Err(LedgerError::Truncated { file, size: metadata.size, expected: FILE_BYTES })
     } else {
         Ok(metadata)
     }
+}
+
+/// Returns the version of a ledger that another version of this crate made, whatever its size.
+fn other_version(file: &Descriptor) -> Option<u64> {
+    let mut start = [0; 16];
+    file.kernel().read_at(file.file(), &mut start, 0).ok()?;
+    let [magic, version] =
+        [&start[..8], &start[8..]].map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
+    (magic == MAGIC && version != VERSION).then_some(version)
 }
 
 /// Makes a ledger if nobody else is making one and nobody uses one that was moved or removed. Returns whether it did.

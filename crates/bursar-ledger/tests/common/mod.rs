@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The layout of these ledgers.
-pub(crate) const LAYOUT: LedgerLayout = LedgerLayout { journal: STEP_MAX, processes: 8, waiters: 8, nodes: 48 };
+pub(crate) const LAYOUT: LedgerLayout =
+    LedgerLayout { journal: STEP_MAX, processes: 8, waiters: 8, nodes: 48, refusals: 4 };
 
 /// The words that several processes share.
 pub(crate) struct Memory {

@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             l7_a_bit_that_changes_in_a_live_file_grants_nothing,
         ),
         trial("l7_another_version_is_refused", l7_another_version_is_refused),
+        trial("l7_a_file_of_version_3_is_refused_by_name", l7_a_file_of_version_3_is_refused_by_name),
         trial("l7_another_device_is_refused", l7_another_device_is_refused),
         trial("l7_a_file_open_to_others_is_refused", l7_a_file_open_to_others_is_refused),
         trial("l7_a_folder_open_to_others_is_refused", l7_a_folder_open_to_others_is_refused),
@@ -55,7 +56,7 @@ fn write(folder: &Folder, word: usize, value: u64) {
 }
 
 fn l7_a_truncated_file_is_refused() {
-    for size in [0, 1, 4096, 262_143] {
+    for size in [0, 1, 4096, 262_144, 524_287] {
         let refused = refused_after(|folder| {
             fs::OpenOptions::new().write(true).open(folder.file()).unwrap().set_len(size).unwrap();
         });
@@ -71,7 +72,7 @@ fn l7_noise_is_refused() {
             (state >> 56) as u8
         })
     };
-    let all = refused_after(|folder| fs::write(folder.file(), noise(1).take(262_144).collect::<Vec<u8>>()).unwrap());
+    let all = refused_after(|folder| fs::write(folder.file(), noise(1).take(524_288).collect::<Vec<u8>>()).unwrap());
     assert!(matches!(all, LedgerError::NotALedger { .. }), "{all}");
     // Garbage behind a valid header, wherever it begins.
     for seed in 0..20 {
@@ -128,7 +129,21 @@ fn l7_a_bit_that_changes_in_a_live_file_grants_nothing() {
 
 fn l7_another_version_is_refused() {
     let refused = refused_after(|folder| write(folder, header::VERSION, 1));
-    assert!(matches!(refused, LedgerError::Version { found: 1, ours: 3, .. }), "{refused}");
+    assert!(matches!(refused, LedgerError::Version { found: 1, ours: 4, .. }), "{refused}");
+}
+
+/// A file that version 3 wrote: a tenant, an account and a reservation that hold something, and a request that waits.
+fn l7_a_file_of_version_3_is_refused_by_name() {
+    let listed = include_str!("../data/version-3.words").lines().filter(|line| !line.starts_with('#'));
+    let mut words = vec![0u64; 32_768];
+    for line in listed {
+        let (at, word) = line.split_once(' ').unwrap();
+        words[usize::from_str_radix(at, 16).unwrap()] = u64::from_str_radix(word, 16).unwrap();
+    }
+    let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+    let refused = refused_after(|folder| fs::write(folder.file(), &bytes).unwrap());
+    assert!(matches!(refused, LedgerError::Version { found: 3, ours: 4, .. }), "{refused}");
+    assert!(refused.to_string().contains("end the programs that use it and remove it"), "{refused}");
 }
 
 fn l7_another_device_is_refused() {

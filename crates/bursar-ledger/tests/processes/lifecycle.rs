@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("l5_processes_share_one_limit", l5_processes_share_one_limit),
         trial("l6_a_killed_process_gives_everything_back", l6_a_killed_process_gives_everything_back),
+        trial("m4_refusals_of_a_killed_process_stay_counted", m4_refusals_of_a_killed_process_stay_counted),
         trial("l6_a_stopped_process_keeps_its_charge", l6_a_stopped_process_keeps_its_charge),
         trial("l6_a_stopped_owner_of_the_lock_is_named", l6_a_stopped_owner_of_the_lock_is_named),
         trial("l6_a_dead_owner_of_the_lock_is_replaced", l6_a_dead_owner_of_the_lock_is_replaced),
@@ -51,6 +52,27 @@ fn l5_processes_share_one_limit() {
     assert_eq!(reading.processes.iter().map(|process| process.held.get()).collect::<Vec<_>>(), [500, 400, 0]);
     ledger.set_limit(Bytes(950)).unwrap();
     assert_eq!(one.command("charge 1"), "error over budget: 1 B requested, 0 B of 950 B left");
+}
+
+fn m4_refusals_of_a_killed_process_stay_counted() {
+    let folder = Folder::new();
+    let (mut one, mut other, ledger) = (Peer::new(&folder), Peer::new(&folder), folder.open());
+    assert_eq!(one.command("charge 600"), "ok");
+    assert!(other.command("charge 401").starts_with("error"));
+    assert!(one.command("reserve 402").starts_with("error"));
+    let before = ledger.reading().unwrap();
+    let pids: Vec<(u32, u64)> = before.refusals.iter().map(|refusal| (refusal.pid, refusal.requested.get())).collect();
+    assert_eq!(pids, [(one.child.id(), 402), (other.child.id(), 401)], "newest first");
+    assert_eq!(before.processes.iter().map(|process| process.refused).collect::<Vec<_>>(), [1, 1, 0]);
+    one.kill();
+    let after = Ledger::inspect(&folder.file()).unwrap();
+    assert_eq!((after.refused, &after.refusals), (before.refused, &before.refusals));
+    assert_eq!(after.processes.iter().map(|process| process.refused).collect::<Vec<_>>(), [1, 0]);
+    // Whoever gets its place begins anew.
+    let next = Peer::new(&folder);
+    let reading = ledger.reading().unwrap();
+    assert_eq!(reading.processes.iter().find(|process| process.pid == next.child.id()).unwrap().refused, 0);
+    assert_eq!((reading.refused, &reading.refusals), (before.refused, &before.refusals));
 }
 
 fn l6_a_killed_process_gives_everything_back() {

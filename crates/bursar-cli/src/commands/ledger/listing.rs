@@ -5,9 +5,10 @@ use crate::failure::Failure;
 use crate::output::{BAD, FAINT, HEADING, Show, printable};
 use bursar::device::DeviceFacts;
 use bursar::driver::Driver;
-use bursar::ledger::{Ledger, Reading, Subject};
+use bursar::ledger::{Ledger, Reading, RefusalCounts, Subject, UsageReading};
 use bursar::{Bytes, DeviceId};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{Result, Write};
 use std::time::SystemTime;
 
@@ -47,6 +48,46 @@ pub(crate) struct DeviceLedger {
     processes: Vec<ProcessRow>,
     tenants: Vec<TenantRow>,
     waiting: Vec<WaitingRow>,
+    waits: WaitsRow,
+    /// The requests that were refused since the ledger was made, by reason.
+    refused: BTreeMap<&'static str, u64>,
+    /// The last of them, newest first.
+    refusals: Vec<RefusalRow>,
+}
+
+/// The requests that have left the queue since the ledger was made.
+#[derive(Debug, Default, Serialize)]
+struct WaitsRow {
+    count: u64,
+    seconds: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct UsageRow {
+    live: u64,
+    cached: u64,
+    peak: u64,
+    holders: Vec<HolderRow>,
+    published: String,
+}
+
+#[derive(Debug, Serialize)]
+struct HolderRow {
+    tag: String,
+    live: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct RefusalRow {
+    when: String,
+    seconds: u64,
+    pid: u32,
+    name: String,
+    tenant: String,
+    reason: &'static str,
+    requested: u64,
+    available: u64,
+    limit: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,6 +100,10 @@ struct ProcessRow {
     undrawn: u64,
     since: String,
     seconds: u64,
+    /// The memory that it uses of what it holds, if it says so.
+    usage: Option<UsageRow>,
+    refused: u64,
+    waited_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,6 +112,8 @@ struct TenantRow {
     guarantee: u64,
     ceiling: u64,
     charged: u64,
+    refused: u64,
+    waited_seconds: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -176,6 +223,9 @@ impl DeviceLedger {
             processes: Vec::new(),
             tenants: Vec::new(),
             waiting: Vec::new(),
+            waits: WaitsRow::default(),
+            refused: by_reason(RefusalCounts::default()),
+            refusals: Vec::new(),
         }
     }
 
@@ -190,12 +240,17 @@ impl DeviceLedger {
             undrawn: process.undrawn.get(),
             since: time::utc(process.since),
             seconds: seconds(process.since),
+            usage: process.usage.as_ref().map(UsageRow::new),
+            refused: process.refused,
+            waited_seconds: process.waited.as_secs_f64(),
         });
         let tenants = reading.tenants.iter().map(|tenant| TenantRow {
             name: tenant.name.clone(),
             guarantee: tenant.guarantee.get(),
             ceiling: tenant.ceiling.get(),
             charged: tenant.charged.get(),
+            refused: tenant.refused,
+            waited_seconds: tenant.waited.as_secs_f64(),
         });
         let waiting = reading.waiting.iter().map(|waiting| WaitingRow {
             pid: waiting.pid,
@@ -204,6 +259,17 @@ impl DeviceLedger {
             bytes: waiting.bytes.get(),
             since: time::utc(waiting.since),
             seconds: seconds(waiting.since),
+        });
+        let refusals = reading.refusals.iter().map(|refusal| RefusalRow {
+            when: time::utc(refusal.when),
+            seconds: seconds(refusal.when),
+            pid: refusal.pid,
+            name: refusal.name.clone(),
+            tenant: refusal.tenant.clone(),
+            reason: refusal.reason.label(),
+            requested: refusal.requested.get(),
+            available: refusal.available.get(),
+            limit: refusal.limit.get(),
         });
         Self {
             name: reading.name.clone(),
@@ -215,7 +281,27 @@ impl DeviceLedger {
             processes: processes.collect(),
             tenants: tenants.collect(),
             waiting: waiting.collect(),
+            waits: WaitsRow { count: reading.waits.count(), seconds: reading.waits.sum().as_secs_f64() },
+            refused: by_reason(reading.refused),
+            refusals: refusals.collect(),
             ..Self::empty(ordinal, uuid)
+        }
+    }
+}
+
+fn by_reason(counts: RefusalCounts) -> BTreeMap<&'static str, u64> {
+    counts.iter().map(|(reason, count)| (reason.label(), count)).collect()
+}
+
+impl UsageRow {
+    fn new(usage: &UsageReading) -> Self {
+        let holders = usage.holders.iter().map(|held| HolderRow { tag: held.tag.clone(), live: held.live.get() });
+        Self {
+            live: usage.live.get(),
+            cached: usage.cached.get(),
+            peak: usage.peak.get(),
+            holders: holders.collect(),
+            published: time::utc(usage.published),
         }
     }
 }
@@ -253,9 +339,12 @@ impl Show for DeviceLedger {
             let (name, labels) = (printable(name), printable(&labels));
             write!(out, "      {pid:>8}  {name:<16}{labels} ")?;
             writeln!(out, "{held} held, {undrawn} set aside {FAINT}for {age}{FAINT:#}")?;
+            if let Some(usage) = &process.usage {
+                usage.show(out)?;
+            }
         }
         for tenant in self.tenants.iter().filter(|tenant| !tenant.name.is_empty()) {
-            let TenantRow { name, guarantee, ceiling, charged } = tenant;
+            let TenantRow { name, guarantee, ceiling, charged, .. } = tenant;
             let [guarantee, ceiling, charged] = [guarantee, ceiling, charged].map(|bytes| Bytes(*bytes));
             let name = printable(name);
             writeln!(out, "      tenant {name}: {charged}, at least {guarantee} and at most {ceiling}")?;
@@ -265,6 +354,41 @@ impl Show for DeviceLedger {
             let name = printable(name);
             writeln!(out, "      {pid:>8}  {name:<16} waits for {}, for {}", Bytes(*bytes), time::age(*seconds))?;
         }
+        self.show_refusals(out)
+    }
+}
+
+/// The number of refusals that people are shown.
+const REFUSALS_SHOWN: usize = 3;
+
+impl DeviceLedger {
+    /// Shows how many requests were refused, and the last of them.
+    fn show_refusals(&self, out: &mut dyn Write) -> Result<()> {
+        let reasons: Vec<String> =
+            self.refused.iter().filter(|(_, count)| **count > 0).map(|(why, count)| format!("{why} {count}")).collect();
+        if reasons.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "      refused so far: {}", reasons.join(", "))?;
+        for refusal in self.refusals.iter().take(REFUSALS_SHOWN) {
+            let RefusalRow { pid, name, reason, seconds, .. } = refusal;
+            let [requested, available, limit] = [refusal.requested, refusal.available, refusal.limit].map(Bytes);
+            let name = printable(name);
+            write!(out, "      {pid:>8}  {name:<16} was refused {requested} ({reason}), ")?;
+            writeln!(out, "{available} of {limit} left {FAINT}{} ago{FAINT:#}", time::age(*seconds))?;
+        }
         Ok(())
+    }
+}
+
+impl Show for UsageRow {
+    fn show(&self, out: &mut dyn Write) -> Result<()> {
+        let [live, cached, peak] = [self.live, self.cached, self.peak].map(Bytes);
+        write!(out, "                uses {live}, caches {cached}, used {peak} at most")?;
+        for (at, HolderRow { tag, live }) in self.holders.iter().enumerate() {
+            let (before, tag) = (if at == 0 { ": " } else { ", " }, printable(tag));
+            write!(out, "{before}{tag} {}", Bytes(*live))?;
+        }
+        writeln!(out)
     }
 }

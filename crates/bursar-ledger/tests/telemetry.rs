@@ -1,0 +1,290 @@
+//! What a ledger tells those who watch (M2, M4): a model knows of every request whether it is refused and why, and the ledger's
+//! counts, its last refusals and its waits are the model's.
+#![forbid(unsafe_code)]
+
+use bursar_core::{Account, Bytes, DeviceUuid, MemoryInfo};
+use bursar_ledger::format::header;
+use bursar_ledger::{
+    Ledger, LedgerAccount, Priority, Reading, RefusalReason, Reservation, ReserveOptions, Subject, Tenant,
+    WaitHistogram,
+};
+use bursar_sim::Random;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+const TOTAL: u64 = 100_000;
+const WHOLE: u64 = 1_000_000;
+/// The number of refusals that a ledger remembers.
+const REMEMBERED: usize = 32;
+const TENANTS: [(&str, u64); 3] = [("", TOTAL), ("batch", 40_000), ("serving", 70_000)];
+
+/// A request that the model expects to be refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    tenant: usize,
+    reason: RefusalReason,
+    requested: u64,
+}
+
+/// One process with accounts and reservations, and what it should find.
+struct Model {
+    ledger: Ledger,
+    tenants: Vec<(Tenant, LedgerAccount)>,
+    reservations: Vec<(Reservation, usize, u64, u64)>,
+    /// The bytes that each tenant's account holds.
+    held: [u64; 3],
+    limit: u64,
+    /// The bytes that others use of the device, and that the ledger's accounts and reservations hold.
+    others: Arc<AtomicU64>,
+    ours: Arc<AtomicU64>,
+    refused: Vec<Refusal>,
+    waits: u64,
+    random: Random,
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        let (others, ours) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (outside, inside) = (Arc::clone(&others), Arc::clone(&ours));
+        let ledger = Ledger::private(Bytes(TOTAL)).measured_by(move || {
+            let used = outside.load(SeqCst) + inside.load(SeqCst);
+            Ok(MemoryInfo { free: Bytes(TOTAL.saturating_sub(used)), total: Bytes(TOTAL) })
+        });
+        let tenants = TENANTS.map(|(name, ceiling)| {
+            let tenant = ledger.tenant(name).unwrap();
+            tenant.configure(Bytes::ZERO, Bytes(ceiling)).unwrap();
+            let account = tenant.account().unwrap();
+            (tenant, account)
+        });
+        Self {
+            ledger,
+            tenants: tenants.into(),
+            reservations: Vec::new(),
+            held: [0; 3],
+            limit: TOTAL,
+            others,
+            ours,
+            refused: Vec::new(),
+            waits: 0,
+            random: Random::new(seed),
+        }
+    }
+
+    /// Returns what all have, or one tenant.
+    fn charged(&self, of: Option<usize>) -> u64 {
+        let is_of = |tenant: usize| of.is_none_or(|of| of == tenant);
+        let held: u64 = (0..3).filter(|&tenant| is_of(tenant)).map(|tenant| self.held[tenant]).sum();
+        held + self
+            .reservations
+            .iter()
+            .filter(|(_, tenant, ..)| is_of(*tenant))
+            .map(|(_, _, bytes, _)| bytes)
+            .sum::<u64>()
+    }
+
+    /// Returns the reason to refuse a tenant so much, if there is one.
+    fn reason(&self, tenant: usize, bytes: u64, kept: u64) -> Option<RefusalReason> {
+        let effective = self.limit.min(TOTAL - self.others.load(SeqCst));
+        let charged = self.charged(None);
+        let usable = effective * (WHOLE - kept) / WHOLE;
+        let refused = |room: u64, used: u64| room.saturating_sub(used) < bytes;
+        if refused(TENANTS[tenant].1, self.charged(Some(tenant))) {
+            Some(RefusalReason::Tenant)
+        } else if !refused(usable, charged) {
+            None
+        } else if kept > 0 && !refused(effective, charged) {
+            Some(RefusalReason::Headroom)
+        } else if !refused(self.limit, charged) {
+            Some(RefusalReason::Unmanaged)
+        } else {
+            Some(RefusalReason::Limit)
+        }
+    }
+
+    fn expect(&mut self, tenant: usize, requested: u64, reason: Option<RefusalReason>) {
+        self.refused.extend(reason.map(|reason| Refusal { tenant, reason, requested }));
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    fn act(&mut self) {
+        let (tenant, bytes) = (self.below(3) as usize, 1 + self.below(TOTAL / 4));
+        match self.below(12) {
+            0..=2 => self.reserve(tenant, bytes),
+            3..=5 => self.charge(tenant, bytes),
+            6 => self.release(tenant, bytes),
+            7 => self.draw(bytes),
+            8 => drop((!self.reservations.is_empty()).then(|| {
+                let at = self.below(self.reservations.len() as u64) as usize;
+                let (reservation, _, _, drawn) = self.reservations.swap_remove(at);
+                reservation.release(Bytes(drawn));
+                self.ours.fetch_sub(drawn, SeqCst);
+            })),
+            9 => {
+                self.limit = TOTAL / 2 + self.below(TOTAL / 2);
+                self.ledger.set_limit(Bytes(self.limit)).unwrap();
+            }
+            10 => {
+                let others = self.below(TOTAL / 3).min(TOTAL - self.ours.load(SeqCst));
+                self.others.store(others, SeqCst);
+                self.ledger.available().unwrap();
+            }
+            _ => self.wait(tenant, 4 * bytes),
+        }
+    }
+
+    fn reserve(&mut self, tenant: usize, bytes: u64) {
+        let kept = if self.below(3) == 0 { 200_000 } else { 0 };
+        let reason = self.reason(tenant, bytes, kept);
+        let options = ReserveOptions::new().keep_free_millionths(kept as u32);
+        let reserved = self.tenants[tenant].0.reserve_with(Bytes(bytes), &options);
+        assert_eq!(reserved.is_err(), reason.is_some(), "{reserved:?}, {reason:?}");
+        self.expect(tenant, bytes, reason);
+        self.reservations.extend(reserved.ok().map(|reserved| (reserved, tenant, bytes, 0)));
+    }
+
+    fn charge(&mut self, tenant: usize, bytes: u64) {
+        let reason = self.reason(tenant, bytes, 0);
+        let charged = self.tenants[tenant].1.charge(Bytes(bytes));
+        assert_eq!(charged.is_err(), reason.is_some(), "{charged:?}, {reason:?}");
+        self.expect(tenant, bytes, reason);
+        if charged.is_ok() {
+            self.held[tenant] += bytes;
+            self.ours.fetch_add(bytes, SeqCst);
+        }
+    }
+
+    fn release(&mut self, tenant: usize, bytes: u64) {
+        let bytes = bytes.min(self.held[tenant]);
+        self.held[tenant] -= bytes;
+        self.ours.fetch_sub(bytes, SeqCst);
+        self.tenants[tenant].1.release(Bytes(bytes));
+    }
+
+    /// Charges a reservation, which refuses what it has not.
+    fn draw(&mut self, bytes: u64) {
+        let Some((reservation, tenant, size, drawn)) = self.reservations.last_mut() else { return };
+        let (tenant, fits) = (*tenant, *size - *drawn >= bytes);
+        assert_eq!(reservation.charge(Bytes(bytes)).is_ok(), fits);
+        if fits {
+            *drawn += bytes;
+            self.ours.fetch_add(bytes, SeqCst);
+        }
+        self.expect(tenant, bytes, (!fits).then_some(RefusalReason::Share));
+    }
+
+    /// Joins the queue with no time to wait.
+    fn wait(&mut self, tenant: usize, bytes: u64) {
+        let reason = match bytes {
+            bytes if bytes > TENANTS[tenant].1 => Some(RefusalReason::Tenant),
+            bytes if bytes > self.limit => Some(RefusalReason::Limit),
+            bytes => {
+                self.waits += 1;
+                self.reason(tenant, bytes, 0).map(|_| RefusalReason::Timeout)
+            }
+        };
+        let reserved = self.tenants[tenant].0.reserve_within(Bytes(bytes), Duration::ZERO, Priority::NORMAL);
+        assert_eq!(reserved.is_err(), reason.is_some(), "{reserved:?}, {reason:?}");
+        self.expect(tenant, bytes, reason);
+        self.reservations.extend(reserved.ok().map(|reserved| (reserved, tenant, bytes, 0)));
+    }
+
+    fn check(&self) {
+        let reading = self.ledger.reading().unwrap();
+        let count =
+            |is_it: &dyn Fn(&Refusal) -> bool| self.refused.iter().filter(|refusal| is_it(refusal)).count() as u64;
+        for (reason, counted) in reading.refused.iter() {
+            assert_eq!(counted, count(&|refusal| refusal.reason == reason), "{reason}");
+        }
+        for (at, (name, _)) in TENANTS.into_iter().enumerate() {
+            let tenant = reading.tenants.iter().find(|tenant| tenant.name == name).unwrap();
+            assert_eq!(tenant.refused, count(&|refusal| refusal.tenant == at), "{name}");
+        }
+        assert_eq!(reading.processes[0].refused, self.refused.len() as u64);
+        let last = self.refused.iter().rev().take(REMEMBERED);
+        let last: Vec<_> = last.map(|refusal| (TENANTS[refusal.tenant].0, refusal.reason, refusal.requested)).collect();
+        let found = reading.refusals.iter();
+        let found: Vec<_> = found.map(|refusal| (&*refusal.tenant, refusal.reason, refusal.requested.get())).collect();
+        assert_eq!(found, last);
+        assert!(reading.refusals.iter().all(|refusal| refusal.pid == std::process::id()));
+        assert!(reading.refusals.iter().all(|refusal| refusal.available < refusal.requested));
+        check_waits(&reading, self.waits);
+    }
+}
+
+fn check_waits(reading: &Reading, count: u64) {
+    let waits = reading.waits;
+    assert_eq!(waits.count(), count);
+    assert_eq!(waits.cumulative().last(), Some((None, count)));
+    assert_eq!(waits.buckets().count(), WaitHistogram::BOUNDS.len() + 1);
+    assert_eq!(reading.tenants.iter().map(|tenant| tenant.waited).sum::<Duration>(), waits.sum());
+    assert_eq!(reading.processes.iter().map(|process| process.waited).sum::<Duration>(), waits.sum());
+}
+
+#[test]
+fn m4_refusals_and_waits_are_counted_as_a_model_counts_them() {
+    for seed in 0..40 {
+        let mut model = Model::new(seed);
+        for _ in 0..80 {
+            model.act();
+        }
+        model.check();
+        assert!(!model.refused.is_empty() && model.waits > 0, "seed {seed} tried nothing");
+    }
+}
+
+/// A ledger in a file of its own, which goes with it.
+struct Shared(PathBuf, Ledger);
+
+impl Shared {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("bursar-telemetry-{name}-{}", std::process::id()));
+        let subject = Subject { uuid: DeviceUuid([0x21; 16]), name: "Test".into(), total: Bytes::gib(8) };
+        let ledger = Ledger::open_in(&folder, &subject).unwrap();
+        Self(folder, ledger)
+    }
+
+    /// Returns every word of the file but the lock, which counts how often it was taken.
+    fn words(&self) -> Vec<u64> {
+        let bytes = std::fs::read(self.1.file().unwrap()).unwrap();
+        let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        words.enumerate().map(|(at, word)| if at == header::LOCK { 0 } else { word }).collect()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn m2_a_reading_changes_no_word() {
+    let shared = Shared::new("reading");
+    let account = shared.1.account().unwrap();
+    account.charge(Bytes::gib(2)).unwrap();
+    assert!(account.charge(Bytes::gib(7)).is_err());
+    let before = shared.words();
+    let reading = shared.1.reading().unwrap();
+    assert_eq!(Ledger::inspect(shared.1.file().unwrap()).unwrap(), reading);
+    assert_eq!(reading.refused.total(), 1);
+    assert!(shared.words() == before, "a reading changed something");
+}
+
+#[test]
+fn m2_a_charge_that_is_granted_changes_the_balance_alone() {
+    let shared = Shared::new("charge");
+    let account = shared.1.account().unwrap();
+    account.charge(Bytes::mib(1)).unwrap();
+    let changed = |before: &[u64], after: &[u64]| before.iter().zip(after).filter(|(old, new)| old != new).count();
+    let before = shared.words();
+    account.charge(Bytes::kib(4)).unwrap();
+    let charged = shared.words();
+    assert_eq!(changed(&before, &charged), 1);
+    account.release(Bytes::kib(4));
+    assert!(shared.words() == before, "a charge and its release leave nothing behind");
+}
