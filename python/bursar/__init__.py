@@ -4,8 +4,8 @@ Importing this package opens no device, starts no thread and changes no environm
 device does.
 """
 
-from ._devices import Device, devices, parse_size, use_driver
-from ._errors import (
+from ._devices import Device, devices, use_driver
+from .errors import (
     BursarError,
     DriverError,
     ForeignBlock,
@@ -32,35 +32,69 @@ from ._errors import (
     Unsupported,
     UseAfterFree,
 )
+from ._fit import Assignment, OneMore, Plan, fit
+from ._ledger import (
+    DeviceLedger,
+    LedgerReading,
+    ProcessEntry,
+    TenantEntry,
+    UnreadableLedger,
+    WaitingEntry,
+    ledger,
+)
+from ._native import Reservation
+from ._reserve import HIGH, LOW, NORMAL, ReservationRequest, reserve
+from ._share import Share, share
+from ._sizes import Size, parse_size
 
 __all__ = [
+    "Assignment",
     "BursarError",
     "Device",
+    "DeviceLedger",
     "DriverError",
     "ForeignBlock",
     "Forked",
+    "HIGH",
     "Holder",
     "InvalidSize",
     "InvalidToken",
     "InvalidValue",
+    "LOW",
     "LedgerBusy",
     "LedgerCorrupt",
     "LedgerError",
     "LedgerFull",
     "LedgerGone",
     "LedgerInaccessible",
+    "LedgerReading",
     "LedgerVersion",
+    "NORMAL",
     "NoDevice",
+    "OneMore",
     "OutOfBounds",
     "OutOfMemory",
+    "Plan",
+    "ProcessEntry",
     "Released",
+    "Reservation",
+    "ReservationRequest",
+    "Share",
     "SimulatedWarning",
+    "Size",
     "StreamMisuse",
+    "TenantEntry",
     "Timeout",
     "TooManyStreams",
+    "UnreadableLedger",
     "Unsupported",
     "UseAfterFree",
+    "WaitingEntry",
     "devices",
+    "fit",
+    "ledger",
     "parse_size",
+    "reserve",
+    "share",
     "use_driver",
 ]

@@ -1,11 +1,12 @@
-"""The devices of this machine."""
+"""The devices of this machine, and the driver that finds them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
 from . import _native
+from .errors import NoDevice
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Device:
     free: int
     #: What programs hold through the device's ledger; None if the ledger cannot be read.
     held: int | None
-    #: What they have set aside there and do not hold.
+    #: What they have set aside there and do not hold; None if the ledger cannot be read.
     set_aside: int | None
-    #: What is used outside the ledger.
+    #: What is used outside the ledger; None if the ledger cannot be read.
     unmanaged: int | None
     pci: str | None
     numa_node: int | None
@@ -34,6 +35,10 @@ class Device:
     def is_simulated(self) -> bool:
         """True if the device is no hardware."""
         return self.kind == "simulated"
+
+
+#: A device as callers name it: by its number, by its UUID, or as it was listed.
+DeviceName = Union[int, str, Device]
 
 
 def devices() -> list[Device]:
@@ -59,10 +64,13 @@ def use_driver(name: Literal["auto", "cuda", "sim"], *, sim_devices: str | None 
     _native.use_driver(name, sim_devices)
 
 
-def parse_size(size: int | str) -> int:
-    """Returns the bytes of a size that is a number of bytes or text.
-
-    >>> parse_size("1.5GiB"), parse_size("512 MiB"), parse_size(4096)
-    (1610612736, 536870912, 4096)
-    """
-    return _native.parse_size(size)
+def device_index(device: DeviceName) -> int:
+    """Returns the number of a device that was named by its number, by its UUID or as it was listed."""
+    if isinstance(device, Device):
+        return device.index
+    if isinstance(device, str):
+        index = _native.index_of(device)
+        if index is None:
+            raise NoDevice(f"no device has the UUID {device!r}")
+        return index
+    return device

@@ -1,6 +1,6 @@
 //! Errors, each as the exception of its kind.
 //!
-//! The exceptions are classes of `bursar/_errors.py`. Numbers of an error are attributes of its exception, given by keyword.
+//! The exceptions are classes of `bursar/errors.py`. Numbers of an error are attributes of its exception, given by keyword.
 
 use bursar::driver::{DriverChoiceError, DriverError};
 use bursar::error::Holding;
@@ -26,6 +26,10 @@ pub(crate) enum Failure {
     SizeOutOfRange {
         text: String,
     },
+    /// An argument that makes no sense, and why.
+    Value {
+        what: String,
+    },
     /// Devices, none of which can be used, and why.
     NoUsableDevice {
         causes: Vec<(DeviceId, String)>,
@@ -34,6 +38,18 @@ pub(crate) enum Failure {
     Forked {
         opener: u32,
     },
+    /// A refusal for want of memory whose holders are known.
+    Refused {
+        error: Error,
+        holders: Vec<HolderFields>,
+    },
+    /// A request that was not granted in time: the refusal that it would be, and the seconds that it waited.
+    Timeout {
+        error: Error,
+        waited: f64,
+    },
+    /// A use of what was given back.
+    Released,
     /// An exception of Python itself.
     Raised(PyErr),
 }
@@ -44,7 +60,7 @@ pub(crate) type HolderFields = (String, u64, Option<u64>);
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Memory(error) => error.fmt(f),
+            Self::Memory(error) | Self::Refused { error, .. } => error.fmt(f),
             Self::Ledger(error) => error.fmt(f),
             Self::Fit(error) => error.fmt(f),
             Self::Choice(error) => error.fmt(f),
@@ -52,6 +68,7 @@ impl std::fmt::Display for Failure {
             Self::SizeOutOfRange { text } => {
                 write!(f, "{text} bytes are no size: a size is between 0 and {}", u64::MAX)
             }
+            Self::Value { what } => f.write_str(what),
             Self::NoUsableDevice { causes } if causes.is_empty() => f.write_str("there is no device"),
             Self::NoUsableDevice { causes } => {
                 let causes: Vec<_> = causes.iter().map(|(device, cause)| format!("{device}: {cause}")).collect();
@@ -62,6 +79,8 @@ impl std::fmt::Display for Failure {
                 "this process was forked from process {opener}, whose devices and reservations stay its own; start workers with the \
                  start method \"spawn\", or open nothing before the fork"
             ),
+            Self::Timeout { error, waited } => write!(f, "not granted within {waited:.3} s: {error}"),
+            Self::Released => f.write_str("the reservation was given back"),
             Self::Raised(error) => error.fmt(f),
         }
     }
@@ -77,21 +96,37 @@ impl From<Failure> for PyErr {
 }
 
 impl Failure {
+    /// Returns the failure of an argument that makes no sense.
+    pub(crate) fn value(what: impl ToString) -> Self {
+        Self::Value { what: what.to_string() }
+    }
+
     /// Makes the exception.
     fn raise(&self, py: Python<'_>) -> PyResult<PyErr> {
         let message = self.to_string();
         let fields = PyDict::new(py);
         let class = match self {
             Self::Memory(error) => memory(error, &fields)?,
+            Self::Refused { error, holders } => {
+                let class = memory(error, &fields)?;
+                set_holders(&fields, holders)?;
+                class
+            }
+            Self::Timeout { error, waited } => {
+                set_amounts(error, &fields)?;
+                fields.set_item("waited", waited)?;
+                "Timeout"
+            }
             Self::Ledger(error) => ledger(error, &fields)?,
             Self::Fit(error) => fit(error, &fields)?,
             Self::Choice(DriverChoiceError::NoCuda { .. }) | Self::NoUsableDevice { .. } => "NoDevice",
-            Self::Choice(_) => "InvalidValue",
+            Self::Choice(_) | Self::Value { .. } => "InvalidValue",
             Self::Size { .. } | Self::SizeOutOfRange { .. } => "InvalidSize",
             Self::Forked { .. } => "Forked",
+            Self::Released => "Released",
             Self::Raised(_) => "BursarError",
         };
-        let class = py.import("bursar._errors")?.getattr(class)?;
+        let class = py.import("bursar.errors")?.getattr(class)?;
         Ok(PyErr::from_value(class.call((message,), Some(&fields))?))
     }
 }
@@ -153,7 +188,7 @@ fn set_amounts(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<()> {
 }
 
 fn set_holders(fields: &Bound<'_, PyDict>, holders: &[HolderFields]) -> PyResult<()> {
-    let class = fields.py().import("bursar._errors")?.getattr("Holder")?;
+    let class = fields.py().import("bursar.errors")?.getattr("Holder")?;
     let holders = holders.iter().map(|holder| class.call1(holder.clone())).collect::<PyResult<Vec<_>>>()?;
     fields.set_item("holders", PyTuple::new(fields.py(), holders)?)
 }

@@ -2,18 +2,24 @@
 //!
 //! Functions here convert and call the library; the classes that users see, their documentation and their defaults are in
 //! Python. A function that can fail returns `Result<_, Failure>`: `?` turns every error of the library into a [`Failure`],
-//! and that into the exception of its kind, which `bursar/_errors.py` defines. A function that opens a device, waits or
+//! and that into the exception of its kind, which `bursar/errors.py` defines. A function that opens a device, waits or
 //! reads files does so in [`Python::detach`](pyo3::Python::detach), where other threads run.
 //!
 //! - `failure`: errors, each as the exception of its kind.
 //! - `size`: sizes, given as a number or as text.
 //! - `machine`: the driver and the devices of this process, opened when they are first needed.
-//! - `devices`: the devices, listed.
+//! - `devices`: the devices, listed; `ledger`: who holds what of each; `fit`: how many workers fit.
+//! - `reservation`: memory that is set aside; `waiting`: a request for it; `share`: that of a worker of `bursar run`.
 
 mod devices;
 mod failure;
+mod fit;
+mod ledger;
 mod machine;
+mod reservation;
+mod share;
 mod size;
+mod waiting;
 
 use pyo3::pymodule;
 
@@ -23,7 +29,17 @@ mod _native {
     #[pymodule_export]
     use super::devices::devices;
     #[pymodule_export]
+    use super::fit::fit;
+    #[pymodule_export]
+    use super::ledger::ledger;
+    #[pymodule_export]
     use super::machine::{driver, use_driver};
     #[pymodule_export]
+    use super::reservation::Reservation;
+    #[pymodule_export]
+    use super::share::{draw, index_of};
+    #[pymodule_export]
     use super::size::parse_size;
+    #[pymodule_export]
+    use super::waiting::Waiting;
 }

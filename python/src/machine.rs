@@ -31,33 +31,37 @@ fn current() -> MutexGuard<'static, Option<Arc<Machine>>> {
 impl Machine {
     /// Returns the machine of this process. Opens it if needed, and warns if its devices are simulated because there is no GPU.
     pub(crate) fn get(py: Python<'_>) -> Result<Arc<Self>, Failure> {
-        let (machine, is_new) = py
-            .detach(|| {
-                check_not_forked()?;
-                let mut current = current();
-                match &*current {
-                    Some(machine) => Ok((machine.clone(), false)),
-                    None => {
-                        Ok((current.insert(Arc::new(Self::open(Choice::from_environment()?, None)?)).clone(), true))
-                    }
-                }
-            })
-            .inspect_err(|_: &Failure| OPENED_BY.store(0, Ordering::Relaxed))?;
+        let (machine, is_new) = py.detach(|| {
+            check_not_forked()?;
+            let mut current = current();
+            match &*current {
+                Some(machine) => Ok::<_, Failure>((machine.clone(), false)),
+                None => Ok((current.insert(Self::open(Choice::from_environment()?, None)?).clone(), true)),
+            }
+        })?;
         if is_new {
             machine.warn_if_simulated(py)?;
         }
         Ok(machine)
     }
 
-    fn open(choice: Choice, devices: Option<SimDevices>) -> Result<Self, Failure> {
-        OPENED_BY.store(std::process::id(), Ordering::Relaxed);
+    fn open(choice: Choice, devices: Option<SimDevices>) -> Result<Arc<Self>, Failure> {
+        let before = OPENED_BY.swap(std::process::id(), Ordering::Relaxed);
+        let opened = Self::open_driver(choice, devices);
+        if opened.is_err() {
+            OPENED_BY.store(before, Ordering::Relaxed);
+        }
+        let opened = opened?;
+        let contexts = (0..opened.driver.device_count()).map(|_| OnceLock::new()).collect();
+        Ok(Arc::new(Self { opened, contexts }))
+    }
+
+    fn open_driver(choice: Choice, devices: Option<SimDevices>) -> Result<OpenedDriver, DriverChoiceError> {
         let devices = match devices {
             Some(devices) => devices,
-            None => SimDevices::from_environment().map_err(DriverChoiceError::from)?,
+            None => SimDevices::from_environment()?,
         };
-        let opened = open(choice, &devices)?;
-        let contexts = (0..opened.driver.device_count()).map(|_| OnceLock::new()).collect();
-        Ok(Self { opened, contexts })
+        open(choice, &devices)
     }
 
     /// Returns a device, opened once.
@@ -72,6 +76,14 @@ impl Machine {
         Ok(slot.get_or_init(|| context).clone())
     }
 
+    /// Returns these devices, or all that can be opened.
+    pub(crate) fn contexts(&self, devices: Option<&[u32]>) -> Result<Vec<Arc<DeviceContext>>, Failure> {
+        match devices {
+            Some(devices) => devices.iter().map(|device| self.context(DeviceId(*device))).collect(),
+            None => Ok(self.devices().filter_map(|device| self.context(device).ok()).collect()),
+        }
+    }
+
     /// Returns the devices, by their numbers.
     pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceId> {
         (0..self.opened.driver.device_count()).map(DeviceId)
@@ -84,7 +96,7 @@ impl Machine {
 
     fn warn_if_simulated(&self, py: Python<'_>) -> PyResult<()> {
         let Some(why) = &self.opened.instead_of_cuda else { return Ok(()) };
-        let category = py.import("bursar._errors")?.getattr("SimulatedWarning")?;
+        let category = py.import("bursar.errors")?.getattr("SimulatedWarning")?;
         let message = CString::new(format!("using simulated devices ({why})"))?;
         PyErr::warn(py, &category, &message, 2)
     }
@@ -113,7 +125,7 @@ pub(crate) fn use_driver(py: Python<'_>, name: &str, sim_devices: Option<&str>) 
     let devices: Option<SimDevices> = sim_devices.map(str::parse).transpose().map_err(DriverChoiceError::from)?;
     let machine = py.detach(|| {
         check_not_forked()?;
-        let machine = Arc::new(Machine::open(choice, devices)?);
+        let machine = Machine::open(choice, devices)?;
         *current() = Some(machine.clone());
         Ok::<_, Failure>(machine)
     })?;

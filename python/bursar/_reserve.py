@@ -1,0 +1,123 @@
+"""Setting memory of a device aside before it is needed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from . import _native
+from ._devices import DeviceName, device_index
+from .errors import InvalidValue
+from ._sizes import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from ._native import Reservation
+
+#: Priorities: a higher one is served first, and among equals the one that came first.
+LOW, NORMAL, HIGH = 64, 128, 192
+
+
+def reserve(
+    size: Size,
+    *,
+    device: DeviceName = 0,
+    timeout: float | None = None,
+    tenant: str = "",
+    priority: int = NORMAL,
+    label: str = "",
+) -> ReservationRequest:
+    """Returns a request to set memory of a device aside, to be entered, awaited or waited for.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim")
+    >>> with bursar.reserve("20GiB", device=0, timeout=60) as share:
+    ...     share.bytes >> 30
+    20
+
+    In a coroutine, ``async with bursar.reserve("20GiB") as share:`` and ``share = await bursar.reserve("20GiB")`` leave the
+    event loop running. Outside of a block, ``bursar.reserve("20GiB").wait()`` returns the reservation.
+
+    The request waits for its turn in the queue of the device's ledger, which all processes of this user share, for at most
+    ``timeout`` seconds; with ``timeout=0`` it is granted or refused at once. What can never fit is refused at once.
+
+    Raises :class:`~bursar.Timeout` if it was not granted in time, and :class:`~bursar.OutOfMemory` if it is refused.
+    """
+    if timeout is not None and not (timeout >= 0 and math.isfinite(timeout)):
+        raise InvalidValue(f"a timeout is a number of seconds, 0 or more, and not {timeout!r}; None waits without end")
+    if not 0 <= priority <= 255:
+        raise InvalidValue(f"a priority is between 0 and 255, and not {priority!r}; the usual one is {NORMAL}")
+    return ReservationRequest(_native.parse_size(size), device, timeout, tenant, priority, label)
+
+
+class ReservationRequest:
+    """A request that :func:`reserve` returned. It asks for nothing until it is entered, awaited or waited for, once."""
+
+    def __init__(
+        self, size: int, device: DeviceName, timeout: float | None, tenant: str, priority: int, label: str
+    ) -> None:
+        self._size = size
+        self._device = device
+        self._timeout = timeout
+        self._tenant = tenant
+        self._priority = priority
+        self._label = label
+        self._asked = False
+        self._reservation: Reservation | None = None
+
+    def wait(self) -> Reservation:
+        """Waits for the memory and returns the reservation, which lasts until it is released or nobody has it any more.
+
+        Other threads run meanwhile. Ctrl-C ends the wait, and leaves nothing behind.
+        """
+        waiting = self._ask()
+        if self._timeout == 0:
+            return waiting.now()
+        return waiting.wait(self._timeout)
+
+    def __enter__(self) -> Reservation:
+        self._reservation = self.wait()
+        return self._reservation
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def __await__(self) -> Generator[object, None, Reservation]:
+        return self._granted().__await__()
+
+    async def __aenter__(self) -> Reservation:
+        self._reservation = await self._granted()
+        return self._reservation
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def __del__(self) -> None:
+        # An object whose initialisation failed has no such attribute.
+        if not getattr(self, "_asked", True):
+            warnings.warn(f"{self!r} was never entered, awaited or waited for", RuntimeWarning, stacklevel=2)
+
+    def __repr__(self) -> str:
+        return f"<bursar.reserve({self._size}, device={self._device!r})>"
+
+    def _ask(self) -> _native.Waiting:
+        if self._asked:
+            raise InvalidValue(f"{self!r} was used already: each request asks once")
+        self._asked = True
+        return _native.Waiting(self._size, device_index(self._device), self._tenant, self._priority, self._label)
+
+    async def _granted(self) -> Reservation:
+        from ._asyncio import granted
+
+        return await granted(self._ask(), self._timeout)
+
+    def _release(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()

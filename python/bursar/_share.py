@@ -1,0 +1,70 @@
+"""The share of a worker that ``bursar run`` started."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import _native
+
+if TYPE_CHECKING:
+    from ._native import Reservation
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker of ``bursar run`` was given."""
+
+    #: The memory that was set aside for this worker.
+    reservation: Reservation
+    #: The memory that was set aside for all workers on its device together; None if there is none.
+    shared: Reservation | None
+    #: The number of this worker, from 0.
+    worker: int
+    #: How many workers there are.
+    workers: int
+    #: The name of the run.
+    label: str
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that were set aside for this worker."""
+        return self.reservation.bytes
+
+    @property
+    def uuid(self) -> str:
+        """The UUID of its device."""
+        return self.reservation.uuid
+
+    @property
+    def device(self) -> int | None:
+        """The number of its device, as this process counts; None if it does not see the device, or the share is RAM."""
+        return _native.index_of(self.uuid)
+
+
+_shares: dict[tuple[int, str], Share] = {}
+
+
+def share() -> Share | None:
+    """Returns the share of this worker, or None if ``bursar run`` did not start this process.
+
+    >>> import bursar
+    >>> bursar.share() is None
+    True
+    """
+    token = os.environ.get("BURSAR_RESERVATION", "")
+    if not token:
+        return None
+    # A forked child draws on the same share by an account of its own.
+    key = (os.getpid(), token)
+    if key not in _shares:
+        of_all = os.environ.get("BURSAR_RESERVATION_SHARED", "")
+        _shares[key] = Share(
+            reservation=_native.draw(token),
+            shared=_native.draw(of_all) if of_all else None,
+            worker=int(os.environ.get("BURSAR_WORKER", "0")),
+            workers=int(os.environ.get("BURSAR_WORKERS", "1")),
+            label=os.environ.get("BURSAR_LABEL", ""),
+        )
+    return _shares[key]

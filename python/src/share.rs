@@ -1,0 +1,27 @@
+//! The share of a worker that `bursar run` started.
+
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::reservation::Reservation;
+use bursar::ledger;
+use pyo3::prelude::*;
+
+/// Draws on the reservation whose token is given. Opens no device.
+#[pyfunction]
+pub(crate) fn draw(py: Python<'_>, token: &str) -> Result<Reservation, Failure> {
+    Ok(Reservation::new(py.detach(|| ledger::Reservation::from_token(token))?, None))
+}
+
+/// Returns the number of the device with this UUID; none if this process does not see it.
+#[pyfunction]
+pub(crate) fn index_of(py: Python<'_>, uuid: &str) -> Result<Option<u32>, Failure> {
+    let machine = Machine::get(py)?;
+    py.detach(|| {
+        for device in machine.devices() {
+            if machine.context(device)?.facts().uuid.to_string() == uuid {
+                return Ok(Some(device.0));
+            }
+        }
+        Ok(None)
+    })
+}

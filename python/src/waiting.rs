@@ -1,0 +1,268 @@
+//! A request for memory that waits for its turn.
+//!
+//! The request is the library's future, polled by whoever waits: [`Waiting::wait`] blocks the thread without the interpreter's
+//! lock and looks for signals meanwhile; an event loop watches [`Waiting::fileno`], to which the waker writes. So neither
+//! needs a thread, and the waker, which a thread of the ledger calls, needs no interpreter.
+
+use crate::failure::{Failure, HolderFields};
+use crate::machine::Machine;
+use crate::reservation::Reservation;
+use crate::size::Size;
+use bursar::device::DeviceContext;
+use bursar::ledger::{self, Ledger, Priority, Reading, ReserveFuture, ReserveOptions, Tenant};
+use bursar::{Bytes, DeviceId, Error};
+use pyo3::prelude::*;
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake};
+use std::time::{Duration, Instant};
+
+/// The longest that a thread sleeps before it looks for signals.
+const SIGNALS_EVERY: Duration = Duration::from_millis(50);
+
+/// A request for memory. Dropping it, or closing it, leaves the queue and gives back what was granted.
+#[pyclass(frozen, module = "bursar._native")]
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    request: Request,
+    waits: Mutex<Option<Waits>>,
+    wakeup: Arc<Wakeup>,
+    started: Instant,
+    owner: u32,
+}
+
+/// The bytes that are asked for, and where.
+#[derive(Debug)]
+struct Request {
+    context: Arc<DeviceContext>,
+    tenant: Tenant,
+    bytes: Bytes,
+    options: ReserveOptions,
+}
+
+/// A request in the queue.
+#[derive(Debug)]
+struct Waits {
+    future: Pin<Box<ReserveFuture>>,
+    /// True once the pools of this process were asked to give back what they only cache.
+    has_trimmed: bool,
+}
+
+/// The flag that a waker sets, and the two ways to wait for it.
+#[derive(Debug)]
+struct Wakeup {
+    is_woken: Mutex<bool>,
+    changed: Condvar,
+    reader: PipeReader,
+    writer: PipeWriter,
+}
+
+impl Wakeup {
+    fn new() -> std::io::Result<Self> {
+        let (reader, writer) = pipe()?;
+        Ok(Self { is_woken: Mutex::new(false), changed: Condvar::new(), reader, writer })
+    }
+
+    fn is_woken(&self) -> MutexGuard<'_, bool> {
+        self.is_woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the flag is set, at most so long.
+    fn wait(&self, longest: Duration) {
+        let is_awake = |is_woken: &mut bool| !*is_woken;
+        drop(self.changed.wait_timeout_while(self.is_woken(), longest, is_awake));
+    }
+
+    /// Clears the flag, and the byte in the pipe that goes with it.
+    fn clear(&self) {
+        let mut is_woken = self.is_woken();
+        if std::mem::take(&mut *is_woken) {
+            // The byte is there: it was written under the lock.
+            let _ = (&self.reader).read(&mut [0]);
+        }
+    }
+}
+
+impl Wake for Wakeup {
+    fn wake(self: Arc<Self>) {
+        let mut is_woken = self.is_woken();
+        if !*is_woken {
+            // The pipe holds one byte at most, so this does not block.
+            *is_woken = (&self.writer).write(&[1]).is_ok();
+        }
+        drop(is_woken);
+        self.changed.notify_all();
+    }
+}
+
+impl Request {
+    /// Polls the request: the pools of this process give back what they only cache before it waits.
+    fn poll(&self, waits: &mut Waits, wakeup: &Arc<Wakeup>) -> Option<bursar::Result<ledger::Reservation>> {
+        let waker = wakeup.clone().into();
+        let mut context = Context::from_waker(&waker);
+        loop {
+            match waits.future.as_mut().poll(&mut context) {
+                Poll::Ready(reserved) => return Some(reserved),
+                Poll::Pending if !waits.has_trimmed => {
+                    waits.has_trimmed = true;
+                    self.context.trim();
+                }
+                Poll::Pending => return None,
+            }
+        }
+    }
+
+    /// Reserves at once, or refuses.
+    fn reserve_now(&self) -> bursar::Result<ledger::Reservation> {
+        match self.tenant.reserve_with(self.bytes, &self.options) {
+            Err(refused) if refused.is_capacity() && self.context.trim() > Bytes::ZERO => {
+                self.tenant.reserve_with(self.bytes, &self.options)
+            }
+            reserved => reserved,
+        }
+    }
+
+    /// Returns a refusal with those who hold what was asked for.
+    fn refusal(&self, error: Error) -> Failure {
+        if !error.is_capacity() {
+            return error.into();
+        }
+        let reading = Ledger::for_device(&self.context).and_then(|ledger| ledger.reading());
+        Failure::Refused { error, holders: reading.map_or_else(|_| Vec::new(), |reading| holders(&reading)) }
+    }
+}
+
+/// Returns the processes that have something, the one with the most first.
+fn holders(reading: &Reading) -> Vec<HolderFields> {
+    let mut processes: Vec<_> =
+        reading.processes.iter().map(|process| (process.held + process.undrawn, process)).collect();
+    processes.retain(|(bytes, _)| *bytes > Bytes::ZERO);
+    processes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let fields = |(bytes, process): (Bytes, &ledger::ProcessReading)| {
+        let labels = match process.labels.join(", ") {
+            labels if labels.is_empty() => labels,
+            labels => format!(" [{labels}]"),
+        };
+        (format!("{} (pid {}){labels}", process.name, process.pid), bytes.get(), None)
+    };
+    processes.into_iter().map(fields).collect()
+}
+
+impl Waiting {
+    fn lock(&self) -> MutexGuard<'_, Option<Waits>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check_owner(&self) -> Result<(), Failure> {
+        if std::process::id() == self.owner { Ok(()) } else { Err(Failure::Forked { opener: self.owner }) }
+    }
+
+    /// Returns the reservation if it was granted, and none while it is not.
+    fn poll_once(&self) -> Result<Option<Reservation>, Failure> {
+        self.check_owner()?;
+        self.wakeup.clear();
+        let mut waits = self.lock();
+        let polled = self.request.poll(waits.as_mut().ok_or(Failure::Released)?, &self.wakeup);
+        match polled {
+            None => Ok(None),
+            Some(reserved) => {
+                *waits = None;
+                drop(waits);
+                reserved.map(|reserved| Some(self.granted(reserved))).map_err(|error| self.request.refusal(error))
+            }
+        }
+    }
+
+    fn granted(&self, reserved: ledger::Reservation) -> Reservation {
+        Reservation::new(reserved, Some(self.request.context.device().0))
+    }
+
+    fn leave(&self) {
+        drop(self.lock().take());
+    }
+}
+
+#[pymethods]
+impl Waiting {
+    /// Prepares a request. It joins the queue when it is first polled.
+    #[new]
+    fn new(py: Python<'_>, bytes: Size, device: u32, tenant: &str, priority: u8, label: &str) -> Result<Self, Failure> {
+        let machine = Machine::get(py)?;
+        let options = ReserveOptions::new().priority(Priority(priority)).label(label);
+        py.detach(|| {
+            let context = machine.context(DeviceId(device))?;
+            let tenant = Ledger::for_device(&context)?.tenant(tenant)?;
+            let future = Box::pin(tenant.reserve_async_with(bytes.0, options.clone()));
+            let wakeup = Wakeup::new().map_err(PyErr::from)?;
+            Ok(Self {
+                request: Request { context, tenant, bytes: bytes.0, options },
+                waits: Mutex::new(Some(Waits { future, has_trimmed: false })),
+                wakeup: Arc::new(wakeup),
+                started: Instant::now(),
+                owner: std::process::id(),
+            })
+        })
+    }
+
+    /// Returns the descriptor that can be read when it is worth polling again.
+    fn fileno(&self) -> RawFd {
+        self.wakeup.reader.as_raw_fd()
+    }
+
+    /// Returns the reservation if it was granted, and none while it is not.
+    fn poll(&self, py: Python<'_>) -> Result<Option<Reservation>, Failure> {
+        py.detach(|| self.poll_once())
+    }
+
+    /// Waits for the reservation, at most so many seconds. Ends with the exception of a signal's handler.
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> Result<Reservation, Failure> {
+        // More seconds than a duration has are as good as no end.
+        let longest = timeout.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let ends = longest.and_then(|longest| Instant::now().checked_add(longest));
+        loop {
+            if let Some(reserved) = self.poll(py)? {
+                return Ok(reserved);
+            }
+            let left = ends.map(|ends| ends.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return self.give_up(py);
+            }
+            py.detach(|| self.wakeup.wait(left.map_or(SIGNALS_EVERY, |left| left.min(SIGNALS_EVERY))));
+            if let Err(raised) = py.check_signals() {
+                py.detach(|| self.leave());
+                return Err(raised.into());
+            }
+        }
+    }
+
+    /// Returns the reservation if it can be had at once, and refuses otherwise.
+    fn now(&self, py: Python<'_>) -> Result<Reservation, Failure> {
+        self.check_owner()?;
+        py.detach(|| {
+            self.leave();
+            self.request
+                .reserve_now()
+                .map(|reserved| self.granted(reserved))
+                .map_err(|error| self.request.refusal(error))
+        })
+    }
+
+    /// Leaves the queue at the end of the time: with the reservation if it can be had now, with a refusal otherwise.
+    fn give_up(&self, py: Python<'_>) -> Result<Reservation, Failure> {
+        match self.now(py) {
+            Err(Failure::Refused { error, .. }) => {
+                Err(Failure::Timeout { error, waited: self.started.elapsed().as_secs_f64() })
+            }
+            other => other,
+        }
+    }
+
+    /// Leaves the queue, giving back what was granted.
+    fn close(&self, py: Python<'_>) {
+        if self.check_owner().is_ok() {
+            py.detach(|| self.leave());
+        }
+    }
+}

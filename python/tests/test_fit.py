@@ -1,0 +1,62 @@
+"""How many workers fit, beside what the command says."""
+
+from __future__ import annotations
+
+import bursar
+import pytest
+from conftest import Card
+
+
+def test_a_plan_counts_what_is_set_aside(card: Card) -> None:
+    with bursar.reserve("2GiB"):
+        plan = bursar.fit("1GiB", fixed="512MiB", workers=8, headroom=1.0)
+    assert (plan.workers, plan.wanted, plan.reduced, plan.kind) == (5, 8, True, "simulated")
+    assert (plan.available, plan.charged, plan.budget) == (6 << 30, 2 << 30, 6 << 30)
+    (assignment,) = plan.assignments
+    assert (assignment.device, assignment.uuid, assignment.workers) == (0, bursar.devices()[0].uuid, 5)
+    assert plan.one_more is not None and plan.one_more.available == (6 << 30) + (512 << 20)
+    assert plan.explanation in str(plan) and str(plan.advice) in str(plan)
+
+
+def test_what_does_not_fit_into_vram_is_refused_unless_that_is_allowed(card: Card) -> None:
+    with pytest.raises(bursar.OutOfMemory) as refused:
+        bursar.fit("9GiB", headroom=1.0)
+    assert (refused.value.requested, refused.value.limit) == (9 << 30, 8 << 30)
+    with pytest.warns(RuntimeWarning, match="VRAM does not swap"):
+        plan = bursar.fit("9GiB", headroom=1.0, allow_overflow=True)
+    assert (plan.workers, plan.overflow) == (1, "worker")
+
+
+def test_a_plan_for_ram_or_for_what_is_said_asks_no_device(card: Card) -> None:
+    assert bursar.fit("4GiB", fixed="10GiB", workers=16, available="64GiB", memory="ram").workers == 8
+    with pytest.warns(RuntimeWarning, match="will swap"):
+        assert bursar.fit("4GiB", available="1GiB", memory="ram").overflow == "worker"
+    assert bursar.fit("1KiB", memory="ram").kind is None
+
+
+def test_devices_are_named_by_number_by_uuid_or_as_they_were_listed(card: Card) -> None:
+    (device,) = bursar.devices()
+    plans = [bursar.fit("1GiB", devices=[name]) for name in (0, device.uuid, device)]
+    assert plans[0] == plans[1] == plans[2]
+    for wrong in (1, "GPU-00000000-0000-0000-0000-000000000001"):
+        with pytest.raises(bursar.NoDevice):
+            bursar.fit("1GiB", devices=[wrong])
+    with pytest.raises(bursar.InvalidValue, match="twice"):
+        bursar.fit("1GiB", devices=[0, device])
+
+
+@pytest.mark.parametrize("headroom", [0.0, 1.5, -1.0, float("nan")])
+def test_a_headroom_that_is_none_is_refused(card: Card, headroom: float) -> None:
+    with pytest.raises(bursar.InvalidValue, match="headroom"):
+        bursar.fit("1GiB", headroom=headroom)
+
+
+def test_an_answer_about_hardware_is_never_made_up(card: Card) -> None:
+    program = "import bursar, warnings; warnings.simplefilter('ignore'); bursar.devices(); bursar.fit('1GiB')"
+    environment = {"BURSAR_DRIVER": "auto"}
+    card.environment.update(environment)
+    if any(device.kind == "cuda" for device in bursar.devices()):
+        pytest.skip("there is a GPU")
+    ran = card.python(program)
+    _, said = ran.communicate()
+    assert ran.returncode == 1 and "bursar.errors.NoDevice: there is no GPU to use" in said

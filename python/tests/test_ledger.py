@@ -1,0 +1,68 @@
+"""Readings of ledgers, and ledgers that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from datetime import datetime, timezone
+from pathlib import Path
+
+import bursar
+import pytest
+from conftest import Card
+
+
+def test_a_reading_is_plain_data(card: Card) -> None:
+    with bursar.reserve("1GiB", label="train"):
+        reading = bursar.ledger()
+    (device,) = reading.devices
+    assert (reading.folder, device.device, device.total, device.limit) == (
+        card.environment["BURSAR_LEDGER_DIR"],
+        0,
+        8 << 30,
+        8 << 30,
+    )
+    (process,) = device.processes
+    assert (process.pid, process.set_aside) == (os.getpid(), 1 << 30)
+    assert (datetime.now(timezone.utc) - process.since).total_seconds() >= 0
+    assert pickle.loads(pickle.dumps(reading)) == reading
+
+
+def test_a_device_without_a_ledger_has_nothing_and_gets_none(card: Card, tmp_path: Path) -> None:
+    assert (card.ledger().set_aside, card.ledger().processes) == (0, ())
+    assert list(tmp_path.glob("*.ledger")) == []
+
+
+def test_a_damaged_ledger_is_unreadable_and_refuses_by_its_kind(card: Card, tmp_path: Path) -> None:
+    uuid = bursar.devices()[0].uuid
+    file = tmp_path / f"{uuid}.ledger"
+    file.write_bytes(b"not a ledger")
+    file.chmod(0o600)
+    reading = bursar.ledger()
+    assert reading.devices == () and reading.unreadable[0].uuid == uuid
+    assert bursar.devices()[0].held is None
+    with pytest.raises(bursar.LedgerCorrupt) as damaged:
+        bursar.reserve("1GiB", timeout=0).wait()
+    assert damaged.value.file == str(file)
+    copy = pickle.loads(pickle.dumps(damaged.value))
+    assert (type(copy), copy.file) == (bursar.LedgerCorrupt, str(file))
+
+
+def test_a_folder_that_others_may_write_to_is_refused_by_its_kind(card: Card, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(bursar.LedgerInaccessible):
+        bursar.reserve("1GiB", timeout=0).wait()
+
+
+def test_a_tenant_s_name_that_is_too_long_is_refused(card: Card) -> None:
+    with pytest.raises(bursar.InvalidValue, match="48 bytes"):
+        bursar.reserve("1GiB", tenant="x" * 49).wait()
+
+
+def test_a_token_that_means_nothing_is_refused_by_its_kind(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BURSAR_RESERVATION", "bursar1:1:2:/nowhere/x.ledger")
+    with pytest.raises(bursar.LedgerError):
+        bursar.share()
+    monkeypatch.setenv("BURSAR_RESERVATION", "nonsense")
+    with pytest.raises(bursar.InvalidToken, match="nonsense"):
+        bursar.share()

@@ -1,0 +1,207 @@
+"""Reservations: waiting, giving up, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import signal
+import threading
+
+import bursar
+import pytest
+from conftest import PATIENCE, Card, eventually, threads
+
+WHOLE = 8 << 30
+
+
+def is_empty(card: Card) -> bool:
+    """Returns whether nobody has or waits for anything."""
+    ledger = card.ledger()
+    return (ledger.held, ledger.set_aside, ledger.waiting) == (0, 0, ())
+
+
+def test_a_reservation_lasts_as_long_as_its_block(card: Card) -> None:
+    with bursar.reserve("6GiB", label="train", tenant="batch") as share:
+        assert (share.bytes, share.held, share.undrawn, share.device) == (6 << 30, 0, 6 << 30, 0)
+        assert (share.label, share.uuid) == ("train", bursar.devices()[0].uuid)
+        ledger = card.ledger()
+        assert ledger.set_aside == 6 << 30
+        assert [(entry.name, entry.charged) for entry in ledger.tenants if entry.charged] == [("batch", 6 << 30)]
+        assert (ledger.processes[0].pid, ledger.processes[0].labels) == (os.getpid(), ("train",))
+    assert share.released and is_empty(card)
+    with pytest.raises(bursar.Released):
+        share.bytes  # noqa: B018
+
+
+def test_a_reservation_can_be_split_and_shrunk(card: Card) -> None:
+    whole = bursar.reserve(WHOLE).wait()
+    part = whole.split("3GiB")
+    whole.shrink("1GiB")
+    assert (whole.bytes, part.bytes, card.ledger().set_aside) == (1 << 30, 3 << 30, 4 << 30)
+    with pytest.raises(bursar.OutOfMemory):
+        part.split(WHOLE)
+    whole.release()
+    whole.release()
+    del part
+    assert is_empty(card)
+
+
+def test_a_refusal_has_its_numbers_and_who_holds_the_rest(card: Card) -> None:
+    with bursar.reserve("6GiB", label="train"):
+        with pytest.raises(bursar.OutOfMemory) as refused:
+            bursar.reserve("3GiB", timeout=0).wait()
+    error = refused.value
+    assert (error.requested, error.available, error.limit) == (3 << 30, 2 << 30, WHOLE)
+    assert [(holder.name.endswith(f"(pid {os.getpid()}) [train]"), holder.bytes) for holder in error.holders] == [
+        (True, 6 << 30)
+    ]
+    assert "3 GiB requested" in error.explanation
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), vars(copy)) == (bursar.OutOfMemory, vars(error))
+
+
+def test_what_can_never_fit_is_refused_at_once(card: Card) -> None:
+    with pytest.raises(bursar.OutOfMemory) as refused:
+        bursar.reserve(WHOLE + 1).wait()
+    assert (refused.value.requested, refused.value.limit) == (WHOLE + 1, WHOLE)
+
+
+def test_a_request_that_is_not_granted_in_time_leaves_the_queue(card: Card) -> None:
+    with bursar.reserve("6GiB"):
+        with pytest.raises(bursar.Timeout) as late:
+            bursar.reserve("3GiB", timeout=0.01).wait()
+        assert isinstance(late.value, TimeoutError)
+        assert (late.value.requested, late.value.available) == (3 << 30, 2 << 30)
+        assert late.value.waited >= 0.01 and card.ledger().waiting == ()
+        copy = pickle.loads(pickle.dumps(late.value))
+        assert (type(copy), str(copy), copy.waited) == (bursar.Timeout, str(late.value), late.value.waited)
+
+
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
+def test_a_timeout_that_makes_no_sense_is_named(wrong: float) -> None:
+    with pytest.raises(bursar.InvalidValue, match=repr(wrong)):
+        bursar.reserve(1, timeout=wrong)
+
+
+def test_a_request_asks_once_and_not_before(card: Card) -> None:
+    request = bursar.reserve("6GiB")
+    assert is_empty(card)
+    with request:
+        with pytest.raises(bursar.InvalidValue, match="asks once"):
+            request.wait()
+    with pytest.warns(RuntimeWarning, match="never entered"):
+        bursar.reserve("6GiB")
+        gc.collect()
+
+
+def test_the_request_of_higher_priority_is_served_first(card: Card) -> None:
+    served: list[str] = []
+
+    def ask(name: str, priority: int) -> None:
+        with bursar.reserve(WHOLE, priority=priority):
+            served.append(name)
+
+    with bursar.reserve(WHOLE):
+        waiting = []
+        for name, priority in [("low", bursar.LOW), ("high", bursar.HIGH)]:
+            waiting.append(threading.Thread(target=ask, args=(name, priority)))
+            waiting[-1].start()
+            eventually(lambda: len(card.ledger().waiting) == len(waiting), "it waits")
+    for thread in waiting:
+        thread.join(PATIENCE)
+    assert served == ["high", "low"]
+
+
+def test_y3_other_threads_run_while_a_request_waits(card: Card) -> None:
+    granted: list[int] = []
+    held = bursar.reserve(WHOLE).wait()
+
+    def ask() -> None:
+        with bursar.reserve("1GiB") as share:
+            granted.append(share.bytes)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    # Neither of these would ever happen if the thread that waits kept the interpreter to itself.
+    eventually(lambda: len(card.ledger().waiting) == 1, "it waits")
+    held.release()
+    asking.join(PATIENCE)
+    assert granted == [1 << 30] and is_empty(card)
+
+
+INTERRUPTED = """
+import bursar, os, time
+try:
+    with bursar.reserve("1GiB"):
+        print("granted")
+except KeyboardInterrupt:
+    print("interrupted")
+ends = time.monotonic() + 30
+while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < ends:
+    time.sleep(0.005)
+print(len(os.listdir("/proc/self/task")), "thread", flush=True)
+input()
+"""
+
+
+def test_y3_an_interrupt_ends_a_wait_and_leaves_nothing(card: Card) -> None:
+    with bursar.reserve(WHOLE):
+        child = card.python(INTERRUPTED)
+        eventually(lambda: len(card.ledger().waiting) == 1, "it waits")
+        child.send_signal(signal.SIGINT)
+        assert child.stdout is not None
+        assert [child.stdout.readline(), child.stdout.readline()] == ["interrupted\n", "1 thread\n"]
+        ledger = card.ledger()
+        assert ledger.waiting == () and [entry.pid for entry in ledger.processes] == [os.getpid()]
+        child.communicate("\n", timeout=PATIENCE)
+        assert child.returncode == 0
+
+
+def test_y3_a_coroutine_waits_beside_others(card: Card) -> None:
+    async def hold_then_release() -> int:
+        async with bursar.reserve(WHOLE):
+            waiting = asyncio.ensure_future(ask())
+            while not card.ledger().waiting:
+                await asyncio.sleep(0)
+        return await waiting
+
+    async def ask() -> int:
+        share = await bursar.reserve("1GiB", timeout=PATIENCE)
+        return share.bytes
+
+    assert asyncio.run(hold_then_release()) == 1 << 30
+    assert is_empty(card)
+
+
+def test_y3_a_cancelled_coroutine_leaves_nothing(card: Card) -> None:
+    files, tasks = len(os.listdir("/proc/self/fd")), threads()
+
+    async def cancel() -> None:
+        held = await bursar.reserve(WHOLE)
+        for _ in range(20):
+            waiting = asyncio.ensure_future(bursar.reserve("1GiB").__aenter__())
+            while not card.ledger().waiting:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert card.ledger().waiting == ()
+        held.release()
+
+    asyncio.run(cancel())
+    assert is_empty(card)
+    eventually(lambda: (len(os.listdir("/proc/self/fd")), threads()) == (files, tasks), "something is left behind")
+
+
+def test_y3_a_coroutine_is_refused_when_its_time_is_over(card: Card) -> None:
+    async def ask(timeout: float) -> None:
+        await bursar.reserve("1GiB", timeout=timeout)
+
+    with bursar.reserve(WHOLE):
+        with pytest.raises(bursar.OutOfMemory):
+            asyncio.run(ask(0))
+        with pytest.raises(bursar.Timeout):
+            asyncio.run(ask(0.01))
+        assert card.ledger().waiting == ()
