@@ -8,7 +8,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use std::fmt;
 use std::io::{ErrorKind, Write};
-use std::process::ExitCode;
 
 pub(crate) const HEADING: Style = AnsiColor::Cyan.on_default().bold();
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
@@ -118,7 +117,7 @@ struct FailureFields<'a> {
 
 /// Prints what went wrong and a hint, also as one line of JSON if that was asked for and nothing was printed before. Returns
 /// the exit status.
-pub(crate) fn fail(failure: &Failure, json: bool) -> ExitCode {
+pub(crate) fn fail(failure: &Failure, json: bool) -> u8 {
     if let Some((text, hint)) = failure.text_and_hint() {
         say(format_args!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {hint}{FAINT:#}"));
         if json && !failure.follows_output() {
@@ -131,5 +130,5 @@ pub(crate) fn fail(failure: &Failure, json: bool) -> ExitCode {
                 .and_then(|()| out.flush());
         }
     }
-    ExitCode::from(failure.status())
+    failure.status()
 }

@@ -17,6 +17,7 @@ pub(crate) use processes::{Invocation, Role};
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::output::{FAINT, WARNING};
+use crate::program::Program;
 use crate::stage::Stage;
 use bursar::driver::SimDevices;
 use bursar::fit::{FitError, MemoryKind};
@@ -31,7 +32,6 @@ use rustix::process::{Pid, Resource, getpid, getrlimit, set_child_subreaper};
 use slots::{Scheduler, Slot, SlotSource};
 use std::ffi::OsString;
 use std::io;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use supervisor::{CommandTemplate, Policy, RunFailure, Supervisor, names_a_device};
@@ -90,22 +90,27 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// Starts a run as the process that the user started; see [`processes`].
-pub(crate) fn start(words: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
-    foreground::run(words).map_err(|error| system("the run could not be started", error))
+pub(crate) fn start(program: &Program, words: &[OsString]) -> Result<u8, Failure> {
+    foreground::run(program, words).map_err(|error| system("the run could not be started", error))
 }
 
 /// Runs as the watchdog; see [`processes`].
-pub(crate) fn watch(invocation: Invocation) -> Result<ExitCode, Failure> {
-    watchdog::watch(invocation).map_err(|error| system("the run could not be kept", error))
+pub(crate) fn watch(program: &Program, invocation: Invocation) -> Result<u8, Failure> {
+    watchdog::watch(program, invocation).map_err(|error| system("the run could not be kept", error))
 }
 
 /// Becomes a worker; see [`processes`]. Returns only if that failed.
-pub(crate) fn launch(invocation: &Invocation) -> ExitCode {
+pub(crate) fn launch(invocation: &Invocation) -> u8 {
     launch::exec_worker(invocation)
 }
 
 /// Runs as the supervisor that `watchdog` started, until no process of its workers is left.
-pub(crate) fn supervise(watchdog: Pid, options: &GlobalOptions, args: &RunArgs) -> Result<(), Failure> {
+pub(crate) fn supervise(
+    program: &Program,
+    watchdog: Pid,
+    options: &GlobalOptions,
+    args: &RunArgs,
+) -> Result<(), Failure> {
     let child_lock = Arc::new(ChildLock::default());
     let prepare = || {
         let _ = rustix::thread::set_name(c"bursar");
@@ -118,10 +123,11 @@ pub(crate) fn supervise(watchdog: Pid, options: &GlobalOptions, args: &RunArgs) 
         }
     };
     let forwarded = prepare().map_err(|error| system("the run cannot be kept", error))?;
-    run_workers(options, args, child_lock, &forwarded)
+    run_workers(program, options, args, child_lock, &forwarded)
 }
 
 fn run_workers(
+    program: &Program,
     options: &GlobalOptions,
     args: &RunArgs,
     child_lock: Arc<ChildLock>,
@@ -138,7 +144,7 @@ fn run_workers(
     let spec = stage.spec(opened.as_ref(), peak.as_ref())?.across_processes();
     let is_simulated = opened.as_ref().is_some_and(|opened| opened.is_simulated);
     let mut environment = if is_simulated { device_environment(&options.sim_devices()?) } else { Vec::new() };
-    let enforcement = enforcement(args, is_simulated)?;
+    let enforcement = enforcement(program, args, is_simulated)?;
     environment.extend(enforcement.environment());
     let scheduler = Scheduler::new(spec, stage.available, opened.as_ref(), &environment)?;
 
@@ -170,7 +176,7 @@ fn run_workers(
     let (slots, workers) = first_slots(&supervisor, &scheduler, args)?;
     let more = workers - slots.len() as u64;
     let source: Arc<dyn SlotSource> = Arc::new(scheduler);
-    let template = CommandTemplate::new(&args.command, workers, &stage.label);
+    let template = CommandTemplate::new(program, &args.command, workers, &stage.label);
     let outcome = supervisor.run(&template, slots, (more > 0).then_some((source, more)), forwarded);
     let outcome = outcome.map_err(|error| system("the run failed", error))?;
     let has_printed = outcome.has_reports();
@@ -179,11 +185,11 @@ fn run_workers(
 }
 
 /// Returns what keeps the workers inside their shares. On simulated devices it is used where it is there.
-fn enforcement(args: &RunArgs, is_simulated: bool) -> Result<Enforcement, Failure> {
+fn enforcement(program: &Program, args: &RunArgs, is_simulated: bool) -> Result<Enforcement, Failure> {
     if args.no_enforce || args.stage.pool == MemoryKind::Ram {
         return Ok(Enforcement::off());
     }
-    match Enforcement::find() {
+    match Enforcement::find(program) {
         Err(RunFailure::NoLibrary { .. }) if is_simulated => Ok(Enforcement::off()),
         found => Ok(found?),
     }

@@ -1,6 +1,7 @@
 //! The library that is preloaded into workers and keeps them inside their shares of a device.
 
 use super::supervisor::RunFailure;
+use crate::program::{LIBRARY, Program};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,6 @@ use std::path::{Path, PathBuf};
 pub(super) const VARIABLE: &str = "BURSAR_ENFORCE_LIBRARY";
 /// The environment variable from which the loader takes libraries to load first.
 const PRELOAD: &str = "LD_PRELOAD";
-const FILE: &str = "libbursar_enforce.so";
 
 /// The library for the workers of a run; none where they are not enforced.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,11 +23,10 @@ impl Enforcement {
         Self { library: None }
     }
 
-    /// Finds the library: the one that the environment names, or else beside this command or where it was installed.
-    pub(super) fn find() -> Result<Self, RunFailure> {
+    /// Finds the library: the one that the environment names, or else that of the program.
+    pub(super) fn find(program: &Program) -> Result<Self, RunFailure> {
         let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let command = std::env::current_exe().ok();
-        Self::among(candidates(named, command.as_deref()))
+        Self::among(named.map_or_else(|| program.libraries(), |named| vec![named]))
     }
 
     fn among(candidates: Vec<PathBuf>) -> Result<Self, RunFailure> {
@@ -61,7 +60,8 @@ impl Enforcement {
     fn preload(&self, inherited: Option<&OsStr>) -> OsString {
         let is_separator = |byte: &u8| *byte == b':' || byte.is_ascii_whitespace();
         let inherited = inherited.unwrap_or_default().as_bytes().split(is_separator).map(OsStr::from_bytes);
-        let others = inherited.filter(|path| !path.is_empty() && Path::new(path).file_name() != Some(OsStr::new(FILE)));
+        let others =
+            inherited.filter(|path| !path.is_empty() && Path::new(path).file_name() != Some(OsStr::new(LIBRARY)));
         let all: Vec<&OsStr> = self.library.iter().map(|library| library.as_os_str()).chain(others).collect();
         all.join(OsStr::new(":"))
     }
@@ -103,26 +103,9 @@ fn check(file: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn candidates(named: Option<PathBuf>, command: Option<&Path>) -> Vec<PathBuf> {
-    if let Some(named) = named {
-        return vec![named];
-    }
-    let folder = command.and_then(Path::parent);
-    let installed = folder.and_then(Path::parent).map(|prefix| prefix.join("lib/bursar").join(FILE));
-    folder.map(|folder| folder.join(FILE)).into_iter().chain(installed).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_library_is_looked_for_where_it_is_named_or_else_beside_the_command() {
-        let command = Path::new("/opt/bursar/bin/bursar");
-        assert_eq!(candidates(Some("/x/y.so".into()), Some(command)), [PathBuf::from("/x/y.so")]);
-        let beside = ["/opt/bursar/bin/libbursar_enforce.so", "/opt/bursar/lib/bursar/libbursar_enforce.so"];
-        assert_eq!(candidates(None, Some(command)), beside.map(PathBuf::from));
-    }
 
     #[test]
     fn a_library_that_is_not_there_is_named() {

@@ -31,10 +31,10 @@ pub(super) mod signal_socket;
 pub(super) mod signals;
 pub(super) mod watchdog;
 
+use crate::program::Program;
 use rustix::process::{Pid, getpid};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 /// The role of a process that a run starts for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +65,10 @@ impl Role {
         }
     }
 
-    /// Returns the command that starts this program in this role, as a child of this process.
-    fn command(self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("bursar").arg(self.word()).arg(getpid().to_string()).args(words);
+    /// Returns the command that starts the program in this role, as a child of this process.
+    fn command(self, program: &Program, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = program.command();
+        command.arg(self.word()).arg(getpid().to_string()).args(words);
         command
     }
 }
@@ -83,10 +83,13 @@ impl Invocation {
     }
 }
 
+/// The exit status of a process that could not play its role; the process that started it says why.
+const FAILURE: u8 = 1;
+
 /// Converts an exit status; 3 if it is not known.
-fn exit_code(code: Option<i32>) -> ExitCode {
+fn exit_code(code: Option<i32>) -> u8 {
     const MACHINE_FAILED: u8 = 3;
-    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(MACHINE_FAILED))
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(MACHINE_FAILED)
 }
 
 #[cfg(test)]
@@ -95,7 +98,7 @@ mod tests {
 
     #[test]
     fn an_invocation_is_parsed_as_it_was_written_and_nothing_else_is_one() {
-        let command = Role::Launch.command(["0,1", "run:watchdog"]);
+        let command = Role::Launch.command(&Program::this_executable(), ["0,1", "run:watchdog"]);
         let parsed = Invocation::parse(command.get_args().map(OsStr::to_owned)).expect("an invocation");
         assert_eq!((parsed.role, parsed.parent), (Role::Launch, getpid()));
         assert_eq!(parsed.words, ["0,1", "run:watchdog"]);

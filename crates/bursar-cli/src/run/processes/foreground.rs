@@ -4,15 +4,15 @@ use super::signal_socket::SignalSender;
 use super::signals::{self, SignalWatch};
 use super::{Role, children, exit_code};
 use crate::output::{BAD, say_without_blocking};
+use crate::program::Program;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, wait};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGTSTP};
 use std::ffi::OsString;
 use std::io;
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 
 /// Runs `bursar` with these arguments below a watchdog. Returns its exit status.
-pub(crate) fn run(words: impl Iterator<Item = OsString>) -> io::Result<ExitCode> {
+pub(crate) fn run(program: &Program, words: &[OsString]) -> io::Result<u8> {
     signals::unblock()?;
     let adopts = adopts_orphans();
     let (sender, signals) = channel();
@@ -21,7 +21,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> io::Result<ExitCode>
         let _ = sender.send(signal);
     })?;
     let (socket, theirs) = SignalSender::new()?;
-    let mut command = Role::Watchdog.command(words);
+    let mut command = Role::Watchdog.command(program, words);
     let watchdog = command.stdin(theirs).spawn().map(|child| Pid::from_child(&child))?;
     // Closes our copy of the other end, so that the socket is closed when watchdog and supervisor have ended.
     drop(command);

@@ -3,7 +3,8 @@
 //! It is `bursar` itself, because the preparation has to happen in the worker's process, and doing that between fork and exec
 //! needs unsafe code.
 
-use super::{Invocation, Role};
+use super::{FAILURE, Invocation, Role};
+use crate::program::Program;
 use rustix::io::{Errno, read, write};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -12,16 +13,16 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// The argument that stands for any processor.
 const ANY_PROCESSOR: &str = "-";
 
 /// Returns the command that becomes `words`, on these processors. Its standard input is used by [`start`].
-pub(crate) fn command(words: &[OsString], cpus: Option<&CpuSet>) -> Command {
+pub(crate) fn command(program: &Program, words: &[OsString], cpus: Option<&CpuSet>) -> Command {
     let cpus = cpus.map(|cpus| (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).map(|cpu| cpu.to_string()));
     let cpus = cpus.map_or(ANY_PROCESSOR.to_owned(), |cpus| cpus.collect::<Vec<_>>().join(","));
-    let mut command = Role::Launch.command([OsString::from(cpus)]);
+    let mut command = Role::Launch.command(program, [OsString::from(cpus)]);
     command.args(words);
     command
 }
@@ -58,13 +59,13 @@ impl Launch {
 }
 
 /// Becomes the worker. Returns only if that failed.
-pub(crate) fn exec_worker(invocation: &Invocation) -> ExitCode {
+pub(crate) fn exec_worker(invocation: &Invocation) -> u8 {
     // The copy is closed on exec, unlike standard input itself.
-    let Ok(error_pipe) = io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
+    let Ok(error_pipe) = io::stdin().as_fd().try_clone_to_owned() else { return FAILURE };
     let error = become_worker(invocation);
     let number = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
     let _ = write(error_pipe, &number.to_ne_bytes());
-    ExitCode::FAILURE
+    FAILURE
 }
 
 fn become_worker(Invocation { parent, words, .. }: &Invocation) -> io::Error {

@@ -4,15 +4,15 @@
 
 use super::parent_process::ParentProcess;
 use super::signals::SignalWatch;
-use super::{Invocation, Role, children, exit_code};
+use super::{FAILURE, Invocation, Role, children, exit_code};
 use crate::output::{BAD, say_without_blocking};
+use crate::program::Program;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, set_child_subreaper, setsid, wait, waitpid,
 };
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const SUPERVISOR_MAX: Duration = Duration::from_secs(5);
 
 /// Starts the supervisor, waits for it, and kills what is left. Returns the supervisor's exit status.
-pub(crate) fn watch(invocation: Invocation) -> io::Result<ExitCode> {
+pub(crate) fn watch(program: &Program, invocation: Invocation) -> io::Result<u8> {
     // Its name and session are its own, so that killing `bursar` by name, a process group or a session spares it.
     let _ = rustix::thread::set_name(c"run-watchdog");
     setsid()?;
@@ -31,8 +31,8 @@ pub(crate) fn watch(invocation: Invocation) -> io::Result<ExitCode> {
     let _watch = SignalWatch::start(move |_| {
         let _ = on_signal.send(());
     })?;
-    let Some(parent) = ParentProcess::of_this_process(invocation.parent) else { return Ok(ExitCode::FAILURE) };
-    let supervisor = start_supervisor(&invocation.words)?;
+    let Some(parent) = ParentProcess::of_this_process(invocation.parent) else { return Ok(FAILURE) };
+    let supervisor = start_supervisor(program, &invocation.words)?;
     std::thread::Builder::new().name("parent".into()).spawn(move || {
         parent.wait();
         let _ = wake.send(());
@@ -42,8 +42,8 @@ pub(crate) fn watch(invocation: Invocation) -> io::Result<ExitCode> {
     Ok(report(status))
 }
 
-fn start_supervisor(words: &[OsString]) -> io::Result<Pid> {
-    let mut command = Role::Supervisor.command(words);
+fn start_supervisor(program: &Program, words: &[OsString]) -> io::Result<Pid> {
+    let mut command = Role::Supervisor.command(program, words);
     command.process_group(0).spawn().map(|child| Pid::from_child(&child))
 }
 
@@ -86,7 +86,7 @@ fn wait_for_supervisor(supervisor: Pid, parent: Pid, wakeups: &Receiver<()>) -> 
 }
 
 /// Prints the signal that killed the supervisor, if one did, and returns the exit status that stands for the supervisor's.
-fn report(status: Option<WaitStatus>) -> ExitCode {
+fn report(status: Option<WaitStatus>) -> u8 {
     let signal = status.and_then(WaitStatus::terminating_signal);
     if let Some(signal) = signal {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");

@@ -1,5 +1,6 @@
 //! The command that workers run, with placeholders that are filled in for each.
 
+use crate::program::Program;
 use crate::run::processes::launch;
 use crate::run::slots::Slot;
 use bursar::fit::Worker;
@@ -19,6 +20,7 @@ pub(crate) fn names_a_device(word: &OsStr) -> bool {
 /// A command whose words may contain `{worker}`, `{workers}` and `{device}`.
 #[derive(Debug)]
 pub(crate) struct CommandTemplate {
+    program: Program,
     words: Vec<OsString>,
     /// The number of workers that there will be.
     workers: u64,
@@ -27,8 +29,8 @@ pub(crate) struct CommandTemplate {
 }
 
 impl CommandTemplate {
-    pub(crate) fn new(words: &[OsString], workers: u64, label: &str) -> Self {
-        Self { words: words.to_vec(), workers, label: label.to_owned() }
+    pub(crate) fn new(program: &Program, words: &[OsString], workers: u64, label: &str) -> Self {
+        Self { program: program.clone(), words: words.to_vec(), workers, label: label.to_owned() }
     }
 
     /// Returns the command of the worker with this number, to be [launched](launch): in a process group of its own, on the
@@ -38,7 +40,7 @@ impl CommandTemplate {
         let mut placeholders = vec![("{worker}", worker.to_string()), ("{workers}", self.workers.to_string())];
         placeholders.extend(device.map(|device| (DEVICE, device)));
         let words: Vec<_> = self.words.iter().map(|word| fill(word, &placeholders)).collect();
-        let mut command = launch::command(&words, slot.cpus.as_ref());
+        let mut command = launch::command(&self.program, &words, slot.cpus.as_ref());
         // The share of a run within a run is not for its workers.
         command.env_remove(Reservation::VARIABLE).env_remove(Worker::SHARED_VARIABLE);
         command.envs(slot.environment.iter().map(|(name, value)| (name, value)));
@@ -93,22 +95,25 @@ mod tests {
     fn placeholders_are_filled_in_and_nothing_else_is_touched() {
         let given =
             ["run-{worker}", "{worker}of{workers}", "{{device}}", "{other} {work{worker}er}", "{"].map(Into::into);
-        let command = CommandTemplate::new(&given, 8, "stage").command(3, &slot(Some(1)));
+        let command = CommandTemplate::new(&Program::this_executable(), &given, 8, "stage").command(3, &slot(Some(1)));
         assert_eq!(words(&command), ["run-3", "3of8", "{1}", "{other} {work3er}", "{"]);
-        let command = CommandTemplate::new(&given[2..3], 8, "stage").command(3, &slot(None));
+        let command =
+            CommandTemplate::new(&Program::this_executable(), &given[2..3], 8, "stage").command(3, &slot(None));
         assert_eq!(words(&command), ["{{device}}"], "without a device it is no placeholder");
     }
 
     #[test]
     fn bytes_that_are_no_text_stay_as_they_are() {
         let given = OsString::from_vec(b"\xff{worker}\xfe".to_vec());
-        let command = CommandTemplate::new(&["x".into(), given], 1, "stage").command(0, &slot(None));
+        let command =
+            CommandTemplate::new(&Program::this_executable(), &["x".into(), given], 1, "stage").command(0, &slot(None));
         assert_eq!(words(&command)[1].as_bytes(), b"\xff0\xfe");
     }
 
     #[test]
     fn a_worker_is_told_its_number_their_count_and_what_its_slot_says() {
-        let command = CommandTemplate::new(&["x".into()], 8, "stage").command(3, &slot(None));
+        let command =
+            CommandTemplate::new(&Program::this_executable(), &["x".into()], 8, "stage").command(3, &slot(None));
         let set: Vec<_> = command.get_envs().filter_map(|(name, value)| Some((name, value?))).collect();
         let expected = [("BURSAR_LABEL", "stage"), ("BURSAR_WORKER", "3"), ("BURSAR_WORKERS", "8"), ("COLOUR", "blue")];
         assert_eq!(set, expected.map(|(name, value)| (OsStr::new(name), OsStr::new(value))));
