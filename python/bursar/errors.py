@@ -108,6 +108,10 @@ class Released(BursarError):
     """A use of something that was given back."""
 
 
+class TooLate(BursarError, RuntimeError):
+    """A choice that had to be made before something else happened."""
+
+
 class StreamMisuse(BursarError):
     """A stream that may not be used for this."""
 

@@ -50,6 +50,20 @@ pub(crate) enum Failure {
     },
     /// A use of what was given back.
     Released,
+    /// A request to replace the pool while blocks of it are outside.
+    PoolInUse {
+        blocks: usize,
+    },
+    /// A request of a device that the pool is not for.
+    OtherDevice {
+        device: DeviceId,
+        only: DeviceId,
+    },
+    /// A symbol that a library should have.
+    NoSymbol {
+        library: &'static str,
+        symbol: &'static str,
+    },
     /// An exception of Python itself.
     Raised(PyErr),
 }
@@ -81,6 +95,19 @@ impl std::fmt::Display for Failure {
             ),
             Self::Timeout { error, waited } => write!(f, "not granted within {waited:.3} s: {error}"),
             Self::Released => f.write_str("the reservation was given back"),
+            Self::PoolInUse { blocks } => write!(
+                f,
+                "the pool of this process is in use ({blocks} block{} of it): call use_pool before anything is allocated",
+                if *blocks == 1 { "" } else { "s" }
+            ),
+            Self::OtherDevice { device, only } => {
+                write!(f, "the pool of this process is for {only} alone, not for {device}")
+            }
+            Self::NoSymbol { library, symbol } => write!(
+                f,
+                "this version of {library} cannot be given the pool: `{symbol}` is missing from its libraries, and without it a \
+                 refusal could not be told from memory"
+            ),
             Self::Raised(error) => error.fmt(f),
         }
     }
@@ -99,6 +126,19 @@ impl Failure {
     /// Returns the failure of an argument that makes no sense.
     pub(crate) fn value(what: impl ToString) -> Self {
         Self::Value { what: what.to_string() }
+    }
+
+    /// Returns whether it is a refusal for want of memory.
+    pub(crate) const fn is_capacity(&self) -> bool {
+        matches!(self, Self::Memory(error) if error.is_capacity())
+    }
+
+    /// Returns everything that is known about it, in lines.
+    pub(crate) fn explanation(&self) -> String {
+        match self {
+            Self::Memory(error) => format!("{error:#}"),
+            failure => failure.to_string(),
+        }
     }
 
     /// Makes the exception.
@@ -124,6 +164,8 @@ impl Failure {
             Self::Size { .. } | Self::SizeOutOfRange { .. } => "InvalidSize",
             Self::Forked { .. } => "Forked",
             Self::Released => "Released",
+            Self::PoolInUse { .. } | Self::OtherDevice { .. } => "InvalidValue",
+            Self::NoSymbol { .. } => "Unsupported",
             Self::Raised(_) => "BursarError",
         };
         let class = py.import("bursar.errors")?.getattr(class)?;

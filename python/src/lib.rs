@@ -16,9 +16,18 @@ mod failure;
 mod fit;
 mod ledger;
 mod machine;
+mod pool;
+mod pool_book;
+mod pool_reserved;
+mod pool_streams;
 mod reservation;
 mod share;
 mod size;
+mod statistics;
+mod throw;
+mod torch;
+mod torch_capture;
+mod torch_filter;
 mod waiting;
 
 use pyo3::pymodule;
@@ -40,6 +49,13 @@ mod _native {
     use super::share::{draw, index_of};
     #[pymodule_export]
     use super::size::parse_size;
+    #[pymodule_export]
+    use super::statistics::{device_count, pool_statistics, set_tag, trim, use_pool};
+    #[pymodule_export]
+    use super::torch::{
+        torch_blocks, torch_counts, torch_fraction, torch_functions, torch_ranges, torch_reset_peaks,
+        torch_reset_totals,
+    };
     #[pymodule_export]
     use super::waiting::Waiting;
 }

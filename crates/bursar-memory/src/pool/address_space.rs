@@ -98,6 +98,18 @@ impl AddressSpace {
         self.placed.values().map(|placed| units(placed.frame.bytes())).max().unwrap_or(0)
     }
 
+    /// Returns the ranges that frames are mapped at, those side by side as one.
+    pub(super) fn ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (&at, placed) in &self.placed {
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end += units(placed.frame.bytes()),
+                _ => ranges.push(at..at + units(placed.frame.bytes())),
+            }
+        }
+        ranges
+    }
+
     /// Returns the units in frames of which all that can be granted lies in runs, or which are mapped nowhere.
     pub(super) fn units_in_whole_frames(&self, free: &Runs) -> u64 {
         let whole = self.whole_frames(free).into_iter().filter_map(|whole| self.placed.get(&whole.at));

@@ -7,7 +7,8 @@ use super::runs::UNIT;
 use super::thread_cache::PoolNumber;
 use super::{PagePoolResource, PoolState, Settings};
 use bursar_core::{
-    Bytes, DeviceId, Error, FrameSource, Holder, Layer, LimitName, MAX_ALIGN, Member, MemoryUsage, OwnerId, Result,
+    Bytes, DeviceId, DevicePtr, Error, FrameSource, Holder, Layer, LimitName, MAX_ALIGN, Member, MemoryUsage, OwnerId,
+    Result,
 };
 use std::fmt;
 use std::ops::Range;
@@ -138,6 +139,31 @@ impl PagePool {
         self.living().iter().map(|pool| pool.read()).collect()
     }
 
+    /// Returns the ranges of addresses at which the pools that are alive have memory, in order: for pictures of what lies
+    /// where. Blocks lie inside them.
+    ///
+    /// ```
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Build, DeviceMemoryResource};
+    /// use bursar::sim::Sim;
+    /// use bursar::{DeviceId, PagePool, Stack, leaf, tag};
+    ///
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let pool = PagePool::default();
+    /// let memory = Stack::new().layer(pool.clone()).over(leaf::Frames).build(&context)?;
+    /// let block = memory.allocate(5 << 20, 256, context.default_stream(), tag!("batch"))?;
+    /// let ranges = pool.ranges();
+    /// assert!(ranges.iter().any(|range| range.contains(&block.ptr())));
+    /// assert_eq!(ranges.iter().map(|range| range.end.0 - range.start.0).sum::<u64>(), pool.readings()[0].held.get());
+    /// # memory.deallocate(block, context.default_stream())?;
+    /// # Ok::<(), bursar::Error>(())
+    /// ```
+    pub fn ranges(&self) -> Vec<Range<DevicePtr>> {
+        let mut ranges: Vec<_> = self.living().iter().flat_map(|pool| pool.ranges()).collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges
+    }
+
     /// Has each pool give back whole free frames until no more than `keep` is cached; returns how much went.
     pub fn trim(&self, keep: Bytes) -> Bytes {
         self.living().iter().fold(Bytes::ZERO, |sum, pool| sum.saturating_add(pool.trim_to(keep)))
@@ -177,6 +203,7 @@ pub struct PoolReading {
 /// A pool over any frame source, for the handle.
 trait BuiltPool: fmt::Debug + Send + Sync {
     fn read(&self) -> PoolReading;
+    fn ranges(&self) -> Vec<Range<DevicePtr>>;
     fn trim_to(&self, keep: Bytes) -> Bytes;
 }
 
@@ -185,6 +212,11 @@ impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
         let (device, live) = (self.context.device(), self.bytes_outstanding());
         let MemoryUsage { held, cached, pending, largest_free_run } = self.state.usage();
         PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
+    }
+
+    fn ranges(&self) -> Vec<Range<DevicePtr>> {
+        let in_bytes = |range: Range<u64>| DevicePtr(range.start * UNIT)..DevicePtr(range.end * UNIT);
+        self.state.lists().space.ranges().into_iter().map(in_bytes).collect()
     }
 
     fn trim_to(&self, keep: Bytes) -> Bytes {

@@ -1,0 +1,385 @@
+//! The pool of this process: one stack for each device, which every library draws on.
+//!
+//! A request finds its device and its stream by two comparisons in memory of its thread, allocates, and enters the block in
+//! the device's [book](super::pool_book), from which a free takes it by its address. Nothing else is between a library and
+//! the pool of the Rust library.
+#![allow(unsafe_code)]
+
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::pool_book::{Book, Held};
+use crate::pool_reserved::Reserved;
+use crate::pool_streams::Streams;
+use bursar::device::DeviceContext;
+use bursar::memory::{
+    Account, AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused,
+};
+use bursar::observe::Observer;
+use bursar::sync::Latch;
+use bursar::{Bytes, DeviceId, Error, GlobalDeviceBudget, Ledgers, PagePool, Stack, Statistics, Stream, leaf};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// The alignment of every block, which is that of the pool's units.
+const ALIGN: u64 = 256;
+
+/// The terms of a pool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    /// The most that the pool may hold of each device.
+    pub(crate) limit: Option<Bytes>,
+    /// The only device that it is for.
+    pub(crate) device: Option<DeviceId>,
+    /// What it is charged to, where that is not the process's share or its account with the device's ledger.
+    pub(crate) account: Option<Arc<dyn Account>>,
+}
+
+/// The pool of this process.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    machine: Arc<Machine>,
+    terms: Terms,
+    ledgers: Ledgers,
+    devices: Box<[OnceLock<PoolDevice>]>,
+    /// Observers that were added, for devices that are not open yet.
+    observers: Mutex<Vec<Arc<dyn Observer>>>,
+}
+
+/// The pool's memory of one device.
+#[derive(Debug)]
+pub(crate) struct PoolDevice {
+    pub(crate) context: Arc<DeviceContext>,
+    pub(crate) memory: Box<dyn DeviceMemoryResource>,
+    pub(crate) pages: PagePool,
+    pub(crate) limit: GlobalDeviceBudget,
+    pub(crate) statistics: Statistics,
+    pub(crate) reserved: Arc<Reserved>,
+    pub(crate) book: Latch<Book>,
+    pub(crate) streams: Streams,
+    /// The captures into graphs that were announced and have not ended.
+    pub(crate) captures: AtomicU32,
+    /// Blocks whose frees were refused, because their stream is being captured.
+    refused: Mutex<Vec<(DeviceBlock, Vec<Stream>)>>,
+    has_refused: AtomicBool,
+}
+
+/// The pool that calls use: null before the first of them. A pool is never dropped, because libraries give blocks back until
+/// the process has ended.
+static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
+/// One library at a time makes or replaces the pool.
+static MAKING: Mutex<()> = Mutex::new(());
+/// Counts what makes remembered streams invalid: another pool, and the end of a stream.
+static EPOCH: AtomicU64 = AtomicU64::new(1);
+/// Set in a child that was forked: whatever the pool's other threads were doing, they are not here.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// The stream that a thread used last, with what is known about it.
+#[derive(Clone, Copy)]
+struct Recent {
+    epoch: u64,
+    raw: u64,
+    number: u32,
+    device: Option<&'static PoolDevice>,
+    stream: Option<Stream>,
+}
+
+thread_local! {
+    static RECENT: Cell<Recent> = const { Cell::new(Recent { epoch: 0, raw: 0, number: 0, device: None, stream: None }) };
+    static TAG: Cell<AllocTag> = const { Cell::new(AllocTag::UNTAGGED) };
+}
+
+/// Sets the tag of what this thread allocates from now on, and returns the one before.
+pub(crate) fn set_tag(tag: AllocTag) -> AllocTag {
+    TAG.replace(tag)
+}
+
+/// Returns the tag of what this thread allocates.
+pub(crate) fn current_tag() -> AllocTag {
+    TAG.get()
+}
+
+/// Has this process and its threads look their streams up again.
+pub(crate) fn forget_recent_streams() {
+    EPOCH.fetch_add(1, Ordering::Release);
+}
+
+/// Returns whether this process was forked from the one that has the pool.
+#[inline]
+pub(crate) fn is_forked() -> bool {
+    IS_FORKED.load(Ordering::Relaxed)
+}
+
+extern "C" fn note_fork() {
+    IS_FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Returns the pool of this process, if there is one.
+#[inline]
+pub(crate) fn current() -> Option<&'static Pool> {
+    // SAFETY: null, or a pool that is never dropped.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// Returns the pool of this process, made on the usual terms where nobody made it.
+pub(crate) fn current_or_default(
+    machine: impl FnOnce() -> Result<Arc<Machine>, Failure>,
+) -> Result<&'static Pool, Failure> {
+    match current() {
+        Some(pool) => Ok(pool),
+        None => install(machine()?, Terms::default()),
+    }
+}
+
+/// Makes the pool of this process. One that exists is replaced, unless somebody has memory of it.
+pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Pool, Failure> {
+    let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(pool) = current() {
+        pool.check_unused()?;
+        pool.trim();
+    }
+    let devices = machine.devices().map(|_| OnceLock::new()).collect();
+    let pool = Pool { machine, terms, ledgers: Ledgers::default(), devices, observers: Mutex::default() };
+    if CURRENT.swap(Box::into_raw(Box::new(pool)), Ordering::AcqRel).is_null() {
+        // SAFETY: the function only stores a flag, which a child may do.
+        unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
+    }
+    forget_recent_streams();
+    current().ok_or(Failure::Memory(Error::NoDevice))
+}
+
+/// Returns the device and the stream of a request, from what the thread remembers.
+#[inline]
+pub(crate) fn find(number: u32, raw: u64) -> Result<(&'static PoolDevice, Stream), Failure> {
+    let recent = RECENT.get();
+    if let (Some(device), Some(stream)) = (recent.device, recent.stream)
+        && recent.raw == raw
+        && recent.number == number
+        && recent.epoch == EPOCH.load(Ordering::Acquire)
+    {
+        return Ok((device, stream));
+    }
+    find_slowly(number, raw)
+}
+
+#[cold]
+#[inline(never)]
+fn find_slowly(number: u32, raw: u64) -> Result<(&'static PoolDevice, Stream), Failure> {
+    let epoch = EPOCH.load(Ordering::Acquire);
+    let device = current().ok_or(Failure::Memory(Error::NoDevice))?.device(DeviceId(number))?;
+    let stream = device.streams.adopt(&device.context, raw)?;
+    if device.captures.load(Ordering::Acquire) > 0 {
+        device.context.resolve(stream)?;
+    }
+    RECENT.set(Recent { epoch, raw, number, device: Some(device), stream: Some(stream) });
+    Ok((device, stream))
+}
+
+/// Returns an open device of the pool.
+#[inline]
+pub(crate) fn opened(number: u32) -> Option<&'static PoolDevice> {
+    current()?.devices.get(number as usize)?.get()
+}
+
+/// Allocates on a stream, by its raw handle, and returns the address.
+#[inline]
+pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
+    let (device, stream) = find(number, raw)?;
+    let block = match device.memory.allocate(bytes, ALIGN, stream, TAG.get()) {
+        Ok(block) => block,
+        Err(error) => return Err(device.explain(error, bytes)),
+    };
+    Ok(device.hand_out(Held { block, requested: bytes, raw, arena: 0, is_shared: false }))
+}
+
+impl Pool {
+    /// Returns a device, with its stack built.
+    pub(crate) fn device(&self, device: DeviceId) -> Result<&PoolDevice, Failure> {
+        let count = self.machine.opened.driver.device_count();
+        let slot = self.devices.get(device.0 as usize).ok_or(Error::InvalidDevice { device, count })?;
+        if let Some(opened) = slot.get() {
+            return Ok(opened);
+        }
+        if self.terms.device.is_some_and(|only| only != device) {
+            return Err(Failure::OtherDevice { device, only: self.terms.device.unwrap_or(device) });
+        }
+        let opened = PoolDevice::open(&self.machine, device, &self.terms, &self.ledgers)?;
+        for observer in &*self.observers() {
+            opened.context.sink().subscribe(observer)?;
+        }
+        Ok(slot.get_or_init(|| opened))
+    }
+
+    /// Returns the devices that were used.
+    pub(crate) fn opened(&self) -> impl Iterator<Item = &PoolDevice> {
+        self.devices.iter().filter_map(OnceLock::get)
+    }
+
+    /// Returns the devices that were used, with their numbers.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (u32, &PoolDevice)> {
+        (0..).zip(&self.devices).filter_map(|(number, device)| Some((number, device.get()?)))
+    }
+
+    pub(crate) fn machine(&self) -> &Arc<Machine> {
+        &self.machine
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    fn observers(&self) -> MutexGuard<'_, Vec<Arc<dyn Observer>>> {
+        self.observers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has an observer told of what happens on every device, those to come included.
+    pub(crate) fn observe(&self, observer: Arc<dyn Observer>) -> Result<(), Failure> {
+        let mut observers = self.observers();
+        for device in self.opened() {
+            device.context.sink().subscribe(&observer)?;
+        }
+        observers.push(observer);
+        Ok(())
+    }
+
+    /// Gives back to the driver what nobody uses, and returns how much that was.
+    pub(crate) fn trim(&self) -> Bytes {
+        self.opened().fold(Bytes::ZERO, |sum, device| sum.saturating_add(device.trim()))
+    }
+
+    fn check_unused(&self) -> Result<(), Failure> {
+        let blocks = self.opened().map(|device| device.book.lock().len()).sum();
+        if blocks == 0 { Ok(()) } else { Err(Failure::PoolInUse { blocks }) }
+    }
+}
+
+impl PoolDevice {
+    fn open(machine: &Machine, device: DeviceId, terms: &Terms, ledgers: &Ledgers) -> Result<Self, Failure> {
+        let context = machine.context(device)?;
+        let (pages, statistics, reserved) = (PagePool::default(), Statistics::default(), Arc::new(Reserved::default()));
+        let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
+        let account = match &terms.account {
+            Some(account) => GlobalDeviceBudget::shared(account.clone()),
+            None => ledgers.budget(),
+        };
+        let stack = Stack::new().observe(statistics.clone()).layer(pages.clone()).layer(limit.clone()).layer(account);
+        let memory = Box::new(stack.over(leaf::Frames).build(&context)?);
+        let observer: Arc<dyn Observer> = reserved.clone();
+        context.sink().subscribe(&observer)?;
+        Ok(Self {
+            memory,
+            pages,
+            limit,
+            statistics,
+            reserved,
+            book: Latch::default(),
+            streams: Streams::default(),
+            captures: AtomicU32::new(0),
+            refused: Mutex::default(),
+            has_refused: AtomicBool::new(false),
+            context,
+        })
+    }
+
+    /// Enters a block and returns its address.
+    #[inline]
+    pub(crate) fn hand_out(&self, held: Held) -> u64 {
+        let ptr = held.block.ptr().0;
+        self.book.lock().enter(held);
+        if self.has_refused.load(Ordering::Relaxed) {
+            self.retry_refused();
+        }
+        ptr
+    }
+
+    /// Frees a block after its own stream, and after those that it was used on.
+    #[inline]
+    pub(crate) fn free(&self, held: Held) {
+        let Held { block, is_shared, .. } = held;
+        if is_shared {
+            return self.free_shared(block);
+        }
+        let stream = block.stream();
+        if let Err(refused) = self.memory.deallocate(block, stream) {
+            self.keep(refused, Vec::new());
+        }
+    }
+
+    /// Frees a block that was used on other streams too.
+    #[cold]
+    fn free_shared(&self, block: DeviceBlock) {
+        let uses = self.book.lock().take_uses(block.ptr().0);
+        self.free_after(block, uses);
+    }
+
+    /// Frees a block after its own stream and these: at no cost where there is one of them, and else on a stream that waits
+    /// for them all.
+    pub(crate) fn free_after(&self, block: DeviceBlock, uses: Vec<Stream>) {
+        let home = block.stream();
+        let after = match &*uses {
+            [] => Ok(home),
+            [one] => Ok(*one),
+            several => self.streams.joined(&self.context, several),
+        };
+        let refused = match after {
+            Ok(stream) => match self.memory.deallocate(block, stream) {
+                Ok(()) => return,
+                Err(refused) => refused,
+            },
+            Err(error) => Refused { block, error },
+        };
+        self.keep(refused, uses);
+    }
+
+    /// Keeps a block whose free was refused, to try again.
+    #[cold]
+    fn keep(&self, refused: Refused, uses: Vec<Stream>) {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).push((refused.block, uses));
+        self.has_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Tries the frees again that were refused, unless a capture is under way.
+    #[cold]
+    pub(crate) fn retry_refused(&self) {
+        if self.captures.load(Ordering::Acquire) > 0 {
+            return;
+        }
+        let refused = {
+            let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            self.has_refused.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *refused)
+        };
+        refused.into_iter().for_each(|(block, uses)| self.free_after(block, uses));
+    }
+
+    /// Counts a refusal and explains it.
+    #[cold]
+    pub(crate) fn explain(&self, error: Error, bytes: u64) -> Failure {
+        self.book.lock().refusals += 1;
+        // The pool has explained it, where it is for want of memory.
+        match error.shortage() {
+            Some(_) => error.into(),
+            None => self.memory.explain(error, Bytes(bytes), ALIGN).into(),
+        }
+    }
+
+    /// Gives back to the driver what nobody uses.
+    pub(crate) fn trim(&self) -> Bytes {
+        self.retry_refused();
+        self.pages.trim(Bytes::ZERO)
+    }
+
+    /// Returns what the pool holds of the device.
+    pub(crate) fn held(&self) -> Bytes {
+        self.pages.readings().iter().fold(Bytes::ZERO, |sum, reading| sum.saturating_add(reading.held))
+    }
+}
+
+/// Frees the block at an address, and returns whether there is one.
+#[inline]
+pub(crate) fn free(ptr: u64, number: u32) -> bool {
+    let Some(device) = opened(number) else { return false };
+    let Some(held) = device.book.lock().take(ptr) else { return false };
+    device.free(held);
+    true
+}

@@ -1,0 +1,126 @@
+//! The streams of other libraries, adopted by their raw handles.
+//!
+//! PyTorch never destroys a stream that it gives out, and announces its captures, so its streams are entered for good.
+//! Streams that somebody says may end are adopted, until they are said to have ended.
+#![allow(unsafe_code)]
+
+use bursar::device::DeviceContext;
+use bursar::driver::RawStream;
+use bursar::stream::AdoptedStream;
+use bursar::{Result, Stream};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The streams of one device that libraries allocated on.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    streams: HashMap<u64, Entry>,
+    /// Raw handles of streams that will be said to have ended.
+    ending: Vec<u64>,
+    /// A stream of our own, for what has to come after several.
+    joining: Option<Stream>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Lasting(Stream),
+    Ending(AdoptedStream),
+}
+
+impl Entry {
+    const fn stream(&self) -> Stream {
+        match self {
+            Self::Lasting(stream) => *stream,
+            Self::Ending(adopted) => adopted.stream(),
+        }
+    }
+}
+
+impl Streams {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the stream with a raw handle, and adopts it if needed.
+    pub(crate) fn adopt(&self, context: &Arc<DeviceContext>, raw: u64) -> Result<Stream> {
+        let mut known = self.known();
+        if let Some(entry) = known.streams.get(&raw) {
+            return Ok(entry.stream());
+        }
+        let entry = match known.ending.contains(&raw) {
+            // SAFETY: whoever made the stream says when it ends, before it does.
+            true => Entry::Ending(unsafe { context.adopt_stream(RawStream(raw)) }?),
+            // SAFETY: the streams of the libraries that do not say so are never destroyed, and their captures are announced.
+            false => Entry::Lasting(unsafe { context.enter_lasting_stream(RawStream(raw)) }?),
+        };
+        let stream = entry.stream();
+        known.streams.insert(raw, entry);
+        Ok(stream)
+    }
+
+    /// Expects to be told when the stream with this handle ends.
+    pub(crate) fn expect_end(&self, raw: u64) {
+        let mut known = self.known();
+        if !known.ending.contains(&raw) {
+            known.ending.push(raw);
+        }
+    }
+
+    /// Ends the use of a stream that is about to be destroyed.
+    pub(crate) fn end(&self, raw: u64) {
+        let ended = {
+            let mut known = self.known();
+            known.ending.retain(|&other| other != raw);
+            match known.streams.get(&raw) {
+                Some(Entry::Ending(_)) => known.streams.remove(&raw),
+                _ => None,
+            }
+        };
+        drop(ended);
+    }
+
+    /// Has the driver asked, before each call that it matters for, whether a stream is being captured.
+    pub(crate) fn expose(&self, context: &DeviceContext) -> Result<()> {
+        for entry in self.known().streams.values() {
+            context.resolve(entry.stream())?;
+        }
+        Ok(())
+    }
+
+    /// Has the driver asked no more: no capture is under way.
+    pub(crate) fn conceal(&self, context: &Arc<DeviceContext>) -> Result<()> {
+        for (&raw, entry) in &self.known().streams {
+            if let Entry::Lasting(_) = entry {
+                // SAFETY: as when it was entered.
+                unsafe { context.enter_lasting_stream(RawStream(raw)) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns every stream.
+    pub(crate) fn all(&self) -> Vec<Stream> {
+        self.known().streams.values().map(Entry::stream).collect()
+    }
+
+    /// Returns a stream of our own.
+    pub(crate) fn own(&self, context: &DeviceContext) -> Result<Stream> {
+        let mut known = self.known();
+        match known.joining {
+            Some(stream) => Ok(stream),
+            None => Ok(*known.joining.insert(context.create_stream(0)?)),
+        }
+    }
+
+    /// Returns a stream of our own that comes after what these were given so far.
+    pub(crate) fn joined(&self, context: &DeviceContext, streams: &[Stream]) -> Result<Stream> {
+        let joining = self.own(context)?;
+        streams.iter().try_for_each(|&stream| context.order_after(stream, joining))?;
+        Ok(joining)
+    }
+}

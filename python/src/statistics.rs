@@ -1,0 +1,76 @@
+//! The pool of this process as Python sees it: its terms, its counts and its log.
+
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::pool::{self, PoolDevice, Terms};
+use crate::size::Size;
+use bursar::DeviceId;
+use bursar::memory::AllocTag;
+use bursar::observe::Counts;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// Makes the pool of this process.
+#[pyfunction]
+pub(crate) fn use_pool(py: Python<'_>, limit: Option<Size>, device: Option<u32>) -> Result<(), Failure> {
+    let machine = Machine::get(py)?;
+    let terms = Terms { limit: limit.map(|size| size.0), device: device.map(DeviceId), account: None };
+    py.detach(|| {
+        let pool = pool::install(machine, terms)?;
+        // A limit or an account that cannot be had is an error now, and not at the first allocation.
+        device.map(|device| pool.device(DeviceId(device)).map(drop)).transpose().map(drop)
+    })
+}
+
+/// Returns the number of devices.
+#[pyfunction]
+pub(crate) fn device_count(py: Python<'_>) -> Result<u32, Failure> {
+    Ok(Machine::get(py)?.opened.driver.device_count())
+}
+
+/// Sets the tag of what this thread allocates; returns the one before.
+#[pyfunction]
+pub(crate) fn set_tag(name: Option<&str>) -> &'static str {
+    pool::set_tag(name.map_or(AllocTag::UNTAGGED, AllocTag::intern)).name()
+}
+
+/// Gives back to the driver what nobody uses; returns the bytes.
+#[pyfunction]
+pub(crate) fn trim(py: Python<'_>) -> u64 {
+    py.detach(|| pool::current().map_or(0, |pool| pool.trim().get()))
+}
+
+/// Returns the counts of every device that was used.
+#[pyfunction]
+pub(crate) fn pool_statistics(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+    let list = PyList::empty(py);
+    for (number, device) in pool::current().into_iter().flat_map(pool::Pool::numbered) {
+        list.append(describe(py, number, device)?)?;
+    }
+    Ok(list)
+}
+
+fn describe<'py>(py: Python<'py>, number: u32, device: &PoolDevice) -> PyResult<Bound<'py, PyDict>> {
+    let fields = PyDict::new(py);
+    let reading = device.pages.readings().into_iter().next().unwrap_or_default();
+    let limit = device.limit.readings().first().map(|reading| reading.limit.get());
+    let Counts { current, peak, total } = device.statistics.counts();
+    fields.set_item("device", number)?;
+    fields.set_item("limit", limit)?;
+    fields.set_item("held", reading.held.get())?;
+    fields.set_item("held_peak", device.reserved.counts().peak)?;
+    fields.set_item("cached", reading.cached.get())?;
+    fields.set_item("pending", reading.pending.get())?;
+    fields.set_item("live", current.bytes.get())?;
+    fields.set_item("live_peak", peak.bytes.get())?;
+    fields.set_item("blocks", current.count)?;
+    fields.set_item("allocations", total.count)?;
+    fields.set_item("refused", device.statistics.refused())?;
+    let tags = PyDict::new(py);
+    for (tag, counts) in device.statistics.tags() {
+        let Counts { current, peak, .. } = counts;
+        tags.set_item(tag.name(), (current.bytes.get(), peak.bytes.get(), current.count))?;
+    }
+    fields.set_item("tags", tags)?;
+    Ok(fields)
+}
