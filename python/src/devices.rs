@@ -52,8 +52,8 @@ pub(crate) fn devices(py: Python<'_>) -> Result<Vec<DeviceFields>, Failure> {
 }
 
 fn describe(machine: &Machine, device: DeviceId) -> Result<DeviceFields, Failure> {
-    let context = machine.context(device)?;
-    let memory = machine.opened.driver.memory(device)?;
+    let context = machine.observed(device)?;
+    let memory = context.driver().memory(device)?;
     let DeviceFacts { name, uuid, pci, numa_node, .. } = context.facts();
     let accounts = accounts(&context).ok();
     Ok(DeviceFields {

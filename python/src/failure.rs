@@ -77,6 +77,9 @@ impl std::fmt::Display for Failure {
             Self::Memory(error) | Self::Refused { error, .. } => error.fmt(f),
             Self::Ledger(error) => error.fmt(f),
             Self::Fit(error) => error.fmt(f),
+            Self::Choice(error @ DriverChoiceError::NoCuda { .. }) => {
+                write!(f, "{error}; bursar.use_driver(\"sim\"), or BURSAR_DRIVER=sim, asks for simulated devices")
+            }
             Self::Choice(error) => error.fmt(f),
             Self::Size { error } => error.fmt(f),
             Self::SizeOutOfRange { text } => {

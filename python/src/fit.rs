@@ -86,7 +86,7 @@ pub(crate) fn fit(
     }
     let plan = py.detach(|| {
         let spec = match &machine {
-            Some(machine) => Spec::vram(label, machine.contexts(devices.as_deref())?),
+            Some(machine) => Spec::vram(label, machine.all_observed(devices.as_deref())?),
             None => Spec::new(label, memory),
         };
         let spec = spec.fixed(fixed.0).per_worker(per_worker.0).want(workers);
@@ -103,9 +103,9 @@ pub(crate) fn fit(
 /// Returns the machine, unless its devices are simulated only because there is no GPU: how many workers fit into those would
 /// be an answer about nothing.
 fn real_machine(py: Python<'_>) -> Result<Arc<Machine>, Failure> {
-    let machine = Machine::get(py)?;
-    match &machine.opened.instead_of_cuda {
-        Some(why) => Err(DriverChoiceError::NoCuda { why: why.clone() }.into()),
+    let machine = Machine::get_silently(py)?;
+    match machine.instead_of_cuda() {
+        Some(why) => Err(DriverChoiceError::NoCuda { why: why.to_owned() }.into()),
         None => Ok(machine),
     }
 }
@@ -138,7 +138,7 @@ fn fields(plan: &Plan, label: &str, machine: Option<&Machine>) -> Result<PlanFie
 
 fn assigned(assignment: &Assignment, machine: Option<&Machine>) -> Result<AssignmentFields, Failure> {
     let Assignment { candidate, budget, room, workers } = *assignment;
-    let context = machine.zip(candidate.device).map(|(machine, device)| machine.context(device)).transpose()?;
+    let context = machine.zip(candidate.device).map(|(machine, device)| machine.observed(device)).transpose()?;
     Ok(AssignmentFields {
         device: candidate.device.map(|device| device.0),
         uuid: context.map(|context| context.facts().uuid.to_string()),

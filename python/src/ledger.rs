@@ -82,7 +82,7 @@ pub(crate) fn ledger(py: Python<'_>) -> Result<LedgerFields, Failure> {
             unreadable: Vec::new(),
         };
         let mut known = Vec::new();
-        for context in machine.devices().filter_map(|device| machine.context(device).ok()) {
+        for context in machine.all_observed(None)? {
             known.push(Subject::device(context.facts()).file_name());
             fields.add(&context.facts().uuid.to_string(), of_device(&context));
         }

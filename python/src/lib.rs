@@ -9,8 +9,10 @@
 //! - `size`: sizes, given as a number or as text.
 //! - `machine`: the driver and the devices of this process, opened when they are first needed.
 //! - `devices`: the devices, listed; `ledger`: who holds what of each; `fit`: how many workers fit.
+//! - `command`: the command `bursar`, run by the interpreter.
 //! - `reservation`: memory that is set aside; `waiting`: a request for it; `share`: that of a worker of `bursar run`.
 
+mod command;
 mod devices;
 mod failure;
 mod fit;
@@ -35,6 +37,8 @@ use pyo3::pymodule;
 /// The functions and classes that the Python package is made of.
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::command::command;
     #[pymodule_export]
     use super::devices::devices;
     #[pymodule_export]

@@ -2,21 +2,32 @@
 //!
 //! They are opened when they are first needed, and never by importing. A forked child does not have them: the driver, and
 //! whatever the parent's other threads were doing with it, are the parent's.
+//!
+//! Listing, planning and reserving only look at devices, and a context of CUDA takes half a gigabyte of one. So there are two
+//! drivers: one that looks, [`Machine::observed`], and one that takes memory, [`Machine::context`]. Simulated devices have
+//! one for both. So has a worker of `bursar run`: it has a context anyway, and a driver that only looks would have the whole
+//! process pass the library that keeps it inside its share.
 
 use crate::failure::Failure;
-use bursar::DeviceId;
 use bursar::device::DeviceContext;
-use bursar::driver::{Choice, DriverChoiceError, OpenedDriver, SimDevices, open};
+use bursar::driver::{Choice, Driver, DriverChoiceError, OpenedDriver, SimDevices, cuda, observe, open};
+use bursar::ledger::Reservation;
+use bursar::{Bytes, DeviceId};
 use pyo3::prelude::*;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The driver of this process, and its devices.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    pub(crate) opened: OpenedDriver,
-    contexts: Vec<OnceLock<Arc<DeviceContext>>>,
+    opened: OpenedDriver,
+    /// True if its driver cannot take memory.
+    only_looks: bool,
+    has_warned: AtomicBool,
+    observed: Vec<OnceLock<Arc<DeviceContext>>>,
+    /// The contexts that take memory, where those that look cannot.
+    taking: Vec<OnceLock<Arc<DeviceContext>>>,
 }
 
 /// The machine that calls use; none before the first of them.
@@ -29,20 +40,24 @@ fn current() -> MutexGuard<'static, Option<Arc<Machine>>> {
 }
 
 impl Machine {
-    /// Returns the machine of this process. Opens it if needed, and warns if its devices are simulated because there is no GPU.
+    /// Returns the machine of this process. Opens it if needed, and warns once if its devices are simulated because there is no
+    /// GPU.
     pub(crate) fn get(py: Python<'_>) -> Result<Arc<Self>, Failure> {
-        let (machine, is_new) = py.detach(|| {
+        let machine = Self::get_silently(py)?;
+        machine.warn_if_simulated(py)?;
+        Ok(machine)
+    }
+
+    /// Returns the machine of this process to a caller who refuses to use simulated devices that nobody asked for.
+    pub(crate) fn get_silently(py: Python<'_>) -> Result<Arc<Self>, Failure> {
+        py.detach(|| {
             check_not_forked()?;
             let mut current = current();
             match &*current {
-                Some(machine) => Ok::<_, Failure>((machine.clone(), false)),
-                None => Ok((current.insert(Self::open(Choice::from_environment()?, None)?).clone(), true)),
+                Some(machine) => Ok(machine.clone()),
+                None => Ok(current.insert(Self::open(Choice::from_environment()?, None)?).clone()),
             }
-        })?;
-        if is_new {
-            machine.warn_if_simulated(py)?;
-        }
-        Ok(machine)
+        })
     }
 
     fn open(choice: Choice, devices: Option<SimDevices>) -> Result<Arc<Self>, Failure> {
@@ -51,42 +66,87 @@ impl Machine {
         if opened.is_err() {
             OPENED_BY.store(before, Ordering::Relaxed);
         }
-        let opened = opened?;
-        let contexts = (0..opened.driver.device_count()).map(|_| OnceLock::new()).collect();
-        Ok(Arc::new(Self { opened, contexts }))
+        let (opened, looks) = opened?;
+        let slots = || (0..opened.driver.device_count()).map(|_| OnceLock::new()).collect();
+        let (observed, taking) = (slots(), slots());
+        Ok(Arc::new(Self {
+            only_looks: looks && !opened.is_simulated,
+            has_warned: AtomicBool::new(false),
+            observed,
+            taking,
+            opened,
+        }))
     }
 
-    fn open_driver(choice: Choice, devices: Option<SimDevices>) -> Result<OpenedDriver, DriverChoiceError> {
+    /// Opens a driver. Returns whether it is one that looks.
+    fn open_driver(choice: Choice, devices: Option<SimDevices>) -> Result<(OpenedDriver, bool), DriverChoiceError> {
         let devices = match devices {
             Some(devices) => devices,
             None => SimDevices::from_environment()?,
         };
-        open(choice, &devices)
+        let is_in_share = std::env::var_os(Reservation::VARIABLE).is_some_and(|token| !token.is_empty());
+        match is_in_share {
+            true => Ok((open(choice, &devices)?, false)),
+            false => Ok((observe(choice, &devices)?, true)),
+        }
     }
 
-    /// Returns a device, opened once.
+    /// Returns a device to look at, opened once.
+    pub(crate) fn observed(&self, device: DeviceId) -> Result<Arc<DeviceContext>, Failure> {
+        self.open_once(&self.observed, device, || Ok(self.opened.driver.clone()))
+    }
+
+    /// Returns a device to take memory of, opened once.
     pub(crate) fn context(&self, device: DeviceId) -> Result<Arc<DeviceContext>, Failure> {
-        let count = self.opened.driver.device_count();
-        let invalid = || bursar::Error::InvalidDevice { device, count };
-        let slot = self.contexts.get(device.0 as usize).ok_or_else(invalid)?;
+        match self.only_looks {
+            true => self.open_once(&self.taking, device, cuda),
+            false => self.observed(device),
+        }
+    }
+
+    fn open_once(
+        &self,
+        slots: &[OnceLock<Arc<DeviceContext>>],
+        device: DeviceId,
+        driver: impl FnOnce() -> bursar::Result<Arc<dyn Driver>>,
+    ) -> Result<Arc<DeviceContext>, Failure> {
+        let invalid = || bursar::Error::InvalidDevice { device, count: self.device_count() };
+        let slot = slots.get(device.0 as usize).ok_or_else(invalid)?;
         if let Some(context) = slot.get() {
             return Ok(context.clone());
         }
-        let context = DeviceContext::open(self.opened.driver.clone(), device)?;
+        let context = DeviceContext::open(driver()?, device)?;
         Ok(slot.get_or_init(|| context).clone())
     }
 
-    /// Returns these devices, or all that can be opened.
-    pub(crate) fn contexts(&self, devices: Option<&[u32]>) -> Result<Vec<Arc<DeviceContext>>, Failure> {
+    /// Has the pools of this process give back what they only cache of a device. Returns how much that was.
+    pub(crate) fn trim(&self, device: DeviceId) -> Bytes {
+        let slots = if self.only_looks { &self.taking } else { &self.observed };
+        let context = slots.get(device.0 as usize).and_then(OnceLock::get);
+        context.map_or(Bytes::ZERO, |context| context.trim())
+    }
+
+    /// Returns these devices to look at, or all that can be opened.
+    pub(crate) fn all_observed(&self, devices: Option<&[u32]>) -> Result<Vec<Arc<DeviceContext>>, Failure> {
         match devices {
-            Some(devices) => devices.iter().map(|device| self.context(DeviceId(*device))).collect(),
-            None => Ok(self.devices().filter_map(|device| self.context(device).ok()).collect()),
+            Some(devices) => devices.iter().map(|device| self.observed(DeviceId(*device))).collect(),
+            None => Ok(self.devices().filter_map(|device| self.observed(device).ok()).collect()),
         }
+    }
+
+    /// Returns the reason that its devices are simulated, if nobody asked for that.
+    pub(crate) fn instead_of_cuda(&self) -> Option<&str> {
+        self.opened.instead_of_cuda.as_deref()
+    }
+
+    /// Returns how many devices there are.
+    pub(crate) fn device_count(&self) -> u32 {
+        self.opened.driver.device_count()
     }
 
     /// Returns the devices, by their numbers.
     pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceId> {
-        (0..self.opened.driver.device_count()).map(DeviceId)
+        (0..self.device_count()).map(DeviceId)
     }
 
     /// Returns the kind of its devices, as Python has it.
@@ -96,6 +156,9 @@ impl Machine {
 
     fn warn_if_simulated(&self, py: Python<'_>) -> PyResult<()> {
         let Some(why) = &self.opened.instead_of_cuda else { return Ok(()) };
+        if self.has_warned.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         let category = py.import("bursar.errors")?.getattr("SimulatedWarning")?;
         let message = CString::new(format!("using simulated devices ({why})"))?;
         PyErr::warn(py, &category, &message, 2)

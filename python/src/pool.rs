@@ -195,7 +195,7 @@ pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure
 impl Pool {
     /// Returns a device, with its stack built.
     pub(crate) fn device(&self, device: DeviceId) -> Result<&PoolDevice, Failure> {
-        let count = self.machine.opened.driver.device_count();
+        let count = self.machine.device_count();
         let slot = self.devices.get(device.0 as usize).ok_or(Error::InvalidDevice { device, count })?;
         if let Some(opened) = slot.get() {
             return Ok(opened);

@@ -3,8 +3,10 @@
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::reservation::Reservation;
+use bursar::device::DeviceContext;
 use bursar::ledger;
 use pyo3::prelude::*;
+use std::sync::Arc;
 
 /// Draws on the reservation whose token is given. Opens no device.
 #[pyfunction]
@@ -17,11 +19,8 @@ pub(crate) fn draw(py: Python<'_>, token: &str) -> Result<Reservation, Failure> 
 pub(crate) fn index_of(py: Python<'_>, uuid: &str) -> Result<Option<u32>, Failure> {
     let machine = Machine::get(py)?;
     py.detach(|| {
-        for device in machine.devices() {
-            if machine.context(device)?.facts().uuid.to_string() == uuid {
-                return Ok(Some(device.0));
-            }
-        }
-        Ok(None)
+        let is_meant = |context: &Arc<DeviceContext>| context.facts().uuid.to_string() == uuid;
+        let context = machine.all_observed(None)?.into_iter().find(is_meant);
+        Ok(context.map(|context| context.device().0))
     })
 }

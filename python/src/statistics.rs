@@ -25,7 +25,7 @@ pub(crate) fn use_pool(py: Python<'_>, limit: Option<Size>, device: Option<u32>)
 /// Returns the number of devices.
 #[pyfunction]
 pub(crate) fn device_count(py: Python<'_>) -> Result<u32, Failure> {
-    Ok(Machine::get(py)?.opened.driver.device_count())
+    Ok(Machine::get(py)?.device_count())
 }
 
 /// Sets the tag of what this thread allocates; returns the one before.

@@ -36,6 +36,7 @@ pub(crate) struct Waiting {
 /// The bytes that are asked for, and where.
 #[derive(Debug)]
 struct Request {
+    machine: Arc<Machine>,
     context: Arc<DeviceContext>,
     tenant: Tenant,
     bytes: Bytes,
@@ -107,7 +108,7 @@ impl Request {
                 Poll::Ready(reserved) => return Some(reserved),
                 Poll::Pending if !waits.has_trimmed => {
                     waits.has_trimmed = true;
-                    self.context.trim();
+                    self.machine.trim(self.context.device());
                 }
                 Poll::Pending => return None,
             }
@@ -117,7 +118,7 @@ impl Request {
     /// Reserves at once, or refuses.
     fn reserve_now(&self) -> bursar::Result<ledger::Reservation> {
         match self.tenant.reserve_with(self.bytes, &self.options) {
-            Err(refused) if refused.is_capacity() && self.context.trim() > Bytes::ZERO => {
+            Err(refused) if refused.is_capacity() && self.machine.trim(self.context.device()) > Bytes::ZERO => {
                 self.tenant.reserve_with(self.bytes, &self.options)
             }
             reserved => reserved,
@@ -192,12 +193,12 @@ impl Waiting {
         let machine = Machine::get(py)?;
         let options = ReserveOptions::new().priority(Priority(priority)).label(label);
         py.detach(|| {
-            let context = machine.context(DeviceId(device))?;
+            let context = machine.observed(DeviceId(device))?;
             let tenant = Ledger::for_device(&context)?.tenant(tenant)?;
             let future = Box::pin(tenant.reserve_async_with(bytes.0, options.clone()));
             let wakeup = Wakeup::new().map_err(PyErr::from)?;
             Ok(Self {
-                request: Request { context, tenant, bytes: bytes.0, options },
+                request: Request { machine, context, tenant, bytes: bytes.0, options },
                 waits: Mutex::new(Some(Waits { future, has_trimmed: false })),
                 wakeup: Arc::new(wakeup),
                 started: Instant::now(),

@@ -3,8 +3,8 @@
 //!
 //! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
 //! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `package.rs` uses the
-//! packaged crates from outside, `instructions.rs` counts instructions with callgrind, and `numa.rs` boots a kernel with
-//! several NUMA nodes.
+//! packaged crates from outside, `python.rs` builds and tests the Python package, `instructions.rs` counts instructions with
+//! callgrind, and `numa.rs` boots a kernel with several NUMA nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
@@ -15,6 +15,7 @@ mod instructions;
 mod lexer;
 mod numa;
 mod package;
+mod python;
 mod test;
 mod tidy;
 mod tree;

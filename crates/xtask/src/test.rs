@@ -9,6 +9,7 @@ use crate::command::{cargo, describe, execute, target_folder};
 use crate::error::Error;
 use crate::numa;
 use crate::package;
+use crate::python;
 use crate::tidy;
 use crate::tree::{Example, File, Tree};
 
@@ -53,6 +54,12 @@ pub(crate) const STEPS: &[Step] = &[
         about: "every numbered example, run on the simulated device",
         component: None,
         run: examples,
+    },
+    Step {
+        name: "python",
+        about: "the Python package: its tests, examples and types, from the wheel",
+        component: None,
+        run: python::step,
     },
     Step {
         name: "numa",

@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// The time after which a trial fails instead of hanging; nothing here takes as long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The environment variable that names another program to try, such as the console script of the Python package.
+const COMMAND_VARIABLE: &str = "BURSAR_TEST_COMMAND";
+
 /// Makes runs start with no signal ignored, however these trials were started: programs that a shell starts in the background
 /// ignore some. A signal that a process handles has its default action in programs that it starts.
 pub(crate) fn unignore_signals() {
@@ -55,7 +58,8 @@ impl Rig {
 
     /// Returns the command `bursar` with these words, with its ledgers in the folder and simulated devices.
     pub(crate) fn bursar(&self, words: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        let other = std::env::var_os(COMMAND_VARIABLE);
+        let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_bursar").into()));
         command.args(words.split_whitespace());
         self.place(&mut command);
         command

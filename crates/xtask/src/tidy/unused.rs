@@ -42,7 +42,8 @@ fn is_found(tree: &Tree, path: &str) -> bool {
         || beside(".proptest-regressions")
 }
 
-/// Returns whether Python finds the file: by its name, as a test, or because another file imports the module.
+/// Returns whether Python finds the file: by its name, as a test, or because another file imports the module or the project
+/// names it.
 fn is_found_by_python(tree: &Tree, path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let Some(module) = name.strip_suffix(".pyi").or_else(|| name.strip_suffix(".py")) else {
@@ -52,8 +53,10 @@ fn is_found_by_python(tree: &Tree, path: &str) -> bool {
         let statements = file.text.lines().map(str::trim_start).filter(|line| line.contains("import "));
         statements.flat_map(words).any(|(_, word)| word == module)
     };
+    let is_in_project =
+        || tree.get("pyproject.toml").is_some_and(|file| words(&file.text).any(|(_, word)| word == module));
     let is_imported = || tree.files().any(|file| file.path != path && file.path.ends_with(".py") && imports(file));
-    FOUND_BY_PYTHON.contains(&name) || module.starts_with("test_") || is_imported()
+    FOUND_BY_PYTHON.contains(&name) || module.starts_with("test_") || is_imported() || is_in_project()
 }
 
 fn is_named(tree: &Tree, file: &File) -> bool {

@@ -1,0 +1,114 @@
+"""The command, as console script and as ``python -m bursar``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import bursar
+import pytest
+from conftest import PATIENCE, Card, eventually
+
+SCRIPT = [str(Path(sys.executable).with_name("bursar"))]
+MODULE = [sys.executable, "-m", "bursar"]
+
+both = pytest.mark.parametrize("command", [SCRIPT, MODULE], ids=["script", "module"])
+
+
+def ended(command: list[str], *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end."""
+    return subprocess.run(
+        [*command, *words], capture_output=True, text=True, check=False, cwd=folder, timeout=PATIENCE
+    )
+
+
+@both
+def test_the_command_says_and_returns_what_the_library_does(card: Card, command: list[str]) -> None:
+    with bursar.reserve("2GiB"):
+        ran = ended(command, "fit", "--per-worker", "1GiB", "--want", "8", "--json")
+        plan = bursar.fit("1GiB", workers=8)
+    printed = json.loads(ran.stdout)
+    assert ran.returncode == 0 and printed["simulated"]
+    assert (printed["workers"], printed["explanation"]) == (plan.workers, plan.explanation)
+
+
+@both
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--version"], 0), (["no-such-command"], 2), (["fit", "--per-worker", "9GiB"], 1), (["replay", "no-such-file"], 2)],
+)
+def test_exit_statuses_are_the_command_s(card: Card, command: list[str], words: list[str], status: int) -> None:
+    ran = ended(command, *words)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (status, False), ran.stderr
+
+
+def test_a_reader_that_wants_no_more_is_no_failure(card: Card) -> None:
+    pipe = subprocess.PIPE
+    ran = subprocess.Popen([*SCRIPT, "completions", "bash"], stdout=pipe, stderr=pipe, text=True)
+    assert ran.stdout is not None and ran.stderr is not None
+    ran.stdout.close()
+    assert (ran.stderr.read(), ran.wait(PATIENCE)) == ("", 0)
+
+
+def test_output_that_is_closed_changes_no_status(card: Card) -> None:
+    script = f'"{SCRIPT[0]}" run --per-worker 1GiB -- echo said >&-'
+    assert subprocess.run(["sh", "-c", script], check=False, timeout=PATIENCE).returncode == 0
+
+
+def test_y3_ctrl_c_ends_the_command_as_it_does_others(card: Card) -> None:
+    words = ["bench", "pairs", "--threads", "2", "--pairs", "1000000000000"]
+    ran = subprocess.Popen([*SCRIPT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    eventually(lambda: len(os.listdir(f"/proc/{ran.pid}/task")) > 2, "it runs")
+    ran.send_signal(signal.SIGINT)
+    printed, said = ran.communicate(timeout=PATIENCE)
+    assert (ran.returncode, printed, said) == (-signal.SIGINT, "", "")
+
+
+@both
+def test_y3_ctrl_c_ends_a_run_with_its_workers(card: Card, command: list[str]) -> None:
+    words = ["run", "--per-worker", "1GiB", "--want", "2", "--", "sh", "-c", "echo started; exec sleep 600"]
+    ran = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ran.stdout is not None
+    assert sorted(ran.stdout.readline() for _ in range(2)) == ["[worker 0] started\n", "[worker 1] started\n"]
+    assert card.ledger().set_aside == 2 << 30
+    ran.send_signal(signal.SIGINT)
+    _, said = ran.communicate(timeout=PATIENCE)
+    assert ran.returncode == 128 + signal.SIGINT and "Traceback" not in said
+    ledger = card.ledger()
+    assert (ledger.set_aside, ledger.processes) == (0, ())
+
+
+def test_a_run_does_not_depend_on_the_folder_or_the_environment_it_is_started_in(
+    card: Card, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("bursar", "signal", "pathlib"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('the wrong package')")
+    ran = ended([*SCRIPT, "run", "--per-worker", "1GiB"], "--", "true", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
+SHARE = """
+import bursar
+share = bursar.share()
+assert share is bursar.share()
+print(share.worker, share.workers, share.label, share.bytes >> 20, share.shared.bytes >> 20, share.device)
+with share.reservation as drawn:
+    print(drawn.undrawn >> 20, drawn.label)
+"""
+
+
+def test_a_worker_is_told_its_share(card: Card) -> None:
+    words = ["run", "--per-worker", "300MiB", "--fixed", "100MiB", "--want", "2", "--label", "train"]
+    ran = ended([*SCRIPT, *words], "--", sys.executable, "-c", SHARE)
+    assert ran.returncode == 0, ran.stderr
+    assert sorted(ran.stdout.splitlines()) == [
+        "[worker 0] 0 2 train 300 100 0",
+        "[worker 0] 300 train",
+        "[worker 1] 1 2 train 300 100 0",
+        "[worker 1] 300 train",
+    ]
