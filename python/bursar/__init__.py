@@ -43,13 +43,15 @@ from ._ledger import (
     WaitingEntry,
     ledger,
 )
-from ._native import Reservation
+from ._native import Buffer, Reservation
+from ._pool import Log, Pinned, PoolStatistics, TagStatistics, log, pinned, statistics, tag, trim, use_pool
 from ._reserve import HIGH, LOW, NORMAL, ReservationRequest, reserve
 from ._share import Share, share
 from ._sizes import Size, parse_size
 
 __all__ = [
     "Assignment",
+    "Buffer",
     "BursarError",
     "Device",
     "DeviceLedger",
@@ -70,12 +72,15 @@ __all__ = [
     "LedgerInaccessible",
     "LedgerReading",
     "LedgerVersion",
+    "Log",
     "NORMAL",
     "NoDevice",
     "OneMore",
     "OutOfBounds",
     "OutOfMemory",
+    "Pinned",
     "Plan",
+    "PoolStatistics",
     "ProcessEntry",
     "Released",
     "Reservation",
@@ -84,6 +89,7 @@ __all__ = [
     "SimulatedWarning",
     "Size",
     "StreamMisuse",
+    "TagStatistics",
     "TenantEntry",
     "Timeout",
     "TooLate",
@@ -95,8 +101,14 @@ __all__ = [
     "devices",
     "fit",
     "ledger",
+    "log",
     "parse_size",
+    "pinned",
     "reserve",
     "share",
+    "statistics",
+    "tag",
+    "trim",
     "use_driver",
+    "use_pool",
 ]

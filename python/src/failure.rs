@@ -52,7 +52,7 @@ pub(crate) enum Failure {
     Released,
     /// A request to replace the pool while blocks of it are outside.
     PoolInUse {
-        blocks: usize,
+        blocks: u64,
     },
     /// A request of a device that the pool is not for.
     OtherDevice {

@@ -12,14 +12,18 @@
 //! - `command`: the command `bursar`, run by the interpreter.
 //! - `reservation`: memory that is set aside; `waiting`: a request for it; `share`: that of a worker of `bursar run`.
 
+mod buffer;
 mod command;
 mod devices;
+mod dlpack;
 mod failure;
 mod fit;
 mod ledger;
 mod machine;
+mod pinned;
 mod pool;
 mod pool_book;
+mod pool_libraries;
 mod pool_reserved;
 mod pool_streams;
 mod reservation;
@@ -38,6 +42,8 @@ use pyo3::pymodule;
 #[pymodule]
 mod _native {
     #[pymodule_export]
+    use super::buffer::Buffer;
+    #[pymodule_export]
     use super::command::command;
     #[pymodule_export]
     use super::devices::devices;
@@ -48,13 +54,17 @@ mod _native {
     #[pymodule_export]
     use super::machine::{driver, use_driver};
     #[pymodule_export]
+    use super::pinned::PinnedMemory;
+    #[pymodule_export]
+    use super::pool_libraries::{allocate_anywhere, cupy_functions, free_anywhere, raise_refusal, stream_ends};
+    #[pymodule_export]
     use super::reservation::Reservation;
     #[pymodule_export]
     use super::share::{draw, index_of};
     #[pymodule_export]
     use super::size::parse_size;
     #[pymodule_export]
-    use super::statistics::{device_count, pool_statistics, set_tag, trim, use_pool};
+    use super::statistics::{Log, device_count, memory_info, pool_statistics, set_tag, trim, use_pool};
     #[pymodule_export]
     use super::torch::{
         torch_blocks, torch_counts, torch_fraction, torch_functions, torch_ranges, torch_reset_peaks,

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool_book::{Book, Held};
 use crate::pool_reserved::Reserved;
-use crate::pool_streams::Streams;
+use crate::pool_streams::{Life, Streams};
 use bursar::device::DeviceContext;
 use bursar::memory::{
     Account, AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused,
@@ -55,7 +55,10 @@ pub(crate) struct PoolDevice {
     pub(crate) limit: GlobalDeviceBudget,
     pub(crate) statistics: Statistics,
     pub(crate) reserved: Arc<Reserved>,
+    /// The blocks of PyTorch.
     pub(crate) book: Latch<Book>,
+    /// The blocks of the other libraries.
+    pub(crate) others: Latch<Book>,
     pub(crate) streams: Streams,
     /// The captures into graphs that were announced and have not ended.
     pub(crate) captures: AtomicU32,
@@ -92,11 +95,6 @@ thread_local! {
 /// Sets the tag of what this thread allocates from now on, and returns the one before.
 pub(crate) fn set_tag(tag: AllocTag) -> AllocTag {
     TAG.replace(tag)
-}
-
-/// Returns the tag of what this thread allocates.
-pub(crate) fn current_tag() -> AllocTag {
-    TAG.get()
 }
 
 /// Has this process and its threads look their streams up again.
@@ -150,7 +148,7 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
 
 /// Returns the device and the stream of a request, from what the thread remembers.
 #[inline]
-pub(crate) fn find(number: u32, raw: u64) -> Result<(&'static PoolDevice, Stream), Failure> {
+pub(crate) fn find(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
     let recent = RECENT.get();
     if let (Some(device), Some(stream)) = (recent.device, recent.stream)
         && recent.raw == raw
@@ -159,15 +157,15 @@ pub(crate) fn find(number: u32, raw: u64) -> Result<(&'static PoolDevice, Stream
     {
         return Ok((device, stream));
     }
-    find_slowly(number, raw)
+    find_slowly(number, raw, life)
 }
 
 #[cold]
 #[inline(never)]
-fn find_slowly(number: u32, raw: u64) -> Result<(&'static PoolDevice, Stream), Failure> {
+fn find_slowly(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
     let epoch = EPOCH.load(Ordering::Acquire);
     let device = current().ok_or(Failure::Memory(Error::NoDevice))?.device(DeviceId(number))?;
-    let stream = device.streams.adopt(&device.context, raw)?;
+    let stream = device.streams.adopt(&device.context, raw, life)?;
     if device.captures.load(Ordering::Acquire) > 0 {
         device.context.resolve(stream)?;
     }
@@ -181,15 +179,39 @@ pub(crate) fn opened(number: u32) -> Option<&'static PoolDevice> {
     current()?.devices.get(number as usize)?.get()
 }
 
-/// Allocates on a stream, by its raw handle, and returns the address.
+/// Allocates for PyTorch on a stream, by its raw handle, and returns the address.
 #[inline]
 pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
-    let (device, stream) = find(number, raw)?;
-    let block = match device.memory.allocate(bytes, ALIGN, stream, TAG.get()) {
-        Ok(block) => block,
-        Err(error) => return Err(device.explain(error, bytes)),
-    };
+    let (device, stream) = find(number, raw, Life::Lasting)?;
+    let block = device.allocate(bytes, stream)?;
     Ok(device.hand_out(Held { block, requested: bytes, raw, arena: 0, is_shared: false }))
+}
+
+/// Allocates for another library on a stream, by its raw handle, and returns the address.
+#[inline]
+pub(crate) fn allocate_other(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
+    let (device, stream) = find(number, raw, Life::Ending)?;
+    let block = device.allocate(bytes, stream)?;
+    let ptr = block.ptr().0;
+    device.others.lock().enter(Held { block, requested: bytes, raw, arena: 0, is_shared: false });
+    Ok(ptr)
+}
+
+/// Frees the block of another library at an address, after the stream that it was allocated on; returns whether there is one.
+#[inline]
+pub(crate) fn free_other(ptr: u64, number: u32) -> bool {
+    let Some(device) = opened(number) else { return false };
+    let Some(held) = device.others.lock().take(ptr) else { return false };
+    device.free(held);
+    true
+}
+
+/// Ends the use of a stream that is about to be destroyed, on every device.
+pub(crate) fn stream_ends(raw: u64) {
+    let opened = current().into_iter().flat_map(Pool::opened);
+    if opened.fold(false, |ended, device| device.streams.end(raw) || ended) {
+        forget_recent_streams();
+    }
 }
 
 impl Pool {
@@ -220,8 +242,9 @@ impl Pool {
         (0..).zip(&self.devices).filter_map(|(number, device)| Some((number, device.get()?)))
     }
 
-    pub(crate) fn machine(&self) -> &Arc<Machine> {
-        &self.machine
+    /// Returns whether its devices are simulated.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.machine.kind() == "simulated"
     }
 
     pub(crate) fn terms(&self) -> &Terms {
@@ -248,7 +271,7 @@ impl Pool {
     }
 
     fn check_unused(&self) -> Result<(), Failure> {
-        let blocks = self.opened().map(|device| device.book.lock().len()).sum();
+        let blocks = self.opened().map(|device| device.statistics.counts().current.count).sum::<u64>();
         if blocks == 0 { Ok(()) } else { Err(Failure::PoolInUse { blocks }) }
     }
 }
@@ -273,12 +296,41 @@ impl PoolDevice {
             statistics,
             reserved,
             book: Latch::default(),
+            others: Latch::default(),
             streams: Streams::default(),
             captures: AtomicU32::new(0),
             refused: Mutex::default(),
             has_refused: AtomicBool::new(false),
             context,
         })
+    }
+
+    /// Allocates with the thread's tag.
+    #[inline]
+    pub(crate) fn allocate(&self, bytes: u64, stream: Stream) -> Result<DeviceBlock, Failure> {
+        self.memory.allocate(bytes, ALIGN, stream, TAG.get()).map_err(|error| self.explain(error, bytes))
+    }
+
+    /// Allocates memory that any stream may use at once, for those who name none.
+    pub(crate) fn allocate_anywhere(&self, bytes: u64) -> Result<DeviceBlock, Failure> {
+        let stream = self.streams.anywhere(&self.context)?;
+        let block = self.allocate(bytes, stream)?;
+        match self.context.synchronize(stream) {
+            Ok(()) => Ok(block),
+            Err(error) => {
+                self.free_after(block, Vec::new());
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Frees such memory, after everything that the legacy default stream and those that block on it were given.
+    pub(crate) fn free_anywhere(&self, block: DeviceBlock) {
+        let (legacy, stream) = (self.context.default_stream(), block.stream());
+        match self.context.order(legacy, stream) {
+            Ok(()) => self.free_after(block, Vec::new()),
+            Err(error) => self.keep(Refused { block, error }, vec![legacy]),
+        }
     }
 
     /// Enters a block and returns its address.
@@ -368,18 +420,4 @@ impl PoolDevice {
         self.retry_refused();
         self.pages.trim(Bytes::ZERO)
     }
-
-    /// Returns what the pool holds of the device.
-    pub(crate) fn held(&self) -> Bytes {
-        self.pages.readings().iter().fold(Bytes::ZERO, |sum, reading| sum.saturating_add(reading.held))
-    }
-}
-
-/// Frees the block at an address, and returns whether there is one.
-#[inline]
-pub(crate) fn free(ptr: u64, number: u32) -> bool {
-    let Some(device) = opened(number) else { return false };
-    let Some(held) = device.book.lock().take(ptr) else { return false };
-    device.free(held);
-    true
 }

@@ -156,11 +156,6 @@ impl Book {
         held
     }
 
-    /// Returns how many blocks are outside.
-    pub(crate) fn len(&self) -> usize {
-        self.held.len()
-    }
-
     /// Has every peak begin again at what is there now.
     pub(crate) fn reset_peaks(&mut self) {
         self.counts.iter_mut().flat_map(Counts::counts).for_each(|count| count.peak = count.current);

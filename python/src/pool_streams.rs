@@ -1,7 +1,7 @@
 //! The streams of other libraries, adopted by their raw handles.
 //!
-//! PyTorch never destroys a stream that it gives out, and announces its captures, so its streams are entered for good.
-//! Streams that somebody says may end are adopted, until they are said to have ended.
+//! PyTorch never destroys a stream that it gives out, and announces its captures, so its streams are entered for good, and
+//! so is the legacy default stream. All others are adopted, until they are said to end.
 #![allow(unsafe_code)]
 
 use bursar::device::DeviceContext;
@@ -20,10 +20,19 @@ pub(crate) struct Streams {
 #[derive(Debug, Default)]
 struct Known {
     streams: HashMap<u64, Entry>,
-    /// Raw handles of streams that will be said to have ended.
-    ending: Vec<u64>,
     /// A stream of our own, for what has to come after several.
     joining: Option<Stream>,
+    /// A stream of our own, for memory that no stream was named for.
+    anywhere: Option<Stream>,
+}
+
+/// How long a stream lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// As long as the process, and its captures are announced.
+    Lasting,
+    /// Until it is said to end.
+    Ending,
 }
 
 #[derive(Debug)]
@@ -46,42 +55,37 @@ impl Streams {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the stream with a raw handle, and adopts it if needed.
-    pub(crate) fn adopt(&self, context: &Arc<DeviceContext>, raw: u64) -> Result<Stream> {
+    /// Returns the stream with a raw handle, and adopts it if needed: for good, or until it is said to [end](Self::end).
+    pub(crate) fn adopt(&self, context: &Arc<DeviceContext>, raw: u64, life: Life) -> Result<Stream> {
+        let raw = if raw == RawStream::LEGACY.0 { 0 } else { raw };
         let mut known = self.known();
         if let Some(entry) = known.streams.get(&raw) {
             return Ok(entry.stream());
         }
-        let entry = match known.ending.contains(&raw) {
-            // SAFETY: whoever made the stream says when it ends, before it does.
-            true => Entry::Ending(unsafe { context.adopt_stream(RawStream(raw)) }?),
-            // SAFETY: the streams of the libraries that do not say so are never destroyed, and their captures are announced.
-            false => Entry::Lasting(unsafe { context.enter_lasting_stream(RawStream(raw)) }?),
+        let entry = match life {
+            // SAFETY: PyTorch's streams and the legacy default stream are never destroyed, and PyTorch's captures are
+            // announced; the legacy default stream cannot be captured, nor do PyTorch's streams block on it.
+            _ if raw == 0 => Entry::Lasting(unsafe { context.enter_lasting_stream(RawStream(raw)) }?),
+            // SAFETY: as above.
+            Life::Lasting => Entry::Lasting(unsafe { context.enter_lasting_stream(RawStream(raw)) }?),
+            // SAFETY: whoever made the stream says when it ends, before it does, or keeps it.
+            Life::Ending => Entry::Ending(unsafe { context.adopt_stream(RawStream(raw)) }?),
         };
         let stream = entry.stream();
         known.streams.insert(raw, entry);
         Ok(stream)
     }
 
-    /// Expects to be told when the stream with this handle ends.
-    pub(crate) fn expect_end(&self, raw: u64) {
-        let mut known = self.known();
-        if !known.ending.contains(&raw) {
-            known.ending.push(raw);
-        }
-    }
-
-    /// Ends the use of a stream that is about to be destroyed.
-    pub(crate) fn end(&self, raw: u64) {
+    /// Ends the use of a stream that is about to be destroyed; returns whether it was used.
+    pub(crate) fn end(&self, raw: u64) -> bool {
         let ended = {
             let mut known = self.known();
-            known.ending.retain(|&other| other != raw);
             match known.streams.get(&raw) {
                 Some(Entry::Ending(_)) => known.streams.remove(&raw),
                 _ => None,
             }
         };
-        drop(ended);
+        ended.is_some()
     }
 
     /// Has the driver asked, before each call that it matters for, whether a stream is being captured.
@@ -114,6 +118,15 @@ impl Streams {
         match known.joining {
             Some(stream) => Ok(stream),
             None => Ok(*known.joining.insert(context.create_stream(0)?)),
+        }
+    }
+
+    /// Returns a stream of our own, for memory that no stream was named for.
+    pub(crate) fn anywhere(&self, context: &DeviceContext) -> Result<Stream> {
+        let mut known = self.known();
+        match known.anywhere {
+            Some(stream) => Ok(stream),
+            None => Ok(*known.anywhere.insert(context.create_stream(0)?)),
         }
     }
 

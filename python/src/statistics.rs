@@ -3,18 +3,29 @@
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice, Terms};
+use crate::reservation::Reservation;
 use crate::size::Size;
 use bursar::DeviceId;
-use bursar::memory::AllocTag;
-use bursar::observe::Counts;
+use bursar::memory::{Account, AllocTag};
+use bursar::observe::{Counts, Logging, Observer};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Makes the pool of this process.
 #[pyfunction]
-pub(crate) fn use_pool(py: Python<'_>, limit: Option<Size>, device: Option<u32>) -> Result<(), Failure> {
+pub(crate) fn use_pool(
+    py: Python<'_>,
+    limit: Option<Size>,
+    reservation: Option<&Reservation>,
+    device: Option<u32>,
+) -> Result<(), Failure> {
     let machine = Machine::get(py)?;
-    let terms = Terms { limit: limit.map(|size| size.0), device: device.map(DeviceId), account: None };
+    let account = reservation.map(|reservation| reservation.reserved()).transpose()?;
+    let account = account.map(|reserved| reserved as Arc<dyn Account>);
+    let terms = Terms { limit: limit.map(|size| size.0), device: device.map(DeviceId), account };
     py.detach(|| {
         let pool = pool::install(machine, terms)?;
         // A limit or an account that cannot be had is an error now, and not at the first allocation.
@@ -38,6 +49,55 @@ pub(crate) fn set_tag(name: Option<&str>) -> &'static str {
 #[pyfunction]
 pub(crate) fn trim(py: Python<'_>) -> u64 {
     py.detach(|| pool::current().map_or(0, |pool| pool.trim().get()))
+}
+
+/// Returns what the driver could still hand out of a device, and all of its memory.
+#[pyfunction]
+pub(crate) fn memory_info(py: Python<'_>, device: u32) -> Result<(u64, u64), Failure> {
+    let pool = pool::current_or_default(|| Machine::get(py))?;
+    py.detach(|| {
+        let context = &pool.device(DeviceId(device))?.context;
+        let memory = context.driver().memory(context.device())?;
+        Ok((memory.free.get(), memory.total.get()))
+    })
+}
+
+/// A log of what happens to the memory of the pool.
+#[pyclass(frozen, module = "bursar")]
+#[derive(Debug)]
+pub(crate) struct Log {
+    logging: Logging,
+}
+
+#[pymethods]
+impl Log {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> Result<Self, Failure> {
+        let pool = pool::current_or_default(|| Machine::get(py))?;
+        let logging = Logging::to_file(&path).map_err(PyErr::from)?;
+        let observer: Arc<dyn Observer> = Arc::new(logging.clone());
+        pool.observe(observer)?;
+        Ok(Self { logging })
+    }
+
+    /// The number of records that were lost.
+    #[getter]
+    fn dropped(&self) -> u64 {
+        self.logging.dropped()
+    }
+
+    /// Writes what was recorded so far; returns whether that was done in time.
+    fn flush(&self, py: Python<'_>, timeout: f64) -> bool {
+        let patience = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
+        py.detach(|| self.logging.flush(patience))
+    }
+
+    /// Ends the log; returns how many records it has, and how many were lost.
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u64)> {
+        let patience = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
+        let summary = py.detach(|| self.logging.close(patience))?;
+        Ok((summary.written, summary.dropped))
+    }
 }
 
 /// Returns the counts of every device that was used.
@@ -66,6 +126,7 @@ fn describe<'py>(py: Python<'py>, number: u32, device: &PoolDevice) -> PyResult<
     fields.set_item("blocks", current.count)?;
     fields.set_item("allocations", total.count)?;
     fields.set_item("refused", device.statistics.refused())?;
+    fields.set_item("is_simulated", pool::current().is_none_or(pool::Pool::is_simulated))?;
     let tags = PyDict::new(py);
     for (tag, counts) in device.statistics.tags() {
         let Counts { current, peak, .. } = counts;

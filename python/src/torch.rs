@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use crate::pool_book::{Count, Counts, Held};
+use crate::pool_streams::Life;
 use crate::throw::{self, Kind};
 use crate::torch_capture::{self, PoolId, Relaxed};
 use crate::torch_filter::CaptureFilter;
@@ -129,7 +130,7 @@ extern "C-unwind" fn record_stream(ptr: *mut c_void, stream: *mut c_void) {
         let Some(pool) = pool::current() else { return Ok(()) };
         for (number, device) in pool.numbered() {
             if device.book.lock().has(ptr) {
-                let (_, stream) = pool::find(number, raw)?;
+                let (_, stream) = pool::find(number, raw, Life::Lasting)?;
                 device.book.lock().share(ptr, stream);
                 break;
             }

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use crate::failure::Failure;
-use crate::pool::{PoolDevice, current_tag};
+use crate::pool::PoolDevice;
 use crate::pool_book::Held;
 use crate::torch_filter::CaptureFilter;
 use bursar::memory::DeviceBlock;
@@ -136,8 +136,7 @@ pub(crate) fn allocate(device: &PoolDevice, number: u32, bytes: u64, raw: u64) -
 fn take_from_pool(device: &PoolDevice, bytes: u64) -> Result<DeviceBlock, Failure> {
     let _relaxed = Relaxed::enter();
     let stream = device.streams.own(&device.context)?;
-    let block =
-        device.memory.allocate(bytes, 256, stream, current_tag()).map_err(|error| device.explain(error, bytes))?;
+    let block = device.allocate(bytes, stream)?;
     match device.context.synchronize(stream) {
         Ok(()) => Ok(block),
         Err(error) => {

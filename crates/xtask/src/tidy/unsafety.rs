@@ -36,8 +36,9 @@ const ROOMS: &[&str] = &[
     "crates/bursar-sim/src/",
     "crates/bursar-sim/tests/",
     "python/src/buffer",
-    "python/src/pinned",
+    "python/src/dlpack.rs",
     "python/src/pool",
+    "python/src/throw.rs",
     "python/src/torch",
 ];
 

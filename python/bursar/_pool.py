@@ -1,0 +1,206 @@
+"""The pool of this process, on which PyTorch, CuPy and Numba can draw, and buffers of it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._devices import DeviceName, device_index
+from ._sizes import Size
+
+if TYPE_CHECKING:
+    from ._native import Reservation
+
+
+def use_pool(
+    *,
+    limit: Size | None = None,
+    reservation: Reservation | None = None,
+    device: DeviceName | None = None,
+) -> None:
+    """Makes the pool of this process, which every library that is given one draws on.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x24GiB")
+    >>> bursar.use_pool(limit="1GiB")
+    >>> buffer = bursar.Buffer("600MiB")
+    >>> bursar.Buffer("600MiB")
+    Traceback (most recent call last):
+      ...
+    bursar.errors.OutOfMemory: over `this process's pool`: 600 MiB requested, 424 MiB of 1 GiB left...
+
+    The pool holds at most ``limit`` of each device, what it caches included. It is charged to ``reservation``, or else to the
+    share of this worker if ``bursar run`` started it, or else to this process's account with the device's ledger, where other
+    processes see it. With ``device`` it is for that device alone; a reservation is always for its own. Memory is taken when it
+    is needed, and devices are opened when they are.
+
+    It can be made anew while nobody has memory of it. Without it, the first library that needs the pool makes it, without a
+    limit of its own.
+    """
+    only = None if device is None else device_index(device)
+    if reservation is not None and only is None:
+        only = reservation.device if reservation.device is not None else _native.index_of(reservation.uuid)
+    _native.use_pool(limit, reservation, only)
+
+
+@dataclass(frozen=True)
+class TagStatistics:
+    """What is allocated under one tag, in bytes."""
+
+    live: int
+    #: The most that was allocated at one time.
+    live_peak: int
+    #: The number of blocks.
+    blocks: int
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """The pool's memory of one device, in bytes."""
+
+    device: int
+    #: The most that the pool may hold; None if it has no limit of its own.
+    limit: int | None
+    #: What the pool holds of the device.
+    held: int
+    #: The most that it held at one time.
+    held_peak: int
+    #: What it holds and nobody uses.
+    cached: int
+    #: The part of that which work that was submitted may still use.
+    pending: int
+    #: What is allocated.
+    live: int
+    #: The most that was allocated at one time.
+    live_peak: int
+    #: The number of blocks that are allocated.
+    blocks: int
+    #: The number of blocks that ever were.
+    allocations: int
+    #: How often a limit refused a request.
+    refused: int
+    #: True if the device is simulated.
+    is_simulated: bool
+    tags: dict[str, TagStatistics] = field(default_factory=dict)
+
+
+def statistics() -> list[PoolStatistics]:
+    """Returns the counts of every device that the pool has been used on.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x24GiB")
+    >>> bursar.use_pool()
+    >>> with bursar.tag("weights"):
+    ...     weights = bursar.Buffer("3MiB")
+    >>> [counts] = bursar.statistics()
+    >>> counts.live, counts.tags["weights"].blocks, counts.is_simulated
+    (3145728, 1, True)
+    """
+    return [
+        PoolStatistics(**{**fields, "tags": {name: TagStatistics(*counts) for name, counts in fields["tags"].items()}})
+        for fields in _native.pool_statistics()
+    ]
+
+
+@contextlib.contextmanager
+def tag(name: str) -> Iterator[None]:
+    """Names what this thread allocates in the block, whichever library asks for it.
+
+    Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
+    PyTorch computes gradients in, name their own. A name stands for a kind of memory: its text is kept for good.
+    """
+    before = _native.set_tag(name)
+    try:
+        yield
+    finally:
+        _native.set_tag(before)
+
+
+def trim() -> int:
+    """Gives the memory that nobody uses back to the driver, and returns how many bytes that was."""
+    return _native.trim()
+
+
+class Log:
+    """A log of everything that happens to the pool's memory, which :func:`log` began."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._log = _native.Log(os.fspath(path))
+
+    @property
+    def dropped(self) -> int:
+        """The number of events that were lost, because the disk was too slow or failed."""
+        return self._log.dropped
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Writes what happened so far, and returns whether that was done in time."""
+        return self._log.flush(timeout)
+
+    def close(self, timeout: float = 10.0) -> int:
+        """Ends the log and returns the number of events in it."""
+        return self._log.close(timeout)[0]
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def log(path: str | os.PathLike[str]) -> Log:
+    """Begins to log what happens to the pool's memory, to a file that ``bursar replay`` and ``bursar convert`` read.
+
+    A name that ends in ``.gz`` makes it a compressed one. The log ends when it is closed; as a context manager, with its block.
+    """
+    return Log(path)
+
+
+class Pinned(ctypes.Array):  # type: ignore[type-arg]
+    """Pinned host memory with the buffer protocol; :func:`pinned` makes it."""
+
+    _type_ = ctypes.c_ubyte
+    _length_ = 0
+    _memory: Any
+
+    @property
+    def numa_node(self) -> int | None:
+        """The NUMA node of the device that the memory is near; None if the machine has one node, or it is not known."""
+        node: int | None = self._memory.numa_node
+        return node
+
+    def __repr__(self) -> str:
+        return f"<bursar.Pinned: {len(self)} bytes>"
+
+
+@lru_cache(maxsize=256)
+def _pinned_type(length: int) -> type[Pinned]:
+    return type("Pinned", (Pinned,), {"_length_": length, "_type_": ctypes.c_ubyte, "__module__": __name__})
+
+
+def pinned(size: Size, *, device: DeviceName = 0) -> Pinned:
+    """Returns pinned host memory on the NUMA node of a device, for copies to and from it.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim")
+    >>> memory = bursar.pinned("1KiB")
+    >>> view = memoryview(memory).cast("B")
+    >>> view[:3] = b"abc"
+    >>> bytes(memory[:3]), view.nbytes
+    (b'abc', 1024)
+
+    It has the buffer protocol: ``numpy.frombuffer(memory, dtype)`` and ``torch.frombuffer(memory, dtype=...)`` use it in place,
+    and keep it. When nobody has it any more, it is kept for the next request.
+    """
+    memory = _native.PinnedMemory(size, device_index(device))
+    array = _pinned_type(len(memory)).from_address(memory.address)
+    array._memory = memory
+    return array

@@ -1,0 +1,252 @@
+//! Memory of the pool as a Python object, which other libraries see by DLPack and by the CUDA array interface.
+#![allow(unsafe_code)]
+
+use crate::dlpack;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::pool::{self, PoolDevice};
+use crate::pool_streams::Life;
+use crate::size::Size;
+use bursar::driver::RawStream;
+use bursar::memory::DeviceBlock;
+use bursar::stream::AdoptedStream;
+use bursar::{DeviceId, Error, Stream};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory of the pool, until nobody has it: neither Python nor a library that it was handed to.
+#[derive(Debug)]
+pub(crate) struct BufferMemory {
+    device: &'static PoolDevice,
+    number: u32,
+    pub(crate) ptr: u64,
+    pub(crate) bytes: u64,
+    /// The raw handle of its stream.
+    raw: u64,
+    block: Mutex<Option<DeviceBlock>>,
+    /// The streams of those that it was handed to.
+    uses: Mutex<Vec<Stream>>,
+    /// The adoption of its stream, which lasts as long as the memory.
+    _adoption: Option<AdoptedStream>,
+}
+
+impl BufferMemory {
+    fn allocate(bytes: u64, number: u32, raw: u64) -> Result<Self, Failure> {
+        let pool = pool::current().ok_or(Error::NoDevice)?;
+        let device = pool.device(DeviceId(number))?;
+        let adoption = match raw {
+            0 | 1 => None,
+            // SAFETY: whoever names a stream keeps it for as long as the memory is used, as the class says.
+            raw => Some(unsafe { device.context.adopt_stream(RawStream(raw)) }?),
+        };
+        let stream = adoption.as_ref().map_or(device.context.default_stream(), AdoptedStream::stream);
+        let block = device.allocate(bytes, stream)?;
+        let (ptr, bytes) = (block.ptr().0, block.requested().get());
+        let (block, uses) = (Mutex::new(Some(block)), Mutex::default());
+        Ok(Self { device, number, ptr, bytes, raw, block, uses, _adoption: adoption })
+    }
+
+    fn block(&self) -> MutexGuard<'_, Option<DeviceBlock>> {
+        self.block.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Vec<Stream>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a stream come after what the memory's own stream was given, and its free after what the stream is given.
+    fn share_with(&self, raw: u64) -> Result<(), Failure> {
+        let context = &self.device.context;
+        let home = self.block().as_ref().map_or(context.default_stream(), DeviceBlock::stream);
+        if RawStream(raw) == RawStream::PER_THREAD {
+            // It is another stream on each thread: nothing can be ordered after it later, so it is the caller who waits.
+            return Ok(context.synchronize(home)?);
+        }
+        let stream = self.device.streams.adopt(context, raw, Life::Ending)?;
+        if stream != home {
+            context.order_after(home, stream)?;
+            let mut uses = self.uses();
+            if !uses.contains(&stream) {
+                uses.push(stream);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for BufferMemory {
+    fn drop(&mut self) {
+        let block = self.block().take();
+        let uses = std::mem::take(&mut *self.uses());
+        if let Some(block) = block.filter(|_| !pool::is_forked()) {
+            self.device.free_after(block, uses);
+        }
+    }
+}
+
+/// Memory of a device, of the pool of this process.
+#[pyclass(frozen, weakref, module = "bursar")]
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    memory: Arc<BufferMemory>,
+}
+
+#[pymethods]
+impl Buffer {
+    #[new]
+    #[pyo3(signature = (size, *, device = 0, stream = None))]
+    fn new(py: Python<'_>, size: Size, device: u32, stream: Option<&Bound<'_, PyAny>>) -> Result<Self, Failure> {
+        let raw = stream.map_or(Ok(0), raw_handle)?;
+        pool::current_or_default(|| Machine::get(py))?;
+        let memory = py.detach(|| BufferMemory::allocate(size.0.get(), device, raw))?;
+        Ok(Self { memory: Arc::new(memory) })
+    }
+
+    /// The address on the device.
+    #[getter]
+    fn ptr(&self) -> u64 {
+        self.memory.ptr
+    }
+
+    /// The number of bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.memory.bytes
+    }
+
+    /// The number of the device.
+    #[getter]
+    fn device(&self) -> u32 {
+        self.memory.number
+    }
+
+    /// The raw handle of the stream that it is ordered on: 1 is the legacy default stream.
+    #[getter]
+    fn stream(&self) -> u64 {
+        self.memory.raw.max(1)
+    }
+
+    /// True if the device is simulated.
+    #[getter]
+    fn is_simulated(&self) -> bool {
+        pool::current().is_none_or(pool::Pool::is_simulated)
+    }
+
+    fn __len__(&self) -> usize {
+        self.memory.bytes as usize
+    }
+
+    /// Copies bytes into the beginning, and waits for it.
+    fn copy_from(&self, py: Python<'_>, data: Cow<'_, [u8]>) -> Result<(), Failure> {
+        let memory = &*self.memory;
+        py.detach(|| {
+            let mut block = memory.block();
+            let block = block.as_mut().ok_or(Failure::Released)?;
+            let stream = block.stream();
+            Ok(memory.device.context.copy_from_host(block, 0, &data, stream)?)
+        })
+    }
+
+    /// Returns the bytes, once what its stream was given has run.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
+        let memory = &*self.memory;
+        let copied = py.detach(|| {
+            let (block, mut bytes) = (memory.block(), vec![0; memory.bytes as usize]);
+            let block = block.as_ref().ok_or(Failure::Released)?;
+            memory.device.context.copy_to_host(block, 0, &mut bytes, block.stream())?;
+            Ok::<_, Failure>(bytes)
+        })?;
+        Ok(PyBytes::new(py, &copied))
+    }
+
+    /// Has it freed only after what a stream was given until then, and the stream come after what was done to it so far.
+    fn record_stream(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> Result<(), Failure> {
+        let raw = raw_handle(stream)?;
+        py.detach(|| self.memory.share_with(raw))
+    }
+
+    /// The CUDA array interface, version 3.
+    #[getter(__cuda_array_interface__)]
+    fn cuda_array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.is_simulated() {
+            return Err(PyAttributeError::new_err("the device is simulated: other libraries cannot use its memory"));
+        }
+        let fields = PyDict::new(py);
+        fields.set_item("shape", (self.memory.bytes,))?;
+        fields.set_item("typestr", "|u1")?;
+        fields.set_item("data", (self.memory.ptr, false))?;
+        fields.set_item("strides", py.None())?;
+        fields.set_item("version", 3)?;
+        fields.set_item("stream", self.stream())?;
+        Ok(fields)
+    }
+
+    /// The kind and the number of its device, as DLPack has them.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        let kind = if self.is_simulated() { dlpack::EXTENSION } else { dlpack::CUDA };
+        (kind, self.memory.number as i32)
+    }
+
+    /// A capsule for a library that works on `stream`.
+    #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> Result<Bound<'py, PyAny>, Failure> {
+        if self.is_simulated() {
+            let why = "the device is simulated: other libraries cannot use its memory";
+            return Err(PyBufferError::new_err(why).into());
+        }
+        if copy == Some(true) || dl_device.is_some_and(|wanted| wanted != self.__dlpack_device__()) {
+            return Err(PyBufferError::new_err("a buffer is handed over as it is, where it is").into());
+        }
+        match stream {
+            Some(-1) => {}
+            Some(0) => {
+                return Err(PyValueError::new_err("a stream of 0 could be either default stream: use 1 or 2").into());
+            }
+            Some(raw) if raw < 0 => return Err(PyValueError::new_err(format!("{raw} is no stream")).into()),
+            raw => {
+                let raw = raw.map_or(1, |raw| raw as u64);
+                py.detach(|| self.memory.share_with(raw))?;
+            }
+        }
+        let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
+        Ok(dlpack::capsule(py, self.memory.clone(), self.memory.number, is_versioned)?)
+    }
+
+    fn __repr__(&self) -> String {
+        let simulated = if self.is_simulated() { ", simulated" } else { "" };
+        let (bytes, number) = (bursar::Bytes(self.memory.bytes), self.memory.number);
+        format!("<bursar.Buffer: {bytes} at {:#x} of gpu{number}{simulated}>", self.memory.ptr)
+    }
+}
+
+/// Returns the raw handle of a stream: a number, or an object of a library that has one.
+pub(crate) fn raw_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if stream.is_none() {
+        return Ok(0);
+    }
+    if let Ok(raw) = stream.extract::<u64>() {
+        return Ok(raw);
+    }
+    if let Ok(protocol) = stream.call_method0("__cuda_stream__") {
+        return Ok(protocol.extract::<(u32, u64)>()?.1);
+    }
+    for attribute in ["cuda_stream", "ptr", "handle"] {
+        if let Ok(handle) = stream.getattr(attribute)
+            && let Ok(raw) = handle.getattr("value").unwrap_or(handle).extract::<u64>()
+        {
+            return Ok(raw);
+        }
+    }
+    let kind = stream.get_type().name()?;
+    Err(PyTypeError::new_err(format!("a stream is a raw handle or a stream of PyTorch, CuPy or Numba, not {kind}")))
+}
