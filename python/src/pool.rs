@@ -76,6 +76,8 @@ static MAKING: Mutex<()> = Mutex::new(());
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 /// Set in a child that was forked: whatever the pool's other threads were doing, they are not here.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
+/// The process that has the pool.
+static OPENER: AtomicU32 = AtomicU32::new(0);
 
 /// The stream that a thread used last, with what is known about it.
 #[derive(Clone, Copy)]
@@ -108,6 +110,11 @@ pub(crate) fn is_forked() -> bool {
     IS_FORKED.load(Ordering::Relaxed)
 }
 
+/// Fails in a child that was forked from the process that has the pool.
+pub(crate) fn check_not_forked() -> Result<(), Failure> {
+    if is_forked() { Err(Failure::Forked { opener: OPENER.load(Ordering::Relaxed) }) } else { Ok(()) }
+}
+
 extern "C" fn note_fork() {
     IS_FORKED.store(true, Ordering::Relaxed);
 }
@@ -123,6 +130,7 @@ pub(crate) fn current() -> Option<&'static Pool> {
 pub(crate) fn current_or_default(
     machine: impl FnOnce() -> Result<Arc<Machine>, Failure>,
 ) -> Result<&'static Pool, Failure> {
+    check_not_forked()?;
     match current() {
         Some(pool) => Ok(pool),
         None => install(machine()?, Terms::default()),
@@ -131,6 +139,7 @@ pub(crate) fn current_or_default(
 
 /// Makes the pool of this process. One that exists is replaced, unless somebody has memory of it.
 pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Pool, Failure> {
+    check_not_forked()?;
     let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(pool) = current() {
         pool.check_unused()?;
@@ -139,6 +148,7 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
     let devices = machine.devices().map(|_| OnceLock::new()).collect();
     let pool = Pool { machine, terms, ledgers: Ledgers::default(), devices, observers: Mutex::default() };
     if CURRENT.swap(Box::into_raw(Box::new(pool)), Ordering::AcqRel).is_null() {
+        OPENER.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: the function only stores a flag, which a child may do.
         unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
     }

@@ -30,9 +30,9 @@ extern "C" fn cupy_allocate(parameter: *mut c_void, bytes: usize, device: c_int)
     let current = unsafe { std::mem::transmute::<*mut c_void, CurrentStream>(parameter) };
     // SAFETY: it has no conditions but the GIL, which CuPy has here.
     let raw = unsafe { current() } as u64;
-    let act = || match pool::is_forked() {
-        true => Err(Failure::Forked { opener: 0 }),
-        false => allocate_other(bytes as u64, device as u32, raw),
+    let act = || {
+        pool::check_not_forked()?;
+        allocate_other(bytes as u64, device as u32, raw)
     };
     match catch_unwind(AssertUnwindSafe(act)).unwrap_or(Err(Failure::Memory(Error::NoDevice))) {
         Ok(ptr) => ptr as *mut c_void,

@@ -49,7 +49,7 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
     }
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
     let ptr = if pool::is_forked() {
-        refuse(bytes, Failure::Forked { opener: 0 })
+        or_throw(bytes, || pool::check_not_forked().map(|()| 0))
     } else if let Some(opened) = pool::opened(number)
         && opened.captures.load(Ordering::Acquire) > 0
     {

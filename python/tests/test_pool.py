@@ -1,0 +1,260 @@
+"""The pool of this process on simulated devices, and what is made of it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import gzip
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bursar
+import pytest
+from bursar import _native
+from conftest import Card
+
+
+@pytest.fixture(autouse=True)
+def devices() -> Iterator[None]:
+    """Two simulated devices, of whose pool nothing is left from the test before."""
+    gc.collect()
+    bursar.use_driver("sim", sim_devices="2x8GiB")
+    bursar.use_pool()
+    yield
+    gc.collect()
+
+
+def live(device: int = 0) -> int:
+    return next((counts.live for counts in bursar.statistics() if counts.device == device), 0)
+
+
+def test_a_limit_refuses_with_numbers_and_holders() -> None:
+    bursar.use_pool(limit="1GiB")
+    with bursar.tag("weights"):
+        held = bursar.Buffer("600MiB")
+    with pytest.raises(bursar.OutOfMemory) as raised:
+        bursar.Buffer("500MiB")
+    error = raised.value
+    assert (error.requested, error.available, error.limit) == (500 << 20, 424 << 20, 1 << 30)
+    assert error.holders == (bursar.Holder("weights", 600 << 20, 1),)
+    assert "freeing `weights`" in error.explanation
+    del held
+    assert len(bursar.Buffer("500MiB")) == 500 << 20
+
+
+def test_a_pool_is_charged_to_a_reservation(card: Card) -> None:
+    with bursar.reserve("2GiB") as reservation:
+        bursar.use_pool(reservation=reservation)
+        held = bursar.Buffer("1GiB")
+        assert reservation.held == 1 << 30
+        with pytest.raises(bursar.OutOfMemory):
+            bursar.Buffer("1500MiB")
+        del held
+        bursar.trim()
+        assert reservation.held == 0
+        bursar.use_pool()
+
+
+def test_a_pool_for_one_device_is_for_no_other() -> None:
+    bursar.use_pool(device=1)
+    assert bursar.Buffer(1, device=1).device == 1
+    with pytest.raises(bursar.InvalidValue, match="gpu1 alone"):
+        bursar.Buffer(1, device=0)
+
+
+def test_the_pool_is_not_replaced_while_somebody_has_memory_of_it() -> None:
+    held = bursar.Buffer(1)
+    with pytest.raises(bursar.InvalidValue, match="1 block of it"):
+        bursar.use_pool(limit="1GiB")
+    del held
+    bursar.use_pool(limit="1GiB")
+
+
+def test_tags_nest_and_are_of_their_thread() -> None:
+    kept: list[bursar.Buffer] = []
+    with bursar.tag("outer"):
+        kept.append(bursar.Buffer(256))
+        with bursar.tag("inner"):
+            kept.append(bursar.Buffer(512))
+            thread = threading.Thread(target=lambda: kept.append(bursar.Buffer(1024)))
+            thread.start()
+            thread.join()
+        kept.append(bursar.Buffer(2048))
+    kept.append(bursar.Buffer(4096))
+    tags = bursar.statistics()[0].tags
+    counted = {name: counts.live for name, counts in tags.items() if counts.live}
+    assert counted == {"outer": 256 + 2048, "inner": 512, "untagged": 1024 + 4096}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_statistics_are_those_of_a_model(seed: int) -> None:
+    numbers, kept, current, peak = random.Random(seed), [], 0, 0
+    for step in range(300):
+        if kept and numbers.random() < 0.45:
+            gone = kept.pop(numbers.randrange(len(kept)))
+            current -= -(-len(gone) // 256) * 256
+            del gone
+        else:
+            size = numbers.randrange(1, 3 << 20)
+            kept.append(bursar.Buffer(size))
+            current += -(-size // 256) * 256
+            peak = max(peak, current)
+        counts = bursar.statistics()[0]
+        assert (counts.live, counts.live_peak, counts.blocks) == (current, peak, len(kept)), f"seed {seed}, step {step}"
+        assert counts.held == counts.live + counts.cached <= counts.held_peak
+
+
+def test_a_trim_gives_back_what_nobody_uses() -> None:
+    held = bursar.Buffer("100MiB")
+    del held
+    [counts] = bursar.statistics()
+    assert (counts.live, counts.cached) == (0, counts.held)
+    assert bursar.trim() == counts.held
+    assert bursar.statistics()[0].held == 0
+
+
+def test_a_log_has_what_happened(tmp_path: Path) -> None:
+    with bursar.log(tmp_path / "run.csv.gz") as log:
+        with bursar.tag("logged"):
+            held = bursar.Buffer(1000)
+        del held
+    assert log.dropped == 0
+    lines = gzip.decompress((tmp_path / "run.csv.gz").read_bytes()).decode().splitlines()
+    assert sum("logged" in line for line in lines) == 2
+
+
+def test_contents_are_copied_in_and_out() -> None:
+    buffer = bursar.Buffer(300)
+    buffer.copy_from(bytes(range(256)))
+    buffer.copy_from(b"abc")
+    assert buffer.to_bytes()[:256] == b"abc" + bytes(range(3, 256))
+    with pytest.raises(bursar.BursarError):
+        buffer.copy_from(bytes(301))
+
+
+def test_y5_memory_of_a_simulated_device_is_offered_to_no_library() -> None:
+    buffer = bursar.Buffer(1)
+    assert buffer.is_simulated and "simulated" in repr(buffer)
+    assert not hasattr(buffer, "__cuda_array_interface__")
+    assert buffer.__dlpack_device__() == (12, 0)
+    with pytest.raises(BufferError, match="simulated"):
+        buffer.__dlpack__()
+
+
+@pytest.mark.parametrize("size", [0, "0B"])
+def test_a_buffer_of_nothing_is_refused(size: Any) -> None:
+    with pytest.raises(bursar.InvalidSize):
+        bursar.Buffer(size)
+
+
+def test_something_that_is_no_stream_is_named() -> None:
+    with pytest.raises(TypeError, match="not list"):
+        bursar.Buffer(1, stream=[])
+
+
+def test_y5_pinned_memory_lives_as_long_as_whoever_holds_it() -> None:
+    memory = bursar.pinned("64KiB")
+    view = memoryview(memory).cast("B")
+    view[:] = bytes(range(256)) * 256
+    del memory
+    gc.collect()
+    others = [bursar.pinned("64KiB") for _ in range(8)]
+    for other in others:
+        memoryview(other).cast("B")[:] = bytes(64 << 10)
+    assert view == bytes(range(256)) * 256
+    assert len(others) == 8
+
+
+def test_pinned_memory_is_used_again() -> None:
+    memory = bursar.pinned(5000)
+    address = ctypes.addressof(memory)
+    assert (len(memory), repr(memory)) == (5000, "<bursar.Pinned: 5000 bytes>")
+    del memory
+    gc.collect()
+    assert ctypes.addressof(bursar.pinned(5000)) == address
+
+
+def test_numpy_sees_pinned_memory() -> None:
+    numpy = pytest.importorskip("numpy")
+    memory = bursar.pinned(4000)
+    numbers = numpy.frombuffer(memory, dtype=numpy.float32)
+    numbers[:] = 1.5
+    assert numbers.ctypes.data == ctypes.addressof(memory) and numbers.sum() == 1500
+
+
+class Functions:
+    """The functions that CuPy is given, called as CuPy calls them."""
+
+    def __init__(self) -> None:
+        allocate, free = _native.cupy_functions()
+        self.current = ctypes.CFUNCTYPE(ctypes.c_ssize_t)(lambda: 0)
+        self.parameter = ctypes.cast(self.current, ctypes.c_void_p)
+        arguments = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self.allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, *arguments)(allocate)
+        self.free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free)
+
+
+def test_what_cupy_is_refused_is_raised_after_it() -> None:
+    bursar.use_pool(limit="1GiB")
+    cupy = Functions()
+    kept = [cupy.allocate(cupy.parameter, 300 << 20, 0) for _ in range(4)]
+    assert [address is None for address in kept] == [False, False, False, True]
+    with pytest.raises(bursar.OutOfMemory) as raised:
+        _native.raise_refusal()
+    assert (raised.value.requested, raised.value.limit) == (300 << 20, 1 << 30)
+    _native.raise_refusal()  # is raised once
+    assert live() == 900 << 20
+    for address in kept:
+        cupy.free(cupy.parameter, address, 0)
+    assert live() == 0
+    cupy.free(cupy.parameter, 0x1234, 0)  # is nobody's, and left alone
+    assert cupy.allocate(cupy.parameter, 0, 0) is None
+    _native.raise_refusal()
+
+
+def test_memory_for_any_stream_is_freed_by_its_address() -> None:
+    address = _native.allocate_anywhere(5000, 1)
+    assert live(1) == 5120
+    _native.free_anywhere(address, 0)
+    assert live(1) == 5120, "it is of another device"
+    _native.free_anywhere(address, 1)
+    _native.free_anywhere(address, 1)
+    assert live(1) == 0
+    free, total = _native.memory_info(1)
+    assert free <= total == 8 << 30
+
+
+def test_y3_a_forked_child_leaves_the_pool_to_its_parent(card: Card) -> None:
+    said = card.run(
+        "import bursar, gc, os\n"
+        "held = bursar.Buffer(1000)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try: bursar.Buffer(1)\n"
+        "    except bursar.Forked: pass\n"
+        "    else: os._exit(1)\n"
+        "    del held; gc.collect(); os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "print(held.to_bytes()[:4], bursar.statistics()[0].blocks)"
+    )
+    assert said.strip().endswith(" 1")
+
+
+def test_y3_an_interpreter_ends_with_memory_alive_and_leaves_no_charge(card: Card, tmp_path: Path) -> None:
+    log = repr(str(tmp_path / "log.csv"))
+    card.run(f"import bursar\nheld = bursar.Buffer('1GiB')\npinned = bursar.pinned(100)\nlog = bursar.log({log})")
+    assert card.ledger().held == 0
+
+
+@pytest.mark.parametrize("module", ["torch", "cupy", "numba"])
+def test_libraries_are_not_given_simulated_memory(module: str) -> None:
+    pytest.importorskip(module)
+    import importlib
+
+    plug = importlib.import_module(f"bursar.{module}")
+    with pytest.raises(bursar.Unsupported):
+        plug.enable()
+    assert not plug.is_enabled()

@@ -1,0 +1,465 @@
+"""PyTorch on the pool of this process. They need PyTorch and a GPU, and are skipped elsewhere."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import bursar
+import bursar.torch
+import pytest
+
+PATIENCE = 300.0
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+
+#: Run in a process of its own, because PyTorch is given the pool once.
+BEGIN = "import gc, os, sys, torch, bursar, bursar.torch\n"
+
+
+def run(program: str, **environment: str) -> str:
+    """Runs a program and returns what it prints."""
+    started = subprocess.run(
+        [sys.executable, "-c", BEGIN + program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert started.returncode == 0, started.stdout + started.stderr
+    return started.stdout
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool() -> None:
+    """The pool, given to PyTorch before it uses a device."""
+    bursar.use_driver("cuda")
+    bursar.use_pool(limit="4GiB")
+    bursar.torch.enable()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Any:
+    """Every test gives back what it took."""
+    before = torch.cuda.memory_allocated()
+    yield
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+def empty(size: int, device: int = 0) -> Any:
+    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+def test_y4_a_refusal_is_pytorchs_own_error_with_the_explanation() -> None:
+    with bursar.tag("weights"):
+        held = empty(3 << 30)
+    refusals = torch.cuda.memory_stats()["num_ooms"]
+    with pytest.raises(torch.cuda.OutOfMemoryError) as raised:
+        empty(2 << 30)
+    message = str(raised.value)
+    assert message.startswith("CUDA out of memory. Tried to allocate 2 GiB.")
+    assert "weights: 3 GiB in 1 block" in message
+    assert torch.cuda.memory_stats()["num_ooms"] == refusals + 1
+    del held
+    granted = empty(2 << 30)
+    assert granted.data_ptr() != 0
+
+
+def test_y4_a_refusal_leaves_the_counts_alone() -> None:
+    before = {key: value for key, value in torch.cuda.memory_stats().items() if ".current" in key}
+    for _ in range(10):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            empty(5 << 30)
+    after = torch.cuda.memory_stats()
+    changed = {key for key, value in before.items() if after[key] != value}
+    assert not {key for key in changed if "inactive" not in key}
+
+
+def test_y4_statistics_have_every_key_that_pytorch_has() -> None:
+    ours = set(torch.cuda.memory_stats())
+    theirs = set(
+        run(
+            "torch.empty(1, device='cuda')\n"
+            "print(*(key for key in torch.cuda.memory_stats()))"
+        ).split()
+    )
+    assert theirs <= ours
+    assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_y4_counts_are_those_of_a_model(seed: int) -> None:
+    numbers, streams = random.Random(seed), [torch.cuda.default_stream()] + [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    base = torch.cuda.memory_allocated()
+    live: list[tuple[Any, int]] = []
+    current = peak = requested = added = 0
+    for _ in range(400):
+        if live and numbers.random() < 0.45:
+            tensor, size = live.pop(numbers.randrange(len(live)))
+            del tensor
+            current -= -(-size // 256) * 256
+            requested -= size
+        else:
+            size = numbers.choice([1, 255, 256, 257, 4096, 1 << 20, (1 << 20) + 1, 5 << 20]) + numbers.randrange(100)
+            with torch.cuda.stream(numbers.choice(streams)):
+                live.append((empty(size), size))
+            if numbers.random() < 0.3:
+                live[-1][0].record_stream(numbers.choice(streams))
+            current += -(-size // 256) * 256
+            requested += size
+            added += 1
+            peak = max(peak, current)
+        stats = torch.cuda.memory_stats()
+        assert torch.cuda.memory_allocated() == base + current, f"seed {seed}"
+        assert torch.cuda.max_memory_allocated() == base + peak
+        assert stats["requested_bytes.all.current"] >= requested
+        assert stats["allocation.all.allocated"] == added
+        assert stats["allocation.all.allocated"] - stats["allocation.all.freed"] == len(live)
+        assert stats["allocated_bytes.all.current"] == (
+            stats["allocated_bytes.small_pool.current"] + stats["allocated_bytes.large_pool.current"]
+        )
+        assert torch.cuda.memory_reserved() >= torch.cuda.memory_allocated()
+    check_snapshot()
+    live.clear()
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == base
+
+
+def check_snapshot() -> None:
+    segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == 0]
+    assert sum(segment["total_size"] for segment in segments) == torch.cuda.memory_reserved()
+    assert sum(segment["allocated_size"] for segment in segments) == torch.cuda.memory_allocated()
+    for segment in segments:
+        at = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == at, "blocks lie side by side"
+            at += block["size"]
+        assert at == segment["address"] + segment["total_size"]
+
+
+def test_y4_a_snapshot_opens_in_pytorchs_viewer(tmp_path: Path) -> None:
+    held = [empty(size) for size in (100, 3 << 20, 700)]
+    check_snapshot()
+    torch.cuda.memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
+    from torch.cuda import _memory_viz
+
+    snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
+    assert "active" in _memory_viz.segsum(snapshot)
+    assert "3145728" in _memory_viz.memory(snapshot)
+    assert _memory_viz.segment_plot(snapshot).lstrip().startswith("<!DOCTYPE html>")
+    assert len(held) == 3
+
+
+def test_y4_empty_cache_gives_back_what_nobody_uses() -> None:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    held = empty(64 << 20)
+    assert torch.cuda.memory_reserved() >= before + (64 << 20)
+    del held
+    assert torch.cuda.memory_reserved() >= before + (64 << 20), "it is kept for later"
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
+    assert torch.cuda.max_memory_reserved() >= before + (64 << 20)
+
+
+def test_y4_a_fraction_limits_the_pool() -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((1 << 30) / total)
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            empty((1 << 30) + (4 << 20))
+        if hasattr(torch.cuda, "get_per_process_memory_fraction"):
+            assert abs(torch.cuda.get_per_process_memory_fraction() - (1 << 30) / total) < 1e-6
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert empty((1 << 30) + (4 << 20)).data_ptr() != 0
+
+
+def test_y4_memory_that_another_stream_uses_is_not_granted_again_on_its_own() -> None:
+    home, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(home):
+        first = empty(1000)
+        address = first.data_ptr()
+        del first
+        again = empty(1000)
+        assert again.data_ptr() == address, "its own stream has it again at once"
+        again.record_stream(other)
+        del again
+        assert empty(1000).data_ptr() != address, "another stream may still use it"
+
+
+@pytest.mark.parametrize("others", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_y4_memory_is_reused_after_every_stream_that_was_recorded(seed: int, others: int, tmp_path: Path) -> None:
+    """On a simulated driver streams run by a seed, and whatever nothing orders is written to a file."""
+    hazards = tmp_path / "hazards"
+    said = run(
+        f"""
+import random
+numbers, others = random.Random({seed}), {others}
+bursar.use_pool(limit="64MiB")
+bursar.torch.enable()
+streams = [torch.cuda.default_stream()] + [torch.cuda.Stream() for _ in range(3)]
+host = [torch.full((1 << 16,), value, dtype=torch.int32).pin_memory() for value in range(4)]
+wrong = 0
+for _ in range(100):
+    home, *readers = numbers.sample(streams, 1 + others)
+    size, value = numbers.choice([1000, 1 << 14, 1 << 16]), numbers.randrange(4)
+    with torch.cuda.stream(home):
+        given = torch.empty(size, dtype=torch.int32, device="cuda")
+        given.copy_(host[value][:size], non_blocking=True)
+    read = [torch.empty(size, dtype=torch.int32).pin_memory() for _ in readers]
+    for reader, into in zip(readers, read):
+        reader.wait_stream(home)
+        with torch.cuda.stream(reader):
+            into.copy_(given, non_blocking=True)
+        given.record_stream(reader)
+    del given
+    with torch.cuda.stream(home):
+        other = torch.empty(size, dtype=torch.int32, device="cuda")
+        other.copy_(host[(value + 1) % 4][:size], non_blocking=True)
+    del other
+    torch.cuda.synchronize()
+    wrong += sum(not bool((into == value).all()) for into in read)
+print(wrong)
+""",
+        BURSAR_SEED=str(seed),
+        BURSAR_HAZARDS=str(hazards),
+    )
+    assert said.split() == ["0"]
+    assert not hazards.exists() or not hazards.read_text()
+
+
+def test_threads_and_devices_keep_apart() -> None:
+    devices = torch.cuda.device_count()
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            numbers, device = random.Random(seed), seed % devices
+            kept: list[Any] = []
+            with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream(device)):
+                for _ in range(300):
+                    if kept and numbers.random() < 0.5:
+                        kept.pop(numbers.randrange(len(kept)))
+                    else:
+                        kept.append(empty(numbers.randrange(1, 3 << 20), device))
+                spans = sorted((t.data_ptr(), t.data_ptr() + t.numel()) for t in kept)
+                assert all(first[1] <= second[0] for first, second in zip(spans, spans[1:]))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failures
+
+
+def test_y4_what_is_allocated_in_a_capture_is_the_graphs() -> None:
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.cuda.graph(graph, stream=side):
+        first = empty(1 << 20)
+        address = first.data_ptr()
+        del first
+        again = empty(1 << 20)
+        assert again.data_ptr() == address, "used again inside the capture"
+        del again
+        kept = empty(1 << 20)
+    outside = [empty(1 << 20) for _ in range(64)]
+    assert address not in {tensor.data_ptr() for tensor in outside}
+    torch.cuda.empty_cache()
+    graph.replay()
+    assert kept.data_ptr() == address
+    del kept, graph, outside
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def test_y4_a_capture_can_be_refused_memory_and_go_on() -> None:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            empty(8 << 30)
+        kept = empty(1 << 20)
+    graph.replay()
+    del kept, graph
+
+
+def test_y4_other_threads_allocate_while_a_stream_is_captured() -> None:
+    graph, failures = torch.cuda.CUDAGraph(), []
+    freed = empty(1 << 20)
+
+    def allocate() -> None:
+        try:
+            for megabytes in range(1, 40):
+                empty(megabytes << 20)
+        except BaseException as error:
+            failures.append(error)
+
+    with torch.cuda.graph(graph):
+        kept = empty(1 << 20)
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        thread.join()
+        del freed
+    assert not failures
+    graph.replay()
+    del kept, graph
+
+
+def test_tensors_that_are_empty_have_no_memory() -> None:
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    assert empty(0).data_ptr() == 0
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_y5_a_buffer_is_a_tensor_and_lives_as_long() -> None:
+    before = {counts.device: counts.blocks for counts in bursar.statistics()}
+    buffer = bursar.Buffer(4096)
+    buffer.copy_from(bytes(range(256)) * 16)
+    tensor = torch.from_dlpack(buffer)
+    assert (tensor.data_ptr(), tensor.shape, tensor.device.index) == (buffer.ptr, (4096,), 0)
+    del buffer
+    assert bytes(tensor.cpu().numpy().tobytes()) == bytes(range(256)) * 16
+    assert bursar.statistics()[0].blocks == before.get(0, 0) + 1
+    del tensor
+    assert bursar.statistics()[0].blocks == before.get(0, 0)
+
+
+def test_enabling_twice_is_fine() -> None:
+    bursar.torch.enable()
+    assert bursar.torch.is_enabled()
+
+
+def test_enabling_too_late_is_an_error() -> None:
+    said = run(
+        "kept = torch.empty(1, device='cuda')\n"
+        "try: bursar.torch.enable()\n"
+        "except bursar.TooLate as error: print(error)\n"
+        "assert torch.cuda.memory_allocated() == 512"
+    )
+    assert "bursar.torch.enable() before" in said
+
+
+def test_enabling_is_refused_where_a_refusal_could_not_be_thrown() -> None:
+    assert "is missing" in run(
+        "from bursar import _native\n"
+        "def functions(): raise bursar.Unsupported('`__cxa_throw` is missing')\n"
+        "_native.torch_functions = functions\n"
+        "try: bursar.torch.enable()\n"
+        "except bursar.Unsupported as error: print(error)\n"
+        "assert not bursar.torch.is_enabled()"
+    )
+
+
+@pytest.mark.parametrize("end", ["", "os._exit(0)", "sys.exit()", "import atexit; atexit.register(lambda: kept.clear())"])
+def test_y3_an_interpreter_that_ends_with_tensors_alive_ends_cleanly(end: str) -> None:
+    run(f"bursar.torch.enable()\nkept = [torch.empty(1 << 20, device='cuda') for _ in range(9)]\n{end}")
+
+
+def test_y3_a_fork_leaves_the_parents_memory_alone() -> None:
+    said = run(
+        "bursar.torch.enable()\n"
+        "kept = torch.empty(1 << 20, device='cuda')\n"
+        "before = torch.cuda.memory_allocated()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    del kept; gc.collect(); os._exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert torch.cuda.memory_allocated() == before\n"
+        "del kept; kept = torch.empty(1 << 20, device='cuda')\n"
+        "print('parent goes on')"
+    )
+    assert "parent goes on" in said
+
+
+def test_y3_workers_of_a_data_loader_are_forked_and_end() -> None:
+    said = run(
+        "from torch.utils.data import DataLoader\n"
+        "bursar.torch.enable()\n"
+        "kept = torch.empty(1 << 20, device='cuda')\n"
+        "loader = DataLoader(list(range(100)), batch_size=10, num_workers=2)\n"
+        "print(sum(int(batch.sum()) for batch in loader))"
+    )
+    assert said.split() == ["4950"]
+
+
+def test_a_mempool_on_the_pool_refuses_as_pytorch_does() -> None:
+    said = run(
+        "bursar.use_pool(limit='1GiB')\n"
+        "pool = bursar.torch.pool()\n"
+        "with torch.cuda.use_mem_pool(pool):\n"
+        "    kept = torch.empty(512 << 20, dtype=torch.uint8, device='cuda')\n"
+        "    assert bursar.statistics()[0].live >= 512 << 20\n"
+        "    try: torch.empty(600 << 20, dtype=torch.uint8, device='cuda')\n"
+        "    except torch.cuda.OutOfMemoryError: print('refused')\n"
+        "assert torch.cuda.memory_allocated() == 512 << 20\n"
+        "outside = torch.empty(600 << 20, dtype=torch.uint8, device='cuda')\n"
+        "print('outside')"
+    )
+    assert said.split() == ["refused", "outside"]
+
+
+@pytest.mark.kernels
+def test_a_backward_that_is_refused_memory_raises_it() -> None:
+    class Greedy(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, given: Any) -> Any:
+            return given.clone()
+
+        @staticmethod
+        def backward(ctx: Any, given: Any) -> Any:
+            empty(9 << 30)
+            return given
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        Greedy.apply(torch.ones(4, device="cuda", requires_grad=True)).sum().backward()
+
+
+@pytest.mark.kernels
+def test_y4_a_graph_computes_what_it_captured() -> None:
+    graph, given = torch.cuda.CUDAGraph(), torch.ones(1024, device="cuda")
+    with torch.cuda.graph(graph):
+        result = given * 2 + 1
+    noise = [torch.randn(1024, device="cuda") for _ in range(100)]
+    for value in (1.0, 5.0):
+        given.fill_(value)
+        graph.replay()
+        assert (result == value * 2 + 1).all()
+    del noise, result, graph
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("recorded", [True, False])
+def test_y4_a_tensor_freed_while_another_stream_reads_it_is_not_overwritten(recorded: bool) -> None:
+    """With ``record_stream`` the pool knows; without it, the reader was made to wait for nobody and waits itself."""
+    reader, size = torch.cuda.Stream(), 1 << 18
+    for round_ in range(300):
+        given = torch.full((size,), round_, dtype=torch.int32, device="cuda")
+        reader.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(reader):
+            torch.cuda._sleep(20_000)
+            read = given.clone()
+        if recorded:
+            given.record_stream(reader)
+        else:
+            torch.cuda.current_stream().wait_stream(reader)
+        del given
+        overwritten = torch.full((size,), -1, dtype=torch.int32, device="cuda")
+        torch.cuda.current_stream().wait_stream(reader)
+        assert int(read.sum()) == round_ * size
+        read.record_stream(torch.cuda.current_stream())
+        del read, overwritten
