@@ -3,12 +3,13 @@
 //!
 //! `test.rs` lists the steps of the test run. `tidy/` has the rules that a reviewer would otherwise have to check, one file
 //! for each subject; they read the workspace through `tree.rs` and Rust source through `lexer.rs`. `package.rs` uses the
-//! packaged crates from outside, `python.rs` builds and tests the Python package, `instructions.rs` counts instructions with
-//! callgrind, and `numa.rs` boots a kernel with several NUMA nodes.
+//! packaged crates from outside, `c_interface.rs` writes the header of the C interface, `python.rs` builds and tests the
+//! Python package, `instructions.rs` counts instructions with callgrind, and `numa.rs` boots a kernel with several NUMA nodes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to its user")]
 
+mod c_interface;
 mod command;
 mod error;
 mod instructions;
@@ -45,6 +46,8 @@ fn dispatch(root: &Path, args: &[&str]) -> Result<(), Error> {
         }
         ["tidy"] => tidy::run(root),
         ["package"] => package::run(root),
+        ["header"] => c_interface::write_header(root),
+        ["install-c", prefix] if !prefix.starts_with('-') => c_interface::install(root, prefix),
         ["test"] => test::run(root, test::STEPS),
         ["test", "--only", name] => test::run(root, std::slice::from_ref(test::step(name)?)),
         ["instructions", "help" | "--help" | "-h"] => {
@@ -70,6 +73,8 @@ fn help() -> String {
          cargo xtask test --only STEP  run one of them\n\
          cargo xtask tidy              run the tidy checks alone\n\
          cargo xtask package           package the crates, and use them from outside the workspace\n\
+         cargo xtask header            write the header of the C interface from its code\n\
+         cargo xtask install-c PREFIX  build the C interface, and put it below PREFIX\n\
          cargo xtask instructions      count instructions an operation; `--help` says more\n\
          cargo xtask numa              run the tests of pinned memory on five NUMA nodes; `--help` says more\n\
          cargo xtask help              print this\n\n\

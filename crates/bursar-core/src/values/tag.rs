@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// The purpose of an allocation. A tag is a small dense integer, so the hot path never sees a string; make one with
@@ -25,6 +26,9 @@ struct Names {
 
 static NAMES: Mutex<Option<Names>> = Mutex::new(None);
 
+/// The number of tags there are, to be read without the lock; only grows.
+static COUNT: AtomicU32 = AtomicU32::new(1);
+
 fn with_names<T>(f: impl FnOnce(&mut Names) -> T) -> T {
     let mut guard = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
     f(guard.get_or_insert_with(|| Names { index: HashMap::from([("untagged", 0)]), names: vec!["untagged"] }))
@@ -45,6 +49,7 @@ impl AllocTag {
             let name: &'static str = Box::leak(name.into());
             names.names.push(name);
             names.index.insert(name, id);
+            COUNT.store(id + 1, Ordering::Release);
             Self(id)
         })
     }
@@ -63,6 +68,20 @@ impl AllocTag {
     /// Returns a small dense integer, to index tables by.
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// Returns the tag with this [index](Self::index), if there is one: for boundaries that carry numbers alone.
+    ///
+    /// ```
+    /// use bursar::memory::AllocTag;
+    /// use bursar::tag;
+    ///
+    /// assert_eq!(AllocTag::from_index(tag!("weights").index()), Some(tag!("weights")));
+    /// assert_eq!(AllocTag::from_index(usize::MAX), None);
+    /// ```
+    #[inline]
+    pub fn from_index(index: usize) -> Option<Self> {
+        (index < COUNT.load(Ordering::Acquire) as usize).then_some(Self(index as u32))
     }
 }
 

@@ -6,6 +6,8 @@ use crate::tree::{Example, File, Tree};
 
 /// Paths, and prefixes of paths, that may have unsafe code. Numbered examples may too: they show the raw level to users.
 const ROOMS: &[&str] = &[
+    "crates/bursar-c/src/",
+    "crates/bursar-c/tests/",
     "crates/bursar-conformance/",
     "crates/bursar-core/src/",
     "crates/bursar-core/tests/",

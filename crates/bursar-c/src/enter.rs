@@ -1,0 +1,50 @@
+//! The way into every call: nothing unwinds out of it, and a failure is kept for whoever asks.
+
+use crate::status::{CallResult, Failure, bursar_status, keep};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Makes a call. Whatever `body` changes is shared and consistent between its steps, so a panic leaves nothing torn behind.
+#[inline]
+pub(crate) fn call(body: impl FnOnce() -> CallResult) -> bursar_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => bursar_status::BURSAR_OK,
+        Ok(Err(failure)) => keep(failure),
+        Err(payload) => keep(Failure::panicked(payload)),
+    }
+}
+
+/// Makes a call that leaves the last error as it is, because it reads it.
+pub(crate) fn call_about_errors(body: impl FnOnce() -> CallResult) -> bursar_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => bursar_status::BURSAR_OK,
+        Ok(Err(failure)) => failure.status(),
+        Err(payload) => Failure::panicked(payload).status(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::with_last_failure;
+
+    /// A payload that panics when it is dropped.
+    struct Sore;
+
+    impl Drop for Sore {
+        fn drop(&mut self) {
+            panic!("a panic in a panic ends the process");
+        }
+    }
+
+    #[test]
+    fn y1_a_panic_is_a_status_with_its_message() {
+        let last = || with_last_failure(|last| last.map(ToString::to_string)).flatten().expect("a failure");
+        assert_eq!(call(|| panic!("inside")), bursar_status::BURSAR_PANIC);
+        assert_eq!(last(), "a defect of this library: inside");
+        let number = 7;
+        assert_eq!(call(|| panic!("number {number}")), bursar_status::BURSAR_PANIC);
+        assert_eq!(last(), "a defect of this library: number 7");
+        assert_eq!(call(|| std::panic::panic_any(Sore)), bursar_status::BURSAR_PANIC);
+        assert_eq!(call_about_errors(|| std::panic::panic_any(Sore)), bursar_status::BURSAR_PANIC);
+    }
+}

@@ -1,0 +1,312 @@
+//! Tables of what handles stand for.
+//!
+//! A handle is a number: its kind, the slot of its kind's table, and the generation of that slot. The memory of slots is never
+//! freed, so a number that is not a handle is looked up as safely as one that is: it is out of range, or its slot has another
+//! generation. A slot whose generations are used up is not used again, so no number ever means two things.
+//!
+//! | phase of a slot | who may use its value |
+//! | --- | --- |
+//! | vacant | nobody; whoever took the slot out of the vacant ones fills it |
+//! | live | every running call, shared |
+//! | taken | the one thread that took it: it is being closed or freed, and may be put back |
+//! | borrowed | the one thread that borrowed it, for a moment; others wait |
+//!
+//! A live value is taken out only once no other call can be using it: [`take`](Table::take) makes the handle stale, and its
+//! caller waits for the calls that run ([`wait_for_others`](crate::running::wait_for_others)) before it ends the value. Blocks
+//! are never shared: each use takes or borrows.
+#![allow(unsafe_code)]
+
+use crate::running::{self, RunningCall};
+use std::alloc::Layout;
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const CHUNK: usize = 4096;
+const CHUNKS: usize = 4096;
+/// The number of slots that a table can have.
+pub(crate) const SLOTS: usize = CHUNK * CHUNKS;
+
+const GENERATION_BITS: u32 = 32;
+const KIND_SHIFT: u32 = 56;
+
+const VACANT: u64 = 0;
+const LIVE: u64 = 1;
+const TAKEN: u64 = 2;
+const BORROWED: u64 = 3;
+
+/// A value in one of the phases above, with its generation above the phase.
+struct Slot<T> {
+    state: AtomicU64,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+impl<T> Slot<T> {
+    /// Returns the place of the value, whether there is one or not.
+    #[inline]
+    const fn place(&self) -> *mut T {
+        self.value.get().cast()
+    }
+}
+
+type Chunk<T> = [Slot<T>; CHUNK];
+
+/// The things of one kind.
+pub(crate) struct Table<T> {
+    kind: u8,
+    chunks: [AtomicPtr<Chunk<T>>; CHUNKS],
+    vacant: Mutex<Vacant>,
+}
+
+struct Vacant {
+    /// Slots that were used before.
+    indices: Vec<u32>,
+    /// The first slot that never was.
+    next: u32,
+}
+
+// SAFETY: values are reached by the protocol above, which gives each to one thread alone or to all of them shared.
+unsafe impl<T: Send + Sync> Sync for Table<T> {}
+
+/// A slot of a live handle, found by its number.
+struct Found<'a, T> {
+    slot: &'a Slot<T>,
+    index: u32,
+    generation: u64,
+}
+
+const fn state(generation: u64, phase: u64) -> u64 {
+    generation << 2 | phase
+}
+
+impl<T> Table<T> {
+    /// Makes the table of a kind, which is not zero.
+    pub(crate) const fn new(kind: u8) -> Self {
+        assert!(kind != 0, "a handle is never zero");
+        let vacant = Mutex::new(Vacant { indices: Vec::new(), next: 0 });
+        Self { kind, chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS], vacant }
+    }
+
+    fn id(&self, index: u32, generation: u64) -> u64 {
+        u64::from(self.kind) << KIND_SHIFT | u64::from(index) << GENERATION_BITS | generation
+    }
+
+    /// Finds the slot that a number names, if there is one; its generation may be another.
+    #[inline]
+    fn find(&self, id: u64) -> Option<Found<'_, T>> {
+        let index = (id >> GENERATION_BITS) as usize & (SLOTS - 1);
+        let chunk = self.chunks[index / CHUNK].load(Ordering::Acquire);
+        if id >> KIND_SHIFT != u64::from(self.kind) || chunk.is_null() {
+            return None;
+        }
+        // SAFETY: a chunk that was made is never freed.
+        let chunk = unsafe { &*chunk };
+        Some(Found { slot: &chunk[index % CHUNK], index: index as u32, generation: id & u64::from(u32::MAX) })
+    }
+
+    /// Takes a slot out of the vacant ones; `None` if there are no more.
+    pub(crate) fn vacant(&self) -> Option<u32> {
+        let mut one = Vec::with_capacity(1);
+        self.take_vacant(&mut one, 1);
+        one.pop()
+    }
+
+    /// Moves vacant slots into `spare`, as many as there are up to a number.
+    pub(crate) fn take_vacant(&self, spare: &mut Vec<u32>, most: usize) {
+        let mut vacant = self.vacant.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..most {
+            let index = match vacant.indices.pop() {
+                Some(index) => index,
+                None if (vacant.next as usize) < SLOTS => {
+                    self.make_chunk(vacant.next as usize / CHUNK);
+                    vacant.next += 1;
+                    vacant.next - 1
+                }
+                None => return,
+            };
+            spare.push(index);
+        }
+    }
+
+    /// Gives vacant slots back.
+    pub(crate) fn return_vacant(&self, indices: impl Iterator<Item = u32>) {
+        self.vacant.lock().unwrap_or_else(PoisonError::into_inner).indices.extend(indices);
+    }
+
+    /// Makes a chunk if there is none; called with the vacant slots locked.
+    fn make_chunk(&self, number: usize) {
+        if self.chunks[number].load(Ordering::Relaxed).is_null() {
+            let layout = Layout::new::<Chunk<T>>();
+            // SAFETY: a slot is not empty.
+            let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+            if memory.is_null() {
+                std::alloc::handle_alloc_error(layout);
+            }
+            // Zeroes are a vacant slot of generation zero.
+            self.chunks[number].store(memory.cast(), Ordering::Release);
+        }
+    }
+
+    fn slot(&self, index: u32) -> &Slot<T> {
+        let chunk = self.chunks[index as usize / CHUNK].load(Ordering::Acquire);
+        // SAFETY: an index that was taken out of the vacant ones lies in a chunk that was made, and stays.
+        let chunk = unsafe { &*chunk };
+        &chunk[index as usize % CHUNK]
+    }
+
+    /// Fills a slot that was taken out of the vacant ones. Returns the number of the handle.
+    #[inline]
+    pub(crate) fn fill(&self, index: u32, value: T) -> u64 {
+        let slot = self.slot(index);
+        let generation = (slot.state.load(Ordering::Relaxed) >> 2) + 1;
+        // SAFETY: the slot is vacant and nobody else's.
+        unsafe { slot.place().write(value) };
+        slot.state.store(state(generation, LIVE), Ordering::SeqCst);
+        self.id(index, generation)
+    }
+
+    /// Enters a value and returns the number of its handle; the value comes back if there is no room.
+    pub(crate) fn insert(&self, value: T) -> Result<u64, T> {
+        match self.vacant() {
+            Some(index) => Ok(self.fill(index, value)),
+            None => Err(value),
+        }
+    }
+
+    /// Returns the live value of a handle, which stays while the call runs.
+    #[inline]
+    pub(crate) fn get<'c>(&self, id: u64, _call: &'c RunningCall) -> Option<&'c T> {
+        let Found { slot, generation, .. } = self.find(id)?;
+        if slot.state.load(Ordering::SeqCst) != state(generation, LIVE) {
+            return None;
+        }
+        // SAFETY: it was live when the call had begun already, so whoever ends it waits for the call.
+        Some(unsafe { &*slot.place() })
+    }
+
+    /// Takes a live value: its handle is stale from now on, unless it is put back.
+    #[inline]
+    pub(crate) fn take(&self, id: u64) -> Option<Taken<'_, T>> {
+        let Found { slot, index, generation } = self.claim(id, TAKEN)?;
+        Some(Taken { slot, index, generation })
+    }
+
+    /// Borrows a live value for a moment, alone. Others who want it meanwhile wait.
+    pub(crate) fn borrow(&self, id: u64) -> Option<Borrowed<'_, T>> {
+        let Found { slot, generation, .. } = self.claim(id, BORROWED)?;
+        Some(Borrowed { slot, generation })
+    }
+
+    /// Moves a live value into a phase in which it is this thread's alone.
+    #[inline]
+    fn claim(&self, id: u64, phase: u64) -> Option<Found<'_, T>> {
+        let found = self.find(id)?;
+        let (live, claimed) = (state(found.generation, LIVE), state(found.generation, phase));
+        loop {
+            match found.slot.state.compare_exchange(live, claimed, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return Some(found),
+                // Whoever borrowed it is about to put it back.
+                Err(seen) if seen == state(found.generation, BORROWED) => std::thread::yield_now(),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Calls `read` with every value that is live at this moment, borrowed.
+    pub(crate) fn for_each_live(&self, mut read: impl FnMut(&T)) {
+        let made = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).next;
+        for index in 0..made {
+            let state = self.slot(index).state.load(Ordering::Acquire);
+            if state & 3 != VACANT
+                && let Some(borrowed) = self.borrow(self.id(index, state >> 2))
+            {
+                read(borrowed.value());
+            }
+        }
+    }
+}
+
+/// A value whose handle is stale: it is ended or put back.
+#[must_use = "the slot of a value that is neither ended nor put back is lost"]
+pub(crate) struct Taken<'a, T> {
+    slot: &'a Slot<T>,
+    index: u32,
+    generation: u64,
+}
+
+impl<T> Taken<'_, T> {
+    /// Returns the value. Calls that ran when it was taken may use it too, unless they were waited for.
+    #[inline]
+    pub(crate) fn value(&self) -> &T {
+        // SAFETY: it is there until it is ended; nobody changes it.
+        unsafe { &*self.slot.place() }
+    }
+
+    /// Makes the handle live again.
+    pub(crate) fn put_back(self) {
+        self.slot.state.store(state(self.generation, LIVE), Ordering::SeqCst);
+    }
+
+    /// Puts another value in the place of one that was [moved out](Self::move_out) and makes the handle live again.
+    ///
+    /// # Safety
+    /// The value was moved out.
+    pub(crate) unsafe fn put_back_as(self, value: T) {
+        // SAFETY: the slot is this thread's alone.
+        unsafe { self.slot.place().write(value) };
+        self.put_back();
+    }
+
+    /// Moves the value out.
+    ///
+    /// # Safety
+    /// No other call uses the value: none can, as for blocks, or those that could were waited for. It is moved out once, and
+    /// then the slot is vacated or gets another value.
+    #[inline]
+    pub(crate) unsafe fn move_out(&self) -> T {
+        // SAFETY: it is there, and the caller's promise that nobody else uses it.
+        unsafe { self.slot.place().read() }
+    }
+
+    /// Waits for the calls that may use the value, and takes it out. Returns it, and the slot's index as
+    /// [`vacate`](Self::vacate) does.
+    pub(crate) fn end_shared(self) -> (T, Option<u32>) {
+        running::wait_for_others();
+        // SAFETY: whoever begins a call now finds the handle stale, and the others were waited for.
+        let value = unsafe { self.move_out() };
+        (value, self.vacate())
+    }
+
+    /// Makes the slot vacant, after the value was moved out. Returns its index for the next value, unless its generations are
+    /// used up.
+    #[inline]
+    pub(crate) fn vacate(self) -> Option<u32> {
+        self.slot.state.store(state(self.generation, VACANT), Ordering::Release);
+        (self.generation < u64::from(u32::MAX)).then_some(self.index)
+    }
+}
+
+/// A value that this thread alone uses for a moment.
+pub(crate) struct Borrowed<'a, T> {
+    slot: &'a Slot<T>,
+    generation: u64,
+}
+
+impl<T> Borrowed<'_, T> {
+    pub(crate) fn value(&self) -> &T {
+        // SAFETY: it is there while it is borrowed.
+        unsafe { &*self.slot.place() }
+    }
+
+    pub(crate) fn value_mut(&mut self) -> &mut T {
+        // SAFETY: it is there while it is borrowed, and nobody else uses it.
+        unsafe { &mut *self.slot.place() }
+    }
+}
+
+impl<T> Drop for Borrowed<'_, T> {
+    fn drop(&mut self) {
+        self.slot.state.store(state(self.generation, LIVE), Ordering::SeqCst);
+    }
+}
