@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory of the pool, until nobody has it: neither Python nor a library that it was handed to.
 #[derive(Debug)]
-pub(crate) struct BufferMemory {
+struct BufferMemory {
     device: &'static PoolDevice,
     number: u32,
-    pub(crate) ptr: u64,
-    pub(crate) bytes: u64,
+    ptr: u64,
+    bytes: u64,
     /// The raw handle of its stream.
     raw: u64,
     block: Mutex<Option<DeviceBlock>>,
@@ -219,7 +219,9 @@ impl Buffer {
             }
         }
         let is_versioned = max_version.is_some_and(|(major, _)| major >= 1);
-        Ok(dlpack::capsule(py, self.memory.clone(), self.memory.number, is_versioned)?)
+        let memory = &self.memory;
+        let addresses = memory.ptr..memory.ptr + memory.bytes;
+        Ok(dlpack::capsule(py, memory.clone(), addresses, memory.number, is_versioned)?)
     }
 
     fn __repr__(&self) -> String {

@@ -1,10 +1,11 @@
 //! DLPack: memory handed to another library in a capsule, with a function that it calls when it is done.
 #![allow(unsafe_code)]
 
-use crate::buffer::BufferMemory;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use std::any::Any;
 use std::ffi::{CStr, c_void};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The kind of a CUDA device.
@@ -48,9 +49,9 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// What a capsule keeps: the memory, and the numbers that its tensor points to.
+/// The memory that a capsule keeps, and the numbers that its tensor points to.
 struct Owner {
-    _memory: Arc<BufferMemory>,
+    _memory: Arc<dyn Any + Send + Sync>,
     shape: [i64; 1],
     strides: [i64; 1],
 }
@@ -58,14 +59,15 @@ struct Owner {
 const PLAIN: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// Makes a capsule that keeps memory until whoever takes it is done.
+/// Makes a capsule of the bytes at these addresses of a device, which keeps `memory` until whoever takes it is done.
 pub(crate) fn capsule(
     py: Python<'_>,
-    memory: Arc<BufferMemory>,
+    memory: Arc<dyn Any + Send + Sync>,
+    addresses: Range<u64>,
     device: u32,
     is_versioned: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
-    let (data, len) = (memory.ptr as *mut c_void, memory.bytes as i64);
+    let (data, len) = (addresses.start as *mut c_void, (addresses.end - addresses.start) as i64);
     let owner = Box::new(Owner { _memory: memory, shape: [len], strides: [1] });
     let (shape, strides) = (owner.shape.as_ptr(), owner.strides.as_ptr());
     let device = (CUDA, device as i32);

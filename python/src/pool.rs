@@ -19,7 +19,7 @@ use bursar::sync::Latch;
 use bursar::{Bytes, DeviceId, Error, GlobalDeviceBudget, Ledgers, PagePool, Stack, Statistics, Stream, leaf};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// The alignment of every block, which is that of the pool's units.
 const ALIGN: u64 = 256;
@@ -31,7 +31,7 @@ pub(crate) struct Terms {
     pub(crate) limit: Option<Bytes>,
     /// The only device that it is for.
     pub(crate) device: Option<DeviceId>,
-    /// What it is charged to, where that is not the process's share or its account with the device's ledger.
+    /// The account that it is charged to, where that is not the process's share or its account with the device's ledger.
     pub(crate) account: Option<Arc<dyn Account>>,
 }
 
@@ -156,6 +156,29 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
     current().ok_or(Failure::Memory(Error::NoDevice))
 }
 
+/// The observers of one device.
+#[derive(Clone, Debug)]
+struct Observers {
+    context: Weak<DeviceContext>,
+    statistics: Statistics,
+    reserved: Arc<Reserved>,
+}
+
+/// Returns the observers of a device: those of the pool before, if there was one, because a device keeps its observers.
+fn observers_of(context: &Arc<DeviceContext>) -> (Statistics, Arc<Reserved>) {
+    static MADE: Mutex<Vec<Observers>> = Mutex::new(Vec::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    made.retain(|observers| observers.context.strong_count() > 0);
+    let is_of = |observers: &&Observers| std::ptr::eq(observers.context.as_ptr(), Arc::as_ptr(context));
+    let observers = made.iter().find(is_of).cloned().unwrap_or_else(|| {
+        let (statistics, reserved) = (Statistics::default(), Arc::new(Reserved::default()));
+        let observers = Observers { context: Arc::downgrade(context), statistics, reserved };
+        made.push(observers.clone());
+        observers
+    });
+    (observers.statistics, observers.reserved)
+}
+
 /// Returns the device and the stream of a request, from what the thread remembers.
 #[inline]
 pub(crate) fn find(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
@@ -193,8 +216,7 @@ pub(crate) fn opened(number: u32) -> Option<&'static PoolDevice> {
 #[inline]
 pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
     let (device, stream) = find(number, raw, Life::Lasting)?;
-    let block = device.allocate(bytes, stream)?;
-    Ok(device.hand_out(Held { block, requested: bytes, raw, arena: 0, is_shared: false }))
+    device.allocate_on(stream, bytes, raw)
 }
 
 /// Allocates for another library on a stream, by its raw handle, and returns the address.
@@ -219,7 +241,7 @@ pub(crate) fn free_other(ptr: u64, number: u32) -> bool {
 /// Ends the use of a stream that is about to be destroyed, on every device.
 pub(crate) fn stream_ends(raw: u64) {
     let opened = current().into_iter().flat_map(Pool::opened);
-    if opened.fold(false, |ended, device| device.streams.end(raw) || ended) {
+    if opened.filter(|device| device.streams.end(raw)).count() > 0 {
         forget_recent_streams();
     }
 }
@@ -289,7 +311,7 @@ impl Pool {
 impl PoolDevice {
     fn open(machine: &Machine, device: DeviceId, terms: &Terms, ledgers: &Ledgers) -> Result<Self, Failure> {
         let context = machine.context(device)?;
-        let (pages, statistics, reserved) = (PagePool::default(), Statistics::default(), Arc::new(Reserved::default()));
+        let (pages, (statistics, reserved)) = (PagePool::default(), observers_of(&context));
         let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
         let account = match &terms.account {
             Some(account) => GlobalDeviceBudget::shared(account.clone()),
@@ -319,6 +341,13 @@ impl PoolDevice {
     #[inline]
     pub(crate) fn allocate(&self, bytes: u64, stream: Stream) -> Result<DeviceBlock, Failure> {
         self.memory.allocate(bytes, ALIGN, stream, TAG.get()).map_err(|error| self.explain(error, bytes))
+    }
+
+    /// Allocates for PyTorch on a stream, and returns the address.
+    #[inline]
+    pub(crate) fn allocate_on(&self, stream: Stream, bytes: u64, raw: u64) -> Result<u64, Failure> {
+        let block = self.allocate(bytes, stream)?;
+        Ok(self.hand_out(Held { block, requested: bytes, raw, arena: 0, is_shared: false }))
     }
 
     /// Allocates memory that any stream may use at once, for those who name none.

@@ -1,4 +1,4 @@
-//! What a pool has taken from its device, as PyTorch counts it: with the peak.
+//! The count of the memory that a pool holds of its device, with the peak, as PyTorch has it.
 
 use bursar::DeviceId;
 use bursar::error::Holding;

@@ -26,7 +26,7 @@ struct Known {
     anywhere: Option<Stream>,
 }
 
-/// How long a stream lives.
+/// The life of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     /// As long as the process, and its captures are announced.

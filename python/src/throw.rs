@@ -54,7 +54,7 @@ struct Class {
     functions: *const Destroy,
 }
 
-/// What is needed to throw.
+/// Everything that throwing needs.
 struct Runtime {
     allocate: AllocateException,
     throw: Throw,
@@ -168,8 +168,9 @@ impl Runtime {
         let memory = unsafe { (self.new)(text.len() + 1) };
         // SAFETY: the memory was just made, one byte longer than the text.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len()) };
-        // SAFETY: as above.
-        unsafe { *memory.add(text.len()) = 0 };
+        let end = memory.wrapping_add(text.len());
+        // SAFETY: the byte behind the text.
+        unsafe { *end = 0 };
         // SAFETY: the caller's memory for a string.
         unsafe { at.write(CxxString { text: memory, len: text.len(), local: [text.len() as u64, 0] }) };
     }

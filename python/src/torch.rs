@@ -48,14 +48,13 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
         return std::ptr::null_mut();
     }
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
-    let ptr = if pool::is_forked() {
-        or_throw(bytes, || pool::check_not_forked().map(|()| 0))
-    } else if let Some(opened) = pool::opened(number)
-        && opened.captures.load(Ordering::Acquire) > 0
-    {
-        allocate_in_capture(opened, bytes, number, raw)
-    } else {
-        or_throw(bytes, || pool::allocate(bytes, number, raw))
+    let (opened, stream) = or_throw(bytes, || {
+        pool::check_not_forked()?;
+        pool::find(number, raw, Life::Lasting)
+    });
+    let ptr = match opened.captures.load(Ordering::Acquire) {
+        0 => or_throw(bytes, || opened.allocate_on(stream, bytes, raw)),
+        _ => allocate_in_capture(opened, bytes, number, raw),
     };
     ptr as *mut c_void
 }
@@ -207,7 +206,9 @@ extern "C-unwind" fn end_capture(device: c_int, id: PoolId) {
 extern "C-unwind" fn release_pool(device: c_int, id: PoolId) {
     if !pool::is_forked() {
         or_throw(0, || {
-            pool::opened(device as u32).map(|opened| torch_capture::release(opened, device as u32, id));
+            if let Some(opened) = pool::opened(device as u32) {
+                torch_capture::release(opened, device as u32, id);
+            }
             Ok(())
         });
     }

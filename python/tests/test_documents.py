@@ -25,7 +25,7 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=folder)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/guide/09-from-python.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/guide/09-from-python.md", "docs/guide/10-pytorch-cupy-numba.md"])
 def test_the_programs_of_a_document_run(document: str, tmp_path: Path) -> None:
     found = programs(document)
     assert found, f"{document} has no Python"

