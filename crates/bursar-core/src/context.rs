@@ -12,6 +12,7 @@
 //! | `progress.rs` | how far a stream has come with what it was given |
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `members.rs` | pools and leaves that can be asked to trim |
+//! | `usage_view.rs` | what the stacks use, for those who watch |
 //! | `remains.rs` | what a dropped holder could not give back |
 //! | `dropped_transfers.rs` | host memory of dropped transfers that could not be waited for |
 //! | `fault.rs` | the failure that the next fallible call reports |
@@ -46,6 +47,7 @@ mod order;
 mod progress;
 mod remains;
 mod streams;
+mod usage_view;
 
 pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
@@ -55,6 +57,7 @@ pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
 pub use remains::Remains;
+pub use usage_view::{UsageSource, UsageView};
 
 use crate::stream::{Clocks, StreamTable};
 use crate::{
@@ -105,6 +108,7 @@ pub struct DeviceContext {
     unordered: Unordered,
     left: RemainsList,
     dropped_transfers: DroppedTransfers,
+    usage_view: UsageView,
 }
 
 impl DeviceContext {
@@ -122,7 +126,9 @@ impl DeviceContext {
             // The first failure is the cause; that the device cannot be closed either would hide it.
             let _closed = close().or_else(|_| close());
         })?;
+        let sink = EventSink::default();
         Ok(Arc::new(Self {
+            usage_view: UsageView::new(device, sink.counting_tally()),
             listens: driver.listens(),
             driver,
             device,
@@ -132,7 +138,7 @@ impl DeviceContext {
             spare_streams: Mutex::default(),
             clocks: Clocks::default(),
             fault: Fault::default(),
-            sink: EventSink::default(),
+            sink,
             lent: LentBlocks::new(device),
             events: Mutex::default(),
             members: Mutex::default(),

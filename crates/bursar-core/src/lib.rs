@@ -63,7 +63,9 @@ mod values;
 pub use block::{
     BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
-pub use context::{AdoptedStream, CallSite, DeviceContext, Fault, HasContext, Member, Remains, StreamProgress};
+pub use context::{
+    AdoptedStream, CallSite, DeviceContext, Fault, HasContext, Member, Remains, StreamProgress, UsageSource, UsageView,
+};
 pub use driver::{
     CountingDriver, DeviceRange, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern,
     PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedBytes, SimulatedKernel, SimulatedMemory,

@@ -119,7 +119,7 @@ fn create(
     let status = call();
     if status != SUCCESS {
         share.release(charged);
-        return status;
+        return refusal::failed(share, elements, status);
     }
     steps::passed(c"array taken");
     let taken = before.zip(driver::memory()).map(|(before, after)| before.0.saturating_sub(after.0));

@@ -93,7 +93,7 @@ fn create(share: &Share, handle: *const u64, bytes: u64, call: impl FnOnce() -> 
     let status = call();
     if status != SUCCESS {
         share.release(bytes);
-        return status;
+        return refusal::failed(share, bytes, status);
     }
     steps::passed(c"handle taken");
     pieces().add(read(handle), bytes);

@@ -120,7 +120,7 @@ fn allocate(share: &Share, request: Request<'_>) -> c_int {
     let status = (request.call)();
     if status != SUCCESS {
         share.release(charged);
-        return status;
+        return refusal::failed(share, request.bytes, status);
     }
     steps::passed(c"linear taken");
     let (start, bytes) = (request.outcome)();

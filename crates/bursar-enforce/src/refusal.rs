@@ -1,8 +1,8 @@
 //! The explanation of a refusal: what was asked for, what is held, and by whom.
 
 use crate::entry::OUT_OF_MEMORY;
-use crate::report;
 use crate::share::Share;
+use crate::{driver, report};
 use bursar_core::Bytes;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,10 +15,21 @@ const OTHERS_MAX: usize = 8;
 #[cold]
 pub(crate) fn refuse(share: &Share, asked: u64) -> c_int {
     static EXPLAINED: AtomicBool = AtomicBool::new(false);
+    share.note_refusal(asked);
     if !EXPLAINED.swap(true, Relaxed) {
         report::say(&explanation(share, asked));
     }
     OUT_OF_MEMORY
+}
+
+/// Returns the status of a call that the share had room for and that the driver failed. Where it had no memory, the ledger counts
+/// that too.
+#[cold]
+pub(crate) fn failed(share: &Share, asked: u64, status: c_int) -> c_int {
+    if status == OUT_OF_MEMORY {
+        share.note_refusal_by_driver(asked, driver::memory().unwrap_or_default());
+    }
+    status
 }
 
 fn explanation(share: &Share, asked: u64) -> String {

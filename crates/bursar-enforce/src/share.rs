@@ -4,7 +4,7 @@
 //! the workers of a device have in common (`BURSAR_RESERVATION_SHARED`). A program that knows nothing of Bursar cannot say which of the
 //! two an allocation is for. So its own comes first, and the common part is drawn on where that is used up.
 
-use bursar_core::{Account, Bytes, DeviceUuid, Error};
+use bursar_core::{Account, Bytes, DeviceId, DeviceUuid, Error};
 use bursar_ledger::Reservation;
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -22,6 +22,8 @@ pub(crate) struct Share {
     drawn_on_common: AtomicU64,
     /// The bytes that this process holds.
     held: AtomicU64,
+    /// The most that it held at a time.
+    peak: AtomicU64,
 }
 
 impl Share {
@@ -42,7 +44,10 @@ impl Share {
         let common = token(COMMON_VARIABLE).filter(|common| Some(common) != token(Reservation::VARIABLE).as_ref());
         let common = common.map(|common| quietly(|| Reservation::from_token(&common))).transpose()?;
         let common = common.filter(|common| common.ledger().subject().uuid == own.ledger().subject().uuid);
-        Ok(Some(Self { own, common, drawn_on_common: AtomicU64::new(0), held: AtomicU64::new(0) }))
+        // A ledger in which that cannot be said now can be used all the same.
+        let _ = own.ledger().publish_held();
+        let [drawn_on_common, held, peak] = std::array::from_fn(|_| AtomicU64::new(0));
+        Ok(Some(Self { own, common, drawn_on_common, held, peak }))
     }
 
     /// Returns the device that the share is of.
@@ -83,9 +88,12 @@ impl Share {
         if bytes == 0 {
             return true;
         }
-        let charged = self.own.charge(Bytes(bytes)).is_ok() || self.charge_both(bytes);
+        let charged = self.own.try_charge(Bytes(bytes)).is_ok() || self.charge_both(bytes);
         if charged {
-            self.held.fetch_add(bytes, Relaxed);
+            let held = self.held.fetch_add(bytes, Relaxed) + bytes;
+            if held > self.peak.load(Relaxed) {
+                self.note_peak(held);
+            }
             note_taking();
         }
         charged
@@ -98,11 +106,11 @@ impl Share {
         // What is left may change while it is read: then the next try is made with what is left by then.
         for _ in 0..8 {
             let from_own = self.own.undrawn().get().min(bytes);
-            if from_own > 0 && self.own.charge(Bytes(from_own)).is_err() {
+            if from_own > 0 && self.own.try_charge(Bytes(from_own)).is_err() {
                 continue;
             }
             let rest = bytes - from_own;
-            if rest == 0 || common.charge(Bytes(rest)).is_ok() {
+            if rest == 0 || common.try_charge(Bytes(rest)).is_ok() {
                 self.drawn_on_common.fetch_add(rest, Relaxed);
                 return true;
             }
@@ -111,6 +119,26 @@ impl Share {
             }
         }
         false
+    }
+
+    /// Has the ledger show that so much was held at a time.
+    #[cold]
+    fn note_peak(&self, held: u64) {
+        if self.peak.fetch_max(held, Relaxed) < held {
+            self.own.ledger().note_peak(Bytes(self.peak.load(Relaxed)));
+        }
+    }
+
+    /// Has the ledger count a request that was refused for want of room in the share.
+    #[cold]
+    pub(crate) fn note_refusal(&self, asked: u64) {
+        self.own.note_refusal(&Error::out_of_budget(Bytes(asked), Bytes(self.undrawn()), Bytes(self.bytes())));
+    }
+
+    /// Has the ledger count a request for which the driver, which has so much free of so much, had no memory.
+    #[cold]
+    pub(crate) fn note_refusal_by_driver(&self, asked: u64, (free, total): (u64, u64)) {
+        self.own.note_refusal(&Error::out_of_memory(DeviceId(0), Bytes(asked), Bytes(free), Bytes(total)));
     }
 
     /// Gives back what was charged: first to the common part what was drawn on it.

@@ -140,13 +140,13 @@ pub(crate) fn grow(
     });
     if status != SUCCESS && store.reserved().is_none() {
         take_back(share, store, charged);
-        return status;
+        return refusal::failed(share, bytes, status);
     }
     if !settle(share, store) && status == SUCCESS && undo() {
         settle(share, store);
         return refusal::refuse(share, bytes);
     }
-    status
+    if status == SUCCESS { status } else { refusal::failed(share, bytes, status) }
 }
 
 /// A charge for the growth of a store. Where it counts on what the store has, nobody else's does for so long.

@@ -14,3 +14,5 @@ mod rust_program;
 mod scene;
 #[path = "enforce/told.rs"]
 mod told;
+#[path = "enforce/watched.rs"]
+mod watched;

@@ -6,6 +6,7 @@ mod available;
 mod delegation;
 mod ledger;
 mod options;
+mod publish;
 mod reading;
 mod reclaim;
 mod reservation;
@@ -20,6 +21,7 @@ pub use delegation::Delegation;
 pub(crate) use delegation::from_token;
 pub use ledger::Ledger;
 pub use options::{Priority, ReserveOptions};
+pub use publish::UsagePublisher;
 pub use reading::{
     HolderReading, ProcessReading, Reading, RefusalReading, TenantReading, UsageReading, WaitingReading,
 };

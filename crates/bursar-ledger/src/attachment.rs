@@ -3,16 +3,20 @@
 //! [`Attachment`] owns the book over the words of the file. The registry (`registry.rs`) makes one of it for each
 //! process and ledger, however often the ledger is opened. `lock_wait.rs` decides how long a call waits for the lock,
 //! `wakeups.rs` has the threads that wake futures and reclaim what dead processes held, `reclaimers.rs` the callbacks
-//! that give memory back, and `probe.rs` measures what is used outside the ledger.
+//! that give memory back, `publishers.rs` those that say what this process uses, and `probe.rs` measures what is used outside the
+//! ledger.
 
 mod lock_wait;
 mod probe;
+mod publishers;
 mod reclaimers;
 mod registry;
 mod wakeups;
 
 pub(crate) use lock_wait::{LockWait, TryError};
 pub(crate) use probe::{MEASURE_EVERY, Probe};
+pub(crate) use publishers::PUBLISH_EVERY;
+pub use publishers::ProcessUsage;
 pub(crate) use reclaimers::ReclaimCallback;
 pub(crate) use registry::{open_existing, open_private, open_shared};
 
@@ -22,6 +26,7 @@ use crate::storage::{self, HandleState, LedgerFile, MappedWords};
 use crate::system::{Process, now_ms};
 use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
+use publishers::Publishers;
 use reclaimers::Reclaimers;
 use std::collections::HashMap;
 use std::io;
@@ -42,6 +47,7 @@ pub(crate) struct Attachment {
     pub(crate) credit: u64,
     accounts: Mutex<HashMap<usize, NodeKey>>,
     pub(crate) reclaimers: Reclaimers,
+    pub(crate) publishers: Publishers,
     pub(crate) wakeups: Wakeups,
 }
 
@@ -86,6 +92,7 @@ impl Attachment {
             credit,
             accounts: Mutex::default(),
             reclaimers: Reclaimers::default(),
+            publishers: Publishers::default(),
             wakeups: Wakeups::default(),
         }
     }

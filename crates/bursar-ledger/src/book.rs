@@ -50,7 +50,7 @@ pub use lock::LockError;
 pub use locked::LockedBook;
 pub use nodes::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
 pub use queue::{QueueEntry, QueueRequest};
-pub use telemetry::RefusalEntry;
+pub use telemetry::{PublishedUsage, RefusalEntry};
 
 use crate::format::{LedgerLayout, Words, decode_name, header, node, process, sealed, unsealed};
 

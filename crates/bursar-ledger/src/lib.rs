@@ -86,8 +86,10 @@ mod waits;
 
 pub use api::{
     Availability, Delegation, HolderReading, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer,
-    RefusalReading, Reservation, ReserveFuture, ReserveOptions, Tenant, TenantReading, UsageReading, WaitingReading,
+    RefusalReading, Reservation, ReserveFuture, ReserveOptions, Tenant, TenantReading, UsagePublisher, UsageReading,
+    WaitingReading,
 };
+pub use attachment::ProcessUsage;
 pub use error::LedgerError;
 pub use refusal::{RefusalCounts, RefusalReason};
 pub use subject::Subject;

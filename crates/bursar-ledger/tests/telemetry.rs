@@ -1,14 +1,16 @@
-//! What a ledger tells those who watch (M2, M4): a model knows of every request whether it is refused and why, and the ledger's
+//! What a ledger tells those who watch (M2, M4, M5): a model knows of every request whether it is refused and why, and the ledger's
 //! counts, its last refusals and its waits are the model's.
 #![forbid(unsafe_code)]
 
 use bursar_core::{Account, Bytes, DeviceUuid, MemoryInfo};
 use bursar_ledger::format::header;
 use bursar_ledger::{
-    Ledger, LedgerAccount, Priority, Reading, RefusalReason, Reservation, ReserveOptions, Subject, Tenant,
-    WaitHistogram,
+    Ledger, LedgerAccount, Priority, ProcessUsage, Reading, RefusalReason, Reservation, ReserveOptions, Subject,
+    Tenant, UsageReading, WaitHistogram,
 };
 use bursar_sim::Random;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -287,4 +289,80 @@ fn m2_a_charge_that_is_granted_changes_the_balance_alone() {
     assert_eq!(changed(&before, &charged), 1);
     account.release(Bytes::kib(4));
     assert!(shared.words() == before, "a charge and its release leave nothing behind");
+}
+
+fn usage(ledger: &Ledger) -> Option<UsageReading> {
+    ledger.reading().unwrap().processes[0].usage.clone()
+}
+
+/// What several parts of a program say is added up, and of whatever they say no more is kept than there is room for.
+#[test]
+fn m5_what_is_published_is_the_sum_and_bounded() {
+    for seed in 0..50 {
+        let mut random = Random::new(seed);
+        let mut draw = |bound: u64| random.below(bound);
+        let said: Vec<ProcessUsage> = (0..1 + draw(4))
+            .map(|_| ProcessUsage {
+                live: Some(Bytes(draw(1 << 40))),
+                cached: Bytes(draw(1 << 40)),
+                peak: Bytes(draw(1 << 44)),
+                holders: (0..draw(9))
+                    .map(|_| ("ä".repeat(draw(30) as usize) + "x", Bytes(1 + draw(1 << 40))))
+                    .collect(),
+            })
+            .collect();
+        let ledger = Ledger::private(Bytes(TOTAL));
+        let publishers: Vec<_> = said.iter().cloned().map(|usage| ledger.publish(move || usage.clone())).collect();
+        publishers[0].publish_now();
+        let found = usage(&ledger).unwrap();
+        let sum = |of: fn(&ProcessUsage) -> u64| said.iter().map(of).sum::<u64>();
+        let (live, cached) = (sum(|usage| usage.live.unwrap().get()), sum(|usage| usage.cached.get()));
+        assert_eq!((found.live.get(), found.cached.get()), (live, cached));
+        assert_eq!(found.peak.get(), sum(|usage| usage.peak.get()).max(live + cached));
+        let mut by_tag: BTreeMap<&str, u64> = BTreeMap::new();
+        for (tag, bytes) in said.iter().flat_map(|usage| &usage.holders) {
+            *by_tag.entry(tag).or_default() += bytes.get();
+        }
+        let mut expected: Vec<(u64, &str)> = by_tag.into_iter().map(|(tag, bytes)| (bytes, tag)).collect();
+        expected.sort_by_key(|(bytes, tag)| (Reverse(*bytes), *tag));
+        assert_eq!(found.holders.len(), expected.len().min(4));
+        for (holder, (bytes, tag)) in found.holders.iter().zip(expected) {
+            assert_eq!(holder.live.get(), bytes);
+            assert!(tag.starts_with(&holder.tag) && (holder.tag.len() >= 34 || holder.tag == tag), "{}", holder.tag);
+        }
+        drop(publishers);
+        assert_eq!(usage(&ledger), None, "what is withdrawn is gone");
+    }
+}
+
+#[test]
+fn m5_a_callback_that_panics_is_left_out() {
+    let ledger = Ledger::private(Bytes(TOTAL));
+    let fails = ledger.publish(|| panic!("as it was told"));
+    let works = ledger.publish(|| ProcessUsage { live: Some(Bytes(5)), ..ProcessUsage::default() });
+    works.publish_now();
+    assert_eq!(usage(&ledger).unwrap().live, Bytes(5));
+    assert!(ledger.callback_panic().unwrap().contains("as it was told"));
+    drop((fails, works));
+}
+
+#[test]
+fn m5_what_is_held_is_what_is_used_where_a_process_says_so() {
+    let ledger = Ledger::private(Bytes(TOTAL));
+    let account = ledger.account().unwrap();
+    account.charge(Bytes(30)).unwrap();
+    assert_eq!(usage(&ledger), None, "nothing is published unasked");
+    ledger.publish_held().unwrap();
+    ledger.note_peak(Bytes(40));
+    for charged in [30, 35, 50] {
+        account.charge(Bytes(charged - account.held().get())).unwrap();
+        let shown = usage(&ledger).unwrap();
+        assert_eq!((shown.live.get(), shown.peak.get()), (charged, charged.max(40)));
+    }
+    // Pools know what they cache of it.
+    let publisher = ledger.publish(|| ProcessUsage { cached: Bytes(20), ..ProcessUsage::default() });
+    publisher.publish_now();
+    let shown = usage(&ledger).unwrap();
+    assert_eq!((shown.live, shown.cached), (Bytes(30), Bytes(20)));
+    account.release(Bytes(50));
 }

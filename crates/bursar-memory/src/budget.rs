@@ -30,6 +30,7 @@ mod backoff;
 mod charge;
 mod on_account;
 mod own_limit;
+mod refusals;
 
 pub use on_account::OnAccount;
 pub use own_limit::{BudgetReading, OwnLimit};

@@ -77,7 +77,7 @@ use address_space::AddressSpace;
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, FrameSource, Holder, Latch, LatchGuard,
     LimitName, MIN_ALIGN, Member, MemoryUsage, OwnerId, PoolFigures, RawStream, Refused, Result, Stream, Survey,
-    SurveyStep,
+    SurveyStep, UsageSource,
 };
 use free_lists::{FreeLists, StreamEnd};
 use runs::UNIT;
@@ -307,12 +307,28 @@ impl PoolState {
         let state = Arc::new(Self { caches, lists, context: Arc::downgrade(context) });
         let member: Weak<Self> = Arc::downgrade(&state);
         context.join(member);
+        let source: Weak<Self> = Arc::downgrade(&state);
+        context.join_usage(source);
         state
+    }
+
+    /// Returns how much the pool holds, and how.
+    fn memory_usage(&self) -> MemoryUsage {
+        let lists = self.lists();
+        let in_caches = self.caches.units();
+        let bytes = |units: u64| Bytes(units * UNIT);
+        MemoryUsage {
+            held: bytes(lists.space.held()),
+            cached: bytes(lists.free_units() + in_caches),
+            pending: bytes(lists.pending_units() + in_caches),
+            largest_free_run: Some(bytes(lists.longest())),
+            peak: Some(bytes(lists.space.most_held())),
+        }
     }
 
     /// Returns how the pool stands, with `live` bytes in blocks, and whether it can move frames.
     fn figures(&self, name: &LimitName, live: Bytes) -> PoolFigures {
-        let (mut figures, lists) = (PoolFigures::new(name.clone(), self.usage(), live), self.lists());
+        let (mut figures, lists) = (PoolFigures::new(name.clone(), self.memory_usage(), live), self.lists());
         figures.longest_common_run = Bytes(lists.common.longest() * UNIT);
         figures.whole_frames = Bytes(lists.units_in_whole_frames() * UNIT);
         figures.stuck = Bytes(lists.space.stuck() * UNIT);
@@ -328,6 +344,12 @@ impl PoolState {
     }
 }
 
+impl UsageSource for PoolState {
+    fn usage(&self) -> MemoryUsage {
+        self.memory_usage()
+    }
+}
+
 impl Member for PoolState {
     /// Returns nothing: the pool itself is asked, or what remains of it.
     fn trim(&self) -> Bytes {
@@ -335,15 +357,7 @@ impl Member for PoolState {
     }
 
     fn usage(&self) -> MemoryUsage {
-        let lists = self.lists();
-        let in_caches = self.caches.units();
-        let bytes = |units: u64| Bytes(units * UNIT);
-        MemoryUsage {
-            held: bytes(lists.space.held()),
-            cached: bytes(lists.free_units() + in_caches),
-            pending: bytes(lists.pending_units() + in_caches),
-            largest_free_run: Some(bytes(lists.longest())),
-        }
+        self.memory_usage()
     }
 
     fn stream_ends(&self, stream: Stream, _: RawStream) {
@@ -362,7 +376,7 @@ impl Member for PoolState {
 
 impl fmt::Debug for PoolState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MemoryUsage { held, cached, .. } = self.usage();
+        let MemoryUsage { held, cached, .. } = self.memory_usage();
         f.debug_struct("PoolState").field("held", &held).field("cached", &cached).finish_non_exhaustive()
     }
 }

@@ -11,8 +11,8 @@ use bursar_core::{
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, PagePool};
 use bursar_sim::{Call, Faults, Random, Sim};
 use common::{Dooming, Purse, RandomSize, context, stall};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[test]
@@ -272,4 +272,91 @@ fn p5_a_pool_that_is_dropped_leaves_nothing_charged() {
     faults.fail_next(Call::PagesRelease, Status::NotSupported);
     drop(memory);
     assert_eq!(purse.held(), Bytes::ZERO);
+}
+
+/// A purse that writes down which requests failed, by what they were refused by.
+#[derive(Debug)]
+struct Told {
+    purse: Arc<Purse>,
+    heard: Mutex<Vec<Kind>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Account,
+    Device,
+}
+
+impl Kind {
+    fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::OutOfBudget { .. } => Some(Self::Account),
+            Error::OutOfMemory { .. } => Some(Self::Device),
+            _ => None,
+        }
+    }
+}
+
+impl Told {
+    fn of(limit: Bytes) -> Arc<Self> {
+        Arc::new(Self { purse: Purse::of(limit), heard: Mutex::default() })
+    }
+}
+
+impl Account for Told {
+    fn charge(&self, bytes: Bytes) -> Result<()> {
+        panic!("a budget may try again, and {bytes} would be counted");
+    }
+    fn try_charge(&self, bytes: Bytes) -> Result<()> {
+        self.purse.charge(bytes)
+    }
+    fn release(&self, bytes: Bytes) {
+        self.purse.release(bytes);
+    }
+    fn note_refusal(&self, error: &Error) {
+        self.heard.lock().expect("no panic").extend(Kind::of(error));
+    }
+}
+
+#[test]
+fn m4_an_account_hears_once_of_each_request_that_fails_and_of_no_other() {
+    let mut seen = [0; 2];
+    for seed in 0..48 {
+        let faults = Faults::new(Sim::seeded(seed));
+        let context = context(faults.clone());
+        let [pooled, plain] = [Told::of(Bytes::mib(48)), Told::of(Bytes::mib(24))];
+        let pool = PagePool::default().patience(Duration::ZERO);
+        let pool = Stack::new().layer(pool).layer(GlobalDeviceBudget::shared(pooled.clone())).over(leaf::Frames);
+        let pool = pool.build(&context).expect("a stack");
+        let plainly = Stack::new().layer(GlobalDeviceBudget::shared(plain.clone())).over(leaf::Async);
+        let plainly = plainly.build(&context).expect("a stack");
+        let sides: [(&dyn DeviceMemoryResource, &Told); 2] = [(&pool, &pooled), (&plainly, &plain)];
+        let streams = [0, 0].map(|_| context.create_stream(0).expect("a stream"));
+        let mut random = Random::new(seed);
+        let (mut live, mut expected) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for _ in 0..150 {
+            let (side, stream) = (random.below(2) as usize, streams[random.below(2) as usize]);
+            match random.below(8) {
+                0..=4 => match sides[side].0.allocate(random.size(12 << 20), 256, stream, tag!("m4")) {
+                    Ok(block) => live[side].push(block),
+                    Err(error) => expected[side].extend(Kind::of(&error)),
+                },
+                5 | 6 if !live[side].is_empty() => {
+                    let at = random.below(live[side].len() as u64) as usize;
+                    sides[side].0.deallocate(live[side].swap_remove(at), stream).expect("its own");
+                }
+                _ => faults.out_of_memory_at(Bytes::mib(30 + random.below(60))),
+            }
+            for side in 0..2 {
+                assert_eq!(*sides[side].1.heard.lock().expect("no panic"), expected[side], "seed {seed}");
+            }
+        }
+        for kind in expected.iter().flatten() {
+            seen[*kind as usize] += 1;
+        }
+        for (side, blocks) in live.into_iter().enumerate() {
+            blocks.into_iter().for_each(|block| sides[side].0.deallocate(block, streams[0]).expect("its own"));
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 50), "both kinds were tried: {seen:?}");
 }

@@ -7,7 +7,7 @@
 #[doc(inline)]
 pub use bursar_core::{
     CallSite, Capabilities, DeviceContext, DeviceFacts, DeviceId, DeviceUuid, Fault, HasContext, Link, LinkKind,
-    Member, MemoryInfo, NumaNode, ParseUuidError, PciAddress, Remains,
+    Member, MemoryInfo, NumaNode, ParseUuidError, PciAddress, Remains, UsageSource, UsageView,
 };
 #[doc(inline)]
 pub use bursar_device::{

@@ -1,8 +1,10 @@
 //! The ledgers of a program's devices.
 
-use bursar_core::{Account, Admission, Bytes, DeviceContext, Error, Result};
-use bursar_ledger::{Ledger, LedgerAccount, Reclaimer, Reservation, Tenant};
+use bursar_core::{Account, Admission, Bytes, DeviceContext, Error, Result, UsageView};
+use bursar_ledger::{Ledger, ProcessUsage, Reclaimer, Reservation, Tenant, UsagePublisher};
 use bursar_memory::{GlobalDeviceBudget, OnAccount};
+use std::cmp::Reverse;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A ledger for each device, opened when it is first needed and kept.
@@ -41,6 +43,8 @@ struct OpenLedger {
     ledger: Ledger,
     /// Trims the context's pools on request.
     _reclaimer: Reclaimer,
+    /// Publishes what the context's stacks use.
+    _publisher: UsagePublisher,
 }
 
 impl Ledgers {
@@ -83,16 +87,18 @@ impl Ledgers {
 
     /// Returns the layer whose budgets charge this process's [`share`](Self::share) of their device, or, if it has none, its
     /// account with the device's ledger. While such a stack lives, the device's pools are trimmed when an owner wants back
-    /// what the stack borrows.
+    /// what the stack borrows, and the ledger shows what this process uses of what it holds: once a second, from what pools
+    /// and statistics know anyway.
     pub fn budget(&self) -> GlobalDeviceBudget<OnAccount> {
         let ledgers = self.clone();
         GlobalDeviceBudget::shared_by(move |context| {
             if let Some(share) = Self::share(context)? {
-                return Ok(Arc::new(share));
+                let publisher = publish_usage(share.ledger(), context);
+                return Ok(Arc::new(StackAccount { account: share, _kept: publisher }));
             }
             let opened = ledgers.open(context)?;
             let account = opened.measured_by(context).tenant(&ledgers.tenant)?.account()?;
-            Ok(Arc::new(TrimmableAccount { account, _opened: opened }))
+            Ok(Arc::new(StackAccount { account, _kept: opened }))
         })
     }
 }
@@ -106,7 +112,8 @@ impl OpenLedger {
         let reclaimer = ledger
             .on_reclaim(move |_| pools.upgrade().map_or(Bytes::ZERO, |context| context.trim()))
             .with_cached(move || caches.upgrade().map_or(Bytes::ZERO, |context| cached(&context)));
-        Ok(Self { context: weak, ledger, _reclaimer: reclaimer })
+        let publisher = publish_usage(&ledger, context);
+        Ok(Self { context: weak, ledger, _reclaimer: reclaimer, _publisher: publisher })
     }
 
     /// Returns a handle that measures by asking the driver, and keeps the context alive.
@@ -116,19 +123,26 @@ impl OpenLedger {
     }
 }
 
-/// The account of a stack whose pools are trimmed on request while it has the account.
+/// The account of a stack, with what has to be kept for as long as the stack has it.
 #[derive(Debug)]
-struct TrimmableAccount {
-    account: LedgerAccount,
-    _opened: Arc<OpenLedger>,
+struct StackAccount<A, K> {
+    account: A,
+    _kept: K,
 }
 
-impl Account for TrimmableAccount {
+#[deny(clippy::missing_trait_methods)]
+impl<A: Account, K: fmt::Debug + Send + Sync> Account for StackAccount<A, K> {
     fn charge(&self, bytes: Bytes) -> Result<()> {
         self.account.charge(bytes)
     }
+    fn try_charge(&self, bytes: Bytes) -> Result<()> {
+        self.account.try_charge(bytes)
+    }
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);
+    }
+    fn note_refusal(&self, error: &Error) {
+        self.account.note_refusal(error);
     }
     fn name(&self) -> Option<String> {
         self.account.name()
@@ -155,4 +169,29 @@ impl Admission for Ledgers {
 /// Returns the bytes that the pools of a device hold and nobody uses.
 fn cached(context: &DeviceContext) -> Bytes {
     context.usage().unwrap_or_default().cached
+}
+
+/// The number of tags that a ledger shows.
+const HOLDERS: usize = 4;
+
+/// Has a ledger show what the stacks of a context use.
+fn publish_usage(ledger: &Ledger, context: &Arc<DeviceContext>) -> UsagePublisher {
+    let view = context.usage_view();
+    ledger.publish(move || usage(&view))
+}
+
+/// Returns what the stacks of a device use, as far as its pools and the statistics know.
+fn usage(view: &UsageView) -> ProcessUsage {
+    let mut holders = view.holders();
+    let counted = holders.iter().fold(Bytes::ZERO, |sum, holding| sum.saturating_add(holding.bytes));
+    holders.sort_by_key(|holding| Reverse(holding.bytes));
+    holders.truncate(HOLDERS);
+    let holders = holders.into_iter().map(|holding| (holding.tag.to_string(), holding.bytes)).collect();
+    let Some(pools) = view.usage() else { return ProcessUsage { holders, ..ProcessUsage::default() } };
+    ProcessUsage {
+        live: Some(pools.held.saturating_sub(pools.cached).max(counted)),
+        cached: pools.cached,
+        peak: pools.peak.unwrap_or(pools.held),
+        holders,
+    }
 }

@@ -1,11 +1,12 @@
 //! The ledgers of a program, with its pools, its tenants and its choice of a device.
 
 use bursar::fit::Spec;
-use bursar::ledger::Reservation;
+use bursar::ledger::{RefusalReason, Reservation, UsageReading};
 use bursar::memory::{Admission, ObservedResource};
 use bursar::prelude::*;
 use bursar::sim::Sim;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const GPU: Bytes = Bytes::gib(8);
 
@@ -169,4 +170,79 @@ fn f5_a_stage_takes_the_gpus_of_a_program() {
         workers.iter().map(|worker| worker.device()).collect::<Vec<_>>(),
         [0, 0, 1, 1].map(|n| Some(DeviceId(n)))
     );
+}
+
+#[test]
+fn m4_a_request_of_a_stack_that_fails_is_counted_once_and_one_that_is_granted_never() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let ledger = ledgers.of(&context).expect("a ledger");
+    ledger.tenant("batch").expect("room").configure(Bytes::ZERO, Bytes::gib(2)).expect("it fits");
+    let [open, batch] = [pool(&ledgers, &context), pool(&ledgers.tenant("batch"), &context)];
+    let stream = context.create_stream(0).expect("a stream");
+    // What is cached is given back before the next is refused.
+    cache(&open, Bytes::gib(5), stream);
+    let large = open.allocate(7 << 30, 256, stream, tag!("large")).expect("what is cached is in the way of nobody");
+    assert_eq!(ledger.reading().expect("works").refused.total(), 0);
+
+    for _ in 0..3 {
+        open.allocate(2 << 30, 256, stream, tag!("too much")).expect_err("1 GiB is left");
+    }
+    batch.allocate(3 << 30, 256, stream, tag!("beyond")).expect_err("the ceiling is 2 GiB");
+    let reservation = ledger.tenant("batch").expect("there").reserve(Bytes::mib(64)).expect("room");
+    let stack =
+        Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::shared(reservation)).over(leaf::Frames);
+    let drawing = stack.build(&context).expect("a stack");
+    drawing.allocate(65 << 20, 256, stream, tag!("share")).expect_err("64 MiB are there");
+
+    let reading = ledger.reading().expect("works");
+    let counted: Vec<_> = reading.refused.iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counted, [(RefusalReason::Limit, 3), (RefusalReason::Tenant, 1), (RefusalReason::Share, 1)]);
+    let told = reading.refusals.iter().map(|refusal| (refusal.reason, &*refusal.tenant, refusal.requested));
+    let told: Vec<_> = told.take(3).collect();
+    let expected = [
+        (RefusalReason::Share, "batch", Bytes::mib(66)),
+        (RefusalReason::Tenant, "batch", Bytes::gib(3)),
+        (RefusalReason::Limit, "", Bytes::gib(2)),
+    ];
+    assert_eq!(told, expected);
+    open.deallocate(large, stream).expect("its own");
+}
+
+/// Looks at a ledger until this process is shown as `is_it` says.
+fn shown(ledger: &Ledger, is_it: impl Fn(&UsageReading) -> bool) -> UsageReading {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let reading = ledger.reading().expect("works");
+        let usage = reading.processes.iter().find_map(|process| process.usage.clone());
+        match usage {
+            Some(usage) if is_it(&usage) => return usage,
+            seen => assert!(Instant::now() < until, "the ledger shows {seen:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn m5_a_ledger_shows_what_pools_and_statistics_know_until_the_stacks_are_gone() {
+    let (ledgers, context) = (Ledgers::default(), open(sim(1)));
+    let memory = {
+        let stack = Stack::new().observe(Statistics::default()).layer(PagePool::default()).layer(ledgers.budget());
+        stack.over(leaf::Frames).build(&context).expect("a stack")
+    };
+    let ledger = Ledger::for_device(&context).expect("a ledger");
+    let stream = context.create_stream(0).expect("a stream");
+    let weights = memory.allocate(3 << 30, 256, stream, tag!("weights")).expect("room");
+    let cache = memory.allocate(1 << 30, 256, stream, tag!("kv-cache")).expect("room");
+    let usage = shown(&ledger, |usage| usage.live == Bytes::gib(4));
+    let holders: Vec<_> = usage.holders.iter().map(|holder| (&*holder.tag, holder.live)).collect();
+    assert_eq!(holders, [("weights", Bytes::gib(3)), ("kv-cache", Bytes::gib(1))]);
+    assert_eq!((usage.cached, usage.peak), (Bytes::ZERO, Bytes::gib(4)));
+
+    memory.deallocate(weights, stream).expect("its own");
+    let usage = shown(&ledger, |usage| usage.live == Bytes::gib(1));
+    assert_eq!((usage.cached, usage.peak), (Bytes::gib(3), Bytes::gib(4)));
+    assert_eq!(usage.holders.len(), 1);
+    memory.deallocate(cache, stream).expect("its own");
+    drop((memory, ledgers));
+    assert_eq!(ledger.reading().expect("works").processes[0].usage, None);
 }

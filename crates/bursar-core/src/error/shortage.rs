@@ -51,6 +51,8 @@ pub struct MemoryUsage {
     pub pending: Bytes,
     /// The most bytes it could grant in one piece from what is cached, where it knows.
     pub largest_free_run: Option<Bytes>,
+    /// The most bytes that it held at a time, where it knows.
+    pub peak: Option<Bytes>,
 }
 
 impl MemoryUsage {
@@ -62,6 +64,11 @@ impl MemoryUsage {
             cached: self.cached.saturating_add(other.cached),
             pending: self.pending.saturating_add(other.pending),
             largest_free_run: self.largest_free_run.max(other.largest_free_run),
+            // The two need not have been reached together, so this may be more than was ever held.
+            peak: self.peak.or(other.peak).map(|_| {
+                let most = |one: Self| one.peak.unwrap_or(one.held);
+                most(self).saturating_add(most(other))
+            }),
         }
     }
 }

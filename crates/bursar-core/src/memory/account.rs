@@ -1,6 +1,6 @@
 //! Accounts, which memory is charged to.
 
-use crate::{Bytes, Result};
+use crate::{Bytes, Error, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,8 +37,21 @@ pub trait Account: fmt::Debug + Send + Sync {
     /// Charges all of `bytes`, or nothing and returns the reason.
     fn charge(&self, bytes: Bytes) -> Result<()>;
 
+    /// Charges like [`charge`](Self::charge), for a caller that may try again: an account that counts refusals does not
+    /// count this one. When the request has failed for good, the caller says so by [`note_refusal`](Self::note_refusal).
+    fn try_charge(&self, bytes: Bytes) -> Result<()> {
+        self.charge(bytes)
+    }
+
     /// Gives back what was charged.
     fn release(&self, bytes: Bytes);
+
+    /// Takes note that a request which was to be charged here failed for want of memory: the account had
+    /// [no room](crate::Error::OutOfBudget), or it had and the [device had none](crate::Error::OutOfMemory). Called once for
+    /// a request, by whoever [tried](Self::try_charge) to charge for it.
+    fn note_refusal(&self, error: &Error) {
+        let _ = error;
+    }
 
     /// Returns the name that refusals give the account; `None` for one without a name.
     fn name(&self) -> Option<String> {
@@ -54,8 +67,14 @@ macro_rules! forward_account {
             fn charge(&self, bytes: Bytes) -> Result<()> {
                 (**self).charge(bytes)
             }
+            fn try_charge(&self, bytes: Bytes) -> Result<()> {
+                (**self).try_charge(bytes)
+            }
             fn release(&self, bytes: Bytes) {
                 (**self).release(bytes);
+            }
+            fn note_refusal(&self, error: &Error) {
+                (**self).note_refusal(error);
             }
             fn name(&self) -> Option<String> {
                 (**self).name()

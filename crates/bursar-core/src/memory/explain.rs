@@ -37,7 +37,9 @@ pub fn explain(
     if let Ok(MemoryInfo { free, total }) = context.driver().memory(context.device()) {
         (shortage.free, shortage.total) = (Some(free), Some(total));
     }
-    if let Some(MemoryUsage { held, cached, pending, largest_free_run }) = survey.usage().or_else(|| context.usage()) {
+    if let Some(MemoryUsage { held, cached, pending, largest_free_run, .. }) =
+        survey.usage().or_else(|| context.usage())
+    {
         (shortage.held, shortage.cached, shortage.pending) = (Some(held), Some(cached), Some(pending));
         shortage.largest_free_run = largest_free_run;
     }

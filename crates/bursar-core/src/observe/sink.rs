@@ -75,6 +75,8 @@ const COUNTED: Actions = Actions::of(&[Action::Allocate, Action::Free]);
 pub struct EventSink {
     wanted: AtomicU32,
     tally: OnceLock<Arc<Tally>>,
+    /// The same tally, for those who watch without the device.
+    counting_tally: Arc<OnceLock<Arc<Tally>>>,
     scopes: StackScopes,
     observers: [OnceLock<(Actions, Arc<dyn Observer>)>; MAX_OBSERVERS],
     entrance: Mutex<usize>,
@@ -99,7 +101,8 @@ impl EventSink {
         let place =
             self.observers.get(*count).ok_or(Error::InvalidValue { what: "a device takes at most 16 observers" })?;
         let counted = observer.tally().is_some_and(|tally| {
-            let refused = self.tally.set(tally).err();
+            let refused = self.tally.set(Arc::clone(&tally)).err();
+            let _ = self.counting_tally.set(tally);
             // It is told by records, which say nothing of the stack.
             refused.iter().for_each(|tally| tally.share_columns());
             refused.is_none()
@@ -130,6 +133,11 @@ impl EventSink {
     /// Returns the tally that counts the device's blocks, once an observer has offered one.
     pub(crate) fn tally(&self) -> Option<&Arc<Tally>> {
         self.tally.get()
+    }
+
+    /// Returns the place of the tally that counts the device's blocks, which is filled once an observer has offered one.
+    pub(crate) fn counting_tally(&self) -> Arc<OnceLock<Arc<Tally>>> {
+        Arc::clone(&self.counting_tally)
     }
 
     /// Makes the counts of a layer that knows apart what it granted, where an observer counts by tag: `survey` begins with

@@ -2,12 +2,19 @@
 
 use super::Ledger;
 use crate::attachment::LockWait;
-use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, Shortfall};
+use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, RESERVATION, Shortfall};
+use crate::format::node;
 use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
 use crate::system::announce_account;
-use bursar_core::{Account, Bytes, Result};
+use bursar_core::{Account, Bytes, Error, Result};
+use std::cell::Cell;
 use std::sync::Arc;
+
+thread_local! {
+    /// The account that refused this thread last where it may try again, and the reason.
+    static LAST_REASON: Cell<Option<(NodeKey, RefusalReason)>> = const { Cell::new(None) };
+}
 
 /// The account of a process for a tenant of a ledger. A clone is the same account, and so is one that is opened again.
 ///
@@ -72,19 +79,45 @@ impl LedgerAccount {
         self.ledger.attachment.book.peek(self.key.node, field)
     }
 
+    /// Charges where one try without the lock did not do, and has a refusal counted.
     #[cold]
     fn charge_slow(&self, bytes: Bytes) -> Result<()> {
+        self.decide(bytes)?.map_err(|refused| self.ledger.attachment.refuse(self.key, refused, "accounts", bytes))
+    }
+
+    /// Charges where one try without the lock did not do, and remembers the reason of a refusal.
+    #[cold]
+    fn try_charge_slow(&self, bytes: Bytes) -> Result<()> {
+        self.decide(bytes)?.map_err(|refused| {
+            if let BookError::Shortfall(shortfall) = refused {
+                LAST_REASON.set(Some((self.key, shortfall.reason)));
+            }
+            self.ledger.attachment.error_for(refused, "accounts", bytes)
+        })
+    }
+
+    /// Returns the reason for which this thread was refused last, if that was by this account.
+    fn last_reason(&self) -> RefusalReason {
+        match LAST_REASON.take().filter(|(key, _)| *key == self.key) {
+            Some((_, reason)) => reason,
+            None if self.field(node::KIND) == RESERVATION => RefusalReason::Share,
+            None => RefusalReason::Limit,
+        }
+    }
+
+    /// Charges behind the lock, or returns the reason why not.
+    fn decide(&self, bytes: Bytes) -> Result<Result<(), BookError>> {
         let attachment = &self.ledger.attachment;
         // The first try may have failed only because another thread changed the account at the same time.
         if attachment.book.words().is_live() && attachment.book.charge_balance(self.key, bytes.get()) {
-            return Ok(());
+            return Ok(Ok(()));
         }
         attachment.check_usable()?;
         let (mut measured, mut reclaimed) = (false, false);
         loop {
             // No ledger has more than this, so a request for more is refused like one for all of it.
             let refused = match attachment.charge(self.key, bytes.get().min(BYTES_MAX))? {
-                Ok(()) if bytes.get() <= BYTES_MAX => return Ok(()),
+                Ok(()) if bytes.get() <= BYTES_MAX => return Ok(Ok(())),
                 Ok(()) => {
                     self.release(Bytes(BYTES_MAX));
                     let (remaining, limit, reason) = (BYTES_MAX, BYTES_MAX, RefusalReason::Limit);
@@ -101,7 +134,7 @@ impl LedgerAccount {
             {
                 reclaimed = true;
             } else {
-                return Err(attachment.refuse(self.key, refused, "accounts", bytes));
+                return Ok(Err(refused));
             }
         }
     }
@@ -115,6 +148,7 @@ impl LedgerAccount {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Account for LedgerAccount {
     fn charge(&self, bytes: Bytes) -> Result<()> {
         let book = &*self.book;
@@ -124,11 +158,30 @@ impl Account for LedgerAccount {
         self.charge_slow(bytes)
     }
 
+    fn try_charge(&self, bytes: Bytes) -> Result<()> {
+        let book = &*self.book;
+        if book.words().is_live() && book.charge_once(self.key, bytes.0) {
+            return Ok(());
+        }
+        self.try_charge_slow(bytes)
+    }
+
     fn release(&self, bytes: Bytes) {
         let book = &*self.book;
         if !(book.words().is_live() && book.release_once(self.key, bytes.0, self.keep)) {
             self.release_slow(bytes);
         }
+    }
+
+    #[cold]
+    fn note_refusal(&self, error: &Error) {
+        let (requested, remaining, limit, reason) = match *error {
+            Error::OutOfBudget { requested, remaining, limit, .. } => (requested, remaining, limit, self.last_reason()),
+            Error::OutOfMemory { requested, free, total, .. } => (requested, free, total, RefusalReason::Device),
+            _ => return,
+        };
+        let shortfall = Shortfall { remaining: remaining.get(), limit: limit.get(), reason };
+        self.ledger.attachment.tell_refusal(self.key, requested, shortfall);
     }
 
     /// Returns the name of the tenant, or says that it is the ledger's default one.

@@ -2,7 +2,7 @@
 
 use super::Priority;
 use crate::attachment::Attachment;
-use crate::book::{Book, RefusalEntry, TENANT};
+use crate::book::{Book, PublishedUsage, RefusalEntry, TENANT};
 use crate::format::{LedgerLayout, Words, WordsSnapshot, node, process};
 use crate::{LedgerError, RefusalCounts, RefusalReason, Subject, WaitHistogram};
 use bursar_core::{Bytes, DeviceUuid};
@@ -153,6 +153,17 @@ pub struct WaitingReading {
 }
 
 /// The memory that a process uses of what it holds, as it last said.
+///
+/// ```
+/// use bursar::Bytes;
+/// use bursar::ledger::{Ledger, ProcessUsage};
+///
+/// let ledger = Ledger::private(Bytes::gib(8));
+/// let publisher = ledger.publish(|| ProcessUsage { cached: Bytes::gib(1), ..ProcessUsage::default() });
+/// publisher.publish_now();
+/// assert_eq!(ledger.reading()?.processes[0].usage.as_ref().unwrap().cached, Bytes::gib(1));
+/// # Ok::<(), bursar::ledger::LedgerError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsageReading {
@@ -160,15 +171,39 @@ pub struct UsageReading {
     pub live: Bytes,
     /// The bytes that its pools hold and nobody uses.
     pub cached: Bytes,
-    /// The most bytes that were ever used at a time.
+    /// The most bytes that it held at a time: exact of pools, and of others as it was seen once a second.
     pub peak: Bytes,
     /// The tags that hold most, the largest first: at most 4.
     pub holders: Vec<HolderReading>,
-    /// When the process said so.
+    /// When the process said so; now, where it says that it uses what it holds.
     pub published: SystemTime,
 }
 
+impl UsageReading {
+    /// Returns what a process said that it uses, where it holds so much.
+    fn new(usage: PublishedUsage, held: Bytes) -> Self {
+        let cached = Bytes(usage.cached);
+        let live = usage.live.map_or_else(|| held.saturating_sub(cached), Bytes);
+        let holders = usage.holders.into_iter().map(|(tag, live)| HolderReading { tag, live: Bytes(live) });
+        Self {
+            live,
+            cached,
+            peak: Bytes(usage.peak).max(if usage.live.is_none() { held } else { Bytes::ZERO }),
+            holders: holders.collect(),
+            published: if usage.live.is_none() && usage.cached == 0 { SystemTime::now() } else { time(usage.when) },
+        }
+    }
+}
+
 /// A tag of a process, and what is held under it.
+///
+/// ```
+/// use bursar::ledger::HolderReading;
+///
+/// fn show(holder: &HolderReading) -> String {
+///     format!("{}: {}", holder.tag, holder.live)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HolderReading {
@@ -264,7 +299,7 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
             let (labels, held, undrawn) = (locked.labels_of(slot), Bytes(held), Bytes(undrawn));
             let (refused, waited) = locked.refused_and_waited(slot);
             let waited = Duration::from_millis(waited);
-            let usage = None;
+            let usage = locked.published_usage(slot).map(|usage| UsageReading::new(usage, held));
             processes.push(ProcessReading { pid, name, labels, held, undrawn, since, usage, refused, waited });
         }
     }

@@ -6,7 +6,7 @@ use crate::book::{BYTES_MAX, LockedBook, NodeKey};
 use crate::format::node;
 use crate::storage::MappedWords;
 use crate::system::Process;
-use bursar_core::{Account, Bytes, Result};
+use bursar_core::{Account, Bytes, Error, Result};
 
 /// Memory that was set aside: an account whose charges are never refused up to its size.
 ///
@@ -128,13 +128,22 @@ impl Reservation {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Account for Reservation {
     fn charge(&self, bytes: Bytes) -> Result<()> {
         self.account.charge(bytes)
     }
 
+    fn try_charge(&self, bytes: Bytes) -> Result<()> {
+        self.account.try_charge(bytes)
+    }
+
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);
+    }
+
+    fn note_refusal(&self, error: &Error) {
+        self.account.note_refusal(error);
     }
 
     fn name(&self) -> Option<String> {

@@ -2,10 +2,11 @@
 //! removed.
 //!
 //! Whoever waits is woken when another process releases or dies. The *listener* sleeps on the process's `EVENTS` word,
-//! which others increment; it wakes futures, runs reclaim callbacks and measures for those who wait. The *watcher*
+//! which others increment; it wakes futures, runs reclaim callbacks, measures for those who wait and publishes what this process
+//! uses. The *watcher*
 //! reads inotify events of the file: a process that dies closes the file. Both start when they are first needed.
 
-use super::{Attachment, LockWait, MEASURE_EVERY, Probe};
+use super::{Attachment, LockWait, MEASURE_EVERY, PUBLISH_EVERY, Probe};
 use crate::book::{Book, QueueEntry};
 use crate::format::{Words, process};
 use crate::storage::MappedWords;
@@ -14,7 +15,7 @@ use bursar_core::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The interval between tries for a lock that was not available.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
@@ -76,6 +77,11 @@ impl Wakeups {
         std::mem::take(&mut *self.retries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Has the listener look whether there is something to do.
+    pub(crate) fn wake_listener(&self, book: &Book<MappedWords>) {
+        signal_self(book);
+    }
+
     /// Ends the threads, without waiting for them: the last handle may be dropped by one of them.
     pub(crate) fn stop(&self, book: &Book<MappedWords>) {
         self.stopped.store(true, Ordering::SeqCst);
@@ -98,7 +104,7 @@ impl Attachment {
         self.wakeups.listening.get_or_init(|| {
             let (book, stopped) = (Arc::clone(&self.book), Arc::clone(&self.wakeups.stopped));
             let seen = book.words().load(book.events_at());
-            let mut listener = Listener { attachment: Arc::downgrade(self), book, stopped, seen };
+            let mut listener = Listener { attachment: Arc::downgrade(self), book, stopped, seen, published: None };
             self.process().kernel().spawn(Box::new(move || listener.round()))
         });
     }
@@ -187,15 +193,35 @@ struct Listener {
     book: Arc<Book<MappedWords>>,
     stopped: Arc<AtomicBool>,
     seen: u64,
+    /// When it was last said what this process uses.
+    published: Option<Instant>,
 }
 
 impl Listener {
+    /// Says what this process uses if it is time to. Returns how long it is to the next time, if there is one.
+    fn publish(&mut self, alive: &Attachment) -> Option<Duration> {
+        if alive.publishers.is_empty() {
+            self.published = None;
+            return None;
+        }
+        let elapsed = self.published.map(|published| published.elapsed());
+        match elapsed.and_then(|elapsed| PUBLISH_EVERY.checked_sub(elapsed)).filter(|left| !left.is_zero()) {
+            Some(left) => Some(left),
+            None => {
+                alive.publish_usage();
+                self.published = Some(Instant::now());
+                Some(PUBLISH_EVERY)
+            }
+        }
+    }
+
     /// Handles the events so far, then sleeps until there are more. Returns whether to go on.
     fn round(&mut self) -> bool {
         let Some(alive) = self.attachment.upgrade() else { return false };
         let busy = alive.handle_events();
         let retries = alive.wakeups.take_retries();
-        let measures = alive.wakeups.futures().iter().any(|future| future.probe.is_some());
+        let publishes = self.publish(&alive);
+        let measures = alive.wakeups.futures().iter().any(|future| future.probe.is_some()).then_some(MEASURE_EVERY);
         drop(alive);
         if self.stopped.load(Ordering::SeqCst) {
             return false;
@@ -208,7 +234,7 @@ impl Listener {
             return true;
         }
         let (words, at) = (self.book.words(), self.book.events_at());
-        words.wait(at, self.seen, measures.then_some(MEASURE_EVERY));
+        words.wait(at, self.seen, publishes.into_iter().chain(measures).min());
         let now = words.load(at);
         if now == self.seen
             && let Some(alive) = self.attachment.upgrade()

@@ -105,6 +105,8 @@ impl<W: Words> LockedBook<'_, W> {
             self.reclaim_process(slot);
             return true;
         }
+        self.set(self.book.layout.process_at(slot) + process::PUBLISHED, 0);
+        self.finish();
         for node in nodes {
             // Closing one node may have removed others.
             if mine(self, node) {

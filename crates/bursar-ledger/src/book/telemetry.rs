@@ -3,8 +3,8 @@
 //! Counters are added to without the lock, by whoever refuses or has waited. The last refusals, and what a process uses, are
 //! several words, and are written behind the lock. Nothing here is looked at when something is granted.
 
-use super::{Book, LockedBook, NodeKey, Shortfall, TENANT};
-use crate::format::{Words, counter, decode_name, node, process, refusal, sealed};
+use super::{BYTES_MAX, Book, LockedBook, NodeKey, Shortfall, TENANT};
+use crate::format::{Words, counter, decode_name, encode_name, node, process, refusal, sealed};
 use crate::refusal::{RefusalCounts, RefusalReason};
 use crate::waits::WaitHistogram;
 use std::time::Duration;
@@ -30,7 +30,35 @@ pub struct RefusalEntry {
     pub limit: u64,
 }
 
+/// The memory that a process uses, as it is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PublishedUsage {
+    /// When the process said so, in milliseconds since 1970.
+    pub when: u64,
+    /// The bytes that it uses; `None` where that is all it holds and does not cache.
+    pub live: Option<u64>,
+    /// The bytes that its pools hold and nobody uses.
+    pub cached: u64,
+    /// The most bytes that it held at a time.
+    pub peak: u64,
+    /// The tags that hold most, the largest first.
+    pub holders: Vec<(String, u64)>,
+}
+
+/// The number of bytes that stands for all that a process holds and does not cache.
+const ALL_HELD: u64 = BYTES_MAX + 1;
+
 impl<W: Words> Book<W> {
+    /// Withdraws what this process said that it uses. Needs no lock, since only its process writes the word while it is alive.
+    pub fn withdraw_usage(&self) {
+        self.words.store(self.layout.process_at(self.slot) + process::PUBLISHED, 0);
+    }
+
+    /// Publishes the most that this process ever held. Needs no lock, as above.
+    pub fn publish_peak(&self, bytes: u64) {
+        self.words.store(self.layout.process_at(self.slot) + process::PEAK, sealed(bytes.min(BYTES_MAX)));
+    }
+
     fn add_to_counter(&self, at: usize, value: u64) {
         self.words.fetch_add(at, sealed(value));
     }
@@ -158,9 +186,62 @@ impl<W: Words> LockedBook<'_, W> {
         Some(format!("refusal {wrong} is none of the last of {written}"))
     }
 
+    /// Publishes what this process uses.
+    pub fn publish_usage(&mut self, usage: &PublishedUsage) {
+        let at = self.book.layout.process_at(self.book.slot);
+        let nobody = (String::new(), 0);
+        for row in 0..process::HOLDERS_MAX {
+            let (tag, bytes) = usage.holders.get(row).unwrap_or(&nobody);
+            let holder = at + holder_at(row);
+            self.set_if_changed(holder, (*bytes).min(BYTES_MAX));
+            for (word, letters) in encode_name::<{ process::TAG_WORDS }>(tag).into_iter().enumerate() {
+                self.set_if_changed(holder + 1 + word, letters);
+            }
+            self.finish();
+        }
+        let figures = [
+            (process::LIVE, usage.live.map_or(ALL_HELD, |live| live.min(BYTES_MAX))),
+            (process::CACHED, usage.cached.min(BYTES_MAX)),
+            (process::PEAK, usage.peak.min(BYTES_MAX)),
+            (process::PUBLISHED, usage.when),
+        ];
+        for (field, value) in figures {
+            self.set_if_changed(at + field, value);
+        }
+        self.finish();
+    }
+
+    fn set_if_changed(&mut self, at: usize, value: u64) {
+        if self.get(at) != value {
+            self.set(at, value);
+        }
+    }
+
+    /// Returns what the process in a slot said that it uses, if it did.
+    pub fn published_usage(&self, slot: usize) -> Option<PublishedUsage> {
+        let at = self.book.layout.process_at(slot);
+        let when = Some(self.get(at + process::PUBLISHED)).filter(|when| *when > 0)?;
+        let holder = |row: usize| {
+            let tag = (0..process::TAG_WORDS).map(|word| self.get(at + holder_at(row) + 1 + word));
+            (decode_name(tag), self.get(at + holder_at(row)))
+        };
+        Some(PublishedUsage {
+            when,
+            live: Some(self.get(at + process::LIVE)).filter(|live| *live != ALL_HELD),
+            cached: self.get(at + process::CACHED),
+            peak: self.get(at + process::PEAK),
+            holders: (0..process::HOLDERS_MAX).map(holder).filter(|(_, bytes)| *bytes > 0).collect(),
+        })
+    }
+
     /// Returns the requests of the process in a slot that were refused, and the milliseconds that its requests waited.
     pub fn refused_and_waited(&self, slot: usize) -> (u64, u64) {
         let at = self.book.layout.process_at(slot);
         (self.get(at + process::REFUSED), self.get(at + process::WAITED))
     }
+}
+
+/// Returns where the words of a holder begin in the row of a process.
+const fn holder_at(row: usize) -> usize {
+    process::HOLDERS + row * (1 + process::TAG_WORDS)
 }

@@ -85,9 +85,9 @@
 //!    56     7  WAITED            counter   how long its requests waited in the queue, in milliseconds
 //!    64     8  NAME              sealed    the name of the process, 7 bytes a word: 4 words
 //!    96    12  PUBLISHED         sealed    when it last said what it uses, in milliseconds since 1970; 0 if it did not
-//!   104    13  LIVE              sealed    the bytes that it uses, as it said
+//!   104    13  LIVE              sealed    the bytes that it uses, as it said; 2^48 for all that it holds and does not cache
 //!   112    14  CACHED            sealed    the bytes that its pools hold and nobody uses
-//!   120    15  PEAK              sealed    the most bytes that it ever used
+//!   120    15  PEAK              sealed    the most bytes that it held at a time
 //!   128    16  HOLDERS           sealed    the tags that hold most: 4 times the bytes, and the tag, 7 bytes a word, in 5 words
 //! ```
 //!
@@ -261,11 +261,11 @@ pub mod process {
     pub const NAME_WORDS: usize = 4;
     /// When it last said what it uses, in milliseconds since 1970; 0 if it did not.
     pub const PUBLISHED: usize = 12;
-    /// The bytes that it uses.
+    /// The bytes that it uses; one more than there can be, where that is all it holds and does not cache.
     pub const LIVE: usize = 13;
     /// The bytes that its pools hold and nobody uses.
     pub const CACHED: usize = 14;
-    /// The most bytes that it ever used.
+    /// The most bytes that it held at a time.
     pub const PEAK: usize = 15;
     /// The tags that hold most: [`HOLDERS_MAX`] times the bytes and the tag.
     pub const HOLDERS: usize = 16;

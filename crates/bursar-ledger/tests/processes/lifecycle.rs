@@ -5,7 +5,7 @@ use crate::trial;
 use bursar_core::{Account, Bytes, Error};
 use bursar_ledger::book::Book;
 use bursar_ledger::format::{WordsSnapshot, header};
-use bursar_ledger::{Ledger, LedgerError, Reservation};
+use bursar_ledger::{Ledger, LedgerError, ProcessReading, Reservation};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use std::os::unix::fs::FileExt;
@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l5_processes_share_one_limit", l5_processes_share_one_limit),
         trial("l6_a_killed_process_gives_everything_back", l6_a_killed_process_gives_everything_back),
         trial("m4_refusals_of_a_killed_process_stay_counted", m4_refusals_of_a_killed_process_stay_counted),
+        trial("m5_what_is_published_ends_with_its_process", m5_what_is_published_ends_with_its_process),
         trial("l6_a_stopped_process_keeps_its_charge", l6_a_stopped_process_keeps_its_charge),
         trial("l6_a_stopped_owner_of_the_lock_is_named", l6_a_stopped_owner_of_the_lock_is_named),
         trial("l6_a_dead_owner_of_the_lock_is_replaced", l6_a_dead_owner_of_the_lock_is_replaced),
@@ -73,6 +74,30 @@ fn m4_refusals_of_a_killed_process_stay_counted() {
     let reading = ledger.reading().unwrap();
     assert_eq!(reading.processes.iter().find(|process| process.pid == next.child.id()).unwrap().refused, 0);
     assert_eq!((reading.refused, &reading.refusals), (before.refused, &before.refusals));
+}
+
+/// A process that is killed, and one that has closed the ledger but still holds something, are shown with no usage.
+fn m5_what_is_published_ends_with_its_process() {
+    let folder = Folder::new();
+    let (mut one, mut other, ledger) = (Peer::new(&folder), Peer::new(&folder), folder.open());
+    assert_eq!((one.command("publish 7"), other.command("publish 8")), ("ok".into(), "ok".into()));
+    let shown = |ledger: &Ledger| -> Vec<Option<u64>> {
+        let reading = ledger.reading().unwrap();
+        let live = |process: &ProcessReading| process.usage.as_ref().map(|usage| usage.live.get());
+        reading.processes.iter().map(live).collect()
+    };
+    assert_eq!(shown(&ledger), [Some(7), Some(8), None]);
+    let pid = one.child.id();
+    one.kill();
+    assert_eq!(shown(&ledger), [Some(8), None]);
+    let next = Peer::new(&folder);
+    let reading = ledger.reading().unwrap();
+    let in_its_place = reading.processes.iter().find(|process| process.pid == next.child.id()).unwrap();
+    assert_eq!(in_its_place.usage, None, "process {pid} left nothing");
+    assert_eq!((other.command("charge 5"), other.command("close")), ("ok".into(), "ok".into()));
+    let reading = ledger.reading().unwrap();
+    let held = reading.processes.iter().find(|process| process.pid == other.child.id()).unwrap();
+    assert_eq!((held.held, &held.usage), (Bytes(5), &None));
 }
 
 fn l6_a_killed_process_gives_everything_back() {

@@ -2,7 +2,8 @@
 
 use bursar_core::{Account, Bytes, DeviceUuid};
 use bursar_ledger::{
-    Delegation, Ledger, LedgerAccount, LedgerError, Priority, Reclaimer, Reservation, Subject, Tenant,
+    Delegation, Ledger, LedgerAccount, LedgerError, Priority, ProcessUsage, Reclaimer, Reservation, Subject, Tenant,
+    UsagePublisher,
 };
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::{BufRead, BufReader, Write};
@@ -134,6 +135,7 @@ struct Handles {
     delegations: Vec<Delegation>,
     reclaimer: Option<Reclaimer>,
     panics: Option<Reclaimer>,
+    publishers: Vec<UsagePublisher>,
 }
 
 /// The main function of the other process: executes commands until there are no more.
@@ -227,6 +229,16 @@ fn execute(handles: &mut Handles, words: &[&str]) -> Result<String, Box<dyn std:
                 held.0.release(given);
                 given
             }));
+        }
+        "publish" => {
+            let usage = ProcessUsage { live: Some(bytes), ..ProcessUsage::default() };
+            let publisher = ledger.publish(move || usage.clone());
+            publisher.publish_now();
+            handles.publishers.push(publisher);
+        }
+        "close" => {
+            // What is held stays charged, and with it the place of the process.
+            *handles = Handles { publishers: std::mem::take(&mut handles.publishers), ..Handles::default() };
         }
         "held" => return Ok(account.held().get().to_string()),
         other => return Err(format!("no order {other}").into()),

@@ -1,6 +1,7 @@
 //! Budgets that pay from an account.
 
 use super::account_charge::{AccountCharge, AccountError};
+use super::refusals::ToldAccount;
 use super::{ChargePolicy, GlobalDeviceBudgetResource};
 use bursar_core::{Account, Bytes, DeviceContext, Error, Holder, LimitName, LimitReading, Result};
 use std::fmt;
@@ -22,6 +23,8 @@ pub struct OnAccount {
     account: Arc<dyn Account>,
     charge: AccountCharge,
     name: LimitName,
+    /// Tells the account of requests that fail.
+    told: Arc<ToldAccount>,
 }
 
 impl OnAccount {
@@ -36,7 +39,8 @@ impl OnAccount {
             Some(name) => LimitName::new(&name),
             None => LimitName::unnamed("budget"),
         };
-        Ok(Arc::new(Self { account, charge, name }))
+        let told = ToldAccount::new(&account, &name, inner.context().sink());
+        Ok(Arc::new(Self { account, charge, name, told }))
     }
 
     fn release(&self, bytes: u64) {
@@ -45,7 +49,7 @@ impl OnAccount {
 
     /// Charges the account. Its refusals bear the name of this budget, which is how it is found on the way of a request.
     fn charge(&self, bytes: Bytes) -> Result<(), AccountError<Error>> {
-        self.account.charge(bytes).map_err(|error| match error {
+        self.account.try_charge(bytes).map_err(|error| match error {
             Error::OutOfBudget { requested, remaining, limit, .. } => {
                 let error = Error::over_limit(&self.name, requested, remaining, limit);
                 AccountError::Full { remaining: remaining.get(), limit: limit.get(), error }
@@ -75,7 +79,10 @@ impl ChargePolicy for OnAccount {
     fn conclude(&self, bytes: Bytes, is_granted: bool) {
         match is_granted {
             true => self.charge.confirm(bytes.get()),
-            false => self.charge.roll_back(bytes.get(), |bytes| self.release(bytes)),
+            false => {
+                self.told.charge_taken_back();
+                self.charge.roll_back(bytes.get(), |bytes| self.release(bytes));
+            }
         }
     }
 

@@ -36,6 +36,7 @@ pub(super) struct AddressSpace {
     /// Frames that could not be unmapped and are to be.
     stuck: Vec<StuckFrames>,
     held: u64,
+    most_held: u64,
     /// The most that was in use when a pool of several streams grew.
     peak: u64,
     /// Set where more memory was refused, until a part of what was held then has been given back: no slack is asked for
@@ -59,6 +60,7 @@ impl AddressSpace {
             unmapped: Vec::new(),
             stuck: Vec::new(),
             held: 0,
+            most_held: 0,
             peak: 0,
             refused_at: None,
             shared_len: sizes.page,
@@ -69,6 +71,11 @@ impl AddressSpace {
     /// Returns what the pool holds of the device, in units.
     pub(super) const fn held(&self) -> u64 {
         self.held
+    }
+
+    /// Returns the most that the pool ever held of the device, in units.
+    pub(super) const fn most_held(&self) -> u64 {
+        self.most_held
     }
 
     /// Returns what lies in no run and is not in use, in units: frames that are mapped nowhere, or stuck.
@@ -427,6 +434,7 @@ impl AddressSpace {
     /// Counts a frame that was made.
     pub(super) fn count_made(&mut self, bytes: Bytes) {
         self.held += units(bytes);
+        self.most_held = self.most_held.max(self.held);
     }
 
     /// Counts a frame that was given back.

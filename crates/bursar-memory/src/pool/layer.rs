@@ -210,7 +210,7 @@ trait BuiltPool: fmt::Debug + Send + Sync {
 impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
     fn read(&self) -> PoolReading {
         let (device, live) = (self.context.device(), self.bytes_outstanding());
-        let MemoryUsage { held, cached, pending, largest_free_run } = self.state.usage();
+        let MemoryUsage { held, cached, pending, largest_free_run, .. } = self.state.memory_usage();
         PoolReading { device, held, live, cached, pending, largest_free_run: largest_free_run.unwrap_or_default() }
     }
 
