@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands::{bench, completions, convert, fit, ledger, replay};
+use crate::commands::{bench, completions, convert, fit, ledger, replay, top};
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::run;
@@ -74,6 +74,12 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Option<ledger::LedgerCommand>,
     },
+    /// Watches who holds what of each device, who waits and who was refused.
+    ///
+    /// Devices are shown with bars, figures and history; processes, tenants, the queue and the last refusals in tables that
+    /// keys sort and filter. Watching changes nothing. With --json it prints a value a second, a line each.
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::TopArgs),
     /// Prints the script by which a shell completes this command.
     #[command(after_help = completions::COMPLETION_EXAMPLES)]
     Completions {
@@ -117,6 +123,7 @@ Examples:
   bursar devices --sim-devices 1x24GiB              what one simulated device is
   bursar replay run.csv.gz        what a real program's allocations cost
   bursar ledger                   who holds what of each device
+  bursar top                      the same, watched
   bursar fit --per-worker 6GiB --want 8             how many workers fit
   bursar run --per-worker 6GiB --want 8 -- ./work   and runs them
 

@@ -8,3 +8,4 @@ pub(crate) mod devices;
 pub(crate) mod fit;
 pub(crate) mod ledger;
 pub(crate) mod replay;
+pub(crate) mod top;

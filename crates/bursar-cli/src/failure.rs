@@ -49,6 +49,10 @@ pub(crate) enum Failure {
         free: Bytes,
         device: DeviceId,
     },
+    /// A terminal that is not there, or that no frame can be drawn on.
+    Terminal {
+        why: String,
+    },
     /// Options that do not go together.
     Usage(&'static str),
     /// A failure of a command that had printed its data before.
@@ -126,6 +130,9 @@ const NO_CUDA_HINT: &str =
 const NO_VRAM_HINT: &str = "install the NVIDIA driver, use RAM with --pool ram, or rehearse on simulated devices with --driver \
     sim or BURSAR_DRIVER=sim";
 
+const NO_TERMINAL_HINT: &str =
+    "`bursar top --once` prints one frame as text, `bursar top --json` a line a second for programs";
+
 const REFUSED: u8 = 1;
 const WRONG_USAGE: u8 = 2;
 const MACHINE_FAILED: u8 = 3;
@@ -186,6 +193,7 @@ impl Failure {
                 format!("{option} asks for {wanted}, and {device} has {free} free"),
                 "ask for less, or end the programs that use the device: `bursar ledger` shows those of Bursar",
             ),
+            Self::Terminal { why } => (why.clone(), NO_TERMINAL_HINT),
             Self::Usage(what) => ((*what).to_owned(), "`bursar help` shows the options of each command"),
             Self::AfterOutput(failure) => return failure.text_and_hint(),
             Self::AlreadyReported { .. } => return None,
@@ -219,7 +227,9 @@ impl Failure {
             Self::Host(error) if error.is_capacity() => REFUSED,
             Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
             Self::Host(_) => MACHINE_FAILED,
-            Self::Trace(_) | Self::File { .. } | Self::NoSuchDevice { .. } | Self::Usage(_) => WRONG_USAGE,
+            Self::Trace(_) | Self::File { .. } | Self::NoSuchDevice { .. } | Self::Terminal { .. } | Self::Usage(_) => {
+                WRONG_USAGE
+            }
             Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
             Self::Driver(_) | Self::NoVram(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
         }

@@ -26,7 +26,7 @@ mod traces;
 pub use program::Program;
 
 use arguments::{Arguments, Bench, Command};
-use commands::{bench, completions, convert, demo, devices, fit, ledger, replay};
+use commands::{bench, completions, convert, demo, devices, fit, ledger, replay, top};
 use failure::Failure;
 use run::{Invocation, Role};
 use rustix::process::Pid;
@@ -36,8 +36,8 @@ use std::sync::Arc;
 
 /// Runs the command with the arguments after its name. Returns the exit status.
 ///
-/// It behaves as a program does: it writes to standard output and standard error, and for `bursar run` handles signals, starts
-/// processes and waits for all children. Signals that it does not handle keep the actions that they have.
+/// It behaves as a program does: it writes to standard output and standard error, for `bursar top` takes the terminal and handles
+/// signals, and for `bursar run` handles signals, starts processes and waits for all children. Signals that it does not handle keep the actions that they have.
 ///
 /// ```
 /// let status = bursar_cli::main(&bursar_cli::Program::this_executable(), ["fit".into(), "--available=1GiB".into()]);
@@ -88,6 +88,7 @@ fn try_execute(
         (None | Some(Command::Demo), _) => output::show(&demo::tour(&options.open_any()?)?, json),
         (Some(Command::Devices), _) => output::show(&devices::list(&options.open_machine()?), json),
         (Some(Command::Ledger { command }), _) => ledger::run(options.open_machine(), command.as_ref(), json),
+        (Some(Command::Top(args)), _) => top::top(options, args),
         (Some(Command::Replay(args)), _) => output::show(&replay::replay(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Live(args))), _) => output::show(&bench::live::live(&open()?, args)?, json),

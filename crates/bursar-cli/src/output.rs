@@ -69,17 +69,19 @@ pub(crate) fn show(data: &impl Show, json: bool) -> Result<(), Failure> {
 ///
 /// Control characters are escaped as in a Rust string, and so are those that change the direction of text.
 pub(crate) fn printable(name: &str) -> String {
-    let is_unsafe = |c: char| {
-        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     name.chars().fold(String::with_capacity(name.len()), |mut shown, c| {
-        if is_unsafe(c) {
+        if is_unsafe_to_print(c) {
             shown.extend(c.escape_debug())
         } else {
             shown.push(c)
         }
         shown
     })
+}
+
+/// Returns whether a terminal would do something else with a character than show it where it stands.
+pub(crate) fn is_unsafe_to_print(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Prints a line on standard error, ignoring errors.

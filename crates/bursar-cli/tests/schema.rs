@@ -86,7 +86,7 @@ impl Folder {
         let output = self.bursar(&format!("--json {arguments}"));
         let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
         let values: Vec<Value> = match name {
-            "run" => stdout.lines().map(|line| serde_json::from_str(line).expect("a value a line")).collect(),
+            "run" | "top" => stdout.lines().map(|line| serde_json::from_str(line).expect("a value a line")).collect(),
             _ => vec![
                 serde_json::from_str(&stdout)
                     .unwrap_or_else(|error| panic!("{arguments}: {error}\n{stdout}\n{stderr}")),
@@ -118,6 +118,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("ledger", "ledger show"),
     ("ledger", "ledger limit 0 4GiB"),
     ("ledger", "ledger clear"),
+    ("top", "top --once"),
+    ("top", "top --count 2 --interval 0.1"),
     ("replay", "replay TRACE --stack pool,direct --limit 1GiB --html FOLDER/page.html"),
     ("replay", "replay TRACE --stack async --snapshot FOLDER/snapshot.pickle"),
     ("replay", "replay --generate mix,rounds=50 --deal 3:foreign --jitter 10% --seed 4"),

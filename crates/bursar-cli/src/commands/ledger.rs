@@ -1,7 +1,7 @@
 //! `bursar ledger`: who holds what of each device, and the most that all may hold together.
 
 mod listing;
-mod time;
+pub(crate) mod time;
 
 pub(crate) use listing::LedgerList;
 

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 /// Formats a moment by RFC 3339, in UTC and whole seconds.
-pub(super) fn utc(moment: SystemTime) -> String {
+pub(crate) fn utc(moment: SystemTime) -> String {
     let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
@@ -26,7 +26,7 @@ fn date(days: u64) -> (u64, u64, u64) {
 }
 
 /// Formats a duration in its largest unit.
-pub(super) fn age(seconds: u64) -> String {
+pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
