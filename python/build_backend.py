@@ -16,20 +16,18 @@ from typing import Any
 import maturin
 from maturin import (
     build_editable,
-    build_sdist,
     get_requires_for_build_editable,
-    get_requires_for_build_sdist,
     get_requires_for_build_wheel,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
 
 __all__ = [
+    "UnsupportedOperation",
     "build_editable",
     "build_sdist",
     "build_wheel",
     "get_requires_for_build_editable",
-    "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
@@ -39,6 +37,15 @@ FOLDER = Path(__file__).parent / "bursar" / "_lib"
 
 # Maturin's functions look for its program, which is beside the interpreter where builds are not isolated.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+
+
+class UnsupportedOperation(Exception):
+    """An operation that this backend does not have."""
+
+
+def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
+    """Refuses: a source distribution has no place for the crate of the library, on which the native module does not depend."""
+    raise UnsupportedOperation("wheels of bursar are built from its repository")
 
 
 def build_wheel(

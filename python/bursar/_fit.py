@@ -105,8 +105,8 @@ def fit(
     >>> plan = bursar.fit("6GiB", fixed="10GiB", workers=8, available="64GiB")
     >>> plan.workers, plan.budget >> 30
     (5, 44)
-    >>> print(plan.advice)
-    One more worker would fit with 1.72 GiB more available, if a worker needed at most 5.79 GiB, if at most 8.80 GiB were shared, or with a headroom of 0.71875.
+    >>> print(plan.explanation)
+    5 of 8 workers fit into VRAM. Of 64 GiB available 44.80 GiB may be used; 10 GiB are shared and a worker needs 6 GiB.
 
     The arithmetic is that of the command ``bursar fit``. Nothing is reserved: :func:`~bursar.reserve` does that, and
     ``bursar run`` for workers that it starts.
