@@ -56,11 +56,6 @@ def eventually(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def threads() -> int:
-    """Returns the number of threads of this process."""
-    return len(os.listdir("/proc/self/task"))
-
-
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
     """A card that this process and those it starts see."""
