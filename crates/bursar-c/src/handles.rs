@@ -1,6 +1,6 @@
 //! The kinds of handles, the things that they stand for, and their lookup.
 
-use crate::running::{self, RunningCall};
+use crate::running::RunningCall;
 use crate::status::{CallResult, Failure};
 use crate::table::{SLOTS, Table};
 use bursar::device::DeviceContext;
@@ -165,13 +165,12 @@ impl<T> Kind<Arc<T>> {
     /// Closes a handle as [`close`](Self::close) does, unless `check`, which is called once no running call uses the value,
     /// returns an error: then the handle stays.
     pub(crate) fn close_if(&self, id: u64, check: impl FnOnce(&T) -> CallResult) -> CallResult<Arc<T>> {
-        let taken = self.table.take(id).ok_or_else(|| self.stale(id))?;
-        running::wait_for_others();
-        if let Err(failure) = check(taken.value()) {
-            taken.put_back();
+        let settled = self.table.take(id).ok_or_else(|| self.stale(id))?.settle();
+        if let Err(failure) = check(settled.value()) {
+            settled.put_back();
             return Err(failure);
         }
-        let (value, index) = taken.end_shared();
+        let (value, index) = settled.end();
         self.table.return_vacant(index.into_iter());
         Ok(value)
     }

@@ -49,7 +49,7 @@ fn extra() -> MutexGuard<'static, Extra> {
     EXTRA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The process in which calls were made last, to recognise one that was forked off.
+/// The process in which the first call was made, to recognise one that was forked off.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// A call that runs: what it finds under a handle stays until it ends.
@@ -120,7 +120,7 @@ fn own_record() -> Option<&'static Record> {
 
 #[cold]
 fn first_record(chunk: &'static OnceLock<Box<[Record; RECORDS]>>) -> &'static [Record; RECORDS] {
-    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    let _first = PROCESS.compare_exchange(0, std::process::id(), Ordering::Relaxed, Ordering::Relaxed);
     chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Record::default())))
 }
 

@@ -11,9 +11,8 @@
 //! | taken | the one thread that took it: it is being closed or freed, and may be put back |
 //! | borrowed | the one thread that borrowed it, for a moment; others wait |
 //!
-//! A live value is taken out only once no other call can be using it: [`take`](Table::take) makes the handle stale, and its
-//! caller waits for the calls that run ([`wait_for_others`](crate::running::wait_for_others)) before it ends the value. Blocks
-//! are never shared: each use takes or borrows.
+//! A live value is ended only once no other call can be using it: [`take`](Table::take) makes the handle stale, and
+//! [`settle`](Taken::settle) waits for the calls that run. Blocks are never shared: each use takes or borrows.
 #![allow(unsafe_code)]
 
 use crate::running::{self, RunningCall};
@@ -235,8 +234,8 @@ pub(crate) struct Taken<'a, T> {
     generation: u64,
 }
 
-impl<T> Taken<'_, T> {
-    /// Returns the value. Calls that ran when it was taken may use it too, unless they were waited for.
+impl<'a, T> Taken<'a, T> {
+    /// Returns the value. Calls that ran when it was taken may use it too.
     #[inline]
     pub(crate) fn value(&self) -> &T {
         // SAFETY: it is there until it is ended; nobody changes it.
@@ -269,13 +268,10 @@ impl<T> Taken<'_, T> {
         unsafe { self.slot.place().read() }
     }
 
-    /// Waits for the calls that may use the value, and takes it out. Returns it, and the slot's index as
-    /// [`vacate`](Self::vacate) does.
-    pub(crate) fn end_shared(self) -> (T, Option<u32>) {
+    /// Waits for the calls that may use the value. Whoever begins one now finds the handle stale.
+    pub(crate) fn settle(self) -> Settled<'a, T> {
         running::wait_for_others();
-        // SAFETY: whoever begins a call now finds the handle stale, and the others were waited for.
-        let value = unsafe { self.move_out() };
-        (value, self.vacate())
+        Settled { taken: self }
     }
 
     /// Makes the slot vacant, after the value was moved out. Returns its index for the next value, unless its generations are
@@ -284,6 +280,30 @@ impl<T> Taken<'_, T> {
     pub(crate) fn vacate(self) -> Option<u32> {
         self.slot.state.store(state(self.generation, VACANT), Ordering::Release);
         (self.generation < u64::from(u32::MAX)).then_some(self.index)
+    }
+}
+
+/// A value that was taken and that no other call uses.
+#[must_use = "the slot of a value that is neither ended nor put back is lost"]
+pub(crate) struct Settled<'a, T> {
+    taken: Taken<'a, T>,
+}
+
+impl<T> Settled<'_, T> {
+    pub(crate) fn value(&self) -> &T {
+        self.taken.value()
+    }
+
+    /// Makes the handle live again.
+    pub(crate) fn put_back(self) {
+        self.taken.put_back();
+    }
+
+    /// Takes the value out. Returns it, and the slot's index as [`vacate`](Taken::vacate) does.
+    pub(crate) fn end(self) -> (T, Option<u32>) {
+        // SAFETY: those who could use the value were waited for, and nobody finds it any more.
+        let value = unsafe { self.taken.move_out() };
+        (value, self.taken.vacate())
     }
 }
 
@@ -308,5 +328,73 @@ impl<T> Borrowed<'_, T> {
 impl<T> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
         self.slot.state.store(state(self.generation, LIVE), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    /// Says when it is dropped.
+    struct Flagged<'a>(&'a AtomicBool);
+
+    impl Drop for Flagged<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn y1_a_value_is_not_ended_while_a_call_has_it() {
+        static DROPPED: AtomicBool = AtomicBool::new(false);
+        static TABLE: Table<Flagged<'static>> = Table::new(9);
+        let (id, began) = (TABLE.insert(Flagged(&DROPPED)).ok().expect("room"), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let user = scope.spawn(|| {
+                let call = RunningCall::begin();
+                let value = TABLE.get(id, &call).expect("it is live");
+                began.wait();
+                std::thread::sleep(Duration::from_millis(20));
+                value.0.load(Ordering::SeqCst)
+            });
+            began.wait();
+            let settled = TABLE.take(id).expect("it is live").settle();
+            drop(settled.end());
+            assert!(DROPPED.load(Ordering::SeqCst));
+            assert!(!user.join().expect("no panic"), "it was dropped under a call");
+        });
+        assert!(TABLE.get(id, &RunningCall::begin()).is_none() && TABLE.take(id).is_none());
+    }
+
+    #[test]
+    fn y1_a_slot_whose_generations_are_used_up_is_not_used_again() {
+        static TABLE: Table<u8> = Table::new(9);
+        let first = TABLE.insert(1).expect("room");
+        let last = u64::from(u32::MAX);
+        TABLE.slot(0).state.store(state(last, LIVE), Ordering::SeqCst);
+        let end = |id| TABLE.take(id).expect("it is live").settle().end();
+        assert_eq!(end(TABLE.id(0, last)), (1, None), "its index is kept from the next ones");
+        let next = TABLE.insert(2).expect("room");
+        assert!(next != first && next >> GENERATION_BITS != first >> GENERATION_BITS, "{next:#x} after {first:#x}");
+        assert_eq!(end(next), (2, Some(1)));
+    }
+
+    #[test]
+    fn y1_who_finds_a_value_borrowed_waits_for_it() {
+        static TABLE: Table<u64> = Table::new(9);
+        let id = TABLE.insert(0).expect("room");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| *TABLE.borrow(id).expect("it stays").value_mut() += 1));
+            }
+        });
+        assert_eq!(TABLE.take(id).expect("it is live").settle().end().0, 4000);
+        let (mut seen, again) = (Vec::new(), [7, 8].map(|value| TABLE.insert(value).expect("room")));
+        TABLE.take(again[0]).expect("it is live").put_back();
+        TABLE.for_each_live(|value| seen.push(*value));
+        assert_eq!(seen, [7, 8]);
     }
 }
