@@ -4,13 +4,20 @@
 //! sample is kept at which the device was fullest, whole: nothing is averaged, so that every point of a history is what the
 //! ledger said at one moment, and peaks survive. A moment at which the ledger could not be read is kept as such.
 //!
+//! [`HistoryFile`] keeps it across restarts, and [`view`](History::view) returns a part of it as columns.
+//!
 //! A sample keeps the [`PARTIES_MAX`] largest processes and tenants; the rest is the difference to what is held.
 
+mod file;
+mod record;
 mod ring;
 mod sample;
+mod view;
 
+pub use file::{HistoryFile, HistoryFileError};
 pub use ring::Thinning;
 pub use sample::{DeviceSample, Figures, Party, PartyKind, Share};
+pub use view::{DeviceView, HistoryQuery, HistoryView, PartyView};
 
 use crate::state::State;
 use ring::Rings;
@@ -18,10 +25,10 @@ use sample::Parties;
 use std::sync::Arc;
 
 /// The most processes, and the most tenants, that a sample keeps.
-pub(crate) const PARTIES_MAX: usize = 16;
+const PARTIES_MAX: usize = 16;
 
 /// The most devices that a history keeps; one that was not seen for longest goes first.
-pub(crate) const DEVICES_MAX: usize = 64;
+const DEVICES_MAX: usize = 64;
 
 /// The memory of each device over time: a bounded ring of samples, thinned with age.
 ///
@@ -72,16 +79,26 @@ impl History {
 
     /// Records a state. What was recorded of later moments goes: the clock was set back.
     pub fn record(&mut self, state: &State) {
+        self.record_and(state, |_, _, _, _| {});
+    }
+
+    /// Records a state and shows each sample with the UUID, the label and the name of its device.
+    fn record_and(&mut self, state: &State, mut show: impl FnMut(&str, &str, &str, &DeviceSample)) {
         for device in &state.devices {
             let sample = DeviceSample::of(state.at_ms, device, &mut self.parties);
-            let name = device.ledger().map_or("", |ledger| &ledger.name);
-            self.insert(device.uuid(), &device.label(), name, sample);
+            let (label, name) = (device.label(), device.ledger().map_or("", |ledger| &ledger.name));
+            show(device.uuid(), &label, name, &sample);
+            self.insert(device.uuid(), &label, name, sample);
         }
         self.parties.forget_unused();
     }
 
+    const fn parties(&mut self) -> &mut Parties {
+        &mut self.parties
+    }
+
     /// Inserts a sample of a device.
-    pub(crate) fn insert(&mut self, uuid: &str, label: &str, name: &str, sample: DeviceSample) {
+    fn insert(&mut self, uuid: &str, label: &str, name: &str, sample: DeviceSample) {
         let at = self.devices.iter().position(|device| device.uuid == uuid).unwrap_or_else(|| self.add(uuid));
         let device = &mut self.devices[at];
         device.rings.push(Arc::new(sample));

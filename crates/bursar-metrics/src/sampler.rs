@@ -1,10 +1,10 @@
 //! Reading every ledger and asking the driver, at one moment.
 
-use crate::state::{
-    DeviceState, LedgerState, ProcessState, QueuedState, State, TenantState, UnreadableLedger, UnreadableReason,
-};
+mod reading;
+
+use crate::state::{DeviceState, LedgerState, State, UnreadableLedger, UnreadableReason};
 use bursar_core::{DeviceFacts, DeviceId, Driver};
-use bursar_ledger::{Ledger, LedgerError, Reading, Subject};
+use bursar_ledger::{Ledger, LedgerError, Reading, RefusalCounts, Subject, WaitHistogram};
 use std::collections::HashSet;
 use std::fmt;
 use std::io::ErrorKind;
@@ -110,7 +110,7 @@ impl DriverDevices {
                 }
                 Ok(_) => {}
                 Err(error) => states.push(DeviceState::Unreadable(UnreadableLedger {
-                    uuid: String::new(),
+                    uuid: format!("unknown-{}", ordinal.0),
                     ordinal: Some(ordinal.0),
                     name: None,
                     total: None,
@@ -160,13 +160,15 @@ fn of_device(driver: &dyn Driver, ordinal: DeviceId, facts: &DeviceFacts, file: 
         Err(error) => return unreadable(UnreadableReason::Driver, &error),
     };
     let mut ledger = match &reading {
-        Some(reading) => LedgerState { ordinal: Some(ordinal.0), ..of_reading(uuid, reading) },
+        Some(reading) => LedgerState { ordinal: Some(ordinal.0), ..reading::state_of(uuid, reading) },
         None => LedgerState {
             uuid,
             ordinal: Some(ordinal.0),
             name: facts.name.clone(),
             total: facts.total.get(),
             limit: facts.total.get(),
+            refused: reading::refused(RefusalCounts::default()),
+            waits: reading::waits(&WaitHistogram::default()),
             ..LedgerState::default()
         },
     };
@@ -180,7 +182,7 @@ fn of_device(driver: &dyn Driver, ordinal: DeviceId, facts: &DeviceFacts, file: 
 fn of_file(file: &Path) -> Option<DeviceState> {
     let uuid = name_of(file).trim_end_matches(".ledger").to_owned();
     Some(match Ledger::inspect(file) {
-        Ok(reading) => DeviceState::Readable(of_reading(uuid, &reading)),
+        Ok(reading) => DeviceState::Readable(reading::state_of(uuid, &reading)),
         Err(_) if file.symlink_metadata().is_err() => return None,
         Err(error) => DeviceState::Unreadable(UnreadableLedger {
             uuid,
@@ -191,54 +193,6 @@ fn of_file(file: &Path) -> Option<DeviceState> {
             error: error.to_string(),
         }),
     })
-}
-
-fn of_reading(uuid: String, reading: &Reading) -> LedgerState {
-    let processes = reading.processes.iter().map(|process| ProcessState {
-        pid: process.pid,
-        name: process.name.clone(),
-        labels: process.labels.clone(),
-        held: process.held.get(),
-        undrawn: process.undrawn.get(),
-        since_ms: milliseconds(process.since),
-        ..ProcessState::default()
-    });
-    let tenants = reading.tenants.iter().map(|tenant| TenantState {
-        name: tenant.name.clone(),
-        guarantee: tenant.guarantee.get(),
-        ceiling: tenant.ceiling.get(),
-        charged: tenant.charged.get(),
-        ..TenantState::default()
-    });
-    let waiting = reading.waiting.iter().map(|waiting| QueuedState {
-        pid: waiting.pid,
-        name: waiting.name.clone(),
-        tenant: waiting.tenant.clone(),
-        bytes: waiting.bytes.get(),
-        priority: waiting.priority.0,
-        since_ms: milliseconds(waiting.since),
-    });
-    let mut ledger = LedgerState {
-        uuid,
-        name: reading.name.clone(),
-        total: reading.total.get(),
-        limit: reading.limit.get(),
-        held: reading.held.get(),
-        undrawn: reading.undrawn.get(),
-        unmanaged: reading.unmanaged.get(),
-        processes: processes.collect(),
-        tenants: tenants.collect(),
-        waiting: waiting.collect(),
-        ..LedgerState::default()
-    };
-    ledger.cached = cached(&ledger.processes);
-    ledger.free = ledger.free();
-    ledger
-}
-
-/// Returns what the processes that publish it cache together; none if none of them does.
-fn cached(processes: &[ProcessState]) -> Option<u64> {
-    processes.iter().filter_map(|process| Some(process.usage.as_ref()?.cached)).reduce(u64::saturating_add)
 }
 
 fn milliseconds(moment: SystemTime) -> u64 {

@@ -4,11 +4,12 @@ mod refusals;
 mod unreadable;
 mod usage;
 
-pub use refusals::{ReasonCount, RefusalState};
+pub use refusals::RefusalState;
 pub use unreadable::{UnreadableLedger, UnreadableReason};
 pub use usage::{HolderState, UsageState, WaitBucket, WaitState};
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Everything that the ledgers and the driver of a machine say at one moment.
 ///
@@ -133,15 +134,20 @@ pub struct LedgerState {
     pub tenants: Vec<TenantState>,
     /// The requests that wait, in the order of service.
     pub waiting: Vec<QueuedState>,
-    /// The refusals of the ledger since it was made, by reason; one that never occurred may be missing.
-    pub refused: Vec<ReasonCount>,
-    /// The last refusals, the latest first.
+    /// The refusals of the ledger since it was made, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// The last refusals, the latest first: at most 32.
     pub refusals: Vec<RefusalState>,
-    /// The times for which requests waited since the ledger was made; none if it does not say.
-    pub waits: Option<WaitState>,
+    /// The times for which requests waited since the ledger was made.
+    pub waits: WaitState,
 }
 
 impl LedgerState {
+    /// Returns the number of refusals for all reasons together.
+    pub fn refused_in_all(&self) -> u64 {
+        self.refused.values().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
     /// Returns `total` less what is held, set aside and unmanaged, or zero if that is more.
     pub const fn free(&self) -> u64 {
         self.total.saturating_sub(self.held).saturating_sub(self.undrawn).saturating_sub(self.unmanaged)
@@ -154,7 +160,7 @@ impl LedgerState {
 /// use bursar::metrics::ProcessState;
 ///
 /// let json = serde_json::json!({ "pid": 7, "name": "train", "labels": [], "held": 1, "undrawn": 0, "since_ms": 0,
-///     "usage": null, "refused": [], "waited_ms": 0 });
+///     "usage": null, "refused": 0, "waited_ms": 0 });
 /// let process: ProcessState = serde_json::from_value(json)?;
 /// assert_eq!((process.pid, process.usage), (7, None));
 /// # Ok::<(), serde_json::Error>(())
@@ -175,9 +181,9 @@ pub struct ProcessState {
     pub since_ms: u64,
     /// The use of what it holds, if it publishes that.
     pub usage: Option<UsageState>,
-    /// Its refusals, by reason.
-    pub refused: Vec<ReasonCount>,
-    /// The time for which its requests have waited, in milliseconds.
+    /// The number of its requests that were refused.
+    pub refused: u64,
+    /// The time for which its requests waited, in milliseconds; those that still wait are not counted.
     pub waited_ms: u64,
 }
 
@@ -199,9 +205,9 @@ pub struct TenantState {
     pub ceiling: u64,
     /// The bytes it has: held, set aside, and kept as credit by its accounts.
     pub charged: u64,
-    /// Its refusals, by reason.
-    pub refused: Vec<ReasonCount>,
-    /// The time for which its requests have waited, in milliseconds.
+    /// The number of its requests that were refused.
+    pub refused: u64,
+    /// The time for which its requests waited, in milliseconds; those that still wait are not counted.
     pub waited_ms: u64,
 }
 

@@ -1,7 +1,8 @@
 //! One device at one moment, as history keeps it.
 
 use super::PARTIES_MAX;
-use crate::state::{DeviceState, LedgerState, ReasonCount};
+use crate::state::{DeviceState, LedgerState};
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ impl Figures {
             cached: ledger.cached,
             unmanaged: ledger.unmanaged,
             waiting: u32::try_from(ledger.waiting.len()).unwrap_or(u32::MAX),
-            refused: ReasonCount::sum(&ledger.refused),
+            refused: ledger.refused_in_all(),
         }
     }
 }
@@ -115,7 +116,8 @@ pub struct Party {
 /// ```
 /// assert_ne!(bursar::metrics::PartyKind::Process, bursar::metrics::PartyKind::Tenant);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum PartyKind {
     /// A process.
     Process,

@@ -1,35 +1,7 @@
-//! Refusals: how many there were, and the last of them with an explanation.
+//! The last refusals, each with an explanation.
 
 use bursar_core::Bytes;
 use serde::{Deserialize, Serialize};
-
-/// A number of refusals for one reason.
-///
-/// ```
-/// use bursar::metrics::ReasonCount;
-///
-/// let refused = [ReasonCount::new("limit", 2), ReasonCount::new("ceiling", 1)];
-/// assert_eq!(ReasonCount::sum(&refused), 3);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReasonCount {
-    /// The reason: a stable word in lower case.
-    pub reason: String,
-    /// The number of refusals.
-    pub count: u64,
-}
-
-impl ReasonCount {
-    /// Returns the count of one reason.
-    pub fn new(reason: impl Into<String>, count: u64) -> Self {
-        Self { reason: reason.into(), count }
-    }
-
-    /// Returns the number of refusals for all reasons together.
-    pub fn sum(refused: &[Self]) -> u64 {
-        refused.iter().fold(0, |sum, one| sum.saturating_add(one.count))
-    }
-}
 
 /// One refusal, with its explanation.
 ///
@@ -38,7 +10,7 @@ impl ReasonCount {
 ///
 /// let refusal = RefusalState { reason: "limit".into(), requested: 2 << 30, available: 1 << 30, limit: 16 << 30,
 ///     ..RefusalState::default() };
-/// assert_eq!(refusal.explain(), "2 GiB requested, 1 GiB of 16 GiB left");
+/// assert_eq!(refusal.explain(), "2 GiB requested, 1 GiB of 16 GiB left under the limit of the ledger");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalState {
@@ -50,7 +22,7 @@ pub struct RefusalState {
     pub name: String,
     /// The name of the tenant that it asked for.
     pub tenant: String,
-    /// The reason: a stable word in lower case.
+    /// The reason: the label of a [`RefusalReason`](bursar_ledger::RefusalReason).
     pub reason: String,
     /// The bytes that were asked for.
     pub requested: u64,
@@ -66,6 +38,17 @@ impl RefusalState {
     /// Returns the refusal in words.
     pub fn explain(&self) -> String {
         let [requested, available, limit] = [self.requested, self.available, self.limit].map(Bytes);
-        format!("{requested} requested, {available} of {limit} left")
+        let why = match self.reason.as_str() {
+            "limit" => " under the limit of the ledger",
+            "unmanaged" => " beside what programs outside the ledger use",
+            "headroom" => " beside the part that is to stay free",
+            "tenant" => " under the ceiling of the tenant",
+            "queue" => ", and others wait for what is free",
+            "share" => " in the reservation that it draws on",
+            "device" => " in the ledger, but the driver had no memory",
+            "timeout" => " when its time ran out",
+            _ => "",
+        };
+        format!("{requested} requested, {available} of {limit} left{why}")
     }
 }
