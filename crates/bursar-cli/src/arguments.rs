@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands::{bench, completions, convert, fit, ledger, replay, top};
+use crate::commands::{bench, completions, convert, fit, ledger, replay, serve, top};
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::run;
@@ -80,6 +80,12 @@ pub(crate) enum Command {
     /// keys sort and filter. Watching changes nothing. With --json it prints a value a second, a line each.
     #[command(after_help = top::EXAMPLES)]
     Top(top::TopArgs),
+    /// Serves metrics, the state and a page that updates itself over HTTP: who holds what, who waits, who was refused.
+    ///
+    /// /metrics is what Prometheus scrapes (OpenMetrics on request), /api/state and /api/history are JSON, and / is the page.
+    /// It reads and changes nothing. It listens on loopback unless told otherwise.
+    #[command(after_help = serve::EXAMPLES)]
+    Serve(serve::ServeArgs),
     /// Prints the script by which a shell completes this command.
     #[command(after_help = completions::COMPLETION_EXAMPLES)]
     Completions {
@@ -124,6 +130,7 @@ Examples:
   bursar replay run.csv.gz        what a real program's allocations cost
   bursar ledger                   who holds what of each device
   bursar top                      the same, watched
+  bursar serve                    the same as a page, over time, and for Prometheus
   bursar fit --per-worker 6GiB --want 8             how many workers fit
   bursar run --per-worker 6GiB --want 8 -- ./work   and runs them
 

@@ -8,4 +8,5 @@ pub(crate) mod devices;
 pub(crate) mod fit;
 pub(crate) mod ledger;
 pub(crate) mod replay;
+pub(crate) mod serve;
 pub(crate) mod top;

@@ -37,6 +37,15 @@ pub(crate) enum Failure {
         path: PathBuf,
         error: std::io::Error,
     },
+    /// An address that cannot be listened on.
+    Listen {
+        address: String,
+        error: std::io::Error,
+    },
+    /// A token that cannot be used.
+    Token(bursar::metrics::TokenError),
+    /// A file that history cannot be kept in.
+    History(bursar::metrics::HistoryFileError),
     /// A device that `--devices` names and that is not there, or not usable; and those that are.
     NoSuchDevice {
         name: String,
@@ -103,6 +112,18 @@ impl From<bursar::driver::DriverError> for Failure {
 impl From<LedgerError> for Failure {
     fn from(error: LedgerError) -> Self {
         Self::Ledger(error)
+    }
+}
+
+impl From<bursar::metrics::TokenError> for Failure {
+    fn from(error: bursar::metrics::TokenError) -> Self {
+        Self::Token(error)
+    }
+}
+
+impl From<bursar::metrics::HistoryFileError> for Failure {
+    fn from(error: bursar::metrics::HistoryFileError) -> Self {
+        Self::History(error)
     }
 }
 
@@ -181,6 +202,12 @@ impl Failure {
             Self::File { path, error } => {
                 (format!("{}: {error}", path.display()), "the file could not be written: choose another place")
             }
+            Self::Listen { address, error } => (format!("cannot listen on {address}: {error}"), listen_hint(error)),
+            Self::Token(error) => (
+                error.to_string(),
+                "make one with `(umask 077; openssl rand -hex 32 >FILE)` and name it by --token-file FILE",
+            ),
+            Self::History(error) => (error.to_string(), "without --history FILE the history is kept in memory alone"),
             Self::NoSuchDevice { name, usable } => {
                 let usable: Vec<_> = usable.iter().map(DeviceId::to_string).collect();
                 let there = if usable.is_empty() { "none".to_owned() } else { usable.join(", ") };
@@ -222,6 +249,12 @@ impl Failure {
             Self::Ledger(LedgerError::Held { .. }) | Self::NoRoom { .. } => REFUSED,
             Self::Trace(error) if is_trace_disk_error(&error.reason) => MACHINE_FAILED,
             Self::File { error, .. } if is_disk_error(error) => MACHINE_FAILED,
+            Self::Listen { error, .. } if error.kind() == ErrorKind::InvalidInput => WRONG_USAGE,
+            Self::History(bursar::metrics::HistoryFileError::Io { error, .. }) if is_disk_error(error) => {
+                MACHINE_FAILED
+            }
+            Self::Token(_) | Self::History(_) => WRONG_USAGE,
+            Self::Listen { .. } => MACHINE_FAILED,
             Self::Fit(error) if error.is_capacity() => REFUSED,
             Self::Run { status, .. } | Self::AlreadyReported { status } => *status,
             Self::Host(error) if error.is_capacity() => REFUSED,
@@ -233,6 +266,18 @@ impl Failure {
             Self::Ledger(_) | Self::UnreadableLedgers { .. } => MACHINE_FAILED,
             Self::Driver(_) | Self::NoVram(_) | Self::Memory(_) | Self::Fit(_) | Self::Output(_) => MACHINE_FAILED,
         }
+    }
+}
+
+/// Returns what helps against an address that cannot be listened on.
+fn listen_hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            "another program listens there: end it, or choose another port by --listen ADDRESS:PORT (0 is one that is free)"
+        }
+        ErrorKind::AddrNotAvailable => "this machine has no such address: `ip address` lists those it has",
+        ErrorKind::PermissionDenied => "ports below 1024 need privileges: choose a higher one",
+        _ => "an address is an IP address or a name, and a port: 127.0.0.1:9400, [::1]:9400, localhost:9400",
     }
 }
 

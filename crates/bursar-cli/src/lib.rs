@@ -26,7 +26,7 @@ mod traces;
 pub use program::Program;
 
 use arguments::{Arguments, Bench, Command};
-use commands::{bench, completions, convert, demo, devices, fit, ledger, replay, top};
+use commands::{bench, completions, convert, demo, devices, fit, ledger, replay, serve, top};
 use failure::Failure;
 use run::{Invocation, Role};
 use rustix::process::Pid;
@@ -89,6 +89,7 @@ fn try_execute(
         (Some(Command::Devices), _) => output::show(&devices::list(&options.open_machine()?), json),
         (Some(Command::Ledger { command }), _) => ledger::run(options.open_machine(), command.as_ref(), json),
         (Some(Command::Top(args)), _) => top::top(options, args),
+        (Some(Command::Serve(args)), _) => serve::serve(options.open_machine(), args, json),
         (Some(Command::Replay(args)), _) => output::show(&replay::replay(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Live(args))), _) => output::show(&bench::live::live(&open()?, args)?, json),

@@ -3,18 +3,18 @@
 mod common;
 
 use common::Folder;
-use serde_json::{Map, Value};
+use common::schema::{block, wrong};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
 
 const DOCUMENT: &str = include_str!("../../../docs/cli.md");
 
 /// Returns the schema of a command's output in the document.
 fn schema(name: &str) -> Value {
-    let start = format!("```json {name}\n");
-    let (_, rest) = DOCUMENT.split_once(&start).unwrap_or_else(|| panic!("docs/cli.md says nothing of {name}"));
-    let (text, _) = rest.split_once("\n```").expect("a block that ends");
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("docs/cli.md on {name}: {error}"))
+    block(DOCUMENT, name)
 }
 
 /// Returns every name that the document has a schema for.
@@ -23,62 +23,37 @@ fn documented() -> BTreeSet<String> {
     blocks.filter(|name| *name != "error").map(str::to_owned).collect()
 }
 
-/// Returns what is wrong with `value`, which should match `schema`.
-fn wrong(value: &Value, schema: &Value, at: &str) -> Vec<String> {
-    let unlike = |kind: &str| vec![format!("{at} is {value}, and should be {kind}")];
-    match (schema, value) {
-        (Value::String(kind), value) => {
-            let is_so = match kind.as_str() {
-                "string" => value.is_string(),
-                "boolean" => value.is_boolean(),
-                "number" => value.is_number(),
-                "integer" | "bytes" => value.is_u64() || value.is_i64(),
-                other => panic!("docs/cli.md: {other:?} is no type"),
-            };
-            if is_so { Vec::new() } else { unlike(kind) }
-        }
-        (Value::Array(kinds), Value::Array(elements)) => {
-            let best = |element: &Value| {
-                let ways = kinds.iter().map(|kind| wrong(element, kind, &format!("{at}[]")));
-                ways.min_by_key(Vec::len).unwrap_or_default()
-            };
-            elements.iter().flat_map(best).collect()
-        }
-        (Value::Object(fields), Value::Object(values)) => wrong_fields(values, fields, at),
-        (Value::Array(_), _) => unlike("a list"),
-        _ => unlike("an object"),
-    }
-}
-
-fn wrong_fields(values: &Map<String, Value>, fields: &Map<String, Value>, at: &str) -> Vec<String> {
-    let plain = |name: &str| name.trim_end_matches('?').to_owned();
-    let known: BTreeSet<String> = fields.keys().map(|name| plain(name)).collect();
-    let unknown =
-        values.keys().filter(|name| !known.contains(*name)).map(|name| format!("{at}.{name} is not documented"));
-    let of_field = |(name, schema): (&String, &Value)| match values.get(&plain(name)) {
-        None => vec![format!("{at}.{} is documented and missing", plain(name))],
-        Some(Value::Null) if name.ends_with('?') => Vec::new(),
-        Some(value) => wrong(value, schema, &format!("{at}.{}", plain(name))),
-    };
-    unknown.chain(fields.iter().flat_map(of_field)).collect()
-}
-
 impl Folder {
     fn trace(&self) -> String {
         let text = "Thread,Time,Action,Pointer,Size,Stream\n1,00:00:00.0,allocate,0x1000,1000,0\n1,00:00:00.1,free,0x1000,1000,0\n";
         self.file("trace.csv", text)
     }
 
-    /// Runs `bursar` with words that contain no blanks.
+    /// Runs `bursar` with words that contain no blanks; a server is ended once it has printed something.
     fn bursar(&self, arguments: &str) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_bursar"))
+        let mut command = self.command(arguments);
+        if !arguments.contains(" serve ") {
+            return command.output().expect("the command was built");
+        }
+        let mut server = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command was built");
+        let mut first = [0];
+        let stdout = server.stdout.as_mut().expect("piped");
+        stdout.read_exact(&mut first).expect("it prints its address");
+        kill_process(Pid::from_child(&server), Signal::TERM).expect("it is ours");
+        let mut output = server.wait_with_output().expect("it ends");
+        output.stdout.splice(..0, first);
+        output
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bursar"));
+        command
             .args(arguments.split_whitespace())
             .env("BURSAR_DRIVER", "sim")
             .env("BURSAR_SIM_DEVICES", format!("2x8GiB@schema-{}", std::process::id()))
             .env("BURSAR_LEDGER_DIR", self.ledgers())
-            .env("CUDA_VISIBLE_DEVICES", "")
-            .output()
-            .expect("the command was built")
+            .env("CUDA_VISIBLE_DEVICES", "");
+        command
     }
 
     /// Compares the output of a command with the schema `name`.
@@ -120,6 +95,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("ledger", "ledger clear"),
     ("top", "top --once"),
     ("top", "top --count 2 --interval 0.1"),
+    ("serve", "serve --listen 127.0.0.1:0"),
     ("replay", "replay TRACE --stack pool,direct --limit 1GiB --html FOLDER/page.html"),
     ("replay", "replay TRACE --stack async --snapshot FOLDER/snapshot.pickle"),
     ("replay", "replay --generate mix,rounds=50 --deal 3:foreign --jitter 10% --seed 4"),

@@ -48,4 +48,6 @@ mod documents {
     struct TestingWithoutAGpu;
     #[doc = include_str!("../../../docs/guide/06-beside-cudarc.md")]
     struct BesideCudarc;
+    #[doc = include_str!("../../../docs/guide/07-watching.md")]
+    struct Watching;
 }

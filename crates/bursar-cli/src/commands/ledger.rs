@@ -55,7 +55,8 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    fn of(opened: Result<OpenedDriver, Failure>) -> Result<Self, Failure> {
+    /// Returns the machine, or the failure of a driver that was named and cannot be used.
+    pub(crate) fn of(opened: Result<OpenedDriver, Failure>) -> Result<Self, Failure> {
         match opened {
             Ok(opened) => Ok(Self::Opened(opened)),
             Err(Failure::Driver(DriverChoiceError::NoCuda { why })) => Ok(Self::WithoutGpu { why }),

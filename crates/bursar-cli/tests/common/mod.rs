@@ -1,5 +1,7 @@
-//! A temporary folder for the tests of the command.
+//! A temporary folder for the tests of the command, and the schemas of the documents.
 #![allow(dead_code, reason = "each test uses part of it")]
+
+pub(crate) mod schema;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -6,7 +6,8 @@ use super::table::{Cell, Column, Key, Row, Sort};
 use crate::commands::ledger::time::{age, utc};
 use crate::output::printable;
 use bursar::Bytes;
-use bursar::metrics::{LedgerState, ProcessState, QueuedState, ReasonCount, RefusalState, State, TenantState};
+use bursar::metrics::{LedgerState, ProcessState, QueuedState, RefusalState, State, TenantState};
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 /// A table.
@@ -92,7 +93,6 @@ fn process(device: &str, ledger: &LedgerState, process: &ProcessState, now_ms: u
         let holders = usage.holders.iter().map(|holder| format!("{} {}", printable(&holder.tag), Bytes(holder.live)));
         more.push(format!("largest by tag: {}", holders.collect::<Vec<_>>().join(", ")));
     }
-    more.extend(reasons(&process.refused));
     Row {
         id: format!("{} {} {}", ledger.uuid, process.pid, process.since_ms),
         cells: vec![
@@ -104,7 +104,7 @@ fn process(device: &str, ledger: &LedgerState, process: &ProcessState, now_ms: u
             known(usage.map(|usage| usage.live)),
             known(usage.map(|usage| usage.cached)),
             known(usage.map(|usage| usage.peak)),
-            number(ReasonCount::sum(&process.refused)),
+            number(process.refused),
             elapsed(process.waited_ms),
             elapsed(now_ms.saturating_sub(process.since_ms)),
             text(&labels),
@@ -139,10 +139,10 @@ fn tenant(device: &str, ledger: &LedgerState, tenant: &TenantState) -> Row {
             size(tenant.charged),
             size(tenant.guarantee),
             size(tenant.ceiling),
-            number(ReasonCount::sum(&tenant.refused)),
+            number(tenant.refused),
             elapsed(tenant.waited_ms),
         ],
-        more: reasons(&tenant.refused).unwrap_or_default(),
+        more: String::new(),
     }
 }
 
@@ -209,9 +209,9 @@ fn refusal(device: &str, ledger: &LedgerState, refusal: &RefusalState, now_ms: u
 }
 
 /// Returns refusals by reason, if there are any.
-pub(super) fn reasons(refused: &[ReasonCount]) -> Option<String> {
-    let counted = refused.iter().filter(|one| one.count > 0);
-    let reasons: Vec<String> = counted.map(|one| format!("{} {}", printable(&one.reason), one.count)).collect();
+pub(super) fn reasons(refused: &BTreeMap<String, u64>) -> Option<String> {
+    let counted = refused.iter().filter(|(_, count)| **count > 0);
+    let reasons: Vec<String> = counted.map(|(reason, count)| format!("{} {count}", printable(reason))).collect();
     (!reasons.is_empty()).then(|| format!("refused: {}", reasons.join(", ")))
 }
 

@@ -8,16 +8,16 @@ use super::{once, view};
 use crate::output::is_unsafe_to_print;
 use bursar::Bytes;
 use bursar::metrics::{
-    DeviceState, HolderState, LedgerState, ProcessState, QueuedState, ReasonCount, RefusalState, State, TenantState,
+    DeviceState, HolderState, LedgerState, ProcessState, QueuedState, RefusalState, State, TenantState,
     UnreadableLedger, UnreadableReason, UsageState, WaitBucket, WaitState,
 };
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 /// A text as programs choose it: plain, wide, or made to confuse a terminal.
@@ -43,8 +43,8 @@ fn moment() -> impl Strategy<Value = u64> {
 
 const NOW: u64 = 1_800_000_000_000;
 
-fn reasons() -> impl Strategy<Value = Vec<ReasonCount>> {
-    vec((name(), any::<u64>()).prop_map(|(reason, count)| ReasonCount { reason, count }), 0..3)
+fn reasons() -> impl Strategy<Value = BTreeMap<String, u64>> {
+    btree_map(name(), any::<u64>(), 0..3)
 }
 
 prop_compose! {
@@ -58,14 +58,14 @@ prop_compose! {
 
 prop_compose! {
     fn process()(pid: u32, name in name(), labels in vec(name(), 0..3), held in bytes(), undrawn in bytes(),
-        since_ms in moment(), usage in option::of(usage()), refused in reasons(), waited_ms: u64) -> ProcessState
+        since_ms in moment(), usage in option::of(usage()), refused: u64, waited_ms: u64) -> ProcessState
     {
         ProcessState { pid, name, labels, held, undrawn, since_ms, usage, refused, waited_ms }
     }
 }
 
 prop_compose! {
-    fn tenant()(name in name(), guarantee in bytes(), ceiling in bytes(), charged in bytes(), refused in reasons(),
+    fn tenant()(name in name(), guarantee in bytes(), ceiling in bytes(), charged in bytes(), refused: u64,
         waited_ms: u64) -> TenantState
     {
         TenantState { name, guarantee, ceiling, charged, refused, waited_ms }
@@ -103,11 +103,9 @@ prop_compose! {
 prop_compose! {
     fn ledger()(figures in figures(), processes in vec(process(), 0..12), tenants in vec(tenant(), 0..5),
         waiting in vec(queued(), 0..5), refused in reasons(), refusals in vec(refusal(), 0..5),
-        waits in option::of((any::<u64>(), 0.0..1e9f64))) -> LedgerState
+        (count, sum_seconds) in (any::<u64>(), 0.0..1e9f64)) -> LedgerState
     {
-        let waits = waits.map(|(count, sum_seconds)| {
-            WaitState { buckets: vec![WaitBucket { le_seconds: 1.0, count }], sum_seconds, count }
-        });
+        let waits = WaitState { buckets: vec![WaitBucket { le_seconds: 1.0, count }], sum_seconds, count };
         LedgerState { processes, tenants, waiting, refused, refusals, waits, ..figures }
     }
 }
@@ -225,17 +223,21 @@ fn plainly_named(mut state: State) -> State {
             DeviceState::Readable(ledger) => {
                 plain(&mut ledger.uuid);
                 plain(&mut ledger.name);
-                ledger.refused.iter_mut().for_each(|one| plain(&mut one.reason));
+                let refused = std::mem::take(&mut ledger.refused).into_iter();
+                ledger.refused = refused
+                    .map(|(mut reason, count)| {
+                        plain(&mut reason);
+                        (reason, count)
+                    })
+                    .collect();
                 for process in &mut ledger.processes {
                     plain(&mut process.name);
                     process.labels.iter_mut().for_each(plain);
-                    process.refused.iter_mut().for_each(|one| plain(&mut one.reason));
                     let holders = process.usage.iter_mut().flat_map(|usage| &mut usage.holders);
                     holders.for_each(|holder| plain(&mut holder.tag));
                 }
                 for tenant in &mut ledger.tenants {
                     plain(&mut tenant.name);
-                    tenant.refused.iter_mut().for_each(|one| plain(&mut one.reason));
                 }
                 ledger.waiting.iter_mut().for_each(|queued| _ = [&mut queued.name, &mut queued.tenant].map(plain));
                 for refusal in &mut ledger.refusals {

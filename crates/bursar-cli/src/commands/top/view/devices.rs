@@ -184,7 +184,7 @@ fn figures(ledger: &LedgerState) -> Vec<Span<'static>> {
 
 /// Returns refusals by reason and waits, if there were any.
 fn told(ledger: &LedgerState) -> Option<String> {
-    let waits = ledger.waits.as_ref().filter(|waits| waits.count > 0).map(waited);
+    let waits = (ledger.waits.count > 0).then(|| waited(&ledger.waits));
     let parts: Vec<_> = [reasons(&ledger.refused), waits].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

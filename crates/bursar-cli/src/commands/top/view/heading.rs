@@ -5,7 +5,7 @@ use crate::commands::top::tables::moment;
 use crate::commands::top::text::{cut, fit};
 use crate::commands::top::theme::Theme;
 use crate::output::printable;
-use bursar::metrics::{DeviceState, LedgerState, ReasonCount, State};
+use bursar::metrics::{DeviceState, LedgerState, State};
 use ratatui::text::{Line, Span};
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) fn line(state: &State, paused: bool, columns: usize, theme: Theme) ->
     }
     parts.push(Span::raw(counted(sum(|ledger| ledger.processes.len() as u64), "process", "processes")));
     parts.push(Span::raw(format!("{} waiting", sum(|ledger| ledger.waiting.len() as u64))));
-    parts.push(Span::raw(format!("{} refused", sum(|ledger| ReasonCount::sum(&ledger.refused)))));
+    parts.push(Span::raw(format!("{} refused", sum(LedgerState::refused_in_all))));
     parts.push(Span::raw(clock));
     parts.extend(state.driver.as_ref().map(|driver| Span::styled(printable(driver), theme.faint())));
     fit(parts, columns)
