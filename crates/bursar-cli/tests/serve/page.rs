@@ -191,6 +191,7 @@ fn the_chart_is_zoomed(browser: &Path) {
     let (from, to) = stretch(&mut page);
     assert!((to - from - 300_000.0).abs() < 2.0 && page.value("document.getElementById('live').hidden") == true);
     page.until("Number(document.getElementById('chart').dataset.points) >= 2");
+    page.value("canvas.dispatchEvent(new PointerEvent('pointerleave'))");
     page.value(&press("ArrowLeft"));
     page.until("!document.getElementById('tip').hidden");
     let tip = page.value("document.getElementById('tip').textContent");
