@@ -119,7 +119,7 @@ def test_y3_other_threads_run_while_a_request_waits(card: Card) -> None:
     held = bursar.reserve(WHOLE).wait()
 
     def ask() -> None:
-        with bursar.reserve("1GiB") as share:
+        with bursar.reserve("1GiB", timeout=PATIENCE) as share:
             granted.append(share.bytes)
 
     asking = threading.Thread(target=ask)
@@ -134,7 +134,7 @@ def test_y3_other_threads_run_while_a_request_waits(card: Card) -> None:
 INTERRUPTED = """
 import bursar, os, time
 try:
-    with bursar.reserve("1GiB"):
+    with bursar.reserve("1GiB", timeout=30):
         print("granted")
 except KeyboardInterrupt:
     print("interrupted")
