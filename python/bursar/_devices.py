@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Literal, Union
 
@@ -73,4 +74,7 @@ def device_index(device: DeviceName) -> int:
         if index is None:
             raise NoDevice(f"no device has the UUID {device!r}")
         return index
-    return device
+    index = operator.index(device)
+    if not 0 <= index < 1 << 32:
+        raise NoDevice(f"there is no device {index}")
+    return index

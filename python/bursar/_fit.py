@@ -10,6 +10,7 @@ from typing import Literal
 from . import _native
 from ._devices import DeviceName, device_index
 from ._sizes import Size
+from .errors import InvalidValue
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ def fit(
     which swaps, it warns. Raises :class:`~bursar.NoDevice` where there is no GPU to ask: simulated devices are asked only
     if they were chosen by name.
     """
+    if workers < 1:
+        raise InvalidValue(f"at least one worker is wanted, and not {workers}")
     indices = None if devices is None else [device_index(device) for device in devices]
     fields = _native.fit(memory, per_worker, fixed, workers, headroom, available, indices, label, allow_overflow)
     one_more = fields.pop("one_more")

@@ -38,11 +38,17 @@ def test_devices_are_named_by_number_by_uuid_or_as_they_were_listed(card: Card) 
     (device,) = bursar.devices()
     plans = [bursar.fit("1GiB", devices=[name]) for name in (0, device.uuid, device)]
     assert plans[0] == plans[1] == plans[2]
-    for wrong in (1, "GPU-00000000-0000-0000-0000-000000000001"):
+    for wrong in (1, -1, 1 << 40, "GPU-00000000-0000-0000-0000-000000000001"):
         with pytest.raises(bursar.NoDevice):
             bursar.fit("1GiB", devices=[wrong])
     with pytest.raises(bursar.InvalidValue, match="twice"):
         bursar.fit("1GiB", devices=[0, device])
+
+
+def test_at_least_one_worker_is_wanted() -> None:
+    for wrong in (0, -1):
+        with pytest.raises(bursar.InvalidValue, match=f"not {wrong}"):
+            bursar.fit("1GiB", workers=wrong, available="8GiB")
 
 
 @pytest.mark.parametrize("headroom", [0.0, 1.5, -1.0, float("nan")])

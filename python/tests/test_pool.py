@@ -91,7 +91,8 @@ def test_tags_nest_and_are_of_their_thread() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_statistics_are_those_of_a_model(seed: int) -> None:
-    numbers, kept, current, peak = random.Random(seed), [], 0, 0
+    numbers, current, peak = random.Random(seed), 0, 0
+    kept: list[bursar.Buffer] = []
     for step in range(300):
         if kept and numbers.random() < 0.45:
             gone = kept.pop(numbers.randrange(len(kept)))

@@ -262,8 +262,10 @@ def test_threads_and_devices_keep_apart() -> None:
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not failures
 
 
