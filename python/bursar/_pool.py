@@ -167,8 +167,8 @@ def log(path: str | os.PathLike[str]) -> Log:
 class Pinned(ctypes.Array):  # type: ignore[type-arg]
     """Pinned host memory with the buffer protocol; :func:`pinned` makes it."""
 
-    _type_ = ctypes.c_ubyte
-    _length_ = 0
+    _type_ = ctypes.c_ubyte  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
+    _length_ = 0  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
     _memory: Any
 
     @property
