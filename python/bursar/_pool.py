@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator
+from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import _native
 from ._devices import DeviceName, device_index
 from ._sizes import Size
 
 if TYPE_CHECKING:
-    from ._native import Reservation
+    from ._native import PinnedMemory, Reservation
 
 
 def use_pool(
@@ -31,7 +31,7 @@ def use_pool(
     >>> bursar.use_driver("sim", sim_devices="1x24GiB")
     >>> bursar.use_pool(limit="1GiB")
     >>> buffer = bursar.Buffer("600MiB")
-    >>> bursar.Buffer("600MiB")
+    >>> bursar.Buffer("600MiB")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
       ...
     bursar.errors.OutOfMemory: over `this process's pool`: 600 MiB requested, 424 MiB of 1 GiB left...
@@ -88,7 +88,8 @@ class PoolStatistics:
     refused: int
     #: True if the device is simulated.
     is_simulated: bool
-    tags: dict[str, TagStatistics] = field(default_factory=dict)
+    #: What is allocated under each name that :func:`tag` gave, and as ``untagged``.
+    tags: dict[str, TagStatistics]
 
 
 def statistics() -> list[PoolStatistics]:
@@ -103,14 +104,14 @@ def statistics() -> list[PoolStatistics]:
     >>> counts.live, counts.tags["weights"].blocks, counts.is_simulated
     (3145728, 1, True)
     """
-    return [
-        PoolStatistics(**{**fields, "tags": {name: TagStatistics(*counts) for name, counts in fields["tags"].items()}})
-        for fields in _native.pool_statistics()
-    ]
+    devices = _native.pool_statistics()
+    for fields in devices:
+        fields["tags"] = {name: TagStatistics(*counts) for name, counts in fields["tags"].items()}
+    return [PoolStatistics(**fields) for fields in devices]
 
 
 @contextlib.contextmanager
-def tag(name: str) -> Iterator[None]:
+def tag(name: str) -> Generator[None, None, None]:
     """Names what this thread allocates in the block, whichever library asks for it.
 
     Statistics, logs and the explanations of refusals show who holds what by these names. Other threads, such as the one that
@@ -164,18 +165,21 @@ def log(path: str | os.PathLike[str]) -> Log:
     return Log(path)
 
 
-class Pinned(ctypes.Array):  # type: ignore[type-arg]
-    """Pinned host memory with the buffer protocol; :func:`pinned` makes it."""
+if TYPE_CHECKING:
+    _Bytes = ctypes.Array[ctypes.c_ubyte]
+else:
+    _Bytes = object
 
-    _type_ = ctypes.c_ubyte  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
-    _length_ = 0  # pyright: ignore[reportIncompatibleMethodOverride, reportAssignmentType]
-    _memory: Any
+
+class Pinned(_Bytes):
+    """Pinned host memory with the buffer protocol, an array of bytes; :func:`pinned` makes it."""
+
+    memory: PinnedMemory
 
     @property
     def numa_node(self) -> int | None:
         """The NUMA node of the device that the memory is near; None if the machine has one node, or it is not known."""
-        node: int | None = self._memory.numa_node
-        return node
+        return self.memory.numa_node
 
     def __repr__(self) -> str:
         return f"<bursar.Pinned: {len(self)} bytes>"
@@ -183,7 +187,8 @@ class Pinned(ctypes.Array):  # type: ignore[type-arg]
 
 @lru_cache(maxsize=256)
 def _pinned_type(length: int) -> type[Pinned]:
-    return type("Pinned", (Pinned,), {"_length_": length, "_type_": ctypes.c_ubyte, "__module__": __name__})
+    made: type[Pinned] = type("Pinned", (Pinned, ctypes.c_ubyte * length), {"__module__": __name__})
+    return made
 
 
 def pinned(size: Size, *, device: DeviceName = 0) -> Pinned:
@@ -202,5 +207,5 @@ def pinned(size: Size, *, device: DeviceName = 0) -> Pinned:
     """
     memory = _native.PinnedMemory(size, device_index(device))
     array = _pinned_type(len(memory)).from_address(memory.address)
-    array._memory = memory
+    array.memory = memory
     return array

@@ -61,9 +61,6 @@ def _manager(cuda: Any) -> Any:
         def get_ipc_handle(self, memory: Any) -> Any:
             raise Unsupported("memory of the pool cannot be handed to other processes")
 
-        def initialize(self) -> None:
-            super().initialize()
-
         @property
         def interface_version(self) -> int:
             return 1

@@ -131,8 +131,8 @@ def _memory_stats(device: int) -> dict[str, Any]:
         "num_ooms": counts.get("refusals", 0),
         "max_split_size": -1,
         "num_sync_all_streams": 0,
-        "num_device_alloc": counts.get("growths", 0),
-        "num_device_free": counts.get("trims", 0),
+        "num_device_alloc": counts.get("frames_made", 0),
+        "num_device_free": counts.get("frames_released", 0),
         "num_oom_rejections": 0,
         "allocation": _stats(blocks),
         "segment": _stats([segments, none[0], segments]),
@@ -153,7 +153,7 @@ def _memory_snapshot(mempool_id: Any = None, *_: Any) -> dict[str, Any]:
 
     A segment is a stretch of mapped memory; a pool that moves its frames together has one or a few.
     """
-    segments = []
+    segments: list[dict[str, Any]] = []
     devices = range(_native.device_count())
     for device in devices:
         blocks = _native.torch_blocks(device)

@@ -54,7 +54,7 @@ pub(crate) struct PoolDevice {
     pub(crate) pages: PagePool,
     pub(crate) limit: GlobalDeviceBudget,
     pub(crate) statistics: Statistics,
-    pub(crate) reserved: Arc<Reserved>,
+    pub(crate) reserved: Reserved,
     /// The blocks of PyTorch.
     pub(crate) book: Latch<Book>,
     /// The blocks of the other libraries.
@@ -156,27 +156,18 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
     current().ok_or(Failure::Memory(Error::NoDevice))
 }
 
-/// The observers of one device.
-#[derive(Clone, Debug)]
-struct Observers {
-    context: Weak<DeviceContext>,
-    statistics: Statistics,
-    reserved: Arc<Reserved>,
-}
-
-/// Returns the observers of a device: those of the pool before, if there was one, because a device keeps its observers.
-fn observers_of(context: &Arc<DeviceContext>) -> (Statistics, Arc<Reserved>) {
-    static MADE: Mutex<Vec<Observers>> = Mutex::new(Vec::new());
+/// Returns the statistics of a device: those of the pool before, if there was one, because a device keeps its observers.
+fn statistics_of(context: &Arc<DeviceContext>) -> Statistics {
+    static MADE: Mutex<Vec<(Weak<DeviceContext>, Statistics)>> = Mutex::new(Vec::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    made.retain(|observers| observers.context.strong_count() > 0);
-    let is_of = |observers: &&Observers| std::ptr::eq(observers.context.as_ptr(), Arc::as_ptr(context));
-    let observers = made.iter().find(is_of).cloned().unwrap_or_else(|| {
-        let (statistics, reserved) = (Statistics::default(), Arc::new(Reserved::default()));
-        let observers = Observers { context: Arc::downgrade(context), statistics, reserved };
-        made.push(observers.clone());
-        observers
-    });
-    (observers.statistics, observers.reserved)
+    made.retain(|(context, _)| context.strong_count() > 0);
+    let known = made.iter().find(|(of, _)| std::ptr::eq(of.as_ptr(), Arc::as_ptr(context)));
+    if let Some((_, statistics)) = known {
+        return statistics.clone();
+    }
+    let statistics = Statistics::default();
+    made.push((Arc::downgrade(context), statistics.clone()));
+    statistics
 }
 
 /// Returns the device and the stream of a request, from what the thread remembers.
@@ -311,16 +302,14 @@ impl Pool {
 impl PoolDevice {
     fn open(machine: &Machine, device: DeviceId, terms: &Terms, ledgers: &Ledgers) -> Result<Self, Failure> {
         let context = machine.context(device)?;
-        let (pages, (statistics, reserved)) = (PagePool::default(), observers_of(&context));
+        let (pages, statistics, reserved) = (PagePool::default(), statistics_of(&context), Reserved::default());
         let limit = GlobalDeviceBudget::of(terms.limit.unwrap_or(context.facts().total)).named("this process's pool");
         let account = match &terms.account {
             Some(account) => GlobalDeviceBudget::shared(account.clone()),
             None => ledgers.budget(),
         };
-        let stack = Stack::new().observe(statistics.clone()).layer(pages.clone()).layer(limit.clone()).layer(account);
-        let memory = Box::new(stack.over(leaf::Frames).build(&context)?);
-        let observer: Arc<dyn Observer> = reserved.clone();
-        context.sink().subscribe(&observer)?;
+        let stack = Stack::new().observe(statistics.clone()).layer(pages.clone()).layer(reserved.clone());
+        let memory = Box::new(stack.layer(limit.clone()).layer(account).over(leaf::Frames).build(&context)?);
         Ok(Self {
             memory,
             pages,

@@ -1,27 +1,29 @@
-//! The count of the memory that a pool holds of its device, with the peak, as PyTorch has it.
+//! The layer that counts the frames of a pool: the memory that it holds of its device, with the peak, as PyTorch has it.
 
-use bursar::DeviceId;
-use bursar::error::Holding;
-use bursar::observe::{Action, Actions, Observer, Record};
-use std::sync::{Mutex, PoisonError};
+use bursar::memory::{Frame, FrameRelease, FrameSource, Holder, Layer, RefusedFrame, forward_holder};
+use bursar::{Bytes, Result};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The bytes that a pool holds of its device, told by each growth and each trim.
-#[derive(Debug, Default)]
+/// The layer, and the handle that reads the counts. Clones share them.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Reserved {
-    counts: Mutex<ReservedCounts>,
+    counts: Arc<Mutex<ReservedCounts>>,
 }
 
 /// The counts at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReservedCounts {
+    /// The bytes that are held.
     pub(crate) current: u64,
     pub(crate) peak: u64,
+    /// All bytes that were taken since the sums began.
     pub(crate) added: u64,
+    /// All bytes that were given back since then.
     pub(crate) removed: u64,
-    /// The number of growths.
-    pub(crate) growths: u64,
-    /// The number of trims.
-    pub(crate) trims: u64,
+    /// The frames that were made since then.
+    pub(crate) frames_made: u64,
+    /// The frames that were given back since then.
+    pub(crate) frames_released: u64,
 }
 
 impl Reserved {
@@ -38,35 +40,64 @@ impl Reserved {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts = ReservedCounts { current: counts.current, peak: counts.peak, ..ReservedCounts::default() };
     }
+
+    fn count_made(&self, bytes: u64) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.current += bytes;
+        counts.added += bytes;
+        counts.frames_made += 1;
+        counts.peak = counts.peak.max(counts.current);
+    }
+
+    fn count_released(&self, bytes: u64) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.current = counts.current.saturating_sub(bytes);
+        counts.removed += bytes;
+        counts.frames_released += 1;
+    }
 }
 
-impl Observer for Reserved {
-    fn interest(&self) -> Actions {
-        Actions::of(&[Action::Grow, Action::Trim])
+impl<S: FrameSource> Layer<S> for Reserved {
+    type Output = ReservedFrames<S>;
+
+    fn layer(&self, inner: S) -> Result<ReservedFrames<S>> {
+        Ok(ReservedFrames { inner, reserved: self.clone() })
+    }
+}
+
+/// A source of frames that are counted.
+#[derive(Debug)]
+pub(crate) struct ReservedFrames<S> {
+    inner: S,
+    reserved: Reserved,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: FrameSource> Holder for ReservedFrames<S> {
+    forward_holder!(self.inner);
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: FrameSource> FrameSource for ReservedFrames<S> {
+    fn frame_granularity(&self) -> Bytes {
+        self.inner.frame_granularity()
     }
 
-    fn identity(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+    fn granted_frame(&self, bytes: u64) -> Result<Bytes> {
+        self.inner.granted_frame(bytes)
     }
 
-    fn record(&self, record: &Record<'_>) {
-        let (mut counts, bytes) = (self.counts.lock().unwrap_or_else(PoisonError::into_inner), record.granted.get());
-        match record.action {
-            Action::Grow => {
-                counts.current += bytes;
-                counts.added += bytes;
-                counts.growths += 1;
-                counts.peak = counts.peak.max(counts.current);
-            }
-            _ => {
-                counts.current = counts.current.saturating_sub(bytes);
-                counts.removed += bytes;
-                counts.trims += 1;
-            }
-        }
+    fn create_frame(&self, bytes: u64) -> Result<Frame> {
+        self.inner.create_frame(bytes).inspect(|frame| self.reserved.count_made(frame.bytes().get()))
     }
 
-    fn holders(&self, _: DeviceId) -> Option<Vec<Holding>> {
-        None
+    fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        let bytes = frame.bytes().get();
+        self.inner.release_frame(frame).inspect(|()| self.reserved.count_released(bytes))
+    }
+
+    /// Returns the way of the source below: a pool of this process is never gone.
+    fn release(&self) -> Arc<dyn FrameRelease> {
+        self.inner.release()
     }
 }

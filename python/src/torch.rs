@@ -240,7 +240,7 @@ pub(crate) fn torch_functions(py: Python<'_>) -> Result<Bound<'_, PyDict>, Failu
 
 /// Returns the counts of a device: for blocks, granted and requested bytes those of all, small and large ones, each as what is
 /// there, the peak, what was added and what was taken away; then the same of what the pool holds; then how often it refused,
-/// grew and was trimmed.
+/// and how many frames it made and gave back.
 #[pyfunction]
 pub(crate) fn torch_counts(py: Python<'_>, device: u32) -> PyResult<Bound<'_, PyDict>> {
     let fields = PyDict::new(py);
@@ -257,8 +257,8 @@ pub(crate) fn torch_counts(py: Python<'_>, device: u32) -> PyResult<Bound<'_, Py
     fields.set_item("requested", each(|counts| counts.requested))?;
     fields.set_item("reserved", [reserved.current, reserved.peak, reserved.added, reserved.removed])?;
     fields.set_item("refusals", refusals)?;
-    fields.set_item("growths", reserved.growths)?;
-    fields.set_item("trims", reserved.trims)?;
+    fields.set_item("frames_made", reserved.frames_made)?;
+    fields.set_item("frames_released", reserved.frames_released)?;
     Ok(fields)
 }
 

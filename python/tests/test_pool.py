@@ -108,6 +108,29 @@ def test_statistics_are_those_of_a_model(seed: int) -> None:
         assert counts.held == counts.live + counts.cached <= counts.held_peak
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_held_is_counted_through_growth_trims_and_refusals(seed: int) -> None:
+    bursar.use_pool(limit="512MiB")
+    numbers, kept, peak = random.Random(seed), [], 0
+    for step in range(400):
+        if kept and numbers.random() < 0.5:
+            kept.pop(numbers.randrange(len(kept)))
+        else:
+            try:
+                kept.append(bursar.Buffer(numbers.choice([300, 70_000, 3 << 20, 30 << 20, 150 << 20])))
+            except bursar.OutOfMemory:
+                del kept[::2]
+        if numbers.random() < 0.02:
+            bursar.trim()
+        counts = bursar.statistics()
+        if counts:
+            peak = max(peak, counts[0].held)
+            reserved = _native.torch_counts(0)["reserved"]
+            assert reserved[0] == counts[0].held, f"seed {seed}, step {step}"
+            assert reserved[2] - reserved[3] == reserved[0]
+            assert peak <= reserved[1] <= 512 << 20
+
+
 def test_a_trim_gives_back_what_nobody_uses() -> None:
     held = bursar.Buffer("100MiB")
     del held

@@ -269,6 +269,35 @@ def test_threads_and_devices_keep_apart() -> None:
     assert not failures
 
 
+def test_y4_what_is_reserved_is_right_after_many_refusals() -> None:
+    refusals, kept = [0], empty(1)
+
+    def work(seed: int) -> None:
+        numbers, tensors = random.Random(seed), []
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(300):
+                if tensors and numbers.random() < 0.5:
+                    tensors.pop(numbers.randrange(len(tensors)))
+                    continue
+                try:
+                    tensors.append(empty(numbers.choice([100, 5000, 1 << 20, 130 << 20, 800 << 20])))
+                    assert tensors[-1].data_ptr() != 0
+                except torch.cuda.OutOfMemoryError:
+                    refusals[0] += 1
+                    tensors.clear()
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    gc.collect()
+    assert refusals[0] > 0
+    check_snapshot()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    check_snapshot()
+    assert torch.cuda.memory_reserved() >= torch.cuda.memory_allocated() > 0 == kept.data_ptr() % 256
+
+
 def test_y4_what_is_allocated_in_a_capture_is_the_graphs() -> None:
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.stream(side), torch.cuda.graph(graph, stream=side):
