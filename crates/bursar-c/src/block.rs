@@ -2,16 +2,16 @@
 #![allow(unsafe_code)]
 
 use crate::arguments;
-use crate::enter::call;
+use crate::enter::{call, running_call};
 use crate::handles::{BLOCKS, BlockToken, HeldBlock, STACKS, STREAMS};
-use crate::running::{RunningCall, SPARE_BATCH, SPARE_MAX};
+use crate::running::{Recent, RunningCall, SPARE_BATCH, SPARE_MAX, closed};
 use crate::stack::bursar_stack;
 use crate::status::{CallResult, Failure, bursar_status};
 use crate::stream::bursar_stream;
 use crate::table::Taken;
 use crate::tag::tag_of;
 use bursar::Bytes;
-use bursar::memory::{DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, MIN_ALIGN, Refused};
+use bursar::memory::{DeviceMemoryResource, DeviceMemoryResourceExt as _, MIN_ALIGN, Refused};
 use bursar::stream::{Access, RefusedTracked, Stream, TrackedBlock};
 use std::sync::Arc;
 
@@ -53,47 +53,32 @@ pub unsafe extern "C" fn bursar_allocate(
     tag: u32,
     out: *mut bursar_block,
 ) -> bursar_status {
-    call(|| {
+    running_call(|running| {
         arguments::check_place(out, "out")?;
-        let mut running = RunningCall::begin();
         let index = match running.spare().pop() {
             Some(index) => index,
-            None => fresh_slot(&mut running)?,
+            None => fresh_slot(running)?,
         };
-        match granted(&running, stack.id, bytes, alignment, stream.id, tag) {
-            Ok(block) => {
-                let address = block.ptr().0;
-                let id = BLOCKS.table.fill(index, HeldBlock { stack: stack.id, token: BlockToken::Plain(block) });
-                // SAFETY: it was checked.
-                unsafe { arguments::write(out, bursar_block { id, address }) };
-                Ok(())
-            }
-            Err(failure) => {
-                running.spare().push(index);
-                // SAFETY: it was checked.
-                unsafe { arguments::write(out, bursar_block::default()) };
-                Err(failure)
-            }
-        }
+        let align = if alignment == 0 { MIN_ALIGN } else { alignment };
+        let found = find(running, stack.id, stream.id).and_then(|found| Ok((found, tag_of(tag)?)));
+        let failure = match found {
+            Ok(((memory, stream), tag)) => match memory.allocate(bytes, align, stream, tag) {
+                Ok(block) => {
+                    let (stack, address) = (stack.id, block.ptr().0);
+                    let id = BLOCKS.table.fill(index, HeldBlock { stack, address, token: BlockToken::Plain(block) });
+                    // SAFETY: it was checked.
+                    unsafe { arguments::write(out, bursar_block { id, address }) };
+                    return Ok(());
+                }
+                Err(error) => memory.explain(error, Bytes(bytes), align).into(),
+            },
+            Err(failure) => failure,
+        };
+        running.spare().push(index);
+        // SAFETY: it was checked.
+        unsafe { arguments::write(out, bursar_block::default()) };
+        Err(failure)
     })
-}
-
-#[inline]
-fn granted(
-    running: &RunningCall,
-    stack: u64,
-    bytes: u64,
-    alignment: u64,
-    stream: u64,
-    tag: u32,
-) -> CallResult<DeviceBlock> {
-    let memory = &*STACKS.get(stack, running)?.memory;
-    let (stream, tag) = (STREAMS.get(stream, running)?.stream, tag_of(tag)?);
-    let align = if alignment == 0 { MIN_ALIGN } else { alignment };
-    match memory.allocate(bytes, align, stream, tag) {
-        Ok(block) => Ok(block),
-        Err(error) => Err(memory.explain(error, Bytes(bytes), align).into()),
-    }
 }
 
 /// Returns a slot for a block, and takes some for the next ones of this thread.
@@ -128,60 +113,78 @@ fn keep_slot(running: &mut RunningCall, index: u32) {
 /// Ownership: the block is used up, if the call succeeds.
 #[unsafe(no_mangle)]
 pub extern "C" fn bursar_free(block: bursar_block, stream: bursar_stream) -> bursar_status {
-    call(|| {
-        let mut running = RunningCall::begin();
+    running_call(|running| {
         let Some(taken) = BLOCKS.table.take(block.id) else { return Err(BLOCKS.stale(block.id)) };
-        let found = find(&running, &taken, block, stream.id);
-        let (memory, stream) = match found {
-            Ok(found) => found,
-            Err(failure) => {
-                taken.put_back();
-                return Err(failure);
-            }
-        };
-        // SAFETY: blocks are not shared, and the slot is vacated or filled below.
-        let HeldBlock { stack, token } = unsafe { taken.move_out() };
-        let freed = match token {
-            BlockToken::Plain(block) => match memory.deallocate(block, stream) {
-                Ok(()) => Ok(()),
-                Err(Refused { block, error }) => Err((BlockToken::Plain(block), error)),
-            },
-            BlockToken::Tracked(tracked) => match tracked.free(&**memory, stream) {
-                Ok(()) => Ok(()),
-                Err(RefusedTracked { block, error }) => Err((BlockToken::Tracked(*block), error)),
-            },
-            BlockToken::Absent => Ok(()),
-        };
-        match freed {
+        match free(running, &taken, block.address, stream.id) {
             Ok(()) => {
                 if let Some(index) = taken.vacate() {
-                    keep_slot(&mut running, index);
+                    keep_slot(running, index);
                 }
                 Ok(())
             }
-            Err((token, error)) => {
-                // SAFETY: the value was moved out above.
-                unsafe { taken.put_back_as(HeldBlock { stack, token }) };
-                Err(error.into())
+            Err(failure) => {
+                taken.put_back();
+                Err(failure)
             }
         }
     })
 }
 
-/// Returns the memory and the stream for a free.
+/// Frees a block whose slot was taken and is vacated then; after a failure the block is there as it was.
 #[inline]
-fn find<'c>(
-    running: &'c RunningCall,
-    taken: &Taken<'_, HeldBlock>,
-    block: bursar_block,
-    stream: u64,
-) -> CallResult<(&'c Arc<dyn DeviceMemoryResource>, Stream)> {
+fn free(running: &RunningCall, taken: &Taken<'_, HeldBlock>, address: u64, stream: u64) -> CallResult {
     let held = taken.value();
-    if held.token.block().is_some_and(|known| known.ptr().0 != block.address) {
-        return Err(Failure::argument("block", "has another address than when it was allocated"));
+    if held.address != address {
+        return Err(other_address());
     }
-    let memory = &STACKS.get(held.stack, running)?.memory;
-    Ok((memory, STREAMS.get(stream, running)?.stream))
+    let (memory, stream) = find(running, held.stack, stream)?;
+    let BlockToken::Plain(block) = &held.token else { return free_tracked(taken, memory, stream) };
+    // SAFETY: the slot is this thread's alone. The token in it is not used again, or this one is not.
+    let block = unsafe { std::ptr::read(block) };
+    match memory.deallocate(block, stream) {
+        Ok(()) => Ok(()),
+        // The block came back as it was, and as it is in the slot.
+        Err(Refused { error, .. }) => Err(error.into()),
+    }
+}
+
+/// Frees a block whose uses were recorded.
+#[cold]
+fn free_tracked(taken: &Taken<'_, HeldBlock>, memory: &dyn DeviceMemoryResource, stream: Stream) -> CallResult {
+    // SAFETY: blocks are not shared, and after a failure one is put in its place.
+    let HeldBlock { stack, address, token } = unsafe { taken.move_out() };
+    let BlockToken::Tracked(tracked) = token else { return Ok(()) };
+    let Err(RefusedTracked { block, error }) = tracked.free(memory, stream) else { return Ok(()) };
+    // SAFETY: the value was moved out above.
+    unsafe { taken.move_in(HeldBlock { stack, address, token: BlockToken::Tracked(*block) }) };
+    Err(error.into())
+}
+
+#[cold]
+fn other_address() -> Box<Failure> {
+    Failure::argument("block", "has another address than when it was allocated")
+}
+
+/// Returns the memory of a stack and a stream: those that this thread used last, if nothing was closed since.
+#[inline]
+fn find(running: &RunningCall, stack: u64, stream: u64) -> CallResult<(&dyn DeviceMemoryResource, Stream)> {
+    match running.recent() {
+        Some(recent) if recent.stack == stack && recent.stream == stream && recent.closed == closed() => {
+            // SAFETY: the stack was live when it was remembered, and nothing was closed until this call was running; so
+            // whoever closes it now waits for the call.
+            Ok((unsafe { &*recent.memory }, recent.token))
+        }
+        _ => find_anew(running, stack, stream),
+    }
+}
+
+#[inline(never)]
+fn find_anew(running: &RunningCall, stack: u64, stream: u64) -> CallResult<(&dyn DeviceMemoryResource, Stream)> {
+    let closed = closed();
+    let memory = &*STACKS.get(stack, running)?.memory;
+    let token = STREAMS.get(stream, running)?.stream;
+    running.remember(Recent { closed, stack, stream, memory, token });
+    Ok((memory, token))
 }
 
 /// Records that work which was submitted to `stream` uses a block that was allocated on another stream: the free of the block

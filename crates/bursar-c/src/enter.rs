@@ -1,5 +1,6 @@
 //! The way into every call: nothing unwinds out of it, and a failure is kept for whoever asks.
 
+use crate::running::RunningCall;
 use crate::status::{CallResult, Failure, bursar_status, keep};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,6 +8,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> CallResult) -> bursar_status {
     match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => bursar_status::BURSAR_OK,
+        Ok(Err(failure)) => keep(failure),
+        Err(payload) => keep(Failure::panicked(payload)),
+    }
+}
+
+/// Makes a call that finds things by their handles and keeps them for its whole length.
+#[inline(always)]
+pub(crate) fn running_call(body: impl FnOnce(&mut RunningCall) -> CallResult) -> bursar_status {
+    let mut running = RunningCall::begin();
+    // Nothing unwinds past this, so the call has one end, whatever happens.
+    let result = catch_unwind(AssertUnwindSafe(|| body(&mut running)));
+    drop(running);
+    match result {
         Ok(Ok(())) => bursar_status::BURSAR_OK,
         Ok(Err(failure)) => keep(failure),
         Err(payload) => keep(Failure::panicked(payload)),

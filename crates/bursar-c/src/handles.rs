@@ -53,6 +53,7 @@ pub(crate) enum StreamOrigin {
 pub(crate) struct HeldBlock {
     /// The number of its stack's handle.
     pub(crate) stack: u64,
+    pub(crate) address: u64,
     pub(crate) token: BlockToken,
 }
 

@@ -23,9 +23,13 @@
 //! - `version`, `driver`, `tag`, `device`, `reservation`, `stream`, `stack` and `block` are the calls.
 //!
 //! # The way of an allocation
-//! A handle costs a look into its table: two loads and a comparison, no lock and no hashing. A call enters itself in a record
-//! of its thread, so that nothing that it has found can be closed meanwhile; that is one exchange, and no thread writes what
-//! another reads often. Slots of blocks are kept by each thread.
+//! No lock, no hashing, and nothing that threads write together. A call enters itself in a record of its thread, so that
+//! nothing that it has found can be closed meanwhile: one exchange. The stack and the stream are those that the thread used
+//! last, if nothing was closed since; otherwise each is a look into its table, two loads and two comparisons. A block is a slot
+//! of its table, which a free claims by one exchange more; slots are kept by each thread.
+//!
+//! An allocation adds some 150 instructions to those of the pool and a free 145, most of them moves, and each eleven for the
+//! thread-local record, which the code of a shared library asks the linker for.
 
 mod arguments;
 mod block;

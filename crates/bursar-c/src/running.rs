@@ -6,8 +6,10 @@
 //! stale, or the closing thread waits for the call.
 #![allow(unsafe_code)]
 
+use bursar::memory::DeviceMemoryResource;
+use bursar::stream::Stream;
 use bursar::sync::ThreadIndex;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,12 +25,29 @@ pub(crate) const SPARE_BATCH: usize = SPARE_MAX / 2;
 struct Record {
     /// The number of beginnings and ends: odd while a call runs.
     calls: AtomicU64,
+    /// The stack and the stream that the thread used last.
+    recent: Cell<Option<Recent>>,
     /// Slots of blocks for the next allocations of the thread.
     spare: UnsafeCell<Vec<u32>>,
+    /// True for a record that no thread has for itself.
+    is_extra: bool,
 }
 
-// SAFETY: only the thread whose record it is, or who took it from the extra ones, touches `spare`, and only during a call.
+/// A stack and a stream that were found by these handles, when so many things had been closed.
+#[derive(Clone, Copy)]
+pub(crate) struct Recent {
+    pub(crate) closed: u64,
+    pub(crate) stack: u64,
+    pub(crate) stream: u64,
+    pub(crate) memory: *const dyn DeviceMemoryResource,
+    pub(crate) token: Stream,
+}
+
+// SAFETY: only the thread whose record it is, or who took it from the extra ones, touches `recent` and `spare`, and only during
+// a call.
 unsafe impl Sync for Record {}
+// SAFETY: as above; the pointer in `recent` is to something that threads share.
+unsafe impl Send for Record {}
 
 const RECORDS: usize = 64;
 const CHUNKS: usize = 1024;
@@ -55,7 +74,6 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// A call that runs: what it finds under a handle stays until it ends.
 pub(crate) struct RunningCall {
     record: &'static Record,
-    is_extra: bool,
     /// It stays on its thread.
     _thread: PhantomData<*const ()>,
 }
@@ -65,7 +83,7 @@ impl RunningCall {
     #[inline]
     pub(crate) fn begin() -> Self {
         match own_record() {
-            Some(record) if record.calls.load(Ordering::Relaxed) % 2 == 0 => Self::enter(record, false),
+            Some(record) if record.calls.load(Ordering::Relaxed) % 2 == 0 => Self::enter(record),
             _ => Self::begin_extra(),
         }
     }
@@ -74,18 +92,29 @@ impl RunningCall {
     fn begin_extra() -> Self {
         let mut extra = extra();
         let record = extra.idle.pop().unwrap_or_else(|| {
-            let record: &'static Record = Box::leak(Box::default());
+            let record: &'static Record = Box::leak(Box::new(Record { is_extra: true, ..Record::default() }));
             extra.all.push(record);
             record
         });
-        Self::enter(record, true)
+        Self::enter(record)
     }
 
     #[inline]
-    fn enter(record: &'static Record, is_extra: bool) -> Self {
+    fn enter(record: &'static Record) -> Self {
         let calls = record.calls.load(Ordering::Relaxed);
         record.calls.swap(calls + 1, Ordering::SeqCst);
-        Self { record, is_extra, _thread: PhantomData }
+        Self { record, _thread: PhantomData }
+    }
+
+    /// Returns the stack and the stream that calls of this thread used last.
+    #[inline]
+    pub(crate) fn recent(&self) -> Option<Recent> {
+        self.record.recent.get()
+    }
+
+    /// Remembers a stack and a stream for the next calls of this thread.
+    pub(crate) fn remember(&self, recent: Recent) {
+        self.record.recent.set(Some(recent));
     }
 
     /// Returns the slots of blocks that are kept for the calls of this thread.
@@ -96,13 +125,20 @@ impl RunningCall {
     }
 }
 
+impl RunningCall {
+    #[cold]
+    fn give_back(&self) {
+        extra().idle.push(self.record);
+    }
+}
+
 impl Drop for RunningCall {
     #[inline]
     fn drop(&mut self) {
         let calls = self.record.calls.load(Ordering::Relaxed);
         self.record.calls.store(calls + 1, Ordering::Release);
-        if self.is_extra {
-            extra().idle.push(self.record);
+        if self.record.is_extra {
+            self.give_back();
         }
     }
 }
@@ -124,9 +160,21 @@ fn first_record(chunk: &'static OnceLock<Box<[Record; RECORDS]>>) -> &'static [R
     chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Record::default())))
 }
 
-/// Waits until every call of another thread has ended that was running. Called without a call of this thread's own, unless
+/// The number of times that something was closed, or tried to be.
+static CLOSED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns how often something was closed. While that stays the same, what a call finds by a handle is what an earlier call
+/// found by it: whoever closes it counts first and then waits for this call.
+#[inline]
+pub(crate) fn closed() -> u64 {
+    CLOSED.load(Ordering::SeqCst)
+}
+
+/// Counts that something was closed, whose handle is stale by now, and waits until every call of another thread has ended that
+/// was running. Called without a call of this thread's own, unless
 /// that is an outer one. In a process that was forked off no other thread is left, and nothing is waited for.
 pub(crate) fn wait_for_others() {
+    CLOSED.fetch_add(1, Ordering::SeqCst);
     if PROCESS.load(Ordering::Relaxed) != std::process::id() {
         return;
     }

@@ -30,12 +30,13 @@ pub(crate) const SLOTS: usize = CHUNK * CHUNKS;
 const GENERATION_BITS: u32 = 32;
 const KIND_SHIFT: u32 = 56;
 
-const VACANT: u64 = 0;
-const LIVE: u64 = 1;
-const TAKEN: u64 = 2;
-const BORROWED: u64 = 3;
+/// The marks in a slot's state that are not the number of its handle. No kind has them.
+const TAKEN: u64 = 1 << 63;
+const BORROWED: u64 = 1 << 62;
 
-/// A value in one of the phases above, with its generation above the phase.
+/// A value in one of the phases above. Its state is the number of its handle while it is live; with a mark while it is taken or
+/// borrowed; and without the kind, so that it is no handle's, while it is vacant.
+#[repr(align(128))]
 struct Slot<T> {
     state: AtomicU64,
     value: UnsafeCell<MaybeUninit<T>>,
@@ -68,40 +69,40 @@ struct Vacant {
 // SAFETY: values are reached by the protocol above, which gives each to one thread alone or to all of them shared.
 unsafe impl<T: Send + Sync> Sync for Table<T> {}
 
-/// A slot of a live handle, found by its number.
-struct Found<'a, T> {
-    slot: &'a Slot<T>,
-    index: u32,
-    generation: u64,
+/// Returns the slot in the number of a handle.
+const fn index_of(id: u64) -> u32 {
+    (id >> GENERATION_BITS) as u32 & (SLOTS as u32 - 1)
 }
 
-const fn state(generation: u64, phase: u64) -> u64 {
-    generation << 2 | phase
+/// Returns the generation in the number of a handle, or in a state.
+const fn generation_of(id: u64) -> u32 {
+    id as u32
 }
 
 impl<T> Table<T> {
     /// Makes the table of a kind, which is not zero.
     pub(crate) const fn new(kind: u8) -> Self {
-        assert!(kind != 0, "a handle is never zero");
+        assert!(kind != 0 && kind < 64, "a handle is never zero, and has no mark");
         let vacant = Mutex::new(Vacant { indices: Vec::new(), next: 0 });
         Self { kind, chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS], vacant }
     }
 
-    fn id(&self, index: u32, generation: u64) -> u64 {
-        u64::from(self.kind) << KIND_SHIFT | u64::from(index) << GENERATION_BITS | generation
+    #[inline]
+    fn id(&self, index: u32, generation: u32) -> u64 {
+        u64::from(self.kind) << KIND_SHIFT | u64::from(index) << GENERATION_BITS | u64::from(generation)
     }
 
-    /// Finds the slot that a number names, if there is one; its generation may be another.
+    /// Finds the slot that a number names, if there is one; its state may be another.
     #[inline]
-    fn find(&self, id: u64) -> Option<Found<'_, T>> {
-        let index = (id >> GENERATION_BITS) as usize & (SLOTS - 1);
+    fn find(&self, id: u64) -> Option<&Slot<T>> {
+        let index = index_of(id) as usize;
         let chunk = self.chunks[index / CHUNK].load(Ordering::Acquire);
         if id >> KIND_SHIFT != u64::from(self.kind) || chunk.is_null() {
             return None;
         }
         // SAFETY: a chunk that was made is never freed.
         let chunk = unsafe { &*chunk };
-        Some(Found { slot: &chunk[index % CHUNK], index: index as u32, generation: id & u64::from(u32::MAX) })
+        Some(&chunk[index % CHUNK])
     }
 
     /// Takes a slot out of the vacant ones; `None` if there are no more.
@@ -158,11 +159,12 @@ impl<T> Table<T> {
     #[inline]
     pub(crate) fn fill(&self, index: u32, value: T) -> u64 {
         let slot = self.slot(index);
-        let generation = (slot.state.load(Ordering::Relaxed) >> 2) + 1;
+        let id = self.id(index, generation_of(slot.state.load(Ordering::Relaxed)) + 1);
         // SAFETY: the slot is vacant and nobody else's.
         unsafe { slot.place().write(value) };
-        slot.state.store(state(generation, LIVE), Ordering::SeqCst);
-        self.id(index, generation)
+        // Whoever has the number sees the value; nobody can be looking for it before.
+        slot.state.store(id, Ordering::Release);
+        id
     }
 
     /// Enters a value and returns the number of its handle; the value comes back if there is no room.
@@ -176,8 +178,8 @@ impl<T> Table<T> {
     /// Returns the live value of a handle, which stays while the call runs.
     #[inline]
     pub(crate) fn get<'c>(&self, id: u64, _call: &'c RunningCall) -> Option<&'c T> {
-        let Found { slot, generation, .. } = self.find(id)?;
-        if slot.state.load(Ordering::SeqCst) != state(generation, LIVE) {
+        let slot = self.find(id)?;
+        if slot.state.load(Ordering::SeqCst) != id {
             return None;
         }
         // SAFETY: it was live when the call had begun already, so whoever ends it waits for the call.
@@ -187,26 +189,23 @@ impl<T> Table<T> {
     /// Takes a live value: its handle is stale from now on, unless it is put back.
     #[inline]
     pub(crate) fn take(&self, id: u64) -> Option<Taken<'_, T>> {
-        let Found { slot, index, generation } = self.claim(id, TAKEN)?;
-        Some(Taken { slot, index, generation })
+        Some(Taken { slot: self.claim(id, TAKEN)?, id })
     }
 
     /// Borrows a live value for a moment, alone. Others who want it meanwhile wait.
     pub(crate) fn borrow(&self, id: u64) -> Option<Borrowed<'_, T>> {
-        let Found { slot, generation, .. } = self.claim(id, BORROWED)?;
-        Some(Borrowed { slot, generation })
+        Some(Borrowed { slot: self.claim(id, BORROWED)?, id })
     }
 
-    /// Moves a live value into a phase in which it is this thread's alone.
+    /// Marks a live value, so that it is this thread's alone.
     #[inline]
-    fn claim(&self, id: u64, phase: u64) -> Option<Found<'_, T>> {
-        let found = self.find(id)?;
-        let (live, claimed) = (state(found.generation, LIVE), state(found.generation, phase));
+    fn claim(&self, id: u64, mark: u64) -> Option<&Slot<T>> {
+        let slot = self.find(id)?;
         loop {
-            match found.slot.state.compare_exchange(live, claimed, Ordering::SeqCst, Ordering::Acquire) {
-                Ok(_) => return Some(found),
+            match slot.state.compare_exchange(id, id | mark, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return Some(slot),
                 // Whoever borrowed it is about to put it back.
-                Err(seen) if seen == state(found.generation, BORROWED) => std::thread::yield_now(),
+                Err(seen) if seen == id | BORROWED => std::thread::yield_now(),
                 Err(_) => return None,
             }
         }
@@ -217,9 +216,7 @@ impl<T> Table<T> {
         let made = self.vacant.lock().unwrap_or_else(PoisonError::into_inner).next;
         for index in 0..made {
             let state = self.slot(index).state.load(Ordering::Acquire);
-            if state & 3 != VACANT
-                && let Some(borrowed) = self.borrow(self.id(index, state >> 2))
-            {
+            if let Some(borrowed) = self.borrow(self.id(index, generation_of(state))) {
                 read(borrowed.value());
             }
         }
@@ -230,8 +227,7 @@ impl<T> Table<T> {
 #[must_use = "the slot of a value that is neither ended nor put back is lost"]
 pub(crate) struct Taken<'a, T> {
     slot: &'a Slot<T>,
-    index: u32,
-    generation: u64,
+    id: u64,
 }
 
 impl<'a, T> Taken<'a, T> {
@@ -244,17 +240,16 @@ impl<'a, T> Taken<'a, T> {
 
     /// Makes the handle live again.
     pub(crate) fn put_back(self) {
-        self.slot.state.store(state(self.generation, LIVE), Ordering::SeqCst);
+        self.slot.state.store(self.id, Ordering::SeqCst);
     }
 
-    /// Puts another value in the place of one that was [moved out](Self::move_out) and makes the handle live again.
+    /// Puts another value in the place of one that was [moved out](Self::move_out).
     ///
     /// # Safety
     /// The value was moved out.
-    pub(crate) unsafe fn put_back_as(self, value: T) {
+    pub(crate) unsafe fn move_in(&self, value: T) {
         // SAFETY: the slot is this thread's alone.
         unsafe { self.slot.place().write(value) };
-        self.put_back();
     }
 
     /// Moves the value out.
@@ -278,8 +273,8 @@ impl<'a, T> Taken<'a, T> {
     /// used up.
     #[inline]
     pub(crate) fn vacate(self) -> Option<u32> {
-        self.slot.state.store(state(self.generation, VACANT), Ordering::Release);
-        (self.generation < u64::from(u32::MAX)).then_some(self.index)
+        self.slot.state.store(u64::from(generation_of(self.id)), Ordering::Release);
+        (generation_of(self.id) < u32::MAX).then_some(index_of(self.id))
     }
 }
 
@@ -310,7 +305,7 @@ impl<T> Settled<'_, T> {
 /// A value that this thread alone uses for a moment.
 pub(crate) struct Borrowed<'a, T> {
     slot: &'a Slot<T>,
-    generation: u64,
+    id: u64,
 }
 
 impl<T> Borrowed<'_, T> {
@@ -327,7 +322,7 @@ impl<T> Borrowed<'_, T> {
 
 impl<T> Drop for Borrowed<'_, T> {
     fn drop(&mut self) {
-        self.slot.state.store(state(self.generation, LIVE), Ordering::SeqCst);
+        self.slot.state.store(self.id, Ordering::SeqCst);
     }
 }
 
@@ -373,10 +368,10 @@ mod tests {
     fn y1_a_slot_whose_generations_are_used_up_is_not_used_again() {
         static TABLE: Table<u8> = Table::new(9);
         let first = TABLE.insert(1).expect("room");
-        let last = u64::from(u32::MAX);
-        TABLE.slot(0).state.store(state(last, LIVE), Ordering::SeqCst);
+        let last = TABLE.id(0, u32::MAX);
+        TABLE.slot(0).state.store(last, Ordering::SeqCst);
         let end = |id| TABLE.take(id).expect("it is live").settle().end();
-        assert_eq!(end(TABLE.id(0, last)), (1, None), "its index is kept from the next ones");
+        assert_eq!(end(last), (1, None), "its index is kept from the next ones");
         let next = TABLE.insert(2).expect("room");
         assert!(next != first && next >> GENERATION_BITS != first >> GENERATION_BITS, "{next:#x} after {first:#x}");
         assert_eq!(end(next), (2, Some(1)));

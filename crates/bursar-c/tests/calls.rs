@@ -3,7 +3,6 @@
 //! use.
 //!
 //! `BURSAR_C_SEEDS=10000` makes so many sequences, and `BURSAR_C_SEED=N` one of them.
-#![allow(unsafe_code)]
 
 #[path = "calls/model.rs"]
 mod model;

@@ -1,4 +1,5 @@
 //! The calls with handles of any kind in any place.
+#![allow(unsafe_code)]
 
 use bursar_c::*;
 use std::ffi::CString;
