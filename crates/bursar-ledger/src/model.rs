@@ -3,7 +3,7 @@
 //! removed.
 //!
 //! One invariant is checked: what living handles hold never exceeds the limit, and what no living handle holds comes
-//! back. `BURSAR_LEDGER_SEEDS` sets how many seeds are tried, or from which to which (`1000..2000`), and
+//! back. Beside it, what the ledger tells is what happened: each refusal is counted once, and what the dead published is gone. `BURSAR_LEDGER_SEEDS` sets how many seeds are tried, or from which to which (`1000..2000`), and
 //! `BURSAR_LEDGER_SEED` tries one of them.
 
 mod actor;
@@ -58,6 +58,10 @@ struct Model {
     /// True if files may be moved.
     moves: bool,
     moved: Cell<bool>,
+    /// The refusals of each device that processes lived to hear of.
+    refused: [Cell<u64>; DEVICES],
+    /// The calls that their processes did not survive: each may have been refused before.
+    cut_short: Cell<u64>,
 }
 
 impl Model {
@@ -75,6 +79,8 @@ impl Model {
             left: Cell::new(ACTS),
             moves,
             moved: Cell::new(false),
+            refused: Default::default(),
+            cut_short: Cell::new(0),
         })
     }
 
@@ -130,6 +136,7 @@ impl Model {
             32 => self.fork(pid),
             33 => self.kill(pid),
             34..=35 if self.moves => self.move_files(),
+            36 => self.publish(pid),
             _ => self.world.run_thread(pid, self.below(8) as usize),
         }
     }
@@ -148,8 +155,11 @@ impl Model {
             if self.world.is_alive(pid) {
                 self.with(pid, |actor| keep(actor, done));
             } else {
+                self.cut_short.set(self.cut_short.get() + 1);
                 self.world.discard(done);
             }
+        } else {
+            self.cut_short.set(self.cut_short.get() + 1);
         }
         self.check_sum();
     }
@@ -189,7 +199,9 @@ impl Model {
         let (pid, kernel) = self.world.start();
         let process = Arc::new(Process::new(kernel));
         let ledger = Ledger::open_by(&process, Path::new(folder), &subject(device)).unwrap();
+        self.check_what_is_told(folder, device, &ledger);
         let refused = ledger.reserve(Bytes(free + 1)).map(|reservation| reservation.bytes());
+        self.count_refusal(device);
         assert!(
             refused.as_ref().is_err_and(Error::is_capacity),
             "{free} bytes are free of device {device}: {refused:?}"
@@ -200,6 +212,36 @@ impl Model {
         }
         drop(ledger);
         self.world.discard(self.world.kill(pid));
+    }
+
+    fn count_refusal(&self, device: usize) {
+        self.refused[device].set(self.refused[device].get() + 1);
+    }
+
+    /// Counts a refusal for want of memory, and checks that any other error is one that may happen.
+    fn refused(&self, device: usize, error: &Error) {
+        if error.is_capacity() {
+            self.count_refusal(device);
+        }
+        check_fair(error);
+    }
+
+    /// Checks that refusals are counted, each once, and that nobody is shown with what a dead process said.
+    fn check_what_is_told(&self, folder: &str, device: usize, ledger: &Ledger) {
+        if self.moved.get() || folder != HOME {
+            return;
+        }
+        let reading = ledger.reading().unwrap();
+        let (least, counted) = (self.refused[device].get(), reading.refused.total());
+        let most = least + self.cut_short.get();
+        assert!((least..=most).contains(&counted), "{counted} refusals are counted, and there were {least} to {most}");
+        for process in &reading.processes {
+            let Some(usage) = &process.usage else { continue };
+            let actors = self.actors.borrow();
+            let actor = actors.iter().find(|actor| actor.pid == process.pid);
+            let said = actor.is_some_and(|actor| actor.devices[device].published.contains(&usage.live.get()));
+            assert!(said, "process {} is shown with {usage:?}", process.pid);
+        }
     }
 
     /// Ends all processes, in any order and any way, and checks that everything is back.

@@ -3,7 +3,10 @@
 
 mod common;
 
-use bursar_ledger::book::{Book, BookError, CreditLimit, LockError, LockedBook, NodeKey, QueueEntry, QueueRequest};
+use bursar_ledger::RefusalReason;
+use bursar_ledger::book::{
+    Book, BookError, CreditLimit, LockError, LockedBook, NodeKey, PublishedUsage, QueueEntry, QueueRequest, Shortfall,
+};
 use bursar_ledger::format::{header, node};
 use common::{LAYOUT, Memory, View, register};
 use std::sync::Arc;
@@ -169,6 +172,23 @@ const ACTS: &[fn(&mut World) -> Outcomes] = &[
             told(locked.reserve(tenant, 2000))
         })
     },
+    |w| {
+        w.one.count_refusal(w.mine, RefusalReason::Limit);
+        w.one.count_wait(w.mine, 1200);
+        let shortfall = Shortfall { remaining: 7, limit: 950, reason: RefusalReason::Limit };
+        at(&w.one, |locked| {
+            locked.enter_refusal(w.mine, 5, 2000, shortfall);
+            let holders = vec![("weights".to_owned(), 70), ("kv-cache".to_owned(), 20)];
+            locked.publish_usage(&PublishedUsage { when: 6, live: Some(90), cached: 3, peak: 100, holders });
+            let (counts, waits) = (locked.refusal_counts(), locked.wait_histogram());
+            let mut figures = vec![counts.total(), waits.count(), waits.sum().as_millis() as u64];
+            figures.extend(locked.last_refusals().iter().flat_map(|last| [last.when, last.requested, last.limit]));
+            let usage = locked.published_usage(0).unwrap_or_default();
+            figures.extend([usage.when, usage.live.unwrap_or(0), usage.cached, usage.peak]);
+            figures.extend(usage.holders.iter().map(|(tag, bytes)| bytes * tag.len() as u64));
+            figures
+        })
+    },
     |w| Ok(vec![w.other.unregister_process(Duration::ZERO).into()]),
     |w| {
         at(&w.one, |locked| {
@@ -201,7 +221,8 @@ fn outcomes(mut world: World, change: Option<(usize, usize, u32)>) -> (Vec<Vec<u
 /// The words of everything in use, and of one more of each that is not.
 fn words() -> impl Iterator<Item = usize> {
     let behind_the_checksum = header::CHECKSUM + 1..LAYOUT.process_at(4);
-    behind_the_checksum.chain(LAYOUT.waiter_at(0)..LAYOUT.waiter_at(3)).chain(LAYOUT.node_at(0)..LAYOUT.node_at(11))
+    let tables = behind_the_checksum.chain(LAYOUT.waiter_at(0)..LAYOUT.waiter_at(3));
+    tables.chain(LAYOUT.refusal_at(0)..LAYOUT.refusal_at(2)).chain(LAYOUT.node_at(0)..LAYOUT.node_at(11))
 }
 
 fn every() -> usize {
@@ -262,7 +283,7 @@ fn l7_a_damaged_journal_is_not_undone() {
     assert_eq!(repaired.other.lock(Duration::ZERO).unwrap().find_inconsistency(), None);
     let expected = repaired.memory.state();
     let mut noticed = 0;
-    for word in header::JOURNAL..LAYOUT.journal_at(4) {
+    for word in std::iter::once(header::JOURNAL).chain(LAYOUT.journal_at(0)..LAYOUT.journal_at(4)) {
         for bit in 0..64 {
             let world = world.copied();
             world.memory.kill(0);

@@ -54,7 +54,7 @@ pub(crate) type UsageCallback = dyn Fn() -> ProcessUsage + Send + Sync;
 /// The callbacks of this process.
 #[derive(Default)]
 pub(crate) struct Publishers {
-    /// Locked while something is published or withdrawn, so that what is withdrawn stays so.
+    /// Locked for moments, with nothing else locked.
     state: Mutex<PublisherState>,
 }
 
@@ -83,6 +83,20 @@ impl Publishers {
         state.callbacks.push((number, usage));
         number
     }
+
+    /// Removes a callback. Returns whether none is left.
+    fn unregister(&self, number: u64) -> bool {
+        let mut state = self.state();
+        state.callbacks.retain(|(other, _)| *other != number);
+        state.callbacks.is_empty()
+    }
+
+    /// Returns the most that was ever held, now that so much was; `None` where there are no callbacks any more.
+    fn raise_peak(&self, held: Bytes) -> Option<Bytes> {
+        let mut state = self.state();
+        state.peak = state.peak.max(held);
+        (!state.callbacks.is_empty()).then_some(state.peak)
+    }
 }
 
 impl fmt::Debug for Publishers {
@@ -102,29 +116,29 @@ impl Attachment {
             }
         }
         usage.holders.sort_by(|one, other| (Reverse(one.1), &one.0).cmp(&(Reverse(other.1), &other.0)));
-        let mut state = self.publishers.state();
-        // Another thread may have withdrawn them meanwhile.
-        if self.is_forked() || state.callbacks.is_empty() {
+        if self.is_forked() {
             return;
         }
         let held = usage.live.unwrap_or(Bytes::ZERO).saturating_add(usage.cached);
-        state.peak = state.peak.max(usage.peak).max(held);
+        let Some(peak) = self.publishers.raise_peak(usage.peak.max(held)) else { return };
         let published = PublishedUsage {
             when: now_ms(),
             live: usage.live.map(Bytes::get),
             cached: usage.cached.get(),
-            peak: state.peak.get(),
+            peak: peak.get(),
             holders: usage.holders.into_iter().map(|(tag, bytes)| (tag, bytes.get())).collect(),
         };
         // If the lock is not available, the next time is soon enough.
         let _ = self.with_lock(LockWait::poll(self), |locked| locked.publish_usage(&published));
+        // Whoever withdrew the last of them meanwhile may have been too early.
+        if self.publishers.is_empty() {
+            self.book.withdraw_usage();
+        }
     }
 
     /// Removes a callback; with the last of them, what was published goes.
     pub(crate) fn withdraw_usage(&self, number: u64) {
-        let mut state = self.publishers.state();
-        state.callbacks.retain(|(other, _)| *other != number);
-        if state.callbacks.is_empty() && !self.is_forked() {
+        if self.publishers.unregister(number) && !self.is_forked() {
             self.book.withdraw_usage();
         }
     }

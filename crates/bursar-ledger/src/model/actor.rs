@@ -3,7 +3,7 @@
 use super::DEVICES;
 use crate::system::Process;
 use crate::system::simulated::Pid;
-use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, ReserveFuture};
+use crate::{Delegation, Ledger, LedgerAccount, Reclaimer, Reservation, ReserveFuture, UsagePublisher};
 use bursar_core::Result;
 use std::any::Any;
 use std::future::Future;
@@ -41,6 +41,9 @@ pub(super) struct DeviceHandles {
     /// Futures that have resolved.
     pub(super) finished: Vec<WaitingFuture>,
     pub(super) reclaimers: Vec<Reclaimer>,
+    pub(super) publishers: Vec<UsagePublisher>,
+    /// The bytes that were ever said to be used.
+    pub(super) published: Vec<u64>,
 }
 
 impl DeviceHandles {
@@ -65,6 +68,7 @@ impl DeviceHandles {
                 let future = self.finished.pop().or_else(|| self.waiting.pop().map(|(future, _)| future));
                 future.map(|future| boxed(Box::new(future)))
             }
+            14 => self.publishers.pop().map(|publisher| boxed(Box::new(publisher))),
             _ => self.reclaimers.pop().map(|reclaimer| boxed(Box::new(reclaimer))),
         }
     }

@@ -4,7 +4,7 @@ use super::actor::{self, Actor, DeviceHandles};
 use super::{AWAY, DEVICES, DelegationRecord, HOME, LIMIT, Model, check_allowed, check_fair, subject};
 use crate::system::Process;
 use crate::system::simulated::Pid;
-use crate::{Delegation, Ledger, LedgerError, ReserveOptions, api};
+use crate::{Delegation, Ledger, LedgerError, ProcessUsage, ReserveOptions, api};
 use bursar_core::{Account, Bytes, Error};
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ impl Model {
 
     /// Drops one handle of a process, chosen at random.
     pub(super) fn drop_something(&self, pid: Pid) {
-        self.drop_handle(pid, self.device(), self.below(16));
+        self.drop_handle(pid, self.device(), self.below(17));
     }
 
     pub(super) fn drop_handle(&self, pid: Pid, device: usize, which: u64) {
@@ -65,8 +65,8 @@ impl Model {
     /// Drops all handles of a process for one device; what is charged to its account stays charged.
     pub(super) fn close(&self, pid: Pid) {
         let device = self.device();
-        // Each kind twice: reclaimers, futures, drawn reservations, delegations, reservations, accounts, ledgers.
-        let which = [14, 13, 11, 10, 6, 5, 0].into_iter().flat_map(|which| [which; 2]);
+        // Each kind twice: reclaimers, publishers, futures, drawn reservations, delegations, reservations, accounts, ledgers.
+        let which = [15, 14, 13, 11, 10, 6, 5, 0].into_iter().flat_map(|which| [which; 2]);
         for which in which {
             self.drop_handle(pid, device, which);
         }
@@ -81,7 +81,7 @@ impl Model {
             move || ledger.reserve_with(Bytes(bytes), &options(bytes)),
             |actor, reserved| match reserved {
                 Ok(reservation) => actor.devices[device].reservations.push((reservation, bytes)),
-                Err(error) => check_fair(&error),
+                Err(error) => self.refused(device, &error),
             },
         );
     }
@@ -109,7 +109,7 @@ impl Model {
                 }
                 match charged {
                     Ok(()) => handles.held += bytes,
-                    Err(error) => check_fair(&error),
+                    Err(error) => self.refused(device, &error),
                 }
             }
             Err(error) => check_allowed(&error),
@@ -133,6 +133,27 @@ impl Model {
                 actor.devices[device].reclaimers.push(reclaimer);
             },
         );
+    }
+
+    /// Publishes that so much is used, by one publisher at a time.
+    pub(super) fn publish(&self, pid: Pid) {
+        let device = self.device();
+        let bytes = 1 + self.below(LIMIT);
+        let Some(ledger) = self.ledger(pid, device) else { return };
+        let known = self.end(pid, device, |handles| {
+            handles.published.push(bytes);
+            !handles.publishers.is_empty()
+        });
+        if known != Some(false) {
+            return;
+        }
+        let publish = move || {
+            let publisher =
+                ledger.publish(move || ProcessUsage { live: Some(Bytes(bytes)), ..ProcessUsage::default() });
+            publisher.publish_now();
+            publisher
+        };
+        self.run(pid, publish, |actor, publisher| actor.devices[device].publishers.push(publisher));
     }
 
     pub(super) fn delegate(&self, pid: Pid) {
@@ -206,7 +227,7 @@ impl Model {
                         handles.finished.push(future);
                         match polled {
                             Ok(reservation) => handles.reservations.push((reservation, bytes)),
-                            Err(error) => check_fair(&error),
+                            Err(error) => self.refused(device, &error),
                         }
                     }
                 }

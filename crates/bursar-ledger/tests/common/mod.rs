@@ -5,7 +5,9 @@
 pub(crate) mod scene;
 
 use bursar_ledger::book::{ACCOUNT, Book, FREE, RESERVATION};
-use bursar_ledger::format::{LedgerLayout, STEP_MAX, Words, attempt_with, header, node, unsealed, update_with, waiter};
+use bursar_ledger::format::{
+    LedgerLayout, STEP_MAX, Words, attempt_with, counter, header, node, process, unsealed, update_with, waiter,
+};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -112,7 +114,8 @@ impl Memory {
         unsealed(self.load(at)).unwrap_or_else(|| panic!("{} is damaged", LAYOUT.name_of(at)))
     }
 
-    /// Returns everything that has a meaning: the figures of all nodes, the queue, and the header.
+    /// Returns everything that changes behind the lock and has a meaning: the figures of all nodes, the queue, the header, the
+    /// last refusals and what processes use.
     pub(crate) fn state(&self) -> Vec<u64> {
         let mut state = vec![self.value(header::WAITING), self.value(header::UNMANAGED), self.value(header::TICKET)];
         for at in 0..LAYOUT.nodes {
@@ -132,6 +135,11 @@ impl Memory {
                 ];
                 state.extend([at as u64, left].into_iter().chain(fields.map(word)));
             }
+        }
+        state.push(self.value(LAYOUT.counters_at() + counter::REFUSALS));
+        state.extend((LAYOUT.refusal_at(0)..LAYOUT.refusal_at(LAYOUT.refusals)).map(|at| self.value(at)));
+        for at in 0..LAYOUT.processes {
+            state.extend((process::PUBLISHED..process::WORDS).map(|field| self.value(LAYOUT.process_at(at) + field)));
         }
         for at in 0..LAYOUT.waiters {
             let word = |field| self.value(LAYOUT.waiter_at(at) + field);

@@ -1,7 +1,8 @@
 //! A ledger in use, every operation on it, and the checks after a death in the middle of one.
 
 use super::{LAYOUT, LOCK_TIMEOUT, Memory, Steps, View, register};
-use bursar_ledger::book::{Book, CreditLimit, NodeKey, QueueEntry, QueueRequest};
+use bursar_ledger::RefusalReason;
+use bursar_ledger::book::{Book, CreditLimit, NodeKey, PublishedUsage, QueueEntry, QueueRequest, Shortfall};
 use bursar_ledger::format::node;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -120,6 +121,24 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     ("take a grant", |s| done(s.actor.lock(LOCK_TIMEOUT).unwrap().take_grant(s.granted).unwrap())),
     ("reclaim from the dead", |s| done(s.actor.lock(LOCK_TIMEOUT).unwrap().reclaim_dead_processes())),
     ("request a return", |s| done(s.actor.lock(LOCK_TIMEOUT).unwrap().request_return(10))),
+    ("enter refusals", |s| {
+        let mut locked = s.actor.lock(LOCK_TIMEOUT).unwrap();
+        for requested in 0..6 {
+            let shortfall = Shortfall { remaining: 1, limit: LIMIT, reason: RefusalReason::Share };
+            locked.enter_refusal(s.drawing, 5, requested, shortfall);
+        }
+    }),
+    ("count a refusal and a wait", |s| {
+        s.actor.count_refusal(s.account, RefusalReason::Limit);
+        s.actor.count_wait(s.account, 1200);
+    }),
+    ("publish twice", |s| {
+        let mut locked = s.actor.lock(LOCK_TIMEOUT).unwrap();
+        for live in [5, 6] {
+            let holders = (0..live).map(|at| (format!("tag {at}"), live)).collect();
+            locked.publish_usage(&PublishedUsage { when: live, live: Some(live), cached: 1, peak: 9, holders });
+        }
+    }),
     ("unregister", |s| done(s.actor.lock(LOCK_TIMEOUT).unwrap().unregister_process())),
     ("clear", |s| s.actor.lock(LOCK_TIMEOUT).unwrap().clear(LIMIT)),
 ];
