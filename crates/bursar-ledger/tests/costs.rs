@@ -21,6 +21,7 @@ fn main() {
     let no_counter = !has("valgrind");
     let trials = vec![
         Trial::test("l9_a_charge_from_credit_is_one_compare_and_swap", || trial(one_compare_and_swap)),
+        Trial::test("m2_a_reading_looks_at_each_node_a_bounded_number_of_times", || trial(reads_of_a_reading)),
         Trial::test("l9_charge_and_release_take_at_most_60_instructions", || trial(instructions))
             .with_ignored_flag(no_counter),
         Trial::test("l9_a_charge_makes_no_system_call", || trial(no_system_call)).with_ignored_flag(!has("strace")),
@@ -58,6 +59,26 @@ fn one_compare_and_swap() {
     let released = count(book.words());
     assert_eq!((charged.0 - before.0, charged.1 - before.1), (1, 1), "one read and one compare-and-swap");
     assert_eq!((released.0 - charged.0, released.1 - charged.1), (2, 1), "two reads and one compare-and-swap");
+}
+
+/// Counts the reads of shared words by those who check a ledger and add up what processes hold, with few nodes and with many.
+fn reads_of_a_reading() {
+    let reads = |nodes: u64| {
+        let memory = Memory::new(1 << 40);
+        let book = memory.process(1);
+        register(&book);
+        let mut locked = book.lock(LOCK_TIMEOUT).unwrap();
+        let tenant = locked.find_or_add_tenant("").unwrap();
+        for _ in 0..nodes {
+            locked.reserve(tenant, 4096).unwrap();
+        }
+        let before = book.words().reads.load(SeqCst);
+        assert_eq!(locked.find_inconsistency(), None);
+        assert_eq!(locked.sums_by_process()[1], (0, nodes * 4096));
+        book.words().reads.load(SeqCst) - before
+    };
+    let (few, many) = (reads(10), reads(40));
+    assert!(many - few <= 30 * 60, "{few} reads for 10 nodes, and {many} for 40");
 }
 
 /// Charges and releases a shared account `ROUNDS` times, through the trait that budgets use.

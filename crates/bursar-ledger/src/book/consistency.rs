@@ -20,7 +20,8 @@ impl<W: Words> LockedBook<'_, W> {
         if waiting.count() as u64 != self.get(header::WAITING) {
             return Some("its queue does not have the length in its header".to_owned());
         }
-        let in_nodes = (0..self.book.layout.nodes).find_map(|node| self.inconsistency_at(node, high));
+        let children = self.totals_of_children();
+        let in_nodes = (0..self.book.layout.nodes).find_map(|node| self.inconsistency_at(node, high, children[node]));
         in_nodes.or_else(|| self.inconsistency_in_telemetry())
     }
 
@@ -58,7 +59,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
     }
 
-    fn inconsistency_at(&self, node: usize, high: usize) -> Option<String> {
+    fn inconsistency_at(&self, node: usize, high: usize, children: u64) -> Option<String> {
         let kind = self.field(node, node::KIND);
         if kind == FREE {
             return None;
@@ -76,7 +77,6 @@ impl<W: Words> LockedBook<'_, W> {
         if !fits {
             return Some(format!("account {node} has no valid parent"));
         }
-        let children = self.children(node).map(|child| self.field(child, node::TOTAL)).fold(0, u64::saturating_add);
         let (balance, total) = (self.peek_balance(node), self.field(node, node::TOTAL));
         let agrees = match kind {
             ROOT | TENANT => total == children,

@@ -62,6 +62,21 @@ impl<W: Words> LockedBook<'_, W> {
         })
     }
 
+    /// Returns the sum of the totals of each node's children, by node, in one look at the table.
+    pub(super) fn totals_of_children(&self) -> Vec<u64> {
+        let mut sums = vec![0u64; self.book.layout.nodes];
+        for node in self.nodes() {
+            let parent = self.parent(node);
+            if parent != node
+                && self.field(node, node::KIND) != FREE
+                && let Some(sum) = sums.get_mut(parent)
+            {
+                *sum = sum.saturating_add(self.field(node, node::TOTAL));
+            }
+        }
+        sums
+    }
+
     /// Freezes a node until the lock is given back, and adds to its balance what was returned to it without the lock.
     /// That is a step of its own: any number of nodes can be settled one after the other, but none inside a step.
     pub(super) fn settle(&mut self, node: usize) {

@@ -152,21 +152,24 @@ impl<W: Words> LockedBook<'_, W> {
         self.set_limit(limit);
     }
 
-    /// Settles the nodes of a slot. Returns the bytes that its process holds and the bytes that it has set aside and
-    /// not drawn.
-    pub fn settle_and_sum_process(&mut self, slot: usize) -> (u64, u64) {
-        let (mut held, mut undrawn) = (0u64, 0u64);
-        let mine = |locked: &Self, node: usize| {
-            locked.field(node, node::KIND) != FREE && locked.field(node, node::OWNER) == slot as u64 + 1
-        };
-        let nodes: Vec<usize> = self.nodes().filter(|&node| mine(self, node)).collect();
-        for node in nodes {
-            held = held.saturating_add(self.settle_held(node));
-            let parent_kind = self.field(self.parent(node), node::KIND);
-            if self.field(node, node::KIND) == RESERVATION || parent_kind == RESERVATION {
-                undrawn = undrawn.saturating_add(self.balance(node));
+    /// Returns the bytes that each process holds and the bytes that it has set aside and not drawn, by slot, in one look at the
+    /// table. Nothing is settled: what was returned without the lock is counted where it will be.
+    pub fn sums_by_process(&self) -> Vec<(u64, u64)> {
+        let mut sums = vec![(0u64, 0u64); self.book.layout.processes];
+        let children = self.totals_of_children();
+        for node in self.nodes() {
+            let (kind, owner) = (self.field(node, node::KIND), self.field(node, node::OWNER) as usize);
+            let Some((held, undrawn)) = owner.checked_sub(1).and_then(|slot| sums.get_mut(slot)) else { continue };
+            if kind == FREE {
+                continue;
+            }
+            let own = self.field(node, node::TOTAL).saturating_sub(children[node]);
+            let balance = self.peek_balance(node).saturating_add(self.returned(node)).min(own);
+            *held = held.saturating_add(own - balance);
+            if kind == RESERVATION || self.field(self.parent(node), node::KIND) == RESERVATION {
+                *undrawn = undrawn.saturating_add(balance);
             }
         }
-        (held, undrawn)
+        sums
     }
 }
