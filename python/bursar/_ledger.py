@@ -7,6 +7,21 @@ from datetime import datetime, timezone
 from typing import Any
 
 from . import _native
+from .errors import Holder
+
+
+@dataclass(frozen=True)
+class UsageEntry:
+    """What a process uses of what it holds, as it last said, in bytes."""
+
+    #: The bytes of blocks that it uses.
+    live: int
+    #: What its pools hold and nobody uses.
+    cached: int
+    #: The most that it held at a time.
+    peak: int
+    #: The tags that hold most, the largest first.
+    holders: tuple[Holder, ...]
 
 
 @dataclass(frozen=True)
@@ -21,6 +36,12 @@ class ProcessEntry:
     set_aside: int
     #: When it opened the ledger.
     since: datetime
+    #: What it uses; None where it says nothing.
+    usage: UsageEntry | None
+    #: How many of its requests were refused.
+    refused: int
+    #: The seconds that its requests waited.
+    waited: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,10 @@ class TenantEntry:
     ceiling: int
     #: What it has.
     charged: int
+    #: How many requests for it were refused.
+    refused: int
+    #: The seconds that requests for it waited.
+    waited: float
 
 
 @dataclass(frozen=True)
@@ -47,6 +72,21 @@ class WaitingEntry:
     bytes: int
     priority: int
     since: datetime
+
+
+@dataclass(frozen=True)
+class RefusalEntry:
+    """A request that was refused."""
+
+    pid: int
+    name: str
+    tenant: str
+    #: Why it was refused, such as ``"limit"`` or ``"unmanaged"``.
+    reason: str
+    requested: int
+    available: int
+    limit: int
+    when: datetime
 
 
 @dataclass(frozen=True)
@@ -69,6 +109,10 @@ class DeviceLedger:
     tenants: tuple[TenantEntry, ...]
     #: The requests that wait, in the order of service.
     waiting: tuple[WaitingEntry, ...]
+    #: How many requests were refused since the ledger was made, by reason.
+    refused: dict[str, int]
+    #: The last of them, newest first.
+    refusals: tuple[RefusalEntry, ...]
 
 
 @dataclass(frozen=True)
@@ -111,12 +155,24 @@ def _device(fields: dict[str, Any]) -> DeviceLedger:
     processes = tuple(_process(process) for process in fields.pop("processes"))
     tenants = tuple(TenantEntry(**tenant) for tenant in fields.pop("tenants"))
     waiting = tuple(_waiting(waiting) for waiting in fields.pop("waiting"))
-    return DeviceLedger(processes=processes, tenants=tenants, waiting=waiting, **fields)
+    refusals = tuple(_refusal(refusal) for refusal in fields.pop("refusals"))
+    return DeviceLedger(processes=processes, tenants=tenants, waiting=waiting, refusals=refusals, **fields)
 
 
 def _process(fields: dict[str, Any]) -> ProcessEntry:
     labels, since = tuple(fields.pop("labels")), _moment(fields.pop("since"))
-    return ProcessEntry(labels=labels, since=since, **fields)
+    usage = fields.pop("usage")
+    return ProcessEntry(labels=labels, since=since, usage=None if usage is None else _usage(usage), **fields)
+
+
+def _usage(fields: dict[str, Any]) -> UsageEntry:
+    holders = tuple(Holder(name, live) for name, live in fields.pop("holders"))
+    return UsageEntry(holders=holders, **fields)
+
+
+def _refusal(fields: dict[str, Any]) -> RefusalEntry:
+    when = _moment(fields.pop("when"))
+    return RefusalEntry(when=when, **fields)
 
 
 def _waiting(fields: dict[str, Any]) -> WaitingEntry:

@@ -4,8 +4,9 @@ use crate::devices::reading_of;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use bursar::device::DeviceContext;
-use bursar::ledger::{Ledger, Reading, Subject};
+use bursar::ledger::{Ledger, Reading, RefusalCounts, Subject, UsageReading};
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -31,6 +32,30 @@ struct DeviceLedgerFields {
     processes: Vec<ProcessFields>,
     tenants: Vec<TenantFields>,
     waiting: Vec<WaitingFields>,
+    refused: BTreeMap<&'static str, u64>,
+    refusals: Vec<RefusalFields>,
+}
+
+/// The fields of `bursar.RefusalEntry`, by name.
+#[derive(Debug, IntoPyObject)]
+struct RefusalFields {
+    pid: u32,
+    name: String,
+    tenant: String,
+    reason: &'static str,
+    requested: u64,
+    available: u64,
+    limit: u64,
+    when: f64,
+}
+
+/// The fields of `bursar.UsageEntry`, by name.
+#[derive(Debug, IntoPyObject)]
+struct UsageFields {
+    live: u64,
+    cached: u64,
+    peak: u64,
+    holders: Vec<(String, u64)>,
 }
 
 /// The fields of `bursar.UnreadableLedger`, by name.
@@ -49,6 +74,9 @@ struct ProcessFields {
     held: u64,
     set_aside: u64,
     since: f64,
+    usage: Option<UsageFields>,
+    refused: u64,
+    waited: f64,
 }
 
 /// The fields of `bursar.TenantEntry`, by name.
@@ -58,6 +86,8 @@ struct TenantFields {
     guarantee: u64,
     ceiling: u64,
     charged: u64,
+    refused: u64,
+    waited: f64,
 }
 
 /// The fields of `bursar.WaitingEntry`, by name.
@@ -125,6 +155,8 @@ fn of_device(context: &Arc<DeviceContext>) -> Result<DeviceLedgerFields, Failure
             processes: Vec::new(),
             tenants: Vec::new(),
             waiting: Vec::new(),
+            refused: by_reason(RefusalCounts::default()),
+            refusals: Vec::new(),
         },
     };
     fields.device = Some(context.device().0);
@@ -141,12 +173,17 @@ impl DeviceLedgerFields {
             held: process.held.get(),
             set_aside: process.undrawn.get(),
             since: seconds(process.since),
+            usage: process.usage.as_ref().map(UsageFields::new),
+            refused: process.refused,
+            waited: process.waited.as_secs_f64(),
         });
         let tenants = reading.tenants.iter().map(|tenant| TenantFields {
             name: tenant.name.clone(),
             guarantee: tenant.guarantee.get(),
             ceiling: tenant.ceiling.get(),
             charged: tenant.charged.get(),
+            refused: tenant.refused,
+            waited: tenant.waited.as_secs_f64(),
         });
         let waiting = reading.waiting.iter().map(|waiting| WaitingFields {
             pid: waiting.pid,
@@ -155,6 +192,16 @@ impl DeviceLedgerFields {
             bytes: waiting.bytes.get(),
             priority: waiting.priority.0,
             since: seconds(waiting.since),
+        });
+        let refusals = reading.refusals.iter().map(|refusal| RefusalFields {
+            pid: refusal.pid,
+            name: refusal.name.clone(),
+            tenant: refusal.tenant.clone(),
+            reason: refusal.reason.label(),
+            requested: refusal.requested.get(),
+            available: refusal.available.get(),
+            limit: refusal.limit.get(),
+            when: seconds(refusal.when),
         });
         Self {
             device: None,
@@ -168,8 +215,21 @@ impl DeviceLedgerFields {
             processes: processes.collect(),
             tenants: tenants.collect(),
             waiting: waiting.collect(),
+            refused: by_reason(reading.refused),
+            refusals: refusals.collect(),
         }
     }
+}
+
+impl UsageFields {
+    fn new(usage: &UsageReading) -> Self {
+        let holders = usage.holders.iter().map(|held| (held.tag.clone(), held.live.get()));
+        Self { live: usage.live.get(), cached: usage.cached.get(), peak: usage.peak.get(), holders: holders.collect() }
+    }
+}
+
+fn by_reason(counts: RefusalCounts) -> BTreeMap<&'static str, u64> {
+    counts.iter().map(|(reason, count)| (reason.label(), count)).collect()
 }
 
 fn seconds(moment: SystemTime) -> f64 {

@@ -28,6 +28,19 @@ def test_a_reading_is_plain_data(card: Card) -> None:
     assert pickle.loads(pickle.dumps(reading)) == reading
 
 
+def test_a_refusal_is_told_with_its_numbers(card: Card) -> None:
+    with bursar.reserve("6GiB"):
+        for _ in range(2):
+            with pytest.raises(bursar.OutOfMemory):
+                bursar.reserve("3GiB", timeout=0, tenant="batch").wait()
+        ledger = card.ledger()
+    assert (sum(ledger.refused.values()), ledger.refused["limit"], ledger.processes[0].refused) == (2, 2, 2)
+    newest = ledger.refusals[0]
+    assert (newest.pid, newest.tenant, newest.reason) == (os.getpid(), "batch", "limit")
+    assert (newest.requested, newest.available, newest.limit) == (3 << 30, 2 << 30, 8 << 30)
+    assert [tenant.refused for tenant in ledger.tenants if tenant.name == "batch"] == [2]
+
+
 def test_a_device_without_a_ledger_has_nothing_and_gets_none(card: Card, tmp_path: Path) -> None:
     assert (card.ledger().set_aside, card.ledger().processes) == (0, ())
     assert list(tmp_path.glob("*.ledger")) == []

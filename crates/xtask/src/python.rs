@@ -44,7 +44,7 @@ pub(crate) fn step(root: &Path) -> Result<(), Error> {
     execute(&mut environment.python(["-m", "mypy", "--strict", "python/bursar", "python/examples", "python/tests"]))?;
     match environment.python(["-m", "pyright", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status() {
         Ok(status) if status.success() => {
-            execute(&mut environment.python(["-m", "pyright", "--project", "pyproject.toml"]))
+            execute(environment.python(["-m", "pyright", "--pythonpath"]).arg(environment.folder.join("bin/python")))
         }
         _ => {
             println!("not run: pyright (it cannot be installed here)");
