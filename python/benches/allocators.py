@@ -64,16 +64,13 @@ def _rmm(limit: int | None) -> Allocator:
     counted = rmm.mr.StatisticsResourceAdaptor(pool)
     rmm.mr.set_current_device_resource(counted)
     torch.cuda.memory.change_current_allocator(rmm_torch_allocator)
-    state: dict[str, Any] = {"allocated": 0, "reserved": 0}
 
     def peak_allocated() -> int:
-        return int(counted.allocation_counts.peak_bytes)
+        counts: Any = counted.allocation_counts
+        return int(counts["peak_bytes"] if isinstance(counts, dict) else counts.peak_bytes)
 
     def peak_reserved() -> int:
+        # The pool never gives anything back, so what it has is what it had at most.
         return int(pool.pool_size())
 
-    def reset() -> None:
-        counted.push_counters() if hasattr(counted, "push_counters") else None
-        state.clear()
-
-    return Allocator("rmm", peak_allocated, peak_reserved, reset, lambda: None)
+    return Allocator("rmm", peak_allocated, peak_reserved, lambda: None, lambda: None)

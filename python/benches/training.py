@@ -87,6 +87,11 @@ def largest(options: argparse.Namespace) -> dict[str, object]:
             return True
         except (torch.cuda.OutOfMemoryError, MemoryError):
             return False
+        except RuntimeError as error:
+            # RMM's refusal is an error of C++.
+            if "out_of_memory" not in str(error) and "bad_alloc" not in str(error):
+                raise
+            return False
         finally:
             gc.collect()
             if allocator is not None:

@@ -443,6 +443,20 @@ def test_a_mempool_on_the_pool_refuses_as_pytorch_does() -> None:
     assert said.split() == ["refused", "outside"]
 
 
+def test_a_worker_of_a_run_draws_on_its_share() -> None:
+    program = BEGIN + (
+        "bursar.torch.enable()\n"
+        "kept = []\n"
+        "try:\n"
+        "    while True: kept.append(torch.empty(16 << 20, dtype=torch.uint8, device='cuda'))\n"
+        "except torch.cuda.OutOfMemoryError as refused: print('took', len(kept) * 16, 'MiB', 'of 600 MiB left' in str(refused))"
+    )
+    words = ["run", "--per-worker", "600MiB", "--no-enforce", "--", sys.executable, "-c", program]
+    command = [sys.executable, "-m", "bursar", *words]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert "took 592 MiB True" in ran.stdout, ran.stdout + ran.stderr
+
+
 @pytest.mark.kernels
 def test_a_backward_that_is_refused_memory_raises_it() -> None:
     class Greedy(torch.autograd.Function):  # type: ignore[misc]
