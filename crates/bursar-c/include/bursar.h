@@ -124,7 +124,7 @@ typedef struct bursar_error {
   bursar_status status;
   // The driver's own number of its failure, as `CUresult` has it.
   int32_t driver_code;
-  // The bytes that were asked for, or the number that was refused.
+  // The bytes that were asked for, the number that was refused, or the bytes that are still held.
   uint64_t requested;
   // The bytes that were left.
   uint64_t available;

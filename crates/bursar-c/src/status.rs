@@ -155,6 +155,7 @@ impl Failure {
         match self {
             Self::StructSize { given, expected, .. } => (*given as u64, 0, *expected as u64),
             Self::TooManyHandles { max, .. } => (0, 0, *max as u64),
+            Self::StillHeld { bytes, .. } => (bytes.get(), 0, 0),
             _ => self.error().map_or((0, 0, 0), numbers_of),
         }
     }

@@ -21,7 +21,7 @@ pub struct bursar_error {
     pub status: bursar_status,
     /// The driver's own number of its failure, as `CUresult` has it.
     pub driver_code: i32,
-    /// The bytes that were asked for, or the number that was refused.
+    /// The bytes that were asked for, the number that was refused, or the bytes that are still held.
     pub requested: u64,
     /// The bytes that were left.
     pub available: u64,

@@ -156,6 +156,14 @@ fn y1_memory_follows_the_streams_of_a_program_that_uses_the_driver_itself() {
 }
 
 #[test]
+fn y1_threads_allocate_and_free_while_they_end() {
+    let scene = Scene::new("threads");
+    let program = scene.compile(C99, "tests/programs/threads.c", &[]);
+    let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim"));
+    assert_eq!(said, "all threads ended\n");
+}
+
+#[test]
 fn y1_the_library_exports_its_calls_and_nothing_else() {
     let header = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("include/bursar.h")).expect("a header");
     let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(built("libbursar_c.so")).output();
