@@ -12,6 +12,7 @@ mod processes;
 mod slots;
 mod supervisor;
 
+pub(crate) use processes::signals::is_ignored;
 pub(crate) use processes::{Invocation, Role};
 
 use crate::failure::Failure;

@@ -55,7 +55,7 @@ pub(crate) struct ServeArgs {
 }
 
 /// Parses a time between 100 ms and an hour.
-fn interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("min", 60.0), ("s", 1.0), ("", 1.0)];
     let text = text.trim();
     let parsed = UNITS.iter().find_map(|(unit, factor)| {

@@ -19,9 +19,10 @@ mod theme;
 mod view;
 mod watch;
 
+use crate::commands::ledger::Machine;
+use crate::commands::serve::interval;
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
-use bursar::driver::DriverChoiceError;
 use bursar::metrics::{DeviceState, Sampler, State};
 use clap::Args;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -36,8 +37,8 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// The seconds from one sample to the next.
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    /// The time between samples: 1s, 500ms, 10s.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
     /// Print one frame as text, as wide as the terminal or 100 columns, and end.
@@ -47,12 +48,6 @@ pub(crate) struct TopArgs {
     /// With --json: end after so many values.
     #[arg(long, value_name = "N", conflicts_with = "once", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-}
-
-/// Reads the time between samples.
-fn interval(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".to_owned())
 }
 
 /// The columns of a frame that is not printed on a terminal.
@@ -85,11 +80,10 @@ pub(crate) fn top(options: &GlobalOptions, args: &TopArgs) -> Result<(), Failure
 
 /// Returns the sampler of the machine; without a driver, of the ledgers that there are.
 fn sampler(options: &GlobalOptions) -> Result<Sampler, Failure> {
-    match options.open_machine() {
-        Ok(opened) => Ok(Sampler::new(opened.driver)),
-        Err(Failure::Driver(DriverChoiceError::NoCuda { why })) => Ok(Sampler::without_driver(why)),
-        Err(failure) => Err(failure),
-    }
+    Ok(match Machine::of(options.open_machine())? {
+        Machine::Opened(opened) => Sampler::new(opened.driver),
+        Machine::WithoutGpu { why } => Sampler::without_driver(why),
+    })
 }
 
 /// Fails where no frame can be drawn.

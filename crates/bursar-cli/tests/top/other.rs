@@ -40,6 +40,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         match line.expect("text").as_str() {
             "take" => blocks.push(allocate(1)),
             "give" => memory.deallocate(blocks.pop().expect("it was taken"), stream).expect("its own"),
+            "refuse" => drop(ledger.reserve(Bytes::gib(7)).expect_err("there is less")),
             "wait" => {
                 answer("done");
                 let _ = ledger.reserve_within(GPU, Duration::from_secs(600), Priority::default());

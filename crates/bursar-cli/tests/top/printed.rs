@@ -3,10 +3,12 @@
 use crate::Named;
 use crate::common::Folder;
 use crate::other::{LABEL, Other};
+use rustix::io::ioctl_fionread;
+use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 pub(crate) const TRIALS: &[Named] = &[
@@ -17,6 +19,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("without_a_terminal_the_error_names_what_works", without_a_terminal_the_error_names_what_works),
     ("a_stream_ends_with_its_reader", a_stream_ends_with_its_reader),
     ("a_stream_ends_between_lines_on_a_signal", a_stream_ends_between_lines_on_a_signal),
+    ("a_signal_ends_a_stream_that_nobody_reads", a_signal_ends_a_stream_that_nobody_reads),
+    ("a_stream_ignores_what_it_was_started_to_ignore", a_stream_ignores_what_it_was_started_to_ignore),
     ("options_that_make_no_sense_are_wrong_usage", options_that_make_no_sense_are_wrong_usage),
 ];
 
@@ -182,8 +186,7 @@ fn a_stream_ends_with_its_reader(folder: &Folder) {
 fn a_stream_ends_between_lines_on_a_signal(folder: &Folder) {
     for (signal, status) in [(Signal::INT, 0), (Signal::TERM, 128 + 15)] {
         let (mut child, mut lines) = stream(folder);
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
-        kill_process(pid, signal).expect("it is ours");
+        self::signal(&child, signal);
         let mut rest = String::new();
         lines.read_to_string(&mut rest).expect("text");
         assert_eq!(ended(&mut child), Some(status), "{signal:?}");
@@ -192,12 +195,47 @@ fn a_stream_ends_between_lines_on_a_signal(folder: &Folder) {
     }
 }
 
+fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, signal).expect("it is ours");
+}
+
+fn a_signal_ends_a_stream_that_nobody_reads(folder: &Folder) {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    fcntl_setpipe_size(&writer, 4096).expect("the smallest");
+    let mut child = folder.bursar("top --json --interval 100ms").stdout(writer).spawn().expect("the command was built");
+    let until = Instant::now() + PATIENCE;
+    while ioctl_fionread(&reader).expect("a pipe") == 0 {
+        assert!(Instant::now() < until, "nothing is printed");
+    }
+    // The next line does not fit.
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&child, Signal::TERM);
+    assert_eq!(ended(&mut child), Some(128 + 15));
+}
+
+fn a_stream_ignores_what_it_was_started_to_ignore(folder: &Folder) {
+    let top = folder.bursar("");
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" top --json --interval 100ms"]).arg(top.get_program());
+    command.envs(top.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("a shell");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert!(lines.next().is_some());
+    signal(&child, Signal::HUP);
+    assert_eq!(lines.by_ref().take(3).filter_map(Result::ok).count(), 3, "it goes on");
+    signal(&child, Signal::TERM);
+    lines.for_each(drop);
+    assert_eq!(ended(&mut child), Some(128 + 15));
+}
+
 fn options_that_make_no_sense_are_wrong_usage(folder: &Folder) {
     for words in [
         "top --once --json --count 2",
         "top --count 2",
         "top --json --count 0",
         "top --interval 0",
+        "top --interval 2h",
         "top --interval soon",
     ] {
         let output = output(folder, words);

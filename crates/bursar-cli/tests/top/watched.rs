@@ -10,6 +10,7 @@ pub(crate) const TRIALS: &[Named] = &[
     ("m1_a_terminal_shows_what_processes_take_and_give_back", a_terminal_shows_what_processes_take),
     ("keys_sort_filter_pause_and_help", keys_sort_filter_pause_and_help),
     ("the_queue_shows_who_waits", the_queue_shows_who_waits),
+    ("m1_refusals_are_told_with_their_explanation", refusals_are_told_with_their_explanation),
     ("a_frame_follows_the_size_of_its_terminal", a_frame_follows_the_size_of_its_terminal),
     ("the_terminal_is_given_back_however_it_ends", the_terminal_is_given_back_however_it_ends),
     ("a_stopped_top_goes_on_where_it_was", a_stopped_top_goes_on_where_it_was),
@@ -64,7 +65,10 @@ fn keys_sort_filter_pause_and_help(folder: &Folder) {
     tmux.keys(&["Enter"]);
     let text = tmux.wait("the filtered rows", |text| text.contains("[1 Processes 1]") && text.contains("q quit"));
     assert!(row(&text, &large).is_some() && row(&text, &small).is_none(), "{text}");
-    tmux.keys(&["/", "x", "Escape"]);
+    tmux.keys(&["/", "x"]);
+    tmux.wait("more of the filter", |text| text.contains("x_"));
+    // Alone: with a key right behind it, it would be that key with Alt.
+    tmux.keys(&["Escape"]);
     tmux.wait("the filter as before", |text| text.contains("[1 Processes 1]") && text.contains("q quit"));
     tmux.keys(&["Space"]);
     tmux.wait("a pause", |text| text.contains("PAUSED") && text.contains("H held 3 GiB"));
@@ -91,6 +95,19 @@ fn the_queue_shows_who_waits(folder: &Folder) {
     large.ask("wait");
     let text = tmux.wait("the one that waits", |text| text.contains("[3 Queue 1]") && text.contains("1 waiting"));
     assert!(row(&text, &large).is_some() && text.contains("8 GiB"), "{text}");
+}
+
+fn refusals_are_told_with_their_explanation(folder: &Folder) {
+    let mut large = Other::start(folder, "large");
+    let tmux = open(folder);
+    tmux.keys(&["4"]);
+    tmux.wait("nobody", |text| text.contains("[4 Refusals 0]") && text.contains("nobody was refused"));
+    large.ask("refuse");
+    let text = tmux.wait("the refusal", |text| text.contains("[4 Refusals 1]") && text.contains("1 refused"));
+    assert!(row(&text, &large).is_some(), "{text}");
+    for part in ["7 GiB requested", "of 8 GiB left", "ASKED", "REASON", "limit"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
 }
 
 fn a_frame_follows_the_size_of_its_terminal(folder: &Folder) {

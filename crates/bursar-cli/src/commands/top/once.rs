@@ -4,7 +4,7 @@ use super::table;
 use super::tables::Table;
 use super::text::{text_of, wrap};
 use super::theme::Theme;
-use super::view::devices::DeviceView;
+use super::view::devices::DevicePanel;
 use super::view::heading;
 use bursar::metrics::{History, State};
 use ratatui::style::Style;
@@ -27,7 +27,7 @@ pub(super) fn lines(state: &State, columns: usize) -> Vec<String> {
     lines.extend(heading::sentences(state, None).iter().flat_map(|sentence| wrap(sentence, columns)));
     let history = History::default();
     let step = Duration::from_secs(1);
-    let view = DeviceView { history: &history, at_ms: state.at_ms, step, columns, theme };
+    let view = DevicePanel { history: &history, at_ms: state.at_ms, step, columns, theme };
     for device in &state.devices {
         lines.push(String::new());
         lines.extend(view.full(device).iter().map(text_of));

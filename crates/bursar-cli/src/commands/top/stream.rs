@@ -2,15 +2,17 @@
 
 use crate::failure::Failure;
 use crate::output::is_unsafe_to_print;
+use crate::run::is_ignored;
 use bursar::metrics::{Sampler, State};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::ser::Formatter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Prints the state of each interval on standard output, so many times or until the reader or a signal ends it.
@@ -23,7 +25,7 @@ pub(super) fn print(sampler: &Sampler, interval: Duration, count: Option<u64>) -
             break;
         }
         next = (next + interval).max(Instant::now());
-        match print_one(&sampler.sample()) {
+        match line(&sampler.sample()).and_then(|line| ending.write(&line)) {
             // The reader has closed the pipe and wants no more.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
             written => written.map_err(Failure::Output)?,
@@ -33,7 +35,7 @@ pub(super) fn print(sampler: &Sampler, interval: Duration, count: Option<u64>) -
     ending.status()
 }
 
-/// Prints a state on a line of its own, in one write as far as the system has it.
+/// Prints one state.
 pub(super) fn print_one(state: &State) -> io::Result<()> {
     let line = line(state)?;
     let mut out = io::stdout().lock();
@@ -65,20 +67,24 @@ impl Formatter for Printable {
     }
 }
 
-/// The signals that end a stream between two lines. A second one ends it at once, should a line be stuck.
+/// The signals that end a stream between two lines, but for those that were ignored when this process was started.
 #[derive(Debug)]
 struct Ending {
     signal: Arc<AtomicUsize>,
     woken: UnixStream,
 }
 
+/// The time that a reader has for the rest of a line once a signal has come.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The most bytes that a pipe with room takes without blocking.
+const PIPE_ROOM: usize = 4096;
+
 impl Ending {
     fn install() -> io::Result<Self> {
         let (woken, waking) = UnixStream::pair()?;
-        let (signal, again) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        for number in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register_conditional_shutdown(number, 128 + number, again.clone())?;
-            signal_hook::flag::register(number, again.clone())?;
+        let signal = Arc::new(AtomicUsize::new(0));
+        for number in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|number| !is_ignored(*number)) {
             signal_hook::flag::register_usize(number, signal.clone(), usize::try_from(number).unwrap_or(0))?;
             signal_hook::low_level::pipe::register(number, waking.try_clone()?)?;
         }
@@ -88,17 +94,32 @@ impl Ending {
     /// Waits until that moment, or until a signal has come or nobody reads standard output any more: returns true then.
     fn came_before(&self, moment: Instant) -> bool {
         let out = io::stdout();
-        loop {
-            let left = moment.saturating_duration_since(Instant::now());
-            let Ok(timeout) = Timespec::try_from(left) else { return false };
-            let mut watched = [PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&out, PollFlags::empty())];
-            match poll(&mut watched, Some(&timeout)) {
-                Ok(0) => return false,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return true,
-                Ok(_) => return true,
+        let mut watched = [PollFd::new(&self.woken, PollFlags::IN), PollFd::new(&out, PollFlags::empty())];
+        wait(&mut watched, Some(moment))
+    }
+
+    /// Writes a line. A signal ends it in the middle only if nobody reads the rest for a while.
+    fn write(&self, mut line: &[u8]) -> io::Result<()> {
+        let out = io::stdout();
+        let mut until = None;
+        while !line.is_empty() {
+            let mut watched = [PollFd::new(&out, PollFlags::OUT), PollFd::new(&self.woken, PollFlags::IN)];
+            // The socket stays readable: it is watched until the signal is known.
+            let count = if until.is_some() { 1 } else { 2 };
+            if !wait(&mut watched[..count], until) {
+                return Ok(());
+            }
+            if watched[0].revents().is_empty() {
+                until = Some(Instant::now() + GRACE);
+                continue;
+            }
+            match rustix::io::write(&out, &line[..line.len().min(PIPE_ROOM)]) {
+                Ok(written) => line = &line[written..],
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
     }
 
     /// Returns the result of a stream that ended: Ctrl-C is the common way.
@@ -107,6 +128,20 @@ impl Ending {
             Ok(0) | Err(_) => Ok(()),
             Ok(number) if i32::from(number) == SIGINT => Ok(()),
             Ok(number) => Err(Failure::AlreadyReported { status: 128 + number }),
+        }
+    }
+}
+
+/// Waits for what is watched, until a moment if one is given. Returns false when that has come.
+fn wait(watched: &mut [PollFd<'_>], until: Option<Instant>) -> bool {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(watched, timeout.as_ref()) {
+            Ok(0) => return false,
+            Err(Errno::INTR) => {}
+            // Whatever is wrong with it, reading or writing will say.
+            Ok(_) | Err(_) => return true,
         }
     }
 }

@@ -68,7 +68,7 @@ fn rows_of<T>(all: &[T], row: impl Fn(usize, &T) -> Row) -> Vec<Row> {
 }
 
 const PROCESSES: &[Column] = &[
-    Column::text("DEVICE", 4, 2),
+    Column::text("DEVICE", 13, 2),
     Column::number("PID", 0),
     Column::text("NAME", 8, 3),
     Column::number("HELD", 1),
@@ -114,7 +114,7 @@ fn process(device: &str, ledger: &LedgerState, process: &ProcessState, now_ms: u
 }
 
 const TENANTS: &[Column] = &[
-    Column::text("DEVICE", 4, 1),
+    Column::text("DEVICE", 13, 1),
     Column::text("TENANT", 8, 0),
     Column::number("HAS", 2),
     Column::number("GUARANTEE", 4),
@@ -148,7 +148,7 @@ fn tenant(device: &str, ledger: &LedgerState, tenant: &TenantState) -> Row {
 
 const QUEUE: &[Column] = &[
     Column::number("TURN", 0),
-    Column::text("DEVICE", 4, 2),
+    Column::text("DEVICE", 13, 2),
     Column::number("PID", 1),
     Column::text("NAME", 8, 4),
     Column::text("TENANT", 6, 6),
@@ -158,7 +158,7 @@ const QUEUE: &[Column] = &[
 ];
 
 fn queued(device: &str, ledger: &LedgerState, place: usize, queued: &QueuedState, now_ms: u64) -> Row {
-    let left = Bytes(ledger.limit.saturating_sub(ledger.held).saturating_sub(ledger.undrawn).min(ledger.free));
+    let [held, undrawn, limit] = [ledger.held, ledger.undrawn, ledger.limit].map(Bytes);
     Row {
         id: format!("{} {} {}", ledger.uuid, queued.pid, queued.since_ms),
         cells: vec![
@@ -171,13 +171,13 @@ fn queued(device: &str, ledger: &LedgerState, place: usize, queued: &QueuedState
             number(queued.priority.into()),
             elapsed(now_ms.saturating_sub(queued.since_ms)),
         ],
-        more: format!("since {}; {left} left under the limit", utc(moment(queued.since_ms))),
+        more: format!("since {}; {held} held and {undrawn} set aside of {limit}", utc(moment(queued.since_ms))),
     }
 }
 
 const REFUSALS: &[Column] = &[
     Column::number("AGO", 0),
-    Column::text("DEVICE", 4, 5),
+    Column::text("DEVICE", 13, 5),
     Column::number("PID", 1),
     Column::text("NAME", 8, 6),
     Column::text("TENANT", 6, 8),

@@ -41,11 +41,10 @@ pub(super) fn pad(text: &str, columns: usize, to_the_right: bool) -> String {
     if to_the_right { blanks + text } else { text.to_owned() + &blanks }
 }
 
-/// Wraps a text at blanks, and cuts words that are too long for a line.
+/// Wraps a text at blanks, and within words that are too long for a line.
 pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        let word = cut(word, columns);
+    for word in text.split_whitespace().flat_map(|word| broken(word, columns)) {
         match lines.last_mut() {
             Some(line) if width(line) + 1 + width(&word) <= columns => {
                 line.push(' ');
@@ -55,6 +54,21 @@ pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Breaks a word into pieces that fit.
+fn broken(word: &str, columns: usize) -> Vec<String> {
+    if width(word) <= columns {
+        return vec![word.to_owned()];
+    }
+    let mut pieces = vec![String::new()];
+    for grapheme in graphemes(word).into_iter().filter(|grapheme| width(grapheme) <= columns) {
+        match pieces.last_mut() {
+            Some(piece) if width(piece) + width(&grapheme) <= columns => piece.push_str(&grapheme),
+            _ => pieces.push(grapheme),
+        }
+    }
+    pieces
 }
 
 /// Puts parts beside each other, two blanks apart, on as many lines as they need. One that no line has room for is left
@@ -103,6 +117,11 @@ mod tests {
     fn wide_characters_take_two_columns() {
         assert_eq!((width("日本"), cut("日本語", 5), cut("日本語", 4)), (4, "日本~".into(), "日~".into()));
         assert_eq!((pad("日", 4, false), pad("日", 4, true)), ("日  ".into(), "  日".into()));
+    }
+
+    #[test]
+    fn long_words_are_broken_and_nothing_is_lost() {
+        assert_eq!(wrap("see /dev/shm/ledger now", 8), ["see", "/dev/shm", "/ledger", "now"]);
     }
 
     #[test]

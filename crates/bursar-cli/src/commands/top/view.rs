@@ -6,11 +6,12 @@ mod help;
 
 use super::app::{App, Mode, Tab};
 use super::table;
+use super::tables::Table;
 use super::text::{cut, fit, wrap};
 use super::theme::Theme;
 use crate::output::printable;
 use bursar::metrics::State;
-use devices::DeviceView;
+use devices::DevicePanel;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -57,7 +58,7 @@ fn lines(app: &mut App, columns: usize, height: usize, theme: Theme) -> Vec<Line
     // The devices at length have the whole frame.
     if app.tab() != Tab::Devices {
         let room = (height - lines.len() - 4).min((height / 2).max(1));
-        lines.extend(device_view(app, state, columns, theme).summary(&state.devices, room));
+        lines.extend(device_panel(app, state, columns, theme).summary(&state.devices, room));
     }
     lines.push(tabs(app, state, columns, theme));
     let room = height - lines.len() - 1;
@@ -69,10 +70,9 @@ fn lines(app: &mut App, columns: usize, height: usize, theme: Theme) -> Vec<Line
 
 /// Returns the titles of the tabs, with the number of rows in each.
 fn tabs(app: &App, state: &State, columns: usize, theme: Theme) -> Line<'static> {
-    let unknown = if state.devices.iter().all(|device| device.ledger().is_some()) { "" } else { "+?" };
     let title = |(at, tab): (usize, Tab)| {
         let count = match tab {
-            Tab::Of(table) => format!("{}{unknown}", app.rows(table).len()),
+            Tab::Of(table) => heading::known(app.rows(table).len() as u64, state),
             Tab::Devices => state.devices.len().to_string(),
         };
         let title = format!("{} {} {count}", at + 1, tab.title());
@@ -110,7 +110,7 @@ fn body(app: &mut App, columns: usize, room: usize, theme: Theme) -> Vec<Line<'s
                 lines.push(if at == cursor { line.style(theme.selected()) } else { line });
             }
             if rows.is_empty() {
-                lines.push(Line::styled(cut(nothing(app), columns), theme.faint()));
+                lines.push(Line::styled(cut(&nothing(app), columns), theme.faint()));
             }
             lines.resize(page + 1, Line::default());
             lines.extend(below);
@@ -119,14 +119,14 @@ fn body(app: &mut App, columns: usize, room: usize, theme: Theme) -> Vec<Line<'s
         Tab::Devices => {
             app.set_page(1);
             let Some(state) = app.state() else { return Vec::new() };
-            let view = device_view(app, state, columns, theme);
+            let view = device_panel(app, state, columns, theme);
             state.devices.iter().skip(app.cursor()).flat_map(|device| view.at_length(device)).take(room).collect()
         }
     }
 }
 
-fn device_view<'a>(app: &'a App, state: &State, columns: usize, theme: Theme) -> DeviceView<'a> {
-    DeviceView { history: app.history(), at_ms: state.at_ms, step: app.step(), columns, theme }
+fn device_panel<'a>(app: &'a App, state: &State, columns: usize, theme: Theme) -> DevicePanel<'a> {
+    DevicePanel { history: app.history(), at_ms: state.at_ms, step: app.step(), columns, theme }
 }
 
 /// Returns the sentences below a table: of which ledgers nothing is known, and more of the selected row.
@@ -143,13 +143,18 @@ fn below(app: &App, rows: &[table::Row], columns: usize, room: usize, theme: The
     lines
 }
 
-fn nothing(app: &App) -> &'static str {
-    match app.tab() {
-        _ if !app.filter().is_empty() => "nothing matches the filter",
-        Tab::Of(super::tables::Table::Queue) => "nobody waits",
-        Tab::Of(super::tables::Table::Refusals) => "no refusal is told of",
-        _ => "none",
+/// Returns the sentence that stands in the place of rows.
+fn nothing(app: &App) -> String {
+    if let Some(unknown) = app.state().and_then(heading::unknown) {
+        return unknown;
     }
+    let sentence = match app.tab() {
+        _ if !app.filter().is_empty() => "nothing matches the filter",
+        Tab::Of(Table::Queue) => "nobody waits",
+        Tab::Of(Table::Refusals) => "nobody was refused",
+        _ => "none",
+    };
+    sentence.to_owned()
 }
 
 /// Returns the keys, or the filter that is typed.

@@ -6,6 +6,7 @@ use super::terminal::Screen;
 use super::theme::Theme;
 use super::view;
 use crate::failure::Failure;
+use crate::run::is_ignored;
 use bursar::metrics::{Sampler, State};
 use ratatui::crossterm::event::{self, Event as Input};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
@@ -97,7 +98,9 @@ fn handle(event: Event, app: &mut App, screen: &mut Screen) -> io::Result<Option
 /// Starts the threads that events come from. They end with the process.
 fn start(sampler: Sampler, interval: Duration) -> io::Result<Receiver<Event>> {
     let (sender, receiver) = sync_channel(EVENTS_MAX);
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT])?;
+    let handled =
+        [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = Signals::new(handled)?;
     let to = sender.clone();
     Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {

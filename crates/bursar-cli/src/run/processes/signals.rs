@@ -20,8 +20,7 @@ impl SignalWatch {
     /// Calls `handler`, from a thread of its own, for every signal that concerns a run. Signals that were ignored when this
     /// process was started (by `nohup`, or by a script that runs it in the background) stay ignored.
     pub(crate) fn start(handler: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
-        let ignored = ignored();
-        let handled = TERMINATING.into_iter().chain([SIGTSTP]).filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let handled = TERMINATING.into_iter().chain([SIGTSTP]).filter(|signal| !is_ignored(*signal));
         let mut signals = Signals::new(handled.chain([SIGCHLD, SIGCONT]))?;
         let handle = signals.handle();
         let receive = move || signals.forever().for_each(handler);
@@ -40,11 +39,12 @@ impl Drop for SignalWatch {
     }
 }
 
-/// Returns the signals that this process ignores, a bit each, from `/proc/self/status`.
-fn ignored() -> u64 {
+/// Returns whether this process ignores a signal, by `/proc/self/status`.
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (signal - 1)) != 0
 }
 
 /// Unblocks every signal in this thread, and in the threads and processes that it starts. The program that started this

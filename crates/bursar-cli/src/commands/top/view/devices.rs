@@ -26,7 +26,7 @@ const OTHER_HISTORIES: [HistoryOf; 2] =
 
 /// The way in which devices are drawn.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeviceView<'a> {
+pub(crate) struct DevicePanel<'a> {
     pub(crate) history: &'a History,
     /// The moment that is shown, in milliseconds since 1970.
     pub(crate) at_ms: u64,
@@ -36,7 +36,7 @@ pub(crate) struct DeviceView<'a> {
     pub(crate) theme: Theme,
 }
 
-impl DeviceView<'_> {
+impl DevicePanel<'_> {
     /// Returns all devices in at most `room` lines.
     pub(crate) fn summary(self, devices: &[DeviceState], room: usize) -> Vec<Line<'static>> {
         // The figures at length name the letters, and need no legend.
@@ -83,7 +83,8 @@ impl DeviceView<'_> {
         let mut lines = vec![self.title(device, ledger)];
         lines.push(Line::from(bar::spans(ledger, self.columns, self.theme)));
         lines.extend(flow(figures(ledger), self.columns));
-        lines.extend(told(ledger).map(|told| Line::styled(cut(&told, self.columns), self.theme.faint())));
+        let told = told(ledger).map(|told| wrap(&told, self.columns)).unwrap_or_default();
+        lines.extend(told.into_iter().map(|line| Line::styled(line, self.theme.faint())));
         lines.extend(self.history_line(device, HELD));
         lines
     }
@@ -91,7 +92,8 @@ impl DeviceView<'_> {
     /// Returns a device in two lines: its figures, and its bar with its history.
     fn pair(self, device: &DeviceState) -> Vec<Line<'static>> {
         let DeviceState::Readable(ledger) = device else { return vec![self.single(device)] };
-        let mut parts = vec![Span::styled(name(device), self.theme.heading()), held_of(ledger)];
+        let name = cut(&name(device), self.columns / 2);
+        let mut parts = vec![Span::styled(name, self.theme.heading()), held_of(ledger)];
         let rest = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Held);
         parts
             .extend(rest.filter_map(|kind| Some(Span::raw(format!("{} {}", Bytes(kind.bytes(ledger)?), kind.name())))));

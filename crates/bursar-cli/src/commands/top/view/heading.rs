@@ -19,20 +19,29 @@ pub(crate) fn line(state: &State, paused: bool, columns: usize, theme: Theme) ->
     if paused {
         parts.push(Span::styled("PAUSED", theme.warning()));
     }
-    parts.push(Span::raw(counted(state.devices.len() as u64, "device", "devices")));
+    let devices = state.devices.len();
+    parts.push(Span::raw(format!("{devices} {}", if devices == 1 { "device" } else { "devices" })));
     if unreadable > 0 {
         parts.push(Span::styled(format!("{unreadable} unreadable"), theme.bad()));
     }
-    parts.push(Span::raw(counted(sum(|ledger| ledger.processes.len() as u64), "process", "processes")));
-    parts.push(Span::raw(format!("{} waiting", sum(|ledger| ledger.waiting.len() as u64))));
-    parts.push(Span::raw(format!("{} refused", sum(LedgerState::refused_in_all))));
+    let processes = sum(|ledger| ledger.processes.len() as u64);
+    let word = if processes == 1 && unreadable == 0 { "process" } else { "processes" };
+    parts.push(Span::raw(format!("{} {word}", known(processes, state))));
+    parts.push(Span::raw(format!("{} waiting", known(sum(|ledger| ledger.waiting.len() as u64), state))));
+    parts.push(Span::raw(format!("{} refused", known(sum(LedgerState::refused_in_all), state))));
     parts.push(Span::raw(clock));
     parts.extend(state.driver.as_ref().map(|driver| Span::styled(printable(driver), theme.faint())));
     fit(parts, columns)
 }
 
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
+/// Returns a number of things in ledgers, as far as it is known: `3`, `3+?` where a ledger cannot be read, `?` where none can.
+pub(crate) fn known(count: u64, state: &State) -> String {
+    let readable = state.devices.iter().filter(|device| device.ledger().is_some()).count();
+    match readable {
+        _ if readable == state.devices.len() => count.to_string(),
+        0 => "?".to_owned(),
+        _ => format!("{count}+?"),
+    }
 }
 
 /// Returns what is wrong in whole sentences.
