@@ -3,6 +3,8 @@
 from types import TracebackType
 from typing import Any, final
 
+from ._devices import Device
+
 def command(words: list[str], program: list[str], libraries: list[str]) -> int: ...
 def allocate_anywhere(bytes: int, device: int) -> int: ...
 def cupy_functions() -> tuple[int, int]: ...
@@ -57,7 +59,7 @@ class Buffer:
     stream, as DLPack does; for other uses there is ``record_stream``. Memory of a simulated device is offered to no library.
     """
 
-    def __new__(cls, size: int | str, *, device: int = 0, stream: object = None) -> Buffer: ...
+    def __new__(cls, size: int | str, *, device: int | Device = 0, stream: object = None) -> Buffer: ...
     @property
     def ptr(self) -> int:
         """The address on the device."""

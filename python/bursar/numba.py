@@ -61,6 +61,9 @@ def _manager(cuda: Any) -> Any:
         def get_ipc_handle(self, memory: Any) -> Any:
             raise Unsupported("memory of the pool cannot be handed to other processes")
 
+        def initialize(self) -> None:
+            """Does nothing: the pool opens a device when it is first asked for memory."""
+
         @property
         def interface_version(self) -> int:
             return 1

@@ -97,11 +97,16 @@ pub(crate) struct Buffer {
 #[pymethods]
 impl Buffer {
     #[new]
-    #[pyo3(signature = (size, *, device = 0, stream = None))]
-    fn new(py: Python<'_>, size: Size, device: u32, stream: Option<&Bound<'_, PyAny>>) -> Result<Self, Failure> {
+    #[pyo3(signature = (size, *, device = DeviceNumber(0), stream = None))]
+    fn new(
+        py: Python<'_>,
+        size: Size,
+        device: DeviceNumber,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> Result<Self, Failure> {
         let raw = stream.map_or(Ok(0), raw_handle)?;
         pool::current_or_default(|| Machine::get(py))?;
-        let memory = py.detach(|| BufferMemory::allocate(size.0.get(), device, raw))?;
+        let memory = py.detach(|| BufferMemory::allocate(size.0.get(), device.0, raw))?;
         Ok(Self { memory: Arc::new(memory) })
     }
 
@@ -228,6 +233,21 @@ impl Buffer {
         let simulated = if self.is_simulated() { ", simulated" } else { "" };
         let (bytes, number) = (bursar::Bytes(self.memory.bytes), self.memory.number);
         format!("<bursar.Buffer: {bytes} at {:#x} of gpu{number}{simulated}>", self.memory.ptr)
+    }
+}
+
+/// A device as callers give it: its number, or a `bursar.Device`.
+#[derive(Clone, Copy, Debug)]
+struct DeviceNumber(u32);
+
+impl<'py> FromPyObject<'_, 'py> for DeviceNumber {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match given.getattr("index") {
+            Ok(index) => index.extract().map(Self),
+            Err(_) => given.extract().map(Self),
+        }
     }
 }
 

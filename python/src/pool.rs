@@ -1,15 +1,15 @@
 //! The pool of this process: one stack for each device, which every library draws on.
 //!
-//! A request finds its device and its stream by two comparisons in memory of its thread, allocates, and enters the block in
-//! the device's [book](super::pool_book), from which a free takes it by its address. Nothing else is between a library and
-//! the pool of the Rust library.
+//! A request finds its device and its stream in memory of its thread (`pool_requests`), allocates, and enters the block in
+//! the device's book (`pool_book`), from which a free takes it by its address. Nothing else is between a library and the
+//! pool of the Rust library.
 #![allow(unsafe_code)]
 
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool_book::{Book, Held};
 use crate::pool_reserved::Reserved;
-use crate::pool_streams::{Life, Streams};
+use crate::pool_streams::Streams;
 use bursar::device::DeviceContext;
 use bursar::memory::{
     Account, AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused,
@@ -79,18 +79,7 @@ static IS_FORKED: AtomicBool = AtomicBool::new(false);
 /// The process that has the pool.
 static OPENER: AtomicU32 = AtomicU32::new(0);
 
-/// The stream that a thread used last, with what is known about it.
-#[derive(Clone, Copy)]
-struct Recent {
-    epoch: u64,
-    raw: u64,
-    number: u32,
-    device: Option<&'static PoolDevice>,
-    stream: Option<Stream>,
-}
-
 thread_local! {
-    static RECENT: Cell<Recent> = const { Cell::new(Recent { epoch: 0, raw: 0, number: 0, device: None, stream: None }) };
     static TAG: Cell<AllocTag> = const { Cell::new(AllocTag::UNTAGGED) };
 }
 
@@ -99,9 +88,15 @@ pub(crate) fn set_tag(tag: AllocTag) -> AllocTag {
     TAG.replace(tag)
 }
 
-/// Has this process and its threads look their streams up again.
-pub(crate) fn forget_recent_streams() {
+/// Has the threads look their streams up again.
+pub(crate) fn forget_streams() {
     EPOCH.fetch_add(1, Ordering::Release);
+}
+
+/// Returns a number that changes with whatever makes remembered streams invalid.
+#[inline]
+pub(crate) fn epoch() -> u64 {
+    EPOCH.load(Ordering::Acquire)
 }
 
 /// Returns whether this process was forked from the one that has the pool.
@@ -152,7 +147,7 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
         // SAFETY: the function only stores a flag, which a child may do.
         unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
     }
-    forget_recent_streams();
+    forget_streams();
     current().ok_or(Failure::Memory(Error::NoDevice))
 }
 
@@ -170,71 +165,10 @@ fn statistics_of(context: &Arc<DeviceContext>) -> Statistics {
     statistics
 }
 
-/// Returns the device and the stream of a request, from what the thread remembers.
-#[inline]
-pub(crate) fn find(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
-    let recent = RECENT.get();
-    if let (Some(device), Some(stream)) = (recent.device, recent.stream)
-        && recent.raw == raw
-        && recent.number == number
-        && recent.epoch == EPOCH.load(Ordering::Acquire)
-    {
-        return Ok((device, stream));
-    }
-    find_slowly(number, raw, life)
-}
-
-#[cold]
-#[inline(never)]
-fn find_slowly(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
-    let epoch = EPOCH.load(Ordering::Acquire);
-    let device = current().ok_or(Failure::Memory(Error::NoDevice))?.device(DeviceId(number))?;
-    let stream = device.streams.adopt(&device.context, raw, life)?;
-    if device.captures.load(Ordering::Acquire) > 0 {
-        device.context.resolve(stream)?;
-    }
-    RECENT.set(Recent { epoch, raw, number, device: Some(device), stream: Some(stream) });
-    Ok((device, stream))
-}
-
 /// Returns an open device of the pool.
 #[inline]
 pub(crate) fn opened(number: u32) -> Option<&'static PoolDevice> {
     current()?.devices.get(number as usize)?.get()
-}
-
-/// Allocates for PyTorch on a stream, by its raw handle, and returns the address.
-#[inline]
-pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
-    let (device, stream) = find(number, raw, Life::Lasting)?;
-    device.allocate_on(stream, bytes, raw)
-}
-
-/// Allocates for another library on a stream, by its raw handle, and returns the address.
-#[inline]
-pub(crate) fn allocate_other(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
-    let (device, stream) = find(number, raw, Life::Ending)?;
-    let block = device.allocate(bytes, stream)?;
-    let ptr = block.ptr().0;
-    device.others.lock().enter(Held { block, requested: bytes, raw, arena: 0, is_shared: false });
-    Ok(ptr)
-}
-
-/// Frees the block of another library at an address, after the stream that it was allocated on; returns whether there is one.
-#[inline]
-pub(crate) fn free_other(ptr: u64, number: u32) -> bool {
-    let Some(device) = opened(number) else { return false };
-    let Some(held) = device.others.lock().take(ptr) else { return false };
-    device.free(held);
-    true
-}
-
-/// Ends the use of a stream that is about to be destroyed, on every device.
-pub(crate) fn stream_ends(raw: u64) {
-    let opened = current().into_iter().flat_map(Pool::opened);
-    if opened.filter(|device| device.streams.end(raw)).count() > 0 {
-        forget_recent_streams();
-    }
 }
 
 impl Pool {

@@ -6,8 +6,9 @@
 
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::pool::{self, allocate_other, free_other};
+use crate::pool;
 use crate::pool_book::Held;
+use crate::pool_requests::{self, allocate_other, free_other};
 use bursar::{DeviceId, Error};
 use pyo3::prelude::*;
 use std::cell::RefCell;
@@ -67,7 +68,7 @@ pub(crate) fn raise_refusal() -> Result<(), Failure> {
 #[pyfunction]
 pub(crate) fn stream_ends(py: Python<'_>, handle: u64) {
     if !pool::is_forked() {
-        py.detach(|| pool::stream_ends(handle));
+        py.detach(|| pool_requests::stream_ends(handle));
     }
 }
 

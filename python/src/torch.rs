@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice};
 use crate::pool_book::{Count, Counts, Held};
+use crate::pool_requests;
 use crate::pool_streams::Life;
 use crate::throw::{self, Kind};
 use crate::torch_capture::{self, PoolId, Relaxed};
@@ -50,7 +51,7 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
     let (opened, stream) = or_throw(bytes, || {
         pool::check_not_forked()?;
-        pool::find(number, raw, Life::Lasting)
+        pool_requests::find(number, raw, Life::Lasting)
     });
     let ptr = match opened.captures.load(Ordering::Acquire) {
         0 => or_throw(bytes, || opened.allocate_on(stream, bytes, raw)),
@@ -67,7 +68,7 @@ extern "C-unwind" fn allocate_or_null(bytes: isize, device: c_int, stream: *mut 
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
     let act = || {
         let _relaxed = Relaxed::enter();
-        pool::allocate(bytes, number, raw)
+        pool_requests::allocate(bytes, number, raw)
     };
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(ptr)) => ptr as *mut c_void,
@@ -87,7 +88,7 @@ fn allocate_in_capture(device: &PoolDevice, bytes: u64, number: u32, raw: u64) -
     }
     or_throw(bytes, || {
         let _relaxed = Relaxed::enter();
-        pool::allocate(bytes, number, raw)
+        pool_requests::allocate(bytes, number, raw)
     })
 }
 
@@ -129,7 +130,7 @@ extern "C-unwind" fn record_stream(ptr: *mut c_void, stream: *mut c_void) {
         let Some(pool) = pool::current() else { return Ok(()) };
         for (number, device) in pool.numbered() {
             if device.book.lock().has(ptr) {
-                let (_, stream) = pool::find(number, raw, Life::Lasting)?;
+                let (_, stream) = pool_requests::find(number, raw, Life::Lasting)?;
                 device.book.lock().share(ptr, stream);
                 break;
             }

@@ -67,6 +67,8 @@ pub(crate) fn begin(device: &PoolDevice, number: u32, id: PoolId, filter: Captur
         state.captures.push(Capture { device: number, id, filter: Arc::new(filter) });
     });
     device.captures.fetch_add(1, Ordering::AcqRel);
+    // The stream that blocks are taken on is made before the capture begins.
+    device.streams.own(&device.context)?;
     Ok(device.streams.expose(&device.context)?)
 }
 

@@ -60,7 +60,7 @@ def test_a_pool_is_charged_to_a_reservation(card: Card) -> None:
 
 def test_a_pool_for_one_device_is_for_no_other() -> None:
     bursar.use_pool(device=1)
-    assert bursar.Buffer(1, device=1).device == 1
+    assert bursar.Buffer(1, device=1).device == bursar.Buffer(1, device=bursar.devices()[1]).device == 1
     with pytest.raises(bursar.InvalidValue, match="gpu1 alone"):
         bursar.Buffer(1, device=0)
 

@@ -1,0 +1,96 @@
+//! The way of a request from a raw handle of a stream to an address, and back.
+
+use crate::failure::Failure;
+use crate::pool::{Pool, PoolDevice, current, epoch, forget_streams, opened};
+use crate::pool_book::Held;
+use crate::pool_streams::Life;
+use bursar::{DeviceId, Error, Stream};
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+/// A stream that a thread used, with what is known about it.
+#[derive(Clone, Copy)]
+struct Recent {
+    epoch: u64,
+    raw: u64,
+    number: u32,
+    device: Option<&'static PoolDevice>,
+    stream: Option<Stream>,
+}
+
+/// The number of streams that a thread remembers, each at the place that its handle and its device give it.
+const RECENT_STREAMS: usize = 8;
+
+const NONE: Recent = Recent { epoch: 0, raw: 0, number: 0, device: None, stream: None };
+
+thread_local! {
+    static RECENT: [Cell<Recent>; RECENT_STREAMS] = const { [const { Cell::new(NONE) }; RECENT_STREAMS] };
+}
+
+/// Returns the place of a stream among those that a thread remembers. Handles are addresses, or small numbers.
+#[inline]
+const fn place_of(number: u32, raw: u64) -> usize {
+    (raw ^ (raw >> 4) ^ (raw >> 9) ^ number as u64) as usize % RECENT_STREAMS
+}
+
+/// Returns the device and the stream of a request, from what the thread remembers.
+#[inline]
+pub(crate) fn find(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
+    let recent = RECENT.with(|recent| recent[place_of(number, raw)].get());
+    if let (Some(device), Some(stream)) = (recent.device, recent.stream)
+        && recent.raw == raw
+        && recent.number == number
+        && recent.epoch == epoch()
+    {
+        return Ok((device, stream));
+    }
+    find_slowly(number, raw, life)
+}
+
+#[cold]
+#[inline(never)]
+fn find_slowly(number: u32, raw: u64, life: Life) -> Result<(&'static PoolDevice, Stream), Failure> {
+    let epoch = epoch();
+    let device = current().ok_or(Failure::Memory(Error::NoDevice))?.device(DeviceId(number))?;
+    let stream = device.streams.adopt(&device.context, raw, life)?;
+    if device.captures.load(Ordering::Acquire) > 0 {
+        device.context.resolve(stream)?;
+    }
+    let found = Recent { epoch, raw, number, device: Some(device), stream: Some(stream) };
+    RECENT.with(|recent| recent[place_of(number, raw)].set(found));
+    Ok((device, stream))
+}
+
+/// Allocates for PyTorch on a stream, by its raw handle, and returns the address.
+#[inline]
+pub(crate) fn allocate(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
+    let (device, stream) = find(number, raw, Life::Lasting)?;
+    device.allocate_on(stream, bytes, raw)
+}
+
+/// Allocates for another library on a stream, by its raw handle, and returns the address.
+#[inline]
+pub(crate) fn allocate_other(bytes: u64, number: u32, raw: u64) -> Result<u64, Failure> {
+    let (device, stream) = find(number, raw, Life::Ending)?;
+    let block = device.allocate(bytes, stream)?;
+    let ptr = block.ptr().0;
+    device.others.lock().enter(Held { block, requested: bytes, raw, arena: 0, is_shared: false });
+    Ok(ptr)
+}
+
+/// Frees the block of another library at an address, after the stream that it was allocated on; returns whether there is one.
+#[inline]
+pub(crate) fn free_other(ptr: u64, number: u32) -> bool {
+    let Some(device) = opened(number) else { return false };
+    let Some(held) = device.others.lock().take(ptr) else { return false };
+    device.free(held);
+    true
+}
+
+/// Ends the use of a stream that is about to be destroyed, on every device.
+pub(crate) fn stream_ends(raw: u64) {
+    let opened = current().into_iter().flat_map(Pool::opened);
+    if opened.filter(|device| device.streams.end(raw)).count() > 0 {
+        forget_streams();
+    }
+}
