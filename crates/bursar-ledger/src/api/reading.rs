@@ -292,10 +292,9 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
         false => (0, "unknown".to_owned()),
     };
     let mut processes = Vec::new();
-    let sums = locked.sums_by_process();
-    for slot in 0..layout.processes {
+    for (slot, (held, undrawn)) in locked.sums_by_process().into_iter().enumerate() {
         if book.peek_process(slot, process::STATE) & process::OCCUPIED != 0 {
-            let ((pid, name), (held, undrawn)) = (name_of(slot), sums[slot]);
+            let (pid, name) = name_of(slot);
             let since = time(book.peek_process(slot, process::SINCE));
             let (labels, held, undrawn) = (locked.labels_of(slot), Bytes(held), Bytes(undrawn));
             let (refused, waited) = locked.refused_and_waited(slot);

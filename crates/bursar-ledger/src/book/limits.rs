@@ -232,8 +232,11 @@ impl<W: Words> LockedBook<'_, W> {
     /// Returns the bytes that are charged, and how many of these are set aside and not drawn. Credit is neither.
     pub fn charged_and_undrawn(&self) -> (u64, u64) {
         let (mut credit, mut undrawn) = (0u64, 0u64);
+        let children = self.totals_of_children();
         for node in self.nodes() {
-            let balance = self.peek_balance(node);
+            // A process may have released more than it charged.
+            let own = self.field(node, node::TOTAL).saturating_sub(children[node]);
+            let balance = self.peek_balance(node).min(own);
             match self.field(node, node::KIND) {
                 RESERVATION => undrawn = undrawn.saturating_add(balance),
                 // Credit of an account that draws on a reservation is not drawn either.
