@@ -307,15 +307,17 @@ def test_y4_what_is_allocated_in_a_capture_is_the_graphs() -> None:
         again = empty(1 << 20)
         assert again.data_ptr() == address, "used again inside the capture"
         del again
-        kept = empty(1 << 20)
-    outside = [empty(1 << 20) for _ in range(64)]
-    assert address not in {tensor.data_ptr() for tensor in outside}
+        kept = empty(5 << 20)
+    with torch.cuda.stream(side):
+        outside = [empty(1 << 20) for _ in range(64)]
+    assert address not in {tensor.data_ptr() for tensor in outside}, "each replay uses it"
     torch.cuda.empty_cache()
     graph.replay()
-    assert kept.data_ptr() == address
-    del kept, graph, outside
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
+    before = bursar.statistics()[0].live
+    del kept, graph
+    gc.collect()
+    assert bursar.statistics()[0].live == before - (6 << 20), "the graph is gone, and its memory back"
+    del outside
 
 
 def test_y4_a_capture_can_be_refused_memory_and_go_on() -> None:
