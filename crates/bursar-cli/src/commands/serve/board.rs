@@ -71,3 +71,21 @@ impl Board {
         serde_json::to_vec(&view).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m1_a_sample_that_is_too_old_is_not_the_present() {
+        let mut board = Board::new(State::default(), History::default(), Duration::from_secs(1));
+        assert_eq!(board.stale_after, Duration::from_secs(10));
+        assert!(board.current().is_ok());
+        board.stale_after = Duration::ZERO;
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(board.current().is_err_and(|age| age > Duration::ZERO));
+        board.stale_after = Duration::from_secs(3600);
+        board.publish(State::default());
+        assert!(board.current().is_ok());
+    }
+}
