@@ -82,6 +82,5 @@ pub(crate) fn reading_of(context: &Arc<DeviceContext>) -> Result<Option<Reading>
     if !context.facts().shared {
         return Ledger::for_device(context)?.reading().map(Some);
     }
-    let file = Ledger::folder()?.join(Subject::device(context.facts()).file_name());
-    if file.exists() { Ledger::inspect(&file).map(Some) } else { Ok(None) }
+    Ledger::inspect_in(&Ledger::folder()?, &Subject::device(context.facts()))
 }

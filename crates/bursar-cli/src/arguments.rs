@@ -7,7 +7,7 @@ use crate::run;
 use crate::stage::Stage;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 
 /// The memory runtime for programs that share GPUs.
 #[derive(Debug, Parser)]
@@ -24,7 +24,8 @@ impl Arguments {
     /// Parses words, the first of which names the program. Prints the help that was asked for, and errors of usage.
     pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Result<Self, Failure> {
         let matches = Self::definition().try_get_matches_from(words);
-        matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|shown| match shown.print() {
+        let print = |shown: &clap::Error| shown.print().and_then(|()| std::io::stdout().flush());
+        matches.and_then(|matches| Self::from_arg_matches(&matches)).map_err(|shown| match print(&shown) {
             Err(error) if !shown.use_stderr() && error.kind() != ErrorKind::BrokenPipe => Failure::Output(error),
             _ => Failure::AlreadyReported { status: u8::try_from(shown.exit_code()).unwrap_or(u8::MAX) },
         })

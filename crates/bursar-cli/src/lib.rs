@@ -31,7 +31,6 @@ use failure::Failure;
 use run::{Invocation, Role};
 use rustix::process::Pid;
 use std::ffi::OsString;
-use std::io::Write;
 use std::sync::Arc;
 
 /// Runs the command with the arguments after its name. Returns the exit status.
@@ -51,10 +50,8 @@ pub fn main(program: &Program, words: impl IntoIterator<Item = OsString>) -> u8 
         Some(invocation) => play_role(program, invocation),
         None => read_and_execute(program, &words, None),
     };
-    let status = done.unwrap_or_else(|failure| output::fail(&failure, false));
-    // Whoever called this may end without the buffer being written.
-    let _ = std::io::stdout().flush();
-    status
+    // Every command flushes what it writes. Nothing is flushed here: output that nobody reads must not keep a run from ending.
+    done.unwrap_or_else(|failure| output::fail(&failure, false))
 }
 
 /// Runs as one of the processes that `bursar run` starts for itself.

@@ -22,4 +22,4 @@ pub(crate) use file::{LedgerFile, claim_slot, open, open_or_make};
 pub(crate) use folder::{default_folder, ledgers};
 pub(crate) use header::write_header;
 pub(crate) use mapped_words::{HandleState, MappedWords};
-pub(crate) use snapshot::inspect;
+pub(crate) use snapshot::{inspect, inspect_in};

@@ -4,10 +4,9 @@ mod reading;
 
 use crate::state::{DeviceState, LedgerState, State, UnreadableLedger, UnreadableReason};
 use bursar_core::{DeviceFacts, DeviceId, Driver};
-use bursar_ledger::{Ledger, LedgerError, Reading, RefusalCounts, Subject, WaitHistogram};
+use bursar_ledger::{Ledger, RefusalCounts, Subject, WaitHistogram};
 use std::collections::HashSet;
 use std::fmt;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -105,7 +104,7 @@ impl DriverDevices {
             match facts {
                 Ok(facts) if facts.shared => {
                     let file = Subject::device(&facts).file_name();
-                    states.push(of_device(&*self.driver, ordinal, &facts, &folder.join(&file)));
+                    states.push(of_device(&*self.driver, ordinal, &facts, folder));
                     known.insert(file);
                 }
                 Ok(_) => {}
@@ -126,20 +125,12 @@ fn name_of(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Reads a ledger, or returns none if there is none.
-fn reading_of(file: &Path) -> Result<Option<Reading>, LedgerError> {
-    match file.symlink_metadata() {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        _ => Ledger::inspect(file).map(Some),
-    }
-}
-
 fn default_folder() -> Result<PathBuf, String> {
     Ledger::folder().map_err(|error| error.to_string())
 }
 
 /// Samples a device that the driver has. Memory used outside the ledger is measured, not taken from the file.
-fn of_device(driver: &dyn Driver, ordinal: DeviceId, facts: &DeviceFacts, file: &Path) -> DeviceState {
+fn of_device(driver: &dyn Driver, ordinal: DeviceId, facts: &DeviceFacts, folder: &Path) -> DeviceState {
     let uuid = facts.uuid.to_string();
     let unreadable = |reason: UnreadableReason, error: &dyn fmt::Display| {
         DeviceState::Unreadable(UnreadableLedger {
@@ -151,7 +142,7 @@ fn of_device(driver: &dyn Driver, ordinal: DeviceId, facts: &DeviceFacts, file: 
             error: error.to_string(),
         })
     };
-    let reading = match reading_of(file) {
+    let reading = match Ledger::inspect_in(folder, &Subject::device(facts)) {
         Ok(reading) => reading,
         Err(error) => return unreadable(UnreadableReason::of(&error), &error),
     };

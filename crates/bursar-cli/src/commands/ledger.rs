@@ -116,8 +116,7 @@ fn clear(subject: &Subject, force: bool) -> Result<(), LedgerError> {
 
 /// Reads the ledger of a subject, or returns none if there is none.
 fn reading_of(subject: &Subject) -> Result<Option<Reading>, LedgerError> {
-    let file = Ledger::folder()?.join(subject.file_name());
-    if file.exists() { Ledger::inspect(&file).map(Some) } else { Ok(None) }
+    Ledger::inspect_in(&Ledger::folder()?, subject)
 }
 
 /// Reads the ledger of a device. Returns none if there is none, and if no other process can open the device.

@@ -105,10 +105,26 @@ impl Ledger {
         storage::ledgers(folder)
     }
 
-    /// Reads the ledger in a file without opening it: nothing is changed.
+    /// Reads the ledger in a file without opening it: nothing is changed. A file that has not the name of its device is an error.
     pub fn inspect(file: &Path) -> Result<Reading, LedgerError> {
         let (subject, snapshot) = storage::inspect(Process::this(), file)?;
         Ok(reading::read(snapshot, subject))
+    }
+
+    /// Reads the ledger of `subject` in a folder without opening it; none where nobody has made one. A file about another device is an
+    /// error, and so is one that was moved or removed while programs use it: what they hold is unknown then, and not nothing.
+    ///
+    /// ```no_run
+    /// use bursar::Bytes;
+    /// use bursar::ledger::{Ledger, Subject};
+    ///
+    /// let host = Ledger::inspect_in(&Ledger::folder()?, &Subject::host(Bytes::gib(64)))?;
+    /// println!("{} held", host.map_or(Bytes::ZERO, |reading| reading.held));
+    /// # Ok::<(), bursar::ledger::LedgerError>(())
+    /// ```
+    pub fn inspect_in(folder: &Path, subject: &Subject) -> Result<Option<Reading>, LedgerError> {
+        let found = storage::inspect_in(Process::this(), folder, subject)?;
+        Ok(found.map(|(subject, snapshot)| reading::read(snapshot, subject)))
     }
 
     /// Returns the device, or host memory, that the ledger is for.

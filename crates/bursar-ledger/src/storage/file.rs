@@ -3,11 +3,10 @@
 use super::folder::Folder;
 use super::header::{new_file_contents, read_subject};
 use super::in_use::{self, InUseLocks};
-use super::snapshot::FileSnapshot;
+use super::snapshot::{FileSnapshot, is_about, other_device};
 use crate::format::{LedgerLayout, MAGIC, VERSION};
 use crate::system::{Descriptor, FileId, FileKind, FileMetadata, Kernel, LockKind, LockRange, OpenMode, Process};
 use crate::{LedgerError, Subject};
-use bursar_core::Bytes;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,17 +60,9 @@ pub(crate) fn open_or_make(process: &Arc<Process>, path: &Path, subject: &Subjec
         };
         if let Attempt::Opened(opened) = attempted {
             let found = subject_of(&opened)?;
-            let total = subject.total.min(Bytes(crate::book::BYTES_MAX));
-            return if found.uuid == subject.uuid && found.total == total {
-                Ok(*opened)
-            } else {
-                Err(LedgerError::OtherDevice {
-                    file: opened.path,
-                    found: found.uuid,
-                    total: found.total,
-                    wanted: subject.uuid,
-                    expected: subject.total,
-                })
+            return match is_about(&found, subject) {
+                true => Ok(*opened),
+                false => Err(other_device(&opened.path, &found, subject)),
             };
         }
     }

@@ -12,11 +12,13 @@
 //! while in use.
 
 use super::folder::Folder;
-use crate::system::{Descriptor, FileId, FileMetadata, LockKind, LockRange, OpenMode};
+use crate::LedgerError;
+use crate::system::{Descriptor, FileId, FileMetadata, LockKind, LockRange, OpenMode, Process};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The number of bytes for one name: one for each id a file can have, hashed to 32 bits.
 const FILE_IDS: i64 = 1 << 32;
@@ -47,8 +49,8 @@ fn bytes_for_path(folder: &Folder, name: &OsStr) -> LockRange {
 }
 
 /// Opens the root. Returns `None` where this user may not.
-fn root(folder: &Folder) -> io::Result<Option<Descriptor>> {
-    match folder.open.process().open(Path::new("/"), OpenMode::Folder) {
+fn root(process: &Arc<Process>) -> io::Result<Option<Descriptor>> {
+    match process.open(Path::new("/"), OpenMode::Folder) {
         Ok(root) => Ok(Some(root)),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) => Err(error),
@@ -68,9 +70,8 @@ pub(crate) struct InUseLocks {
 impl InUseLocks {
     /// Takes the locks for a file in a folder.
     pub(crate) fn acquire(folder: Folder, name: &OsStr, file: FileId) -> io::Result<Self> {
-        let number = hash(&[file.device.to_le_bytes(), file.inode.to_le_bytes()].concat());
-        let byte = (number % FILE_IDS as u64) as i64;
-        let root = root(&folder)?;
+        let byte = byte_of(file);
+        let root = root(folder.open.process())?;
         for (descriptor, range) in bytes_in(&folder, root.as_ref(), name) {
             let own = LockRange { start: range.start + byte, length: 1 };
             descriptor.kernel().try_lock(descriptor.file(), LockKind::Shared, own)?;
@@ -80,16 +81,7 @@ impl InUseLocks {
 
     /// Returns whether somebody uses another file under the same name or path.
     pub(crate) fn is_other_in_use(&self) -> io::Result<bool> {
-        for (descriptor, range) in bytes_in(&self.folder, self.root.as_ref(), &self.name) {
-            let before = LockRange { start: range.start, length: self.byte };
-            let after = LockRange { start: range.start + self.byte + 1, length: FILE_IDS - 1 - self.byte };
-            for part in [before, after] {
-                if part.length > 0 && descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, part)? {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
+        is_locked_but(&bytes_in(&self.folder, self.root.as_ref(), &self.name), Some(self.byte))
     }
 
     /// Returns the metadata of what the name leads to now.
@@ -102,15 +94,61 @@ impl InUseLocks {
     }
 }
 
-/// Returns whether anybody uses a file under the name or path of `name` in a folder.
-pub(crate) fn is_any_in_use(folder: &Folder, name: &OsStr) -> io::Result<bool> {
-    let root = root(folder)?;
-    for (descriptor, range) in bytes_in(folder, root.as_ref(), name) {
-        if descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, range)? {
-            return Ok(true);
+/// Returns the offset of a file's byte in the range for its name.
+fn byte_of(file: FileId) -> i64 {
+    let number = hash(&[file.device.to_le_bytes(), file.inode.to_le_bytes()].concat());
+    (number % FILE_IDS as u64) as i64
+}
+
+/// Returns whether anybody has a lock on the bytes for a name, but for one of them.
+fn is_locked_but(bytes: &[(&Descriptor, LockRange)], own: Option<i64>) -> io::Result<bool> {
+    for (descriptor, range) in bytes {
+        let parts = match own {
+            Some(own) => [(0, own), (own + 1, range.length - 1 - own)],
+            None => [(0, range.length), (0, 0)],
+        };
+        for (offset, length) in parts {
+            let part = LockRange { start: range.start + offset, length };
+            if length > 0 && descriptor.kernel().is_locked(descriptor.file(), LockKind::Exclusive, part)? {
+                return Ok(true);
+            }
         }
     }
     Ok(false)
+}
+
+/// Returns whether anybody uses a file under the name or path of `name` in a folder.
+pub(crate) fn is_any_in_use(folder: &Folder, name: &OsStr) -> io::Result<bool> {
+    let root = root(folder.open.process())?;
+    is_locked_but(&bytes_in(folder, root.as_ref(), name), None)
+}
+
+/// Returns the processes, where they are visible, that use another file under a path than `file`, or than none; `None` where nobody does.
+/// The folder need not exist any more.
+pub(crate) fn users_of_another(
+    process: &Arc<Process>,
+    path: &Path,
+    file: Option<FileId>,
+) -> Result<Option<Vec<u32>>, LedgerError> {
+    let (Some(at), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    let failed = |error| LedgerError::io(path, "lock", error);
+    let (own, root) = (file.map(byte_of), root(process).map_err(failed)?);
+    match Folder::open(process, at) {
+        Ok(folder) => {
+            let is_used = is_locked_but(&bytes_in(&folder, root.as_ref(), name), own).map_err(failed)?;
+            Ok(is_used.then(|| users(&folder, name)))
+        }
+        Err(error) if error.is_not_found() => {
+            // The folder is gone, and what is left of it is the lock on its path.
+            let (Some(root), Some(above)) = (&root, at.parent()) else { return Ok(None) };
+            let Ok(above) = process.kernel().canonical(above) else { return Ok(None) };
+            let gone = above.join(at.file_name().unwrap_or_default()).join(name);
+            let bytes = bytes_for(gone.as_os_str().as_bytes());
+            let is_used = is_locked_but(&[(root, bytes)], own).map_err(failed)?;
+            Ok(is_used.then(|| process.kernel().lock_holders(bytes)))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the processes that use some file under the path of `name` in a folder, where they are visible.

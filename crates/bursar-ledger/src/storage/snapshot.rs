@@ -2,10 +2,12 @@
 
 use super::file::{FILE_BYTES, check_metadata, liveness_byte, open_error};
 use super::header::read_subject;
+use super::in_use;
 use crate::book::Book;
 use crate::format::{LedgerLayout, WordsSnapshot, header};
-use crate::system::{Descriptor, LockKind, OpenMode, Process};
+use crate::system::{Descriptor, FileId, LockKind, OpenMode, Process};
 use crate::{LedgerError, Subject};
+use bursar_core::Bytes;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,12 +68,63 @@ fn is_alive(file: &Descriptor, slot: usize) -> bool {
     file.kernel().is_locked(file.file(), LockKind::Exclusive, liveness_byte(slot)).unwrap_or(true)
 }
 
-/// Reads a ledger without opening it as a process that uses it.
+/// Reads a ledger without opening it as a process that uses it. Its name must be that of its device.
 pub(crate) fn inspect(process: &Arc<Process>, path: &Path) -> Result<(Subject, WordsSnapshot), LedgerError> {
+    let (found, words, _) = read(process, path)?;
+    let name = path.file_name().unwrap_or_default();
+    if name != found.file_name().as_str() {
+        let named = name.to_str().and_then(|name| name.strip_suffix(".ledger")?.parse().ok());
+        return Err(match named {
+            Some(uuid) => other_device(path, &found, &Subject { uuid, ..found.clone() }),
+            None => LedgerError::NotALedger { file: path.to_owned() },
+        });
+    }
+    Ok((found, words))
+}
+
+/// Reads the ledger of `subject` in a folder as [`inspect`] does; none where nobody has made one. It is an error if programs use another
+/// file under that name, which was moved or removed.
+pub(crate) fn inspect_in(
+    process: &Arc<Process>,
+    folder: &Path,
+    subject: &Subject,
+) -> Result<Option<(Subject, WordsSnapshot)>, LedgerError> {
+    let path = &folder.join(subject.file_name());
+    let (read, file) = match read(process, path) {
+        Ok((found, words, file)) => (Some((found, words)), Some(file)),
+        Err(error) if error.is_not_found() => (None, None),
+        Err(error) => return Err(error),
+    };
+    if let Some(pids) = in_use::users_of_another(process, path, file)? {
+        return Err(LedgerError::InUse { file: path.clone(), pids });
+    }
+    match read {
+        Some((found, _)) if !is_about(&found, subject) => Err(other_device(path, &found, subject)),
+        read => Ok(read),
+    }
+}
+
+fn read(process: &Arc<Process>, path: &Path) -> Result<(Subject, WordsSnapshot, FileId), LedgerError> {
     let file = process.open(path, OpenMode::Read).map_err(|error| open_error(process.kernel(), path, error))?;
-    check_metadata(path, &file)?;
+    let file_id = check_metadata(path, &file)?.file_id;
     let copy = FileSnapshot::read(path, &file)?;
     let subject = read_subject(path, &copy.words)?;
     copy.check(path)?;
-    Ok((subject, copy.words))
+    Ok((subject, copy.words, file_id))
+}
+
+/// Returns whether a file that says what it is about is the ledger of `subject`.
+pub(crate) fn is_about(found: &Subject, subject: &Subject) -> bool {
+    found.uuid == subject.uuid && found.total == subject.total.min(Bytes(crate::book::BYTES_MAX))
+}
+
+/// Returns the error of a file that is not the ledger of `subject`.
+pub(crate) fn other_device(path: &Path, found: &Subject, subject: &Subject) -> LedgerError {
+    LedgerError::OtherDevice {
+        file: path.to_owned(),
+        found: found.uuid,
+        total: found.total,
+        wanted: subject.uuid,
+        expected: subject.total,
+    }
 }

@@ -2,8 +2,8 @@
 
 use crate::peer::{Folder, Peer, TOTAL, subject};
 use crate::trial;
-use bursar_core::{Bytes, Error};
-use bursar_ledger::{Ledger, LedgerError, Reservation};
+use bursar_core::{Bytes, DeviceUuid, Error};
+use bursar_ledger::{Ledger, LedgerError, Reservation, Subject};
 use libtest_mimic::Trial;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("l7_a_folder_that_is_removed_in_use_has_no_second", l7_a_folder_that_is_removed_in_use_has_no_second),
         trial("l7_a_folder_emptied_in_use_has_no_second", l7_a_folder_emptied_in_use_has_no_second),
         trial("l7_another_ledger_in_its_place_is_refused", l7_another_ledger_in_its_place_is_refused),
+        trial(
+            "l7_a_ledger_by_the_name_of_another_device_is_not_read_as_its",
+            l7_a_ledger_by_the_name_of_another_device_is_not_read_as_its,
+        ),
         trial("l7_what_is_no_file_is_refused_at_once", l7_what_is_no_file_is_refused_at_once),
         trial("l7_a_link_to_a_folder_is_refused_however_it_is_spelt", l7_a_link_to_a_folder_is_refused_however_spelt),
         trial("l7_a_token_makes_no_files", l7_a_token_makes_no_files),
@@ -23,8 +27,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
+/// Returns the refusal of whoever opens the ledger, which is what whoever only looks is told too.
 fn refusal(folder: &Path) -> LedgerError {
-    Ledger::open_in(folder, &subject()).expect_err("somebody uses another ledger of this device")
+    let looked = Ledger::inspect_in(folder, &subject()).expect_err("somebody uses another ledger of this device");
+    let refused = Ledger::open_in(folder, &subject()).expect_err("somebody uses another ledger of this device");
+    assert_eq!(looked.to_string(), refused.to_string());
+    refused
 }
 
 fn names_its_user(refused: &LedgerError, peer: &Peer) {
@@ -96,6 +104,22 @@ fn l7_another_ledger_in_its_place_is_refused() {
     fs::rename(here.join(&name), here.join("aside")).unwrap();
     fs::rename(spare.join(&name), here.join(&name)).unwrap();
     names_its_user(&refusal(&here), &one);
+}
+
+fn l7_a_ledger_by_the_name_of_another_device_is_not_read_as_its() {
+    let folder = Folder::new();
+    drop(folder.open());
+    let other = Subject { uuid: DeviceUuid([9; 16]), ..subject() };
+    for name in [other.file_name(), "HOST.ledger".to_owned(), "copy.ledger".to_owned()] {
+        let copy = folder.path().join(&name);
+        fs::copy(folder.file(), &copy).unwrap();
+        let told = Ledger::inspect(&copy).unwrap_err();
+        assert!(matches!(told, LedgerError::OtherDevice { .. } | LedgerError::NotALedger { .. }), "{name}: {told}");
+    }
+    let told = Ledger::inspect_in(folder.path(), &other).unwrap_err();
+    assert!(matches!(&told, LedgerError::OtherDevice { wanted, .. } if *wanted == other.uuid), "{told}");
+    assert!(Ledger::inspect_in(folder.path(), &subject()).unwrap().is_some());
+    assert_eq!(Ledger::inspect_in(&folder.path().join("nowhere"), &subject()).unwrap(), None);
 }
 
 fn make_fifo(path: &Path) {

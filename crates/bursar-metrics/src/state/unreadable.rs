@@ -50,6 +50,8 @@ pub enum UnreadableReason {
     Corrupt,
     /// The file is something else than a ledger, or that of another device.
     Foreign,
+    /// The file was moved or removed while programs use it.
+    Moved,
     /// The driver does not answer for the device.
     Driver,
     /// The file could not be read for a reason of the system.
@@ -66,6 +68,7 @@ impl UnreadableReason {
             LedgerError::Version { .. } => Self::OtherVersion,
             LedgerError::Corrupt { .. } | LedgerError::Truncated { .. } => Self::Corrupt,
             LedgerError::NotALedger { .. } | LedgerError::OtherDevice { .. } => Self::Foreign,
+            LedgerError::InUse { .. } => Self::Moved,
             _ => Self::System,
         }
     }
@@ -78,6 +81,7 @@ impl UnreadableReason {
             Self::OtherVersion => "other_version",
             Self::Corrupt => "corrupt",
             Self::Foreign => "foreign",
+            Self::Moved => "moved",
             Self::Driver => "driver",
             Self::System => "system",
         }
