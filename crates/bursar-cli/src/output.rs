@@ -69,8 +69,17 @@ pub(crate) fn show(data: &impl Show, json: bool) -> Result<(), Failure> {
 ///
 /// Control characters are escaped as in a Rust string, and so are those that change the direction of text.
 pub(crate) fn printable(name: &str) -> String {
-    name.chars().fold(String::with_capacity(name.len()), |mut shown, c| {
-        if is_unsafe_to_print(c) {
+    escape(name, is_unsafe_to_print)
+}
+
+/// Returns a text of several lines as people see it, with the same characters escaped within its lines.
+fn printable_lines(text: &str) -> String {
+    escape(text, |c| c != '\n' && is_unsafe_to_print(c))
+}
+
+fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if is_escaped(c) {
             shown.extend(c.escape_debug())
         } else {
             shown.push(c)
@@ -121,7 +130,8 @@ struct FailureFields<'a> {
 /// the exit status.
 pub(crate) fn fail(failure: &Failure, json: bool) -> u8 {
     if let Some((text, hint)) = failure.text_and_hint() {
-        say(format_args!("{BAD}error:{BAD:#} {text}\n{FAINT}hint: {hint}{FAINT:#}"));
+        let shown = printable_lines(&text);
+        say(format_args!("{BAD}error:{BAD:#} {shown}\n{FAINT}hint: {hint}{FAINT:#}"));
         if json && !failure.follows_output() {
             let error = FailureFields { cause: &text, remedy: hint, exit_status: failure.status() };
             let mut out = std::io::stdout().lock();

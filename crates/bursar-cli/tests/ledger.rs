@@ -27,6 +27,7 @@ const TRIALS: &[(&str, Run)] = &[
     ("l4_show_says_who_waits", show_says_who_waits),
     ("l7_clear_refuses_while_somebody_holds_something", clear_refuses_while_somebody_holds_something),
     ("l7_a_ledger_that_cannot_be_read_is_named", a_ledger_that_cannot_be_read_is_named),
+    ("l7_the_name_of_a_file_writes_no_colours_of_its_own", the_name_of_a_file_writes_no_colours),
     ("l7_a_ledger_that_cannot_be_read_hides_no_other_and_fails", a_ledger_that_cannot_be_read_hides_no_other),
     ("l7_a_pipe_in_place_of_a_ledger_is_refused_and_not_waited_for", a_pipe_in_place_of_a_ledger),
     ("l7_the_remedy_for_a_corrupt_ledger_is_the_ledgers", the_remedy_for_a_corrupt_ledger),
@@ -326,6 +327,14 @@ fn a_ledger_that_cannot_be_read_is_named(folder: &Folder) {
         assert!(text(&output.stderr).contains(&uuid), "{}", text(&output.stderr));
     }
     assert_eq!(std::fs::read(&file).expect("still there"), b"noise", "nothing is reset");
+}
+
+fn the_name_of_a_file_writes_no_colours(folder: &Folder) {
+    std::fs::write(folder.0.join("red\u{1b}[31m\nline.ledger"), "noise").expect("ours");
+    let output = folder.bursar(&["ledger", "show"]);
+    for printed in [text(&output.stdout), text(&output.stderr)] {
+        assert!(printed.contains(r"red\u{1b}[31m"), "{printed:?}");
+    }
 }
 
 fn a_ledger_that_cannot_be_read_hides_no_other(folder: &Folder) {

@@ -318,7 +318,9 @@ impl Show for LedgerList {
         }
         self.devices.iter().try_for_each(|device| match device {
             LedgerEntry::Read(device) => device.show(out),
-            LedgerEntry::Unreadable { uuid, error } => writeln!(out, "{uuid}  {BAD}cannot be read: {error}{BAD:#}"),
+            LedgerEntry::Unreadable { uuid, error } => {
+                writeln!(out, "{}  {BAD}cannot be read: {}{BAD:#}", printable(uuid), printable(error))
+            }
         })
     }
 }
@@ -329,7 +331,7 @@ impl Show for DeviceLedger {
         let [total, limit, held] = [self.total, self.limit, self.held].map(Bytes);
         let name = printable(&self.name);
         writeln!(out, "{ordinal}  {name}  {held} held of {limit} {FAINT}(the device has {total}){FAINT:#}")?;
-        writeln!(out, "      {}", self.uuid)?;
+        writeln!(out, "      {}", printable(&self.uuid))?;
         writeln!(out, "      {} set aside, {} unmanaged", Bytes(self.undrawn), Bytes(self.unmanaged))?;
         for process in &self.processes {
             let ProcessRow { pid, name, labels, held, undrawn, seconds, .. } = process;
