@@ -102,7 +102,7 @@ fn print_frame(state: &State) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     let size = if out.is_terminal() { ratatui::crossterm::terminal::size().ok() } else { None };
     let columns = size.map(|(columns, _)| usize::from(columns)).filter(|columns| *columns > 0).unwrap_or(COLUMNS);
-    once::write(&mut out, state, columns.max(view::LEAST.0.into())).and_then(|()| out.flush())
+    once::write(&mut out, state, columns.clamp(view::LEAST.0.into(), view::MOST.0.into())).and_then(|()| out.flush())
 }
 
 /// Fails if a ledger cannot be read.

@@ -11,7 +11,7 @@ pub(crate) struct Tmux {
 }
 
 /// The time after which a trial fails instead of hanging; nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Tmux {
     pub(crate) fn is_there() -> bool {
@@ -87,9 +87,16 @@ impl Tmux {
     }
 }
 
-impl Drop for Tmux {
-    fn drop(&mut self) {
+impl Tmux {
+    /// Closes the terminal under whatever runs in it.
+    pub(crate) fn close(&self) {
         let mut command = Command::new("tmux");
         let _ended_already = command.args(["-S", &self.socket, "kill-server"]).stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Tmux {
+    fn drop(&mut self) {
+        self.close();
     }
 }

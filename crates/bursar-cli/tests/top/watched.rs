@@ -3,8 +3,9 @@
 use crate::Named;
 use crate::common::Folder;
 use crate::other::Other;
-use crate::tmux::Tmux;
+use crate::tmux::{PATIENCE, Tmux};
 use rustix::process::{Pid, Signal, kill_process};
+use std::time::{Duration, Instant};
 
 pub(crate) const TRIALS: &[Named] = &[
     ("m1_a_terminal_shows_what_processes_take_and_give_back", a_terminal_shows_what_processes_take),
@@ -13,6 +14,8 @@ pub(crate) const TRIALS: &[Named] = &[
     ("m1_refusals_are_told_with_their_explanation", refusals_are_told_with_their_explanation),
     ("a_frame_follows_the_size_of_its_terminal", a_frame_follows_the_size_of_its_terminal),
     ("the_terminal_is_given_back_however_it_ends", the_terminal_is_given_back_however_it_ends),
+    ("a_terminal_that_goes_away_ends_it_as_a_signal_does", a_terminal_that_goes_away_ends_it),
+    ("a_terminal_of_an_absurd_size_is_drawn_in_part", a_terminal_of_an_absurd_size_is_drawn_in_part),
     ("a_stopped_top_goes_on_where_it_was", a_stopped_top_goes_on_where_it_was),
     ("colours_are_shown_unless_they_are_not_wanted", colours_are_shown_unless_they_are_not_wanted),
     ("a_terminal_that_cannot_is_told_what_works", a_terminal_that_cannot_is_told_what_works),
@@ -136,29 +139,64 @@ fn foreground(tmux: &Tmux) -> Pid {
 fn the_terminal_is_given_back_however_it_ends(folder: &Folder) {
     let tmux = Tmux::open(folder);
     let (before, after) = (folder.path("before"), folder.path("after"));
-    tmux.line(&format!("clear; stty -g > {before}; echo here before"));
-    tmux.wait("the line", |text| text.lines().any(|line| line == "here before"));
+    tmux.line(&format!("stty -g > {before}"));
     type End = fn(&Tmux);
-    let ends: [(&str, End); 5] = [
+    let ends: [(&str, End); 10] = [
         ("0", |tmux| tmux.keys(&["q"])),
         ("0", |tmux| tmux.keys(&["Escape"])),
         ("0", |tmux| tmux.keys(&["C-c"])),
         ("143", |tmux| kill_process(foreground(tmux), Signal::TERM).expect("ours")),
         ("129", |tmux| kill_process(foreground(tmux), Signal::HUP).expect("ours")),
+        ("131", |tmux| kill_process(foreground(tmux), Signal::QUIT).expect("ours")),
+        ("138", |tmux| kill_process(foreground(tmux), Signal::USR1).expect("ours")),
+        ("140", |tmux| kill_process(foreground(tmux), Signal::USR2).expect("ours")),
+        ("142", |tmux| kill_process(foreground(tmux), Signal::ALARM).expect("ours")),
+        ("152", |tmux| kill_process(foreground(tmux), Signal::XCPU).expect("ours")),
     ];
     for (at, (status, end)) in ends.into_iter().enumerate() {
+        tmux.line("clear; echo here before");
+        let is_clear = |text: &str| text.lines().next() == Some("here before") && !text.contains("told");
+        tmux.wait("the line", is_clear);
         tmux.line(&format!("sh $TOP; echo ended {at} $?; stty -g > {after}; echo told"));
         tmux.wait("a frame", |text| text.contains("q quit") && text.contains("gpu0"));
         assert_eq!((tmux.variable("alternate_on"), tmux.variable("cursor_flag")), ("1".into(), "0".into()));
         end(&tmux);
         let told = format!("ended {at} {status}");
-        let is_told =
-            |text: &str| text.contains(&told) && text.lines().filter(|line| *line == "told").count() == at + 1;
+        let is_told = |text: &str| text.contains(&told) && text.lines().any(|line| line == "told");
         tmux.wait(&told, |text| text.contains("here before") && is_told(text));
         assert_eq!((tmux.variable("alternate_on"), tmux.variable("cursor_flag")), ("0".into(), "1".into()));
         let [before, after] = [&before, &after].map(|path| std::fs::read_to_string(path).expect("it was written"));
         assert_eq!(before, after, "the modes of the terminal");
     }
+}
+
+fn a_terminal_that_goes_away_ends_it(folder: &Folder) {
+    let tmux = Tmux::open(folder);
+    let status = folder.path("status");
+    // The shell outlives its terminal, and the command below it is started to be ended by the signal.
+    tmux.line(&format!("sh -c 'trap : HUP; sh $TOP; echo $? > {status}.new; mv {status}.new {status}'"));
+    tmux.wait("a frame", |text| text.contains("q quit") && text.contains("gpu0"));
+    tmux.close();
+    let until = Instant::now() + PATIENCE;
+    let ended = loop {
+        if let Ok(ended) = std::fs::read_to_string(&status) {
+            break ended;
+        }
+        assert!(Instant::now() < until, "it does not end with its terminal");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(ended.trim_end(), "129");
+}
+
+fn a_terminal_of_an_absurd_size_is_drawn_in_part(folder: &Folder) {
+    let tmux = Tmux::open(folder);
+    tmux.line("stty rows 65535 cols 65535; sh $TOP; echo ended $?");
+    tmux.wait("the terminal taken, or an end", |text| {
+        tmux.variable("alternate_on") == "1" || text.lines().any(|line| line.starts_with("ended "))
+    });
+    tmux.keys(&["q"]);
+    let text = tmux.wait("the end", |text| text.lines().any(|line| line.starts_with("ended ")));
+    assert!(text.contains("ended 0"), "{text}");
 }
 
 fn a_stopped_top_goes_on_where_it_was(folder: &Folder) {

@@ -20,6 +20,14 @@ use ratatui::widgets::Paragraph;
 /// The smallest terminal that has room for a device, a heading, a row and the keys.
 pub(super) const LEAST: (u16, u16) = (24, 6);
 
+/// The most columns and rows that are drawn: more than any screen shows, and few enough to be kept in memory.
+pub(super) const MOST: (u16, u16) = (1024, 512);
+
+/// Returns the part of a terminal of this size that is drawn.
+pub(super) fn bounded(columns: u16, rows: u16) -> Rect {
+    Rect::new(0, 0, columns.min(MOST.0), rows.min(MOST.1))
+}
+
 /// The lines of the sentence about the row that is selected, where there is room.
 const MORE_LINES: usize = 2;
 

@@ -2,14 +2,17 @@
 //! takes its time holds no key up.
 
 use super::app::{Action, App};
-use super::terminal::Screen;
+use super::terminal::{self, Screen};
 use super::theme::Theme;
 use super::view;
 use crate::failure::Failure;
 use crate::run::is_ignored;
 use bursar::metrics::{Sampler, State};
 use ratatui::crossterm::event::{self, Event as Input};
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::consts::{
+    SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
+    SIGXFSZ,
+};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -34,6 +37,14 @@ const TICK: Duration = Duration::from_secs(1);
 /// The most events that wait; whoever has more waits himself.
 const EVENTS_MAX: usize = 64;
 
+/// The signals that end a program which does not handle them, and that come from outside: those of a fault and of `abort`
+/// are the program's own, and nothing of it can be relied on then.
+const ENDING: [i32; 12] =
+    [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGPROF, SIGIO, SIGXCPU, SIGXFSZ];
+
+/// The real-time signals, which end a program too. Which of them the C library keeps to itself is its own affair.
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
+
 /// The thing that ended the watching.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
@@ -44,9 +55,15 @@ enum Ended {
 
 /// Watches until a key or a signal ends it.
 pub(super) fn watch(sampler: Sampler, interval: Duration) -> Result<(), Failure> {
+    // From here on no signal finds the terminal taken and nobody to give it back.
+    let signals = handled_signals().map_err(Failure::Output)?;
     let mut screen = Screen::take().map_err(|error| Failure::Terminal { why: error.to_string() })?;
-    let events = start(sampler, interval).map_err(Failure::Output)?;
-    let ended = run(&mut screen, &events, App::new(interval));
+    let events = start(sampler, interval, signals).map_err(Failure::Output)?;
+    let ended = run(&mut screen, &events, App::new(interval)).or_else(|error| match terminal::is_gone() {
+        // The signal that says so may come after the first frame that fails.
+        true if !is_ignored(SIGHUP) => Ok(Ended::Signal(SIGHUP)),
+        _ => Err(error),
+    });
     drop(screen);
     match ended.map_err(Failure::Output)? {
         Ended::Key | Ended::Signal(SIGINT) => Ok(()),
@@ -59,7 +76,7 @@ fn run(screen: &mut Screen, events: &Receiver<Event>, mut app: App) -> io::Resul
     let theme = Theme::from_environment();
     loop {
         app.tick(now_ms());
-        screen.terminal.draw(|frame| view::draw(frame, &mut app, theme))?;
+        screen.draw(|frame| view::draw(frame, &mut app, theme))?;
         let mut event = match events.recv_timeout(TICK) {
             Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,
@@ -95,12 +112,19 @@ fn handle(event: Event, app: &mut App, screen: &mut Screen) -> io::Result<Option
     Ok(None)
 }
 
+/// Handles the signals that end, stop or continue this process, but for those that it was started to ignore.
+fn handled_signals() -> io::Result<Signals> {
+    let handled = ENDING.into_iter().chain([SIGTSTP, SIGCONT]).filter(|signal| !is_ignored(*signal));
+    let signals = Signals::new(handled)?;
+    for signal in REAL_TIME.filter(|signal| !is_ignored(*signal)) {
+        let _kept_by_the_library = signals.add_signal(signal);
+    }
+    Ok(signals)
+}
+
 /// Starts the threads that events come from. They end with the process.
-fn start(sampler: Sampler, interval: Duration) -> io::Result<Receiver<Event>> {
+fn start(sampler: Sampler, interval: Duration, mut signals: Signals) -> io::Result<Receiver<Event>> {
     let (sender, receiver) = sync_channel(EVENTS_MAX);
-    let handled =
-        [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT].into_iter().filter(|signal| !is_ignored(*signal));
-    let mut signals = Signals::new(handled)?;
     let to = sender.clone();
     Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
