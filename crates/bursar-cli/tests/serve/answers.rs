@@ -348,6 +348,15 @@ fn dashboards_and_alerts() {
     let parsed: Value = serde_json::from_str(dashboard).expect("a dashboard is JSON");
     let panels = parsed["panels"].as_array().expect("panels");
     assert!(panels.len() > 8 && panels.iter().all(|panel| panel["targets"][0]["expr"].is_string()));
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets"));
+    for expression in targets.filter_map(|target| target["expr"].as_str()) {
+        assert!(!expression.contains("vector("), "a server that is gone would read as a number: {expression}");
+        for labels in expression.split("by (").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let labels: Vec<&str> = labels.split(", ").collect();
+            let one_machines = ["device", "process", "pid"].iter().any(|label| labels.contains(label));
+            assert!(!one_machines || labels.contains(&"instance"), "several machines in one: {expression}");
+        }
+    }
     for (document, text) in
         [("the dashboard", dashboard), ("the rules", include_str!("../../../../docs/prometheus/bursar.rules.yml"))]
     {
