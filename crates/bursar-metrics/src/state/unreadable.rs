@@ -3,6 +3,7 @@
 use bursar_ledger::LedgerError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io::ErrorKind;
 
 /// A device whose ledger cannot be read. Its figures are unknown.
 ///
@@ -42,7 +43,7 @@ pub struct UnreadableLedger {
 pub enum UnreadableReason {
     /// The file belongs to another user.
     OtherUser,
-    /// Others may read or write the file, or its user may not.
+    /// Others may read or write the file, or its user may not; or this process may not enter its folder.
     Permissions,
     /// The file was made by another version of Bursar.
     OtherVersion,
@@ -61,10 +62,11 @@ pub enum UnreadableReason {
 
 impl UnreadableReason {
     /// Returns the reason for an error of a ledger.
-    pub(crate) const fn of(error: &LedgerError) -> Self {
+    pub(crate) fn of(error: &LedgerError) -> Self {
         match error {
             LedgerError::Owner { .. } => Self::OtherUser,
             LedgerError::Mode { .. } => Self::Permissions,
+            LedgerError::Io { error, .. } if error.kind() == ErrorKind::PermissionDenied => Self::Permissions,
             LedgerError::Version { .. } => Self::OtherVersion,
             LedgerError::Corrupt { .. } | LedgerError::Truncated { .. } => Self::Corrupt,
             LedgerError::NotALedger { .. } | LedgerError::OtherDevice { .. } => Self::Foreign,
@@ -91,5 +93,21 @@ impl UnreadableReason {
 impl fmt::Display for UnreadableReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn m1_a_folder_that_may_not_be_entered_is_one_of_permissions() {
+        let reason = |number: i32| {
+            let error = std::io::Error::from_raw_os_error(number);
+            UnreadableReason::of(&LedgerError::Io { file: "GPU-1.ledger".into(), call: "open", error })
+        };
+        let (not_permitted, io, denied) = (1, 5, 13);
+        assert_eq!([denied, not_permitted].map(reason), [UnreadableReason::Permissions; 2]);
+        assert_eq!(reason(io), UnreadableReason::System);
     }
 }
