@@ -347,9 +347,14 @@ impl Show for DeviceLedger {
         }
         for tenant in self.tenants.iter().filter(|tenant| !tenant.name.is_empty()) {
             let TenantRow { name, guarantee, ceiling, charged, .. } = tenant;
-            let [guarantee, ceiling, charged] = [guarantee, ceiling, charged].map(|bytes| Bytes(*bytes));
+            let [guarantee, charged] = [guarantee, charged].map(|bytes| Bytes(*bytes));
             let name = printable(name);
-            writeln!(out, "      tenant {name}: {charged}, at least {guarantee} and at most {ceiling}")?;
+            // What the device does not have limits nobody.
+            let at_most = match *ceiling < self.total {
+                true => format!(" and at most {}", Bytes(*ceiling)),
+                false => String::new(),
+            };
+            writeln!(out, "      tenant {name}: {charged}, at least {guarantee}{at_most}")?;
         }
         for waiting in &self.waiting {
             let WaitingRow { pid, name, bytes, seconds, .. } = waiting;
@@ -392,5 +397,23 @@ impl Show for UsageRow {
             write!(out, "{before}{tag} {}", Bytes(*live))?;
         }
         writeln!(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_without_a_ceiling_is_shown_without_one() {
+        for (ceiling, shown) in [((1 << 48) - 1, "at least 1 GiB\n"), (2 << 30, "at least 1 GiB and at most 2 GiB\n")] {
+            let (name, guarantee, charged) = ("batch".to_owned(), 1 << 30, 0);
+            let tenant = TenantRow { name, guarantee, ceiling, charged, refused: 0, waited_seconds: 0.0 };
+            let empty = DeviceLedger::empty(Some(0), "GPU-1".to_owned());
+            let mut out = Vec::new();
+            DeviceLedger { total: 8 << 30, tenants: vec![tenant], ..empty }.show(&mut out).expect("room");
+            let text = String::from_utf8(out).expect("text");
+            assert!(text.contains(&format!("tenant batch: 0 B, {shown}")), "{text}");
+        }
     }
 }

@@ -55,7 +55,7 @@ impl Table {
         devices
             .flat_map(|(label, ledger)| match self {
                 Self::Processes => rows_of(&ledger.processes, |_, row| process(&label, ledger, row, state.at_ms)),
-                Self::Tenants => rows_of(&ledger.tenants, |_, row| tenant(&label, ledger, row)),
+                Self::Tenants => rows_of(&ledger.tenants, |_, row| tenant(&label, ledger, row, state.at_ms)),
                 Self::Queue => rows_of(&ledger.waiting, |at, row| queued(&label, ledger, at, row, state.at_ms)),
                 Self::Refusals => rows_of(&ledger.refusals, |_, row| refusal(&label, ledger, row, state.at_ms)),
             })
@@ -84,6 +84,7 @@ const PROCESSES: &[Column] = &[
 
 fn process(device: &str, ledger: &LedgerState, process: &ProcessState, now_ms: u64) -> Row {
     let usage = process.usage.as_ref();
+    let waits = |queued: &QueuedState| (queued.pid, &queued.name) == (process.pid, &process.name);
     let labels = process.labels.iter().map(|label| printable(label)).collect::<Vec<_>>().join(", ");
     let mut more = vec![format!("since {}", utc(moment(process.since_ms)))];
     if !labels.is_empty() {
@@ -105,12 +106,18 @@ fn process(device: &str, ledger: &LedgerState, process: &ProcessState, now_ms: u
             known(usage.map(|usage| usage.cached)),
             known(usage.map(|usage| usage.peak)),
             number(process.refused),
-            elapsed(process.waited_ms),
+            elapsed(process.waited_ms.saturating_add(waits_now(ledger, now_ms, waits))),
             elapsed(now_ms.saturating_sub(process.since_ms)),
             text(&labels),
         ],
         more: more.join("; "),
     }
+}
+
+/// Returns the time for which these requests of the queue have waited so far. The ledger counts a wait when it has ended.
+fn waits_now(ledger: &LedgerState, now_ms: u64, of: impl Fn(&QueuedState) -> bool) -> u64 {
+    let waits = ledger.waiting.iter().filter(|queued| of(queued));
+    waits.map(|queued| now_ms.saturating_sub(queued.since_ms)).fold(0, u64::saturating_add)
 }
 
 const TENANTS: &[Column] = &[
@@ -130,7 +137,13 @@ fn tenant_name(name: &str) -> &str {
     if name.is_empty() { NO_TENANT } else { name }
 }
 
-fn tenant(device: &str, ledger: &LedgerState, tenant: &TenantState) -> Row {
+/// Returns the ceiling of a tenant, if it has one: what the device does not have limits nobody.
+fn ceiling(ledger: &LedgerState, tenant: &TenantState) -> Option<u64> {
+    Some(tenant.ceiling).filter(|ceiling| *ceiling < ledger.total)
+}
+
+fn tenant(device: &str, ledger: &LedgerState, tenant: &TenantState, now_ms: u64) -> Row {
+    let waits = |queued: &QueuedState| queued.tenant == tenant.name;
     Row {
         id: format!("{} {}", ledger.uuid, tenant.name),
         cells: vec![
@@ -138,9 +151,9 @@ fn tenant(device: &str, ledger: &LedgerState, tenant: &TenantState) -> Row {
             text(tenant_name(&tenant.name)),
             size(tenant.charged),
             size(tenant.guarantee),
-            size(tenant.ceiling),
+            known(ceiling(ledger, tenant)),
             number(tenant.refused),
-            elapsed(tenant.waited_ms),
+            elapsed(tenant.waited_ms.saturating_add(waits_now(ledger, now_ms, waits))),
         ],
         more: String::new(),
     }
@@ -158,7 +171,7 @@ const QUEUE: &[Column] = &[
 ];
 
 fn queued(device: &str, ledger: &LedgerState, place: usize, queued: &QueuedState, now_ms: u64) -> Row {
-    let [held, undrawn, limit] = [ledger.held, ledger.undrawn, ledger.limit].map(Bytes);
+    let why = obstacle(ledger, place, queued);
     Row {
         id: format!("{} {} {}", ledger.uuid, queued.pid, queued.since_ms),
         cells: vec![
@@ -171,7 +184,27 @@ fn queued(device: &str, ledger: &LedgerState, place: usize, queued: &QueuedState
             number(queued.priority.into()),
             elapsed(now_ms.saturating_sub(queued.since_ms)),
         ],
-        more: format!("since {}; {held} held and {undrawn} set aside of {limit}", utc(moment(queued.since_ms))),
+        more: format!("since {}; {why}", utc(moment(queued.since_ms))),
+    }
+}
+
+/// Returns the reason for which a request is not served yet, as far as a state tells it.
+fn obstacle(ledger: &LedgerState, place: usize, queued: &QueuedState) -> String {
+    let [held, undrawn, limit, unmanaged] = [ledger.held, ledger.undrawn, ledger.limit, ledger.unmanaged].map(Bytes);
+    let taken = format!("{held} held and {undrawn} set aside of {limit}");
+    // The tenants have all that is held and set aside, and what accounts keep to themselves.
+    let charged = ledger.tenants.iter().map(|tenant| tenant.charged).fold(0, u64::saturating_add);
+    let with = charged.max(ledger.held.saturating_add(ledger.undrawn)).saturating_add(queued.bytes);
+    let tenant = ledger.tenants.iter().find(|tenant| tenant.name == queued.tenant);
+    let own = tenant.and_then(|tenant| Some((tenant.charged, ceiling(ledger, tenant)?)));
+    match own {
+        Some((charged, ceiling)) if charged.saturating_add(queued.bytes) > ceiling => {
+            format!("its tenant has {} of {} at most; {taken} by all", Bytes(charged), Bytes(ceiling))
+        }
+        _ if with > ledger.limit => taken,
+        _ if with.saturating_add(ledger.unmanaged) > ledger.total => format!("{taken}, and {unmanaged} unmanaged"),
+        _ if place > 0 => format!("others are served before it; {taken}"),
+        _ => format!("there is room for it, but not beside the part that it is to leave free; {taken}"),
     }
 }
 

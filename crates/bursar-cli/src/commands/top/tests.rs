@@ -1,5 +1,7 @@
 //! Frames of generated states at every size: nothing panics, nothing but the state is shown, and rows are the right ones.
 
+mod rows;
+
 use super::app::{Action, App, Tab};
 use super::table::{Key, Row};
 use super::tables::Table;

@@ -10,7 +10,7 @@ const KEYS: [(&str, &str); 12] = [
     ("Tab, Shift-Tab, 1-5", "processes, tenants, queue, refusals, devices"),
     ("s, S", "sort by the next column, by the one before"),
     ("r", "reverse the order"),
-    ("/", "show only rows with a text: Enter keeps it, Esc takes it back"),
+    ("/", "rows with a text alone; Enter keeps it, Esc takes it back"),
     ("space, p", "pause and go on; history is recorded meanwhile"),
     ("j, k, arrows", "move; the row that is selected is told at length below"),
     ("PgUp, PgDn", "a page"),
