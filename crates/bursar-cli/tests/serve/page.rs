@@ -101,6 +101,10 @@ fn an_unreadable_ledger_is_shown(browser: &Path) {
     let card = card.as_str().expect("text");
     assert!(card.contains("host") && card.contains("unreadable") && card.contains("HOST.ledger"), "{card}");
     assert!(!card.contains("0 B"), "nothing is shown as zero: {card}");
+    for table in ["processes", "tenants", "queue", "refusals"] {
+        let said = page.value(&format!("document.querySelector('#{table} .empty:not([hidden])').textContent"));
+        assert!(said.as_str().is_some_and(|said| said.contains("unknown")), "{table}: {said}");
+    }
     page.picture("unreadable");
 }
 

@@ -3,6 +3,7 @@
 use super::connection::{Connection, Step};
 use super::{HttpStatus, Request, RequestError, Response};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -24,9 +25,9 @@ use std::time::{Duration, Instant};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
-    /// The most connections that are open at a time.
+    /// The most connections that are open at a time; fewer where the process may open fewer files.
     pub connections_max: usize,
-    /// The most bytes of answers that wait to be read.
+    /// The most bytes of answers that wait to be read. Beyond it those who do not read are closed, and then others are told to come again.
     pub unread_max: usize,
 }
 
@@ -79,6 +80,7 @@ impl Server {
         let address = listener.local_addr()?;
         let (stop, stopped) = UnixStream::pair()?;
         let handler = Arc::new(handler);
+        let options = ServerOptions { connections_max: options.connections_max.min(descriptors_max()), ..options };
         let mut serving =
             Serving { listener: Some(listener), stopped, options, handler, connections: Vec::new(), deaf_until: None };
         let thread = std::thread::Builder::new().name("bursar-http".to_owned()).spawn(move || serving.run())?;
@@ -116,6 +118,15 @@ struct Serving {
     connections: Vec<(Connection, bool)>,
     /// The end of a pause in accepting, after the system had no descriptor left.
     deaf_until: Option<Instant>,
+}
+
+/// The descriptors that are left to the rest of the program: its standard streams, ledgers, files and the driver.
+const DESCRIPTORS_KEPT: u64 = 24;
+
+/// Returns how many connections can be open without taking the descriptors that the program needs.
+fn descriptors_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit.saturating_sub(DESCRIPTORS_KEPT)).unwrap_or(usize::MAX).max(1)
 }
 
 /// The time within which answers that are being written are finished when the server ends.
@@ -183,6 +194,7 @@ impl Serving {
 
     /// Has every connection that is ready take its step, and ends those whose time has passed.
     fn serve(&mut self, now: Instant) {
+        self.close_unread(now);
         for at in (0..self.connections.len()).rev() {
             let is_ready = self.connections[at].1;
             if !is_ready && self.connections[at].0.deadline() > now {
@@ -200,6 +212,16 @@ impl Serving {
             if step == Step::Close {
                 self.connections.swap_remove(at);
             }
+        }
+    }
+
+    /// Closes those whose answers have waited longest to be read, while more waits than may.
+    fn close_unread(&mut self, now: Instant) {
+        while self.unread() > self.options.unread_max {
+            let waiting = self.connections.iter().enumerate().filter(|(_, (connection, _))| connection.writes());
+            let waiting = waiting.filter_map(|(at, (connection, _))| Some((connection.stalled(now)?, at)));
+            let Some((_, at)) = waiting.max() else { return };
+            self.connections.swap_remove(at);
         }
     }
 

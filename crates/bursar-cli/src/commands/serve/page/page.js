@@ -102,10 +102,11 @@ function show() {
   const all = (list) => readable.flatMap((device) => device[list].map((item) => ({ ...item, device })));
   const wanted = byId("filter").value.trim().toLowerCase();
   const isWanted = (item) => [item.name, String(item.pid), labelOf(item.device), item.device.uuid, ...item.labels].some((text) => text.toLowerCase().includes(wanted));
-  tables.processes.show(all("processes").filter(isWanted));
-  tables.tenants.show(all("tenants"));
-  tables.queue.show(all("waiting"));
-  tables.refusals.show(all("refusals").sort((one, other) => other.at_ms - one.at_ms).slice(0, 20));
+  const unread = devices.length - readable.length + (state.folder_error === null ? 0 : 1);
+  tables.processes.show(all("processes").filter(isWanted), unread);
+  tables.tenants.show(all("tenants"), unread);
+  tables.queue.show(all("waiting"), unread);
+  tables.refusals.show(all("refusals").sort((one, other) => other.at_ms - one.at_ms).slice(0, 20), unread);
   const selectedDevice = devices.find((device) => device.uuid === selected);
   say(byId("chart-heading"), selectedDevice ? `${labelOf(selectedDevice)} over time` : "Memory over time");
   const taken = readable.reduce((sum, device) => sum + device.held, 0);

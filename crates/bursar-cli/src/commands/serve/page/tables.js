@@ -3,8 +3,9 @@
 class Table {
   /** Columns have a name, a text for people, and a value to sort by; `key` tells rows apart. */
   constructor(host, { caption, empty, columns, key, sort, descending }) {
-    Object.assign(this, { columns, key, sort, descending: descending ?? false, rows: new Map() });
-    this.empty = make("p", { class: "empty" }, empty);
+    Object.assign(this, { columns, key, sort, descending: descending ?? false, rows: new Map(), nothing: empty });
+    // Until something was received, nothing is known, which is not the same as nothing.
+    this.empty = make("p", { class: "empty" }, "Nothing is known yet.");
     this.headings = columns.map((column) => {
       const heading = make("th", { scope: "col", class: classOf(column) });
       if (sort === undefined) {
@@ -28,7 +29,7 @@ class Table {
     this.descending = this.sort === name ? !this.descending : column.kind === "number" || column.kind === "share";
     this.sort = name;
     this.mark();
-    this.show(this.data);
+    if (this.unread !== undefined) this.show(this.data, this.unread);
   }
 
   mark() {
@@ -50,9 +51,12 @@ class Table {
     return [...data].sort(order);
   }
 
-  show(data) {
-    this.data = data;
-    this.empty.hidden = data.length > 0;
+  /** Shows rows; `unread` tells how many ledgers cannot be read, whose rows are unknown. */
+  show(data, unread) {
+    Object.assign(this, { data, unread });
+    const unknown = unread === 1 ? "One ledger cannot be read: what it has is unknown." : `${count(unread)} ledgers cannot be read: what they have is unknown.`;
+    say(this.empty, unread > 0 ? unknown : this.nothing);
+    this.empty.hidden = data.length > 0 && unread === 0;
     this.table.hidden = data.length === 0;
     const gone = new Set(this.rows.keys());
     const ordered = this.sorted(data).map((item) => {
