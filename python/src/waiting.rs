@@ -52,48 +52,80 @@ struct Waits {
 }
 
 /// The flag that a waker sets, and the two ways to wait for it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Wakeup {
-    is_woken: Mutex<bool>,
+    alarm: Mutex<Alarm>,
     changed: Condvar,
-    reader: PipeReader,
-    writer: PipeWriter,
+}
+
+#[derive(Debug, Default)]
+struct Alarm {
+    is_woken: bool,
+    /// The pipe of an event loop, with one byte in it while the flag is set. There is none before one asks for its
+    /// descriptor, nor once the queue is left.
+    pipe: Option<(PipeReader, PipeWriter)>,
+}
+
+impl Alarm {
+    fn set(&mut self) {
+        if !std::mem::replace(&mut self.is_woken, true) {
+            self.write();
+        }
+    }
+
+    /// Writes the byte. The pipe holds one at most, so this does not block.
+    fn write(&self) {
+        if let Some((_, writer)) = &self.pipe {
+            let _ = (&*writer).write(&[1]);
+        }
+    }
 }
 
 impl Wakeup {
-    fn new() -> std::io::Result<Self> {
-        let (reader, writer) = pipe()?;
-        Ok(Self { is_woken: Mutex::new(false), changed: Condvar::new(), reader, writer })
+    fn alarm(&self) -> MutexGuard<'_, Alarm> {
+        self.alarm.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_woken(&self) -> MutexGuard<'_, bool> {
-        self.is_woken.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the descriptor that can be read while the flag is set, and opens it if needed.
+    fn descriptor(&self) -> std::io::Result<RawFd> {
+        let mut alarm = self.alarm();
+        if let Some((reader, _)) = &alarm.pipe {
+            return Ok(reader.as_raw_fd());
+        }
+        let opened = pipe()?;
+        let descriptor = opened.0.as_raw_fd();
+        alarm.pipe = Some(opened);
+        if alarm.is_woken {
+            alarm.write();
+        }
+        Ok(descriptor)
+    }
+
+    /// Closes the descriptors.
+    fn close(&self) {
+        self.alarm().pipe = None;
     }
 
     /// Waits until the flag is set, at most so long.
     fn wait(&self, longest: Duration) {
-        let is_awake = |is_woken: &mut bool| !*is_woken;
-        drop(self.changed.wait_timeout_while(self.is_woken(), longest, is_awake));
+        drop(self.changed.wait_timeout_while(self.alarm(), longest, |alarm| !alarm.is_woken));
     }
 
     /// Clears the flag, and the byte in the pipe that goes with it.
     fn clear(&self) {
-        let mut is_woken = self.is_woken();
-        if std::mem::take(&mut *is_woken) {
+        let mut alarm = self.alarm();
+        if std::mem::take(&mut alarm.is_woken)
+            && let Some((reader, _)) = &alarm.pipe
+        {
             // The byte is there: it was written under the lock.
-            let _ = (&self.reader).read(&mut [0]);
+            let _ = (&*reader).read(&mut [0]);
         }
     }
 }
 
 impl Wake for Wakeup {
     fn wake(self: Arc<Self>) {
-        let mut is_woken = self.is_woken();
-        if !*is_woken {
-            // The pipe holds one byte at most, so this does not block.
-            *is_woken = (&self.writer).write(&[1]).is_ok();
-        }
-        drop(is_woken);
+        self.alarm().set();
         self.changed.notify_all();
     }
 }
@@ -182,6 +214,7 @@ impl Waiting {
 
     fn leave(&self) {
         drop(self.lock().take());
+        self.wakeup.close();
     }
 }
 
@@ -196,11 +229,10 @@ impl Waiting {
             let context = machine.observed(DeviceId(device))?;
             let tenant = Ledger::for_device(&context)?.tenant(tenant)?;
             let future = Box::pin(tenant.reserve_async_with(bytes.0, options.clone()));
-            let wakeup = Wakeup::new().map_err(PyErr::from)?;
             Ok(Self {
                 request: Request { machine, context, tenant, bytes: bytes.0, options },
                 waits: Mutex::new(Some(Waits { future, has_trimmed: false })),
-                wakeup: Arc::new(wakeup),
+                wakeup: Arc::default(),
                 started: Instant::now(),
                 owner: std::process::id(),
             })
@@ -208,8 +240,9 @@ impl Waiting {
     }
 
     /// Returns the descriptor that can be read when it is worth polling again.
-    fn fileno(&self) -> RawFd {
-        self.wakeup.reader.as_raw_fd()
+    fn fileno(&self) -> Result<RawFd, Failure> {
+        self.check_owner()?;
+        Ok(self.wakeup.descriptor().map_err(PyErr::from)?)
     }
 
     /// Returns the reservation if it was granted, and none while it is not.

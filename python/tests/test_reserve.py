@@ -219,3 +219,45 @@ def test_y3_a_coroutine_is_refused_when_its_time_is_over(card: Card) -> None:
         with pytest.raises(bursar.Timeout):
             asyncio.run(ask(0.01))
         assert card.ledger().waiting == ()
+
+
+DESCRIPTORS = """
+import asyncio, bursar, os
+
+def left():
+    return len(os.listdir("/proc/self/fd"))
+
+async def refuse(timeout):
+    asked = [asyncio.ensure_future(bursar.reserve("1GiB", timeout=timeout).__aenter__()) for _ in range(20)]
+    if timeout is None:
+        while len(bursar.ledger().devices[0].waiting) < 20:
+            await asyncio.sleep(0)
+        for each in asked:
+            each.cancel()
+    ended = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(error, (bursar.OutOfMemory, bursar.Timeout, asyncio.CancelledError)) for error in ended), ended
+    return ended
+
+async def count(kept):
+    kept += await refuse(None)
+    before = left()
+    for timeout in (None, 0, 0.01):
+        kept += await refuse(timeout)
+        assert left() == before, (timeout, left(), before)
+
+held = bursar.reserve("8GiB").wait()
+kept = []
+before = left()
+asyncio.run(count(kept))
+kept += [error for error in kept if error.__traceback__ is None]
+for _ in range(20):
+    try:
+        bursar.reserve("1GiB", timeout=0.001).wait()
+    except bursar.Timeout as error:
+        kept.append(error)
+print(left() - before)
+"""
+
+
+def test_y3_no_descriptor_outlives_a_request_whose_exception_is_kept(card: Card) -> None:
+    assert int(card.run(DESCRIPTORS)) <= 1, "the ledger's own"
