@@ -39,7 +39,8 @@ def use_pool(
     The pool holds at most ``limit`` of each device, what it caches included. It is charged to ``reservation``, or else to the
     share of this worker if ``bursar run`` started it, or else to this process's account with the device's ledger, where other
     processes see it. With ``device`` it is for that device alone; a reservation is always for its own. Memory is taken when it
-    is needed, and devices are opened when they are.
+    is needed, and devices are opened when they are. Once the reservation is released, the pool does not grow any more, and
+    what it has goes back as it is trimmed.
 
     It can be made anew while nobody has memory of it. Without it, the first library that needs the pool makes it, without a
     limit of its own.

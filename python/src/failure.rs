@@ -50,6 +50,8 @@ pub(crate) enum Failure {
     },
     /// A use of what was given back.
     Released,
+    /// A request of a pool that has to grow, and whose reservation was given back.
+    PoolReleased,
     /// A request to replace the pool while blocks of it are outside.
     PoolInUse {
         blocks: u64,
@@ -98,6 +100,10 @@ impl std::fmt::Display for Failure {
             ),
             Self::Timeout { error, waited } => write!(f, "not granted within {waited:.3} s: {error}"),
             Self::Released => f.write_str("the reservation was given back"),
+            Self::PoolReleased => f.write_str(
+                "the pool cannot grow: the reservation that it draws on was given back; free what is allocated and call \
+                 use_pool again",
+            ),
             Self::PoolInUse { blocks } => write!(
                 f,
                 "the pool of this process is in use ({blocks} block{} of it): call use_pool before anything is allocated",
@@ -166,7 +172,7 @@ impl Failure {
             Self::Choice(_) | Self::Value { .. } => "InvalidValue",
             Self::Size { .. } | Self::SizeOutOfRange { .. } => "InvalidSize",
             Self::Forked { .. } => "Forked",
-            Self::Released => "Released",
+            Self::Released | Self::PoolReleased => "Released",
             Self::PoolInUse { .. } | Self::OtherDevice { .. } => "InvalidValue",
             Self::NoSymbol { .. } => "Unsupported",
             Self::Raised(_) => "BursarError",

@@ -10,10 +10,9 @@ use crate::machine::Machine;
 use crate::pool_book::{Book, Held};
 use crate::pool_reserved::Reserved;
 use crate::pool_streams::Streams;
+use crate::reservation::Drawn;
 use bursar::device::DeviceContext;
-use bursar::memory::{
-    Account, AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused,
-};
+use bursar::memory::{AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused};
 use bursar::observe::Observer;
 use bursar::sync::Latch;
 use bursar::{Bytes, DeviceId, Error, GlobalDeviceBudget, Ledgers, PagePool, Stack, Statistics, Stream, leaf};
@@ -31,8 +30,8 @@ pub(crate) struct Terms {
     pub(crate) limit: Option<Bytes>,
     /// The only device that it is for.
     pub(crate) device: Option<DeviceId>,
-    /// The account that it is charged to, where that is not the process's share or its account with the device's ledger.
-    pub(crate) account: Option<Arc<dyn Account>>,
+    /// The reservation that it is charged to, where that is not the process's share or its account with the device's ledger.
+    pub(crate) account: Option<Arc<Drawn>>,
 }
 
 /// The pool of this process.
@@ -55,6 +54,7 @@ pub(crate) struct PoolDevice {
     pub(crate) limit: GlobalDeviceBudget,
     pub(crate) statistics: Statistics,
     pub(crate) reserved: Reserved,
+    account: Option<Arc<Drawn>>,
     /// The blocks of PyTorch.
     pub(crate) book: Latch<Book>,
     /// The blocks of the other libraries.
@@ -138,15 +138,21 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
     let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(pool) = current() {
         pool.check_unused()?;
-        pool.trim();
     }
     let devices = machine.devices().map(|_| OnceLock::new()).collect();
     let pool = Pool { machine, terms, ledgers: Ledgers::default(), devices, observers: Mutex::default() };
+    // A limit or an account that cannot be had is an error now, and not at the first allocation.
+    pool.terms.device.map(|device| pool.device(device).map(drop)).transpose()?;
+    pool.terms.account.iter().for_each(|account| account.join());
+    let before = current();
+    before.into_iter().for_each(|pool| _ = pool.trim());
     if CURRENT.swap(Box::into_raw(Box::new(pool)), Ordering::AcqRel).is_null() {
         OPENER.store(std::process::id(), Ordering::Relaxed);
         // SAFETY: the function only stores a flag, which a child may do.
         unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
     }
+    // The one before is never dropped, and draws on its reservation no more.
+    before.and_then(|pool| pool.terms.account.as_ref()).into_iter().for_each(|account| account.leave());
     forget_streams();
     current().ok_or(Failure::Memory(Error::NoDevice))
 }
@@ -250,6 +256,7 @@ impl PoolDevice {
             limit,
             statistics,
             reserved,
+            account: terms.account.clone(),
             book: Latch::default(),
             others: Latch::default(),
             streams: Streams::default(),
@@ -370,6 +377,9 @@ impl PoolDevice {
     #[cold]
     pub(crate) fn explain(&self, error: Error, bytes: u64) -> Failure {
         self.book.lock().refusals += 1;
+        if !error.is_capacity() && self.account.as_ref().is_some_and(|account| account.is_released()) {
+            return Failure::PoolReleased;
+        }
         // The pool has explained it, where it is for want of memory.
         match error.shortage() {
             Some(_) => error.into(),

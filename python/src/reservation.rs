@@ -2,16 +2,125 @@
 
 use crate::failure::Failure;
 use crate::size::Size;
-use bursar::ledger;
+use bursar::memory::Account;
+use bursar::{Bytes, Error, ledger};
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// A reservation as its object and the pool that draws on it share it. It lasts until it is released, or neither has it; what is
+/// held then goes back as the pool gives it back.
+#[derive(Debug)]
+pub(crate) struct Drawn {
+    state: RwLock<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None once it is released and nothing of it is held.
+    reserved: Option<Arc<ledger::Reservation>>,
+    is_released: bool,
+    /// Those who have it: its object, and pools.
+    users: u32,
+}
+
+impl Drawn {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.read().is_released
+    }
+
+    /// Counts one more who has it.
+    pub(crate) fn join(&self) {
+        self.write().users += 1;
+    }
+
+    /// Counts one less who has it. It is released when nobody has.
+    pub(crate) fn leave(&self) {
+        let mut state = self.write();
+        state.users = state.users.saturating_sub(1);
+        if state.users == 0 {
+            state.release();
+        }
+    }
+
+    fn release_all(&self) {
+        self.write().release();
+    }
+
+    fn open(&self) -> Result<Arc<ledger::Reservation>, Failure> {
+        let state = self.read();
+        state.reserved.clone().filter(|_| !state.is_released).ok_or(Failure::Released)
+    }
+
+    /// Charges while it is not released, which the lock keeps it from being meanwhile.
+    fn charge_by(&self, charge: impl FnOnce(&ledger::Reservation) -> bursar::Result<()>) -> bursar::Result<()> {
+        let state = self.read();
+        match &state.reserved {
+            Some(reserved) if !state.is_released => charge(reserved),
+            _ => Err(Error::InvalidValue { what: "the reservation was given back" }),
+        }
+    }
+}
+
+impl State {
+    fn release(&mut self) {
+        self.is_released = true;
+        self.settle();
+    }
+
+    /// Gives back what is not held.
+    fn settle(&mut self) {
+        let Some(reserved) = &self.reserved else { return };
+        match reserved.held() {
+            Bytes::ZERO => self.reserved = None,
+            // One that draws on another's has nothing to shrink: what it does not hold is the other's already.
+            held => drop(reserved.shrink(held)),
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Account for Drawn {
+    fn charge(&self, bytes: Bytes) -> bursar::Result<()> {
+        self.charge_by(|reserved| reserved.charge(bytes))
+    }
+
+    fn try_charge(&self, bytes: Bytes) -> bursar::Result<()> {
+        self.charge_by(|reserved| reserved.try_charge(bytes))
+    }
+
+    fn release(&self, bytes: Bytes) {
+        let is_released = {
+            let state = self.read();
+            state.reserved.iter().for_each(|reserved| reserved.release(bytes));
+            state.is_released
+        };
+        if is_released {
+            self.write().settle();
+        }
+    }
+
+    fn note_refusal(&self, error: &Error) {
+        self.read().reserved.iter().for_each(|reserved| reserved.note_refusal(error));
+    }
+
+    fn name(&self) -> Option<String> {
+        self.read().reserved.as_ref().and_then(|reserved| reserved.name())
+    }
+}
 
 /// Memory that is set aside for this process until it is released, or the object is gone.
 #[pyclass(frozen, module = "bursar")]
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// None once it is released.
-    reserved: Mutex<Option<Arc<ledger::Reservation>>>,
+    drawn: Arc<Drawn>,
     /// The number of the device; none for the machine's memory, and for a device that this process did not open.
     device: Option<u32>,
     /// The process that made it.
@@ -20,21 +129,30 @@ pub(crate) struct Reservation {
 
 impl Reservation {
     pub(crate) fn new(reserved: ledger::Reservation, device: Option<u32>) -> Self {
-        Self { reserved: Mutex::new(Some(Arc::new(reserved))), device, owner: std::process::id() }
+        let state = State { reserved: Some(Arc::new(reserved)), is_released: false, users: 1 };
+        Self { drawn: Arc::new(Drawn { state: RwLock::new(state) }), device, owner: std::process::id() }
     }
 
-    /// Returns the reservation, for a budget that draws on it.
-    pub(crate) fn reserved(&self) -> Result<Arc<ledger::Reservation>, Failure> {
+    /// Returns the account for a pool that draws on it, unless it is released.
+    pub(crate) fn drawn(&self) -> Result<Arc<Drawn>, Failure> {
+        self.reserved().map(|_| self.drawn.clone())
+    }
+
+    fn reserved(&self) -> Result<Arc<ledger::Reservation>, Failure> {
         self.check_owner()?;
-        self.lock().clone().ok_or(Failure::Released)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<ledger::Reservation>>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.drawn.open()
     }
 
     fn check_owner(&self) -> Result<(), Failure> {
         if std::process::id() == self.owner { Ok(()) } else { Err(Failure::Forked { opener: self.owner }) }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.check_owner().is_ok() {
+            self.drawn.leave();
+        }
     }
 }
 
@@ -81,14 +199,13 @@ impl Reservation {
     #[getter]
     fn released(&self) -> Result<bool, Failure> {
         self.check_owner()?;
-        Ok(self.lock().is_none())
+        Ok(self.drawn.is_released())
     }
 
-    /// Gives back what is not held.
+    /// Gives back what is not held, at once, and the rest as the pool gives it back.
     fn release(&self, py: Python<'_>) -> Result<(), Failure> {
         self.check_owner()?;
-        let reserved = self.lock().take();
-        py.detach(|| drop(reserved));
+        py.detach(|| self.drawn.release_all());
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::pool::{self, PoolDevice, Terms};
 use crate::reservation::Reservation;
 use crate::size::Size;
 use bursar::DeviceId;
-use bursar::memory::{Account, AllocTag};
+use bursar::memory::AllocTag;
 use bursar::observe::{Counts, Logging, Observer};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -23,14 +23,9 @@ pub(crate) fn use_pool(
     device: Option<u32>,
 ) -> Result<(), Failure> {
     let machine = Machine::get(py)?;
-    let account = reservation.map(|reservation| reservation.reserved()).transpose()?;
-    let account = account.map(|reserved| reserved as Arc<dyn Account>);
+    let account = reservation.map(Reservation::drawn).transpose()?;
     let terms = Terms { limit: limit.map(|size| size.0), device: device.map(DeviceId), account };
-    py.detach(|| {
-        let pool = pool::install(machine, terms)?;
-        // A limit or an account that cannot be had is an error now, and not at the first allocation.
-        device.map(|device| pool.device(DeviceId(device)).map(drop)).transpose().map(drop)
-    })
+    py.detach(|| pool::install(machine, terms).map(drop))
 }
 
 /// Returns the number of devices.

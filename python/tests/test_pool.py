@@ -58,6 +58,55 @@ def test_a_pool_is_charged_to_a_reservation(card: Card) -> None:
         bursar.use_pool()
 
 
+def set_aside(card: Card) -> tuple[int, int]:
+    """What is held and what is set aside of a card, in MiB."""
+    reading = card.ledger()
+    return reading.held >> 20, reading.set_aside >> 20
+
+
+def test_a_released_reservation_goes_back_as_the_pool_that_draws_on_it_gives_it_back(card: Card) -> None:
+    with bursar.reserve("4GiB") as reservation:
+        bursar.use_pool(reservation=reservation)
+        held = bursar.Buffer("1GiB")
+        assert set_aside(card) == (1024, 3072)
+    assert reservation.released
+    assert set_aside(card) == (1024, 0)
+    with pytest.raises(bursar.Released, match="use_pool"):
+        bursar.Buffer("1GiB")
+    held.copy_from(b"still there")
+    del held
+    assert len(bursar.Buffer("1GiB")) == 1 << 30, "what the pool has can be used"
+    bursar.trim()
+    assert set_aside(card) == (0, 0)
+    bursar.use_pool()
+    assert len(bursar.Buffer("1GiB")) == 1 << 30
+
+
+def test_a_pool_that_never_grew_keeps_nothing_of_a_released_reservation(card: Card) -> None:
+    with bursar.reserve("4GiB") as reservation:
+        bursar.use_pool(reservation=reservation)
+    assert set_aside(card) == (0, 0)
+    bursar.use_pool()
+
+
+def test_a_reservation_that_only_the_pool_has_lasts_as_long_as_the_pool(card: Card) -> None:
+    bursar.use_pool(reservation=bursar.reserve("4GiB").wait())
+    gc.collect()
+    assert set_aside(card) == (0, 4096)
+    assert len(bursar.Buffer("1GiB")) == 1 << 30
+    bursar.use_pool()
+    assert set_aside(card) == (0, 0)
+
+
+def test_a_pool_that_is_refused_changes_nothing() -> None:
+    bursar.use_pool(limit="1GiB")
+    with pytest.raises(bursar.NoDevice):
+        bursar.use_pool(device=256)
+    assert len(bursar.Buffer(10)) == 10
+    [counts] = bursar.statistics()
+    assert counts.limit == 1 << 30
+
+
 def test_a_pool_for_one_device_is_for_no_other() -> None:
     bursar.use_pool(device=1)
     assert bursar.Buffer(1, device=1).device == bursar.Buffer(1, device=bursar.devices()[1]).device == 1
