@@ -59,12 +59,9 @@ impl BufferMemory {
 
     /// Has a stream come after what the memory's own stream was given, and its free after what the stream is given.
     fn share_with(&self, raw: u64) -> Result<(), Failure> {
+        pool::check_not_forked()?;
         let context = &self.device.context;
         let home = self.block().as_ref().map_or(context.default_stream(), DeviceBlock::stream);
-        if RawStream(raw) == RawStream::PER_THREAD {
-            // It is another stream on each thread: nothing can be ordered after it later, so it is the caller who waits.
-            return Ok(context.synchronize(home)?);
-        }
         let stream = self.device.streams.adopt(context, raw, Life::Ending)?;
         if stream != home {
             context.order_after(home, stream)?;
@@ -146,6 +143,7 @@ impl Buffer {
 
     /// Copies bytes into the beginning, and waits for it.
     fn copy_from(&self, py: Python<'_>, data: Cow<'_, [u8]>) -> Result<(), Failure> {
+        pool::check_not_forked()?;
         let memory = &*self.memory;
         py.detach(|| {
             let mut block = memory.block();
@@ -157,6 +155,7 @@ impl Buffer {
 
     /// Returns the bytes, once what its stream was given has run.
     fn to_bytes<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>, Failure> {
+        pool::check_not_forked()?;
         let memory = &*self.memory;
         let copied = py.detach(|| {
             let (block, mut bytes) = (memory.block(), vec![0; memory.bytes as usize]);
@@ -215,7 +214,9 @@ impl Buffer {
         match stream {
             Some(-1) => {}
             Some(0) => {
-                return Err(PyValueError::new_err("a stream of 0 could be either default stream: use 1 or 2").into());
+                return Err(
+                    PyValueError::new_err("a stream of 0 could be either default stream: the legacy one is 1").into()
+                );
             }
             Some(raw) if raw < 0 => return Err(PyValueError::new_err(format!("{raw} is no stream")).into()),
             raw => {

@@ -42,8 +42,9 @@ pub(crate) fn set_tag(name: Option<&str>) -> &'static str {
 
 /// Gives back to the driver what nobody uses; returns the bytes.
 #[pyfunction]
-pub(crate) fn trim(py: Python<'_>) -> u64 {
-    py.detach(|| pool::current().map_or(0, |pool| pool.trim().get()))
+pub(crate) fn trim(py: Python<'_>) -> Result<u64, Failure> {
+    pool::check_not_forked()?;
+    Ok(py.detach(|| pool::current().map_or(0, |pool| pool.trim().get())))
 }
 
 /// Returns what the driver could still hand out of a device, and all of its memory.
@@ -97,7 +98,8 @@ impl Log {
 
 /// Returns the counts of every device that was used.
 #[pyfunction]
-pub(crate) fn pool_statistics(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+pub(crate) fn pool_statistics(py: Python<'_>) -> Result<Bound<'_, PyList>, Failure> {
+    pool::check_not_forked()?;
     let list = PyList::empty(py);
     for (number, device) in pool::current().into_iter().flat_map(pool::Pool::numbered) {
         list.append(describe(py, number, device)?)?;

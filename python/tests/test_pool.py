@@ -316,6 +316,34 @@ def test_y3_a_forked_child_leaves_the_pool_to_its_parent(card: Card) -> None:
     assert said.strip().endswith(" 1")
 
 
+FORKED = """
+import bursar, os, signal, sys
+held = bursar.Buffer(1000)
+calls = {
+    "to_bytes": held.to_bytes,
+    "copy_from": lambda: held.copy_from(b"bytes"),
+    "record_stream": lambda: held.record_stream(1),
+    "trim": bursar.trim,
+    "statistics": bursar.statistics,
+}
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    for name, call in calls.items():
+        try:
+            call()
+            print(name, "did it", flush=True)
+        except bursar.Forked:
+            pass
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_y3_a_forked_child_is_told_so_by_all_that_uses_the_pool(card: Card) -> None:
+    assert card.run(FORKED) == "0\n"
+
+
 def test_y3_an_interpreter_ends_with_memory_alive_and_leaves_no_charge(card: Card, tmp_path: Path) -> None:
     log = repr(str(tmp_path / "log.csv"))
     card.run(f"import bursar\nheld = bursar.Buffer('1GiB')\npinned = bursar.pinned(100)\nlog = bursar.log({log})")
@@ -331,3 +359,9 @@ def test_libraries_are_not_given_simulated_memory(module: str) -> None:
     with pytest.raises(bursar.Unsupported):
         plug.enable()
     assert not plug.is_enabled()
+
+
+def test_the_per_thread_default_stream_is_refused() -> None:
+    buffer = bursar.Buffer(10)
+    with pytest.raises(bursar.BursarError, match="per-thread default stream"):
+        buffer.record_stream(2)
