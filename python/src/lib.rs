@@ -24,6 +24,7 @@ mod pinned;
 mod pool;
 mod pool_book;
 mod pool_libraries;
+mod pool_logs;
 mod pool_requests;
 mod pool_reserved;
 mod pool_streams;

@@ -224,7 +224,9 @@ impl Pool {
         for device in self.opened() {
             device.context.sink().subscribe(&observer)?;
         }
-        observers.push(observer);
+        if observers.iter().all(|other| other.identity() != observer.identity()) {
+            observers.push(observer);
+        }
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::pool::{self, PoolDevice, Terms};
+use crate::pool_logs::logs;
 use crate::reservation::Reservation;
 use crate::size::Size;
 use bursar::DeviceId;
@@ -71,8 +72,9 @@ impl Log {
     fn new(py: Python<'_>, path: PathBuf) -> Result<Self, Failure> {
         let pool = pool::current_or_default(|| Machine::get(py))?;
         let logging = Logging::to_file(&path).map_err(PyErr::from)?;
-        let observer: Arc<dyn Observer> = Arc::new(logging.clone());
+        let observer: Arc<dyn Observer> = logs().clone();
         pool.observe(observer)?;
+        logs().add(logging.clone());
         Ok(Self { logging })
     }
 
@@ -91,7 +93,10 @@ impl Log {
     /// Ends the log; returns how many records it has, and how many were lost.
     fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u64)> {
         let patience = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
-        let summary = py.detach(|| self.logging.close(patience))?;
+        let summary = py.detach(|| {
+            logs().remove(&self.logging);
+            self.logging.close(patience)
+        })?;
         Ok((summary.written, summary.dropped))
     }
 }

@@ -361,6 +361,24 @@ def test_libraries_are_not_given_simulated_memory(module: str) -> None:
     assert not plug.is_enabled()
 
 
+def test_a_process_logs_as_often_as_it_wants(tmp_path: Path) -> None:
+    for number in range(40):
+        path = tmp_path / f"{number % 3}.csv"
+        with bursar.log(path) as log:
+            bursar.Buffer(1000 + number)
+        assert log.close() == 2, "an allocation and a free"
+        bursar.Buffer(10)
+        assert f"{1000 + number}" in path.read_text()
+
+
+def test_two_logs_have_what_happened_while_they_were_open(tmp_path: Path) -> None:
+    with bursar.log(tmp_path / "outer.csv") as outer:
+        with bursar.log(tmp_path / "inner.csv") as inner:
+            bursar.Buffer(1000)
+        bursar.Buffer(2000)
+    assert inner.close() < outer.close()
+
+
 def test_the_per_thread_default_stream_is_refused() -> None:
     buffer = bursar.Buffer(10)
     with pytest.raises(bursar.BursarError, match="per-thread default stream"):
