@@ -121,6 +121,8 @@ def fit(
     """
     if workers < 1:
         raise InvalidValue(f"at least one worker is wanted, and not {workers}")
+    if workers >= 1 << 64:
+        raise InvalidValue(f"{workers} workers are more than can be counted: at most {(1 << 64) - 1}")
     indices = None if devices is None else [device_index(device) for device in devices]
     fields = _native.fit(memory, per_worker, fixed, workers, headroom, available, indices, label, allow_overflow)
     one_more = fields.pop("one_more")

@@ -45,6 +45,8 @@ def use_pool(
     It can be made anew while nobody has memory of it. Without it, the first library that needs the pool makes it, without a
     limit of its own.
     """
+    if reservation is not None and not isinstance(reservation, _native.Reservation):
+        raise TypeError(f"a reservation is what bursar.reserve() grants, not {type(reservation).__name__}")
     only = None if device is None else device_index(device)
     if reservation is not None and only is None:
         only = reservation.device if reservation.device is not None else _native.index_of(reservation.uuid)

@@ -11,7 +11,7 @@ use bursar::driver::RawStream;
 use bursar::memory::DeviceBlock;
 use bursar::stream::AdoptedStream;
 use bursar::{DeviceId, Error, Stream};
-use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::borrow::Cow;
@@ -245,10 +245,11 @@ impl<'py> FromPyObject<'_, 'py> for DeviceNumber {
     type Error = PyErr;
 
     fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match given.getattr("index") {
-            Ok(index) => index.extract().map(Self),
-            Err(_) => given.extract().map(Self),
-        }
+        let number = given.getattr("index").unwrap_or_else(|_| given.to_owned());
+        number.extract().map(Self).map_err(|error| match error.is_instance_of::<PyOverflowError>(given.py()) {
+            true => Failure::value(format!("there is no device {number}")).into(),
+            false => error,
+        })
     }
 }
 

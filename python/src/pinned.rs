@@ -26,6 +26,10 @@ pub(crate) struct PinnedMemory {
 impl PinnedMemory {
     #[new]
     fn new(py: Python<'_>, size: Size, device: u32) -> Result<Self, Failure> {
+        let requested = size.0.get();
+        if requested == 0 || requested > isize::MAX as u64 {
+            return Err(Error::InvalidSize { requested }.into());
+        }
         let machine = Machine::get(py)?;
         py.detach(|| {
             let context = machine.context(DeviceId(device))?;
@@ -41,7 +45,7 @@ impl PinnedMemory {
                     }
                 }
             };
-            let bytes = size.0.get() as usize;
+            let bytes = requested as usize;
             let mut buffer = pool.get(bytes).map_err(Error::from)?;
             let numa_node = context.facts().numa_node.index();
             Ok(Self { address: buffer.as_mut_ptr().addr(), bytes, numa_node, _buffer: Mutex::new(buffer) })

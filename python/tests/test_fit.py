@@ -74,3 +74,8 @@ print(kinds, [warning.category.__name__ for warning in warned])
     printed, said = ran.communicate()
     without = "True True\n{'simulated'} ['SimulatedWarning']\n"
     assert (ran.returncode, said) == (0, "") and printed in (without, "cuda\n{'cuda'} []\n")
+
+
+def test_more_workers_than_can_be_counted_are_named() -> None:
+    with pytest.raises(bursar.InvalidValue, match="at most"):
+        bursar.fit(1, workers=1 << 70, available="1GiB")

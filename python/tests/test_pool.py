@@ -383,3 +383,21 @@ def test_the_per_thread_default_stream_is_refused() -> None:
     buffer = bursar.Buffer(10)
     with pytest.raises(bursar.BursarError, match="per-thread default stream"):
         buffer.record_stream(2)
+
+
+@pytest.mark.parametrize("device", [-1, 1 << 70])
+def test_a_number_that_no_device_can_have_is_named(device: int) -> None:
+    with pytest.raises(bursar.InvalidValue, match=f"no device {device}"):
+        bursar.Buffer(10, device=device)
+
+
+@pytest.mark.parametrize("size", [0, 1 << 63])
+def test_pinned_memory_of_no_size_is_refused_as_such(size: int) -> None:
+    with pytest.raises(bursar.InvalidSize, match=f"{size} bytes"):
+        bursar.pinned(size)
+
+
+def test_a_pool_on_what_is_no_reservation_says_what_one_is() -> None:
+    wrong: Any = 5
+    with pytest.raises(TypeError, match="not int"):
+        bursar.use_pool(reservation=wrong)
