@@ -59,13 +59,26 @@ impl Drawn {
         state.reserved.clone().filter(|_| !state.is_released).ok_or(Failure::Released)
     }
 
-    /// Charges while it is not released, which the lock keeps it from being meanwhile.
-    fn charge_by(&self, charge: impl FnOnce(&ledger::Reservation) -> bursar::Result<()>) -> bursar::Result<()> {
-        let state = self.read();
-        match &state.reserved {
-            Some(reserved) if !state.is_released => charge(reserved),
-            _ => Err(Error::InvalidValue { what: "the reservation was given back" }),
+    /// Charges while it is not released. No lock is held meanwhile, so a charge that a release overtook is taken back.
+    fn charge_by(
+        &self,
+        bytes: Bytes,
+        charge: impl FnOnce(&ledger::Reservation) -> bursar::Result<()>,
+    ) -> bursar::Result<()> {
+        const RELEASED: Error = Error::InvalidValue { what: "the reservation was given back" };
+        let reserved = self.open().map_err(|_| RELEASED)?;
+        charge(&reserved)?;
+        if self.is_released() {
+            reserved.release(bytes);
+            self.write().settle();
+            return Err(RELEASED);
         }
+        Ok(())
+    }
+
+    /// Returns the reservation while something of it may be held.
+    fn reserved(&self) -> Option<Arc<ledger::Reservation>> {
+        self.read().reserved.clone()
     }
 }
 
@@ -80,7 +93,7 @@ impl State {
         let Some(reserved) = &self.reserved else { return };
         match reserved.held() {
             Bytes::ZERO => self.reserved = None,
-            // One that draws on another's has nothing to shrink: what it does not hold is the other's already.
+            // One that draws on another's cannot be shrunk: but for its credit, what it does not hold is the other's already.
             held => drop(reserved.shrink(held)),
         }
     }
@@ -89,30 +102,26 @@ impl State {
 #[deny(clippy::missing_trait_methods)]
 impl Account for Drawn {
     fn charge(&self, bytes: Bytes) -> bursar::Result<()> {
-        self.charge_by(|reserved| reserved.charge(bytes))
+        self.charge_by(bytes, |reserved| reserved.charge(bytes))
     }
 
     fn try_charge(&self, bytes: Bytes) -> bursar::Result<()> {
-        self.charge_by(|reserved| reserved.try_charge(bytes))
+        self.charge_by(bytes, |reserved| reserved.try_charge(bytes))
     }
 
     fn release(&self, bytes: Bytes) {
-        let is_released = {
-            let state = self.read();
-            state.reserved.iter().for_each(|reserved| reserved.release(bytes));
-            state.is_released
-        };
-        if is_released {
+        self.reserved().into_iter().for_each(|reserved| reserved.release(bytes));
+        if self.is_released() {
             self.write().settle();
         }
     }
 
     fn note_refusal(&self, error: &Error) {
-        self.read().reserved.iter().for_each(|reserved| reserved.note_refusal(error));
+        self.reserved().into_iter().for_each(|reserved| reserved.note_refusal(error));
     }
 
     fn name(&self) -> Option<String> {
-        self.read().reserved.as_ref().and_then(|reserved| reserved.name())
+        self.reserved().and_then(|reserved| reserved.name())
     }
 }
 

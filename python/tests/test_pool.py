@@ -98,6 +98,32 @@ def test_a_reservation_that_only_the_pool_has_lasts_as_long_as_the_pool(card: Ca
     assert set_aside(card) == (0, 0)
 
 
+def test_a_release_while_threads_allocate_leaves_nothing(card: Card) -> None:
+    for _ in range(20):
+        reservation = bursar.reserve("4GiB").wait()
+        bursar.use_pool(reservation=reservation)
+        raised: list[type[BaseException]] = []
+
+        def allocate() -> None:
+            try:
+                while True:
+                    bursar.Buffer("64MiB")
+                    bursar.trim()
+            except bursar.Released as error:
+                raised.append(type(error))
+
+        threads = [threading.Thread(target=allocate) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        reservation.release()
+        for thread in threads:
+            thread.join()
+        assert raised == [bursar.Released] * 3
+        bursar.trim()
+        assert set_aside(card) == (0, 0)
+        bursar.use_pool()
+
+
 def test_a_pool_that_is_refused_changes_nothing() -> None:
     bursar.use_pool(limit="1GiB")
     with pytest.raises(bursar.NoDevice):
