@@ -186,7 +186,8 @@ def test_statistics_are_those_of_a_model(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_held_is_counted_through_growth_trims_and_refusals(seed: int) -> None:
     bursar.use_pool(limit="512MiB")
-    numbers, kept, peak = random.Random(seed), [], 0
+    numbers, peak = random.Random(seed), 0
+    kept: list[bursar.Buffer] = []
     for step in range(400):
         if kept and numbers.random() < 0.5:
             kept.pop(numbers.randrange(len(kept)))

@@ -273,7 +273,8 @@ def test_y4_what_is_reserved_is_right_after_many_refusals() -> None:
     refusals, kept = [0], empty(1)
 
     def work(seed: int) -> None:
-        numbers, tensors = random.Random(seed), []
+        numbers = random.Random(seed)
+        tensors: list[Any] = []
         with torch.cuda.stream(torch.cuda.Stream()):
             for _ in range(300):
                 if tensors and numbers.random() < 0.5:
@@ -287,8 +288,10 @@ def test_y4_what_is_reserved_is_right_after_many_refusals() -> None:
                     tensors.clear()
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     gc.collect()
     assert refusals[0] > 0
     check_snapshot()
