@@ -64,7 +64,7 @@ def set_aside(card: Card) -> tuple[int, int]:
     return reading.held >> 20, reading.set_aside >> 20
 
 
-def test_a_released_reservation_goes_back_as_the_pool_that_draws_on_it_gives_it_back(card: Card) -> None:
+def test_y6_a_released_reservation_goes_back_as_the_pool_that_draws_on_it_gives_it_back(card: Card) -> None:
     with bursar.reserve("4GiB") as reservation:
         bursar.use_pool(reservation=reservation)
         held = bursar.Buffer("1GiB")
@@ -82,14 +82,14 @@ def test_a_released_reservation_goes_back_as_the_pool_that_draws_on_it_gives_it_
     assert len(bursar.Buffer("1GiB")) == 1 << 30
 
 
-def test_a_pool_that_never_grew_keeps_nothing_of_a_released_reservation(card: Card) -> None:
+def test_y6_a_pool_that_never_grew_keeps_nothing_of_a_released_reservation(card: Card) -> None:
     with bursar.reserve("4GiB") as reservation:
         bursar.use_pool(reservation=reservation)
     assert set_aside(card) == (0, 0)
     bursar.use_pool()
 
 
-def test_a_reservation_that_only_the_pool_has_lasts_as_long_as_the_pool(card: Card) -> None:
+def test_y6_a_reservation_that_only_the_pool_has_lasts_as_long_as_the_pool(card: Card) -> None:
     bursar.use_pool(reservation=bursar.reserve("4GiB").wait())
     gc.collect()
     assert set_aside(card) == (0, 4096)
@@ -98,7 +98,7 @@ def test_a_reservation_that_only_the_pool_has_lasts_as_long_as_the_pool(card: Ca
     assert set_aside(card) == (0, 0)
 
 
-def test_a_release_while_threads_allocate_leaves_nothing(card: Card) -> None:
+def test_y6_a_release_while_threads_allocate_leaves_nothing(card: Card) -> None:
     for _ in range(20):
         reservation = bursar.reserve("4GiB").wait()
         bursar.use_pool(reservation=reservation)
@@ -124,7 +124,7 @@ def test_a_release_while_threads_allocate_leaves_nothing(card: Card) -> None:
         bursar.use_pool()
 
 
-def test_a_pool_that_is_refused_changes_nothing() -> None:
+def test_y6_a_pool_that_is_refused_changes_nothing() -> None:
     bursar.use_pool(limit="1GiB")
     with pytest.raises(bursar.NoDevice):
         bursar.use_pool(device=256)
