@@ -1,4 +1,5 @@
 /* Memory on a stream that the program made with the driver itself, and a race of uses that Bursar puts in order. */
+#include "require.h"
 #include <bursar.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,16 +17,6 @@ extern int cuMemcpyDtoH_v2(void *, unsigned long long, size_t);
 extern int cuStreamWaitEvent(CUstream, void *, unsigned);
 extern int cuEventCreate(void **, unsigned);
 extern int cuEventRecord(void *, CUstream);
-
-#define REQUIRE(what)                                                                                                  \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            bursar_error failed = {.struct_size = sizeof(failed)};                                                     \
-            bursar_last_error(&failed);                                                                                \
-            fprintf(stderr, "line %d: %s does not hold (last error: %s)\n", __LINE__, #what, failed.message);          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 int main(void) {
     bursar_driver_options options = {.struct_size = sizeof(options)};

@@ -1,5 +1,6 @@
 /* Calls from everywhere that a program can make them: from many threads at once, from the destructors that run when a thread
    ends, and on blocks that another thread allocated. */
+#include "require.h"
 #include <bursar.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -7,16 +8,6 @@
 
 #define THREADS 8
 #define ROUNDS 2000
-
-#define REQUIRE(what)                                                                                                  \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            bursar_error failed = {.struct_size = sizeof(failed)};                                                     \
-            bursar_last_error(&failed);                                                                                \
-            fprintf(stderr, "line %d: %s does not hold (last error: %s)\n", __LINE__, #what, failed.message);          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static bursar_stack stack;
 static bursar_stream stream;

@@ -1,19 +1,10 @@
 /* Reservations that wait, time out and are cancelled, and the share of a worker, which the test hands over. */
+#include "require.h"
 #include <bursar.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define REQUIRE(what)                                                                                                  \
-    do {                                                                                                               \
-        if (!(what)) {                                                                                                 \
-            bursar_error failed = {.struct_size = sizeof(failed)};                                                     \
-            bursar_last_error(&failed);                                                                                \
-            fprintf(stderr, "line %d: %s does not hold (last error: %s)\n", __LINE__, #what, failed.message);          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static bursar_device device;
 static bursar_cancellation cancellation;
