@@ -1,6 +1,7 @@
 //! Starts child processes and describes their commands.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -51,4 +52,22 @@ pub(crate) fn describe(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().map(quoted).unwrap_or_default();
     let words: Vec<String> = variables.chain([program]).chain(args).collect();
     words.join(" ")
+}
+
+/// Makes a folder for ledgers in another, and returns it: nobody else can write to it, and it has none of an earlier version of Bursar.
+pub(crate) fn new_ledger_folder(parent: &Path) -> Result<PathBuf, Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let folder = parent.join("ledgers");
+    remove(&folder)?;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|source| Error::Write { path: folder.clone(), source })?;
+    Ok(folder)
+}
+
+/// Removes a folder, if it is there.
+pub(crate) fn remove(folder: &Path) -> Result<(), Error> {
+    match fs::remove_dir_all(folder) {
+        Err(source) if folder.exists() => Err(Error::Write { path: folder.into(), source }),
+        _ => Ok(()),
+    }
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::command::{cargo, describe, execute, target_folder};
+use crate::command::{cargo, describe, execute, new_ledger_folder, remove, target_folder};
 use crate::error::Error;
 
 /// The environment variable that names the interpreter.
@@ -40,7 +40,7 @@ pub(crate) fn step(root: &Path) -> Result<(), Error> {
     let run = ["test", "--workspace", "--quiet", "--test", "run", "--", "f7_"];
     execute(cargo(root, run).env("BURSAR_TEST_COMMAND", script))?;
     let doctest = ["--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "bursar"];
-    execute(environment.python(pytest).args(doctest).env("BURSAR_LEDGER_DIR", private(&folder.join("ledgers"))?))?;
+    execute(environment.python(pytest).args(doctest).env("BURSAR_LEDGER_DIR", new_ledger_folder(&folder)?))?;
     execute(&mut environment.python(["-m", "mypy", "--strict", "python/bursar", "python/examples", "python/tests"]))?;
     match environment.python(["-m", "pyright", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status() {
         Ok(status) if status.success() => {
@@ -144,21 +144,6 @@ fn only_file(folder: &Path) -> Result<PathBuf, Error> {
     let first =
         entries.next().ok_or_else(|| Error::Fetch { what: format!("there is no wheel in {}", folder.display()) })?;
     Ok(first.map_err(read)?.path())
-}
-
-/// Makes a folder that nobody else can write to, as ledgers need it, and returns it.
-fn private(folder: &Path) -> Result<PathBuf, Error> {
-    use std::os::unix::fs::DirBuilderExt;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-    made.map_err(|source| Error::Write { path: folder.into(), source })?;
-    Ok(folder.to_owned())
-}
-
-fn remove(folder: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(folder) {
-        Err(source) if folder.exists() => Err(Error::Write { path: folder.into(), source }),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::command::{cargo, describe, execute, target_folder};
+use crate::command::{cargo, describe, execute, new_ledger_folder, target_folder};
 use crate::error::Error;
 use crate::numa;
 use crate::package;
@@ -173,6 +173,7 @@ fn loom_model(root: &Path, package: &str) -> Command {
 fn examples(root: &Path) -> Result<(), Error> {
     execute(&mut build_examples(root))?;
     let folder = root.join(target_folder()).join("debug/examples");
+    let ledgers = new_ledger_folder(&root.join(target_folder()).join("tests"))?;
     let tree = Tree::read(root)?;
     let mut left_out = Vec::new();
     for file in tree.rust_files() {
@@ -184,7 +185,7 @@ fn examples(root: &Path) -> Result<(), Error> {
             continue;
         }
         let mut command = Command::new(folder.join(name).with_extension(EXE_EXTENSION));
-        execute(command.current_dir(root).env("BURSAR_DRIVER", "sim"))?;
+        execute(command.current_dir(root).env("BURSAR_DRIVER", "sim").env("BURSAR_LEDGER_DIR", &ledgers))?;
     }
     for name in left_out {
         println!("not run: {name} ({REQUIRES_CUDA})");
