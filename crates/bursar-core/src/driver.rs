@@ -190,7 +190,8 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// `pages` came from [`pages_create`](Self::pages_create) on `device` and is released once.
     unsafe fn pages_release(&self, device: DeviceId, pages: RawPages) -> DriverResult<()>;
 
-    /// Maps all of `pages` at `ptr`; it may not be touched before [`pages_allow`](Self::pages_allow).
+    /// Maps all of `pages` at `ptr`, wherever else they are mapped; it may not be touched before
+    /// [`pages_allow`](Self::pages_allow).
     ///
     /// # Safety
     /// `ptr .. ptr + bytes` is reserved on `device` and nothing is mapped there; `bytes` is the size of `pages`, which

@@ -46,6 +46,8 @@
 //! - *magazine*: a thread's blocks of one stream, ready to be had again; a *recent* magazine is found without looking
 //!   for it;
 //! - *frame*: a piece of physical memory, mapped into the addresses of the pool and moved whole;
+//! - *following* frame: one that lies free on the stream of a request, and is mapped a second time where it is needed, before
+//!   the stream's work has run; the addresses that it left are *vacated* until it has;
 //! - *exclusive* frame: one that is longer than blocks share; one block has it whole, or it is split;
 //! - *slab*: memory with an address of its own, where a device cannot map frames;
 //! - *pending*: free, and not known to be done with by the streams it was freed on;
@@ -217,7 +219,8 @@ impl<F: FrameSource> Holder for PagePoolResource<F> {
         let (context, state) = (&self.context, &self.state);
         context.fault().check()?;
         state.drain(None, None);
-        state.ask_all(context).and_then(|()| state.unmap_stuck(context)).map_err(|error| context.failed(error))?;
+        let unmap = |()| state.unmap_stuck(context).and_then(|()| state.unmap_vacated(context));
+        state.ask_all(context).and_then(unmap).map_err(|error| context.failed(error))?;
         self.source.reap().map(|_| Bytes::ZERO)
     }
 

@@ -3,6 +3,8 @@
 #[path = "pool/apart.rs"]
 mod apart;
 mod common;
+#[path = "pool/following.rs"]
+mod following;
 #[path = "pool/foreign_frees.rs"]
 mod foreign_frees;
 #[path = "pool/frames.rs"]

@@ -5,10 +5,13 @@
 //! move it. A pool that several streams share, when it must grow, grows to an eighteenth more than was in use since it
 //! was trimmed; whole free frames are moved first.
 //!
-//! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch.
+//! **A frame is unmapped only out of the common runs**, which hold nothing that work might still touch. What lies free on
+//! the stream of a request *follows* it instead: the frame is mapped a second time, where it is needed, and the addresses
+//! that it left are unmapped once the stream has passed what was freed there. So a program that runs ahead of its device
+//! holds no more than one that waits for it.
 
 use super::frame_sizes::{FrameSizes, pieces};
-use super::growth_plan::{FrameMove, GrowthPlan, PlacedFrame, StuckFrames, units};
+use super::growth_plan::{FollowingFrame, FrameMove, GrowthPlan, PlacedFrame, StuckFrames, units};
 use super::runs::{Run, Runs};
 use bursar_core::{Bytes, Frame};
 use std::collections::BTreeMap;
@@ -23,6 +26,14 @@ const SLACK_PART: u64 = 18;
 /// to make them anew: measured, a frame takes 26 µs to give back, 48 to move and 37 to make.
 const GATHER_FROM: usize = 2;
 
+/// The most frames that follow a stream in one growth: each takes as long as one that is moved, and what follows cannot be
+/// gathered into larger frames.
+const MOST_FOLLOWING: usize = 64;
+
+/// The most addresses that frames which followed may have left and not been unmapped from, in times of what is held: there
+/// are [more](super::layer::ADDRESSES) of them.
+const MOST_VACATED: u64 = 4;
+
 /// The addresses and frames of a pool, in units.
 #[derive(Debug)]
 pub(super) struct AddressSpace {
@@ -35,6 +46,8 @@ pub(super) struct AddressSpace {
     unmapped: Vec<Frame>,
     /// Frames that could not be unmapped and are to be.
     stuck: Vec<StuckFrames>,
+    /// Addresses that frames left which followed their streams, and are still mapped at.
+    vacated: Vec<VacatedRange>,
     held: u64,
     most_held: u64,
     /// The most that was in use when a pool of several streams grew.
@@ -59,6 +72,7 @@ impl AddressSpace {
             holes,
             unmapped: Vec::new(),
             stuck: Vec::new(),
+            vacated: Vec::new(),
             held: 0,
             most_held: 0,
             peak: 0,
@@ -172,12 +186,21 @@ impl AddressSpace {
 
     /// Chooses the frames for a growth whose block ends after `used` of the units that are missing, in this order: frames
     /// that are mapped nowhere; frames that lie whole in `free` and not beside the growth, the largest that fit first,
-    /// and of one size those in the shortest runs, which are of least use to others; new frames. Where several streams
-    /// share the pool, with `in_use` units in use, new frames for slack are added.
-    pub(super) fn choose_frames(&mut self, growth: &mut GrowthPlan, used: u64, free: &mut Runs, in_use: Option<u64>) {
+    /// and of one size those in the shortest runs, which are of least use to others; frames that lie whole in the stream's
+    /// `own` runs and follow it; new frames. Where several streams share the pool, with `in_use` units in use, new frames
+    /// for slack are added.
+    pub(super) fn choose_frames(
+        &mut self,
+        growth: &mut GrowthPlan,
+        used: u64,
+        free: &mut Runs,
+        own: Option<&mut Runs>,
+        in_use: Option<u64>,
+    ) {
         // A longer frame would keep what is free of it; where frames are shared that long anyway, it may.
         let shares_end = self.shared_len == self.sizes.page && !used.is_multiple_of(self.sizes.page);
         let missing = self.take_whole(growth, free);
+        let missing = own.map_or(missing, |own| self.take_following(growth, missing, own));
         let larger = if missing > 0 { self.extend_to_larger(growth, missing, free) } else { None };
         let each = if self.refused_at.is_some() { self.sizes.largest } else { self.shared_len };
         let (small, large) = growth.moves.drain(..).partition(|moved: &FrameMove| moved.placed.len * 4 <= each);
@@ -242,6 +265,58 @@ impl AddressSpace {
         missing
     }
 
+    /// Chooses frames that lie whole in the stream's `own` runs for a growth, the largest first, and one that is longer than
+    /// what is missing if there are addresses for it; returns the units that are missing then.
+    fn take_following(&mut self, growth: &mut GrowthPlan, mut missing: u64, own: &mut Runs) -> u64 {
+        let vacated = self.vacated.iter().map(|vacated| vacated.len).sum::<u64>();
+        if missing == 0 || vacated + missing > self.held * MOST_VACATED {
+            return missing;
+        }
+        let mut whole = self.whole_frames(own);
+        whole.sort_unstable_by_key(|whole| (whole.len, u64::MAX - whole.run));
+        while missing > 0
+            && growth.follow.len() < MOST_FOLLOWING
+            && let Some(nth) = whole.iter().rposition(|whole| whole.len <= missing)
+        {
+            whole.truncate(nth + 1);
+            let Some(whole) = whole.pop() else { break };
+            missing -= whole.len;
+            self.follow(growth, whole, own);
+        }
+        if missing > 0
+            && let Some(larger) = self.extend_to_larger(growth, missing, own).map(|(at, _)| at)
+            && let Some(larger) = self.whole_frames(own).into_iter().find(|whole| whole.at == larger)
+        {
+            missing = 0;
+            self.follow(growth, larger, own);
+        }
+        missing
+    }
+
+    fn follow(&mut self, growth: &mut GrowthPlan, whole: WholeFrame, own: &mut Runs) {
+        let removed = self.remove_frame(whole.at, own).into_iter();
+        growth.follow.extend(removed.map(|FrameMove { from, placed }| FollowingFrame {
+            from,
+            placed,
+            stamp: whole.stamp,
+        }));
+    }
+
+    /// Keeps addresses that a frame has left, and is mapped at until a stream has passed a time.
+    pub(super) fn vacate(&mut self, vacated: VacatedRange) {
+        self.vacated.push(vacated);
+    }
+
+    /// Takes out the vacated addresses for which `is_passed` is true.
+    pub(super) fn take_vacated(&mut self, is_passed: impl Fn(&VacatedRange) -> bool) -> Vec<VacatedRange> {
+        self.vacated.extract_if(.., |vacated| is_passed(vacated)).collect()
+    }
+
+    /// Returns the addresses that are vacated and not unmapped.
+    pub(super) fn vacated(&self) -> &[VacatedRange] {
+        &self.vacated
+    }
+
     /// Returns how much has to be made for a growth: what is missing once the frames that lie whole in `free` are moved,
     /// unless a larger one fits, because there are addresses behind the growth for the rest of it.
     pub(super) fn units_to_make(&self, growth: &GrowthPlan, free: &Runs) -> u64 {
@@ -264,8 +339,9 @@ impl AddressSpace {
     }
 
     /// Chooses the frames for a growth as [`choose_frames`](Self::choose_frames) does, and makes none anew.
-    pub(super) fn move_frames(&mut self, growth: &mut GrowthPlan, free: &mut Runs) {
+    pub(super) fn move_frames(&mut self, growth: &mut GrowthPlan, free: &mut Runs, own: Option<&mut Runs>) {
         let missing = self.take_whole(growth, free);
+        let missing = own.map_or(missing, |own| self.take_following(growth, missing, own));
         let larger = if missing > 0 { self.extend_to_larger(growth, missing, free) } else { None };
         match larger.and_then(|(at, _)| self.remove_frame(at, free)) {
             Some(larger) => growth.moves.insert(0, larger),
@@ -386,7 +462,7 @@ impl AddressSpace {
         let in_run = |run: Run| {
             let frames = self.placed.range(run.range()).map(|(&at, placed)| (at, placed.len));
             let inside = frames.filter(move |&(at, len)| at + len <= run.end());
-            inside.map(move |(at, len)| WholeFrame { at, len, run: run.len })
+            inside.map(move |(at, len)| WholeFrame { at, len, run: run.len, stamp: run.stamp })
         };
         free.iter_long(self.sizes.page.saturating_sub(1).max(1)).flat_map(in_run).collect()
     }
@@ -492,6 +568,17 @@ pub(super) struct WholeFrame {
     pub(super) at: u64,
     pub(super) len: u64,
     run: u64,
+    stamp: u64,
+}
+
+/// Addresses that a frame left to follow its stream. It is unmapped there once the stream at `slot` has passed what was
+/// stamped `stamp`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct VacatedRange {
+    pub(super) at: u64,
+    pub(super) len: u64,
+    pub(super) slot: usize,
+    pub(super) stamp: u64,
 }
 
 /// A set of the pages of a range of addresses.

@@ -4,6 +4,7 @@
 //! The driver is asked with nothing locked. A stream that cannot be asked keeps what was freed on it, and keeps no
 //! other stream from being asked.
 
+use super::address_space::VacatedRange;
 use super::driver_calls;
 use super::free_lists::UnorderedFree;
 use super::runs::UNIT;
@@ -85,7 +86,14 @@ impl PoolState {
         if let Some(ptr) = unordered.unreported.take() {
             driver_calls::note_free_on(context, ptr, held.raw());
         }
-        self.lists().free_own(stream.slot(), unordered.at, unordered.len);
+        let mut lists = self.lists();
+        match unordered.is_vacated {
+            true => {
+                let (slot, stamp) = (stream.slot(), lists.lane(stream.slot()).now);
+                lists.space.vacate(VacatedRange { at: unordered.at, len: unordered.len, slot, stamp });
+            }
+            false => lists.free_own(stream.slot(), unordered.at, unordered.len),
+        }
         Ok(())
     }
 
@@ -100,7 +108,7 @@ impl PoolState {
         }
         loop {
             ask()?;
-            if self.lists().pending_units() == 0 || start.elapsed() >= patience {
+            if !self.lists().is_pending() || start.elapsed() >= patience {
                 return Ok(());
             }
             std::thread::sleep(POLL.min(patience));
@@ -110,7 +118,7 @@ impl PoolState {
     /// Waits for every stream that has something free, as long as it takes.
     fn wait_for_all(&self, context: &DeviceContext) -> Result<(), DriverError> {
         let mut outcome = self.ask_all(context);
-        if self.lists().pending_units() == 0 {
+        if !self.lists().is_pending() {
             return outcome;
         }
         if !self.lists().unordered.is_empty() {

@@ -2,7 +2,8 @@
 //!
 //! The rest of the pool keeps what makes them sound: a range is granted while no free run holds any of it and no other
 //! block does; a frame is unmapped after it was taken out of the common runs, which hold only what no work touches any
-//! more; and a frame is mapped nowhere or in one place.
+//! more, or from addresses that it left once no work touches them any more; and a frame is mapped nowhere or in one place,
+//! but for those addresses, which nobody is granted.
 #![allow(unsafe_code)]
 
 use super::runs::UNIT;
@@ -58,7 +59,7 @@ pub(super) fn synchronize(context: &DeviceContext, raw: RawStream) -> Result<(),
     unsafe { context.driver().stream_synchronize(context.device(), raw) }
 }
 
-/// Maps a frame that is mapped nowhere at addresses that were claimed for it. A slab has an address of its own.
+/// Maps a frame at addresses that were claimed for it: one that is mapped nowhere, or follows its stream. A slab has an address of its own.
 pub(super) fn map(context: &DeviceContext, at: u64, frame: &Frame) -> Result<(), DriverError> {
     match frame.kind() {
         // SAFETY: the addresses are reserved, nothing is mapped there, and they were claimed for this frame alone.

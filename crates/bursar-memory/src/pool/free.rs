@@ -103,7 +103,14 @@ impl<F: FrameSource> PagePoolResource<F> {
         let Some(failed) = failed else { return Err(Refused { block, error }) };
         self.context.fault().record(failed);
         let (Extent { at, len }, home) = (extent_of(&block), block.stream());
-        self.state.lists().unordered.push(UnorderedFree { at, len, home, stream, unreported: Some(block.ptr()) });
+        self.state.lists().unordered.push(UnorderedFree {
+            at,
+            len,
+            home,
+            stream,
+            unreported: Some(block.ptr()),
+            is_vacated: false,
+        });
         self.state.current_thread().count_released(len * UNIT);
         Ok(())
     }

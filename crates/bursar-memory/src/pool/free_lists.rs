@@ -4,7 +4,7 @@
 //! entered here afterwards. What is taken out meanwhile is in no list, and a request that would be refused waits until
 //! it is back (`in_flight`).
 
-use super::address_space::AddressSpace;
+use super::address_space::{AddressSpace, VacatedRange};
 use super::lane::Lane;
 use super::limbo::{Limbo, LimboFree};
 use super::runs::{Run, RunPosition, Runs};
@@ -59,6 +59,8 @@ pub(super) struct UnorderedFree {
     pub(super) stream: Stream,
     /// The block, where a driver that listens has not been told of the free.
     pub(super) unreported: Option<DevicePtr>,
+    /// Set where a frame has left these addresses, which are only to be unmapped.
+    pub(super) is_vacated: bool,
 }
 
 /// The state of a stream that ends, which decides what becomes of the memory that was freed on it.
@@ -120,6 +122,12 @@ impl FreeLists {
         self.update_tightest_from();
     }
 
+    /// Returns the address space, the common runs, and those of the stream at a slot.
+    pub(super) fn parts_for(&mut self, slot: usize) -> (&mut AddressSpace, &mut Runs, Option<&mut Runs>) {
+        let own = self.lanes.get_mut(slot).and_then(Option::as_mut).map(|lane| &mut lane.runs);
+        (&mut self.space, &mut self.common, own)
+    }
+
     pub(super) fn lane_if_open(&self, slot: usize) -> Option<&Lane> {
         self.lanes.get(slot).and_then(Option::as_deref)
     }
@@ -130,7 +138,8 @@ impl FreeLists {
 
     /// Returns what is free and not known to be free for every stream, in units.
     pub(super) fn pending_units(&self) -> u64 {
-        let unordered: u64 = self.unordered.iter().map(|unordered| unordered.len).sum();
+        let unordered = self.unordered.iter().filter(|unordered| !unordered.is_vacated);
+        let unordered: u64 = unordered.map(|unordered| unordered.len).sum();
         self.lanes.iter().flatten().map(|lane| lane.runs.total()).sum::<u64>() + self.limbo.units() + unordered
     }
 
@@ -354,10 +363,34 @@ impl FreeLists {
         fits.into_iter().map(|(_, from)| from).collect()
     }
 
+    /// Returns whether addresses can be unmapped that frames have left.
+    pub(super) fn has_passed_vacated(&self) -> bool {
+        self.space.vacated().iter().any(|vacated| self.has_passed(vacated))
+    }
+
+    /// Takes out the addresses that frames have left and that can be unmapped.
+    pub(super) fn take_passed_vacated(&mut self) -> Vec<VacatedRange> {
+        let Self { lanes, space, .. } = self;
+        space.take_vacated(|vacated| has_passed(lanes, vacated))
+    }
+
+    fn has_passed(&self, vacated: &VacatedRange) -> bool {
+        has_passed(&self.lanes, vacated)
+    }
+
+    /// Returns whether something is free, or addresses were left, that streams are not known to have passed.
+    pub(super) fn is_pending(&self) -> bool {
+        let has_unpassed = || self.space.vacated().iter().any(|vacated| !self.has_passed(vacated));
+        self.pending_units() > 0 || !self.unordered.is_empty() || has_unpassed()
+    }
+
     /// Returns the slots of the streams that are not known to have passed everything that was freed on them or of them.
     pub(super) fn pending_streams(&self) -> Vec<usize> {
         let mut slots = self.lanes_that(|lane| !lane.runs.is_empty());
         slots.extend(self.limbo.streams(None));
+        slots.extend(
+            self.space.vacated().iter().filter(|vacated| !self.has_passed(vacated)).map(|vacated| vacated.slot),
+        );
         slots.sort_unstable();
         slots.dedup();
         slots
@@ -502,14 +535,39 @@ impl FreeLists {
                 StreamEnd::InheritedBy(heir) => self.free_own(heir.slot(), at, len),
                 StreamEnd::Complete => self.add_common(run),
                 StreamEnd::Unordered(stream) => {
-                    self.unordered.push(UnorderedFree { at, len, home: stream, stream, unreported: None });
+                    self.unordered.push(UnorderedFree {
+                        at,
+                        len,
+                        home: stream,
+                        stream,
+                        unreported: None,
+                        is_vacated: false,
+                    });
                 }
             }
+        }
+        for vacated in self.space.take_vacated(|vacated| vacated.slot == slot) {
+            self.end_vacated(vacated, end);
         }
         for (home, stream, frees) in self.limbo.take_pairs_of(slot) {
             frees.into_iter().for_each(|free| self.end_in_limbo((home, stream), free, slot, end));
         }
         Some(ended.progress)
+    }
+
+    /// Moves on addresses that a frame has left which followed a stream that ends.
+    fn end_vacated(&mut self, VacatedRange { at, len, .. }: VacatedRange, end: StreamEnd) {
+        match end {
+            StreamEnd::InheritedBy(heir) => {
+                let (slot, stamp) = (heir.slot(), self.lane(heir.slot()).now);
+                self.space.vacate(VacatedRange { at, len, slot, stamp });
+            }
+            StreamEnd::Complete => self.space.vacate(VacatedRange { at, len, slot: 0, stamp: 0 }),
+            StreamEnd::Unordered(stream) => {
+                let (home, is_vacated) = (stream, true);
+                self.unordered.push(UnorderedFree { at, len, home, stream, unreported: None, is_vacated });
+            }
+        }
     }
 
     /// Moves on what is in limbo between two streams of which the one at `slot` ends.
@@ -530,10 +588,16 @@ impl FreeLists {
             }
             StreamEnd::Complete => self.add_own(other.slot(), Run { at, len, stamp }),
             StreamEnd::Unordered(_) => {
-                self.unordered.push(UnorderedFree { at, len, home, stream, unreported: None });
+                self.unordered.push(UnorderedFree { at, len, home, stream, unreported: None, is_vacated: false });
             }
         }
     }
+}
+
+/// Returns whether the stream that a frame followed has passed what was freed at the addresses that the frame left.
+fn has_passed(lanes: &[Option<Box<Lane>>], vacated: &VacatedRange) -> bool {
+    let passed = lanes.get(vacated.slot).and_then(Option::as_ref).map_or(1, |lane| lane.passed);
+    vacated.stamp < passed
 }
 
 #[cfg(test)]

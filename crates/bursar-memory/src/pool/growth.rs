@@ -26,6 +26,12 @@ impl<F: FrameSource> PagePoolResource<F> {
             drop(lists);
             return self.grow_by_slab(request);
         }
+        // A frame is given back only once it is mapped nowhere else.
+        if lists.has_passed_vacated() {
+            drop(lists);
+            self.state.unmap_vacated(&self.context).map_err(|error| self.context.failed(error))?;
+            return self.take_or_grow(request, refused);
+        }
         if bounds.can_remake
             && let Some(split) = lists.plan_split(request)
         {
@@ -120,13 +126,13 @@ impl<F: FrameSource> PagePoolResource<F> {
         if let Err(error) = complete {
             return Err((Box::new(plan.give_up(moved, made)), error));
         }
-        let frames = plan.unmapped.iter().chain(moved.iter().map(|moved| &moved.placed.frame)).chain(&made);
-        if let Err((error, mapped)) = self.map_all(plan.at, plan.need, frames) {
+        if let Err((error, mapped)) = self.map_all(plan.at, plan.need, plan.frames(&moved, &made)) {
             let mut failed = plan.give_up(moved, made);
             failed.set_stuck(mapped);
             return Err((Box::new(failed), error));
         }
         moved.iter().for_each(|moved| emit(&self.context, Action::Remap, moved.from, moved.placed.len));
+        plan.follow.iter().for_each(|follow| emit(&self.context, Action::Remap, follow.from, follow.placed.len));
         plan.consolidated.iter().for_each(|&(from, len)| emit(&self.context, Action::Remap, from, len));
         if !plan.make.is_empty() {
             emit(&self.context, Action::Grow, plan.at, plan.make.iter().sum());

@@ -1,6 +1,6 @@
 //! The plan of a growth: made and entered with the free lists locked, carried out in between with nothing locked.
 
-use super::address_space::GrowthPlace;
+use super::address_space::{GrowthPlace, VacatedRange};
 use super::free_lists::{FreeLists, Request};
 use super::runs::{Run, UNIT};
 use bursar_core::{Bytes, Frame};
@@ -23,6 +23,16 @@ pub(super) struct PlacedFrame {
 pub(super) struct FrameMove {
     pub(super) from: u64,
     pub(super) placed: PlacedFrame,
+}
+
+/// A frame that lies free on the stream of a growth, whose work may still touch it. It follows the stream: it is mapped where
+/// it is needed at once, and stays mapped where it was until the stream has passed what was freed there.
+#[derive(Debug)]
+pub(super) struct FollowingFrame {
+    pub(super) from: u64,
+    pub(super) placed: PlacedFrame,
+    /// The stamp of the run that it lay in.
+    pub(super) stamp: u64,
 }
 
 /// The bounds of a growth, which the limits below and the device set.
@@ -58,6 +68,10 @@ pub(super) struct GrowthPlan {
     pub(super) need: u64,
     /// The free runs just before and just after, which become one with them.
     beside: Vec<RunBeside>,
+    /// The slot of the stream that it is for.
+    slot: usize,
+    /// Frames that follow their stream.
+    pub(super) follow: Vec<FollowingFrame>,
     /// Frames that are mapped nowhere.
     pub(super) unmapped: Vec<Frame>,
     /// Frames that are free where they are.
@@ -76,11 +90,13 @@ pub(super) struct GrowthPlan {
 }
 
 impl GrowthPlan {
-    fn new((at, need): (u64, u64), beside: Vec<RunBeside>) -> Self {
+    fn new((at, need): (u64, u64), beside: Vec<RunBeside>, slot: usize) -> Self {
         Self {
             at,
             need,
             beside,
+            slot,
+            follow: Vec::new(),
             unmapped: Vec::new(),
             moves: Vec::new(),
             consolidate: Vec::new(),
@@ -94,12 +110,19 @@ impl GrowthPlan {
 
     /// Makes the plan to make the frame at these addresses anew.
     pub(super) fn in_place(addresses: (u64, u64)) -> Self {
-        Self { is_in_place: true, ..Self::new(addresses, Vec::new()) }
+        Self { is_in_place: true, ..Self::new(addresses, Vec::new(), 0) }
+    }
+
+    /// Returns the frames that are mapped for the growth, in their order, once some were unmapped elsewhere and some made.
+    pub(super) fn frames<'a>(&'a self, moved: &'a [FrameMove], made: &'a [Frame]) -> impl Iterator<Item = &'a Frame> {
+        let following = self.follow.iter().map(|following| &following.placed.frame);
+        following.chain(&self.unmapped).chain(moved.iter().map(|moved| &moved.placed.frame)).chain(made)
     }
 
     /// Gives the plan up, once some frames have been unmapped and some made.
     pub(super) fn give_up(self, moved: Vec<FrameMove>, made: Vec<Frame>) -> FailedGrowth {
-        let Self { at, mut need, beside, unmapped, mut moves, mut consolidate, mut consolidated, .. } = self;
+        let Self { at, mut need, beside, slot, follow, unmapped, mut moves, mut consolidate, mut consolidated, .. } =
+            self;
         if self.is_in_place {
             // The addresses are the frame's own: claimed while it is mapped there, and released once.
             need = if consolidate.is_empty() { need } else { 0 };
@@ -109,7 +132,18 @@ impl GrowthPlan {
         let vacated = moved.iter().map(|moved| (moved.from, moved.placed.len)).chain(consolidated).collect();
         let unmapped =
             unmapped.into_iter().chain(moved.into_iter().map(|moved| moved.placed.frame)).chain(made).collect();
-        FailedGrowth { at, need, beside, unmoved: moves, vacated, unmapped, stuck: None }
+        FailedGrowth {
+            at,
+            need,
+            beside,
+            slot,
+            follow,
+            unmoved: moves,
+            vacated,
+            unmapped,
+            stuck: None,
+            mapped_twice: None,
+        }
     }
 }
 
@@ -119,6 +153,9 @@ pub(super) struct FailedGrowth {
     at: u64,
     need: u64,
     beside: Vec<RunBeside>,
+    slot: usize,
+    /// Frames that were to follow their stream, and are where they were.
+    follow: Vec<FollowingFrame>,
     /// Frames that are still where they were.
     unmoved: Vec<FrameMove>,
     /// The addresses of frames that are mapped nowhere now.
@@ -126,11 +163,18 @@ pub(super) struct FailedGrowth {
     /// Frames that are mapped nowhere now, in the order in which they were to be mapped.
     unmapped: Vec<Frame>,
     stuck: Option<StuckFrames>,
+    /// The addresses, and how many, that frames which were to follow were mapped at, and cannot be unmapped from.
+    mapped_twice: Option<(u64, u64)>,
 }
 
 impl FailedGrowth {
-    /// Sets the first frames apart, `len` units of them, which were mapped and cannot be unmapped.
+    /// Sets the first frames apart, `len` units of them, which were mapped and cannot be unmapped. Those that were to follow
+    /// are where they were besides.
     pub(super) fn set_stuck(&mut self, len: u64) {
+        let twice = self.follow.iter().map(|following| following.placed.len).sum::<u64>().min(len);
+        self.mapped_twice = (twice > 0).then_some((self.at, twice));
+        (self.at, self.need) = (self.at + twice, self.need - twice);
+        let len = len - twice;
         let mut mapped = 0;
         let is_mapped = |frame: &&Frame| {
             mapped += units(frame.bytes());
@@ -166,10 +210,11 @@ impl FreeLists {
         let in_use = self.space.held() - self.free_units() + plan.need;
         let used = (len - place.before.map_or(0, |run| run.len_from(align)).min(len)).min(place.need);
         self.space.update_shared_len(shared, bounds.most);
+        let (space, common, own) = self.parts_for(request.slot);
         if !bounds.can_remake {
-            self.space.move_frames(&mut plan, &mut self.common);
+            space.move_frames(&mut plan, common, own);
         } else {
-            self.space.choose_frames(&mut plan, used, &mut self.common, shared.then_some(in_use));
+            space.choose_frames(&mut plan, used, common, own, shared.then_some(in_use));
         }
         self.in_flight += 1;
         Some(plan)
@@ -208,7 +253,7 @@ impl FreeLists {
         let place = self.space.find_place(len, align, room, beside)?;
         self.space.claim_range(place.at, place.need);
         let beside = [place.before, place.after].into_iter().flatten().map(|run| self.take_beside(slot, run)).collect();
-        Some((place, GrowthPlan::new((place.at, place.need), beside)))
+        Some((place, GrowthPlan::new((place.at, place.need), beside, slot)))
     }
 
     /// Takes a run out of the list it is in: the stream's own, or what is common.
@@ -240,15 +285,22 @@ impl FreeLists {
         if !plan.is_in_place {
             plan.consolidated.iter().for_each(|&(from, len)| self.space.release_range(from, len));
         }
+        let mut whole = Run { at: plan.at, len: plan.need, stamp: 0 };
+        let mut list = RunList::Common;
+        for &FollowingFrame { from, ref placed, stamp } in &plan.follow {
+            self.space.vacate(VacatedRange { at: from, len: placed.len, slot: plan.slot, stamp });
+            whole.stamp = whole.stamp.max(stamp);
+            list = RunList::Lane(plan.slot);
+        }
         let mut at = plan.at;
-        for frame in plan.unmapped.into_iter().chain(plan.moves.into_iter().map(|m| m.placed.frame)).chain(made) {
+        let following = plan.follow.into_iter().map(|following| following.placed.frame);
+        let moved = plan.moves.into_iter().map(|moved| moved.placed.frame);
+        for frame in following.chain(plan.unmapped).chain(moved).chain(made) {
             let len = units(frame.bytes());
             self.space.place(at, PlacedFrame { frame, len });
             at += len;
         }
         // All of it belongs to the stream that a part of it belongs to.
-        let mut whole = Run { at: plan.at, len: plan.need, stamp: 0 };
-        let mut list = RunList::Common;
         for beside in plan.beside {
             whole.at = whole.at.min(beside.run.at);
             whole.len += beside.run.len;
@@ -262,7 +314,14 @@ impl FreeLists {
     /// Undoes a plan that could not be carried out.
     pub(super) fn undo_growth(&mut self, failed: FailedGrowth) {
         self.in_flight -= 1;
+        if let Some((at, len)) = failed.mapped_twice {
+            self.space.vacate(VacatedRange { at, len, slot: failed.slot, stamp: 0 });
+        }
         self.space.release_range(failed.at, failed.need);
+        for FollowingFrame { from, placed, stamp } in failed.follow {
+            self.put_back(RunList::Lane(failed.slot), Run { at: from, len: placed.len, stamp });
+            self.space.place(from, placed);
+        }
         for FrameMove { from, placed } in failed.unmoved {
             self.enter_frame(from, placed);
         }

@@ -4,6 +4,7 @@
 //! without a handle of the context: so the context ends, and its end is the last try. The pool's state stays a member
 //! of the context until then, to hear of streams that end.
 
+use super::address_space::VacatedRange;
 use super::free_lists::FreeLists;
 use super::growth::emit;
 use super::growth_plan::{FrameMove, StuckFrames, units};
@@ -50,6 +51,28 @@ impl PoolState {
         outcome
     }
 
+    /// Unmaps the addresses that frames left which followed their streams, as far as those have passed them.
+    pub(super) fn unmap_vacated(&self, context: &DeviceContext) -> Result<(), DriverError> {
+        let mut vacated = {
+            let mut lists = self.lists();
+            lists.in_flight += 1;
+            lists.take_passed_vacated()
+        };
+        let mut outcome = Ok(());
+        while let Some(&VacatedRange { at, len, .. }) = vacated.last() {
+            outcome = driver_calls::unmap(context, at, len);
+            if outcome.is_err() {
+                break;
+            }
+            vacated.pop();
+            self.lists().space.release_range(at, len);
+        }
+        let mut lists = self.lists();
+        lists.in_flight -= 1;
+        vacated.into_iter().for_each(|still| lists.space.vacate(still));
+        outcome
+    }
+
     /// Gives a frame back that is mapped nowhere; one that is not taken stays.
     pub(super) fn release_frame(&self, frame: Frame, release: Release<'_>) {
         let bytes = frame.bytes();
@@ -64,10 +87,18 @@ impl PoolState {
         if let Err(error) = self.unmap_stuck(context) {
             context.fault().record(error);
         }
-        let (moves, mut unmapped) = {
+        let (moves, mut unmapped) = loop {
             let mut lists = self.lists();
-            lists.in_flight += 1;
-            lists.take_whole_frames(keep)
+            // A frame is given back only once it is mapped nowhere else.
+            if !lists.has_passed_vacated() {
+                lists.in_flight += 1;
+                break lists.take_whole_frames(keep);
+            }
+            drop(lists);
+            if let Err(error) = self.unmap_vacated(context) {
+                context.fault().record(error);
+                return Bytes::ZERO;
+            }
         };
         for FrameMove { from, placed } in moves {
             let is_mapped = matches!(placed.frame.kind(), FrameKind::Pages(_));
@@ -116,7 +147,7 @@ impl FreeLists {
 
     /// Returns whether something is free that could be given back to the driver, now or once its work has run.
     fn has_releasable(&self) -> bool {
-        self.pending_units() > 0 || self.space.unmapped() > 0 || !self.space.whole_frames(&self.common).is_empty()
+        self.is_pending() || self.space.unmapped() > 0 || !self.space.whole_frames(&self.common).is_empty()
     }
 
     /// Takes every lane's events, at the pool's end.
@@ -152,7 +183,7 @@ impl PoolRemains {
         let released = self.state.release_frames(context, 0, release);
         let (events, is_empty) = {
             let mut lists = self.state.lists();
-            (lists.take_events(), lists.space.held() == 0)
+            (lists.take_events(), lists.space.held() == 0 && lists.space.vacated().is_empty())
         };
         events.into_iter().for_each(|mut events| events.forget(context));
         let Range { start, end } = self.addresses;

@@ -113,6 +113,19 @@ impl Accesses {
             .collect()
     }
 
+    /// Has the range from `to` on follow what was in `from`: the same accesses, at other addresses.
+    pub(crate) fn repeat(&mut self, from: Range<u64>, to: u64) {
+        self.forget(to..to + (from.end - from.start));
+        self.cut(from.start);
+        self.cut(from.end);
+        let inside: Vec<_> =
+            self.segments.range(from.clone()).map(|(start, segment)| (*start, segment.clone())).collect();
+        for (start, segment) in inside {
+            let end = to + (segment.end - from.start);
+            self.segments.insert(to + (start - from.start), Segment { end, ..segment });
+        }
+    }
+
     /// Forgets every access to a range, where a lifetime begins or has ended.
     pub(crate) fn forget(&mut self, range: Range<u64>) {
         if range.is_empty() {

@@ -4,6 +4,7 @@ use super::accesses::Accesses;
 use super::lifetimes::{Lifetime, Lifetimes};
 use bursar_core::AllocTag;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The names of the calls that make pages usable and take them away.
 const MAPPED: &str = "pages_allow";
@@ -26,6 +27,8 @@ pub(crate) struct DeviceMemory {
     /// The blocks that the layers above have noted.
     pub(crate) blocks: Lifetimes,
     pub(super) spaces: BTreeMap<u64, Space>,
+    /// The ranges at which pages are mapped that are mapped elsewhere too, and where that is.
+    aliases: Vec<(Range<u64>, u64)>,
 }
 
 impl DeviceMemory {
@@ -36,6 +39,27 @@ impl DeviceMemory {
 
     pub(super) fn has_blocks(&self, at: u64) -> bool {
         self.space_of(at).is_some_and(|(_, space)| space.has_blocks)
+    }
+
+    /// Records that pages which are mapped in `range` are mapped from `other` on too.
+    pub(super) fn add_alias(&mut self, range: Range<u64>, other: u64) {
+        let back = other..other + (range.end - range.start);
+        self.aliases.push((back, range.start));
+        self.aliases.push((range, other));
+    }
+
+    /// Forgets where else the pages are mapped that were in `range`.
+    pub(super) fn remove_aliases(&mut self, range: &Range<u64>) {
+        self.aliases.retain(|(at, other)| !range.contains(&at.start) && !range.contains(other));
+    }
+
+    /// Returns where else the memory of a range is mapped.
+    pub(super) fn aliases(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+        let elsewhere = |(at, other): &(Range<u64>, u64)| {
+            let (start, end) = (range.start.max(at.start), range.end.min(at.end));
+            (start < end).then(|| other + (start - at.start)..other + (end - at.start))
+        };
+        self.aliases.iter().filter_map(elsewhere).collect()
     }
 
     pub(super) fn tag_at(&self, at: u64) -> AllocTag {

@@ -114,6 +114,18 @@ impl Lifetimes {
         }
     }
 
+    /// Has the range from `to` on follow what was in `from`: the same lifetimes, at other addresses.
+    pub(crate) fn repeat(&mut self, from: Range<u64>, to: u64) {
+        let parts = self.parts(from.clone());
+        self.forget(to..to + (from.end - from.start));
+        for (part, lifetime) in parts {
+            let Some(lifetime) = lifetime else { continue };
+            self.ended_count += usize::from(lifetime.ended.is_some());
+            let end = to + (part.end - from.start);
+            self.lifetimes.insert(to + (part.start - from.start), Lifetime { end, ..lifetime });
+        }
+    }
+
     pub(crate) fn live(&self) -> impl Iterator<Item = (u64, &Lifetime)> {
         let live = self.lifetimes.iter().filter(|(_, lifetime)| lifetime.ended.is_none());
         live.map(|(start, lifetime)| (*start, lifetime))

@@ -70,12 +70,19 @@ impl Oracle {
         device_memory.blocks.forget(range);
     }
 
-    /// Records that pages became usable.
-    pub(crate) fn record_mapping(&mut self, device: usize, range: Range<u64>, op: Operation) {
+    /// Records that pages became usable, which are usable from `others` on already: whoever uses them here comes after what
+    /// was done there.
+    pub(crate) fn record_mapping(&mut self, device: usize, range: Range<u64>, others: &[u64], op: Operation) {
         let device_memory = &mut self.devices[device];
         let began = OrderedOp { op, epoch: Epoch::HOST };
         device_memory.memory.begin(range.clone(), began, AllocTag::UNTAGGED);
-        device_memory.accesses.forget(range);
+        device_memory.accesses.forget(range.clone());
+        for &other in others {
+            let there = other..other + (range.end - range.start);
+            device_memory.accesses.repeat(there.clone(), range.start);
+            device_memory.blocks.repeat(there, range.start);
+            device_memory.add_alias(range.clone(), other);
+        }
     }
 
     /// Records that pages were unmapped.
@@ -90,6 +97,7 @@ impl Oracle {
             device_memory.memory.end(range.start, ended, &self.host);
         }
         device_memory.blocks.forget(range.clone());
+        device_memory.remove_aliases(&range);
         device_memory.accesses.forget(range);
     }
 
@@ -109,7 +117,10 @@ impl Oracle {
                 self.report_violation(device, part, violation, op);
             }
         }
-        for (part, block) in self.devices[device].blocks.parts(range.clone()) {
+        let elsewhere = self.devices[device].aliases(&range).into_iter();
+        let places = [range.clone()].into_iter().chain(elsewhere);
+        let blocks: Vec<_> = places.flat_map(|place| self.devices[device].blocks.parts(place)).collect();
+        for (part, block) in blocks {
             let Some(block) = block else { continue };
             match (block.ended, block.free_not_covered(clock)) {
                 (None, _) => {

@@ -115,13 +115,25 @@ impl ActiveCall<'_> {
         }
     }
 
+    /// Returns where else the pages that are mapped at an address can be used.
+    fn other_mappings(&self, start: u64) -> Vec<u64> {
+        let device = &self.devices[self.device()];
+        let Some(mapping) = device.mappings.get(&start) else { return Vec::new() };
+        if self.pages.get(&mapping.pages).is_none_or(|pages| pages.mappings < 2) {
+            return Vec::new();
+        }
+        let same = |(at, other): &(&u64, &Mapping)| **at != start && other.pages == mapping.pages && other.is_allowed;
+        device.mappings.iter().filter(same).map(|(at, _)| *at).collect()
+    }
+
     pub(crate) fn pages_allow(&mut self, ptr: DevicePtr, bytes: u64) -> CallResult<()> {
         let (index, op) = (self.device(), self.op());
         for (start, len) in self.mappings_in(ptr.0, bytes)? {
+            let others = self.other_mappings(start);
             let mapping = self.devices[index].mappings.get_mut(&start);
             let was_allowed = mapping.is_none_or(|mapping| std::mem::replace(&mut mapping.is_allowed, true));
             if let Some(oracle) = self.oracle.as_mut().filter(|_| !was_allowed) {
-                oracle.record_mapping(index, start..start + len, op);
+                oracle.record_mapping(index, start..start + len, &others, op);
             }
         }
         Ok(())

@@ -1,0 +1,167 @@
+//! P3 on a stream that is behind: what it freed follows it to where it is needed, before its work has run.
+
+use crate::common::RandomSize;
+use crate::rig::{FRAME, Rig, small};
+use bursar_core::{Bytes, DeviceBlock, Holder, Status, Stream};
+use bursar_sim::{Call, Random, Sim, Stall};
+use std::time::Duration;
+
+/// Blocks on one stream that is stalled, every other of which was freed behind work on it.
+struct Behind {
+    rig: Rig,
+    stream: Stream,
+    stall: Stall,
+    kept: Vec<DeviceBlock>,
+    freed: u64,
+}
+
+impl Behind {
+    fn new(seed: u64, frames: u64) -> Self {
+        let mut random = Random::new(seed);
+        let rig = Rig::new(Sim::seeded(seed), frames, &small().patience(Duration::from_millis(1)));
+        let stream = rig.stream();
+        let stall = rig.stall(stream);
+        let (mut kept, mut freed, mut left) = (Vec::new(), 0, frames);
+        let mut blocks = Vec::new();
+        while left > 0 {
+            let len = (1 + random.below(4)).min(left);
+            left -= len;
+            let block = rig.allocate(len * FRAME, stream);
+            rig.fill(&block, 1, stream);
+            blocks.push(block);
+        }
+        for block in blocks {
+            if random.below(2) == 0 {
+                freed += block.granted().get();
+                rig.free(block);
+            } else {
+                kept.push(block);
+            }
+        }
+        Self { rig, stream, stall, kept, freed }
+    }
+
+    /// Ends everything, once the stream went on.
+    fn finish(self) {
+        let Self { rig, stall, kept, .. } = self;
+        drop(stall);
+        for block in kept {
+            rig.expect(&block, 1, block.stream());
+            rig.free(block);
+        }
+        rig.sim.settle();
+        rig.pool.reap().expect("the device works");
+        assert_eq!(rig.pool.trim(Bytes::ZERO), rig.budget.limit(), "nothing is mapped where it was");
+        assert_eq!((rig.driver_held(), rig.budget.charged_bytes()), (Bytes::ZERO, Bytes::ZERO));
+        rig.finish();
+    }
+}
+
+#[test]
+fn p3_what_a_stream_freed_follows_it_before_its_work_has_run() {
+    for seed in 0..200 {
+        let mut behind = Behind::new(seed, 48);
+        if behind.freed > 0 {
+            let (rig, stream) = (&behind.rig, behind.stream);
+            let held = rig.pool.held();
+            let block = rig.allocate(behind.freed, stream);
+            assert_eq!(rig.pool.held(), held, "seed {seed}: nothing more is held for it");
+            assert!(!behind.stall.is_open(), "seed {seed}: nobody waited");
+            rig.fill(&block, 2, stream);
+            rig.expect(&block, 2, stream);
+            rig.free(block);
+        }
+        behind.kept.reverse();
+        behind.finish();
+    }
+}
+
+/// What follows is of the stream alone: another gets it only once the first has passed it.
+#[test]
+fn p3_what_follows_a_stream_is_nobody_elses() {
+    for seed in 0..200 {
+        let behind = Behind::new(seed, 48);
+        let mut random = Random::new(seed);
+        let (rig, other) = (&behind.rig, behind.rig.stream());
+        let mut others = Vec::new();
+        for _ in 0..12 {
+            let stream = if random.below(2) == 0 { behind.stream } else { other };
+            let bytes = random.size(behind.freed.max(FRAME) / 2);
+            let Ok(block) = rig.try_allocate(bytes, stream) else { continue };
+            rig.fill(&block, 3, stream);
+            others.push(block);
+            if random.below(2) == 0 && !others.is_empty() {
+                let block = others.swap_remove(random.below(others.len() as u64) as usize);
+                rig.free(block);
+            }
+        }
+        others.into_iter().for_each(|block| rig.free(block));
+        behind.finish();
+    }
+}
+
+/// What is left of the last frame that followed is of the stream alone, too.
+#[test]
+fn p3_the_rest_of_what_followed_a_stream_is_nobody_elses() {
+    let rig = Rig::new(Sim::seeded(5), 6, &small().patience(Duration::from_millis(1)));
+    let (a, b) = (rig.stream(), rig.stream());
+    let mut blocks: Vec<_> = (0..6).map(|_| rig.allocate(FRAME, a)).collect();
+    let stall = rig.stall(a);
+    for nth in [4, 2, 0] {
+        let block = blocks.remove(nth);
+        rig.fill(&block, 1, a);
+        rig.free(block);
+    }
+    let most = rig.allocate(2 * FRAME + FRAME / 2, a);
+    assert_eq!(rig.faults.calls(Call::PagesUnmap), 0, "the work has not run");
+    let rest = rig.allocate(FRAME / 4, b);
+    rig.sim.poke(rest.ptr(), &[0]);
+    rig.fill(&rest, 3, b);
+    rig.sim.settle();
+    assert_ne!(rig.sim.peek(rest.ptr(), 1), [3], "the other stream waits for the first");
+    drop(stall);
+    rig.sim.settle();
+    assert_eq!(rig.sim.peek(rest.ptr(), 1), [3]);
+    assert_eq!((rig.pool.held(), rig.driver_held()), (Bytes(6 * FRAME), Bytes(6 * FRAME)));
+    [most, rest].into_iter().chain(blocks).for_each(|block| rig.free(block));
+    rig.finish();
+}
+
+/// Whichever call of a growth fails, and whichever fails while that is undone, nothing is lost.
+#[test]
+fn p3_a_growth_that_follows_and_fails_is_undone() {
+    let calls = [Call::PagesMap, Call::PagesAllow, Call::PagesUnmap];
+    for seed in 0..20 {
+        for failing in 1..12 {
+            for call in calls {
+                for is_undone in [true, false] {
+                    let mut behind = Behind::new(seed, 24);
+                    if behind.freed == 0 {
+                        behind.finish();
+                        continue;
+                    }
+                    let (rig, stream) = (&behind.rig, behind.stream);
+                    rig.faults.fail_nth(call, failing, Status::Unavailable);
+                    if !is_undone {
+                        rig.faults.fail_always(Call::PagesUnmap, Status::Unavailable);
+                    }
+                    let first = rig.try_allocate(behind.freed, stream).ok();
+                    rig.faults.heal();
+                    // What failed is told once.
+                    _ = rig.context.fault().check();
+                    _ = rig.pool.reap();
+                    let held = rig.pool.held();
+                    let block = match first {
+                        Some(block) => block,
+                        None => rig.allocate(behind.freed, stream),
+                    };
+                    assert_eq!(rig.pool.held(), held, "seed {seed}: {call:?} number {failing}");
+                    rig.fill(&block, 2, stream);
+                    rig.free(block);
+                    behind.kept.reverse();
+                    behind.finish();
+                }
+            }
+        }
+    }
+}
