@@ -11,6 +11,9 @@
  * are running, so a handle may be closed while others use it: they finish, or are told that it is closed. Nothing starts by
  * itself: loading the library opens no device and starts no thread.
  *
+ * In a process that is forked off one that has opened a driver, every call that returns a bursar_status but those about the
+ * last error is BURSAR_FORKED and does nothing, whatever other threads were doing. What the other process has stays its own.
+ *
  * This file is written from the code by `cargo xtask header`.
  */
 
@@ -99,7 +102,7 @@ enum bursar_status
   BURSAR_UNSUPPORTED = 13,
   // The ledger cannot be used.
   BURSAR_LEDGER = 14,
-  // This process was forked from the one that opened the ledger.
+  // This process was forked off one that had opened a driver. Only what it becomes by `exec` can use the library.
   BURSAR_FORKED = 15,
   // A call of the driver failed; `driver_code` has its number.
   BURSAR_DRIVER_FAILED = 16,
@@ -144,8 +147,8 @@ typedef struct bursar_driver_options {
   size_t struct_size;
   // One of `BURSAR_DRIVER_*`.
   uint32_t choice;
-  // One to look at devices and reserve their memory only: no context is made, which takes memory of each device, and nothing
-  // can be allocated. Zero otherwise.
+  // One to look at devices and reserve their memory only: no context is made, which takes memory of each device, and there are
+  // no stacks and no streams, on simulated devices neither. Zero otherwise.
   uint32_t observes_only;
   // The simulated devices, such as "2x80GiB", or "2x80GiB@name" for devices that processes share. Null: those that
   // `BURSAR_SIM_DEVICES` describes, or two.
@@ -597,7 +600,7 @@ bursar_status bursar_cancellation_close(struct bursar_cancellation cancellation)
 // Makes a stream of a device, or takes one that was closed before. Zero is the default priority; lower ones are more urgent.
 //
 // Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a priority outside the device's range;
-// `BURSAR_TOO_MANY_STREAMS`, `BURSAR_DRIVER_FAILED`. `*out` is then null.
+// `BURSAR_TOO_MANY_STREAMS`, `BURSAR_DRIVER_FAILED`; `BURSAR_UNSUPPORTED` where the driver only observes. `*out` is then null.
 // Threads: any.
 // Ownership: the caller closes `*out` with `bursar_stream_close`.
 //
@@ -613,8 +616,8 @@ bursar_status bursar_stream_create(struct bursar_device device,
 // Close it before the stream is destroyed. That is when what was freed on it is put in order, so that its memory stays
 // reusable.
 //
-// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`, `BURSAR_INVALID_STREAM`, `BURSAR_TOO_MANY_STREAMS`. `*out` is then
-// null.
+// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`, `BURSAR_INVALID_STREAM`, `BURSAR_TOO_MANY_STREAMS`;
+// `BURSAR_UNSUPPORTED` where the driver only observes. `*out` is then null.
 // Threads: any.
 // Ownership: the `CUstream` stays the caller's, who closes `*out` with `bursar_stream_close` first.
 //
@@ -647,14 +650,14 @@ bursar_status bursar_stream_synchronize(struct bursar_stream stream);
 // whoever makes the next one.
 //
 // Errors: `BURSAR_INVALID_HANDLE`.
-// Threads: any; it waits for calls of other threads that are running.
+// Threads: any; it waits for calls of other threads that are running, also for those that synchronize with the stream.
 // Ownership: the handle is used up. A `CUstream` that was adopted may be destroyed from now on.
 bursar_status bursar_stream_close(struct bursar_stream stream);
 
 // Builds the memory of a device as the options say.
 //
 // Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a reservation of another device; `BURSAR_LEDGER`,
-// `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`, `BURSAR_UNSUPPORTED`. `*out` is then null.
+// `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`; `BURSAR_UNSUPPORTED`, also where the driver only observes. `*out` is then null.
 // Threads: any.
 // Ownership: the caller closes `*out` with `bursar_stack_close`.
 //
@@ -671,6 +674,18 @@ bursar_status bursar_stack_open(struct bursar_device device,
 // closed.
 // Ownership: the handle is used up, if the call succeeds.
 bursar_status bursar_stack_close(struct bursar_stack stack);
+
+// Opens the device of a stack once more: the one that it was made on, with its streams and statistics. A stack that outlived the
+// handles of its device and its streams gets streams to free its blocks on in this way.
+//
+// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. `*out` is then null.
+// Threads: any.
+// Ownership: the caller closes `*out` with `bursar_device_close`.
+//
+// # Safety
+// `out` is null or points to a `bursar_device`.
+bursar_status bursar_stack_device(struct bursar_stack stack,
+                                  struct bursar_device *out);
 
 // Reads what a stack holds.
 //
@@ -735,7 +750,8 @@ bursar_status bursar_allocate(struct bursar_stack stack,
 // A failure of the driver to take the memory back is no failure of this call: the memory is kept, tried again, and reported by
 // the next allocation.
 //
-// Errors: `BURSAR_INVALID_HANDLE`, also for a block that was freed already; `BURSAR_INVALID_STREAM` for a stream of another
+// Errors: `BURSAR_INVALID_HANDLE`, also for a block that was freed already; `BURSAR_INVALID_ARGUMENT` for one with another address
+// than it was given out with; `BURSAR_INVALID_STREAM` for a stream of another
 // device or one that is being captured into a graph; `BURSAR_DRIVER_FAILED` where the uses cannot be put in order. The block
 // then stays as it was.
 // Threads: any.
@@ -747,8 +763,8 @@ bursar_status bursar_free(struct bursar_block block,
 // comes after that work. The caller has ordered the work after the allocation, as by an event. `access` is `BURSAR_READ` or
 // `BURSAR_WRITE`.
 //
-// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`; `BURSAR_INVALID_STREAM` for a stream of another device;
-// `BURSAR_UNSUPPORTED` for memory whose uses cannot be tracked. Nothing is then recorded.
+// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a block with another address than it was given out with;
+// `BURSAR_INVALID_STREAM` for a stream of another device; `BURSAR_UNSUPPORTED` for memory whose uses cannot be tracked. Nothing is then recorded.
 // Threads: any; a call about the same block waits for this one.
 // Ownership: the block stays the caller's.
 bursar_status bursar_record_use(struct bursar_block block,

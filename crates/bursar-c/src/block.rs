@@ -106,7 +106,8 @@ fn keep_slot(running: &mut RunningCall, index: u32) {
 /// A failure of the driver to take the memory back is no failure of this call: the memory is kept, tried again, and reported by
 /// the next allocation.
 ///
-/// Errors: `BURSAR_INVALID_HANDLE`, also for a block that was freed already; `BURSAR_INVALID_STREAM` for a stream of another
+/// Errors: `BURSAR_INVALID_HANDLE`, also for a block that was freed already; `BURSAR_INVALID_ARGUMENT` for one with another address
+/// than it was given out with; `BURSAR_INVALID_STREAM` for a stream of another
 /// device or one that is being captured into a graph; `BURSAR_DRIVER_FAILED` where the uses cannot be put in order. The block
 /// then stays as it was.
 /// Threads: any.
@@ -191,8 +192,8 @@ fn find_anew(running: &RunningCall, stack: u64, stream: u64) -> CallResult<(&dyn
 /// comes after that work. The caller has ordered the work after the allocation, as by an event. `access` is `BURSAR_READ` or
 /// `BURSAR_WRITE`.
 ///
-/// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`; `BURSAR_INVALID_STREAM` for a stream of another device;
-/// `BURSAR_UNSUPPORTED` for memory whose uses cannot be tracked. Nothing is then recorded.
+/// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a block with another address than it was given out with;
+/// `BURSAR_INVALID_STREAM` for a stream of another device; `BURSAR_UNSUPPORTED` for memory whose uses cannot be tracked. Nothing is then recorded.
 /// Threads: any; a call about the same block waits for this one.
 /// Ownership: the block stays the caller's.
 #[unsafe(no_mangle)]
@@ -207,6 +208,9 @@ pub extern "C" fn bursar_record_use(block: bursar_block, stream: bursar_stream, 
         let stream = STREAMS.get(stream.id, &running)?.stream;
         let mut borrowed = BLOCKS.table.borrow(block.id).ok_or_else(|| BLOCKS.stale(block.id))?;
         let held = borrowed.value_mut();
+        if held.address != block.address {
+            return Err(other_address());
+        }
         let memory = &STACKS.get(held.stack, &running)?.memory;
         let tracked = tracked(held, memory).ok_or_else(|| BLOCKS.stale(block.id))?;
         Ok(memory.context().record_block_use(tracked, stream, access)?)

@@ -96,10 +96,12 @@ pub unsafe extern "C" fn bursar_device_open(
         let options = unsafe { arguments::options(options, "options") }?;
         arguments::check_flag(options.without_statistics, "without_statistics")?;
         arguments::check_reserved(options.reserved)?;
-        let (opened, device) = device_of(driver, device)?;
-        let context = DeviceContext::open(opened.driver.clone(), device)?;
+        let (kept, device) = device_of(driver, device)?;
+        let context = DeviceContext::open(kept.opened.driver.clone(), device)?;
+        let observes_only = kept.observes_only;
         let statistics = (options.without_statistics == 0).then(Statistics::default);
-        let id = DEVICES.insert(Arc::new(Device { context, ledgers: Ledgers::default(), statistics }))?;
+        let id =
+            DEVICES.insert(Arc::new(Device { context, ledgers: Ledgers::default(), statistics, observes_only }))?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, bursar_device { id }) };
         Ok(())

@@ -3,7 +3,8 @@
 
 use crate::arguments::{self, Versioned, fixed_text};
 use crate::enter::call;
-use crate::handles::DRIVERS;
+use crate::forks;
+use crate::handles::{DRIVERS, DriverOfCaller};
 use crate::status::{CallResult, Failure, bursar_status};
 use bursar::driver::{Choice, DriverChoiceError, OpenedDriver, SimDevices};
 use bursar::{DeviceId, Error};
@@ -35,8 +36,8 @@ pub struct bursar_driver_options {
     pub struct_size: usize,
     /// One of `BURSAR_DRIVER_*`.
     pub choice: u32,
-    /// One to look at devices and reserve their memory only: no context is made, which takes memory of each device, and nothing
-    /// can be allocated. Zero otherwise.
+    /// One to look at devices and reserve their memory only: no context is made, which takes memory of each device, and there are
+    /// no stacks and no streams, on simulated devices neither. Zero otherwise.
     pub observes_only: u32,
     /// The simulated devices, such as "2x80GiB", or "2x80GiB@name" for devices that processes share. Null: those that
     /// `BURSAR_SIM_DEVICES` describes, or two.
@@ -146,8 +147,10 @@ pub unsafe extern "C" fn bursar_driver_open(
         arguments::check_flag(options.observes_only, "observes_only")?;
         // SAFETY: the caller's own promise.
         let devices = unsafe { arguments::text(options.simulated_devices, "simulated_devices") }?;
-        let opened = open(options.choice, devices, options.observes_only == 1)?;
-        let id = DRIVERS.insert(Arc::new(opened))?;
+        forks::watch();
+        let observes_only = options.observes_only == 1;
+        let opened = open(options.choice, devices, observes_only)?;
+        let id = DRIVERS.insert(Arc::new(DriverOfCaller { opened, observes_only }))?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, bursar_driver { id }) };
         Ok(())
@@ -184,7 +187,8 @@ pub unsafe extern "C" fn bursar_driver_read(driver: bursar_driver, out: *mut bur
     call(|| {
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
-        let opened = DRIVERS.keep(driver.id)?;
+        let kept = DRIVERS.keep(driver.id)?;
+        let opened = &kept.opened;
         let facts = bursar_driver_facts {
             struct_size: size_of::<bursar_driver_facts>(),
             device_count: opened.driver.device_count(),
@@ -209,11 +213,11 @@ pub extern "C" fn bursar_driver_close(driver: bursar_driver) -> bursar_status {
 }
 
 /// Returns a driver that is open and a device that it has.
-pub(crate) fn device_of(driver: bursar_driver, device: u32) -> CallResult<(Arc<OpenedDriver>, DeviceId)> {
-    let (opened, device) = (DRIVERS.keep(driver.id)?, DeviceId(device));
-    let count = opened.driver.device_count();
+pub(crate) fn device_of(driver: bursar_driver, device: u32) -> CallResult<(Arc<DriverOfCaller>, DeviceId)> {
+    let (kept, device) = (DRIVERS.keep(driver.id)?, DeviceId(device));
+    let count = kept.opened.driver.device_count();
     match device.0 < count {
-        true => Ok((opened, device)),
+        true => Ok((kept, device)),
         false => Err(Error::InvalidDevice { device, count }.into()),
     }
 }
@@ -235,8 +239,8 @@ pub unsafe extern "C" fn bursar_device_read(
     call(|| {
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
-        let (opened, device) = device_of(driver, device)?;
-        let facts = opened.driver.facts(device).map_err(Error::from)?;
+        let (kept, device) = device_of(driver, device)?;
+        let facts = kept.opened.driver.facts(device).map_err(Error::from)?;
         let pages = facts.capabilities.page_granularity;
         let read = bursar_device_facts {
             struct_size: size_of::<bursar_device_facts>(),
@@ -276,8 +280,8 @@ pub unsafe extern "C" fn bursar_device_memory_read(
     call(|| {
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
-        let (opened, device) = device_of(driver, device)?;
-        let memory = opened.driver.memory(device).map_err(Error::from)?;
+        let (kept, device) = device_of(driver, device)?;
+        let memory = kept.opened.driver.memory(device).map_err(Error::from)?;
         let struct_size = size_of::<bursar_device_memory>();
         let read = bursar_device_memory { struct_size, free: memory.free.get(), total: memory.total.get() };
         // SAFETY: it was checked.

@@ -1,5 +1,6 @@
 //! The way into every call: nothing unwinds out of it, and a failure is kept for whoever asks.
 
+use crate::forks::is_forked;
 use crate::running::RunningCall;
 use crate::status::{CallResult, Failure, bursar_status, keep};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,6 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Makes a call. Whatever `body` changes is shared and consistent between its steps, so a panic leaves nothing torn behind.
 #[inline]
 pub(crate) fn call(body: impl FnOnce() -> CallResult) -> bursar_status {
+    if is_forked() {
+        return forked();
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => bursar_status::BURSAR_OK,
         Ok(Err(failure)) => keep(failure),
@@ -17,6 +21,9 @@ pub(crate) fn call(body: impl FnOnce() -> CallResult) -> bursar_status {
 /// Makes a call that finds things by their handles and keeps them for its whole length.
 #[inline(always)]
 pub(crate) fn running_call(body: impl FnOnce(&mut RunningCall) -> CallResult) -> bursar_status {
+    if is_forked() {
+        return forked();
+    }
     let mut running = RunningCall::begin();
     // Nothing unwinds past this, so the call has one end, whatever happens.
     let result = catch_unwind(AssertUnwindSafe(|| body(&mut running)));
@@ -26,6 +33,12 @@ pub(crate) fn running_call(body: impl FnOnce(&mut RunningCall) -> CallResult) ->
         Ok(Err(failure)) => keep(failure),
         Err(payload) => keep(Failure::panicked(payload)),
     }
+}
+
+/// Refuses a call in a process that was forked off.
+#[cold]
+fn forked() -> bursar_status {
+    keep(Box::new(Failure::Forked))
 }
 
 /// Makes a call that leaves the last error as it is, because it reads it.

@@ -8,11 +8,19 @@ use bursar::driver::OpenedDriver;
 use bursar::ledger::Reservation;
 use bursar::memory::{DeviceBlock, DeviceMemoryResource};
 use bursar::stream::{AdoptedStream, Stream, TrackedBlock};
-use bursar::{Ledgers, PagePool, Statistics};
+use bursar::{Error, Ledgers, PagePool, Statistics};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
+
+/// A driver that was opened.
+#[derive(Debug)]
+pub(crate) struct DriverOfCaller {
+    pub(crate) opened: OpenedDriver,
+    /// True if nothing is to be allocated.
+    pub(crate) observes_only: bool,
+}
 
 /// A device that was opened.
 #[derive(Debug)]
@@ -21,6 +29,16 @@ pub(crate) struct Device {
     pub(crate) ledgers: Ledgers,
     /// The counts of its memory, unless they were declined.
     pub(crate) statistics: Option<Statistics>,
+    /// True if nothing is to be allocated.
+    pub(crate) observes_only: bool,
+}
+
+impl Device {
+    /// Fails where nothing is to be allocated, whichever driver it is.
+    pub(crate) fn check_usable(&self) -> CallResult {
+        let what = "memory and streams while its driver only observes";
+        if self.observes_only { Err(Error::Unsupported { device: self.context.device(), what }.into()) } else { Ok(()) }
+    }
 }
 
 /// The memory of a device.
@@ -29,6 +47,8 @@ pub(crate) struct StackMemory {
     pub(crate) memory: Arc<dyn DeviceMemoryResource>,
     /// The pool, if it has one.
     pub(crate) pool: Option<PagePool>,
+    /// The device, whose handle may be closed.
+    pub(crate) device: Arc<Device>,
 }
 
 /// A stream, with what gives it back.
@@ -106,7 +126,7 @@ impl Cancellation {
     }
 }
 
-pub(crate) static DRIVERS: Kind<Arc<OpenedDriver>> = Kind::new("driver", 1);
+pub(crate) static DRIVERS: Kind<Arc<DriverOfCaller>> = Kind::new("driver", 1);
 pub(crate) static DEVICES: Kind<Arc<Device>> = Kind::new("device", 2);
 pub(crate) static STACKS: Kind<Arc<StackMemory>> = Kind::new("stack", 3);
 pub(crate) static STREAMS: Kind<Arc<StreamOfCaller>> = Kind::new("stream", 4);

@@ -13,10 +13,13 @@
 //! - **Structures begin with their size.** One of another size is refused; a later version knows the sizes of earlier ones.
 //! - **Nothing starts by itself.** Loading the library does nothing; the first thread is started by the first reservation
 //!   that waits.
+//! - **A process that is forked off is told so**, once a driver was opened before: locks in it may be those of threads that are
+//!   not there.
 //!
 //! # Structure
 //! Each module uses only those above it:
 //!
+//! - `forks` knows whether this process was forked off.
 //! - `status` has the statuses and the last failure of a thread; `enter` is the way into every call, and `arguments` are the
 //!   pointers that callers pass.
 //! - `running` knows the calls that run, `table` has what handles stand for, and `handles` are the kinds of them.
@@ -36,6 +39,7 @@ mod block;
 mod device;
 mod driver;
 mod enter;
+mod forks;
 mod handles;
 mod reservation;
 mod running;
@@ -63,8 +67,8 @@ pub use reservation::{
 };
 pub use stack::{
     BURSAR_ACCOUNT_LEDGER, BURSAR_ACCOUNT_NONE, BURSAR_ACCOUNT_RESERVATION, BURSAR_STACK_ASYNC, BURSAR_STACK_DIRECT,
-    BURSAR_STACK_POOL, bursar_granted_size, bursar_stack, bursar_stack_close, bursar_stack_open, bursar_stack_options,
-    bursar_stack_read, bursar_stack_reading, bursar_stack_trim,
+    BURSAR_STACK_POOL, bursar_granted_size, bursar_stack, bursar_stack_close, bursar_stack_device, bursar_stack_open,
+    bursar_stack_options, bursar_stack_read, bursar_stack_reading, bursar_stack_trim,
 };
 pub use status::bursar_status;
 pub use stream::{

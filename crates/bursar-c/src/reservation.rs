@@ -3,7 +3,7 @@
 
 use crate::arguments::{self, Versioned};
 use crate::device::bursar_device;
-use crate::enter::call;
+use crate::enter::{call, running_call};
 use crate::handles::{CANCELLATIONS, Cancellation, DEVICES, Device, RESERVATIONS};
 use crate::status::{CallResult, Failure, bursar_status};
 use bursar::ledger::{Priority, Reservation, ReserveOptions, Tenant};
@@ -297,10 +297,10 @@ pub unsafe extern "C" fn bursar_reservation_read(
     reservation: bursar_reservation,
     out: *mut bursar_reservation_reading,
 ) -> bursar_status {
-    call(|| {
+    running_call(|running| {
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
-        let reservation = RESERVATIONS.keep(reservation.id)?;
+        let reservation = RESERVATIONS.get(reservation.id, running)?;
         let read = bursar_reservation_reading {
             struct_size: size_of::<bursar_reservation_reading>(),
             bytes: reservation.bytes().get(),

@@ -6,12 +6,13 @@
 //! stale, or the closing thread waits for the call.
 #![allow(unsafe_code)]
 
+use crate::forks;
 use bursar::memory::DeviceMemoryResource;
 use bursar::stream::Stream;
 use bursar::sync::ThreadIndex;
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -67,9 +68,6 @@ struct Extra {
 fn extra() -> MutexGuard<'static, Extra> {
     EXTRA.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The process in which the first call was made, to recognise one that was forked off.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// A call that runs: what it finds under a handle stays until it ends.
 pub(crate) struct RunningCall {
@@ -156,7 +154,7 @@ fn own_record() -> Option<&'static Record> {
 
 #[cold]
 fn first_record(chunk: &'static OnceLock<Box<[Record; RECORDS]>>) -> &'static [Record; RECORDS] {
-    let _first = PROCESS.compare_exchange(0, std::process::id(), Ordering::Relaxed, Ordering::Relaxed);
+    forks::watch();
     chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Record::default())))
 }
 
@@ -171,13 +169,9 @@ pub(crate) fn closed() -> u64 {
 }
 
 /// Counts that something was closed, whose handle is stale by now, and waits until every call of another thread has ended that
-/// was running. Called without a call of this thread's own, unless
-/// that is an outer one. In a process that was forked off no other thread is left, and nothing is waited for.
+/// was running. Called without a call of this thread's own, unless that is an outer one.
 pub(crate) fn wait_for_others() {
     CLOSED.fetch_add(1, Ordering::SeqCst);
-    if PROCESS.load(Ordering::Relaxed) != std::process::id() {
-        return;
-    }
     let own = own_record().map(std::ptr::from_ref);
     let extra: Vec<&'static Record> = extra().all.clone();
     let of_threads = BY_THREAD.iter().filter_map(OnceLock::get).flat_map(|records| records.iter());

@@ -3,7 +3,7 @@
 
 use crate::arguments::{self, Versioned};
 use crate::device::bursar_device;
-use crate::enter::call;
+use crate::enter::{call, running_call};
 use crate::handles::{BLOCKS, DEVICES, Device, HeldBlock, RESERVATIONS, STACKS, StackMemory};
 use crate::reservation::bursar_reservation;
 use crate::status::{CallResult, Failure, bursar_status};
@@ -104,7 +104,7 @@ unsafe impl Versioned for bursar_stack_reading {}
 /// Builds the memory of a device as the options say.
 ///
 /// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a reservation of another device; `BURSAR_LEDGER`,
-/// `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`, `BURSAR_UNSUPPORTED`. `*out` is then null.
+/// `BURSAR_FORKED`, `BURSAR_DRIVER_FAILED`; `BURSAR_UNSUPPORTED`, also where the driver only observes. `*out` is then null.
 /// Threads: any.
 /// Ownership: the caller closes `*out` with `bursar_stack_close`.
 ///
@@ -126,8 +126,9 @@ pub unsafe extern "C" fn bursar_stack_open(
         let tenant = unsafe { arguments::text(options.tenant, "tenant") }?;
         arguments::check_flag(options.wait_before_growing, "wait_before_growing")?;
         let device = DEVICES.keep(device.id)?;
+        device.check_usable()?;
         let account = account(&device, &options, tenant)?;
-        let id = STACKS.insert(Arc::new(build(&device, &options, account)?))?;
+        let id = STACKS.insert(Arc::new(build(device, &options, account)?))?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, bursar_stack { id }) };
         Ok(())
@@ -162,7 +163,7 @@ fn account(
 }
 
 fn build(
-    device: &Device,
+    device: Arc<Device>,
     options: &bursar_stack_options,
     account: Option<GlobalDeviceBudget<OnAccount>>,
 ) -> CallResult<StackMemory> {
@@ -194,7 +195,7 @@ fn build(
         }
         _ => return Err(Failure::argument("kind", "is none of BURSAR_STACK_*")),
     };
-    Ok(StackMemory { memory, pool })
+    Ok(StackMemory { memory, pool, device })
 }
 
 fn pool(options: &bursar_stack_options) -> PagePool {
@@ -233,6 +234,29 @@ fn has_no_blocks(stack: u64) -> CallResult {
     if blocks == 0 { Ok(()) } else { Err(Box::new(Failure::StillHeld { blocks, bytes })) }
 }
 
+/// Opens the device of a stack once more: the one that it was made on, with its streams and statistics. A stack that outlived the
+/// handles of its device and its streams gets streams to free its blocks on in this way.
+///
+/// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`. `*out` is then null.
+/// Threads: any.
+/// Ownership: the caller closes `*out` with `bursar_device_close`.
+///
+/// # Safety
+/// `out` is null or points to a `bursar_device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bursar_stack_device(stack: bursar_stack, out: *mut bursar_device) -> bursar_status {
+    call(|| {
+        arguments::check_place(out, "out")?;
+        // SAFETY: it was checked.
+        unsafe { arguments::write(out, bursar_device::default()) };
+        let device = STACKS.keep(stack.id)?.device.clone();
+        let id = DEVICES.insert(device)?;
+        // SAFETY: it was checked.
+        unsafe { arguments::write(out, bursar_device { id }) };
+        Ok(())
+    })
+}
+
 /// Reads what a stack holds.
 ///
 /// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`.
@@ -243,10 +267,10 @@ fn has_no_blocks(stack: u64) -> CallResult {
 /// `out` is null or points to a `bursar_stack_reading`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bursar_stack_read(stack: bursar_stack, out: *mut bursar_stack_reading) -> bursar_status {
-    call(|| {
+    running_call(|running| {
         // SAFETY: the caller's own promise.
         unsafe { arguments::check_out(out, "out") }?;
-        let stack = STACKS.keep(stack.id)?;
+        let stack = STACKS.get(stack.id, running)?;
         let outstanding = stack.memory.bytes_outstanding().get();
         let pool = stack.pool.as_ref().and_then(|pool| pool.readings().into_iter().next());
         let read = bursar_stack_reading {
@@ -274,8 +298,8 @@ pub unsafe extern "C" fn bursar_stack_read(stack: bursar_stack, out: *mut bursar
 /// `released` is null or points to a `uint64_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bursar_stack_trim(stack: bursar_stack, keep: u64, released: *mut u64) -> bursar_status {
-    call(|| {
-        let stack = STACKS.keep(stack.id)?;
+    running_call(|running| {
+        let stack = STACKS.get(stack.id, running)?;
         let went = match &stack.pool {
             Some(pool) => pool.trim(Bytes(keep)),
             None => stack.memory.context().trim(),
@@ -304,9 +328,9 @@ pub unsafe extern "C" fn bursar_granted_size(
     alignment: u64,
     out: *mut u64,
 ) -> bursar_status {
-    call(|| {
+    running_call(|running| {
         arguments::check_place(out, "out")?;
-        let stack = STACKS.keep(stack.id)?;
+        let stack = STACKS.get(stack.id, running)?;
         let granted = stack.memory.granted_size(bytes, if alignment == 0 { 1 } else { alignment })?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, granted.get()) };

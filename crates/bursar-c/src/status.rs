@@ -41,7 +41,7 @@ pub enum bursar_status {
     BURSAR_UNSUPPORTED = 13,
     /// The ledger cannot be used.
     BURSAR_LEDGER = 14,
-    /// This process was forked from the one that opened the ledger.
+    /// This process was forked off one that had opened a driver. Only what it becomes by `exec` can use the library.
     BURSAR_FORKED = 15,
     /// A call of the driver failed; `driver_code` has its number.
     BURSAR_DRIVER_FAILED = 16,
@@ -103,6 +103,8 @@ pub(crate) enum Failure {
     StillHeld { blocks: usize, bytes: Bytes },
     /// There is no room for another handle.
     TooManyHandles { kind: &'static str, max: usize },
+    /// This process was forked off.
+    Forked,
     /// The library panicked.
     Panicked { message: String },
 }
@@ -146,6 +148,7 @@ impl Failure {
             Self::Cancelled => BURSAR_CANCELLED,
             Self::StillHeld { .. } => BURSAR_STILL_HELD,
             Self::TooManyHandles { .. } => BURSAR_OTHER,
+            Self::Forked => BURSAR_FORKED,
             Self::Panicked { .. } => BURSAR_PANIC,
         }
     }
@@ -223,6 +226,7 @@ impl fmt::Display for Failure {
                 write!(f, "{blocks} block{plural} still allocated, with {bytes}; free them before closing")
             }
             Self::TooManyHandles { kind, max } => write!(f, "there are {max} of the kind {kind}, and no room for more"),
+            Self::Forked => f.write_str("this process was forked off one that had opened a driver; use it after exec"),
             Self::Panicked { message } => write!(f, "a defect of this library: {message}"),
         }
     }

@@ -5,10 +5,12 @@ use crate::arguments;
 use crate::device::bursar_device;
 use crate::enter::call;
 use crate::handles::{DEVICES, STREAMS, StreamOfCaller, StreamOrigin};
-use crate::status::bursar_status;
+use crate::status::{CallResult, bursar_status};
+use bursar::device::DeviceContext;
 use bursar::driver::RawStream;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A stream of a device; `{0}` is null.
 #[repr(C)]
@@ -22,7 +24,7 @@ pub struct bursar_stream {
 /// Makes a stream of a device, or takes one that was closed before. Zero is the default priority; lower ones are more urgent.
 ///
 /// Errors: `BURSAR_INVALID_HANDLE`; `BURSAR_INVALID_ARGUMENT`, also for a priority outside the device's range;
-/// `BURSAR_TOO_MANY_STREAMS`, `BURSAR_DRIVER_FAILED`. `*out` is then null.
+/// `BURSAR_TOO_MANY_STREAMS`, `BURSAR_DRIVER_FAILED`; `BURSAR_UNSUPPORTED` where the driver only observes. `*out` is then null.
 /// Threads: any.
 /// Ownership: the caller closes `*out` with `bursar_stream_close`.
 ///
@@ -38,7 +40,7 @@ pub unsafe extern "C" fn bursar_stream_create(
         arguments::check_place(out, "out")?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, bursar_stream::default()) };
-        let context = DEVICES.keep(device.id)?.context.clone();
+        let context = usable(device)?;
         let stream = context.take_stream(priority)?;
         let id = STREAMS.insert(Arc::new(StreamOfCaller { stream, context, origin: StreamOrigin::Own(priority) }))?;
         // SAFETY: it was checked.
@@ -47,14 +49,21 @@ pub unsafe extern "C" fn bursar_stream_create(
     })
 }
 
+/// Returns the context of a device that can have streams.
+fn usable(device: bursar_device) -> CallResult<Arc<DeviceContext>> {
+    let device = DEVICES.keep(device.id)?;
+    device.check_usable()?;
+    Ok(device.context.clone())
+}
+
 /// Lets a stream be used that somebody else made: a `CUstream` of the device's primary context. Null is the legacy default
 /// stream; the per-thread default stream is refused.
 ///
 /// Close it before the stream is destroyed. That is when what was freed on it is put in order, so that its memory stays
 /// reusable.
 ///
-/// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`, `BURSAR_INVALID_STREAM`, `BURSAR_TOO_MANY_STREAMS`. `*out` is then
-/// null.
+/// Errors: `BURSAR_INVALID_HANDLE`, `BURSAR_INVALID_ARGUMENT`, `BURSAR_INVALID_STREAM`, `BURSAR_TOO_MANY_STREAMS`;
+/// `BURSAR_UNSUPPORTED` where the driver only observes. `*out` is then null.
 /// Threads: any.
 /// Ownership: the `CUstream` stays the caller's, who closes `*out` with `bursar_stream_close` first.
 ///
@@ -70,7 +79,7 @@ pub unsafe extern "C" fn bursar_stream_adopt(
         arguments::check_place(out, "out")?;
         // SAFETY: it was checked.
         unsafe { arguments::write(out, bursar_stream::default()) };
-        let context = DEVICES.keep(device.id)?.context.clone();
+        let context = usable(device)?;
         // SAFETY: the caller's promise that it lives until this is closed.
         let adopted = unsafe { context.adopt_stream(RawStream(raw.addr() as u64)) }?;
         let (stream, origin) = (adopted.stream(), StreamOrigin::Adopted { _until: adopted });
@@ -115,16 +124,27 @@ pub extern "C" fn bursar_stream_synchronize(stream: bursar_stream) -> bursar_sta
     })
 }
 
+/// Returns a stream that was closed, once no thread synchronizes with it any more: from then on nothing here uses the `CUstream`.
+fn ended(mut closed: Arc<StreamOfCaller>) -> StreamOfCaller {
+    loop {
+        match Arc::try_unwrap(closed) {
+            Ok(stream) => return stream,
+            Err(shared) => closed = shared,
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
 /// Closes a stream. Memory that was allocated on it stays; work that was submitted to it still runs. A stream of ours goes to
 /// whoever makes the next one.
 ///
 /// Errors: `BURSAR_INVALID_HANDLE`.
-/// Threads: any; it waits for calls of other threads that are running.
+/// Threads: any; it waits for calls of other threads that are running, also for those that synchronize with the stream.
 /// Ownership: the handle is used up. A `CUstream` that was adopted may be destroyed from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn bursar_stream_close(stream: bursar_stream) -> bursar_status {
     call(|| {
-        let closed = STREAMS.close(stream.id)?;
+        let closed = ended(STREAMS.close(stream.id)?);
         if let StreamOrigin::Own(priority) = closed.origin {
             closed.context.return_stream(closed.stream, priority)?;
         }

@@ -23,6 +23,9 @@ const PREAMBLE: &str = "\
  * are running, so a handle may be closed while others use it: they finish, or are told that it is closed. Nothing starts by
  * itself: loading the library opens no device and starts no thread.
  *
+ * In a process that is forked off one that has opened a driver, every call that returns a bursar_status but those about the
+ * last error is BURSAR_FORKED and does nothing, whatever other threads were doing. What the other process has stays its own.
+ *
  * This file is written from the code by `cargo xtask header`.
  */
 ";

@@ -89,6 +89,8 @@ fn succeeded(command: &mut Command) -> String {
 }
 
 const C99: &[&str] = &["cc", "-std=c99"];
+/// C with what POSIX adds.
+const GNU11: &[&str] = &["cc", "-std=gnu11"];
 
 #[test]
 fn y1_the_example_runs_on_simulated_devices() {
@@ -161,6 +163,53 @@ fn y1_threads_allocate_and_free_while_they_end() {
     let program = scene.compile(C99, "tests/programs/threads.c", &[]);
     let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim"));
     assert_eq!(said, "all threads ended\n");
+}
+
+#[test]
+fn y1_a_process_that_is_forked_off_during_calls_is_told_so_by_every_call() {
+    let scene = Scene::new("fork");
+    // The devices that processes share have locks of their own.
+    let named = format!("1x1GiB@bursar-c-fork-{}", std::process::id());
+    let program = scene.compile(GNU11, "tests/programs/fork.c", &[]);
+    for devices in ["1x1GiB", &named] {
+        let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim").env("BURSAR_SIM_DEVICES", devices));
+        assert_eq!(said, "all children were told\n", "{devices}");
+    }
+}
+
+#[test]
+fn y1_handles_close_in_any_order_and_a_stack_still_has_its_device() {
+    let scene = Scene::new("order");
+    let program = scene.compile(C99, "tests/programs/order.c", &[]);
+    let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim"));
+    assert_eq!(said, "all in any order\n");
+}
+
+#[test]
+fn y1_closing_a_stream_waits_for_threads_that_synchronize_with_it() {
+    let scene = Scene::new("synchronize").with_driver();
+    let driver = scene.folder.join("libcuda.so.1");
+    let program = scene.compile(GNU11, "tests/programs/synchronize.c", &[driver.to_str().expect("a path")]);
+    let mut command = scene.command(&program);
+    command.env("BURSAR_SIM_DEVICES", "1x1GiB").env("BURSAR_SEED", "0");
+    assert_eq!(succeeded(&mut command), "closed after the wait\n");
+}
+
+#[test]
+fn y1_a_program_ends_with_everything_open_and_threads_inside_calls() {
+    let scene = Scene::new("ends");
+    let program = scene.compile(GNU11, "tests/programs/ends.c", &[]);
+    let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim").env("BURSAR_SIM_DEVICES", "1x1GiB"));
+    assert_eq!(said, "at exit\nin a destructor\n");
+}
+
+#[test]
+fn y1_a_reservation_is_granted_when_the_process_that_holds_it_is_killed() {
+    let scene = Scene::new("killed");
+    let devices = format!("1x1GiB@bursar-c-killed-{}", std::process::id());
+    let program = scene.compile(GNU11, "tests/programs/killed.c", &[]);
+    let said = succeeded(scene.command(&program).env("BURSAR_DRIVER", "sim").env("BURSAR_SIM_DEVICES", &devices));
+    assert_eq!(said, "granted when the holder was killed\n");
 }
 
 #[test]

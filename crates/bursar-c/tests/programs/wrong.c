@@ -73,6 +73,8 @@ static void no_handles(uint64_t id, bursar_stack stack, bursar_stream stream) {
     HANDLE(bursar_stack_open(device, NULL, &new_stack));
     THAT(new_stack.id == 0);
     HANDLE(bursar_stack_close(no_stack));
+    HANDLE(bursar_stack_device(no_stack, &new_device));
+    THAT(new_device.id == 0);
     HANDLE(bursar_stack_read(no_stack, &stack_reading));
     HANDLE(bursar_stack_trim(no_stack, 0, &number));
     HANDLE(bursar_granted_size(no_stack, 1, 0, &number));
@@ -111,6 +113,7 @@ static void null_pointers(bursar_driver driver, bursar_device device, bursar_sta
     ARGUMENT(bursar_device_statistics(device, NULL));
     ARGUMENT(bursar_device_statistics_of(device, BURSAR_UNTAGGED, NULL));
     ARGUMENT(bursar_stack_open(device, NULL, NULL));
+    ARGUMENT(bursar_stack_device(stack, NULL));
     ARGUMENT(bursar_stack_read(stack, NULL));
     OK(bursar_stack_trim(stack, 0, NULL));
     ARGUMENT(bursar_granted_size(stack, 1, 0, NULL));

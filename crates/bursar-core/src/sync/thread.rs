@@ -30,16 +30,23 @@ pub(crate) fn at_thread_end(call: fn()) {
     AT_END.lock().unwrap_or_else(PoisonError::into_inner).push(call);
 }
 
-struct Lease(u32);
+struct Lease {
+    index: u32,
+    /// The process of the thread. One that is forked off may find the locks held by a thread that it does not have.
+    process: u32,
+}
 
 impl Drop for Lease {
     fn drop(&mut self) {
         // From here on the thread has no number, so that its last destructors share none with a new thread.
         let _ = CURRENT.try_with(|current| current.set(UNSET));
+        if self.process != std::process::id() {
+            return;
+        }
         for call in AT_END.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             call();
         }
-        FREE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.0);
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.index);
     }
 }
 
@@ -51,7 +58,7 @@ thread_local! {
             free.1 += 1;
             free.1 - 1
         });
-        Lease(index)
+        Lease { index, process: std::process::id() }
     };
 }
 
@@ -76,7 +83,7 @@ impl ThreadIndex {
 
     #[cold]
     fn enter() -> Option<Self> {
-        let index = LEASE.try_with(|lease| lease.0).ok()?;
+        let index = LEASE.try_with(|lease| lease.index).ok()?;
         CURRENT.try_with(|current| current.set(index)).ok()?;
         Some(Self(index))
     }

@@ -236,15 +236,22 @@ impl PoolState {
 /// past it.
 fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
     thread_local! {
-        static ON_EXIT: RefCell<ExitHooks> = const { RefCell::new(ExitHooks(Vec::new())) };
+        static ON_EXIT: RefCell<ExitHooks> = const { RefCell::new(ExitHooks { process: 0, hooks: Vec::new() }) };
     }
 
-    struct ExitHooks(Vec<(usize, Weak<PoolState>)>);
+    struct ExitHooks {
+        /// The process of the thread. One that is forked off may find the lists locked by a thread that it does not have.
+        process: u32,
+        hooks: Vec<(usize, Weak<PoolState>)>,
+    }
 
     impl Drop for ExitHooks {
         fn drop(&mut self) {
             forget_recent();
-            for (index, state) in self.0.drain(..) {
+            if self.process != std::process::id() {
+                return;
+            }
+            for (index, state) in self.hooks.drain(..) {
                 if let Some(state) = state.upgrade() {
                     state.thread_ended(index);
                 }
@@ -255,8 +262,9 @@ fn report_thread_end(index: usize, state: Weak<PoolState>) -> bool {
     // A thread that is ending already leaves its blocks to whoever needs them.
     let hooked = ON_EXIT.try_with(|hooks| {
         let mut hooks = hooks.borrow_mut();
-        hooks.0.retain(|(_, state)| state.strong_count() > 0);
-        hooks.0.push((index, state));
+        hooks.process = std::process::id();
+        hooks.hooks.retain(|(_, state)| state.strong_count() > 0);
+        hooks.hooks.push((index, state));
     });
     hooked.is_ok()
 }
