@@ -220,14 +220,15 @@ impl fmt::Display for MetricValue {
 }
 
 impl<'a> Family<'a> {
-    /// Adds a sample. A label set that is there already has the value added to it.
+    /// Adds a sample. Control characters in the values of labels but line breaks are replaced by U+FFFD, since people read the text
+    /// on terminals. A label set that is there already has the value added to it.
     pub fn sample(&mut self, labels: &[(&'a str, &'a str)], value: impl Into<MetricValue>) {
-        self.add("", labels.iter().map(|&(name, value)| (name, Cow::Borrowed(value))).collect(), value.into());
+        self.add("", labels.iter().map(|&(name, value)| (name, printable(value))).collect(), value.into());
     }
 
     /// Adds a histogram from its buckets, each a bound and the number at or below it, the number of all, and their sum.
     pub fn histogram(&mut self, labels: &[(&'a str, &'a str)], buckets: &[(f64, u64)], count: u64, sum: f64) {
-        let own = || labels.iter().map(|&(name, value)| (name, Cow::Borrowed(value)));
+        let own = || labels.iter().map(|&(name, value)| (name, printable(value)));
         for &(bound, number) in buckets {
             let bound = match self.exposition.format {
                 ExpositionFormat::Text => format!("{bound}"),
@@ -280,6 +281,12 @@ impl Drop for Family<'_> {
             self.exposition.push(format_args!("{} {value}\n", if labels.is_empty() { "" } else { "}" }));
         }
     }
+}
+
+/// Returns a label value that writes no colours and moves no cursor where somebody reads the text on a terminal.
+fn printable(value: &str) -> Cow<'_, str> {
+    let is_control = |c: char| c != '\n' && c.is_control();
+    if value.contains(is_control) { Cow::Owned(value.replace(is_control, "\u{fffd}")) } else { Cow::Borrowed(value) }
 }
 
 /// A label value, escaped.

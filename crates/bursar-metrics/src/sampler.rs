@@ -78,14 +78,16 @@ impl Sampler {
                 state.driver = Some(devices.name.clone());
                 state.simulated = devices.driver.simulates();
                 devices.sample_into(folder, &mut state.devices, &mut known);
+                state.left_out = devices.facts.len().saturating_sub(DEVICES_MAX) as u64;
             }
             Err(why) => state.no_gpu = Some(why.clone()),
         }
         match Ledger::list_in(folder) {
             Ok(files) => {
-                let others = files.iter().filter(|file| !known.contains(&name_of(file)));
-                let room = DEVICES_MAX.saturating_sub(state.devices.len());
-                state.devices.extend(others.take(room).filter_map(|file| of_file(file)));
+                let others: Vec<&PathBuf> = files.iter().filter(|file| !known.contains(&name_of(file))).collect();
+                let room = DEVICES_MAX.saturating_sub(state.devices.len()).min(others.len());
+                state.devices.extend(others[..room].iter().filter_map(|file| of_file(file)));
+                state.left_out += (others.len() - room) as u64;
             }
             Err(error) => state.folder_error = Some(error.to_string()),
         }

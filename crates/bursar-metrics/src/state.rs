@@ -39,6 +39,8 @@ pub struct State {
     pub no_gpu: Option<String>,
     /// The driver's devices in their order, then ledgers of devices that it does not have.
     pub devices: Vec<DeviceState>,
+    /// The number of devices and ledgers beyond the first 64, which are left out.
+    pub left_out: u64,
 }
 
 /// A device with its ledger, or the reason that the ledger cannot be read.

@@ -113,7 +113,9 @@ fn m1_every_figure_is_exposed_as_it_is_in_both_formats() {
     let usage = Some(UsageState { live: 8, cached: 5, peak: 9, holders, published_ms: 0 });
     let process = ProcessState { pid: 7, name: "train".into(), held: 13, usage, refused: 2, ..ProcessState::default() };
     let tenant = TenantState { charged: 50, ceiling: 60, waited_ms: 2500, ..TenantState::default() };
-    let state = state(vec![device(vec![process], vec![tenant])]);
+    let ceiling = (1 << 48) - 1;
+    let free = TenantState { name: "free".into(), charged: 1, ceiling, ..TenantState::default() };
+    let state = state(vec![device(vec![process], vec![tenant, free])]);
     for format in [ExpositionFormat::Text, ExpositionFormat::OpenMetrics] {
         let (series, types) = read(&state.expose(format), format);
         let value = |name: &str, pairs: &[(&str, &str)]| series.get(&(name.to_owned(), labels(pairs))).copied();
@@ -126,6 +128,9 @@ fn m1_every_figure_is_exposed_as_it_is_in_both_formats() {
         assert_eq!(["held", "live", "cached", "peak"].map(account), [13.0, 8.0, 5.0, 9.0].map(Some));
         assert_eq!(value("bursar_holder_bytes", &[("pid", "7"), ("process", "train"), ("tag", "weights")]), Some(6.0));
         assert_eq!(value("bursar_tenant_bytes", &[("tenant", "(none)"), ("kind", "charged")]), Some(50.0));
+        assert_eq!(value("bursar_tenant_bytes", &[("tenant", "(none)"), ("kind", "ceiling")]), Some(60.0));
+        assert_eq!(value("bursar_tenant_bytes", &[("tenant", "free"), ("kind", "charged")]), Some(1.0));
+        assert_eq!(value("bursar_tenant_bytes", &[("tenant", "free"), ("kind", "ceiling")]), None, "it has none");
         assert_eq!(value("bursar_tenant_wait_seconds_total", &[("tenant", "(none)")]), Some(2.5));
         assert_eq!(value("bursar_refusals_total", &[("reason", "limit")]), Some(3.0));
         assert_eq!(value("bursar_refusals_total", &[("reason", "queue")]), Some(0.0), "a rate needs the zero");
@@ -178,16 +183,19 @@ fn m1_the_number_of_series_is_bounded() {
 proptest! {
     #[test]
     fn m1_names_are_escaped_and_duplicates_added_up(
-        names in proptest::collection::vec("[a\\\\\"\n{}=,#\u{e4}\u{1f600} ]{0,6}", 1..6),
+        names in proptest::collection::vec("[a\\\\\"\n{}=,#\u{e4}\u{1f600} \u{1b}\r\u{9b}]{0,6}", 1..6),
         open_metrics in any::<bool>(),
     ) {
         let format = if open_metrics { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Text };
         let process = |name: &String| ProcessState { pid: 1, name: name.clone(), held: 3, ..ProcessState::default() };
         let tenant = |name: &String| TenantState { name: name.clone(), charged: 3, ..TenantState::default() };
         let state = state(vec![device(names.iter().map(process).collect(), names.iter().map(tenant).collect())]);
-        let (series, _) = read(&state.expose(format), format);
-        for name in &names {
-            let same = names.iter().filter(|other| *other == name).count() as f64;
+        let text = state.expose(format);
+        prop_assert!(!text.contains(|c: char| c != '\n' && c.is_control()), "{:?}", text);
+        let (series, _) = read(&text, format);
+        let printable = |name: &String| name.replace(|c: char| c != '\n' && c.is_control(), "\u{fffd}");
+        for name in names.iter().map(printable) {
+            let same = names.iter().filter(|other| printable(other) == name).count() as f64;
             let pairs = [("pid", "1"), ("process", name.as_str()), ("kind", "held")];
             prop_assert_eq!(series.get(&("bursar_account_bytes".to_owned(), labels(&pairs))), Some(&(3.0 * same)));
         }

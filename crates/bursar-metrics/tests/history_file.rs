@@ -169,6 +169,33 @@ fn m3_a_history_has_one_writer() {
 }
 
 #[test]
+fn m3_a_history_file_that_is_removed_is_made_anew_and_one_in_its_place_is_left() {
+    let (place, mut random) = (Place::new(), Random::new(5));
+    let mut kept = place.open().expect("a new file");
+    let mut at = 1_700_000_000_000;
+    let mut record = |kept: &mut HistoryFile| {
+        at += 1000;
+        kept.record(&state(&mut random, at))
+    };
+    record(&mut kept).expect("room");
+    fs::remove_file(&place.0).expect("it is there");
+    record(&mut kept).expect("it is made anew");
+    assert!(matches!(place.open(), Err(HistoryFileError::InUse { .. })), "and is the writer's");
+    record(&mut kept).expect("room");
+    fs::remove_file(&place.0).expect("it is there");
+    fs::write(&place.0, "somebody else's").expect("a file");
+    let error = record(&mut kept).expect_err("it is not ours");
+    assert!(matches!(&error, HistoryFileError::Replaced { .. }), "{error}");
+    assert!(error.to_string().contains(&place.0.display().to_string()), "{error}");
+    assert_eq!(fs::read_to_string(&place.0).expect("it is there"), "somebody else's");
+    fs::remove_file(&place.0).expect("it is there");
+    record(&mut kept).expect("there is room for it again");
+    let before = shown(&kept);
+    drop(kept);
+    assert_eq!(shown(&place.open().expect("whole")), before, "with all that was recorded meanwhile");
+}
+
+#[test]
 fn m3_a_history_file_is_bounded() {
     let (place, mut random) = (Place::new(), Random::new(3));
     let mut kept = place.open().expect("a new file");

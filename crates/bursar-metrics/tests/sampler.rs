@@ -119,6 +119,21 @@ fn m1_a_driver_that_fails_is_a_state_of_its_device() {
 }
 
 #[test]
+fn m1_devices_beyond_the_bound_are_counted() {
+    let folder = Folder::new();
+    let (driver, _, _) = device(&folder.0);
+    let sampled = || Sampler::new(driver.clone()).in_folder(&folder.0).sample();
+    assert_eq!((sampled().devices.len(), sampled().left_out), (1, 0));
+    for number in 0..70_u8 {
+        fs::write(folder.0.join(format!("GPU-00000000-0000-0000-0000-0000000000{number:02x}.ledger")), "")
+            .expect("a file");
+    }
+    assert_eq!((sampled().devices.len(), sampled().left_out), (64, 7));
+    let without = Sampler::without_driver("none here").in_folder(&folder.0).sample();
+    assert_eq!((without.devices.len(), without.left_out), (64, 6));
+}
+
+#[test]
 fn m1_a_folder_that_cannot_be_listed_is_told() {
     let folder = Folder::new();
     let file = folder.0.join("no-folder");

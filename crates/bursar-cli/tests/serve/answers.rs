@@ -162,16 +162,22 @@ fn every_path_has_its_answer() {
     }
     assert_eq!(server.get("/favicon.ico", "").status, 404);
     assert_eq!(server.get("/../etc/passwd", "").status, 404);
-    for wrong in ["by=colour", "points=many", "since_ms=-1", "until_ms=%00"] {
-        assert_eq!(server.get(&format!("/api/history?{wrong}"), "").status, 400, "{wrong}");
-    }
-    for right in [
-        "by=tenant&points=1",
-        "points=99999999",
-        "since_ms=5&until_ms=1",
-        "uuid=nobody",
-        "since_ms=18446744073709551615",
+    for (wrong, why) in [
+        ("by=colour", "by is process or tenant"),
+        ("points=many", "points is a number from 1 to 2000"),
+        ("points=0", "points is a number from 1 to 2000"),
+        ("points=2001", "points is a number from 1 to 2000"),
+        ("points=99999999999999999999", "points is a number from 1 to 2000"),
+        ("since_ms=-1", "since_ms is a number of milliseconds since 1970"),
+        ("until_ms=%00", "until_ms is a number of milliseconds since 1970"),
+        ("since_ms=5&until_ms=4", "since_ms is after until_ms"),
     ] {
+        let answer = server.get(&format!("/api/history?{wrong}"), "");
+        assert_eq!((answer.status, answer.body.trim_end()), (400, why), "{wrong}");
+    }
+    for right in
+        ["by=tenant&points=1", "points=2000", "since_ms=5&until_ms=5", "uuid=nobody", "since_ms=18446744073709551615"]
+    {
         assert_eq!(server.get(&format!("/api/history?{right}"), "").status, 200, "{right}");
     }
     let post = ask(server.address, "POST /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -230,7 +236,9 @@ fn another_host_s_name_is_not_answered_for() {
         ask(server.address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")).status
     };
     for path in ["/", "/metrics", "/api/state", "/healthz"] {
-        for own in ["localhost", "LOCALHOST:9400", "127.0.0.1", "127.0.0.1:8080", "[::1]:9400", "gpu.localhost."] {
+        for own in
+            ["localhost", "LOCALHOST:9400", "127.0.0.1", "127.0.0.1:8080", "[::1]:9400", "localhost.", "localhost:"]
+        {
             assert_eq!(status(path, own), 200, "{path} {own}");
         }
         for other in [
@@ -238,11 +246,30 @@ fn another_host_s_name_is_not_answered_for() {
             "evil.example:9400",
             "127.0.0.1.evil.example",
             "localhost.evil.example",
+            "x.localhost",
+            "gpu.localhost.:9400",
+            "localhost..",
             "192.168.0.1",
             "[fe80::1]",
             "",
         ] {
             assert_eq!(status(path, other), 421, "{path} {other}");
+        }
+        let malformed = [
+            "localhost:80:90",
+            "localhost:http",
+            "localhost:99999",
+            "[::1",
+            "[::1]x",
+            "[localhost]",
+            "evil.example@localhost",
+            "localhost/",
+            "localhost evil.example",
+            ":9400",
+            "::1",
+        ];
+        for wrong in malformed {
+            assert_eq!(status(path, wrong), 400, "{path} {wrong}");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const TRIALS: &[(&str, fn())] = &[
     ("m3_ten_thousand_requests_with_a_hundred_open_lose_nothing", ten_thousand_requests),
+    ("m3_connections_leave_descriptors_to_the_rest_of_the_program", connections_leave_descriptors),
     ("m1_a_thousand_accounts_are_sampled_at_little_cost", a_thousand_accounts),
 ];
 
@@ -73,6 +74,29 @@ fn ten_thousand_requests() {
     assert_eq!(answered.load(Relaxed), REQUESTS);
     let most = kib(&server.child, "VmHWM");
     assert!(most < before + (96 << 10), "{before} KiB before, {most} at most");
+}
+
+/// Returns the number of sockets that a process has open.
+fn sockets(child: &Child) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).expect("it runs").filter_map(Result::ok);
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+fn connections_leave_descriptors() {
+    let scene = Scene::new();
+    let mut actor = scene.actor("actor");
+    actor.tell("hold 1GiB");
+    let server = scene.serve_within(64, &["--listen", "127.0.0.1:0", "--interval", "100ms"]);
+    let before = sockets(&server.child);
+    // Those who ask for nothing are closed for those who come later, so that each of them is taken.
+    let mut open = Vec::new();
+    for _ in 0..200 {
+        open.push(TcpStream::connect(server.address).expect("it listens"));
+        assert_eq!(server.get("/healthz", "").status, 200, "with {} open", open.len());
+        assert!(sockets(&server.child) <= before + 40, "24 descriptors of 64 are the program's");
+    }
+    assert_eq!(server.next_state()["devices"][0]["held"], 1_u64 << 30, "ledgers are read as before");
 }
 
 /// Returns the processor time that a process has used.

@@ -52,12 +52,24 @@ impl Scene {
 
     /// Starts a server.
     pub(crate) fn serve(&self, arguments: &[&str]) -> Serving {
-        let mut child = self
-            .bursar(&[&["serve", "--json"], arguments].concat())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the command was built");
+        Self::started(self.bursar(&[&["serve", "--json"], arguments].concat()))
+    }
+
+    /// Starts a server that may have so many descriptors.
+    pub(crate) fn serve_within(&self, descriptors: u32, arguments: &[&str]) -> Serving {
+        let command = self.bursar(&[&["serve", "--json"], arguments].concat());
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("ulimit -n {descriptors} && exec \"$0\" \"$@\""));
+        shell.arg(command.get_program()).args(command.get_args()).env_remove("BURSAR_DRIVER");
+        for (name, value) in command.get_envs() {
+            value.map(|value| shell.env(name, value));
+        }
+        Self::started(shell)
+    }
+
+    /// Starts a server, and returns once it listens.
+    fn started(mut command: Command) -> Serving {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command was built");
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut text = String::new();
         while !text.ends_with("}\n") {

@@ -86,6 +86,8 @@ fn write_machine(text: &mut Exposition, state: &State) {
     let help = "1 if the folder of ledgers can be listed, 0 if not.";
     let is_listed = u64::from(state.folder_error.is_none());
     text.family("bursar_ledger_folder_readable", Gauge, help).sample(&[], is_listed);
+    let help = "The devices and ledgers beyond the first 64, which have no series.";
+    text.family("bursar_devices_left_out", Gauge, help).sample(&[], state.left_out);
 }
 
 fn write_ledgers(text: &mut Exposition, devices: &[Device<'_>]) {
@@ -219,12 +221,16 @@ fn tenants(ledger: &LedgerState) -> Vec<(&str, &TenantState)> {
 fn write_tenants(text: &mut Exposition, devices: &[Device<'_>]) {
     let tenants: Vec<(Device<'_>, Vec<(&str, &TenantState)>)> =
         readable(devices).map(|(device, ledger)| (device, tenants(ledger))).collect();
-    let help = "The memory of a tenant by kind: charged, guarantee and ceiling.";
+    let help = "The memory of a tenant by kind: charged, guarantee and, where it has one, ceiling.";
     let mut family = text.family("bursar_tenant_bytes", Gauge, help);
     for (device, tenants) in &tenants {
+        let total = device.state.ledger().map_or(0, |ledger| ledger.total);
         for &(name, tenant) in tenants {
-            let kinds = [("charged", tenant.charged), ("guarantee", tenant.guarantee), ("ceiling", tenant.ceiling)];
-            for (kind, bytes) in kinds {
+            // A ceiling that the device does not have limits nobody: it is how a ledger says that there is none.
+            let ceiling = (tenant.ceiling < total).then_some(tenant.ceiling);
+            let kinds =
+                [("charged", Some(tenant.charged)), ("guarantee", Some(tenant.guarantee)), ("ceiling", ceiling)];
+            for (kind, bytes) in kinds.into_iter().filter_map(|(kind, bytes)| Some((kind, bytes?))) {
                 family.sample(&device.with([("tenant", name), ("kind", kind)]), bytes);
             }
         }

@@ -98,6 +98,12 @@ pub enum HistoryFileError {
         /// The file.
         file: PathBuf,
     },
+    /// Another file was put in the place of the one that was opened.
+    #[error("{} is another file than the one that was opened; it was left as it is: move it away", file.display())]
+    Replaced {
+        /// The file.
+        file: PathBuf,
+    },
     /// The system failed.
     #[error("{}: {error}", file.display())]
     Io {
@@ -151,17 +157,36 @@ impl HistoryFile {
         self.torn_bytes
     }
 
-    /// Records a state, in memory and in the file. Where the file cannot be written, memory has it all the same.
+    /// Records a state, in memory and in the file. Where the file cannot be written, memory has it all the same. A file that was
+    /// removed is made anew, with all that memory has.
     pub fn record(&mut self, state: &State) -> Result<(), HistoryFileError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         self.history
             .record_and(state, |uuid, label, name, sample| record::write(&mut buffer, uuid, label, name, sample));
-        let written = self.append(&buffer);
+        let written = match self.place() {
+            Ok(Place::Own) => self.append(&buffer).and_then(|()| match self.length > self.rewrite_at {
+                true => self.rewrite(|new, path| fs::rename(new, path)),
+                false => Ok(()),
+            }),
+            // A file that somebody puts there meanwhile is left as it is.
+            Ok(Place::Empty) => self.rewrite(|new, path| fs::hard_link(new, path).and_then(|()| fs::remove_file(new))),
+            Ok(Place::Taken) => return Err(HistoryFileError::Replaced { file: self.path.clone() }),
+            Err(error) => Err(error),
+        };
         self.buffer = buffer;
-        written
-            .and_then(|()| if self.length > self.rewrite_at { self.rewrite() } else { Ok(()) })
-            .map_err(|error| HistoryFileError::Io { file: self.path.clone(), error })
+        written.map_err(|error| HistoryFileError::Io { file: self.path.clone(), error })
+    }
+
+    /// Looks at what is where the file was opened.
+    fn place(&self) -> io::Result<Place> {
+        let own = self.file.metadata()?;
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => Ok(Place::Own),
+            Ok(_) => Ok(Place::Taken),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Place::Empty),
+            Err(error) => Err(error),
+        }
     }
 
     /// Appends bytes, all or nothing.
@@ -183,8 +208,8 @@ impl HistoryFile {
         }
     }
 
-    /// Writes what is kept to a new file and puts that in the place of the old one.
-    fn rewrite(&mut self) -> io::Result<()> {
+    /// Writes what is kept to a new file and has `put` put that in the place of the old one.
+    fn rewrite(&mut self, put: impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
         let mut bytes = HEADING.to_vec();
         for device in self.history.devices() {
             for sample in device.samples() {
@@ -199,7 +224,7 @@ impl HistoryFile {
             new.try_lock().map_err(io::Error::from)?;
             new.write_all(&bytes)?;
             new.sync_data()?;
-            fs::rename(&new_path, &self.path)?;
+            put(&new_path, &self.path)?;
             Ok(new)
         })();
         // Whether it worked or not, the next try waits until as much again was written.
@@ -216,6 +241,16 @@ impl HistoryFile {
             }
         }
     }
+}
+
+/// The state of the place that a file was opened at.
+enum Place {
+    /// The file.
+    Own,
+    /// Nothing.
+    Empty,
+    /// Another file.
+    Taken,
 }
 
 impl Drop for HistoryFile {

@@ -5,9 +5,6 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The most points of a device in a view.
-const POINTS_MAX: usize = 2000;
-
 /// The most points of all devices in a view.
 const POINTS_IN_ALL: usize = 8000;
 
@@ -31,6 +28,11 @@ pub struct HistoryQuery {
     pub points: usize,
     /// The parties that memory is shown by.
     pub by: PartyKind,
+}
+
+impl HistoryQuery {
+    /// The most points of a device.
+    pub const POINTS_MAX: usize = 2000;
 }
 
 impl Default for HistoryQuery {
@@ -124,7 +126,7 @@ impl History {
     pub fn view(&self, query: &HistoryQuery) -> HistoryView {
         let is_asked = |device: &&DeviceHistory| query.uuid.as_deref().is_none_or(|uuid| uuid == device.uuid());
         let devices: Vec<&DeviceHistory> = self.devices().iter().filter(is_asked).collect();
-        let points = query.points.clamp(1, POINTS_MAX).min(POINTS_IN_ALL / devices.len().max(1));
+        let points = query.points.clamp(1, HistoryQuery::POINTS_MAX).min(POINTS_IN_ALL / devices.len().max(1));
         let columns = |device: &&DeviceHistory| DeviceView::new(device, &chosen(device, query, points), query.by);
         HistoryView { by: query.by, devices: devices.iter().map(columns).collect() }
     }

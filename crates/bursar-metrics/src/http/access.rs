@@ -169,14 +169,13 @@ impl ReadAccess {
     }
 }
 
-/// Returns whether a host, with or without a port, is this machine whatever a name server says.
+/// Returns whether a well-formed host, with or without a port, is this machine whatever a name server says. Names below
+/// `localhost` are not: not every resolver keeps them to the machine.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+        None => host.split(':').next().unwrap_or_default(),
     };
-    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    name == "localhost"
-        || name.ends_with(".localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

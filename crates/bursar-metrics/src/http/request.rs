@@ -1,6 +1,7 @@
 //! Parsing the head of a request.
 
 use super::HttpStatus;
+use std::net::Ipv6Addr;
 
 /// The most bytes of a request's head.
 pub(super) const HEAD_MAX: usize = 8192;
@@ -159,6 +160,9 @@ impl Request {
         if hosts > 1 || hosts == 0 && !self.is_http_1_0 || count("content-length") > 1 {
             return Err(RequestError::Malformed);
         }
+        if ![self.authority.as_deref(), self.header("host")].into_iter().flatten().all(is_authority) {
+            return Err(RequestError::Malformed);
+        }
         if self.header("transfer-encoding").is_some() {
             return Err(RequestError::HasBody);
         }
@@ -218,6 +222,24 @@ impl Request {
 const fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+}
+
+/// Returns whether a text is a host with or without a port, as RFC 3986 writes them, and nothing else. It may be empty, where a
+/// client has no name for whom it asks.
+fn is_authority(text: &str) -> bool {
+    let is_port = |text: &str| text.is_empty() || text.strip_prefix(':').is_some_and(is_number);
+    if let Some(rest) = text.strip_prefix('[') {
+        let Some((address, port)) = rest.split_once(']') else { return false };
+        return address.parse::<Ipv6Addr>().is_ok() && is_port(port);
+    }
+    let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    name.bytes().all(is_name) && (!name.is_empty() || port.is_empty()) && is_port(port)
+}
+
+/// Returns whether a text is the number of a port.
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && (text.is_empty() || text.parse::<u16>().is_ok())
 }
 
 /// Decodes a part of a query. What is not encoded properly, or not text, is left or replaced.

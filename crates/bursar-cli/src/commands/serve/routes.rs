@@ -93,12 +93,21 @@ fn query(request: &Request) -> Result<HistoryQuery, &'static str> {
         None => Ok(otherwise),
     };
     let default = HistoryQuery::default();
-    let points = number("points", default.points as u64, "points is a number from 1 to 2000")?;
+    let wrong = "points is a number from 1 to 2000";
+    let points = usize::try_from(number("points", default.points as u64, wrong)?).map_err(|_| wrong)?;
+    if !(1..=HistoryQuery::POINTS_MAX).contains(&points) {
+        return Err(wrong);
+    }
+    let since_ms = number("since_ms", default.since_ms, "since_ms is a number of milliseconds since 1970")?;
+    let until_ms = number("until_ms", default.until_ms, "until_ms is a number of milliseconds since 1970")?;
+    if since_ms > until_ms {
+        return Err("since_ms is after until_ms");
+    }
     Ok(HistoryQuery {
         uuid: request.query("uuid"),
-        since_ms: number("since_ms", default.since_ms, "since_ms is a number of milliseconds since 1970")?,
-        until_ms: number("until_ms", default.until_ms, "until_ms is a number of milliseconds since 1970")?,
-        points: usize::try_from(points).unwrap_or(usize::MAX),
+        since_ms,
+        until_ms,
+        points,
         by: match request.query("by").as_deref() {
             None | Some("process") => PartyKind::Process,
             Some("tenant") => PartyKind::Tenant,

@@ -96,8 +96,9 @@ function show() {
   byId("no-devices").hidden = devices.length > 0;
   say(byId("no-devices"), `No ledger, and no device that processes share. ${state.no_gpu ? printable(state.no_gpu) : ""}`);
   say(byId("about"), `${printable(state.driver ?? "no GPU is asked")}${state.simulated ? ", simulated" : ""} · ledgers in ${printable(state.folder)}`);
-  byId("folder-error").hidden = state.folder_error === null;
-  say(byId("folder-error"), printable(state.folder_error ?? ""));
+  const leftOut = state.left_out > 0 ? `${state.left_out} more devices or ledgers are left out.` : "";
+  byId("folder-error").hidden = state.folder_error === null && leftOut === "";
+  say(byId("folder-error"), printable(state.folder_error ?? leftOut));
   const readable = devices.filter((device) => device.status === "readable");
   const all = (list) => readable.flatMap((device) => device[list].map((item) => ({ ...item, device })));
   const wanted = byId("filter").value.trim().toLowerCase();

@@ -51,7 +51,8 @@ pub(crate) fn sentences(state: &State, late: Option<Duration>) -> Vec<String> {
     let no_gpu = state.no_gpu.as_ref().map(|why| format!("no GPU is asked: {}", printable(why)));
     let nothing = (state.devices.is_empty() && state.folder_error.is_none())
         .then(|| format!("no ledger in {}, and no device that processes share", printable(&state.folder)));
-    [late, folder, no_gpu, nothing].into_iter().flatten().collect()
+    let left_out = (state.left_out > 0).then(|| format!("{} more devices or ledgers are left out", state.left_out));
+    [late, folder, no_gpu, nothing, left_out].into_iter().flatten().collect()
 }
 
 /// Returns what is wrong, a line each.
