@@ -46,7 +46,20 @@ from ._ledger import (
     ledger,
 )
 from ._native import Buffer, Reservation
-from ._pool import Log, Pinned, PoolStatistics, TagStatistics, log, pinned, statistics, tag, trim, use_pool
+from ._pool import (
+    Log,
+    Pinned,
+    PinnedStatistics,
+    PoolStatistics,
+    TagStatistics,
+    log,
+    pinned,
+    pinned_statistics,
+    statistics,
+    tag,
+    trim,
+    use_pool,
+)
 from ._reserve import HIGH, LOW, NORMAL, ReservationRequest, reserve
 from ._share import Share, share
 from ._sizes import Size, parse_size
@@ -81,6 +94,7 @@ __all__ = [
     "OutOfBounds",
     "OutOfMemory",
     "Pinned",
+    "PinnedStatistics",
     "Plan",
     "PoolStatistics",
     "ProcessEntry",
@@ -108,6 +122,7 @@ __all__ = [
     "log",
     "parse_size",
     "pinned",
+    "pinned_statistics",
     "reserve",
     "share",
     "statistics",

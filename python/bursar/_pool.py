@@ -128,7 +128,7 @@ def tag(name: str) -> Generator[None, None, None]:
 
 
 def trim() -> int:
-    """Gives the memory that nobody uses back to the driver, and returns how many bytes that was."""
+    """Gives the memory that nobody uses back, of devices and pinned, and returns how many bytes that was."""
     return _native.trim()
 
 
@@ -163,7 +163,7 @@ class Log:
 def log(path: str | os.PathLike[str]) -> Log:
     """Begins to log what happens to the pool's memory, to a file that ``bursar replay`` and ``bursar convert`` read.
 
-    A name that ends in ``.gz`` makes it a compressed one. The log ends when it is closed; as a context manager, with its block.
+    A name that ends in ``.gz`` makes it a compressed one; a pipe has to have a reader already. The log ends when it is closed; as a context manager, with its block.
     """
     return Log(path)
 
@@ -188,6 +188,30 @@ class Pinned(_Bytes):
         return f"<bursar.Pinned: {len(self)} bytes>"
 
 
+@dataclass(frozen=True)
+class PinnedStatistics:
+    """The pinned host memory near one device, in bytes."""
+
+    device: int
+    #: What is held, in use or not.
+    held: int
+    #: The part of it that nobody uses: at most 1 GiB.
+    cached: int
+
+
+def pinned_statistics() -> list[PinnedStatistics]:
+    """Returns the pinned memory of every device that :func:`pinned` was asked for memory near.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x24GiB")
+    >>> memory = bursar.pinned("3MiB")
+    >>> [counts] = bursar.pinned_statistics()
+    >>> counts.held >> 20, counts.cached
+    (3, 0)
+    """
+    return [PinnedStatistics(*fields) for fields in _native.pinned_statistics()]
+
+
 @lru_cache(maxsize=256)
 def _pinned_type(length: int) -> type[Pinned]:
     made: type[Pinned] = type("Pinned", (Pinned, ctypes.c_ubyte * length), {"__module__": __name__})
@@ -206,7 +230,8 @@ def pinned(size: Size, *, device: DeviceName = 0) -> Pinned:
     (b'abc', 1024)
 
     It has the buffer protocol: ``numpy.frombuffer(memory, dtype)`` and ``torch.frombuffer(memory, dtype=...)`` use it in place,
-    and keep it. When nobody has it any more, it is kept for the next request.
+    and keep it. When nobody has it any more, it is kept for the next request: at most 1 GiB of it for each device, which
+    :func:`pinned_statistics` shows and :func:`trim` gives back. Ctrl-C ends the wait for memory that is being made.
     """
     memory = _native.PinnedMemory(size, device_index(device))
     array = _pinned_type(len(memory)).from_address(memory.address)

@@ -53,7 +53,7 @@ def reserve(
     return ReservationRequest(_native.parse_size(size), device, timeout, tenant, priority, label)
 
 
-class ReservationRequest:
+class ReservationRequest(_native.ReservationBlock):
     """A request that :func:`reserve` returned. It asks for nothing until it is entered, awaited or waited for, once."""
 
     def __init__(
@@ -66,7 +66,6 @@ class ReservationRequest:
         self._priority = priority
         self._label = label
         self._asked = False
-        self._reservation: Reservation | None = None
 
     def wait(self) -> Reservation:
         """Waits for the memory and returns the reservation, which lasts until it is released or nobody has it any more.
@@ -79,25 +78,18 @@ class ReservationRequest:
         return waiting.wait(self._timeout)
 
     def __enter__(self) -> Reservation:
-        self._reservation = self.wait()
-        return self._reservation
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._release()
+        return self.keep(self.wait())
 
     def __await__(self) -> Generator[object, None, Reservation]:
         return self._granted().__await__()
 
     async def __aenter__(self) -> Reservation:
-        self._reservation = await self._granted()
-        return self._reservation
+        return self.keep(await self._granted())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release()
+        self.release()
 
     def __del__(self) -> None:
         # An object whose initialisation failed has no such attribute.
@@ -117,7 +109,3 @@ class ReservationRequest:
         from ._asyncio import granted
 
         return await granted(self._ask(), self._timeout)
-
-    def _release(self) -> None:
-        if self._reservation is not None:
-            self._reservation.release()

@@ -6,6 +6,7 @@
 //! reads files does so in [`Python::detach`](pyo3::Python::detach), where other threads run.
 //!
 //! - `failure`: errors, each as the exception of its kind.
+//! - `interruptible`: waits that a signal's handler ends.
 //! - `size`: sizes, given as a number or as text.
 //! - `machine`: the driver and the devices of this process, opened when they are first needed.
 //! - `devices`: the devices, listed; `ledger`: who holds what of each; `fit`: how many workers fit.
@@ -18,6 +19,7 @@ mod devices;
 mod dlpack;
 mod failure;
 mod fit;
+mod interruptible;
 mod ledger;
 mod machine;
 mod pinned;
@@ -56,11 +58,11 @@ mod _native {
     #[pymodule_export]
     use super::machine::{driver, use_driver};
     #[pymodule_export]
-    use super::pinned::PinnedMemory;
+    use super::pinned::{PinnedMemory, pinned_statistics};
     #[pymodule_export]
     use super::pool_libraries::{allocate_anywhere, cupy_functions, free_anywhere, raise_refusal, stream_ends};
     #[pymodule_export]
-    use super::reservation::Reservation;
+    use super::reservation::{Reservation, ReservationBlock};
     #[pymodule_export]
     use super::share::{draw, index_of};
     #[pymodule_export]

@@ -1,16 +1,60 @@
 //! Pinned host memory, which Python sees by its address.
 
 use crate::failure::Failure;
+use crate::interruptible::complete;
 use crate::machine::Machine;
+use crate::pool::{check_not_forked, is_forked};
 use crate::size::Size;
 use bursar::host::{PinnedBuffer, PinnedPool};
-use bursar::{DeviceId, Error};
+use bursar::{Bytes, DeviceId, Error};
 use pyo3::prelude::*;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most bytes of pinned memory that are kept for later requests, of each device.
+const KEPT_MAX: Bytes = Bytes::gib(1);
 
 /// The pools of pinned memory, by the contexts of their devices.
-static POOLS: Mutex<Option<HashMap<usize, Arc<PinnedPool>>>> = Mutex::new(None);
+static POOLS: Mutex<Option<HashMap<usize, DevicePool>>> = Mutex::new(None);
+
+/// The pinned memory near one device.
+#[derive(Clone, Debug)]
+struct DevicePool {
+    device: u32,
+    pool: Arc<PinnedPool>,
+}
+
+fn pools() -> MutexGuard<'static, Option<HashMap<usize, DevicePool>>> {
+    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the pools of all devices, in the order of these.
+fn all() -> Vec<DevicePool> {
+    let mut all: Vec<DevicePool> = pools().iter().flat_map(HashMap::values).cloned().collect();
+    all.sort_by_key(|of| of.device);
+    all
+}
+
+/// Gives back the pinned memory that nobody uses, and returns how much that was.
+pub(crate) fn trim() -> Bytes {
+    all().iter().fold(Bytes::ZERO, |sum, of| {
+        let released = of.pool.trim(Bytes::ZERO);
+        of.pool.flush();
+        sum.saturating_add(released)
+    })
+}
+
+/// Returns for each device that pinned memory was made for: its number, the bytes that are held, and of them those that
+/// nobody uses.
+#[pyfunction]
+pub(crate) fn pinned_statistics(py: Python<'_>) -> Result<Vec<(u32, u64, u64)>, Failure> {
+    check_not_forked()?;
+    Ok(py.detach(|| {
+        let counted = |of: &DevicePool| (of.device, of.pool.counts());
+        all().iter().map(counted).map(|(device, counts)| (device, counts.held.get(), counts.free.get())).collect()
+    }))
+}
 
 /// Pinned host memory near a device, until the object is gone.
 #[pyclass(frozen, module = "bursar")]
@@ -19,7 +63,18 @@ pub(crate) struct PinnedMemory {
     address: usize,
     bytes: usize,
     numa_node: Option<u32>,
-    _buffer: Mutex<PinnedBuffer>,
+    buffer: Mutex<Option<PinnedBuffer>>,
+    pool: Arc<PinnedPool>,
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        drop(self.buffer.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        // In a child that was forked, locks may be those of threads that it does not have.
+        if !is_forked() && self.pool.counts().free > KEPT_MAX {
+            self.pool.trim(KEPT_MAX);
+        }
+    }
 }
 
 #[pymethods]
@@ -31,25 +86,31 @@ impl PinnedMemory {
             return Err(Error::InvalidSize { requested }.into());
         }
         let machine = Machine::get(py)?;
-        py.detach(|| {
+        let (pool, numa_node) = py.detach(|| -> Result<_, Failure> {
             let context = machine.context(DeviceId(device))?;
-            let pool = {
-                let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
-                let pools = pools.get_or_insert_default();
-                match pools.get(&Arc::as_ptr(&context).addr()) {
-                    Some(pool) => pool.clone(),
-                    None => {
-                        let pool = Arc::new(PinnedPool::near(&context).map_err(Error::from)?);
-                        pools.insert(Arc::as_ptr(&context).addr(), pool.clone());
-                        pool
-                    }
+            let mut pools = pools();
+            // Another driver has other contexts; memory of theirs that nobody uses goes.
+            let is_used = |of: &DevicePool| {
+                of.pool.trim(Bytes::ZERO);
+                of.pool.counts().held > Bytes::ZERO
+            };
+            if let Some(pools) = &mut *pools
+                && !pools.contains_key(&Arc::as_ptr(&context).addr())
+            {
+                pools.retain(|_, of| of.device != device || is_used(of));
+            }
+            let of = match pools.get_or_insert_default().entry(Arc::as_ptr(&context).addr()) {
+                Entry::Occupied(of) => of.into_mut(),
+                Entry::Vacant(place) => {
+                    let pool = Arc::new(PinnedPool::near(&context).map_err(Error::from)?);
+                    place.insert(DevicePool { device, pool })
                 }
             };
-            let bytes = requested as usize;
-            let mut buffer = pool.get(bytes).map_err(Error::from)?;
-            let numa_node = context.facts().numa_node.index();
-            Ok(Self { address: buffer.as_mut_ptr().addr(), bytes, numa_node, _buffer: Mutex::new(buffer) })
-        })
+            Ok((of.pool.clone(), context.facts().numa_node.index()))
+        })?;
+        let bytes = requested as usize;
+        let mut buffer = complete(py, pool.get_async(bytes))?.map_err(Error::from)?;
+        Ok(Self { address: buffer.as_mut_ptr().addr(), bytes, numa_node, buffer: Mutex::new(Some(buffer)), pool })
     }
 
     /// The address of its first byte.

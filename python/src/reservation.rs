@@ -5,7 +5,8 @@ use crate::size::Size;
 use bursar::memory::Account;
 use bursar::{Bytes, Error, ledger};
 use pyo3::prelude::*;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use pyo3::types::{PyDict, PyTuple};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// A reservation as its object and the pool that draws on it share it. It lasts until it is released, or neither has it; what is
 /// held then goes back as the pool gives it back.
@@ -247,5 +248,39 @@ impl Reservation {
             Err(Failure::Forked { opener }) => format!("<bursar.Reservation{device} of process {opener}>"),
             Err(_) => format!("<bursar.Reservation{device}, released>"),
         }
+    }
+}
+
+/// A block of Python that has a reservation, and releases it at its end. That is native, so that no signal's handler comes
+/// between the end of the block and the release.
+#[pyclass(frozen, subclass, module = "bursar._native")]
+#[derive(Debug)]
+pub(crate) struct ReservationBlock {
+    reservation: Mutex<Option<Py<Reservation>>>,
+}
+
+#[pymethods]
+impl ReservationBlock {
+    #[new]
+    #[pyo3(signature = (*_arguments, **_named))]
+    fn new(_arguments: &Bound<'_, PyTuple>, _named: Option<&Bound<'_, PyDict>>) -> Self {
+        Self { reservation: Mutex::new(None) }
+    }
+
+    /// Keeps a reservation until the end of the block, and returns it.
+    fn keep(&self, py: Python<'_>, reservation: Py<Reservation>) -> Py<Reservation> {
+        *self.reservation.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation.clone_ref(py));
+        reservation
+    }
+
+    /// Releases the reservation, if there is one.
+    fn release(&self, py: Python<'_>) -> Result<(), Failure> {
+        let kept = self.reservation.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.map_or(Ok(()), |kept| kept.get().release(py))
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> Result<(), Failure> {
+        self.release(py)
     }
 }

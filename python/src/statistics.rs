@@ -1,19 +1,23 @@
 //! The pool of this process as Python sees it: its terms, its counts and its log.
 
 use crate::failure::Failure;
+use crate::interruptible::retry;
 use crate::machine::Machine;
+use crate::pinned;
 use crate::pool::{self, PoolDevice, Terms};
 use crate::pool_logs::logs;
 use crate::reservation::Reservation;
 use crate::size::Size;
-use bursar::DeviceId;
 use bursar::memory::AllocTag;
 use bursar::observe::{Counts, Logging, Observer};
+use bursar::{Bytes, DeviceId};
+use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Makes the pool of this process.
 #[pyfunction]
@@ -45,7 +49,10 @@ pub(crate) fn set_tag(name: Option<&str>) -> &'static str {
 #[pyfunction]
 pub(crate) fn trim(py: Python<'_>) -> Result<u64, Failure> {
     pool::check_not_forked()?;
-    Ok(py.detach(|| pool::current().map_or(0, |pool| pool.trim().get())))
+    Ok(py.detach(|| {
+        let device = pool::current().map_or(Bytes::ZERO, pool::Pool::trim);
+        device.saturating_add(pinned::trim()).get()
+    }))
 }
 
 /// Returns what the driver could still hand out of a device, and all of its memory.
@@ -71,11 +78,14 @@ impl Log {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> Result<Self, Failure> {
         let pool = pool::current_or_default(|| Machine::get(py))?;
-        let logging = Logging::to_file(&path).map_err(PyErr::from)?;
-        let observer: Arc<dyn Observer> = logs().clone();
-        pool.observe(observer)?;
-        logs().add(logging.clone());
-        Ok(Self { logging })
+        py.detach(|| {
+            let _reader_stays = read_by_somebody(&path).map_err(PyErr::from)?;
+            let logging = Logging::to_file(&path).map_err(PyErr::from)?;
+            let observer: Arc<dyn Observer> = logs().clone();
+            pool.observe(observer)?;
+            logs().add(logging.clone());
+            Ok(Self { logging })
+        })
     }
 
     /// The number of records that were lost.
@@ -85,20 +95,36 @@ impl Log {
     }
 
     /// Writes what was recorded so far; returns whether that was done in time.
-    fn flush(&self, py: Python<'_>, timeout: f64) -> bool {
-        let patience = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
-        py.detach(|| self.logging.flush(patience))
+    fn flush(&self, py: Python<'_>, timeout: f64) -> Result<bool, Failure> {
+        let flushed = retry(py, timeout, |longest| self.logging.flush(longest).then_some(()))?;
+        Ok(flushed.is_some())
     }
 
     /// Ends the log; returns how many records it has, and how many were lost.
-    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<(u64, u64)> {
-        let patience = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
-        let summary = py.detach(|| {
-            logs().remove(&self.logging);
-            self.logging.close(patience)
-        })?;
-        Ok((summary.written, summary.dropped))
+    fn close(&self, py: Python<'_>, timeout: f64) -> Result<(u64, u64), Failure> {
+        py.detach(|| logs().remove(&self.logging));
+        match retry(py, timeout, |longest| self.logging.close(longest).ok())? {
+            Some(summary) => Ok((summary.written, summary.dropped)),
+            None => Err(PyTimeoutError::new_err(format!("the log could not be written within {timeout} s")).into()),
+        }
     }
+}
+
+/// Opens a pipe for as long as it takes to open it again: that fails where nobody reads it, and does not wait for somebody who
+/// does.
+fn read_by_somebody(path: &Path) -> std::io::Result<Option<File>> {
+    if !std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo()) {
+        return Ok(None);
+    }
+    File::options().write(true).custom_flags(libc::O_NONBLOCK).open(path).map(Some).map_err(|error| {
+        match error.raw_os_error() {
+            Some(libc::ENXIO) => {
+                let message = format!("{}: nobody reads the pipe yet", path.display());
+                std::io::Error::new(std::io::ErrorKind::BrokenPipe, message)
+            }
+            _ => error,
+        }
+    })
 }
 
 /// Returns the counts of every device that was used.

@@ -5,6 +5,7 @@
 //! needs a thread, and the waker, which a thread of the ledger calls, needs no interpreter.
 
 use crate::failure::{Failure, HolderFields};
+use crate::interruptible::SIGNALS_EVERY;
 use crate::machine::Machine;
 use crate::reservation::Reservation;
 use crate::size::Size;
@@ -18,9 +19,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
-
-/// The longest that a thread sleeps before it looks for signals.
-const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// A request for memory. Dropping it, or closing it, leaves the queue and gives back what was granted.
 #[pyclass(frozen, module = "bursar._native")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import gzip
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -208,6 +209,7 @@ def test_what_is_held_is_counted_through_growth_trims_and_refusals(seed: int) ->
 
 
 def test_a_trim_gives_back_what_nobody_uses() -> None:
+    bursar.trim()
     held = bursar.Buffer("100MiB")
     del held
     [counts] = bursar.statistics()
@@ -275,6 +277,73 @@ def test_pinned_memory_is_used_again() -> None:
     del memory
     gc.collect()
     assert ctypes.addressof(bursar.pinned(5000)) == address
+
+
+def test_pinned_memory_that_is_kept_is_bounded_shown_and_given_back() -> None:
+    bursar.use_driver("sim", sim_devices="1x8GiB")
+    bound, sizes = 1 << 30, [(1 + step % 60) * (3 << 20) + 4096 * step for step in range(40)]
+    for size in sizes:
+        memory = bursar.pinned(size)
+        [counts] = bursar.pinned_statistics()
+        assert counts.device == 0 and counts.held >= size + counts.cached
+        del memory
+        gc.collect()
+        assert bursar.pinned_statistics()[0].cached <= bound, "of all sizes together"
+    [counts] = bursar.pinned_statistics()
+    assert sum(sizes) > 2 * bound and counts.cached > 0
+    assert bursar.trim() >= counts.cached
+    assert bursar.pinned_statistics() == [bursar.PinnedStatistics(device=0, held=0, cached=0)]
+
+
+PINNED_INTERRUPTED = """
+import bursar, os, signal, threading, time
+bursar.use_driver("sim", sim_devices="1x8GiB")
+bursar.pinned(4096)
+# Such memory is touched page by page, which takes long enough to be interrupted again and again.
+for step in range(3):
+    began = threading.Event()
+    def interrupt():
+        began.wait()
+        time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    made = False
+    try:
+        began.set()
+        bursar.pinned("2GiB")
+        made = True
+        while True:
+            time.sleep(1)
+    except KeyboardInterrupt:
+        print("interrupted", made)
+    thread.join()
+ends = time.monotonic() + 60
+while bursar.trim() or bursar.pinned_statistics()[0].held:
+    assert time.monotonic() < ends, bursar.pinned_statistics()
+    time.sleep(0.01)
+print("nothing is left")
+"""
+
+
+def test_y3_an_interrupt_ends_the_wait_for_pinned_memory(card: Card) -> None:
+    printed = card.run(PINNED_INTERRUPTED).splitlines()
+    assert printed[-1] == "nothing is left"
+    assert "interrupted False" in printed[:-1], "2 GiB are not made each time within 5 ms"
+
+
+def test_y3_a_log_to_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(BrokenPipeError, match="nobody reads the pipe"):
+        bursar.log(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with bursar.log(pipe):
+            bursar.Buffer(4096)
+        assert b"allocate" in os.read(reader, 1 << 16)
+    finally:
+        os.close(reader)
 
 
 def test_numpy_sees_pinned_memory() -> None:

@@ -7,7 +7,9 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
+from types import FrameType
 
 import bursar
 import pytest
@@ -157,6 +159,25 @@ def test_y3_an_interrupt_ends_a_wait_and_leaves_nothing(card: Card) -> None:
         assert ledger.waiting == () and [entry.pid for entry in ledger.processes] == [os.getpid()]
         child.communicate("\n", timeout=PATIENCE)
         assert child.returncode == 0
+
+
+def test_y3_an_interrupt_at_the_end_of_a_block_leaves_nothing(card: Card) -> None:
+    def interrupt(frame: FrameType, event: str, argument: object) -> None:
+        raise KeyboardInterrupt
+
+    # The handlers of signals run where a function of Python begins, and this at each such place after the body.
+    for raises in (False, True):
+        request = bursar.reserve("1GiB")
+        try:
+            with request as share:
+                sys.settrace(interrupt)
+                if raises:
+                    raise ValueError
+        except (KeyboardInterrupt, ValueError):
+            pass
+        finally:
+            sys.settrace(None)
+        assert share.released and is_empty(card)
 
 
 def test_y3_a_coroutine_waits_beside_others(card: Card) -> None:
