@@ -151,7 +151,9 @@ pub(crate) fn install(machine: Arc<Machine>, terms: Terms) -> Result<&'static Po
         // SAFETY: the function only stores a flag, which a child may do.
         unsafe { libc::pthread_atfork(None, None, Some(note_fork)) };
     }
-    // The one before is never dropped, and draws on its reservation no more.
+    // The one before is never dropped, and draws on its reservation no more. Its addresses go, unless a thread that has found
+    // it just now is taking memory of it.
+    before.into_iter().flat_map(Pool::opened).for_each(|device| _ = device.pages.retire());
     before.and_then(|pool| pool.terms.account.as_ref()).into_iter().for_each(|account| account.leave());
     forget_streams();
     current().ok_or(Failure::Memory(Error::NoDevice))

@@ -208,6 +208,13 @@ def test_what_is_held_is_counted_through_growth_trims_and_refusals(seed: int) ->
             assert peak <= reserved[1] <= 512 << 20
 
 
+def test_a_pool_that_is_replaced_gives_its_addresses_back() -> None:
+    bursar.use_driver("sim", sim_devices="1x8GiB")
+    for step in range(600):
+        bursar.use_pool(limit=(1 + step % 7) << 30)
+        assert bursar.Buffer(10).nbytes == 10
+
+
 def test_a_trim_gives_back_what_nobody_uses() -> None:
     bursar.trim()
     held = bursar.Buffer("100MiB")

@@ -85,6 +85,7 @@ use free_lists::{FreeLists, StreamEnd};
 use runs::UNIT;
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use thread_cache::{PoolNumber, ThreadCaches};
@@ -128,6 +129,8 @@ pub struct PagePoolResource<F: FrameSource> {
     /// The pool's addresses, in units; empty where the device cannot map.
     addresses: Range<u64>,
     state: Arc<PoolState>,
+    /// True once the addresses were given back.
+    is_retired: AtomicBool,
 }
 
 /// The settings of a [`PagePool`], as its pools use them.

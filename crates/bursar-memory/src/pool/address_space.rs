@@ -522,6 +522,15 @@ impl AddressSpace {
         }
     }
 
+    /// Takes all addresses out, if all of them are one hole; returns whether they were.
+    pub(super) fn take_addresses(&mut self, all: &Range<u64>) -> bool {
+        let is_whole = self.holes.len() == 1 && self.holes.get(&all.start) == Some(&(all.end - all.start));
+        if is_whole {
+            self.holes.clear();
+        }
+        is_whole
+    }
+
     /// Claims addresses: takes them out of the hole they are in.
     pub(super) fn claim_range(&mut self, at: u64, len: u64) {
         let Some((&start, &hole)) = self.holes.range(..=at).next_back() else { return };

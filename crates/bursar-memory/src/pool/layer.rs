@@ -12,6 +12,7 @@ use bursar_core::{
 };
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -169,6 +170,30 @@ impl PagePool {
         self.living().iter().fold(Bytes::ZERO, |sum, pool| sum.saturating_add(pool.trim_to(keep)))
     }
 
+    /// Has each pool give everything back, its addresses too, for those who keep a pool that they do not need any more; returns
+    /// whether all did. A pool with blocks, or one that another thread is growing, keeps its addresses; one without refuses
+    /// every later request.
+    ///
+    /// ```
+    /// use bursar::device::DeviceContext;
+    /// use bursar::memory::{Build, DeviceMemoryResource};
+    /// use bursar::sim::Sim;
+    /// use bursar::{DeviceId, PagePool, Stack, leaf, tag};
+    ///
+    /// let context = DeviceContext::open(Sim::immediate(), DeviceId(0))?;
+    /// let (pool, stream) = (PagePool::default(), context.default_stream());
+    /// let memory = Stack::new().layer(pool.clone()).over(leaf::Frames).build(&context)?;
+    /// let block = memory.allocate(5 << 20, 256, stream, tag!("batch"))?;
+    /// assert!(!pool.retire(), "it has a block");
+    /// memory.deallocate(block, stream)?;
+    /// assert!(pool.retire());
+    /// assert!(memory.allocate(5 << 20, 256, stream, tag!("batch")).is_err());
+    /// # Ok::<(), bursar::Error>(())
+    /// ```
+    pub fn retire(&self) -> bool {
+        self.living().iter().filter(|pool| !pool.retire()).count() == 0
+    }
+
     fn living(&self) -> Vec<Arc<dyn BuiltPool>> {
         let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         built.iter().filter_map(Weak::upgrade).collect()
@@ -205,6 +230,7 @@ trait BuiltPool: fmt::Debug + Send + Sync {
     fn read(&self) -> PoolReading;
     fn ranges(&self) -> Vec<Range<DevicePtr>>;
     fn trim_to(&self, keep: Bytes) -> Bytes;
+    fn retire(&self) -> bool;
 }
 
 impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
@@ -221,6 +247,11 @@ impl<F: FrameSource> BuiltPool for PagePoolResource<F> {
 
     fn trim_to(&self, keep: Bytes) -> Bytes {
         self.trim(keep)
+    }
+
+    fn retire(&self) -> bool {
+        self.trim(Bytes::ZERO);
+        self.give_addresses_back()
     }
 }
 
@@ -257,7 +288,17 @@ impl<F: FrameSource> Layer<F> for PagePool {
         let context = source.context().clone();
         let (owner, state) = (OwnerId::unique(), PoolState::new(space, magazine, &context));
         let (number, name) = (PoolNumber::of(owner), LimitName::unnamed("pool"));
-        let pool = Arc::new(PagePoolResource { source, context, owner, number, name, settings, addresses, state });
+        let pool = Arc::new(PagePoolResource {
+            source,
+            context,
+            owner,
+            number,
+            name,
+            settings,
+            addresses,
+            state,
+            is_retired: AtomicBool::new(false),
+        });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         pool.context.join(member);
         let built_pool: Weak<dyn BuiltPool> = Arc::downgrade(&pool) as Weak<dyn BuiltPool>;

@@ -17,6 +17,7 @@ use bursar_core::{
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A function that takes a frame back which is mapped nowhere, or refuses it.
@@ -156,9 +157,35 @@ impl FreeLists {
     }
 }
 
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Gives the addresses back, if nothing is mapped there and nobody is about to map something; returns whether there are none
+    /// any more.
+    pub(super) fn give_addresses_back(&self) -> bool {
+        let Range { start, end } = self.addresses;
+        if start == end || self.is_retired.load(Ordering::Acquire) {
+            return self.state.lists().space.held() == 0;
+        }
+        if !self.state.lists().space.take_addresses(&self.addresses) {
+            return false;
+        }
+        match driver_calls::release_addresses(&self.context, start, end - start) {
+            Ok(()) => {
+                self.is_retired.store(true, Ordering::Release);
+                true
+            }
+            Err(error) => {
+                self.context.fault().record(error);
+                self.state.lists().space.release_range(start, end - start);
+                false
+            }
+        }
+    }
+}
+
 impl<F: FrameSource> Drop for PagePoolResource<F> {
     fn drop(&mut self) {
-        let (state, addresses) = (self.state.clone(), self.addresses.clone());
+        let addresses = if *self.is_retired.get_mut() { 0..0 } else { self.addresses.clone() };
+        let state = self.state.clone();
         let mut remains = PoolRemains { state, addresses, release: self.source.release() };
         remains.release_all(&self.context, Duration::MAX, &|frame| self.source.release_frame(frame));
         self.context.leave(remains);

@@ -2,7 +2,7 @@
 
 use crate::common::RandomSize;
 use crate::rig::{FRAME, Rig, small};
-use bursar_core::{Bytes, Holder};
+use bursar_core::{AllocTag, Build, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, Holder, Stack, leaf};
 use bursar_sim::{LeakKind, Random, Sim};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Barrier};
@@ -165,4 +165,50 @@ fn p5_what_a_busy_stream_gathered_and_never_used_is_given_back() {
     drop(stall);
     rig.free(block);
     rig.finish();
+}
+
+/// More pools than a simulated device has addresses for, none of which is dropped.
+#[test]
+fn p5_a_pool_that_is_retired_gives_its_addresses_back_and_is_refused_memory() {
+    let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
+    let (stream, all) = (context.default_stream(), context.driver().memory(DeviceId(0)).expect("it works").free);
+    let mut kept = Vec::new();
+    for _ in 0..600 {
+        let pool = small();
+        let memory = Stack::new().layer(pool.clone()).over(leaf::Frames).build(&context).expect("addresses are there");
+        let allocate = || memory.allocate(FRAME, 256, stream, AllocTag::UNTAGGED);
+        let block = allocate().expect("room");
+        assert!(!pool.retire(), "it has a block");
+        memory.deallocate(allocate().expect("it is as it was"), stream).expect("its own");
+        memory.deallocate(block, stream).expect("its own");
+        assert!(pool.retire() && pool.retire());
+        assert!(allocate().is_err() && pool.retire(), "it has no addresses");
+        kept.push(memory);
+    }
+    assert_eq!(context.driver().memory(DeviceId(0)).expect("it works").free, all);
+}
+
+#[test]
+fn p5_a_pool_that_is_retired_while_threads_use_it_loses_nothing() {
+    for seed in 0..20 {
+        let context = DeviceContext::open(Sim::immediate(), DeviceId(0)).expect("a device");
+        let (stream, pool) = (context.default_stream(), small());
+        let memory = Stack::new().layer(pool.clone()).over(leaf::Frames).build(&context).expect("addresses");
+        let all = context.driver().memory(DeviceId(0)).expect("it works").free;
+        std::thread::scope(|scope| {
+            for thread in 0..3 {
+                let (memory, mut random) = (&memory, Random::new(3 * seed + thread));
+                // Every block is whole until it is freed, however the two meet.
+                scope.spawn(move || {
+                    while let Ok(block) = memory.allocate(random.size(3 * FRAME), 256, stream, AllocTag::UNTAGGED) {
+                        memory.deallocate(block, stream).expect("its own");
+                    }
+                });
+            }
+            while !pool.retire() {
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(context.driver().memory(DeviceId(0)).expect("it works").free, all, "seed {seed}");
+    }
 }
