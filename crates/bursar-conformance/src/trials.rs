@@ -5,6 +5,7 @@ mod devices;
 mod dropped_stacks;
 mod faults;
 mod frames;
+mod graphs;
 mod guards;
 mod memory_contents;
 mod pools;
@@ -15,7 +16,7 @@ use crate::Clause;
 /// Returns every clause of this crate.
 pub fn all() -> Vec<Clause> {
     let on_stacks = [resources::CLAUSES, faults::CLAUSES, frames::CLAUSES, budgets::CLAUSES, guards::CLAUSES];
-    let others = [dropped_stacks::CLAUSES, pools::CLAUSES, memory_contents::CLAUSES, devices::CLAUSES];
+    let others = [graphs::CLAUSES, dropped_stacks::CLAUSES, pools::CLAUSES, memory_contents::CLAUSES, devices::CLAUSES];
     [on_stacks.concat(), others.concat()].concat()
 }
 

@@ -11,6 +11,7 @@
 //! | `order.rs` | order between streams, waiting for a stream, events |
 //! | `progress.rs` | how far a stream has come with what it was given |
 //! | `copies.rs` | copies and fills that have run when the call returns |
+//! | `captures.rs` | captures into graphs that are made here, and the order of what is captured |
 //! | `members.rs` | pools and leaves that can be asked to trim |
 //! | `usage_view.rs` | what the stacks use, for those who watch |
 //! | `remains.rs` | what a dropped holder could not give back |
@@ -38,6 +39,7 @@
 
 mod adoption;
 mod call_site;
+mod captures;
 mod copies;
 mod dropped_transfers;
 mod ended;
@@ -51,6 +53,7 @@ mod usage_view;
 
 pub use adoption::AdoptedStream;
 pub use call_site::CallSite;
+pub(crate) use captures::{CaptureOrder, DeclaredUse, Point};
 pub use fault::Fault;
 pub use members::Member;
 pub(crate) use order::WaitFailure;
@@ -64,6 +67,7 @@ use crate::{
     Bytes, DeviceFacts, DeviceId, Driver, DriverError, Error, EventSink, LentBlocks, Note, RawContext, RawEvent,
     RawStream, Result, Status, Stream,
 };
+use captures::Captures;
 use dropped_transfers::DroppedTransfers;
 use ended::Unordered;
 use remains::RemainsList;
@@ -98,6 +102,7 @@ pub struct DeviceContext {
     spare_streams: Mutex<Vec<(Stream, i32)>>,
     clocks: Clocks,
     fault: Fault,
+    captures: Captures,
     sink: EventSink,
     lent: LentBlocks,
     events: Mutex<Vec<RawEvent>>,
@@ -138,6 +143,7 @@ impl DeviceContext {
             spare_streams: Mutex::default(),
             clocks: Clocks::default(),
             fault: Fault::default(),
+            captures: Captures::default(),
             sink,
             lent: LentBlocks::new(device),
             events: Mutex::default(),

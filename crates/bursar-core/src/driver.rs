@@ -22,7 +22,9 @@ pub use counting::CountingDriver;
 pub use error::{DriverError, Status};
 pub use host_function::{Gate, HostFunction};
 pub use simulated::{DeviceRange, SimulatedBytes, SimulatedKernel, SimulatedMemory};
-pub use values::{HostFlags, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream};
+pub use values::{
+    HostFlags, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
+};
 
 use crate::{DeviceFacts, DeviceId, DevicePtr, Link, MemoryInfo};
 use std::fmt;
@@ -143,6 +145,47 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
     /// # Safety
     /// `stream` is a live stream of `device`.
     unsafe fn stream_is_capturing(&self, device: DeviceId, stream: RawStream) -> DriverResult<bool>;
+
+    /// Begins to capture a stream into a graph, in the relaxed mode. Until [`capture_end`](Self::capture_end), what is
+    /// submitted to it becomes part of the graph instead of being run. So does what is submitted to streams that wait for
+    /// an event of the capture; before its end, the stream that it began on waits for each of them.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of `device`, and not the legacy default stream.
+    unsafe fn capture_begin(&self, device: DeviceId, stream: RawStream) -> DriverResult<()>;
+
+    /// Ends the capture that began on a stream, and returns its graph. A capture that something has made invalid fails,
+    /// as does one that a stream has not come back to; both have ended then.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of `device`.
+    unsafe fn capture_end(&self, device: DeviceId, stream: RawStream) -> DriverResult<RawGraph>;
+
+    /// Makes a graph ready to be launched. The graph itself is not needed afterwards.
+    ///
+    /// # Safety
+    /// `graph` is a live graph of `device`.
+    unsafe fn graph_instantiate(&self, device: DeviceId, graph: RawGraph) -> DriverResult<RawGraphExec>;
+
+    /// Destroys a graph; what was instantiated from it stays.
+    ///
+    /// # Safety
+    /// `graph` came from [`capture_end`](Self::capture_end) on `device` and is not used again.
+    unsafe fn graph_destroy(&self, device: DeviceId, graph: RawGraph) -> DriverResult<()>;
+
+    /// Stream-ordered: runs everything in a graph, after its earlier launches. What follows on `stream` comes after all
+    /// of it.
+    ///
+    /// # Safety
+    /// `stream` is a live stream and `graph` a live graph of `device`. All memory that the graph uses is valid until it
+    /// has run, and ordered.
+    unsafe fn graph_launch(&self, device: DeviceId, graph: RawGraphExec, stream: RawStream) -> DriverResult<()>;
+
+    /// Destroys a graph that was instantiated; launches that were submitted still run.
+    ///
+    /// # Safety
+    /// `graph` came from [`graph_instantiate`](Self::graph_instantiate) on `device` and is not used again.
+    unsafe fn graph_exec_destroy(&self, device: DeviceId, graph: RawGraphExec) -> DriverResult<()>;
 
     /// Creates an event without timing.
     fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent>;
@@ -303,7 +346,8 @@ pub unsafe trait Driver: fmt::Debug + Send + Sync + 'static {
         count: u64,
     ) -> DriverResult<()>;
 
-    /// Stream-ordered: runs host code.
+    /// Stream-ordered: runs host code. On a stream that is being captured only a function that
+    /// [repeats](HostFunction::repeating) can be part of the graph, and a driver may refuse that too.
     ///
     /// # Safety
     /// `stream` is a live stream of `device`.

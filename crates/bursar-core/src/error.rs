@@ -480,6 +480,8 @@ pub enum StreamMisuse {
     Ended,
     /// It is being captured into a graph.
     Capturing,
+    /// It is not being captured into a graph of the memory that was asked.
+    NotCaptured,
     /// It is the per-thread default stream, which is a different stream on each thread.
     PerThread,
 }
@@ -491,6 +493,7 @@ impl fmt::Display for StreamMisuse {
             Self::OtherContext => f.write_str("it was made by another context"),
             Self::Ended => f.write_str("its adoption has ended"),
             Self::Capturing => f.write_str("it is being captured into a graph"),
+            Self::NotCaptured => f.write_str("it is not being captured into a graph of this memory"),
             Self::PerThread => f.write_str("CU_STREAM_PER_THREAD is a different stream on each thread"),
         }
     }

@@ -46,12 +46,14 @@
 //! | `context` | [`DeviceContext`], one file for each of its concerns |
 //! | `memory` | resource traits, layers and stacks, the leaves, accounts and admission |
 //! | `tracking` | uses of a block on several streams, and the work that is ordered by them |
+//! | `graph` | memory inside graphs: [`GraphMemory`], captures, and launches in the order of everything else |
 //! | `inspect` | fenced blocks and comparisons in stream order, for the guard layer |
 
 mod block;
 mod context;
 mod driver;
 mod error;
+mod graph;
 mod inspect;
 mod memory;
 mod observe;
@@ -68,13 +70,14 @@ pub use context::{
 };
 pub use driver::{
     CountingDriver, DeviceRange, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern,
-    PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedBytes, SimulatedKernel, SimulatedMemory,
-    Status,
+    PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream, SimulatedBytes,
+    SimulatedKernel, SimulatedMemory, Status,
 };
 pub use error::{
     Advice, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage,
     StreamMisuse, StreamNumber, Survey, SurveyStep,
 };
+pub use graph::{Capture, ForeignCapture, Graph, GraphMemory};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
     Account, Admission, Build, Compose, DeviceMemoryResource, DeviceMemoryResourceExt, FrameRelease, FrameSource,

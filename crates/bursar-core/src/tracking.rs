@@ -30,11 +30,12 @@ mod submission;
 mod tracked;
 mod transfer;
 
-use crate::context::WaitFailure;
+use crate::context::{CaptureOrder, DeclaredUse, WaitFailure};
 use crate::stream::StreamHold;
-use crate::{Access, Action, DeviceBlock, DeviceContext, Error, Record, Result, Stream, StreamMisuse};
+use crate::{Access, Action, DeviceBlock, DeviceContext, Error, Generation, Record, Result, Stream, StreamMisuse};
 use marks::{Marks, Need};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use submission::Submission;
 pub use tracked::{RefusedTracked, TrackedBlock};
@@ -108,6 +109,22 @@ impl DeviceContext {
     fn check_submission(&self, stream: Stream) -> Result<()> {
         self.fault().check()?;
         self.check_use(stream)
+    }
+
+    /// Checks a stream as [`check_submission`](Self::check_submission) does, for work that is part of a graph where the
+    /// stream is being captured through this context.
+    #[inline]
+    fn check_work(&self, stream: Stream) -> Result<()> {
+        self.check_submission(stream).or_else(|error| self.capture_instead(stream, error).map(drop))
+    }
+
+    /// Returns the capture that a stream is part of, where the stream was refused for that.
+    #[cold]
+    fn capture_instead(&self, stream: Stream, refused: Error) -> Result<Arc<CaptureOrder>> {
+        match refused {
+            Error::StreamMisuse { why: StreamMisuse::Capturing, .. } => self.capture_of(stream).ok_or(refused),
+            refused => Err(refused),
+        }
     }
 }
 
@@ -186,6 +203,8 @@ struct Uses {
     /// The record that is sent to the sink for each use.
     record: Record<'static>,
     marks: Mutex<Marks>,
+    /// True once the block was freed, or its token given away.
+    is_over: AtomicBool,
 }
 
 impl Uses {
@@ -198,7 +217,7 @@ impl Uses {
             generation: Some(block.generation()),
             ..Record::new(Action::Use, block.device())
         };
-        Self { context, record, marks: Mutex::new(Marks::born(block.stream(), born)) }
+        Self { context, record, marks: Mutex::new(Marks::born(block.stream(), born)), is_over: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -319,5 +338,25 @@ impl Uses {
         unsafe { context.chain(first_held.raw(), held.raw()) }.map_err(|error| context.failed(error))?;
         context.clocks().waited(stream, first, &view);
         Ok(held)
+    }
+}
+
+impl DeclaredUse for Uses {
+    fn generation(&self) -> Generation {
+        self.record.generation.unwrap_or_else(Generation::next)
+    }
+
+    fn check_tracked(&self) -> Result<()> {
+        match self.is_over.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => {
+                let Record { ptr, tag, .. } = self.record;
+                Err(Error::UseAfterFree { ptr, generation: self.generation(), tag })
+            }
+        }
+    }
+
+    fn begin_on(self: Arc<Self>, stream: Stream, access: Access) -> Result<Box<dyn Send>> {
+        BlockUse::begin(&self, stream, access).map(|using| Box::new(using) as Box<dyn Send>)
     }
 }

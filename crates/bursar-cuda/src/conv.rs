@@ -3,12 +3,12 @@
 use crate::raw::Failure;
 use crate::raw::sys::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED, CU_MEMHOSTREGISTER_DEVICEMAP,
-    CU_MEMHOSTREGISTER_PORTABLE, CUDA_ERROR_NOT_READY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUcontext, CUevent,
-    CUstream, CUstreamCaptureStatus, CUuuid,
+    CU_MEMHOSTREGISTER_PORTABLE, CUDA_ERROR_NOT_READY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUcontext, CUevent, CUgraph,
+    CUgraphExec, CUstream, CUstreamCaptureStatus, CUuuid,
 };
 use bursar_core::{
-    DeviceId, DeviceUuid, DriverError, HostFlags, NumaNode, PciAddress, Progress, RawContext, RawEvent, RawStream,
-    Status,
+    DeviceId, DeviceUuid, DriverError, HostFlags, NumaNode, PciAddress, Progress, RawContext, RawEvent, RawGraph,
+    RawGraphExec, RawStream, Status,
 };
 use std::ffi::{c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
@@ -105,6 +105,22 @@ pub(crate) fn event(raw: RawEvent) -> CUevent {
 
 pub(crate) fn raw_event(event: CUevent) -> RawEvent {
     RawEvent(event as u64)
+}
+
+pub(crate) fn graph(raw: RawGraph) -> CUgraph {
+    raw.0 as CUgraph
+}
+
+pub(crate) fn raw_graph(graph: CUgraph) -> RawGraph {
+    RawGraph(graph as u64)
+}
+
+pub(crate) fn graph_exec(raw: RawGraphExec) -> CUgraphExec {
+    raw.0 as CUgraphExec
+}
+
+pub(crate) fn raw_graph_exec(graph: CUgraphExec) -> RawGraphExec {
+    RawGraphExec(graph as u64)
 }
 
 pub(crate) fn raw_context(context: CUcontext) -> RawContext {

@@ -6,7 +6,8 @@ use crate::raw::{Api, Failure};
 use crate::{Cuda, conv};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
-    MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel, Status,
+    MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
+    SimulatedKernel, Status,
 };
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -158,6 +159,39 @@ unsafe impl Driver for Cuda {
             // SAFETY: the caller's own promise.
             conv::is_capturing(unsafe { api.stream_capture_status(conv::stream(stream)) })
         })
+    }
+
+    unsafe fn capture_begin(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.submit_on_stream(device, stream, |api| unsafe { api.capture_begin(conv::stream(stream)) })
+    }
+
+    unsafe fn capture_end(&self, device: DeviceId, stream: RawStream) -> DriverResult<RawGraph> {
+        // SAFETY: the caller's own promise.
+        let graph = self.submit_on_stream(device, stream, |api| unsafe { api.capture_end(conv::stream(stream)) });
+        graph.map(conv::raw_graph)
+    }
+
+    unsafe fn graph_instantiate(&self, device: DeviceId, graph: RawGraph) -> DriverResult<RawGraphExec> {
+        // SAFETY: the caller's own promise.
+        let exec = self.call(device, |api| unsafe { api.graph_instantiate(conv::graph(graph)) });
+        exec.map(conv::raw_graph_exec)
+    }
+
+    unsafe fn graph_destroy(&self, device: DeviceId, graph: RawGraph) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.call(device, |api| unsafe { api.graph_destroy(conv::graph(graph)) })
+    }
+
+    unsafe fn graph_launch(&self, device: DeviceId, graph: RawGraphExec, stream: RawStream) -> DriverResult<()> {
+        let (graph, on) = (conv::graph_exec(graph), conv::stream(stream));
+        // SAFETY: the caller's own promise.
+        self.submit_on_stream(device, stream, |api| unsafe { api.graph_launch(graph, on) })
+    }
+
+    unsafe fn graph_exec_destroy(&self, device: DeviceId, graph: RawGraphExec) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        self.call(device, |api| unsafe { api.graph_exec_destroy(conv::graph_exec(graph)) })
     }
 
     fn event_create(&self, device: DeviceId) -> DriverResult<RawEvent> {
@@ -329,8 +363,13 @@ unsafe impl Driver for Cuda {
         })
     }
 
-    /// If the device is lost before the stream reaches the function, it is neither run nor dropped.
+    /// If the device is lost before the stream reaches the function, it is neither run nor dropped. One that repeats is
+    /// refused on a captured stream: nobody would know when the graph needs it no more.
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()> {
+        // SAFETY: the caller's own promise.
+        if unsafe { self.stream_is_capturing(device, stream) }? {
+            return Err(self.device(device)?.refuse("cuLaunchHostFunc", Status::Capturing));
+        }
         let data = Box::into_raw(Box::new(function));
         let launch = |api: &Api| {
             // SAFETY: `run` takes the box behind `data` once; for the stream, the caller's own promise.

@@ -7,6 +7,7 @@
 pub(crate) mod enforced;
 #[cfg(test)]
 pub(crate) mod fake;
+mod graphs;
 mod memory;
 mod streams;
 pub(crate) mod sys;

@@ -120,6 +120,11 @@ impl Gpu {
         Self::assemble(counted.clone(), streams, Some(counted), sites)
     }
 
+    /// Makes a handle with the streams of this one, and other memory of the same device.
+    pub(crate) fn with_memory(&self, memory: impl DeviceMemoryResource) -> Self {
+        Self::of_resource(Arc::new(memory), self.streams().clone())
+    }
+
     /// Makes a handle of a resource that it has to itself.
     fn of_own(memory: impl DeviceMemoryResource, streams: StreamPool) -> Self {
         Self::assemble(Arc::new(memory), streams, None, SharedSites::default())

@@ -95,7 +95,7 @@ impl<R: KernelRanges> Kernel<'_, '_, R> {
     /// Sets code that stands for the kernel's on a driver that simulates. It is given the ranges declared so far, in
     /// their order, and may touch no others; if it panics, that is reported with what else was found. On hardware it
     /// is dropped.
-    pub fn simulated(mut self, body: impl FnOnce(&mut SimulatedMemory<'_>, R) + Send + 'static) -> Self {
+    pub fn simulated(mut self, mut body: impl FnMut(&mut SimulatedMemory<'_>, R) + Send + 'static) -> Self {
         let ranges = self.ranges;
         if let Some(model) = &mut self.model {
             model.set_body(move |memory| body(memory, ranges));
@@ -120,7 +120,7 @@ impl<R: KernelRanges> Kernel<'_, '_, R> {
         match self.model {
             Some(model) => Ok(submission.simulate(model)?),
             None => {
-                submission.context().check_stream(submission.stream())?;
+                submission.check()?;
                 launch(self.work.raw_stream()?, self.ranges.addresses())
             }
         }

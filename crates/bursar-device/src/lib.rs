@@ -31,6 +31,7 @@
 //! | `stream_pool` | [`StreamPool`] and [`StreamLease`] |
 //! | `handle_memory` | the count of what one handle holds of memory that others use as well |
 //! | `gpu` | [`Gpu`] and [`GpuOptions`] |
+//! | `graph` | [`GpuCapture`], and how a [`Gpu`] captures graphs |
 //! | `slice` | parts of buffers: copies and fills that wait, and those that are submitted |
 //! | `buffer` | [`DeviceBuffer`], and how a [`Gpu`] makes one |
 //! | `work` | [`Work`], and how it is submitted to a lease or a stream |
@@ -49,6 +50,7 @@ mod buffer;
 mod deferred_frees;
 mod device_pool;
 mod gpu;
+mod graph;
 mod handle_memory;
 mod kernel;
 mod leak;
@@ -60,6 +62,7 @@ pub use buffer::{DeviceBuffer, RefusedIntoBlock};
 pub use bytemuck::{Pod, Zeroable};
 pub use device_pool::DevicePool;
 pub use gpu::{Gpu, GpuOptions};
+pub use graph::GpuCapture;
 pub use kernel::{Kernel, KernelRanges, MoreRanges};
 pub use leak::{Leak, LeakReport, Site, WaitingFree};
 pub use slice::{DeviceSlice, DeviceSliceMut};

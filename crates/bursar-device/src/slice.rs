@@ -202,7 +202,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     #[track_caller]
     pub(crate) fn submit_fill(self, value: T, submission: &mut Submission<'_>) -> Result<()> {
         let _call = self.context.enter_call_site();
-        let Some(block) = self.block else { return check_stream(submission) };
+        let Some(block) = self.block else { return submission.check() };
         let (offset, unit, count) = (self.elements.offset(), bytemuck::bytes_of(&value), self.elements.len as u64);
         match pattern_of(unit) {
             Some((pattern, repeats)) => submission.fill(block, offset, pattern, count * repeats),
@@ -215,7 +215,7 @@ impl<'a, T: Pod> DeviceSliceMut<'a, T> {
     pub(crate) fn submit_copy_from(self, src: DeviceSlice<'_, T>, submission: &mut Submission<'_>) -> Result<()> {
         let _call = self.context.enter_call_site();
         self.elements.expect_len(src.len())?;
-        let (Some(block), Some(from)) = (self.block, src.block) else { return check_stream(submission) };
+        let (Some(block), Some(from)) = (self.block, src.block) else { return submission.check() };
         let (dst_offset, src_offset) = (self.elements.offset(), src.elements.offset());
         submission.copy(block, dst_offset, from, src_offset, self.elements.bytes())
     }

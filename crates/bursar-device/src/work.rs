@@ -212,7 +212,7 @@ impl<'a> Work<'a> {
         let _call = self.submission.context().enter_call_site();
         match block {
             Some(block) => self.submission.declare(block, access),
-            None => self.submission.context().check_stream(self.stream()),
+            None => self.submission.check(),
         }
     }
 }

@@ -158,6 +158,8 @@ impl Host {
 
 // SAFETY: the memory is the program's, and the call to which it was passed says that other threads of the driver use it.
 unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
 
 /// Host memory that a call only reads.
 #[repr(transparent)]
@@ -181,3 +183,5 @@ impl HostSource {
 
 // SAFETY: as for `Host`.
 unsafe impl Send for HostSource {}
+// SAFETY: as above.
+unsafe impl Sync for HostSource {}

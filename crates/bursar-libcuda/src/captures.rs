@@ -20,15 +20,14 @@ fn forbids(capture: &Capture, own: Mode, thread: u64) -> bool {
 impl Process {
     /// Refuses a call that might wait for a stream while a capture forbids it, and spoils that capture.
     pub(crate) fn check_captures(&self) -> CallResult {
-        let mut state = self.state();
+        let state = self.state();
         if state.captures.is_empty() {
             return Ok(());
         }
         let (own, id) = (thread::capture_mode(), thread::number());
         let mut is_forbidden = false;
-        for capture in state.captures.values_mut().filter(|capture| forbids(capture, own, id)) {
-            capture.is_valid = false;
-            is_forbidden = true;
+        for capture in state.captures.values().filter(|capture| forbids(capture, own, id)) {
+            is_forbidden |= self.sim().invalidate_capture(capture.on.device, capture.on.raw);
         }
         if is_forbidden { Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }

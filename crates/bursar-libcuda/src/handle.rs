@@ -13,6 +13,7 @@ pub(crate) enum Kind {
     Array,
     MipmappedArray,
     Graph,
+    GraphExec,
     NvmlDevice,
 }
 

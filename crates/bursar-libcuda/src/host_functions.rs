@@ -13,7 +13,7 @@ use crate::status::{CUresult, CallResult};
 use crate::thread;
 use crate::types::CUstream;
 use bursar_core::{Gate, HostFunction, Pattern};
-use bursar_sim::Sim;
+use bursar_sim::{CaptureStatus, Sim};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,8 @@ pub(crate) struct UserData(pub(crate) *mut c_void);
 
 // SAFETY: the program gives the pointer to a function that it wants to be called on another thread.
 unsafe impl Send for UserData {}
+// SAFETY: as above.
+unsafe impl Sync for UserData {}
 
 /// The callback of a program, which gets its stream, the status of the stream, and its data.
 pub(crate) type Callback = Option<unsafe extern "C" fn(CUstream, CUresult, *mut c_void)>;
@@ -75,8 +77,12 @@ fn work() {
     }
 }
 
-/// Submits code of a program to a stream.
-pub(crate) fn submit(process: &Process, on: StreamOn, run: impl FnOnce() + Send + 'static) -> CallResult {
+/// Submits code of a program to a stream. In a graph it runs once for each launch, on the thread that lets streams advance.
+pub(crate) fn submit(process: &Process, on: StreamOn, run: impl Fn() + Send + Sync + 'static) -> CallResult {
+    if process.sim().capture_status(on.device, on.raw)? != CaptureStatus::None {
+        let run = HostFunction::repeating(move || thread::within_host_function(&run));
+        return port::host_function(process.sim(), on, run);
+    }
     let (gate, sim) = (Gate::default(), process.machine.sim.clone());
     let done = gate.clone();
     let begin = HostFunction::new(move || start(Box::new(move || finish(&sim, &done, run))));
@@ -95,10 +101,13 @@ fn finish(sim: &Arc<Sim>, done: &Gate, run: impl FnOnce()) {
 }
 
 /// Returns the code that calls a function of a program.
-pub(crate) fn calling(function: unsafe extern "C" fn(*mut c_void), data: UserData) -> impl FnOnce() + Send + 'static {
+pub(crate) fn calling(
+    function: unsafe extern "C" fn(*mut c_void),
+    data: UserData,
+) -> impl Fn() + Send + Sync + 'static {
     move || {
         let UserData(data) = { data };
-        // SAFETY: the program wants its function to be called once, with this data, when the stream gets there.
+        // SAFETY: the program wants its function to be called with this data whenever a stream gets there.
         unsafe { function(data) }
     }
 }
@@ -108,10 +117,10 @@ pub(crate) fn calling_back(
     callback: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
     stream: Handle,
     data: UserData,
-) -> impl FnOnce() + Send + 'static {
+) -> impl Fn() + Send + Sync + 'static {
     move || {
         let UserData(data) = { data };
-        // SAFETY: the program wants its function to be called once, with this data, when the stream gets there.
+        // SAFETY: the program wants its function to be called with this data whenever a stream gets there.
         unsafe { callback(pointer(stream), CUresult::CUDA_SUCCESS, data) }
     }
 }

@@ -51,8 +51,9 @@
 //!
 //! # Limits
 //! - Device code is neither loaded nor launched: `CUDA_ERROR_NOT_SUPPORTED`, and one sentence on standard error.
-//! - A stream can be captured, and calls that a capture forbids are refused as the driver refuses them; work on the captured
-//!   stream is refused too, so every graph is empty.
+//! - Graphs are captured, instantiated and launched; they are not built or looked into by hand, nor updated, and allocations
+//!   in the order of a captured stream (`cuMemAllocAsync`) are refused. Calls that a capture forbids are refused as the driver
+//!   refuses them, and spoil it.
 //! - The CUDA runtime (`libcudart`) asks the driver for tables without documentation, which are not here: this is for
 //!   programs of the driver's interface.
 //! - Addresses belong to the device that was current when they were reserved; memory of another is not mapped there.

@@ -8,7 +8,8 @@
 use crate::arguments::{Host, HostSource};
 use crate::status::CallResult;
 use bursar_core::{
-    DeviceId, DevicePtr, Driver, HostFlags, HostFunction, Pattern, Progress, RawEvent, RawPages, RawStream,
+    DeviceId, DevicePtr, Driver, HostFlags, HostFunction, Pattern, Progress, RawEvent, RawGraph, RawGraphExec,
+    RawPages, RawStream,
 };
 use bursar_sim::Sim;
 
@@ -40,6 +41,9 @@ checked! {
     pages_map(sim, device, ptr: u64, bytes: u64, pages: RawPages) -> () =
         sim.pages_map(device, DevicePtr(ptr), bytes, pages);
     pages_allow(sim, device, ptr: u64, bytes: u64) -> () = sim.pages_allow(device, DevicePtr(ptr), bytes);
+    graph_instantiate(sim, device, graph: RawGraph) -> RawGraphExec = sim.graph_instantiate(device, graph);
+    graph_destroy(sim, device, graph: RawGraph) -> () = sim.graph_destroy(device, graph);
+    graph_exec_destroy(sim, device, graph: RawGraphExec) -> () = sim.graph_exec_destroy(device, graph);
     pages_unmap(sim, device, ptr: u64, bytes: u64) -> () = sim.pages_unmap(device, DevicePtr(ptr), bytes);
 }
 
@@ -63,6 +67,9 @@ checked_on_stream! {
         sim.copy_on_device(on.device, on.raw, DevicePtr(dst), DevicePtr(src), bytes);
     fill(sim, on, dst: u64, pattern: Pattern, count: u64) -> () =
         sim.fill(on.device, on.raw, DevicePtr(dst), pattern, count);
+    capture_begin(sim, on) -> () = sim.capture_begin(on.device, on.raw);
+    capture_end(sim, on) -> RawGraph = sim.capture_end(on.device, on.raw);
+    graph_launch(sim, on, graph: RawGraphExec) -> () = sim.graph_launch(on.device, graph, on.raw);
     host_function(sim, on, function: HostFunction) -> () = sim.host_function(on.device, on.raw, function);
 }
 

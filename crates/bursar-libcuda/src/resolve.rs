@@ -8,6 +8,7 @@ use crate::status::{CUresult, CallResult};
 use crate::thread;
 use crate::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use bursar_core::{DeviceId, Driver, RawStream};
+use bursar_sim::CaptureStatus;
 
 /// The stream that a call means where the program names none. Entry points whose names end in `_ptsz` or `_ptds` mean the
 /// default stream of the thread.
@@ -84,14 +85,16 @@ impl Process {
 
     /// Destroys a stream. Its work is still done, and who waits for its context waits for that too.
     pub(crate) fn destroy_stream(&self, handle: Handle) -> CallResult {
-        let (stream, capture) = {
+        let stream = {
             let mut state = self.state();
-            (*state.stream(handle)?, state.captures.remove(&handle))
+            let stream = *state.stream(handle)?;
+            state.captures.remove(&handle);
+            stream
         };
-        if capture.is_some() {
-            self.sim().end_capture(stream.device, stream.raw)?;
+        // A stream that is being captured has nothing to do that anybody could wait for.
+        if self.sim().capture_status(stream.device, stream.raw)? == CaptureStatus::None {
+            self.bequeath(&stream)?;
         }
-        self.bequeath(&stream)?;
         // Another thread may have been faster.
         self.state().streams.remove(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         port::stream_destroy(self.sim(), stream.device, stream.raw)

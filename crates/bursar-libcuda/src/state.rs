@@ -2,9 +2,10 @@
 
 use crate::handle::{Handle, Kind, handle};
 use crate::memory_file::FileIdentity;
+use crate::port::StreamOn;
 use crate::status::{CUresult, CallResult};
 use crate::types::{CUDA_ARRAY3D_DESCRIPTOR, CUmemAllocationFlags, CUmemLocation, CUstreamCaptureMode};
-use bursar_core::{DeviceId, RawEvent, RawPages, RawStream};
+use bursar_core::{DeviceId, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream};
 use bursar_sim::SimPool;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::c_uint;
@@ -146,7 +147,21 @@ pub(crate) struct Capture {
     pub(crate) mode: CUstreamCaptureMode,
     /// The number of the thread that began it.
     pub(crate) thread: u64,
-    pub(crate) is_valid: bool,
+    pub(crate) on: StreamOn,
+}
+
+/// A graph that was captured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GraphOn {
+    pub(crate) device: DeviceId,
+    pub(crate) raw: RawGraph,
+}
+
+/// A graph that can be launched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GraphExecOn {
+    pub(crate) device: DeviceId,
+    pub(crate) raw: RawGraphExec,
 }
 
 /// Addresses that are reserved.
@@ -179,9 +194,10 @@ pub(crate) struct State {
     pub(crate) current_pools: HashMap<usize, Handle>,
     pub(crate) arrays: HashMap<Handle, Array>,
     pub(crate) mipmapped_arrays: HashMap<Handle, MipmappedArray>,
-    /// The captures, by stream.
+    /// The captures, by the stream that each began on.
     pub(crate) captures: HashMap<Handle, Capture>,
-    pub(crate) graphs: HashSet<Handle>,
+    pub(crate) graphs: HashMap<Handle, GraphOn>,
+    pub(crate) graph_execs: HashMap<Handle, GraphExecOn>,
     /// The contexts that were given access to another's memory: that which has it, and the other.
     pub(crate) peers: HashSet<(Handle, Handle)>,
     /// Pinned host memory: its bytes and flags.

@@ -22,11 +22,11 @@ use crate::lookup;
 use crate::status::{CUresult, CallResult};
 use crate::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY2D, CUDA_MEMCPY3D, CUarray, CUcontext, CUdevice,
-    CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph, CUgraphMem_attribute,
-    CUipcMemHandle, CUlimit, CUmem_advise, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUmemPool_attribute,
-    CUmemPoolProps, CUmemoryPool, CUmipmappedArray, CUpointer_attribute, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid,
+    CUdevice_attribute, CUdeviceptr, CUdriverProcAddressQueryResult, CUevent, CUgraph, CUgraphExec,
+    CUgraphMem_attribute, CUgraphNode, CUipcMemHandle, CUlimit, CUmem_advise, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUmemLocation, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUmipmappedArray, CUpointer_attribute, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 
@@ -255,7 +255,15 @@ entry_points! {
         (stream: CUstream, mode: CUstreamCaptureMode) = capture::begin;
     stream cuStreamEndCapture = cuStreamEndCapture | cuStreamEndCapture_ptsz, since 10000
         (stream: CUstream, graph: Out<CUgraph>) = capture::end;
+    stream cuStreamGetCaptureInfo = cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz, since 11030
+        (stream: CUstream, status: Out<CUstreamCaptureStatus>, id: Out<c_ulonglong>, graph: Out<CUgraph>,
+            dependencies: Out<*const CUgraphNode>, count: Out<usize>) = capture::info;
     ready cuGraphDestroy = cuGraphDestroy, since 10000 (graph: CUgraph) = capture::destroy_graph;
+    ready cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags, since 11040
+        (exec: Out<CUgraphExec>, graph: CUgraph, flags: c_ulonglong) = capture::instantiate;
+    stream cuGraphLaunch = cuGraphLaunch | cuGraphLaunch_ptsz, since 10000
+        (exec: CUgraphExec, stream: CUstream) = capture::launch;
+    ready cuGraphExecDestroy = cuGraphExecDestroy, since 10000 (exec: CUgraphExec) = capture::destroy_exec;
     ready cuThreadExchangeStreamCaptureMode = cuThreadExchangeStreamCaptureMode, since 10010
         (mode: Out<CUstreamCaptureMode>) = capture::exchange_mode;
 

@@ -29,6 +29,8 @@ handles! {
     CUarray = CUarray_st;
     CUmipmappedArray = CUmipmappedArray_st;
     CUgraph = CUgraph_st;
+    CUgraphExec = CUgraphExec_st;
+    CUgraphNode = CUgraphNode_st;
 }
 
 /// A device of NVML, which only NVML looks into.

@@ -116,6 +116,8 @@ static void captures(void) {
     OK(cuStreamBeginCapture_v2(stream, 0));
     REFUSED(401, cuStreamBeginCapture_v2(stream, 0));
     REFUSED(900, cuStreamSynchronize(stream));
+    REFUSED(901, cuStreamEndCapture(stream, &graph));
+    OK(cuStreamBeginCapture_v2(stream, 0));
     OK(cuThreadExchangeStreamCaptureMode(&mode));
     CHECK(mode == 0);
     OK(cuMemAlloc_v2(&memory, 64));

@@ -2,7 +2,8 @@
 
 use crate::Executor;
 use bursar_core::{
-    Bytes, DeviceId, DevicePtr, MemoryInfo, Progress, RawContext, RawEvent, RawPages, RawStream, Status,
+    Bytes, DeviceId, DevicePtr, MemoryInfo, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages,
+    RawStream, Status,
 };
 use std::collections::VecDeque;
 use std::fmt;
@@ -151,6 +152,8 @@ logged_results! {
     RawStream => |value| CallOutcome::Value(value.0),
     RawEvent => |value| CallOutcome::Value(value.0),
     RawPages => |value| CallOutcome::Value(value.0),
+    RawGraph => |value| CallOutcome::Value(value.0),
+    RawGraphExec => |value| CallOutcome::Value(value.0),
     RawContext => |value| CallOutcome::Value(value.0),
 }
 

@@ -102,4 +102,6 @@ pub use hazard::{Hazard, HazardKind};
 pub use machine::KernelMemory;
 pub use operation::{ByteRange, Executor, KernelPanic, Operation};
 pub use random::Random;
-pub use sim::{DriverLeak, DriverLeakReport, Launch, LeakKind, Sim, SimBuilder, SimPool, SimPoolUsage, SimReport};
+pub use sim::{
+    CaptureStatus, DriverLeak, DriverLeakReport, Launch, LeakKind, Sim, SimBuilder, SimPool, SimPoolUsage, SimReport,
+};

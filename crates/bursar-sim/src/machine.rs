@@ -1,6 +1,7 @@
 //! The simulated machine: devices and their memory, streams and the work queued on them, all behind one lock.
 
 mod capacity;
+mod captures;
 mod contents;
 mod device;
 mod eager_space;
@@ -12,6 +13,7 @@ mod sparse;
 mod state;
 mod work;
 
+pub(crate) use captures::{Graph, GraphExec, NodeEffect};
 pub(crate) use device::{ADDRESSES, Mapping, Pages, addresses};
 pub(crate) use heap::{AllocationKind, Heap, UNIT};
 pub(crate) use pools::Pool;

@@ -24,6 +24,8 @@ pub enum Executor {
     /// ([`Stream::number`](bursar_core::Stream::number)): its place in the order in which the device's streams were
     /// created.
     Stream(u32),
+    /// A graph, by the number of the call order in which graphs were instantiated.
+    Graph(u32),
     /// A handle that is not a stream.
     Unknown(u64),
 }
@@ -34,6 +36,7 @@ impl fmt::Display for Executor {
             Self::Host => f.pad("the host"),
             Self::DefaultStream => f.pad("the default stream"),
             Self::Stream(number) => f.pad(&format!("stream {number}")),
+            Self::Graph(number) => f.pad(&format!("graph {number}")),
             Self::Unknown(handle) => f.pad(&format!("unknown stream {handle:#x}")),
         }
     }

@@ -5,6 +5,7 @@ mod allocate;
 mod builder;
 mod copies;
 mod driver;
+mod graphs;
 mod launch;
 mod pages;
 mod pools;
@@ -14,6 +15,7 @@ mod shortcuts;
 mod streams;
 
 pub use builder::SimBuilder;
+pub use graphs::CaptureStatus;
 pub use launch::Launch;
 pub use pools::{SimPool, SimPoolUsage};
 pub use report::{DriverLeak, DriverLeakReport, LeakKind, SimReport};
@@ -299,16 +301,41 @@ impl Sim {
         })
     }
 
-    /// Begins to capture a stream into a graph: memory and work are refused on it until [`end_capture`](Self::end_capture).
+    /// Begins to capture a stream into a graph, as another library may: [`Driver::capture_begin`](bursar_core::Driver::capture_begin)
+    /// for tests.
     #[track_caller]
     pub fn begin_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("begin_capture", device, CallArguments::on(stream), |active| active.set_capturing(stream, true))
+        self.call("begin_capture", device, CallArguments::on(stream), |active| active.capture_begin(stream))
     }
 
-    /// Ends the capture of a stream.
+    /// Ends the capture of a stream and forgets its graph. Fails if something was done meanwhile that no capture can have.
     #[track_caller]
     pub fn end_capture(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
-        self.call("end_capture", device, CallArguments::on(stream), |active| active.set_capturing(stream, false))
+        self.call("end_capture", device, CallArguments::on(stream), |active| {
+            let graph = active.capture_end(stream)?;
+            active.graph_destroy(graph)
+        })
+    }
+
+    /// Invalidates the capture that a stream is part of, as a call does that no capture can have. Returns whether there is one.
+    pub fn invalidate_capture(&self, device: DeviceId, stream: RawStream) -> bool {
+        let mut state = self.lock();
+        let Ok(stream) = state.stream(device.0 as usize, stream) else { return false };
+        state.spoil_capture(stream);
+        state.is_capturing(stream)
+    }
+
+    /// Returns whether a stream is part of a capture, and whether that can still become a graph.
+    pub fn capture_status(&self, device: DeviceId, stream: RawStream) -> DriverResult<CaptureStatus> {
+        let mut state = self.lock();
+        let found = state.stream(device.0 as usize, stream);
+        let stream = found.map_err(|status| DriverError::new("capture_status", device, status))?;
+        let number = state.streams[stream].capture.unwrap_or(0);
+        Ok(match state.valid_capture(stream) {
+            Ok(None) => CaptureStatus::None,
+            Ok(Some(_)) => CaptureStatus::Active(number),
+            Err(_) => CaptureStatus::Invalidated,
+        })
     }
 
     /// Loses a device: its queued work never runs, and every call that needs the device fails from now on.
@@ -335,17 +362,3 @@ fn location_of(call: &'static Location<'static>) -> Option<&'static Location<'st
 
 /// The status that CUDA returns for a call from a host function.
 const NOT_PERMITTED: Status = Status::Other { code: 800, name: "CUDA_ERROR_NOT_PERMITTED", sticky: false };
-
-impl ActiveCall<'_> {
-    fn set_capturing(&mut self, stream: RawStream, is_capturing: bool) -> CallResult<()> {
-        let device = self.device();
-        let stream = self.stream(device, stream)?;
-        let before = std::mem::replace(&mut self.streams[stream].is_capturing, is_capturing);
-        match (before, is_capturing) {
-            (false, true) => self.block_shortcuts(),
-            (true, false) => self.unblock_shortcuts(),
-            _ => return Err(Status::InvalidValue),
-        }
-        Ok(())
-    }
-}

@@ -4,11 +4,11 @@
 use bursar_core::leaf::{Direct, Leaf};
 use bursar_core::{
     AllocTag, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, DevicePtr, Driver, DriverError, DriverResult,
-    Error, HostFlags, HostFunction, Note, Pattern, PeerPtr, Progress, RawEvent, RawPages, RawStream, SimulatedKernel,
-    Status,
+    Error, HostFlags, HostFunction, Note, Pattern, PeerPtr, Progress, RawEvent, RawGraph, RawGraphExec, RawPages,
+    RawStream, SimulatedKernel, Status,
 };
 use bursar_sim::{Call, Faults, Sim};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,6 +50,8 @@ struct Rig {
     pages: [RawPages; 2],
     host: [*mut u8; 2],
     registered: Box<UnsafeCell<[u8; BYTES as usize]>>,
+    graph: Cell<Option<RawGraph>>,
+    exec: Cell<Option<RawGraphExec>>,
 }
 
 impl Rig {
@@ -74,7 +76,18 @@ impl Rig {
             pages: [pages()?, pages()?],
             host: [host()?, host()?],
             registered: Box::new(UnsafeCell::new([0; BYTES as usize])),
+            graph: Cell::new(None),
+            exec: Cell::new(None),
         })
+    }
+
+    /// Returns the graph that was captured; a handle of none where that failed.
+    fn graph(&self) -> RawGraph {
+        self.graph.get().unwrap_or(RawGraph(0))
+    }
+
+    fn exec(&self) -> RawGraphExec {
+        self.exec.get().unwrap_or(RawGraphExec(0))
     }
 
     /// Makes one call of a kind. In the order of [`Call::ALL`] each can be made once.
@@ -114,6 +127,12 @@ impl Rig {
                 Call::StreamSynchronize => driver.stream_synchronize(GPU0, stream)?,
                 Call::StreamWait => driver.stream_wait(GPU0, stream, event)?,
                 Call::StreamIsCapturing => assert!(!driver.stream_is_capturing(GPU0, stream)?),
+                Call::CaptureBegin => driver.capture_begin(GPU0, stream)?,
+                Call::CaptureEnd => self.graph.set(Some(driver.capture_end(GPU0, stream)?)),
+                Call::GraphInstantiate => self.exec.set(Some(driver.graph_instantiate(GPU0, self.graph())?)),
+                Call::GraphDestroy => driver.graph_destroy(GPU0, self.graph())?,
+                Call::GraphLaunch => driver.graph_launch(GPU0, self.exec(), stream)?,
+                Call::GraphExecDestroy => driver.graph_exec_destroy(GPU0, self.exec())?,
                 Call::EventCreate => drop(driver.event_create(GPU0)?),
                 Call::EventDestroy => driver.event_destroy(GPU0, doomed_event)?,
                 Call::EventRecord => driver.event_record(GPU0, event, stream)?,

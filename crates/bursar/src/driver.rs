@@ -9,7 +9,8 @@ pub use bursar_core::driver_methods;
 #[doc(inline)]
 pub use bursar_core::{
     CountingDriver, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern, PeerPtr, Progress,
-    RawContext, RawEvent, RawPages, RawStream, SimulatedBytes, SimulatedKernel, SimulatedMemory, Status,
+    RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream, SimulatedBytes, SimulatedKernel,
+    SimulatedMemory, Status,
 };
 #[doc(inline)]
 pub use bursar_sim::{SIM_DEVICES_VARIABLE, SimDevices, SimDevicesError};

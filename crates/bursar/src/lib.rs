@@ -77,6 +77,7 @@
 pub mod device;
 pub mod driver;
 pub mod error;
+pub mod graph;
 mod ledgers;
 pub mod memory;
 pub mod metrics;

@@ -31,7 +31,7 @@ impl DeviceContext {
     }
 
     /// Makes what is submitted to `then` from here on wait for what was submitted to `first` before, without blocking
-    /// the caller.
+    /// the caller. Where `first` is being [captured](crate::GraphMemory::capture), `then` becomes part of the same graph.
     ///
     /// ```
     /// # use bursar::Result;
@@ -43,6 +43,9 @@ impl DeviceContext {
     /// ```
     pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
         let (first, then) = (first.into(), then.into());
+        if let Some(capture) = self.capture_of(first) {
+            return self.order_captured(&capture, first, then);
+        }
         let (held_first, held_then) = (self.hold_for_memory(first)?, self.hold_for_memory(then)?);
         if first == then {
             return Ok(());

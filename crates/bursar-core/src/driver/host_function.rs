@@ -54,18 +54,45 @@ impl Gate {
 /// ```
 pub struct HostFunction {
     gate: Option<Gate>,
-    run: Box<dyn FnOnce() + Send>,
+    run: Run,
+}
+
+/// Code that runs once, or as often as a graph is launched.
+enum Run {
+    Once(Box<dyn FnOnce() + Send>),
+    Repeating(Arc<dyn Fn() + Send + Sync>),
 }
 
 impl HostFunction {
     /// Makes a function that runs `run` when the stream gets there.
     pub fn new(run: impl FnOnce() + Send + 'static) -> Self {
-        Self { gate: None, run: Box::new(run) }
+        Self { gate: None, run: Run::Once(Box::new(run)) }
     }
 
     /// Makes a function that stops the stream until `gate` opens and then runs `run`.
     pub fn behind(gate: Gate, run: impl FnOnce() + Send + 'static) -> Self {
-        Self { gate: Some(gate), run: Box::new(run) }
+        Self { gate: Some(gate), run: Run::Once(Box::new(run)) }
+    }
+
+    /// Makes a function that runs `run` whenever a stream gets there: as part of a graph, once for each launch.
+    ///
+    /// ```
+    /// use bursar::driver::HostFunction;
+    ///
+    /// let function = HostFunction::repeating(|| println!("launched"));
+    /// assert!(function.again().is_some());
+    /// assert!(HostFunction::new(|| ()).again().is_none());
+    /// ```
+    pub fn repeating(run: impl Fn() + Send + Sync + 'static) -> Self {
+        Self { gate: None, run: Run::Repeating(Arc::new(run)) }
+    }
+
+    /// Returns the same function for another run, if it repeats.
+    pub fn again(&self) -> Option<Self> {
+        match &self.run {
+            Run::Once(_) => None,
+            Run::Repeating(run) => Some(Self { gate: self.gate.clone(), run: Run::Repeating(run.clone()) }),
+        }
     }
 
     /// Returns the gate that stops it, if there is one.
@@ -83,7 +110,10 @@ impl HostFunction {
         if let Some(gate) = &self.gate {
             gate.wait();
         }
-        (self.run)();
+        match self.run {
+            Run::Once(run) => run(),
+            Run::Repeating(run) => run(),
+        }
     }
 }
 

@@ -49,6 +49,12 @@ macro_rules! driver_methods {
             unsafe fn stream_synchronize(stream: $crate::RawStream) -> ();
             unsafe fn stream_wait(stream: $crate::RawStream, event: $crate::RawEvent) -> ();
             unsafe fn stream_is_capturing(stream: $crate::RawStream) -> bool;
+            unsafe fn capture_begin(stream: $crate::RawStream) -> ();
+            unsafe fn capture_end(stream: $crate::RawStream) -> $crate::RawGraph;
+            unsafe fn graph_instantiate(graph: $crate::RawGraph) -> $crate::RawGraphExec;
+            unsafe fn graph_destroy(graph: $crate::RawGraph) -> ();
+            unsafe fn graph_launch(graph: $crate::RawGraphExec, stream: $crate::RawStream) -> ();
+            unsafe fn graph_exec_destroy(graph: $crate::RawGraphExec) -> ();
             unsafe fn event_destroy(event: $crate::RawEvent) -> ();
             unsafe fn event_record(event: $crate::RawEvent, stream: $crate::RawStream) -> ();
             unsafe fn event_query(event: $crate::RawEvent) -> $crate::Progress;

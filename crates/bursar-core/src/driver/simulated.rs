@@ -37,7 +37,7 @@ impl fmt::Display for DeviceRange {
 }
 
 /// Code that stands for a kernel's.
-type Body = Box<dyn FnOnce(&mut SimulatedMemory<'_>) + Send>;
+type Body = Box<dyn FnMut(&mut SimulatedMemory<'_>) + Send>;
 
 /// A kernel as a driver that [simulates](crate::Driver::simulates) runs it: a name, the ranges that it declared, and
 /// optionally code that stands for it. Without code it only counts as an access to its ranges.
@@ -75,8 +75,9 @@ impl SimulatedKernel {
         }
     }
 
-    /// Sets the code that stands for the kernel's. It must not call the driver.
-    pub fn set_body(&mut self, body: impl FnOnce(&mut SimulatedMemory<'_>) + Send + 'static) {
+    /// Sets the code that stands for the kernel's. It must not call the driver, and runs once for each launch of a graph
+    /// that the kernel is part of.
+    pub fn set_body(&mut self, body: impl FnMut(&mut SimulatedMemory<'_>) + Send + 'static) {
         self.body = Some(Box::new(body));
     }
 
@@ -99,10 +100,10 @@ impl SimulatedKernel {
     ///
     /// # Panics
     /// If the code panics, or touches memory that was not declared.
-    pub fn run(self, bytes: &mut dyn SimulatedBytes) {
+    pub fn run(&mut self, bytes: &mut dyn SimulatedBytes) {
         let Self { name, accesses, body } = self;
         if let Some(body) = body {
-            body(&mut SimulatedMemory { name, accesses: &accesses, bytes });
+            body(&mut SimulatedMemory { name, accesses, bytes });
         }
     }
 }

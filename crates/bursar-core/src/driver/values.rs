@@ -29,6 +29,18 @@ handles! {
     /// assert_eq!(bursar::driver::RawPages(7).0, 7);
     /// ```
     RawPages,
+    /// A driver's handle of a graph that was captured.
+    ///
+    /// ```
+    /// assert_eq!(bursar::driver::RawGraph(7).0, 7);
+    /// ```
+    RawGraph,
+    /// A driver's handle of a graph that can be launched.
+    ///
+    /// ```
+    /// assert_eq!(bursar::driver::RawGraphExec(7).0, 7);
+    /// ```
+    RawGraphExec,
     /// A driver's handle of a device's primary context, for other libraries in the process.
     ///
     /// ```
@@ -183,5 +195,21 @@ pub enum Note {
         /// The block's own stream, where its order comes before the free too; the same stream where `stream` comes after
         /// it anyhow.
         home: RawStream,
+    },
+    /// From this point of `stream` on, this part of a block is room for other blocks: its holder divides it.
+    Divided {
+        /// The first address of the part.
+        ptr: DevicePtr,
+        /// The length in bytes.
+        bytes: u64,
+        /// The stream whose order the division follows.
+        stream: RawStream,
+    },
+    /// From this point of `stream` on, what was divided at `ptr` is part of its block again, with no other block in it.
+    Rejoined {
+        /// The first address of the part.
+        ptr: DevicePtr,
+        /// The stream whose order this follows.
+        stream: RawStream,
     },
 }

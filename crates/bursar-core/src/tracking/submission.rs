@@ -7,7 +7,7 @@
 //! submitted its work all the same; the use counts and host memory is waited for in any case.
 #![allow(unsafe_code)]
 
-use super::{RefusedTransfer, TrackedBlock, Transfer};
+use super::{RefusedTransfer, TrackedBlock, Transfer, Uses};
 use crate::block::{OUTSIDE, range};
 use crate::{
     Access, DeviceContext, DevicePtr, DriverResult, Error, HostFunction, HostMemory, Pattern, RawStream, Result,
@@ -73,9 +73,32 @@ impl<'a> Submission<'a> {
     pub fn declare(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
         let uses = block.uses(self.context)?;
         if self.number == 0 {
-            self.number = self.context.begin_submission(self.stream)?;
+            match self.context.begin_submission(self.stream) {
+                Ok(number) => self.number = number,
+                Err(refused) => return self.declare_captured(uses, access, refused),
+            }
         }
         uses.begin(self.stream, access, self.number)
+    }
+
+    /// Declares a use that becomes part of a graph, where the stream was refused because it is being captured.
+    #[cold]
+    fn declare_captured(&self, uses: &Arc<Uses>, access: Access, refused: Error) -> Result<()> {
+        let capture = self.context.capture_instead(self.stream, refused)?;
+        capture.declare(self.context, uses.clone(), self.stream, access)
+    }
+
+    /// Declares a use by the submission itself, of work that can be part of a graph.
+    fn declare_work(&mut self, block: &TrackedBlock, access: Access) -> Result<()> {
+        match self.declare_own(block, access) {
+            Err(refused) => self.declare_captured(block.uses(self.context)?, access, refused),
+            declared => declared,
+        }
+    }
+
+    /// Checks that work may be submitted to the stream, or captured from it.
+    pub fn check(&self) -> Result<()> {
+        self.context.check_work(self.stream)
     }
 
     /// Begins a use of `block` by work that is submitted here: the device's fault and the stream are checked for each.
@@ -97,7 +120,7 @@ impl<'a> Submission<'a> {
         if !dst.0.is_multiple_of(pattern.width()) {
             return Err(Error::InvalidValue { what: "a fill begins at a multiple of its pattern's width" });
         }
-        self.declare_own(block, Access::Write)?;
+        self.declare_work(block, Access::Write)?;
         self.submit(|context, raw| {
             // SAFETY: `dst` is aligned and lies in a block that is borrowed; the use orders it, and the stream is live.
             unsafe { context.driver().fill(context.device(), raw, dst, pattern, count) }
@@ -114,7 +137,7 @@ impl<'a> Submission<'a> {
         if bytes > 0 && !offset.is_multiple_of(width) {
             return Err(Error::InvalidValue { what: "a fill begins at a multiple of its unit's width" });
         }
-        self.declare_own(block, Access::Write)?;
+        self.declare_work(block, Access::Write)?;
         if bytes == 0 {
             return Ok(());
         }
@@ -141,8 +164,8 @@ impl<'a> Submission<'a> {
         bytes: u64,
     ) -> Result<()> {
         let (to, from) = (range(dst.block(), dst_offset, bytes)?, range(src.block(), src_offset, bytes)?);
-        self.declare_own(src, Access::Read)?;
-        self.declare_own(dst, Access::Write)?;
+        self.declare_work(src, Access::Read)?;
+        self.declare_work(dst, Access::Write)?;
         self.submit(|context, raw| {
             // SAFETY: the ranges lie in different blocks, both borrowed; the uses order them, and the stream is live.
             unsafe { context.driver().copy_on_device(context.device(), raw, to, from, bytes) }
@@ -152,7 +175,7 @@ impl<'a> Submission<'a> {
     /// Runs a kernel on a driver that [simulates](crate::Driver::simulates), which judges and runs it by the ranges it
     /// declares. Uses of the blocks that they lie in are [declared](Self::declare) before.
     pub fn simulate(&mut self, kernel: SimulatedKernel) -> Result<()> {
-        self.context.check_submission(self.stream)?;
+        self.context.check_work(self.stream)?;
         self.submit(|context, raw| {
             // SAFETY: the stream is live while it is held.
             unsafe { context.driver().simulate(context.device(), raw, kernel) }
@@ -177,7 +200,7 @@ impl<'a> Submission<'a> {
     /// # }
     /// ```
     pub fn run_on_host(&mut self, function: HostFunction) -> Result<()> {
-        self.context.check_submission(self.stream)?;
+        self.context.check_work(self.stream)?;
         self.submit(|context, raw| {
             // SAFETY: the stream is live while it is held.
             unsafe { context.driver().host_function(context.device(), raw, function) }

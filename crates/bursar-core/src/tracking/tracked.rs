@@ -5,6 +5,7 @@ use crate::{
     Access, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, HostMemory, Pattern, Refused, Result,
     Stream,
 };
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// A [`DeviceBlock`] together with its uses on streams, so that it is neither used nor freed too early.
@@ -110,11 +111,17 @@ impl TrackedBlock {
     /// Frees it in the order of `stream`, after every use on other streams that still matters.
     pub fn free(self, memory: &dyn DeviceMemoryResource, stream: impl Into<Stream>) -> Result<(), RefusedTracked> {
         let stream = stream.into();
-        let ordered = self.uses.get().map_or(Ok(()), |uses| uses.end_all_before(stream));
+        let ordered = self.uses.get().map_or(Ok(()), |uses| match uses.context.capture_of(stream) {
+            Some(capture) => capture.end_uses(&uses.context, self.block.generation(), stream, Access::Write),
+            None => uses.end_all_before(stream),
+        });
         let Self { block, born, can_track, uses } = self;
         let (block, error) = match ordered {
             Ok(()) => match memory.deallocate(block, stream) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    uses.get().inspect(|uses| uses.is_over.store(true, Ordering::Release));
+                    return Ok(());
+                }
                 Err(Refused { block, error }) => (block, error),
             },
             Err(error) => (block, error),
@@ -133,6 +140,7 @@ impl TrackedBlock {
                 return Err(RefusedTracked { block: Box::new(self), error });
             }
         }
+        self.uses.get().inspect(|uses| uses.is_over.store(true, Ordering::Release));
         Ok(self.block)
     }
 

@@ -17,6 +17,8 @@ pub(crate) type CUhostFn = Option<unsafe extern "C" fn(*mut c_void)>;
 pub(crate) type CUcontext = *mut CUctx_st;
 pub(crate) type CUstream = *mut CUstream_st;
 pub(crate) type CUevent = *mut CUevent_st;
+pub(crate) type CUgraph = *mut CUgraph_st;
+pub(crate) type CUgraphExec = *mut CUgraphExec_st;
 
 /// Declares types that only the driver looks into.
 macro_rules! opaque {
@@ -29,7 +31,7 @@ macro_rules! opaque {
     )* };
 }
 
-opaque! { CUctx_st CUstream_st CUevent_st }
+opaque! { CUctx_st CUstream_st CUevent_st CUgraph_st CUgraphExec_st }
 
 /// Declares enumerations as numbers, each with the values that are used here.
 macro_rules! enumerations {

@@ -6,9 +6,9 @@
 
 use super::enforced;
 use super::sys::{
-    CUDA_ERROR_DEINITIALIZED, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUhostFn, CUmemAccessDesc,
-    CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus, CUuuid,
+    CUDA_ERROR_DEINITIALIZED, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUgraph, CUgraphExec,
+    CUhostFn, CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationProp, CUmemGenericAllocationHandle,
+    CUstream, CUstreamCaptureMode, CUstreamCaptureStatus, CUuuid,
 };
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
@@ -137,6 +137,14 @@ table! {
     cuStreamSynchronize = cuStreamSynchronize(stream: CUstream);
     cuStreamWaitEvent = cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     cuStreamIsCapturing = cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
+
+    cuStreamBeginCapture = cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamEndCapture = cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    cuGraphInstantiateWithFlags =
+        cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphDestroy = cuGraphDestroy(graph: CUgraph);
+    cuGraphLaunch = cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
+    cuGraphExecDestroy = cuGraphExecDestroy(exec: CUgraphExec);
 
     cuEventCreate = cuEventCreate(event: *mut CUevent, flags: c_uint);
     cuEventDestroy = cuEventDestroy_v2(event: CUevent);

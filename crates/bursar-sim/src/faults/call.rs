@@ -59,6 +59,12 @@ calls! {
     StreamSynchronize = stream_synchronize,
     StreamWait = stream_wait,
     StreamIsCapturing = stream_is_capturing,
+    CaptureBegin = capture_begin,
+    CaptureEnd = capture_end,
+    GraphInstantiate = graph_instantiate,
+    GraphDestroy = graph_destroy,
+    GraphLaunch = graph_launch,
+    GraphExecDestroy = graph_exec_destroy,
     EventCreate = event_create,
     EventDestroy = event_destroy,
     EventRecord = event_record,
@@ -101,6 +107,7 @@ impl Call {
             self,
             Self::StreamWait
                 | Self::EventRecord
+                | Self::GraphLaunch
                 | Self::CopyToDevice
                 | Self::CopyToHost
                 | Self::CopyOnDevice

@@ -4,7 +4,8 @@
 use super::{Call, Faults};
 use bursar_core::{
     DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link, MemoryInfo,
-    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel,
+    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
+    SimulatedKernel,
 };
 
 /// Defines methods that forward their arguments unchanged, as calls of the kind on the left.
@@ -121,6 +122,12 @@ unsafe impl Driver for Faults {
         StreamSynchronize: unsafe fn stream_synchronize(stream: RawStream) -> ();
         StreamWait: unsafe fn stream_wait(stream: RawStream, event: RawEvent) -> ();
         StreamIsCapturing: unsafe fn stream_is_capturing(stream: RawStream) -> bool;
+        CaptureBegin: unsafe fn capture_begin(stream: RawStream) -> ();
+        CaptureEnd: unsafe fn capture_end(stream: RawStream) -> RawGraph;
+        GraphInstantiate: unsafe fn graph_instantiate(graph: RawGraph) -> RawGraphExec;
+        GraphDestroy: unsafe fn graph_destroy(graph: RawGraph) -> ();
+        GraphLaunch: unsafe fn graph_launch(graph: RawGraphExec, stream: RawStream) -> ();
+        GraphExecDestroy: unsafe fn graph_exec_destroy(graph: RawGraphExec) -> ();
         EventDestroy: unsafe fn event_destroy(event: RawEvent) -> ();
         EventRecord: unsafe fn event_record(event: RawEvent, stream: RawStream) -> ();
         EventQuery: unsafe fn event_query(event: RawEvent) -> Progress;

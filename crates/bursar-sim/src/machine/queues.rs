@@ -77,13 +77,13 @@ impl MachineState {
         &mut self,
         call: CallInfo,
         stream: usize,
-        after: Option<StreamPoint>,
+        after: &[StreamPoint],
         touches: &[RangeAccess],
         mut work: Work,
     ) -> Epoch {
         let others = self.implicit_waits(stream);
         let implied = others.iter().map(|other| self.end_of(*other));
-        let needs = implied.chain(after).filter(|point| !self.is_reached(*point)).collect();
+        let needs = implied.chain(after.iter().copied()).filter(|point| !self.is_reached(*point)).collect();
         let epoch = match &mut self.oracle {
             Some(oracle) => oracle.submit(stream, &others),
             None => Epoch::HOST,
@@ -237,7 +237,7 @@ impl MachineState {
             Work::Upload { dst, source } => self.upload(dst, &source),
             Work::Download { dst, src, bytes, _keep } => self.download(dst, src, bytes),
             Work::Copy { dst, src, bytes } => self.copy(dst, src, bytes),
-            Work::Kernel(body) => self.run_kernel(op.call.operation(self.streams[stream].executor), body),
+            Work::Kernel(body) => self.run_kernel(op.call.operation(self.streams[stream].executor), &body),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The state of the simulated machine, behind one lock.
 
+use super::captures::{CapturedRecord, Graphs};
 use super::device::{Device, Pages, addresses};
 use super::eager_space::EagerAddressSpace;
 use super::heap::Heap;
@@ -30,7 +31,10 @@ pub(crate) struct Stream {
     pub(crate) is_alive: bool,
     /// True once it was destroyed and the host knows all its work to have run: nobody needs to wait for it any more.
     pub(crate) is_over: bool,
-    pub(crate) is_capturing: bool,
+    /// The capture that it is part of.
+    pub(crate) capture: Option<u64>,
+    /// True for a stream that runs a lane of graphs, which has no handle.
+    pub(crate) is_lane: bool,
     /// True while a host function of it is running, with the lock released.
     pub(crate) is_busy: bool,
     pub(crate) queue: VecDeque<QueuedWork>,
@@ -46,7 +50,8 @@ impl Stream {
             is_blocking,
             is_alive: true,
             is_over: false,
-            is_capturing: false,
+            capture: None,
+            is_lane: false,
             is_busy: false,
             queue: VecDeque::new(),
             submitted: 0,
@@ -64,6 +69,8 @@ pub(crate) struct Event {
     pub(crate) device: usize,
     pub(crate) record: Option<StreamPoint>,
     pub(crate) clock: VectorClock,
+    /// Its last record, if that was in a capture.
+    pub(crate) captured: Option<CapturedRecord>,
 }
 
 /// The state of the machine, apart from the heaps of an immediate simulator.
@@ -80,6 +87,7 @@ pub(crate) struct MachineState {
     next_event: u64,
     pub(crate) pages: BTreeMap<u64, Pages>,
     next_pages: u64,
+    pub(crate) graphs: Graphs,
     pub(crate) pools: BTreeMap<u64, Pool>,
     pub(super) next_pool: u64,
     /// The pool of each allocation that is in one.
@@ -126,6 +134,7 @@ impl MachineState {
             next_event: 1,
             pages: BTreeMap::new(),
             next_pages: 1,
+            graphs: Graphs::default(),
             pools: BTreeMap::new(),
             next_pool: 1,
             pool_of: HashMap::new(),
@@ -159,9 +168,16 @@ impl MachineState {
 
     pub(crate) fn create_stream(&mut self, device: usize, is_blocking: bool) -> RawStream {
         let created = self.streams.len() - self.devices.len();
-        let on_device = self.streams.iter().filter(|stream| stream.device == device).count();
+        let is_numbered = |stream: &&Stream| stream.device == device && !stream.is_lane;
+        let on_device = self.streams.iter().filter(is_numbered).count();
         self.add_stream(Stream::new(device, Executor::Stream(on_device as u32), is_blocking));
         RawStream(FIRST_STREAM + created as u64)
+    }
+
+    /// Creates a stream without a handle, for the lane of a graph.
+    pub(crate) fn create_lane(&mut self, device: usize, executor: Executor) -> usize {
+        self.add_stream(Stream { is_alive: false, is_lane: true, ..Stream::new(device, executor, false) });
+        self.streams.len() - 1
     }
 
     /// Returns the index of a handle, on whichever device.
@@ -182,13 +198,28 @@ impl MachineState {
         }
     }
 
-    /// Returns the stream of a handle, if work can be submitted to it.
-    pub(crate) fn open_stream(&self, device: usize, raw: RawStream) -> CallResult<usize> {
+    /// Returns the stream of a handle, for a call that a capture cannot have: where the stream is being captured, that
+    /// spoils the capture.
+    pub(crate) fn open_stream(&mut self, device: usize, raw: RawStream) -> CallResult<usize> {
         let index = self.stream(device, raw)?;
-        match self.streams[index].is_capturing {
-            true => Err(Status::Capturing),
-            false => Ok(index),
+        if self.is_capturing(index) {
+            self.spoil_capture(index);
+            return Err(Status::Capturing);
         }
+        self.check_implicit(index)?;
+        Ok(index)
+    }
+
+    /// Returns the stream of a handle, for memory in the order of the stream, which is not captured here.
+    pub(crate) fn memory_stream(&mut self, device: usize, raw: RawStream) -> CallResult<usize> {
+        let index = self.stream(device, raw)?;
+        if self.is_capturing(index) { Err(Status::Capturing) } else { self.open_stream(device, raw) }
+    }
+
+    /// Returns the stream of a handle, for work that is run or captured.
+    pub(crate) fn work_stream(&mut self, device: usize, raw: RawStream) -> CallResult<usize> {
+        let index = self.stream(device, raw)?;
+        if self.is_capturing(index) { Ok(index) } else { self.open_stream(device, raw) }
     }
 
     /// Returns the name of a handle for the log.
@@ -201,7 +232,7 @@ impl MachineState {
     pub(crate) fn create_event(&mut self, device: usize) -> RawEvent {
         let raw = self.next_event;
         self.next_event += 1;
-        let event = Event { device, record: None, clock: VectorClock::default() };
+        let event = Event { device, record: None, clock: VectorClock::default(), captured: None };
         self.events.insert(raw, event);
         RawEvent(raw)
     }

@@ -8,10 +8,10 @@ use bursar_core::{DevicePtr, HostFunction, SimulatedBytes};
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The source of a copy to the device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// The contents of pageable memory when the copy was submitted.
     Staged(Vec<u8>),
@@ -20,7 +20,7 @@ pub(crate) enum Source {
 }
 
 /// The code of a simulated kernel.
-pub(crate) type KernelBody = Box<dyn FnOnce(&mut KernelMemory<'_>) + Send>;
+pub(crate) type KernelBody = Arc<Mutex<dyn FnMut(&mut KernelMemory<'_>) + Send>>;
 
 /// The number of panics of kernels that are kept.
 const KERNEL_PANICS_KEPT: usize = 16;
@@ -43,6 +43,32 @@ pub(crate) enum Work {
     Host(HostFunction),
     /// Runs a simulated kernel.
     Kernel(KernelBody),
+}
+
+impl Work {
+    /// Returns whether it can be part of a graph, which runs it once for each launch.
+    pub(crate) fn repeats(&self) -> bool {
+        match self {
+            Self::Release { .. } | Self::Upload { source: Source::Staged(_), .. } => false,
+            Self::Host(function) => function.again().is_some(),
+            _ => true,
+        }
+    }
+
+    /// Returns the same work for another run; work that does not repeat becomes nothing.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Nothing | Self::Release { .. } => Self::Nothing,
+            Self::Fill { dst, bytes, word } => Self::Fill { dst: *dst, bytes: *bytes, word: *word },
+            Self::Upload { dst, source } => Self::Upload { dst: *dst, source: source.clone() },
+            Self::Download { dst, src, bytes, _keep } => {
+                Self::Download { dst: *dst, src: *src, bytes: *bytes, _keep: _keep.clone() }
+            }
+            Self::Copy { dst, src, bytes } => Self::Copy { dst: *dst, src: *src, bytes: *bytes },
+            Self::Host(function) => function.again().map_or(Self::Nothing, Self::Host),
+            Self::Kernel(body) => Self::Kernel(body.clone()),
+        }
+    }
 }
 
 impl fmt::Debug for Work {
@@ -116,9 +142,12 @@ impl MachineState {
 
 impl MachineState {
     /// Runs the code of a kernel. A panic stays here: it would unwind into an unrelated call that lets streams advance.
-    pub(super) fn run_kernel(&mut self, op: Operation, body: KernelBody) {
+    pub(super) fn run_kernel(&mut self, op: Operation, body: &KernelBody) {
         // A kernel can only read and write bytes, each completely or not at all, so the state is consistent.
-        let ran = catch_unwind(AssertUnwindSafe(|| body(&mut KernelMemory { state: self })));
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let mut body = body.lock().unwrap_or_else(PoisonError::into_inner);
+            body(&mut KernelMemory { state: self });
+        }));
         let Err(payload) = ran else { return };
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let message = text.or_else(|| payload.downcast_ref::<String>().cloned());

@@ -29,6 +29,8 @@ pub(crate) struct DeviceMemory {
     pub(super) spaces: BTreeMap<u64, Space>,
     /// The ranges at which pages are mapped that are mapped elsewhere too, and where that is.
     aliases: Vec<(Range<u64>, u64)>,
+    /// Parts of blocks that are divided into others, by their starts: their ends, and the blocks with their starts.
+    pub(super) divided: BTreeMap<u64, (u64, Option<(u64, Lifetime)>)>,
 }
 
 impl DeviceMemory {
@@ -68,6 +70,11 @@ impl DeviceMemory {
         let tag_in =
             |lifetimes: &Lifetimes| lifetimes.parts(byte.clone()).pop().and_then(|(_, lifetime)| Some(lifetime?.tag));
         tag_in(&self.blocks).or_else(|| tag_in(&self.memory)).unwrap_or(AllocTag::UNTAGGED)
+    }
+
+    /// Returns whether a live block begins at an address.
+    pub(crate) fn is_block(&self, at: u64) -> bool {
+        self.blocks.live_at(at).is_some()
     }
 
     /// Returns the live allocations of the driver's allocators.

@@ -53,6 +53,18 @@ impl Lifetimes {
         self.lifetimes.insert(range.start, lifetime);
     }
 
+    /// Returns the live lifetime that an address lies in, with its start.
+    pub(crate) fn live_around(&self, at: u64) -> Option<(u64, Lifetime)> {
+        let (start, lifetime) = self.lifetimes.range(..=at).next_back()?;
+        (at < lifetime.end && lifetime.ended.is_none()).then_some((*start, *lifetime))
+    }
+
+    /// Enters a lifetime again that was cut away, in the place of whatever is there.
+    pub(crate) fn restore(&mut self, start: u64, lifetime: Lifetime) {
+        self.forget(start..lifetime.end);
+        self.lifetimes.insert(start, lifetime);
+    }
+
     /// Returns the live lifetime that begins exactly at `start`.
     pub(crate) fn live_at(&self, start: u64) -> Option<Lifetime> {
         self.lifetimes.get(&start).copied().filter(|lifetime| lifetime.ended.is_none())

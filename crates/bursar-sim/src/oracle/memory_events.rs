@@ -138,6 +138,59 @@ impl Oracle {
         self.begin_block(device, range, OrderedOp { op, ..began }, tag);
     }
 
+    /// Records that a part of a block is room for other blocks, as its holder has noted.
+    pub(crate) fn record_division(&mut self, device: usize, range: Range<u64>) {
+        let device_memory = &mut self.devices[device];
+        let around = device_memory.blocks.live_around(range.start);
+        device_memory.blocks.forget(range.clone());
+        device_memory.divided.insert(range.start, (range.end, around));
+    }
+
+    /// Records that a divided part belongs to its block again, at a point of a stream; whatever comes next there has `clock`.
+    pub(crate) fn record_rejoining(&mut self, device: usize, start: u64, at: OrderedOp, clock: &VectorClock) {
+        let Some((end, around)) = self.devices[device].divided.remove(&start) else { return };
+        let range = start..end;
+        let op = at.of(&range).op;
+        let late = self.devices[device].accesses.unordered(range.clone(), clock);
+        self.report_unordered(device, HazardKind::FreeUnordered, late, op);
+        let held = self.blocks_held(device, range.clone(), clock);
+        self.report_unordered(device, HazardKind::FreeUnordered, held, op);
+        let device_memory = &mut self.devices[device];
+        device_memory.accesses.forget(range.clone());
+        device_memory.blocks.forget(range);
+        if let Some((start, block)) = around {
+            device_memory.blocks.restore(start, block);
+        }
+    }
+
+    /// Begins the life of a block that a graph leaves behind, for whoever uses it before the graph is launched. Where a free
+    /// before it is not known to have run, its life begins with the first launch, which that is compared with.
+    pub(crate) fn begin_output(
+        &mut self,
+        device: usize,
+        range: Range<u64>,
+        op: Operation,
+        tag: AllocTag,
+        at_once: bool,
+    ) {
+        if self.devices[device].is_block(range.start) {
+            // It was made usable before, or a launch has done that.
+            return;
+        }
+        let mut is_over = true;
+        for (part, block) in self.devices[device].blocks.parts(range.clone()) {
+            let Some(block) = block else { continue };
+            if block.ended.is_none() {
+                self.report_unordered(device, HazardKind::Overlap, vec![(part, block.began)], op);
+            }
+            is_over &= block.free_not_covered(&self.host).is_none();
+        }
+        if is_over || at_once {
+            let op = Operation { tag, ..op };
+            self.begin_block(device, range, OrderedOp { op, epoch: Epoch::HOST }, tag);
+        }
+    }
+
     /// Forgets the accesses to a range at a point of a stream after which the next submission has `clock`. Accesses that
     /// only an implicit wait orders before it stay: the stream has not waited yet, so a clock that covers the point need not
     /// cover them.

@@ -152,7 +152,7 @@ impl<'a> ActiveCall<'a> {
     pub(crate) fn wait_for_device(&mut self, device: usize) -> CallResult<()> {
         let of_device = |stream: &usize| self.streams[*stream].device == device && !self.streams[*stream].is_over;
         let streams: Vec<usize> = (0..self.streams.len()).filter(of_device).collect();
-        if streams.iter().any(|stream| self.streams[*stream].is_capturing) {
+        if streams.iter().any(|stream| self.is_capturing(*stream)) {
             return Err(Status::Capturing);
         }
         let clocks: Vec<_> = match &self.oracle {

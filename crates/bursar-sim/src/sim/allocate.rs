@@ -31,11 +31,11 @@ impl ActiveCall<'_> {
     /// Allocates memory that is usable by work ordered after this point of the stream.
     pub(crate) fn allocate_async(&mut self, stream: RawStream, bytes: u64, pool: Option<u64>) -> CallResult<DevicePtr> {
         let (device, call) = (self.device(), self.call);
-        let stream = self.open_stream(device, stream)?;
+        let stream = self.memory_stream(device, stream)?;
         let bytes = rounded(bytes)?;
         let at = self.take(bytes, AllocationKind::StreamOrdered, Some(stream), pool)?;
         self.pool_of.extend(pool.map(|pool| (at, pool)));
-        let epoch = self.submit(call, stream, None, &[], Work::Nothing);
+        let epoch = self.submit(call, stream, &[], &[], Work::Nothing);
         let op = call.operation(self.streams[stream].executor);
         if let Some(oracle) = &mut self.oracle {
             oracle.record_allocation(device, at..at + bytes, OrderedOp { op, epoch });
@@ -116,10 +116,10 @@ impl ActiveCall<'_> {
     /// Frees an allocation of a kind at this point of the stream.
     pub(crate) fn free_async(&mut self, stream: RawStream, ptr: DevicePtr, kind: AllocationKind) -> CallResult<()> {
         let (device, call, at) = (self.device(), self.call, ptr.0);
-        let stream = self.open_stream(device, stream)?;
+        let stream = self.memory_stream(device, stream)?;
         let bytes = self.retire(at, kind)?;
         let pool = self.pool_of.remove(&at);
-        let epoch = self.submit(call, stream, None, &[], Work::Release { at, bytes, pool });
+        let epoch = self.submit(call, stream, &[], &[], Work::Release { at, bytes, pool });
         let op = call.operation(self.streams[stream].executor);
         self.end_life(at, OrderedOp { op, epoch }, pool);
         Ok(())

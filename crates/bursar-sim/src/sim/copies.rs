@@ -53,6 +53,15 @@ impl ActiveCall<'_> {
         touch.range.is_empty() || self.is_memory(&touch.range) || was_memory()
     }
 
+    /// Submits work to a stream, or adds it to the capture of the stream.
+    fn run_or_capture(&mut self, stream: usize, touches: &[RangeAccess], work: Work) -> CallResult<()> {
+        let call = self.call;
+        if let Some(work) = self.capture_work(call, stream, touches, &[], work)? {
+            self.submit(call, stream, &[], touches, work);
+        }
+        Ok(())
+    }
+
     pub(crate) fn fill_on(
         &mut self,
         stream: RawStream,
@@ -61,7 +70,7 @@ impl ActiveCall<'_> {
         count: u64,
     ) -> CallResult<()> {
         let call = self.call;
-        let stream = self.open_stream(call.device, stream)?;
+        let stream = self.work_stream(call.device, stream)?;
         let bytes = count.checked_mul(pattern.width()).ok_or(Status::InvalidValue)?;
         if !dst.0.is_multiple_of(pattern.width()) {
             return Err(Status::InvalidValue);
@@ -69,18 +78,16 @@ impl ActiveCall<'_> {
         let touches = [touch(dst.0, bytes, Access::Write)?];
         self.check(stream, &touches)?;
         let (dst, word) = (dst.0, word(pattern));
-        self.submit(call, stream, None, &touches, Work::Fill { dst, bytes, word });
-        Ok(())
+        self.run_or_capture(stream, &touches, Work::Fill { dst, bytes, word })
     }
 
     pub(crate) fn copy_on(&mut self, stream: RawStream, dst: DevicePtr, src: DevicePtr, bytes: u64) -> CallResult<()> {
         let call = self.call;
-        let stream = self.open_stream(call.device, stream)?;
+        let stream = self.work_stream(call.device, stream)?;
         let touches = [touch(src.0, bytes, Access::Read)?, touch(dst.0, bytes, Access::Write)?];
         self.check(stream, &touches)?;
         let (dst, src) = (dst.0, src.0);
-        self.submit(call, stream, None, &touches, Work::Copy { dst, src, bytes });
-        Ok(())
+        self.run_or_capture(stream, &touches, Work::Copy { dst, src, bytes })
     }
 
     /// Copies between devices that are linked, each address in the memory of its device.
@@ -109,7 +116,7 @@ impl ActiveCall<'_> {
         bytes: u64,
     ) -> CallResult<()> {
         let call = self.call;
-        let stream = self.open_stream(call.device, stream)?;
+        let stream = self.work_stream(call.device, stream)?;
         let touches = [touch(dst.0, bytes, Access::Write)?];
         let host = touch(src.address(), bytes, Access::Read)?;
         if src.0.is_null() {
@@ -117,15 +124,20 @@ impl ActiveCall<'_> {
         }
         self.check(stream, &touches)?;
         let pinned = self.pinned.around(src.address(), bytes).cloned();
-        let runs_now = self.oracle.is_none() && self.active.is_empty() && self.streams[stream].is_idle();
-        let source = if pinned.is_some() || runs_now {
+        let is_free = self.active.is_empty() && !self.is_capturing(stream);
+        let runs_now = self.oracle.is_none() && is_free && self.streams[stream].is_idle();
+        let source = if pinned.is_some() || runs_now || bytes == 0 {
             let _keep = pinned.as_ref().and_then(|pinned| pinned.block.clone());
             Source::Direct { ptr: src, bytes, _keep }
         } else {
             // SAFETY: the source is valid until the copy has run, so it is now.
             Source::Staged(unsafe { src.bytes(bytes as usize) }.to_vec())
         };
-        let epoch = self.submit(call, stream, None, &touches, Work::Upload { dst: dst.0, source });
+        let work = Work::Upload { dst: dst.0, source };
+        let Some(work) = self.capture_work(call, stream, &touches, std::slice::from_ref(&host), work)? else {
+            return Ok(());
+        };
+        let epoch = self.submit(call, stream, &[], &touches, work);
         self.watch(epoch, src, &host, pinned.as_ref());
         Ok(())
     }
@@ -142,7 +154,7 @@ impl ActiveCall<'_> {
         bytes: u64,
     ) -> CallResult<()> {
         let call = self.call;
-        let stream = self.open_stream(call.device, stream)?;
+        let stream = self.work_stream(call.device, stream)?;
         let touches = [touch(src.0, bytes, Access::Read)?];
         let host = touch(dst.address(), bytes, Access::Write)?;
         if dst.0.is_null() {
@@ -152,7 +164,15 @@ impl ActiveCall<'_> {
         let pinned = self.pinned.around(dst.address(), bytes).cloned();
         let work =
             Work::Download { dst, src: src.0, bytes, _keep: pinned.as_ref().and_then(|pinned| pinned.block.clone()) };
-        let epoch = self.submit(call, stream, None, &touches, work);
+        if pinned.is_none() && bytes > 0 && self.is_capturing(stream) {
+            // It would wait for the stream.
+            self.spoil_capture(stream);
+            return Err(Status::Capturing);
+        }
+        let Some(work) = self.capture_work(call, stream, &touches, std::slice::from_ref(&host), work)? else {
+            return Ok(());
+        };
+        let epoch = self.submit(call, stream, &[], &touches, work);
         self.watch(epoch, dst, &host, pinned.as_ref());
         match pinned {
             None if bytes > 0 => self.wait_for_stream(stream),

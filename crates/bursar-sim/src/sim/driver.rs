@@ -10,7 +10,8 @@ use crate::host_memory::HostPtr;
 use crate::machine::{AllocationKind, Work};
 use bursar_core::{
     Bytes, DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link,
-    MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel, Status,
+    MemoryInfo, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
+    SimulatedKernel, Status,
 };
 
 /// The path of this file, as locations in it name it.
@@ -124,6 +125,13 @@ unsafe impl Driver for Sim {
                 let arguments = CallArguments::on(stream).at(ptr.0).of(bytes);
                 self.call("granted", device, arguments, |active| active.note(note))
             }
+            Note::Divided { ptr, bytes, stream } => {
+                let arguments = CallArguments::on(stream).at(ptr.0).of(bytes);
+                self.call("divided", device, arguments, |active| active.note(note))
+            }
+            Note::Rejoined { ptr, stream } => {
+                self.call("rejoined", device, CallArguments::on(stream).at(ptr.0), |active| active.note(note))
+            }
             Note::Freed { ptr, stream, .. } => {
                 self.call("freed", device, CallArguments::on(stream).at(ptr.0), |active| active.note(note))
             }
@@ -199,7 +207,8 @@ unsafe impl Driver for Sim {
             return Ok(Progress::Complete);
         }
         self.call("stream_query", device, CallArguments::on(stream), |active| {
-            let stream = active.open_stream(active.device(), stream)?;
+            let device = active.device();
+            let stream = active.open_stream(device, stream)?;
             Ok(active.query_stream(stream))
         })
     }
@@ -210,9 +219,9 @@ unsafe impl Driver for Sim {
             return Ok(());
         }
         self.call("stream_synchronize", device, CallArguments::on(stream), |active| {
-            let stream = active.open_stream(active.device(), stream)?;
-            active.wait_for_stream(stream)?;
             let device = active.device();
+            let stream = active.open_stream(device, stream)?;
+            active.wait_for_stream(stream)?;
             active.trim_pools(device);
             Ok(())
         })
@@ -235,8 +244,43 @@ unsafe impl Driver for Sim {
         }
         self.call("stream_is_capturing", device, CallArguments::on(stream), |active| {
             let stream = active.stream(active.device(), stream)?;
-            Ok(active.streams[stream].is_capturing)
+            let reached = active.implicit_waits(stream);
+            let is_captured = |other: &usize| *other >= active.devices.len() && active.is_capturing(*other);
+            Ok(active.is_capturing(stream) || reached.iter().any(is_captured))
         })
+    }
+
+    #[track_caller]
+    unsafe fn capture_begin(&self, device: DeviceId, stream: RawStream) -> DriverResult<()> {
+        self.call("capture_begin", device, CallArguments::on(stream), |active| active.capture_begin(stream))
+    }
+
+    #[track_caller]
+    unsafe fn capture_end(&self, device: DeviceId, stream: RawStream) -> DriverResult<RawGraph> {
+        self.call("capture_end", device, CallArguments::on(stream), |active| active.capture_end(stream))
+    }
+
+    #[track_caller]
+    unsafe fn graph_instantiate(&self, device: DeviceId, graph: RawGraph) -> DriverResult<RawGraphExec> {
+        let arguments = CallArguments::default().at(graph.0);
+        self.call("graph_instantiate", device, arguments, |active| active.graph_instantiate(graph))
+    }
+
+    #[track_caller]
+    unsafe fn graph_destroy(&self, device: DeviceId, graph: RawGraph) -> DriverResult<()> {
+        self.call("graph_destroy", device, CallArguments::default().at(graph.0), |active| active.graph_destroy(graph))
+    }
+
+    #[track_caller]
+    unsafe fn graph_launch(&self, device: DeviceId, graph: RawGraphExec, stream: RawStream) -> DriverResult<()> {
+        let arguments = CallArguments::on(stream).at(graph.0);
+        self.call("graph_launch", device, arguments, |active| active.graph_launch(graph, stream))
+    }
+
+    #[track_caller]
+    unsafe fn graph_exec_destroy(&self, device: DeviceId, graph: RawGraphExec) -> DriverResult<()> {
+        let arguments = CallArguments::default().at(graph.0);
+        self.call("graph_exec_destroy", device, arguments, |active| active.graph_exec_destroy(graph))
     }
 
     #[track_caller]
@@ -452,8 +496,11 @@ unsafe impl Driver for Sim {
     unsafe fn host_function(&self, device: DeviceId, stream: RawStream, function: HostFunction) -> DriverResult<()> {
         self.call("host_function", device, CallArguments::on(stream), |active| {
             let call = active.call;
-            let stream = active.open_stream(call.device, stream)?;
-            active.submit(call, stream, None, &[], Work::Host(function));
+            let stream = active.work_stream(call.device, stream)?;
+            let work = active.capture_work(call, stream, &[], &[], Work::Host(function))?;
+            if let Some(work) = work {
+                active.submit(call, stream, &[], &[], work);
+            }
             Ok(())
         })
     }

@@ -6,6 +6,7 @@ use crate::operation::CallResult;
 use crate::oracle::RangeAccess;
 use bursar_core::{Access, DevicePtr, RawStream, SimulatedKernel, Status};
 use std::fmt;
+use std::sync::{Arc, Mutex};
 
 /// A simulated kernel: its name, the ranges it touches, and optionally code that runs on them.
 ///
@@ -42,7 +43,7 @@ impl Launch {
     }
 
     /// Returns the kernel that a program declared for whichever driver it runs on.
-    pub(crate) fn declared(kernel: SimulatedKernel) -> Self {
+    pub(crate) fn declared(mut kernel: SimulatedKernel) -> Self {
         let touches = kernel.accesses().iter().map(|(range, access)| (range.ptr, range.bytes, *access)).collect();
         let launch = Self { touches, ..Self::new(kernel.name()) };
         if kernel.has_body() { launch.body(move |memory| kernel.run(memory)) } else { launch }
@@ -78,10 +79,10 @@ impl Launch {
     }
 
     /// Sets the code of the kernel. It must not call the driver, and touches only the declared ranges. A panic is reported
-    /// as a hazard and has no other effect; an immediate simulator drops it.
+    /// as a hazard and has no other effect; an immediate simulator drops it. In a graph it runs once for each launch.
     #[must_use]
-    pub fn body(mut self, body: impl FnOnce(&mut KernelMemory<'_>) + Send + 'static) -> Self {
-        self.body = Some(Box::new(body));
+    pub fn body(mut self, body: impl FnMut(&mut KernelMemory<'_>) + Send + 'static) -> Self {
+        self.body = Some(Arc::new(Mutex::new(body)));
         self
     }
 }
@@ -95,7 +96,7 @@ impl fmt::Debug for Launch {
 impl ActiveCall<'_> {
     pub(crate) fn launch(&mut self, stream: RawStream, launch: Launch) -> CallResult<()> {
         let call = self.call;
-        let stream = self.open_stream(call.device, stream)?;
+        let stream = self.work_stream(call.device, stream)?;
         let mut touches = Vec::new();
         for (ptr, bytes, access) in launch.touches {
             let end = ptr.0.checked_add(bytes).ok_or(Status::InvalidValue)?;
@@ -109,7 +110,8 @@ impl ActiveCall<'_> {
             host.push(RangeAccess { range: at..end, access });
         }
         let work = launch.body.map_or(Work::Nothing, Work::Kernel);
-        let epoch = self.submit(call, stream, None, &touches, work);
+        let Some(work) = self.capture_work(call, stream, &touches, &host, work)? else { return Ok(()) };
+        let epoch = self.submit(call, stream, &[], &touches, work);
         let op = call.operation(self.streams[stream].executor);
         if let Some(oracle) = &mut self.oracle {
             host.iter().for_each(|touch| oracle.check_host_access(touch, touch.by(op), epoch));

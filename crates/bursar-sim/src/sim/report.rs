@@ -79,6 +79,8 @@ pub enum LeakKind {
     Stream,
     /// An event.
     Event,
+    /// A graph, captured or ready to be launched.
+    Graph,
     /// A device that was opened and not closed.
     Context,
 }
@@ -93,6 +95,7 @@ impl fmt::Display for LeakKind {
             Self::PinnedMemory => "pinned host memory",
             Self::Stream => "stream",
             Self::Event => "event",
+            Self::Graph => "graph",
             Self::Context => "open device",
         })
     }
@@ -265,6 +268,10 @@ impl Sim {
         }
         for stream in state.streams.iter().skip(state.devices.len()).filter(|stream| stream.is_alive) {
             tally.add(Some(DeviceId(stream.device as u32)), LeakKind::Stream, untagged, 0);
+        }
+        let graphs = state.graphs.graphs.values().filter(|graph| graph.is_alive).map(|graph| graph.device);
+        for device in graphs.chain(state.graphs.execs.values().map(|exec| exec.device)) {
+            tally.add(Some(DeviceId(device as u32)), LeakKind::Graph, untagged, 0);
         }
         for event in state.events.values() {
             tally.add(Some(DeviceId(event.device as u32)), LeakKind::Event, untagged, 0);

@@ -1,0 +1,253 @@
+//! Captures of streams into graphs that are made through this context, and the order of what is captured.
+//!
+//! Nothing runs while a stream is captured, so the clocks of submissions know nothing of it. A [`CaptureOrder`] has clocks
+//! of its own, which live as long as the capture: one for each captured stream, with the point of every other that it comes
+//! after. What the host knows, and what was submitted before, is no part of it: all of that comes before a launch.
+//!
+//! A stream that is part of a capture counts as exposed meanwhile, so that every other layer asks the driver about it and
+//! leaves it alone.
+#![allow(unsafe_code)]
+
+use super::DeviceContext;
+use crate::{Access, Error, Generation, Result, Stream, StreamMisuse};
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The captures under way, by the streams that are part of them.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    count: AtomicUsize,
+    all: Mutex<Vec<Arc<CaptureOrder>>>,
+}
+
+/// A point of a captured stream: after so many uses and frees there.
+pub(crate) type Point = (Stream, u64);
+
+/// The uses of a block that something outside this module keeps: begun again with each launch of the graph.
+pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
+    /// Returns the generation of the block.
+    fn generation(&self) -> Generation;
+
+    /// Fails if the block is not tracked any more: it was freed, or given away.
+    fn check_tracked(&self) -> Result<()>;
+
+    /// Orders a use on `stream` by what else the block is used for; it ends when the result is dropped.
+    fn begin_on(self: Arc<Self>, stream: Stream, access: Access) -> Result<Box<dyn Send>>;
+}
+
+/// The points of captured streams that one of them comes after.
+#[derive(Clone, Debug, Default)]
+struct CaptureClock(HashMap<Stream, u64>);
+
+impl CaptureClock {
+    fn covers(&self, (stream, time): Point) -> bool {
+        self.0.get(&stream).is_some_and(|seen| *seen >= time)
+    }
+
+    fn join(&mut self, other: &Self) {
+        for (stream, time) in &other.0 {
+            let seen = self.0.entry(*stream).or_default();
+            *seen = (*seen).max(*time);
+        }
+    }
+}
+
+/// The uses of one block in a capture.
+#[derive(Debug)]
+struct CapturedUses {
+    uses: Arc<dyn DeclaredUse>,
+    access: Access,
+    write: Option<Point>,
+    reads: Vec<Point>,
+}
+
+/// The order of what one capture has so far.
+#[derive(Debug)]
+pub(crate) struct CaptureOrder {
+    number: u64,
+    state: Mutex<OrderState>,
+}
+
+#[derive(Debug, Default)]
+struct OrderState {
+    clocks: HashMap<Stream, CaptureClock>,
+    /// The streams that are exposed for as long as the capture lasts.
+    exposed: Vec<Stream>,
+    uses: HashMap<Generation, CapturedUses>,
+}
+
+impl OrderState {
+    /// Returns the point that a stream has reached, after one more use or free.
+    fn tick(&mut self, stream: Stream) -> Point {
+        let time = self.clocks.entry(stream).or_default().0.entry(stream).or_default();
+        *time += 1;
+        (stream, *time)
+    }
+
+    /// Returns the streams whose uses of a block an access on `stream` has to wait for.
+    fn needs(&self, block: Generation, stream: Stream, access: Access) -> Vec<Stream> {
+        let Some(uses) = self.uses.get(&block) else { return Vec::new() };
+        let reads = if access == Access::Write { &uses.reads[..] } else { &[] };
+        let is_news = |point: &&Point| self.clocks.get(&stream).is_none_or(|clock| !clock.covers(**point));
+        let mut needs: Vec<Stream> = uses.write.iter().chain(reads).filter(is_news).map(|(of, _)| *of).collect();
+        needs.dedup();
+        needs
+    }
+}
+
+impl CaptureOrder {
+    fn state(&self) -> MutexGuard<'_, OrderState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a number that no other capture of the process has.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn contains(&self, stream: Stream) -> bool {
+        self.state().clocks.contains_key(&stream)
+    }
+
+    /// Returns the points that a free on `stream` of a block of `home` comes after, which is one more point of `stream`.
+    pub(crate) fn free_point(&self, stream: Stream, home: Stream) -> Vec<Point> {
+        let mut state = self.state();
+        let mut points = vec![state.tick(stream)];
+        if home != stream && state.clocks.contains_key(&home) {
+            points.push(state.tick(home));
+        }
+        points
+    }
+
+    /// Calls `act` with the question whether a stream comes after some points of the capture.
+    pub(crate) fn with_clock<T>(&self, stream: Stream, act: impl FnOnce(&dyn Fn(&[Point]) -> bool) -> T) -> T {
+        let clock = self.state().clocks.get(&stream).cloned().unwrap_or_default();
+        act(&|points| points.iter().all(|point| clock.covers(*point)))
+    }
+
+    /// Records that a captured stream comes after what was captured on another so far.
+    pub(crate) fn joined(&self, first: Stream, then: Stream) {
+        let mut state = self.state();
+        let seen = state.clocks.get(&first).cloned().unwrap_or_default();
+        state.clocks.entry(then).or_default().join(&seen);
+    }
+
+    /// Declares a use on a captured stream: it comes after the uses of the block on others, which join here.
+    pub(crate) fn declare(
+        &self,
+        context: &DeviceContext,
+        uses: Arc<dyn DeclaredUse>,
+        stream: Stream,
+        access: Access,
+    ) -> Result<()> {
+        let block = uses.generation();
+        self.end_uses(context, block, stream, access)?;
+        let mut state = self.state();
+        let point = state.tick(stream);
+        let made = || CapturedUses { uses, access, write: None, reads: Vec::new() };
+        let uses = state.uses.entry(block).or_insert_with(made);
+        uses.access = uses.access.max(access);
+        match access {
+            Access::Write => (uses.write, uses.reads) = (Some(point), Vec::new()),
+            Access::Read => {
+                uses.reads.retain(|(of, _)| *of != stream);
+                uses.reads.push(point);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a captured stream come after the uses of a block on others that an access has to wait for.
+    pub(crate) fn end_uses(
+        &self,
+        context: &DeviceContext,
+        block: Generation,
+        stream: Stream,
+        access: Access,
+    ) -> Result<()> {
+        let needs = self.state().needs(block, stream, access);
+        needs.into_iter().try_for_each(|first| context.order_captured(self, first, stream))
+    }
+
+    /// Takes the uses that were declared of blocks, with the strongest access to each.
+    pub(crate) fn take_uses(&self) -> Vec<(Arc<dyn DeclaredUse>, Access)> {
+        let uses = std::mem::take(&mut self.state().uses);
+        uses.into_values().map(|uses| (uses.uses, uses.access)).collect()
+    }
+}
+
+impl DeviceContext {
+    /// Returns the capture that a stream is part of, if it was made through this context.
+    #[inline]
+    pub(crate) fn capture_of(&self, stream: Stream) -> Option<Arc<CaptureOrder>> {
+        if self.captures.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let all = self.captures.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|capture| capture.contains(stream)).cloned()
+    }
+
+    /// Announces that a stream is being captured, or is about to be. Everybody else leaves it alone from now on.
+    pub(crate) fn announce_capture(&self, origin: Stream) -> Result<Arc<CaptureOrder>> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if self.capture_of(origin).is_some() {
+            return Err(self.captured(origin));
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let order = Arc::new(CaptureOrder { number, state: Mutex::default() });
+        self.enter_capture(&order, origin)?;
+        self.captures.all.lock().unwrap_or_else(PoisonError::into_inner).push(order.clone());
+        self.captures.count.fetch_add(1, Ordering::AcqRel);
+        Ok(order)
+    }
+
+    /// Makes a stream part of a capture.
+    pub(crate) fn enter_capture(&self, order: &CaptureOrder, stream: Stream) -> Result<()> {
+        self.streams.check_own(stream)?;
+        let was_private = self.streams.is_private(stream);
+        self.streams.expose(stream)?;
+        self.fault.alarm();
+        let mut state = order.state();
+        state.clocks.entry(stream).or_default();
+        if was_private && !state.exposed.contains(&stream) {
+            state.exposed.push(stream);
+        }
+        Ok(())
+    }
+
+    /// Ends what [`announce_capture`](Self::announce_capture) began: the streams are what they were before.
+    pub(crate) fn end_capture(&self, order: &Arc<CaptureOrder>) {
+        let mut all = self.captures.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = all.len();
+        all.retain(|other| !Arc::ptr_eq(other, order));
+        self.captures.count.fetch_sub(before - all.len(), Ordering::AcqRel);
+        drop(all);
+        let exposed = std::mem::take(&mut order.state().exposed);
+        exposed.into_iter().for_each(|stream| self.streams.conceal(stream));
+    }
+
+    /// Makes a stream come after what was captured on another so far, and part of the same capture.
+    pub(crate) fn order_captured(&self, order: &CaptureOrder, first: Stream, then: Stream) -> Result<()> {
+        let (held_first, held_then) = (self.hold(first)?, self.hold(then)?);
+        if first == then {
+            return Ok(());
+        }
+        if !order.contains(then) {
+            if then.is_default() || self.capture_of(then).is_some() {
+                return Err(self.captured(then));
+            }
+            self.enter_capture(order, then)?;
+        }
+        // SAFETY: the streams are live while they are held.
+        unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))?;
+        order.joined(first, then);
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn captured(&self, stream: Stream) -> Error {
+        Error::StreamMisuse { device: self.device, stream: stream.number(), why: StreamMisuse::Capturing }
+    }
+}

@@ -1,0 +1,218 @@
+//! A capture, from its beginning to a graph or a failure.
+#![allow(unsafe_code)]
+
+use super::launch::Graph;
+use super::memory::GraphMemory;
+use crate::context::{CaptureOrder, DeclaredUse};
+use crate::{Access, Error, Holder, RawGraph, Result, Stream};
+use std::fmt;
+use std::sync::Arc;
+
+/// A capture that is under way: work on its streams becomes part of a graph.
+///
+/// ```
+/// # use bursar::{DeviceId, Gpu, Result, Stack, leaf, tag};
+/// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// let (stream, side) = (gpu.streams().lease()?, gpu.streams().lease()?);
+/// let memory = gpu.graph_memory()?;
+/// let (graph, ()) = memory.capture(&stream, |capture| -> Result<()> {
+///     capture.order(capture.stream(), &side)?; // fork: the side stream is captured too
+///     // … work on both …
+///     capture.order(&side, capture.stream()) // join
+/// })?;
+/// graph.launch(&stream)?;
+/// # Ok::<(), bursar::Error>(())
+/// ```
+pub struct Capture {
+    memory: GraphMemory,
+    order: Arc<CaptureOrder>,
+    stream: Stream,
+    is_foreign: bool,
+}
+
+impl Capture {
+    /// Announces a capture and has the memory take allocations on its streams.
+    fn announce(memory: &GraphMemory, stream: Stream, is_foreign: bool) -> Result<Self> {
+        let context = memory.context();
+        if stream.is_default() {
+            return Err(Error::InvalidValue { what: "the default stream cannot be captured into a graph" });
+        }
+        let order = context.announce_capture(stream)?;
+        memory.begin(&order).inspect_err(|_| context.end_capture(&order))?;
+        Ok(Self { memory: memory.clone(), order, stream, is_foreign })
+    }
+
+    /// Returns the stream that the capture began on.
+    pub const fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    /// Returns the memory that is allocated from.
+    pub const fn memory(&self) -> &GraphMemory {
+        &self.memory
+    }
+
+    /// Makes `then` come after what was captured on `first`; one that was not captured is from now on. A capture ends on the
+    /// stream that it began on, so every other comes before that in the end.
+    ///
+    /// For a capture that somebody else makes ([`capture_of`](GraphMemory::capture_of)) this only says that it is so.
+    pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
+        let (first, then, context) = (first.into(), then.into(), self.memory.context());
+        if !self.order.contains(first) {
+            return Err(Error::InvalidValue { what: "the first of the two streams is not part of the capture" });
+        }
+        if self.is_foreign {
+            if !self.order.contains(then) {
+                context.enter_capture(&self.order, then)?;
+            }
+            self.order.joined(first, then);
+            return Ok(());
+        }
+        context.order_captured(&self.order, first, then)
+    }
+
+    /// Ends the capture here; where the driver still makes it, as after a failure, it is ended there and comes to nothing.
+    fn end(&self, is_captured: bool) {
+        let context = self.memory.context();
+        if is_captured && !self.is_foreign {
+            // A capture that something has spoilt is no failure of its own. A call that failed for another reason is made
+            // once more: the stream would stay captured.
+            if let Ok(graph) = self.end_at_driver().or_else(|_| self.end_at_driver()) {
+                self.destroy(graph);
+            }
+        }
+        self.memory.end();
+        context.end_capture(&self.order);
+    }
+
+    fn end_at_driver(&self) -> Result<RawGraph> {
+        let context = self.memory.context();
+        let held = context.hold(self.stream)?;
+        // SAFETY: the stream is live while it is held.
+        let graph = unsafe { context.driver().capture_end(context.device(), held.raw()) };
+        graph.map_err(|error| context.failed(error))
+    }
+
+    fn destroy(&self, graph: RawGraph) {
+        let context = self.memory.context();
+        // SAFETY: the graph came from this driver, and nobody else has it.
+        let destroy = || unsafe { context.driver().graph_destroy(context.device(), graph) };
+        if let Err(error) = destroy().or_else(|_| destroy()) {
+            context.fault().record(error);
+        }
+    }
+
+    /// Makes the graph of a capture that is over.
+    fn finish(&self, uses: Vec<(Arc<dyn DeclaredUse>, Access)>, graph: RawGraph) -> Result<Graph> {
+        let context = self.memory.context();
+        // SAFETY: the graph came from this driver.
+        let exec = unsafe { context.driver().graph_instantiate(context.device(), graph) };
+        self.destroy(graph);
+        let exec = exec.map_err(|error| context.failed(error))?;
+        Ok(Graph::new(self.memory.clone(), exec, uses))
+    }
+}
+
+/// Ends a capture that its closure did not come to the end of.
+struct Unfinished<'a>(&'a Capture);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.end(true);
+    }
+}
+
+impl GraphMemory {
+    /// Captures what `record` submits to a stream, and to others that [it orders](Capture::order) after that, into a graph.
+    /// Nothing of it runs before the graph is launched.
+    ///
+    /// Work is submitted as always ([`Submission`](crate::Submission), and `Work` above it); what would wait for the stream,
+    /// copies from and to host memory included, is refused. Whatever fails, and if `record` panics, the capture is over
+    /// when this returns, and the stream is what it was before.
+    pub fn capture<R, E: From<Error>>(
+        &self,
+        stream: impl Into<Stream>,
+        record: impl FnOnce(&Capture) -> Result<R, E>,
+    ) -> Result<(Graph, R), E> {
+        let (stream, context) = (stream.into(), self.context());
+        context.fault().check()?;
+        context.hold_for_memory(stream)?;
+        let capture = Capture::announce(self, stream, false)?;
+        let held = context.hold(stream).inspect_err(|_| capture.end(false))?;
+        // SAFETY: the stream is live while it is held, and not the default stream.
+        let begun = unsafe { context.driver().capture_begin(context.device(), held.raw()) };
+        drop(held);
+        begun.map_err(|error| context.failed(error)).inspect_err(|_| capture.end(false))?;
+        let unfinished = Unfinished(&capture);
+        let recorded = record(&capture)?;
+        std::mem::forget(unfinished);
+        let graph = capture.end_at_driver();
+        let uses = capture.order.take_uses();
+        capture.end(graph.is_err());
+        let graph = capture.finish(uses, graph?)?;
+        Ok((graph, recorded))
+    }
+
+    /// Has allocations on `stream` come from this memory while somebody else captures it, until the result is dropped: a
+    /// library that makes its graphs itself. Allocations on other streams that the driver is capturing meanwhile count as of
+    /// the same capture.
+    ///
+    /// What is freed on one captured stream is reused on another only where the order was [declared](Capture::order), since
+    /// nobody else knows of the library's events. Launches are [reported](Self::launched).
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
+    /// # use bursar::graph::GraphMemory;
+    /// # fn show(memory: &GraphMemory, stream: Stream) -> Result<()> {
+    /// let capture = memory.capture_of(stream)?;
+    /// // … cuStreamBeginCapture(stream), work, cuStreamEndCapture …
+    /// let block = memory.allocate(4096, 256, stream, tag!("scratch"))?;
+    /// memory.deallocate(block, stream)?;
+    /// drop(capture);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn capture_of(&self, stream: impl Into<Stream>) -> Result<ForeignCapture> {
+        Capture::announce(self, stream.into(), true).map(|capture| ForeignCapture { capture })
+    }
+}
+
+/// A capture that somebody else makes, for as long as this lives: [`GraphMemory::capture_of`].
+///
+/// ```
+/// # use bursar::Result;
+/// # use bursar::prelude::*;
+/// # use bursar::graph::GraphMemory;
+/// # fn show(memory: &GraphMemory, stream: Stream, side: Stream) -> Result<()> {
+/// let capture = memory.capture_of(stream)?;
+/// // … the library records an event on `stream`, which `side` waits for …
+/// capture.order(stream, side)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "the capture ends when this is dropped"]
+pub struct ForeignCapture {
+    capture: Capture,
+}
+
+impl std::ops::Deref for ForeignCapture {
+    type Target = Capture;
+
+    fn deref(&self) -> &Capture {
+        &self.capture
+    }
+}
+
+impl Drop for ForeignCapture {
+    fn drop(&mut self) {
+        self.capture.end(true);
+    }
+}
+
+impl fmt::Debug for Capture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Capture").field("stream", &self.stream).field("memory", &self.memory).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,196 @@
+//! Graphs, and the order of their launches.
+#![allow(unsafe_code)]
+
+use super::memory::GraphMemory;
+use crate::context::DeclaredUse;
+use crate::{Access, DeviceContext, DriverResult, Error, Holder, RawEvent, RawGraphExec, RawStream, Result, Stream};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The launches of the graphs of one memory, which come one after another.
+#[derive(Debug, Default)]
+pub(super) struct Launches {
+    /// Locked while a graph is launched, driver calls included: two launches at once would use the same memory.
+    turn: Mutex<Turn>,
+    /// True where the memory's own stream has waited for something since the last launch.
+    has_news: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    /// The stream of the last launch, and the event after it.
+    last: Option<(Stream, RawEvent)>,
+    /// True where nothing could be ordered after a launch.
+    is_unordered: bool,
+}
+
+impl Launches {
+    /// Records that blocks were freed in the order of the memory's own stream, which the next launch comes after.
+    pub(super) fn has_news(&self) {
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    /// Submits a launch to a stream, after the launches before and what the memory's own stream waits for.
+    fn launch(
+        &self,
+        context: &DeviceContext,
+        own: Stream,
+        stream: Stream,
+        submit: impl FnOnce(RawStream) -> DriverResult<()>,
+    ) -> Result<()> {
+        let held = context.hold_for_memory(stream)?;
+        let failed = |error| context.failed(error);
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let event = match turn.last {
+            Some((last, event)) => {
+                if last != stream {
+                    // SAFETY: the stream is held, and the event is this memory's.
+                    unsafe { context.driver().stream_wait(context.device(), held.raw(), event) }.map_err(failed)?;
+                }
+                event
+            }
+            None => context.take_event().map_err(failed)?,
+        };
+        let launched = self.catch_up(context, own, stream).and_then(|()| submit(held.raw()).map_err(failed));
+        // Also after a failure: a call that fails may have submitted its work.
+        // SAFETY: the stream is held, and the event is this memory's.
+        let recorded = unsafe { context.driver().event_record(context.device(), event, held.raw()) };
+        turn.last = Some((stream, event));
+        if recorded.is_err() && context.synchronize(stream).is_err() {
+            turn.is_unordered = true;
+        }
+        launched.and(recorded.map_err(failed))
+    }
+
+    /// Makes a stream come after what the memory's own stream has waited for since the last launch.
+    fn catch_up(&self, context: &DeviceContext, own: Stream, stream: Stream) -> Result<()> {
+        if self.has_news.swap(false, Ordering::AcqRel) {
+            context.order(own, stream).inspect_err(|_| self.has_news())?;
+        }
+        Ok(())
+    }
+
+    /// Makes the memory's own stream come after every launch. Returns whether it does.
+    pub(super) fn end(&self, context: &DeviceContext, own: Stream) -> bool {
+        let turn = std::mem::take(&mut *self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let Some((_, event)) = turn.last else { return !turn.is_unordered };
+        let waited = context.hold(own).and_then(|held| {
+            // SAFETY: the stream is held, and the event is this memory's.
+            let waited = unsafe { context.driver().stream_wait(context.device(), held.raw(), event) };
+            // SAFETY: as above; the host waits where the stream cannot.
+            let waited = waited.or_else(|_| unsafe { context.driver().event_synchronize(context.device(), event) });
+            waited.map_err(|error| context.failed(error))
+        });
+        // SAFETY: taken by the first launch; a wait that was submitted keeps what it waits for.
+        unsafe { context.return_event(event) };
+        waited.is_ok() && !turn.is_unordered
+    }
+}
+
+impl GraphMemory {
+    /// Says that a graph which uses this memory, and was captured by other means than [`capture`](Self::capture), has been
+    /// launched on a stream: the memory stays until what the stream was given so far has run.
+    ///
+    /// ```
+    /// # use bursar::Result;
+    /// # use bursar::prelude::*;
+    /// # use bursar::graph::GraphMemory;
+    /// # fn show(memory: &GraphMemory, stream: Stream) -> Result<()> {
+    /// // … cuGraphLaunch(exec, stream) …
+    /// memory.launched(stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn launched(&self, stream: impl Into<Stream>) -> Result<()> {
+        self.shared.launches.launch(self.context(), self.shared.own(), stream.into(), |_| Ok(()))
+    }
+}
+
+/// A graph that was captured into a [`GraphMemory`], which it keeps.
+///
+/// A launch is ordered like any other work: after what else was submitted with the buffers that it uses, before whatever uses
+/// them next, and one after another with the launches of graphs in the same memory.
+///
+/// ```
+/// # use bursar::{DeviceId, Gpu, Result, Stack, leaf, tag};
+/// # let gpu = Gpu::open(bursar::sim::Sim::immediate(), DeviceId(0), &Stack::new().over(leaf::Async))?;
+/// let stream = gpu.streams().lease()?;
+/// let mut total = gpu.zeros::<u32>(1, &stream, tag!("total"))?;
+/// let (graph, ()) = gpu.capture(&stream, |capture| -> Result<()> {
+///     capture.gpu().submit(capture.stream(), |work| {
+///         let count = |memory: &mut bursar::driver::SimulatedMemory<'_>, [total]: [_; 1]| {
+///             let before: Vec<u32> = memory.read(total);
+///             memory.write(total, &[before[0] + 1]);
+///         };
+///         work.kernel("count").writes(&mut total).simulated(count).launch(|_, _| Ok(()))
+///     })
+/// })?;
+/// graph.launch(&stream)?;
+/// graph.launch(&stream)?;
+/// assert_eq!(total.to_vec()?, [2]);
+/// # Ok::<(), bursar::Error>(())
+/// ```
+pub struct Graph {
+    memory: GraphMemory,
+    exec: RawGraphExec,
+    uses: Vec<(Arc<dyn DeclaredUse>, Access)>,
+}
+
+impl Graph {
+    pub(super) fn new(memory: GraphMemory, exec: RawGraphExec, uses: Vec<(Arc<dyn DeclaredUse>, Access)>) -> Self {
+        Self { memory, exec, uses }
+    }
+
+    /// Returns the memory that it was captured into.
+    pub const fn memory(&self) -> &GraphMemory {
+        &self.memory
+    }
+
+    /// Returns the driver's handle, for other libraries. Whoever launches it by that orders the launch, and
+    /// [says so](GraphMemory::launched).
+    pub const fn raw(&self) -> RawGraphExec {
+        self.exec
+    }
+
+    /// Launches it in the order of a stream, after everything else that was submitted with what it uses.
+    ///
+    /// Fails with [`Error::UseAfterFree`] where a buffer that it was captured with is gone, unless that was one of its own.
+    pub fn launch(&self, stream: impl Into<Stream>) -> Result<()> {
+        let (shared, stream) = (&self.memory.shared, stream.into());
+        let context = self.memory.context();
+        context.fault().check()?;
+        context.hold_for_memory(stream)?;
+        let mut using = Vec::with_capacity(self.uses.len());
+        for (uses, access) in &self.uses {
+            match uses.check_tracked() {
+                Ok(()) => using.push(uses.clone().begin_on(stream, *access)?),
+                Err(Error::UseAfterFree { ptr, .. }) if shared.is_of(ptr) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        shared.launches.launch(context, shared.own(), stream, |raw| {
+            // SAFETY: the graph lives as long as this, and its memory too. What else it uses is tracked, which was checked,
+            // and the uses order it; what was captured without being declared is promised by whoever captured it.
+            unsafe { context.driver().graph_launch(context.device(), self.exec, raw) }
+        })
+    }
+}
+
+impl Drop for Graph {
+    /// Destroys the graph; launches that were submitted still run, and its memory stays for as long.
+    fn drop(&mut self) {
+        let context = self.memory.context();
+        // SAFETY: the graph came from this driver and nobody else launches it any more.
+        let destroyed = || unsafe { context.driver().graph_exec_destroy(context.device(), self.exec) };
+        if let Err(error) = destroyed().or_else(|_| destroyed()) {
+            context.fault().record(error);
+        }
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graph").field("exec", &self.exec).field("memory", &self.memory).finish_non_exhaustive()
+    }
+}
