@@ -32,7 +32,9 @@ mod transfer;
 
 use crate::context::{CaptureOrder, DeclaredUse, WaitFailure};
 use crate::stream::StreamHold;
-use crate::{Access, Action, DeviceBlock, DeviceContext, Error, Generation, Record, Result, Stream, StreamMisuse};
+use crate::{
+    Access, Action, DeviceBlock, DeviceContext, DevicePtr, Error, Generation, Record, Result, Stream, StreamMisuse,
+};
 use marks::{Marks, Need};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -344,6 +346,10 @@ impl Uses {
 impl DeclaredUse for Uses {
     fn generation(&self) -> Generation {
         self.record.generation.unwrap_or_else(Generation::next)
+    }
+
+    fn ptr(&self) -> DevicePtr {
+        self.record.ptr
     }
 
     fn check_tracked(&self) -> Result<()> {

@@ -1,4 +1,10 @@
 //! Clauses Z1 to Z4: memory inside graphs, from the side of those who capture with buffers and work.
+#![allow(unsafe_code)]
+
+#[path = "graphs/broken.rs"]
+mod broken;
+#[path = "graphs/programs.rs"]
+mod programs;
 
 use bursar_core::{Bytes, DeviceId, Result, Stack, leaf, tag};
 use bursar_device::{DeviceBuffer, Gpu};

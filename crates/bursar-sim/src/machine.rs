@@ -13,7 +13,7 @@ mod sparse;
 mod state;
 mod work;
 
-pub(crate) use captures::{Graph, GraphExec, NodeEffect};
+pub(crate) use captures::{Graph, GraphBody, GraphExec, NodeEffect, Output};
 pub(crate) use device::{ADDRESSES, Mapping, Pages, addresses};
 pub(crate) use heap::{AllocationKind, Heap, UNIT};
 pub(crate) use pools::Pool;

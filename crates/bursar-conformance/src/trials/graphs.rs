@@ -384,7 +384,7 @@ fn z4_frees_of_other_streams_wait_for_their_turn(rig: &StackRig) {
     let (graph, (ordinary, next, address)) = memory.capture(rig.stream, record).expect("captured");
     graph.launch(rig.stream).expect("launched");
     rig.free(ordinary);
-    memory.deallocate(next, side).expect("its own");
+    memory.deallocate(next, rig.stream).expect("its own");
     let again = |capture: &Capture| -> Result<_> { memory.allocate(2 * BYTES, 256, capture.stream(), tag!("both")) };
     let (second, both) = memory.capture(rig.stream, again).expect("captured");
     assert!((both.ptr().0..both.ptr().0 + 2 * BYTES).contains(&address.0), "nothing is lost");

@@ -57,8 +57,12 @@ impl Launches {
         // SAFETY: the stream is held, and the event is this memory's.
         let recorded = unsafe { context.driver().event_record(context.device(), event, held.raw()) };
         turn.last = Some((stream, event));
-        if recorded.is_err() && context.synchronize(stream).is_err() {
-            turn.is_unordered = true;
+        if recorded.is_err() {
+            // The host waits instead, and then there is nothing to come after.
+            turn.last = None;
+            turn.is_unordered |= context.synchronize(stream).is_err();
+            // SAFETY: taken above or by an earlier launch; nobody waits for it any more.
+            unsafe { context.return_event(event) };
         }
         launched.and(recorded.map_err(failed))
     }
@@ -133,13 +137,20 @@ impl GraphMemory {
 /// ```
 pub struct Graph {
     memory: GraphMemory,
+    /// The number of its capture.
+    number: u64,
     exec: RawGraphExec,
     uses: Vec<(Arc<dyn DeclaredUse>, Access)>,
 }
 
 impl Graph {
-    pub(super) fn new(memory: GraphMemory, exec: RawGraphExec, uses: Vec<(Arc<dyn DeclaredUse>, Access)>) -> Self {
-        Self { memory, exec, uses }
+    pub(super) fn new(
+        memory: GraphMemory,
+        number: u64,
+        exec: RawGraphExec,
+        uses: Vec<(Arc<dyn DeclaredUse>, Access)>,
+    ) -> Self {
+        Self { memory, number, exec, uses }
     }
 
     /// Returns the memory that it was captured into.
@@ -168,6 +179,10 @@ impl Graph {
                 Err(Error::UseAfterFree { ptr, .. }) if shared.is_of(ptr) => {}
                 Err(error) => return Err(error),
             }
+        }
+        for uses in shared.outputs_after(self.number) {
+            // It may be overwritten, so whoever reads it comes first.
+            using.push(uses.begin_on(stream, Access::Write)?);
         }
         shared.launches.launch(context, shared.own(), stream, |raw| {
             // SAFETY: the graph lives as long as this, and its memory too. What else it uses is tracked, which was checked,

@@ -3,7 +3,7 @@
 
 use super::arena::{Arena, FreePoint};
 use super::launch::Launches;
-use crate::context::{CaptureOrder, Point};
+use crate::context::{CaptureOrder, DeclaredUse, Point};
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MAX_ALIGN,
     MIN_ALIGN, Note, OwnerId, RawStream, Refused, Result, Stream, StreamMisuse, Survey, tag,
@@ -25,8 +25,9 @@ const SEGMENT: u64 = 2 << 20;
 /// stream; then they are this memory's again.
 ///
 /// Several graphs may be captured into one memory, one after another. Each begins with all that is not in a block, so
-/// together they hold no more than the largest needs; in return they never run at once: [`Graph::launch`](crate::Graph::launch)
-/// sees to that, and whoever launches by other means has to.
+/// together they hold little more than the largest needs; in return they never run at once: [`Graph::launch`](crate::Graph::launch)
+/// sees to that, and whoever launches by other means has to. A block that outlives its capture may lie where a graph that
+/// was captured *before* has its own: launching that one overwrites it, until its own graph is launched again.
 ///
 /// Clones are the same memory.
 ///
@@ -82,9 +83,12 @@ struct State {
     /// The live blocks, by address.
     live: BTreeMap<u64, LiveBlock>,
     capture: Option<Arc<CaptureOrder>>,
-    /// What was freed by streams outside the capture that uses it: it is free when that has ended.
+    /// Memory that streams outside the capture freed which uses it: it is free when that has ended.
     freed_outside: Vec<(u64, u64)>,
     released: u64,
+    /// The uses of blocks that outlive their captures, with the numbers of those: a graph that was captured before may
+    /// overwrite them.
+    outputs: Vec<(u64, Arc<dyn DeclaredUse>)>,
 }
 
 #[derive(Clone, Copy)]
@@ -257,7 +261,22 @@ impl Shared {
         }
     }
 
-    /// Returns whether an error says that a block of this memory is gone.
+    /// Remembers the uses of blocks of this memory that outlive the capture with this number.
+    pub(super) fn keep_outputs<'a>(&self, capture: u64, uses: impl Iterator<Item = &'a Arc<dyn DeclaredUse>>) {
+        let outputs: Vec<_> = uses.filter(|uses| self.is_of(uses.ptr()) && uses.check_tracked().is_ok()).collect();
+        let mut state = self.state();
+        state.outputs.retain(|(_, uses)| uses.check_tracked().is_ok());
+        state.outputs.extend(outputs.into_iter().map(|uses| (capture, uses.clone())));
+    }
+
+    /// Returns the uses of blocks that outlive captures after the one with this number.
+    pub(super) fn outputs_after(&self, capture: u64) -> Vec<Arc<dyn DeclaredUse>> {
+        let state = self.state();
+        let later = state.outputs.iter().filter(|(of, uses)| *of > capture && uses.check_tracked().is_ok());
+        later.map(|(_, uses)| uses.clone()).collect()
+    }
+
+    /// Returns whether an address is in a segment.
     pub(super) fn is_of(&self, ptr: DevicePtr) -> bool {
         let state = self.state();
         let is_in =

@@ -1,11 +1,12 @@
 //! Captures, and the launches of the graphs that they make.
 
 use super::active_call::ActiveCall;
-use crate::machine::{Graph, GraphExec, NodeEffect, StreamPoint, Work};
+use crate::machine::{Graph, GraphBody, GraphExec, NodeEffect, Output, StreamPoint, Work};
 use crate::operation::{CallInfo, CallResult};
 use crate::oracle::{OrderedOp, VectorClock};
 use crate::{Executor, Operation};
 use bursar_core::{RawGraph, RawGraphExec, RawStream, Status};
+use std::ops::Range;
 
 /// The state of a stream as a capture goes on.
 ///
@@ -116,6 +117,8 @@ impl ActiveCall<'_> {
         let op = call.operation(self.streams[stream].executor);
         let live = graph_of.body.outputs.iter().filter(|output| !output.is_released);
         live.for_each(|output| self.end_output(output.range.start, op, stream));
+        let overwritten = self.overwritten_by(&graph_of.body);
+        overwritten.into_iter().for_each(|start| self.end_output(start, op, stream));
         let start = (self.end_of(stream), self.clock_of(stream));
         let mut passed: Vec<(StreamPoint, VectorClock)> = Vec::with_capacity(graph_of.body.nodes.len());
         for node in &graph_of.body.nodes {
@@ -148,6 +151,22 @@ impl ActiveCall<'_> {
             exec.last = Some(end);
         }
         Ok(())
+    }
+
+    /// Returns the blocks that other graphs have left behind where this one has its own. They are overwritten, and live again
+    /// with the next launch of theirs.
+    fn overwritten_by(&self, graph: &GraphBody) -> Vec<u64> {
+        let granted = graph.nodes.iter().filter_map(|node| match &node.effect {
+            NodeEffect::Granted { range, .. } => Some(range),
+            _ => None,
+        });
+        let granted: Vec<&Range<u64>> = granted.collect();
+        let is_overwritten = |output: &&Output| {
+            let range = &output.range;
+            !output.is_released && granted.iter().any(|own| own.start < range.end && range.start < own.end)
+        };
+        let others = self.graphs.graphs.values().flat_map(|other| &other.body.outputs);
+        others.filter(is_overwritten).map(|output| output.range.start).collect()
     }
 
     /// Submits one node to the stream of its lane.
