@@ -3,6 +3,7 @@
 use bursar::memory::{Frame, FrameRelease, FrameSource, Holder, Layer, RefusedFrame, forward_holder};
 use bursar::{Bytes, Result};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The layer, and the handle that reads the counts. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -99,5 +100,21 @@ impl<S: FrameSource> FrameSource for ReservedFrames<S> {
     /// Returns the way of the source below: a pool of this process is never gone.
     fn release(&self) -> Arc<dyn FrameRelease> {
         self.inner.release()
+    }
+
+    fn keep_place(&self, bytes: Bytes) {
+        self.inner.keep_place(bytes);
+    }
+
+    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        self.inner.take_place(bytes, patience)
+    }
+
+    fn give_up_place(&self, bytes: Bytes) {
+        self.inner.give_up_place(bytes);
+    }
+
+    fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame> {
+        self.inner.create_frame_in_place(bytes).inspect(|frame| self.reserved.count_made(frame.bytes().get()))
     }
 }

@@ -7,6 +7,7 @@ use bursar::{Bytes, Error, ledger};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 /// A reservation as its object and the pool that draws on it share it. It lasts until it is released, or neither has it; what is
 /// held then goes back as the pool gives it back.
@@ -108,6 +109,10 @@ impl Account for Drawn {
 
     fn try_charge(&self, bytes: Bytes) -> bursar::Result<()> {
         self.charge_by(bytes, |reserved| reserved.try_charge(bytes))
+    }
+
+    fn charge_within(&self, bytes: Bytes, patience: Duration) -> bursar::Result<()> {
+        self.charge_by(bytes, |reserved| reserved.charge_within(bytes, patience))
     }
 
     fn release(&self, bytes: Bytes) {

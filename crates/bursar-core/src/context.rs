@@ -13,6 +13,8 @@
 //! | `copies.rs` | copies and fills that have run when the call returns |
 //! | `captures.rs` | captures into graphs that are made here, and the order of what is captured |
 //! | `members.rs` | pools and leaves that can be asked to trim |
+//! | `sleepers.rs` | pools that can sleep, and the ranges that are asleep |
+//! | `quiesce.rs` | waiting for every use and every stream |
 //! | `usage_view.rs` | what the stacks use, for those who watch |
 //! | `remains.rs` | what a dropped holder could not give back |
 //! | `dropped_transfers.rs` | host memory of dropped transfers that could not be waited for |
@@ -47,7 +49,9 @@ mod fault;
 mod members;
 mod order;
 mod progress;
+mod quiesce;
 mod remains;
+mod sleepers;
 mod streams;
 mod usage_view;
 
@@ -60,6 +64,9 @@ pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
 pub use remains::Remains;
+pub use sleepers::{
+    AsleepId, HostStore, SleepReading, SleepReport, SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
+};
 pub use usage_view::{UsageSource, UsageView};
 
 use crate::stream::{Clocks, StreamTable};
@@ -71,6 +78,7 @@ use captures::Captures;
 use dropped_transfers::DroppedTransfers;
 use ended::Unordered;
 use remains::RemainsList;
+use sleepers::Sleepers;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -112,6 +120,7 @@ pub struct DeviceContext {
     peer_streams: [OnceLock<Stream>; 2],
     unordered: Unordered,
     left: RemainsList,
+    sleepers: Sleepers,
     dropped_transfers: DroppedTransfers,
     usage_view: UsageView,
 }
@@ -152,6 +161,7 @@ impl DeviceContext {
             peer_streams: [const { OnceLock::new() }; 2],
             unordered: Unordered::default(),
             left: RemainsList::default(),
+            sleepers: Sleepers::default(),
             dropped_transfers: DroppedTransfers::default(),
         }))
     }

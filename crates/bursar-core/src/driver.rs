@@ -14,6 +14,7 @@
 mod counting;
 mod error;
 mod host_function;
+mod host_memory;
 mod methods;
 mod simulated;
 mod values;
@@ -21,6 +22,7 @@ mod values;
 pub use counting::CountingDriver;
 pub use error::{DriverError, Status};
 pub use host_function::{Gate, HostFunction};
+pub use host_memory::{HostElements, HostMemory};
 pub use simulated::{DeviceRange, SimulatedBytes, SimulatedKernel, SimulatedMemory};
 pub use values::{
     HostFlags, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,

@@ -227,6 +227,26 @@ pub enum Error {
     /// The process was forked: what the parent opened stays the parent's.
     #[error("this process was forked from the one that opened the ledger; open it anew after exec")]
     Forked,
+    /// Memory that sleeps, falls asleep, or is not awake yet.
+    #[error("{what} of {device} {}: wake it first", if *is_moving { "is falling asleep or waking" } else { "is asleep" })]
+    Asleep {
+        /// The device.
+        device: DeviceId,
+        /// The memory: a pool, or a block.
+        what: &'static str,
+        /// Set where it is falling asleep or waking just now.
+        is_moving: bool,
+    },
+    /// Work that had to run first was still running when there was no more time to wait for it.
+    #[error("{stream} of {device} was still in use after {waited_ms} ms")]
+    StillInUse {
+        /// The device.
+        device: DeviceId,
+        /// The number of the stream.
+        stream: StreamNumber,
+        /// The time that was waited, in milliseconds.
+        waited_ms: u64,
+    },
     /// An error of a part that the core does not know, such as pinned host memory.
     #[error(transparent)]
     External(ExternalError),

@@ -66,12 +66,13 @@ pub use block::{
     BlockParts, DeviceBlock, Frame, FrameKind, LentBlocks, OwnerId, RawBlock, Refused, RefusedFrame, grant,
 };
 pub use context::{
-    AdoptedStream, CallSite, DeviceContext, Fault, HasContext, Member, Remains, StreamProgress, UsageSource, UsageView,
+    AdoptedStream, AsleepId, CallSite, DeviceContext, Fault, HasContext, HostStore, Member, Remains, SleepReading,
+    SleepReport, SleepRequest, SleepState, Sleeper, StreamProgress, UsageSource, UsageView, WakeReport, WakeRequest,
 };
 pub use driver::{
-    CountingDriver, DeviceRange, Driver, DriverError, DriverResult, Gate, HostFlags, HostFunction, Note, Pattern,
-    PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream, SimulatedBytes,
-    SimulatedKernel, SimulatedMemory, Status,
+    CountingDriver, DeviceRange, Driver, DriverError, DriverResult, Gate, HostElements, HostFlags, HostFunction,
+    HostMemory, Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
+    SimulatedBytes, SimulatedKernel, SimulatedMemory, Status,
 };
 pub use error::{
     Advice, Error, ExternalError, Holding, LimitName, LimitReading, MemoryUsage, PoolFigures, Result, Shortage,
@@ -81,7 +82,7 @@ pub use graph::{Capture, ForeignCapture, Graph, GraphMemory};
 pub use inspect::{FencedBlock, Inspector};
 pub use memory::{
     Account, Admission, Build, Compose, DeviceMemoryResource, DeviceMemoryResourceExt, FrameRelease, FrameSource,
-    Holder, HostElements, HostMemory, Identity, Layer, ObservedResource, Stack, explain, leaf,
+    Holder, Identity, Layer, ObservedResource, Stack, explain, leaf,
 };
 pub use observe::{
     Action, Actions, Amount, Counts, EventSink, Observer, PartCount, QueryId, QueryScope, Record, Tally,

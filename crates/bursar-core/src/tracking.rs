@@ -231,6 +231,7 @@ impl Uses {
     /// come after.
     #[inline]
     fn begin(&self, stream: Stream, access: Access, number: u64) -> Result<()> {
+        self.context.check_awake(self.record.ptr)?;
         let only = self.marks().mark_only(stream, access, number);
         match only {
             Some(true) => self.record(stream),

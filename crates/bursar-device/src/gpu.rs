@@ -2,21 +2,24 @@
 
 mod held;
 mod options;
+mod sleep;
 
 pub use options::GpuOptions;
+pub use sleep::{SleepOptions, WakeOptions};
 
 use crate::StreamPool;
 use crate::allocation_sites::{AllocationScope, AllocationSites};
 use crate::deferred_frees::DeferredFrees;
 use crate::handle_memory::{HandleMemory, HandlesUnder, SharedSites};
+use crate::tagged_blocks::TaggedBlocks;
 use bursar_core::{
     Build, Bytes, DeviceContext, DeviceFacts, DeviceId, DeviceMemoryResource, DeviceMemoryResourceExt as _, Driver,
     Error, HasContext, Layer, Link, MIN_ALIGN, MemoryInfo, RawContext, Result, Stream, TrackedBlock,
 };
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
 /// One device: its context, its memory and its streams. Clones share them, and keep them alive.
 ///
@@ -49,6 +52,8 @@ struct Shared {
     /// The handles under this one.
     under: Arc<HandlesUnder>,
     sites: SharedSites,
+    /// The live blocks by tag, where they are recorded.
+    tagged: Arc<OnceLock<TaggedBlocks>>,
     /// True once memory that is still held was logged.
     has_reported: AtomicBool,
 }
@@ -117,7 +122,7 @@ impl Gpu {
     fn of_resource(memory: Arc<dyn DeviceMemoryResource>, streams: StreamPool) -> Self {
         let sites = SharedSites::default();
         let counted = Arc::new(HandleMemory::new(memory, sites.clone(), None));
-        Self::assemble(counted.clone(), streams, Some(counted), sites)
+        Self::assemble(counted.clone(), streams, Some(counted), sites, Arc::default())
     }
 
     /// Makes a handle with the streams of this one, and other memory of the same device.
@@ -127,7 +132,7 @@ impl Gpu {
 
     /// Makes a handle of a resource that it has to itself.
     fn of_own(memory: impl DeviceMemoryResource, streams: StreamPool) -> Self {
-        Self::assemble(Arc::new(memory), streams, None, SharedSites::default())
+        Self::assemble(Arc::new(memory), streams, None, SharedSites::default(), Arc::default())
     }
 
     fn assemble(
@@ -135,10 +140,12 @@ impl Gpu {
         streams: StreamPool,
         counted: Option<Arc<HandleMemory>>,
         sites: SharedSites,
+        tagged: Arc<OnceLock<TaggedBlocks>>,
     ) -> Self {
         let (context, frees) = (memory.context().clone(), streams.frees().clone());
         let (under, has_reported) = (Arc::default(), AtomicBool::new(false));
-        Self { shared: Arc::new(Shared { context, memory, streams, frees, counted, under, sites, has_reported }) }
+        let shared = Shared { context, memory, streams, frees, counted, under, sites, tagged, has_reported };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Makes a handle under a limit, or any other layer, over this handle's memory: the same device, streams and pool.
@@ -168,10 +175,10 @@ impl Gpu {
         L: Layer<Arc<dyn DeviceMemoryResource>>,
         L::Output: DeviceMemoryResource,
     {
-        let Shared { memory, streams, sites, under, .. } = &*self.shared;
+        let Shared { memory, streams, sites, tagged, under, .. } = &*self.shared;
         let counted = Arc::new(HandleMemory::new(memory.clone(), sites.clone(), Some(under.clone())));
         let layered = layer.layer(counted.clone())?;
-        Ok(Self::assemble(Arc::new(layered), streams.clone(), Some(counted), sites.clone()))
+        Ok(Self::assemble(Arc::new(layered), streams.clone(), Some(counted), sites.clone(), tagged.clone()))
     }
 
     /// Returns the device's ordinal on the driver.

@@ -56,12 +56,13 @@ mod kernel;
 mod leak;
 mod slice;
 mod stream_pool;
+mod tagged_blocks;
 mod work;
 
 pub use buffer::{DeviceBuffer, RefusedIntoBlock};
 pub use bytemuck::{Pod, Zeroable};
 pub use device_pool::DevicePool;
-pub use gpu::{Gpu, GpuOptions};
+pub use gpu::{Gpu, GpuOptions, SleepOptions, WakeOptions};
 pub use graph::GpuCapture;
 pub use kernel::{Kernel, KernelRanges, MoreRanges};
 pub use leak::{Leak, LeakReport, Site, WaitingFree};

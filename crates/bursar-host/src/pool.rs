@@ -12,7 +12,7 @@ pub use prime_request::PrimeRequest;
 use crate::cache::PieceCache;
 use crate::workers::{PendingSlab, SlabSpec};
 use crate::{HostError, NumaWorkerPool, PinnedBuffer, PinnedOptions, PinnedPoolCounts};
-use bursar_core::{Bytes, DeviceContext, Error, HasContext, Stream};
+use bursar_core::{Bytes, DeviceContext, Error, HasContext, HostMemory, HostStore, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -225,6 +225,33 @@ impl PinnedPool {
     /// Returns the memory of the pool at one moment, whatever other threads do.
     pub fn counts(&self) -> PinnedPoolCounts {
         self.cache.counts()
+    }
+}
+
+/// Lends pinned memory near the device for contents of memory that sleeps. What comes back is kept, so that falling asleep
+/// again pins nothing; [`trim`](PinnedPool::trim) releases it.
+///
+/// ```
+/// use bursar::device::{SleepOptions, WakeOptions};
+/// use bursar::host::PinnedPool;
+/// use bursar::sim::Sim;
+/// use bursar::{Bytes, DeviceId, Gpu, PagePool, Stack, leaf, tag};
+///
+/// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames))?;
+/// let pinned = PinnedPool::near(&gpu)?;
+/// let stream = gpu.streams().lease()?;
+/// let weights = gpu.buffer_from(&[1.0f32; 1 << 20], &stream, tag!("weights"))?;
+/// for _ in 0..2 {
+///     gpu.sleep(&pinned, &SleepOptions::new())?;
+///     assert_eq!(pinned.counts().held, Bytes::mib(4), "the second time it is what the first has pinned");
+///     gpu.wake(&WakeOptions::new())?;
+/// }
+/// assert_eq!(weights.to_vec()?, [1.0; 1 << 20]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+impl HostStore for PinnedPool {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>, Error> {
+        Ok(Box::new(self.get(bytes)?))
     }
 }
 

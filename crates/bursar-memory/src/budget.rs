@@ -282,6 +282,16 @@ pub trait ChargePolicy: fmt::Debug + Send + Sync + Sized + 'static {
     /// Ends the charges for what `inner` has released since the last call.
     fn pay_back(&self, inner: &(impl Holder + ?Sized));
 
+    /// Charges for a place of `bytes` as for memory that was granted, before as much is released below: that release then
+    /// ends no charge.
+    fn keep_place(&self, bytes: Bytes);
+
+    /// Charges for a place of `bytes` as for memory that was granted, waiting at most for `patience`.
+    fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, patience: Duration) -> Result<()>;
+
+    /// Ends the charge for a place.
+    fn give_up_place(&self, bytes: Bytes);
+
     /// Returns what is charged: what is held below and what is being requested.
     fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes;
 
@@ -450,6 +460,26 @@ impl<R: FrameSource, P: ChargePolicy> FrameSource for GlobalDeviceBudgetResource
     fn release(&self) -> Arc<dyn FrameRelease> {
         let (below, inner) = (self.inner.release(), Arc::downgrade(&self.inner));
         Arc::new(ChargedRelease { below, inner, policy: self.policy.clone() })
+    }
+
+    fn keep_place(&self, bytes: Bytes) {
+        self.policy.keep_place(bytes);
+        self.inner.keep_place(bytes);
+    }
+
+    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        self.policy.take_place(&*self.inner, bytes, patience)?;
+        self.inner.take_place(bytes, patience).inspect_err(|_| self.policy.give_up_place(bytes))
+    }
+
+    fn give_up_place(&self, bytes: Bytes) {
+        self.inner.give_up_place(bytes);
+        self.policy.give_up_place(bytes);
+    }
+
+    /// Makes a frame that is charged already.
+    fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame> {
+        self.inner.create_frame_in_place(bytes)
     }
 }
 

@@ -9,10 +9,12 @@
 //!        │
 //!  free_lists.rs, lane.rs, runs.rs free memory by stream, and what every stream may have: one short lock
 //!  limbo.rs                        what was freed on another stream than its own, until one of the two has passed that
+//!  asleep.rs                       what sleeps of all that, and what is freed of it meanwhile
 //!        │
 //!  cross_stream.rs                 how far other streams are, and waits for them     ┐ driver calls,
 //!  growth.rs, growth_plan.rs       frames moved and made where memory is needed      │ nothing locked
-//!  release.rs                      frames given back: trims, and the end of a pool   ┘
+//!  release.rs                      frames given back: trims, and the end of a pool   │
+//!  sleep.rs, contents.rs           frames given back while their addresses stay      ┘
 //!        │
 //!  address_space.rs                one long range of addresses, with frames mapped where they are needed
 //!  frame_sizes.rs                  how long frames are made, and how they are split
@@ -57,6 +59,8 @@
 
 mod address_space;
 mod allocate;
+mod asleep;
+mod contents;
 mod cross_stream;
 mod driver_calls;
 mod extent;
@@ -71,6 +75,7 @@ mod limbo;
 mod magazine;
 mod release;
 mod runs;
+mod sleep;
 mod thread_cache;
 
 pub use layer::{PagePool, PoolReading};
@@ -83,6 +88,7 @@ use bursar_core::{
 };
 use free_lists::{FreeLists, StreamEnd};
 use runs::UNIT;
+use sleep::SleepRecord;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -303,6 +309,7 @@ impl<F: FrameSource> fmt::Debug for PagePoolResource<F> {
 struct PoolState {
     caches: ThreadCaches,
     lists: Latch<FreeLists>,
+    sleep: SleepRecord,
     context: Weak<DeviceContext>,
 }
 
@@ -310,7 +317,7 @@ impl PoolState {
     /// Makes the state of an empty pool and joins it to the context; a magazine holds at most `magazine` units.
     fn new(space: AddressSpace, magazine: u64, context: &Arc<DeviceContext>) -> Arc<Self> {
         let (caches, lists) = (ThreadCaches::new(magazine), Latch::new(FreeLists::new(space)));
-        let state = Arc::new(Self { caches, lists, context: Arc::downgrade(context) });
+        let state = Arc::new(Self { caches, lists, sleep: SleepRecord::default(), context: Arc::downgrade(context) });
         let member: Weak<Self> = Arc::downgrade(&state);
         context.join(member);
         let source: Weak<Self> = Arc::downgrade(&state);

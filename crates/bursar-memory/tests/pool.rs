@@ -23,6 +23,8 @@ mod rig;
 mod shortage;
 #[path = "pool/slack.rs"]
 mod slack;
+#[path = "pool/sleep.rs"]
+mod sleep;
 #[path = "pool/stalls.rs"]
 mod stalls;
 #[path = "pool/streams.rs"]

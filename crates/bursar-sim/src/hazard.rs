@@ -33,6 +33,8 @@ pub enum HazardKind {
     NotMapped,
     /// Memory of an allocation was touched outside the blocks in it.
     OutOfBounds,
+    /// Memory that slept was taken for awake before its contents were back.
+    ContentsLost,
     /// Host memory of an asynchronous copy was touched before the copy had run.
     HostTouched,
     /// A host function called the driver.
@@ -53,6 +55,7 @@ impl fmt::Display for HazardKind {
             Self::UnmapUnderUse => "unmap while in use",
             Self::NotMapped => "use of memory that is not there",
             Self::OutOfBounds => "access out of bounds",
+            Self::ContentsLost => "woken without its contents",
             Self::HostTouched => "host memory touched before its copy was done",
             Self::CallFromHostFunction => "driver call from a host function",
             Self::KernelPanicked => "panic in a kernel",
@@ -130,6 +133,7 @@ impl Hazard {
                 HazardKind::CallFromHostFunction => "was made by host code that runs in stream order",
                 HazardKind::KernelPanicked => "panicked while it ran",
                 HazardKind::FreeUnordered => "frees what is no live block",
+                HazardKind::ContentsLost => "takes memory for awake that does not hold what it held",
                 _ => "touches memory that nobody was given",
             });
         };
@@ -153,6 +157,9 @@ impl Hazard {
             }
             HazardKind::NotMapped => write!(f, "touches memory that {first} took away"),
             HazardKind::OutOfBounds => write!(f, "reaches beyond the block that {first} gave out"),
+            HazardKind::ContentsLost => {
+                write!(f, "takes memory for awake that {first} fills;\n    the host does not know that to have run")
+            }
             HazardKind::HostTouched => {
                 write!(f, "touches host memory of {first};\n    the host does not know that to have run")
             }

@@ -188,7 +188,9 @@ impl Oracle {
         for (range, lifetime) in parts {
             match lifetime.filter(|lifetime| lifetime.ended.is_none()) {
                 None => is_there = false,
-                Some(_) if self.devices[device].has_blocks(range.start) => {
+                Some(_)
+                    if self.devices[device].has_blocks(range.start) && !self.devices[device].is_asleep(range.start) =>
+                {
                     self.check_blocks(device, range.clone(), op, &clock)
                 }
                 Some(_) => {}

@@ -12,6 +12,7 @@ mod pools;
 mod report;
 mod share;
 mod shortcuts;
+mod sleep;
 mod streams;
 
 pub use builder::SimBuilder;

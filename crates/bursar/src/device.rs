@@ -12,5 +12,5 @@ pub use bursar_core::{
 #[doc(inline)]
 pub use bursar_device::{
     DeviceBuffer, DevicePool, DeviceSlice, DeviceSliceMut, Gpu, GpuOptions, Leak, LeakReport, Pod, RefusedIntoBlock,
-    Site, WaitingFree, Zeroable,
+    Site, SleepOptions, WaitingFree, WakeOptions, Zeroable,
 };

@@ -6,6 +6,7 @@ use bursar_memory::{GlobalDeviceBudget, OnAccount};
 use std::cmp::Reverse;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// A ledger for each device, opened when it is first needed and kept.
 ///
@@ -137,6 +138,9 @@ impl<A: Account, K: fmt::Debug + Send + Sync> Account for StackAccount<A, K> {
     }
     fn try_charge(&self, bytes: Bytes) -> Result<()> {
         self.account.try_charge(bytes)
+    }
+    fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        self.account.charge_within(bytes, patience)
     }
     fn release(&self, bytes: Bytes) {
         self.account.release(bytes);

@@ -141,6 +141,11 @@ impl DeviceContext {
         self.fault.alarms()
     }
 
+    /// Makes everybody check again who relies on [`alarms`](Self::alarms).
+    pub fn raise_alarm(&self) {
+        self.fault.alarm();
+    }
+
     /// Returns whether a stream is of this context; it may have ended.
     #[inline]
     pub(crate) fn is_own(&self, stream: Stream) -> bool {

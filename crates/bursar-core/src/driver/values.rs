@@ -212,4 +212,25 @@ pub enum Note {
         /// The stream whose order this follows.
         stream: RawStream,
     },
+    /// From now on the blocks in this range sleep: pages are taken from under them, and given to them again.
+    Asleep {
+        /// The first address.
+        ptr: DevicePtr,
+        /// The length in bytes.
+        bytes: u64,
+    },
+    /// The contents of this range, which sleeps, are to be there again when it wakes.
+    Saved {
+        /// The first address.
+        ptr: DevicePtr,
+        /// The length in bytes.
+        bytes: u64,
+    },
+    /// From now on a range is awake that slept: its pages are mapped, and its contents as they were.
+    Awake {
+        /// The first address.
+        ptr: DevicePtr,
+        /// The length in bytes.
+        bytes: u64,
+    },
 }

@@ -3,6 +3,10 @@
 use crate::{Bytes, Error, Result};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The time between two tries of an account that has no queue.
+const POLL: Duration = Duration::from_millis(1);
 
 /// An account that memory is charged to, all or nothing, from before it is taken from a driver until it is back there.
 /// So an account never knows of less than is held.
@@ -43,6 +47,18 @@ pub trait Account: fmt::Debug + Send + Sync {
         self.charge(bytes)
     }
 
+    /// Charges like [`charge`](Self::charge), waiting at most for `patience` until there is room. An account with a queue
+    /// waits in it; one without asks again and again.
+    fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.try_charge(bytes) {
+                Err(refused) if refused.is_capacity() && began.elapsed() < patience => std::thread::sleep(POLL),
+                charged => return charged,
+            }
+        }
+    }
+
     /// Gives back what was charged.
     fn release(&self, bytes: Bytes);
 
@@ -69,6 +85,9 @@ macro_rules! forward_account {
             }
             fn try_charge(&self, bytes: Bytes) -> Result<()> {
                 (**self).try_charge(bytes)
+            }
+            fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+                (**self).charge_within(bytes, patience)
             }
             fn release(&self, bytes: Bytes) {
                 (**self).release(bytes);

@@ -103,6 +103,20 @@ pub trait FrameSource: Holder {
 
     /// Returns a way to give frames back after the source is gone, for those that could not be unmapped before.
     fn release(&self) -> Arc<dyn FrameRelease>;
+
+    /// Keeps a place of `bytes` with the limits on the way: as much of what is released next stays charged. A frame that is
+    /// made [in its place](Self::create_frame_in_place) is not refused by them.
+    fn keep_place(&self, bytes: Bytes);
+
+    /// Takes a place of `bytes`, all or nothing, waiting for it in the queue of an account at most for `patience`.
+    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()>;
+
+    /// Gives up `bytes` of a place in which no frame was made.
+    fn give_up_place(&self, bytes: Bytes);
+
+    /// Creates a frame of exactly `bytes` in a place that was [kept](Self::keep_place) or [taken](Self::take_place). Where
+    /// that fails, the place is still there.
+    fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame>;
 }
 
 /// A way to give frames of one source back to the driver, also when that source is gone; see [`FrameSource::release`].
@@ -154,6 +168,18 @@ macro_rules! forward_pointer {
             }
             fn release(&self) -> Arc<dyn FrameRelease> {
                 (**self).release()
+            }
+            fn keep_place(&self, bytes: Bytes) {
+                (**self).keep_place(bytes);
+            }
+            fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+                (**self).take_place(bytes, patience)
+            }
+            fn give_up_place(&self, bytes: Bytes) {
+                (**self).give_up_place(bytes);
+            }
+            fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame> {
+                (**self).create_frame_in_place(bytes)
             }
         }
     )+};

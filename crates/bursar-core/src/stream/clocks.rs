@@ -69,7 +69,8 @@ impl Clocks {
         }
         let clock = &self.clocks[slot];
         let ended = clock.ended.load(Ordering::Acquire);
-        let before = clock.begun.fetch_add(1, Ordering::AcqRel);
+        // Before whoever began looks whether the block is asleep: see `DeviceContext::wait_for_all_streams`.
+        let before = clock.begun.fetch_add(1, Ordering::SeqCst);
         // `ended` was read first: if it equals the number that had begun, those are all over.
         if ended == before {
             clock.over.fetch_max(before, Ordering::AcqRel);
@@ -81,6 +82,18 @@ impl Clocks {
     #[inline]
     pub(crate) fn end(&self, stream: Stream) {
         self.clocks[stream.slot()].ended.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Returns how many submissions to the stream at a slot have begun.
+    pub(crate) fn begun(&self, slot: usize) -> u64 {
+        self.clocks[slot].begun.load(Ordering::SeqCst)
+    }
+
+    /// Returns whether the first `number` submissions to the stream at a slot have ended.
+    pub(crate) fn is_over(&self, slot: usize, number: u64) -> bool {
+        let clock = &self.clocks[slot];
+        let ended = clock.ended.load(Ordering::Acquire);
+        ended == clock.begun.load(Ordering::Acquire) || clock.over.load(Ordering::Acquire) >= number
     }
 
     /// Counts work that was submitted already and returns its number.

@@ -232,6 +232,11 @@ impl StreamTable {
         }
     }
 
+    /// Returns the number that the stream in a slot is named by.
+    pub(crate) fn number_at(&self, slot: usize) -> StreamNumber {
+        StreamNumber(self.slots[slot].number.load(Ordering::Relaxed).into())
+    }
+
     /// Returns the driver's handle for others, who may capture the stream from now on.
     pub(crate) fn expose(&self, stream: Stream) -> Result<RawStream> {
         let held = self.hold(stream)?;

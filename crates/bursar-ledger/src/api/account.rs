@@ -1,8 +1,11 @@
 //! The account of a process for a tenant.
 
-use super::Ledger;
+use super::{Ledger, ReserveOptions};
+use crate::LedgerError;
 use crate::attachment::LockWait;
-use crate::book::{BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, RESERVATION, Shortfall};
+use crate::book::{
+    ACCOUNT, BYTES_MAX, Book, BookError, CreditLimit, LockedBook, NodeKey, RESERVATION, Shortfall, TENANT,
+};
 use crate::format::node;
 use crate::refusal::RefusalReason;
 use crate::storage::MappedWords;
@@ -10,6 +13,10 @@ use crate::system::announce_account;
 use bursar_core::{Account, Bytes, Error, Result};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The time between two tries to draw on a reservation that has too little left.
+const SHARE_POLL: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// The account that refused this thread last where it may try again, and the reason.
@@ -139,6 +146,24 @@ impl LedgerAccount {
         }
     }
 
+    /// Returns the tenant whose account this is; `None` for a reservation, and for what draws on one.
+    fn tenant_key(&self, wait: LockWait) -> Result<Option<NodeKey>, LedgerError> {
+        self.ledger.attachment.with_lock(wait, |locked| {
+            let is_of_tenant = locked.is_current(self.key) && self.field(node::KIND) == ACCOUNT;
+            let parent = is_of_tenant.then(|| locked.parent(self.key.node));
+            parent.filter(|&parent| locked.field(parent, node::KIND) == TENANT).map(|parent| locked.key(parent))
+        })
+    }
+
+    /// Waits for bytes in the queue of the ledger, as a reservation that becomes a charge of this account.
+    fn charge_in_turn(&self, tenant: NodeKey, bytes: Bytes, patience: Duration) -> Result<()> {
+        let options = ReserveOptions::new();
+        let reserved = self.ledger.reserve_with_deadline(|_| Ok(tenant), patience, bytes, &options)?;
+        let attachment = &self.ledger.attachment;
+        let absorbed = attachment.with_lock(LockWait::Usual, |locked| locked.absorb(self.key, reserved.key()))?;
+        absorbed.map_err(|refused| attachment.refuse(self.key, refused, "accounts", bytes))
+    }
+
     #[cold]
     fn release_slow(&self, bytes: Bytes) {
         let attachment = &self.ledger.attachment;
@@ -164,6 +189,22 @@ impl Account for LedgerAccount {
             return Ok(());
         }
         self.try_charge_slow(bytes)
+    }
+
+    fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let left = patience.saturating_sub(began.elapsed());
+            match self.try_charge(bytes) {
+                Err(refused) if refused.is_capacity() && !left.is_zero() => {}
+                charged => return charged,
+            }
+            match self.tenant_key(LockWait::deadline(Instant::now() + left))? {
+                Some(tenant) => return self.charge_in_turn(tenant, bytes, left),
+                // What a reservation has is its own: others queue for it nowhere.
+                None => std::thread::sleep(SHARE_POLL.min(left)),
+            }
+        }
     }
 
     fn release(&self, bytes: Bytes) {

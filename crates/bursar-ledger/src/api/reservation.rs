@@ -7,6 +7,7 @@ use crate::format::node;
 use crate::storage::MappedWords;
 use crate::system::Process;
 use bursar_core::{Account, Bytes, Error, Result};
+use std::time::Duration;
 
 /// Memory that was set aside: an account whose charges are never refused up to its size.
 ///
@@ -136,6 +137,10 @@ impl Account for Reservation {
 
     fn try_charge(&self, bytes: Bytes) -> Result<()> {
         self.account.try_charge(bytes)
+    }
+
+    fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        self.account.charge_within(bytes, patience)
     }
 
     fn release(&self, bytes: Bytes) {

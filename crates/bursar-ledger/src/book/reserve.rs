@@ -71,6 +71,21 @@ impl<W: Words> LockedBook<'_, W> {
         Ok(key)
     }
 
+    /// Charges an account with all that a reservation of the same tenant has, which has nothing then.
+    pub fn absorb(&mut self, account: NodeKey, reservation: NodeKey) -> Result<(), BookError> {
+        if !self.is_current(account) || !self.is_current(reservation) {
+            return Err(BookError::Cleared);
+        }
+        self.settle(reservation.node);
+        self.settle_path(account.node);
+        let bytes = self.field(reservation.node, node::TOTAL);
+        self.set_balance(reservation.node, 0);
+        self.set_total(reservation.node, 0);
+        self.set_total(account.node, self.field(account.node, node::TOTAL).saturating_add(bytes));
+        self.finish();
+        Ok(())
+    }
+
     /// Gives back what a reservation has beyond `to`.
     pub fn shrink(&mut self, key: NodeKey, to: u64) -> Result<(), BookError> {
         if !self.is_current(key) {

@@ -131,6 +131,25 @@ impl AccountCharge {
         self.confirmed.fetch_add(bytes, Ordering::AcqRel);
     }
 
+    /// Enters a place that the account was charged for.
+    pub(crate) fn enter_place(&self, bytes: u64) {
+        self.entered.fetch_add(bytes, Ordering::AcqRel);
+        self.confirm(bytes);
+    }
+
+    /// Enters a place for which the account stays charged, since what the memory below releases next is not paid back.
+    pub(crate) fn keep_place(&self, bytes: u64) {
+        self.enter_place(bytes);
+        self.claimed.fetch_add(bytes, Ordering::AcqRel);
+        self.paid_back.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Takes a place back; `release` gives it back to the account.
+    pub(crate) fn give_up_place(&self, bytes: u64, release: impl FnOnce(u64)) {
+        self.confirmed.fetch_sub(bytes, Ordering::AcqRel);
+        self.roll_back(bytes, release);
+    }
+
     /// Takes a charge back whose memory was never granted; `release` gives it back to the account, before anyone relies
     /// on it.
     pub(crate) fn roll_back(&self, bytes: u64, release: impl FnOnce(u64)) {

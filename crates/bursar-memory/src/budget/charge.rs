@@ -158,6 +158,18 @@ impl Charge {
         self.confirmed.fetch_add(bytes, Ordering::AcqRel);
     }
 
+    /// Counts a place as granted: as much is being released below.
+    pub(crate) fn add_place(&self, bytes: u64) {
+        self.granted.fetch_add(bytes, Ordering::AcqRel);
+        self.confirm(bytes);
+    }
+
+    /// Counts a place as granted no more.
+    pub(crate) fn remove_place(&self, bytes: u64) {
+        self.confirmed.fetch_sub(bytes, Ordering::AcqRel);
+        self.roll_back(bytes);
+    }
+
     /// Takes a charge back whose memory was never granted.
     pub(crate) fn roll_back(&self, bytes: u64) {
         self.granted.fetch_sub(bytes, Ordering::AcqRel);

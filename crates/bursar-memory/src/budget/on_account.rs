@@ -6,6 +6,7 @@ use super::{ChargePolicy, GlobalDeviceBudgetResource};
 use bursar_core::{Account, Bytes, DeviceContext, Error, Holder, LimitName, LimitReading, Result};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Charges an account: before memory is asked for, and until the memory below has it back.
 ///
@@ -88,6 +89,26 @@ impl ChargePolicy for OnAccount {
 
     fn pay_back(&self, inner: &(impl Holder + ?Sized)) {
         self.charge.pay_back(|| inner.released_total(), |bytes| self.release(bytes));
+    }
+
+    fn keep_place(&self, bytes: Bytes) {
+        self.charge.keep_place(bytes.get());
+    }
+
+    fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, patience: Duration) -> Result<()> {
+        match self.admit(inner, bytes) {
+            Ok(()) => self.charge.confirm(bytes.get()),
+            Err(refused) if !refused.is_capacity() || patience.is_zero() => return Err(refused),
+            Err(_) => {
+                self.account.charge_within(bytes, patience)?;
+                self.charge.enter_place(bytes.get());
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up_place(&self, bytes: Bytes) {
+        self.charge.give_up_place(bytes.get(), |bytes| self.release(bytes));
     }
 
     fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes {

@@ -5,6 +5,7 @@ use super::{ChargePolicy, GlobalDeviceBudgetResource};
 use bursar_core::{Bytes, DeviceContext, DeviceId, Error, Holder, LimitName, LimitReading, Result};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// Charges against a limit of the budget's own: what was granted, less what the memory below has got back.
 ///
@@ -63,6 +64,21 @@ impl ChargePolicy for OwnLimit {
 
     /// Does nothing: what the memory below has released is read from it whenever it is needed.
     fn pay_back(&self, _: &(impl Holder + ?Sized)) {}
+
+    fn keep_place(&self, bytes: Bytes) {
+        self.charge.add_place(bytes.get());
+    }
+
+    /// Waits for nobody: the limit is this budget's alone.
+    fn take_place(&self, inner: &(impl Holder + ?Sized), bytes: Bytes, _: Duration) -> Result<()> {
+        self.admit(inner, bytes)?;
+        self.charge.confirm(bytes.get());
+        Ok(())
+    }
+
+    fn give_up_place(&self, bytes: Bytes) {
+        self.charge.remove_place(bytes.get());
+    }
 
     fn charged(&self, inner: &(impl Holder + ?Sized)) -> Bytes {
         Bytes(self.charge.used(|| inner.released_total()))

@@ -58,7 +58,10 @@ pub(super) struct AddressSpace {
     /// The longest frame that blocks share, as of the last growth.
     shared_len: u64,
     /// The pages of exclusive frames: those that are longer. One block has such a frame whole, or nobody has any of it.
+    /// So are those of frames that sleep, which nobody is granted any of.
     exclusive: PageSet,
+    /// The frames that sleep: first address to length.
+    asleep: BTreeMap<u64, u64>,
 }
 
 impl AddressSpace {
@@ -79,6 +82,7 @@ impl AddressSpace {
             refused_at: None,
             shared_len: sizes.page,
             exclusive,
+            asleep: BTreeMap::new(),
         }
     }
 
@@ -391,14 +395,47 @@ impl AddressSpace {
 
     /// Returns the first exclusive frame of which a block would have a part and not the whole.
     pub(super) fn taken_in_part(&self, at: u64, len: u64) -> Option<u64> {
+        if let Some(asleep) = self.first_asleep(at, len) {
+            return Some(asleep);
+        }
         [at, at + len - 1].into_iter().filter(|&unit| self.exclusive.contains(unit)).find_map(|unit| {
             let (&start, placed) = self.placed.range(..=unit).next_back()?;
             (start < at || at + len < start + placed.len).then_some(start)
         })
     }
 
+    /// Returns the first frame that sleeps of which a block would have a part.
+    fn first_asleep(&self, at: u64, len: u64) -> Option<u64> {
+        let (&start, &asleep) = self.asleep.range(..at + len).next_back()?;
+        (at < start + asleep).then_some(start)
+    }
+
+    /// Returns the frames that are mapped, in order: where each is, and how much of it can be granted.
+    pub(super) fn placed(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.placed.iter().map(|(&at, placed)| (at, placed.len))
+    }
+
+    /// Takes a frame out that falls asleep, and returns whether blocks share it. Its addresses stay.
+    pub(super) fn put_to_sleep(&mut self, at: u64) -> Option<(PlacedFrame, bool)> {
+        let placed = self.placed.remove(&at)?;
+        let is_exclusive = !self.exclusive.is_nowhere() && self.exclusive.contains(at);
+        self.exclusive.insert(at, placed.len);
+        self.asleep.insert(at, placed.len);
+        Some((placed, is_exclusive))
+    }
+
+    /// Enters a frame that is awake again where it was.
+    pub(super) fn wake(&mut self, at: u64, placed: PlacedFrame, is_exclusive: bool) {
+        self.asleep.remove(&at);
+        if !is_exclusive {
+            self.exclusive.remove(at, placed.len);
+        }
+        self.placed.insert(at, placed);
+    }
+
     /// Lets blocks share the frames of which a block has a part, however long they are.
     pub(super) fn open_for(&mut self, at: u64, len: u64) {
+        debug_assert!(self.first_asleep(at, len).is_none(), "{len} at {at} are awake");
         while self.has_exclusive()
             && let Some(frame) = self.taken_in_part(at, len)
         {

@@ -80,6 +80,7 @@ impl<F: FrameSource> PagePoolResource<F> {
         let size = self.settings.units(bytes, align)?;
         let alarms = self.context.alarms();
         self.context.fault().check()?;
+        self.state.sleep.check_awake(&self.context)?;
         let Some(magazine) = self.recent_magazine_for_listener(stream) else {
             return self.allocate_holding_stream(size, bytes, stream, tag, alarms);
         };
@@ -107,8 +108,10 @@ impl<F: FrameSource> PagePoolResource<F> {
     ) -> Result<DeviceBlock> {
         let held = self.context.hold_for_memory(stream)?;
         let thread = self.state.current_thread();
-        let magazine = thread.magazine(stream.slot());
-        self.remember_magazine(stream, alarms);
+        let magazine = if self.state.sleep.is_any() { None } else { thread.magazine(stream.slot()) };
+        if magazine.is_some() {
+            self.remember_magazine(stream, alarms);
+        }
         let at = self.take_cached(size, stream, magazine)?;
         thread.count_granted(size.0 * UNIT);
         driver_calls::note_grant_on(&self.context, at, bytes, held.raw(), tag);

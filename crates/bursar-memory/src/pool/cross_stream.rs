@@ -62,7 +62,7 @@ impl PoolState {
 
     /// Frees what could not be put in order when it was freed, as far as it can be now. What still cannot was reported.
     #[cold]
-    fn retry_unordered(&self, context: &DeviceContext) {
+    pub(super) fn retry_unordered(&self, context: &DeviceContext) {
         let unordered = {
             let mut lists = self.lists();
             lists.in_flight += 1;

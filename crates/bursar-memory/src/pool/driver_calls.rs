@@ -53,6 +53,24 @@ pub(super) fn note_free_after(context: &DeviceContext, ptr: DevicePtr, raw: RawS
     unsafe { context.note(Note::Freed { ptr, stream: raw, home }) };
 }
 
+/// Tells a driver that listens that a frame of the pool sleeps from here on.
+pub(super) fn note_asleep(context: &DeviceContext, at: u64, len: u64) {
+    // SAFETY: the frame is the pool's.
+    unsafe { context.note(Note::Asleep { ptr: ptr(at), bytes: len * UNIT }) };
+}
+
+/// Tells a driver that listens that the contents of a range of a frame that sleeps are kept.
+pub(super) fn note_saved(context: &DeviceContext, ptr: DevicePtr, bytes: u64) {
+    // SAFETY: the range is the pool's.
+    unsafe { context.note(Note::Saved { ptr, bytes }) };
+}
+
+/// Tells a driver that listens that a frame of the pool that slept is awake.
+pub(super) fn note_awake(context: &DeviceContext, at: u64, len: u64) {
+    // SAFETY: the frame is the pool's.
+    unsafe { context.note(Note::Awake { ptr: ptr(at), bytes: len * UNIT }) };
+}
+
 /// Waits for a stream that is held.
 pub(super) fn synchronize(context: &DeviceContext, raw: RawStream) -> Result<(), DriverError> {
     // SAFETY: the stream is held.
@@ -81,6 +99,32 @@ pub(super) fn allow_access(context: &DeviceContext, at: u64, len: u64) -> Result
 pub(super) fn unmap(context: &DeviceContext, at: u64, len: u64) -> Result<(), DriverError> {
     // SAFETY: as above; the range begins and ends with a frame.
     unsafe { context.driver().pages_unmap(context.device(), ptr(at), len * UNIT) }
+}
+
+/// Copies `bytes` of the pool at `from` to host memory that stays until the copy has run, in the order of a stream that is
+/// held. Nobody else touches the range: its blocks are asleep.
+pub(super) fn copy_to_host(
+    context: &DeviceContext,
+    raw: RawStream,
+    to: *mut u8,
+    from: DevicePtr,
+    bytes: u64,
+) -> Result<(), DriverError> {
+    // SAFETY: as above; the range is mapped.
+    unsafe { context.driver().copy_to_host(context.device(), raw, to, from, bytes) }
+}
+
+/// Copies `bytes` of host memory that stays until the copy has run back to the pool, in the order of a stream that is held.
+/// Nobody else touches the range: its blocks are asleep.
+pub(super) fn copy_to_device(
+    context: &DeviceContext,
+    raw: RawStream,
+    to: DevicePtr,
+    from: *const u8,
+    bytes: u64,
+) -> Result<(), DriverError> {
+    // SAFETY: as above; the range is mapped and the device may use it.
+    unsafe { context.driver().copy_to_device(context.device(), raw, to, from, bytes) }
 }
 
 /// Gives the pool's addresses back, with nothing mapped there.

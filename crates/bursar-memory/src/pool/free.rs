@@ -87,11 +87,17 @@ impl<F: FrameSource> PagePoolResource<F> {
         if home == stream {
             let held = context.hold_for_free(stream)?;
             driver_calls::note_free_on(context, block.ptr(), held.raw());
+            if self.state.sleep.is_any() {
+                return Ok(self.state.lists().free_while_asleep(home, stream, extent));
+            }
             let thread = self.state.current_thread();
             return Ok(self.put_back(extent, stream, thread.magazine(stream.slot())));
         }
         let (held_home, held) = (context.hold_for_memory(home)?, context.hold_for_memory(stream)?);
         driver_calls::note_free_after(context, block.ptr(), held.raw(), held_home.raw());
+        if self.state.sleep.is_any() {
+            return Ok(self.state.lists().free_while_asleep(home, stream, extent));
+        }
         Ok(self.state.lists().free_elsewhere(home, stream, extent.at, extent.len))
     }
 

@@ -5,6 +5,7 @@
 //! it is back (`in_flight`).
 
 use super::address_space::{AddressSpace, VacatedRange};
+use super::asleep::Asleep;
 use super::lane::Lane;
 use super::limbo::{Limbo, LimboFree};
 use super::runs::{Run, RunPosition, Runs};
@@ -21,6 +22,8 @@ pub(super) struct FreeLists {
     /// Memory that every stream may have: never used, or used by work that is known to have run.
     pub(super) common: Runs,
     pub(super) space: AddressSpace,
+    /// The memory that sleeps.
+    pub(super) asleep: Asleep,
     /// The number of operations being carried out that have memory out of the lists.
     pub(super) in_flight: u32,
     pub(super) open_lane_count: usize,
@@ -95,6 +98,7 @@ impl FreeLists {
             limbo,
             common,
             space,
+            asleep: Asleep::default(),
             tightest_from,
             in_flight: 0,
             open_lane_count: 0,
@@ -134,6 +138,11 @@ impl FreeLists {
 
     pub(super) fn open_lanes(&mut self) -> impl Iterator<Item = &mut Lane> {
         self.lanes.iter_mut().flatten().map(|lane| &mut **lane)
+    }
+
+    /// Returns the lanes that are open, with their slots.
+    pub(super) fn lanes_mut(&mut self) -> impl Iterator<Item = (usize, &mut Lane)> {
+        self.lanes.iter_mut().enumerate().filter_map(|(slot, lane)| Some((slot, &mut **lane.as_mut()?)))
     }
 
     /// Returns what is free and not known to be free for every stream, in units.
@@ -250,6 +259,7 @@ impl FreeLists {
 
     /// Takes memory as [`take`](Self::take) does, also a part of an exclusive frame, which blocks share from then on.
     pub(super) fn take_any(&mut self, request: Request) -> Option<u64> {
+        self.sweep_asleep();
         let (at, _) = self.take_first(request)?;
         self.space.open_for(at, request.len);
         Some(at)
@@ -331,6 +341,7 @@ impl FreeLists {
     /// Takes memory of another stream that this one comes after already.
     pub(super) fn take_ordered(&mut self, request: Request) -> Option<u64> {
         let Request { len, align, slot } = request;
+        self.sweep_asleep();
         let fits = self.fits_elsewhere(request);
         let is_ordered = |&&(from, _, run): &&(usize, RunPosition, Run)| run.stamp < self.ordered_before(slot, from);
         let &(from, position, _) = fits.iter().find(is_ordered)?;

@@ -19,6 +19,8 @@ impl<F: FrameSource> PagePoolResource<F> {
     pub(super) fn take_or_grow(&self, request: Request, refused: Option<Error>) -> Result<u64> {
         let bounds = self.bounds();
         let mut lists = self.state.lists();
+        self.check_awake(&lists)?;
+        lists.sweep_asleep();
         if let Some(at) = lists.take(request) {
             return Ok(at);
         }

@@ -204,6 +204,7 @@ impl FreeLists {
     /// or undone.
     pub(super) fn plan_growth(&mut self, request: Request, bounds: GrowthBounds) -> Option<GrowthPlan> {
         let Request { len, align, .. } = request;
+        self.sweep_asleep();
         let (place, mut plan) = self.plan_best_place(request)?;
         let shared = self.open_lane_count > 1;
         // What lies beside was taken out of the lists above, so it counts as in use, like the `need` units between.
@@ -333,7 +334,8 @@ impl FreeLists {
         failed.beside.into_iter().for_each(|beside| self.put_back(beside.list, beside.run));
     }
 
-    fn put_back(&mut self, list: RunList, run: Run) {
+    /// Puts a run back that was taken out of a list.
+    pub(super) fn put_back(&mut self, list: RunList, run: Run) {
         match list {
             RunList::Common => self.add_common(run),
             RunList::Lane(slot) => {

@@ -8,7 +8,7 @@ use super::thread_cache::PoolNumber;
 use super::{PagePoolResource, PoolState, Settings};
 use bursar_core::{
     Bytes, DeviceId, DevicePtr, Error, FrameSource, Holder, Layer, LimitName, MAX_ALIGN, Member, MemoryUsage, OwnerId,
-    Result,
+    Result, Sleeper,
 };
 use std::fmt;
 use std::ops::Range;
@@ -301,6 +301,8 @@ impl<F: FrameSource> Layer<F> for PagePool {
         });
         let member: Weak<dyn Member> = Arc::downgrade(&pool) as Weak<dyn Member>;
         pool.context.join(member);
+        let sleeper: Weak<dyn Sleeper> = Arc::downgrade(&pool) as Weak<dyn Sleeper>;
+        pool.context.join_sleeper(sleeper);
         let built_pool: Weak<dyn BuiltPool> = Arc::downgrade(&pool) as Weak<dyn BuiltPool>;
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         built.retain(|pool| pool.strong_count() > 0);

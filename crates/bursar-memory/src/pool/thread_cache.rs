@@ -221,7 +221,11 @@ impl PoolState {
     pub(super) fn drain(&self, thread: Option<usize>, slot: Option<usize>) -> bool {
         let mut lists = self.lists();
         let drained = self.caches.drain(thread, slot);
-        drained.iter().for_each(|&(slot, Extent { at, len })| lists.free_own(slot, at, len));
+        for &(slot, extent @ Extent { at, len }) in &drained {
+            if !lists.keep_drained(slot, extent) {
+                lists.free_own(slot, at, len);
+            }
+        }
         !drained.is_empty()
     }
 

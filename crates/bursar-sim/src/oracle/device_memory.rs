@@ -31,6 +31,10 @@ pub(crate) struct DeviceMemory {
     aliases: Vec<(Range<u64>, u64)>,
     /// Parts of blocks that are divided into others, by their starts: their ends, and the blocks with their starts.
     pub(super) divided: BTreeMap<u64, (u64, Option<(u64, Lifetime)>)>,
+    /// The ranges that sleep: first address to the one after the last.
+    pub(super) asleep: BTreeMap<u64, u64>,
+    /// The contents that are to be there again when they wake: first address to length and checksum.
+    pub(crate) saved: BTreeMap<u64, (u64, u64)>,
 }
 
 impl DeviceMemory {
@@ -62,6 +66,10 @@ impl DeviceMemory {
             (start < end).then(|| other + (start - at.start)..other + (end - at.start))
         };
         self.aliases.iter().filter_map(elsewhere).collect()
+    }
+
+    pub(super) fn is_asleep(&self, at: u64) -> bool {
+        self.asleep.range(..=at).next_back().is_some_and(|(_, &end)| at < end)
     }
 
     pub(super) fn tag_at(&self, at: u64) -> AllocTag {

@@ -89,16 +89,50 @@ impl Oracle {
     pub(crate) fn record_unmapping(&mut self, device: usize, range: Range<u64>, op: Operation) {
         let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
         self.report_unordered(device, HazardKind::UnmapUnderUse, late, op);
-        let held = self.blocks_held(device, range.clone(), &self.host);
-        self.report_unordered(device, HazardKind::UnmapUnderUse, held, op);
+        let is_asleep = self.devices[device].is_asleep(range.start);
+        if !is_asleep {
+            let held = self.blocks_held(device, range.clone(), &self.host);
+            self.report_unordered(device, HazardKind::UnmapUnderUse, held, op);
+        }
         let device_memory = &mut self.devices[device];
         let ended = OrderedOp { op, epoch: Epoch::HOST };
         if device_memory.memory.live_at(range.start).is_some() {
             device_memory.memory.end(range.start, ended, &self.host);
         }
-        device_memory.blocks.forget(range.clone());
+        if !is_asleep {
+            device_memory.blocks.forget(range.clone());
+        }
         device_memory.remove_aliases(&range);
         device_memory.accesses.forget(range);
+    }
+
+    /// Records that the blocks in a range sleep, as a layer above has noted.
+    pub(crate) fn record_asleep(&mut self, device: usize, range: Range<u64>) {
+        self.devices[device].asleep.insert(range.start, range.end);
+    }
+
+    /// Records the checksum of what is to be in a range again when it wakes.
+    pub(crate) fn record_saved(&mut self, device: usize, range: Range<u64>, sum: u64) {
+        self.devices[device].saved.insert(range.start, (range.end - range.start, sum));
+    }
+
+    /// Records that a range is awake, as a layer above has noted: nothing fills it any more. Returns what is to be there.
+    pub(crate) fn record_awake(&mut self, device: usize, range: Range<u64>, op: Operation) -> Vec<(Range<u64>, u64)> {
+        let late = self.devices[device].accesses.unordered(range.clone(), &self.host);
+        self.report_unordered(device, HazardKind::ContentsLost, late, op);
+        let device_memory = &mut self.devices[device];
+        device_memory.asleep.remove(&range.start);
+        let rest = device_memory.saved.split_off(&range.start);
+        let (inside, after) = rest.into_iter().partition(|&(start, _)| start < range.end);
+        device_memory.saved.extend::<std::collections::BTreeMap<_, _>>(after);
+        let inside: std::collections::BTreeMap<u64, (u64, u64)> = inside;
+        inside.into_iter().map(|(start, (len, sum))| (start..start + len, sum)).collect()
+    }
+
+    /// Reports that a range which is awake does not hold what it held.
+    pub(crate) fn report_lost(&mut self, device: usize, range: Range<u64>, op: Operation) {
+        let violation = Violation { kind: HazardKind::ContentsLost, first: None, reused: None };
+        self.report_violation(device, range, violation, op);
     }
 
     /// Records that `range` is a block from a point of a stream on, as a layer above has noted; whatever comes next there

@@ -135,6 +135,9 @@ unsafe impl Driver for Sim {
             Note::Freed { ptr, stream, .. } => {
                 self.call("freed", device, CallArguments::on(stream).at(ptr.0), |active| active.note(note))
             }
+            Note::Asleep { ptr, bytes } => self.note_sleep("asleep", device, ptr, bytes, note),
+            Note::Saved { ptr, bytes } => self.note_sleep("saved", device, ptr, bytes, note),
+            Note::Awake { ptr, bytes } => self.note_sleep("awake", device, ptr, bytes, note),
             _ => Ok(()),
         };
     }

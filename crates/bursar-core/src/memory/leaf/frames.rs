@@ -163,6 +163,20 @@ impl FrameSource for DeviceFrames {
     fn release(&self) -> Arc<dyn FrameRelease> {
         self.issued.clone()
     }
+
+    /// Does nothing: the driver keeps no places.
+    fn keep_place(&self, _: Bytes) {}
+
+    fn take_place(&self, _: Bytes, _: Duration) -> Result<()> {
+        Ok(())
+    }
+
+    /// Does nothing, as there is none.
+    fn give_up_place(&self, _: Bytes) {}
+
+    fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame> {
+        self.create_frame(bytes.get())
+    }
 }
 
 impl Drop for DeviceFrames {

@@ -52,6 +52,7 @@ impl HazardExplanation {
                 HazardKind::OutOfBounds => format!("{then} reaches bytes that belong to no block"),
                 HazardKind::CallFromHostFunction => format!("{then} was called by host code that runs in stream order"),
                 HazardKind::KernelPanicked => format!("{then} panicked while it ran"),
+                HazardKind::ContentsLost => "what is awake does not hold what it held when it fell asleep".into(),
                 HazardKind::FreeUnordered => format!("{then} is of something that is no live block"),
                 _ => format!("{then} reaches memory that nobody was given"),
             };

@@ -1,0 +1,325 @@
+//! The pools of a device that can sleep, and the ranges that are asleep.
+//!
+//! Memory sleeps when its frames are given back while its addresses stay. Who uses a block by declaring the use is
+//! refused meanwhile: the ranges that sleep are entered here, and looked up where a use begins, at the price of one load
+//! while nothing sleeps.
+
+use super::DeviceContext;
+use crate::{AllocTag, Bytes, DevicePtr, Error, HostMemory, Result};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// A lender of host memory, which the contents of device memory go to while it sleeps.
+///
+/// ```
+/// use bursar::Result;
+/// use bursar::memory::{HostMemory, HostStore};
+///
+/// /// Memory that is not pinned: it does, and copies take several times as long.
+/// #[derive(Debug)]
+/// struct Heap;
+///
+/// impl HostStore for Heap {
+///     fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+///         Ok(Box::new(vec![0u8; bytes]))
+///     }
+/// }
+/// ```
+pub trait HostStore: fmt::Debug + Send + Sync {
+    /// Lends `bytes` of host memory, waiting for it where it has to be made. It goes back when it is dropped. Called from
+    /// a thread of its own while earlier pieces are being filled.
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>>;
+}
+
+/// A request to a [`Sleeper`]: which of its memory sleeps, and what becomes of the contents.
+///
+/// ```
+/// use bursar::memory::SleepRequest;
+/// use std::time::Duration;
+///
+/// let request = SleepRequest { patience: Duration::from_secs(1), ..SleepRequest::default() };
+/// assert!(request.only.is_none(), "everything sleeps");
+/// ```
+#[derive(Clone, Debug)]
+pub struct SleepRequest {
+    /// The blocks that sleep, and the tag by which they are woken; `None` where everything does.
+    pub only: Option<(AllocTag, Vec<Range<DevicePtr>>)>,
+    /// The blocks whose contents are given up.
+    pub discard: Vec<Range<DevicePtr>>,
+    /// Set where all contents are given up.
+    pub discard_all: bool,
+    /// Set where the limits keep what was charged, so that waking is not refused.
+    pub keep_place: bool,
+    /// The longest time to wait for uses and streams.
+    pub patience: Duration,
+    /// The length of the pieces of host memory that contents are packed into.
+    pub piece: Bytes,
+}
+
+impl Default for SleepRequest {
+    fn default() -> Self {
+        Self {
+            only: None,
+            discard: Vec::new(),
+            discard_all: false,
+            keep_place: false,
+            patience: Duration::from_secs(60),
+            piece: Bytes::mib(128),
+        }
+    }
+}
+
+/// A request to a [`Sleeper`] to wake.
+///
+/// ```
+/// use bursar::memory::WakeRequest;
+///
+/// assert_eq!(WakeRequest::default().only, None);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct WakeRequest {
+    /// The tag whose blocks wake; `None` where everything does.
+    pub only: Option<AllocTag>,
+    /// The longest time to wait until the limits have room.
+    pub patience: Duration,
+}
+
+impl Default for WakeRequest {
+    fn default() -> Self {
+        Self { only: None, patience: Duration::ZERO }
+    }
+}
+
+/// The result of falling asleep.
+///
+/// ```
+/// use bursar::Bytes;
+/// use bursar::memory::SleepReport;
+///
+/// let report = SleepReport { released: Bytes::gib(2), saved: Bytes::gib(1), ..SleepReport::default() };
+/// assert!(report.released > report.saved, "what was free or given up needs no copy");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SleepReport {
+    /// The device memory that went back to the driver.
+    pub released: Bytes,
+    /// The contents that were copied to the host.
+    pub saved: Bytes,
+    /// The contents that were given up.
+    pub discarded: Bytes,
+    /// The part of what was to sleep that stays on the device, because it shares frames with memory that is awake, or because the
+    /// driver did not take it back.
+    pub kept: Bytes,
+    /// The time that it took to come to rest: uses and streams were waited for.
+    pub waited: Duration,
+    /// The time that it took in all.
+    pub elapsed: Duration,
+}
+
+impl SleepReport {
+    /// Returns the sum of two reports.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            released: self.released.saturating_add(other.released),
+            saved: self.saved.saturating_add(other.saved),
+            discarded: self.discarded.saturating_add(other.discarded),
+            kept: self.kept.saturating_add(other.kept),
+            waited: self.waited + other.waited,
+            elapsed: self.elapsed + other.elapsed,
+        }
+    }
+}
+
+/// The result of waking.
+///
+/// ```
+/// use bursar::memory::WakeReport;
+///
+/// assert_eq!(WakeReport::default().taken, bursar::Bytes::ZERO);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WakeReport {
+    /// The device memory that was taken from the driver again.
+    pub taken: Bytes,
+    /// The contents that were copied back.
+    pub restored: Bytes,
+    /// The time that it took in all.
+    pub elapsed: Duration,
+}
+
+impl WakeReport {
+    /// Returns the sum of two reports.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            taken: self.taken.saturating_add(other.taken),
+            restored: self.restored.saturating_add(other.restored),
+            elapsed: self.elapsed + other.elapsed,
+        }
+    }
+}
+
+/// The state of memory that can sleep.
+///
+/// ```
+/// use bursar::memory::SleepState;
+///
+/// assert_eq!(SleepState::default().to_string(), "awake");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SleepState {
+    /// In use as usual.
+    #[default]
+    Awake,
+    /// The blocks of some tags are asleep.
+    Partly,
+    /// Between the two.
+    Moving,
+    /// All of it is asleep.
+    Asleep,
+}
+
+impl fmt::Display for SleepState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Awake => "awake",
+            Self::Partly => "partly asleep",
+            Self::Moving => "falling asleep or waking",
+            Self::Asleep => "asleep",
+        })
+    }
+}
+
+/// A reading of memory that can sleep.
+///
+/// ```
+/// use bursar::memory::SleepReading;
+///
+/// assert_eq!(SleepReading::default().asleep, bursar::Bytes::ZERO);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SleepReading {
+    /// The state.
+    pub state: SleepState,
+    /// The device memory that waking takes.
+    pub asleep: Bytes,
+    /// The host memory that contents lie in.
+    pub on_host: Bytes,
+}
+
+/// Memory of a device that can sleep, as a pool is.
+///
+/// ```
+/// # use bursar::Result;
+/// # use bursar::memory::{HostStore, SleepReport, SleepRequest, WakeRequest};
+/// # use bursar::prelude::*;
+/// fn sleep_all(context: &DeviceContext, store: &dyn HostStore) -> Result<SleepReport> {
+///     let sleep = |sum: SleepReport, sleeper: std::sync::Arc<dyn bursar::memory::Sleeper>| {
+///         Ok(sum.and(sleeper.sleep(store, &SleepRequest::default())?))
+///     };
+///     context.sleepers().into_iter().try_fold(SleepReport::default(), sleep)
+/// }
+/// ```
+pub trait Sleeper: fmt::Debug + Send + Sync {
+    /// Waits until nothing is in use, has the contents of what sleeps copied to memory of `store` unless they are given up, and
+    /// gives the device memory back. Addresses stay.
+    ///
+    /// After an error it is awake as it was, with all contents, or, where the driver let neither be completed, asleep: the
+    /// [reading](Self::sleep_reading) says which.
+    fn sleep(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport>;
+
+    /// Takes device memory again and copies contents back, to the same addresses. After an error it is asleep as it was.
+    fn wake(&self, request: &WakeRequest) -> Result<WakeReport>;
+
+    /// Returns whether it sleeps, and how much of it.
+    fn sleep_reading(&self) -> SleepReading;
+}
+
+/// The identity of ranges that were [put to sleep](DeviceContext::begin_sleep).
+///
+/// ```
+/// # use bursar::memory::{AsleepId, DevicePtr};
+/// # use bursar::prelude::*;
+/// # fn show(context: &DeviceContext) {
+/// let id: AsleepId = context.begin_sleep(&[DevicePtr(4096)..DevicePtr(8192)]);
+/// assert!(context.check_awake(DevicePtr(5000)).is_err());
+/// context.end_sleep(id);
+/// # }
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the ranges sleep until they are woken by it"]
+pub struct AsleepId(u64);
+
+/// The sleepers of one context.
+#[derive(Debug, Default)]
+pub(super) struct Sleepers {
+    all: Mutex<Vec<Weak<dyn Sleeper>>>,
+    /// The number of sets of ranges that sleep.
+    count: AtomicUsize,
+    ranges: Mutex<AsleepRanges>,
+}
+
+/// The ranges that sleep: by their identity, from the first address to the one after the last.
+#[derive(Debug, Default)]
+struct AsleepRanges {
+    last: u64,
+    sets: Vec<(u64, BTreeMap<u64, u64>)>,
+}
+
+impl Sleepers {
+    fn ranges(&self) -> MutexGuard<'_, AsleepRanges> {
+        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DeviceContext {
+    /// Has `sleeper` be among those that sleep with the device, for as long as it lives.
+    pub fn join_sleeper(&self, sleeper: Weak<dyn Sleeper>) {
+        let mut all = self.sleepers.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|sleeper| sleeper.strong_count() > 0);
+        all.push(sleeper);
+    }
+
+    /// Returns the memory of the device that can sleep.
+    pub fn sleepers(&self) -> Vec<Arc<dyn Sleeper>> {
+        let all = self.sleepers.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Refuses uses of blocks in these ranges that are declared from now on.
+    pub fn begin_sleep(&self, ranges: &[Range<DevicePtr>]) -> AsleepId {
+        let mut all = self.sleepers.ranges();
+        all.last += 1;
+        let id = all.last;
+        all.sets.push((id, ranges.iter().map(|range| (range.start.0, range.end.0)).collect()));
+        self.sleepers.count.store(all.sets.len(), SeqCst);
+        AsleepId(id)
+    }
+
+    /// Allows uses of blocks again that [`begin_sleep`](Self::begin_sleep) has refused since.
+    pub fn end_sleep(&self, AsleepId(id): AsleepId) {
+        let mut all = self.sleepers.ranges();
+        all.sets.retain(|&(of, _)| of != id);
+        self.sleepers.count.store(all.sets.len(), SeqCst);
+    }
+
+    /// Refuses an address that lies in a range which sleeps, at the price of one load where none does.
+    #[inline]
+    pub fn check_awake(&self, ptr: DevicePtr) -> Result<()> {
+        if self.sleepers.count.load(SeqCst) == 0 { Ok(()) } else { self.look_up_asleep(ptr) }
+    }
+
+    #[cold]
+    fn look_up_asleep(&self, DevicePtr(at): DevicePtr) -> Result<()> {
+        let holds = |ranges: &BTreeMap<u64, u64>| ranges.range(..=at).next_back().is_some_and(|(_, &end)| at < end);
+        match self.sleepers.ranges().sets.iter().any(|(_, ranges)| holds(ranges)) {
+            true => Err(Error::Asleep { device: self.device, what: "a block", is_moving: false }),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Devices whose memory sleeps.
+
+use super::Gpu;
+use bursar_core::{
+    AllocTag, Bytes, DevicePtr, Error, HostStore, Result, SleepReading, SleepReport, SleepRequest, SleepState, Sleeper,
+    WakeReport, WakeRequest,
+};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Options for putting memory to sleep: which of it, and what becomes of its contents and its place.
+///
+/// ```
+/// use bursar::device::SleepOptions;
+/// use bursar::tag;
+/// use std::time::Duration;
+///
+/// let all = SleepOptions::new().discard(tag!("kv-cache")).keep_place();
+/// let weights = SleepOptions::new().only(tag!("weights")).patience(Duration::from_secs(5));
+/// # let _ = (all, weights);
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until memory is put to sleep with them"]
+pub struct SleepOptions {
+    only: Vec<AllocTag>,
+    discard: Vec<AllocTag>,
+    request: SleepRequest,
+}
+
+impl SleepOptions {
+    /// Makes the options with which everything sleeps and nothing is lost.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Has the blocks of a tag sleep, and of other tags that are given so, and no others. Their blocks must have been
+    /// [recorded](Gpu::record_tags).
+    pub fn only(mut self, tag: AllocTag) -> Self {
+        self.only.push(tag);
+        self
+    }
+
+    /// Gives the contents of a tag up, which is faster and takes no host memory. Its blocks must have been
+    /// [recorded](Gpu::record_tags).
+    pub fn discard(mut self, tag: AllocTag) -> Self {
+        self.discard.push(tag);
+        self
+    }
+
+    /// Gives all contents up.
+    pub const fn discard_all(mut self) -> Self {
+        self.request.discard_all = true;
+        self
+    }
+
+    /// Keeps the place: limits and ledgers go on charging for what sleeps, so that nobody else gets it and waking is not
+    /// refused by them.
+    pub const fn keep_place(mut self) -> Self {
+        self.request.keep_place = true;
+        self
+    }
+
+    /// Sets how long uses and streams are waited for, a minute by default.
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.request.patience = patience;
+        self
+    }
+
+    /// Sets the length of the pieces of host memory that contents are packed into, 128 MiB by default.
+    pub const fn piece(mut self, bytes: Bytes) -> Self {
+        self.request.piece = bytes;
+        self
+    }
+}
+
+/// Options for waking memory.
+///
+/// ```
+/// use bursar::device::WakeOptions;
+/// use bursar::tag;
+/// use std::time::Duration;
+///
+/// let options = WakeOptions::new().only(tag!("weights")).patience(Duration::from_secs(30));
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until memory is woken with them"]
+pub struct WakeOptions {
+    only: Vec<AllocTag>,
+    patience: Duration,
+}
+
+impl WakeOptions {
+    /// Makes the options with which everything wakes, or is refused at once.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Has the blocks of a tag wake that was put to sleep by itself, and of other tags that are given so.
+    pub fn only(mut self, tag: AllocTag) -> Self {
+        self.only.push(tag);
+        self
+    }
+
+    /// Sets how long to wait for memory that others have: in the queue of a ledger. Not at all by default.
+    pub const fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+}
+
+impl Gpu {
+    /// Records from now on which blocks are of which tag, through this handle and all others of the device, so that the blocks
+    /// of a tag can sleep by themselves. It costs each allocation and free a lookup.
+    pub fn record_tags(&self) -> Result<()> {
+        let tagged = self.shared.tagged.get_or_init(Default::default);
+        self.context().sink().subscribe(&tagged.observer())
+    }
+
+    /// Puts the memory of the device's pools to sleep: contents are copied to memory that `store` lends, device memory goes
+    /// back to the driver and its charge to the ledger, and addresses stay, so that buffers are where they were after
+    /// [`wake`](Self::wake).
+    ///
+    /// Uses that were declared are waited for; from then on they are refused with [`Error::Asleep`], and so are
+    /// allocations where everything sleeps. Buffers can be dropped. Work that was launched without being declared, on a
+    /// stream that the device does not know, must have run.
+    ///
+    /// ```
+    /// use bursar::device::{SleepOptions, WakeOptions};
+    /// use bursar::host::PinnedPool;
+    /// use bursar::sim::Sim;
+    /// use bursar::{DeviceId, Error, Gpu, PagePool, Stack, leaf, tag};
+    ///
+    /// let gpu = Gpu::open(Sim::immediate(), DeviceId(0), &Stack::new().layer(PagePool::default()).over(leaf::Frames))?;
+    /// let pinned = PinnedPool::near(&gpu)?;
+    /// let stream = gpu.streams().lease()?;
+    /// let weights = gpu.buffer_from(&[7u32; 1000], &stream, tag!("weights"))?;
+    ///
+    /// let before = gpu.memory_info()?.free;
+    /// let report = gpu.sleep(&pinned, &SleepOptions::new())?;
+    /// assert_eq!(gpu.memory_info()?.free, before + report.released);
+    /// assert!(matches!(weights.to_vec(), Err(Error::Asleep { .. })));
+    /// assert!(matches!(gpu.buffer::<u8>(1, &stream, tag!("more")), Err(Error::Asleep { .. })));
+    ///
+    /// gpu.wake(&WakeOptions::new())?;
+    /// assert_eq!(weights.to_vec()?, [7; 1000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn sleep(&self, store: &dyn HostStore, options: &SleepOptions) -> Result<SleepReport> {
+        let mut discard = Vec::new();
+        for &tag in &options.discard {
+            discard.extend(self.blocks_of(tag)?);
+        }
+        let request = SleepRequest { discard, ..options.request.clone() };
+        if options.only.is_empty() {
+            return self.sleep_each(store, &request);
+        }
+        let mut report = SleepReport::default();
+        for &tag in &options.only {
+            let request = SleepRequest { only: Some((tag, self.blocks_of(tag)?)), ..request.clone() };
+            report = report.and(self.sleep_each(store, &request)?);
+        }
+        Ok(report)
+    }
+
+    /// Wakes what sleeps: at the same addresses, with the same contents. What is refused stays asleep, and can be woken
+    /// later.
+    pub fn wake(&self, options: &WakeOptions) -> Result<WakeReport> {
+        let tags = options.only.iter().copied().map(Some);
+        let tags: Vec<_> = if options.only.is_empty() { vec![None] } else { tags.collect() };
+        let mut report = WakeReport::default();
+        for only in tags {
+            for sleeper in self.context().sleepers() {
+                report = report.and(sleeper.wake(&WakeRequest { only, patience: options.patience })?);
+            }
+        }
+        Ok(report)
+    }
+
+    /// Returns whether the memory of the device's pools sleeps, and how much of it.
+    pub fn sleep_reading(&self) -> SleepReading {
+        let readings = self.context().sleepers().into_iter().map(|sleeper| sleeper.sleep_reading());
+        readings.fold(SleepReading::default(), |sum, of| SleepReading {
+            state: sum.state.max(of.state),
+            asleep: sum.asleep.saturating_add(of.asleep),
+            on_host: sum.on_host.saturating_add(of.on_host),
+        })
+    }
+
+    /// Puts each pool of the device to sleep; where one cannot, those that could are woken again.
+    fn sleep_each(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport> {
+        let sleepers = self.context().sleepers();
+        if sleepers.is_empty() {
+            return Err(Error::Unsupported { device: self.id(), what: "sleep: its stack has no pool" });
+        }
+        let (mut report, mut asleep) = (SleepReport::default(), Vec::new());
+        for sleeper in sleepers {
+            let was_awake = sleeper.sleep_reading().state == SleepState::Awake;
+            match sleeper.sleep(store, request) {
+                Ok(slept) => report = report.and(slept),
+                Err(error) => {
+                    let again = WakeRequest { only: None, patience: request.patience };
+                    // The first failure is the cause; what cannot be woken says so by its reading.
+                    asleep.into_iter().for_each(|sleeper: Arc<dyn Sleeper>| drop(sleeper.wake(&again)));
+                    return Err(error);
+                }
+            }
+            asleep.extend(was_awake.then_some(sleeper));
+        }
+        Ok(report)
+    }
+
+    fn blocks_of(&self, tag: AllocTag) -> Result<Vec<Range<DevicePtr>>> {
+        let unknown = Error::InvalidValue { what: "blocks are not recorded by tag: see `Gpu::record_tags`" };
+        self.shared.tagged.get().map(|tagged| tagged.of(tag)).ok_or(unknown)
+    }
+}

@@ -1,0 +1,254 @@
+//! The part of a pool's memory that sleeps, as the free lists know it.
+//!
+//! A frame that sleeps is out of the address space, and its addresses are in no hole: nobody maps anything there. What is
+//! free of it is out of the lists. What is in use of it stays its user's, and a free of it is remembered until it wakes.
+//!
+//! **Nothing that sleeps is granted, at no price for a pool that is awake.** Whoever falls asleep says so and then raises
+//! an alarm, so that every thread leaves the short path; on the long one, magazines are not used while anything sleeps. A
+//! thread that was on the short path already may still free a block of what sleeps into the lists: pages that sleep count
+//! as exclusive there, which makes a request that would get them look again, and take them out
+//! ([`FreeLists::sweep_asleep`]).
+
+use super::extent::Extent;
+use super::free_lists::{FreeLists, UnorderedFree};
+use super::growth_plan::{PlacedFrame, RunList};
+use super::runs::{Run, Runs};
+use bursar_core::Stream;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges of addresses that do not overlap, in units: the first address, and the one after the last.
+pub(super) type Ranges = BTreeMap<u64, u64>;
+
+/// Ranges of addresses in order, in units.
+type Extents = Vec<Range<u64>>;
+
+/// Returns the range that holds an address.
+fn range_of(ranges: &Ranges, at: u64) -> Option<Range<u64>> {
+    let (&start, &end) = ranges.range(..=at).next_back()?;
+    (at < end).then_some(start..end)
+}
+
+/// The memory that sleeps, behind the lock of the free lists.
+#[derive(Debug, Default)]
+pub(super) struct Asleep {
+    /// Set while somebody falls asleep or wakes.
+    is_moving: bool,
+    /// The ranges that sleep, by the number of the sleep; one that has all of the pool grants nothing.
+    sleeps: Vec<(u64, Ranges)>,
+    last: u64,
+    /// The number of the sleep that has all of the pool.
+    whole: Option<u64>,
+    /// Blocks that were freed while they slept.
+    frees: Vec<UnorderedFree>,
+    /// Runs that had come to the lists on the short path.
+    swept: Vec<(RunList, Run)>,
+}
+
+/// Memory that cannot be moved just now, because somebody moves it already.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IsMoving;
+
+/// A frame that falls asleep.
+#[derive(Debug)]
+pub(super) struct FallingFrame {
+    pub(super) at: u64,
+    pub(super) placed: PlacedFrame,
+    pub(super) is_exclusive: bool,
+    /// The ranges of it that are in use.
+    pub(super) live: Vec<Range<u64>>,
+}
+
+/// Frames that fall asleep, and the runs that are free in them.
+#[derive(Debug, Default)]
+pub(super) struct FallingFrames {
+    pub(super) frames: Vec<FallingFrame>,
+    pub(super) free: Vec<Run>,
+}
+
+impl Asleep {
+    /// Returns whether all of the pool sleeps, or is about to.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.whole.is_some()
+    }
+
+    pub(super) const fn is_moving(&self) -> bool {
+        self.is_moving
+    }
+
+    /// Returns whether nothing sleeps.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.sleeps.is_empty()
+    }
+
+    /// Begins to move; one does at a time.
+    pub(super) const fn begin_move(&mut self) -> Result<(), IsMoving> {
+        if self.is_moving {
+            return Err(IsMoving);
+        }
+        self.is_moving = true;
+        Ok(())
+    }
+
+    pub(super) const fn end_move(&mut self) {
+        self.is_moving = false;
+    }
+
+    /// Enters ranges that sleep from now on, all of the pool or some; returns the number of the sleep.
+    pub(super) fn enter(&mut self, ranges: Ranges, is_whole: bool) -> u64 {
+        self.last += 1;
+        self.sleeps.push((self.last, ranges));
+        if is_whole {
+            self.whole = Some(self.last);
+        }
+        self.last
+    }
+
+    /// Returns whether any of `len` units at `at` sleeps.
+    fn holds_any(&self, at: u64, len: u64) -> bool {
+        let overlaps = |ranges: &Ranges| ranges.range(..at + len).next_back().is_some_and(|(_, &end)| at < end);
+        self.sleeps.iter().any(|(_, ranges)| overlaps(ranges))
+    }
+}
+
+impl FreeLists {
+    /// Takes the frames of a sleep out: all of them, or those that nothing but its ranges and free memory has a part of.
+    /// `None` while somebody has memory out of the lists.
+    pub(super) fn take_frames_to_sleep(&mut self, sleep: u64) -> Option<FallingFrames> {
+        if self.in_flight > 0 {
+            return None;
+        }
+        let free: Ranges = self.common.iter().map(|run| (run.at, run.end())).collect();
+        let is_whole = self.asleep.whole == Some(sleep);
+        let ranges = &self.asleep.sleeps.iter().find(|(number, _)| *number == sleep)?.1;
+        let planned: Vec<_> = self
+            .space
+            .placed()
+            .filter_map(|(at, len)| {
+                let (live, free) = split(at..at + len, &free, |at| match is_whole {
+                    // Whatever is not free for everybody counts as in use.
+                    true => Some(at..u64::MAX),
+                    false => range_of(ranges, at),
+                })?;
+                (is_whole || !live.is_empty()).then_some((at, live, free))
+            })
+            .collect();
+        let mut falling = FallingFrames::default();
+        for (at, live, free) in planned {
+            let Some((placed, is_exclusive)) = self.space.put_to_sleep(at) else { continue };
+            for Range { start, end } in free {
+                self.common.cut(start..end);
+                falling.free.push(Run { at: start, len: end - start, stamp: 0 });
+            }
+            falling.frames.push(FallingFrame { at, placed, is_exclusive, live });
+        }
+        Some(falling)
+    }
+
+    /// Ends a sleep: its frames are mapped where they were, and what was free of them is free again. What was freed
+    /// meanwhile is [unordered](Self::unordered), and is to be put in order next.
+    pub(super) fn end_sleep(&mut self, sleep: u64, falling: FallingFrames) {
+        for FallingFrame { at, placed, is_exclusive, .. } in falling.frames {
+            self.space.wake(at, placed, is_exclusive);
+        }
+        falling.free.into_iter().for_each(|run| self.add_common(run));
+        self.asleep.sleeps.retain(|&(number, _)| number != sleep);
+        self.asleep.whole = self.asleep.whole.filter(|&whole| whole != sleep);
+        let frees = std::mem::take(&mut self.asleep.frees);
+        let (still, awake) = frees.into_iter().partition(|free| self.asleep.holds_any(free.at, free.len));
+        self.asleep.frees = still;
+        self.unordered.extend::<Vec<_>>(awake);
+        for (list, Run { at, len, .. }) in std::mem::take(&mut self.asleep.swept) {
+            match list {
+                _ if self.asleep.holds_any(at, len) => self.asleep.swept.push((list, Run { at, len, stamp: 0 })),
+                RunList::Lane(slot) => self.free_own(slot, at, len),
+                RunList::Common => self.add_common(Run { at, len, stamp: 0 }),
+            }
+        }
+    }
+
+    /// Frees a block while something sleeps: one that does is remembered. Returns `false`, and nothing changes, where it is
+    /// free already.
+    pub(super) fn free_while_asleep(&mut self, home: Stream, stream: Stream, Extent { at, len }: Extent) -> bool {
+        if self.asleep.holds_any(at, len) {
+            let is_new = self.asleep.frees.iter().all(|free| free.at != at);
+            if is_new {
+                self.asleep.frees.push(UnorderedFree { at, len, home, stream, unreported: None, is_vacated: false });
+            }
+            return is_new;
+        }
+        match home == stream {
+            true => self.free(stream.slot(), at, len),
+            false => self.free_elsewhere(home, stream, at, len),
+        }
+    }
+
+    /// Keeps what was in a magazine if it sleeps; returns whether it does.
+    pub(super) fn keep_drained(&mut self, slot: usize, Extent { at, len }: Extent) -> bool {
+        let sleeps = !self.asleep.is_empty() && self.asleep.holds_any(at, len);
+        if sleeps {
+            self.asleep.swept.push((RunList::Lane(slot), Run { at, len, stamp: 0 }));
+        }
+        sleeps
+    }
+
+    /// Takes everything that sleeps out of the lists, which a thread may have freed there that had not heard of it.
+    pub(super) fn sweep_asleep(&mut self) {
+        if !self.asleep.is_empty() {
+            self.sweep();
+        }
+    }
+
+    #[cold]
+    fn sweep(&mut self) {
+        let (sleeps, mut swept) = (std::mem::take(&mut self.asleep.sleeps), Vec::new());
+        let mut sweep = |runs: &mut Runs, list: RunList| {
+            for (_, ranges) in &sleeps {
+                let parts: Vec<_> = runs.iter().flat_map(|run| parts_in(run, ranges)).collect();
+                parts.iter().for_each(|part| runs.cut(part.range()));
+                swept.extend(parts.into_iter().map(|part| (list, part)));
+            }
+        };
+        sweep(&mut self.common, RunList::Common);
+        for (slot, lane) in self.lanes_mut() {
+            sweep(&mut lane.runs, RunList::Lane(slot));
+        }
+        self.asleep.sleeps = sleeps;
+        self.asleep.swept.append(&mut swept);
+    }
+}
+
+/// Returns the parts of a run that lie in ranges.
+fn parts_in(run: Run, ranges: &Ranges) -> Vec<Run> {
+    let before = range_of(ranges, run.at).map(|range| (range.start, range.end));
+    let inside = ranges.range(run.at..run.end()).map(|(&start, &end)| (start, end));
+    let mut parts: Vec<_> = before.into_iter().chain(inside).collect();
+    parts.dedup();
+    let part = |(start, end): (u64, u64)| {
+        let at = start.max(run.at);
+        Run { at, len: end.min(run.end()) - at, stamp: run.stamp }
+    };
+    parts.into_iter().map(part).collect()
+}
+
+/// Splits a frame into what is in use and what is free; `None` where a part of it is neither free nor, by `live`, of what
+/// sleeps.
+fn split(frame: Range<u64>, free: &Ranges, live: impl Fn(u64) -> Option<Range<u64>>) -> Option<(Extents, Extents)> {
+    let (mut at, mut in_use, mut unused) = (frame.start, Vec::<Range<u64>>::new(), Vec::new());
+    while at < frame.end {
+        let next_free = free.range(at..frame.end).next().map_or(frame.end, |(&start, _)| start);
+        if let Some(run) = range_of(free, at) {
+            let end = run.end.min(frame.end);
+            unused.push(at..end);
+            at = end;
+            continue;
+        }
+        let end = live(at)?.end.min(next_free);
+        match in_use.last_mut() {
+            Some(last) if last.end == at => last.end = end,
+            _ => in_use.push(at..end),
+        }
+        at = end;
+    }
+    Some((in_use, unused))
+}

@@ -1,0 +1,474 @@
+//! Sleep and wake: frames given back while their addresses stay, and taken again for the same addresses.
+//!
+//! Falling asleep has four steps. Nothing is locked across the driver's calls.
+//! 1. It is *said*: uses that are declared from now on, and requests where all of the pool is to sleep, are refused;
+//!    uses and streams are waited for, and what is free becomes known.
+//! 2. The frames are *taken out* of the address space, with the free runs in them.
+//! 3. Contents are *saved*. Up to here nothing has changed on the device, so a failure puts the frames back.
+//! 4. Frames are unmapped and *released*, which ends their charge. One that the driver does not let go of stays, and is
+//!    charged; the pool is asleep all the same, and waking takes it as it is.
+//!
+//! Waking makes, maps and fills the frames one after the other, so that copies run while the next frames are made. The
+//! contents stay on the host until all are back: a failure gives the frames back again, and the pool is asleep as before.
+
+use super::asleep::{FallingFrame, FallingFrames, IsMoving, Ranges};
+use super::contents::{Contents, ContentsPlan, CopyStreams};
+use super::free_lists::FreeLists;
+use super::growth_plan::PlacedFrame;
+use super::runs::{Run, UNIT};
+use super::{PagePoolResource, driver_calls};
+use bursar_core::{
+    AllocTag, AsleepId, Bytes, DeviceContext, DevicePtr, Error, Frame, FrameSource, HostStore, RefusedFrame, Result,
+    SleepReading, SleepReport, SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
+};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The sleeps of a pool.
+#[derive(Debug, Default)]
+pub(super) struct SleepRecord {
+    /// Read on the long path; written with the free lists locked.
+    level: AtomicU8,
+    sleeps: Mutex<Vec<Sleep>>,
+}
+
+/// Nothing sleeps; some of it does; all of it does.
+const AWAKE: u8 = 0;
+const PARTLY: u8 = 1;
+const WHOLE: u8 = 2;
+
+impl SleepRecord {
+    /// Returns whether anything sleeps, or is about to.
+    pub(super) fn is_any(&self) -> bool {
+        self.level.load(SeqCst) != AWAKE
+    }
+
+    /// Refuses a request where all of the pool sleeps, or is about to.
+    pub(super) fn check_awake(&self, context: &DeviceContext) -> Result<()> {
+        match self.level.load(SeqCst) {
+            WHOLE => Err(Error::Asleep { device: context.device(), what: "the pool", is_moving: false }),
+            _ => Ok(()),
+        }
+    }
+
+    fn sleeps(&self) -> MutexGuard<'_, Vec<Sleep>> {
+        self.sleeps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the level up to date.
+    fn update(&self, lists: &FreeLists) {
+        let level = match (lists.asleep.is_whole(), lists.asleep.is_empty()) {
+            (true, _) => WHOLE,
+            (_, true) => AWAKE,
+            _ => PARTLY,
+        };
+        self.level.store(level, SeqCst);
+    }
+}
+
+/// Memory that sleeps, by one call.
+#[derive(Debug)]
+struct Sleep {
+    /// Its number with the free lists, and with the context.
+    number: u64,
+    id: AsleepId,
+    tag: Option<AllocTag>,
+    frames: Vec<SleepingFrame>,
+    /// The runs that are free in them.
+    free: Vec<Run>,
+    contents: Contents,
+    /// Set where the limits keep its place.
+    has_place: bool,
+}
+
+/// A frame that sleeps.
+#[derive(Debug)]
+struct SleepingFrame {
+    at: u64,
+    len: u64,
+    bytes: Bytes,
+    is_exclusive: bool,
+    /// The ranges of the contents that are its own.
+    saved: Range<usize>,
+    physical: Physical,
+}
+
+/// The physical memory of a frame.
+#[derive(Debug)]
+enum Physical {
+    /// Mapped where it belongs.
+    Mapped(Frame),
+    /// Mapped nowhere.
+    Unmapped(Frame),
+    /// The driver's.
+    Released,
+}
+
+impl Sleep {
+    /// Returns the device memory that waking takes.
+    fn asleep(&self) -> Bytes {
+        let released = self.frames.iter().filter(|frame| matches!(frame.physical, Physical::Released));
+        Bytes(released.map(|frame| frame.bytes.get()).sum())
+    }
+}
+
+impl<F: FrameSource> PagePoolResource<F> {
+    /// Refuses where all of the pool sleeps.
+    pub(super) fn check_awake(&self, lists: &FreeLists) -> Result<()> {
+        if lists.asleep.is_whole() { Err(self.asleep(lists)) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn asleep(&self, lists: &FreeLists) -> Error {
+        let (device, is_moving) = (self.context.device(), lists.asleep.is_moving());
+        Error::Asleep { device, what: "the pool", is_moving }
+    }
+
+    fn begin_move(&self) -> Result<Moving<'_, F>> {
+        let mut lists = self.state.lists();
+        let begun = lists.asleep.begin_move();
+        drop(lists);
+        let device = self.context.device();
+        begun.map_err(|IsMoving| Error::Asleep { device, what: "the pool", is_moving: true })?;
+        Ok(Moving { pool: self })
+    }
+
+    /// Says that ranges sleep from now on; returns the number of the sleep with the free lists, and with the context.
+    fn say_asleep(&self, request: &SleepRequest) -> (u64, AsleepId) {
+        let in_units = |range: &Range<DevicePtr>| (range.start.0 / UNIT, range.end.0.div_ceil(UNIT));
+        let ranges: Ranges = match &request.only {
+            None => [(self.addresses.start, self.addresses.end)].into(),
+            Some((_, blocks)) => {
+                let own = blocks.iter().map(in_units).filter(|(start, _)| self.addresses.contains(start));
+                own.collect()
+            }
+        };
+        let in_bytes = |(&start, &end): (&u64, &u64)| DevicePtr(start * UNIT)..DevicePtr(end * UNIT);
+        let id = self.context.begin_sleep(&ranges.iter().map(in_bytes).collect::<Vec<_>>());
+        let mut lists = self.state.lists();
+        let number = lists.asleep.enter(ranges, request.only.is_none());
+        self.state.sleep.update(&lists);
+        drop(lists);
+        self.context.raise_alarm();
+        (number, id)
+    }
+
+    /// Waits for uses and streams, and finds out what is free.
+    fn come_to_rest(&self, request: &SleepRequest) -> Result<()> {
+        let (context, state) = (&self.context, &self.state);
+        context.fault().check()?;
+        context.wait_for_all_streams(request.patience)?;
+        state.drain(None, None);
+        // A frame is given back only once it is mapped nowhere else.
+        state.ask_all(context).and_then(|()| state.unmap_vacated(context)).map_err(|error| context.failed(error))?;
+        if request.only.is_none() {
+            let release = |frame| self.source.release_frame(frame);
+            state.release_frames(context, 0, &release);
+        }
+        Ok(())
+    }
+
+    fn take_out(&self, number: u64) -> FallingFrames {
+        loop {
+            let mut lists = self.state.lists();
+            if let Some(falling) = lists.take_frames_to_sleep(number) {
+                return falling;
+            }
+            drop(lists);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Tells a driver that listens what sleeps from here on, and what is kept of it.
+    fn note_asleep(&self, frames: &[FallingFrame], live: &[Vec<Range<u64>>]) {
+        if !self.context.listens() {
+            return;
+        }
+        for (frame, live) in frames.iter().zip(live) {
+            driver_calls::note_asleep(&self.context, frame.at, frame.placed.len);
+            let saved = |range: &Range<u64>| {
+                driver_calls::note_saved(&self.context, DevicePtr(range.start), range.end - range.start);
+            };
+            live.iter().for_each(saved);
+        }
+    }
+
+    /// Ends a sleep, with its frames mapped where they were.
+    fn end_sleep(&self, number: u64, id: AsleepId, falling: FallingFrames) {
+        for frame in &falling.frames {
+            driver_calls::note_awake(&self.context, frame.at, frame.placed.len);
+        }
+        let mut lists = self.state.lists();
+        lists.end_sleep(number, falling);
+        self.state.sleep.update(&lists);
+        drop(lists);
+        self.context.end_sleep(id);
+        self.state.retry_unordered(&self.context);
+    }
+
+    /// Gives the memory of frames that sleep back, as far as the driver takes it, with their place or without; returns how
+    /// much it took.
+    fn give_back(&self, frames: &mut [SleepingFrame], keep_place: bool) -> Bytes {
+        let mut released = Bytes::ZERO;
+        for frame in frames {
+            let physical = match std::mem::replace(&mut frame.physical, Physical::Released) {
+                Physical::Mapped(of) => match driver_calls::unmap(&self.context, frame.at, frame.len) {
+                    Ok(()) => Physical::Unmapped(of),
+                    Err(error) => {
+                        self.context.fault().record(error);
+                        Physical::Mapped(of)
+                    }
+                },
+                physical => physical,
+            };
+            frame.physical = match physical {
+                Physical::Unmapped(of) => match self.release(of, keep_place) {
+                    Ok(()) => {
+                        self.state.lists().space.count_released(frame.bytes);
+                        released = released.saturating_add(frame.bytes);
+                        Physical::Released
+                    }
+                    Err(RefusedFrame { frame: of, .. }) => Physical::Unmapped(of),
+                },
+                physical => physical,
+            };
+        }
+        released
+    }
+
+    fn release(&self, frame: Frame, keep_place: bool) -> Result<(), RefusedFrame> {
+        let bytes = frame.bytes();
+        if keep_place {
+            self.source.keep_place(bytes);
+        }
+        self.source.release_frame(frame).inspect_err(|_| {
+            if keep_place {
+                self.source.give_up_place(bytes);
+            }
+        })
+    }
+
+    /// Takes memory for a frame that sleeps, in its place, and maps it where it was.
+    fn take_back(&self, frame: &mut SleepingFrame) -> Result<Bytes> {
+        let (context, mut taken) = (&self.context, Bytes::ZERO);
+        let of = match std::mem::replace(&mut frame.physical, Physical::Released) {
+            Physical::Mapped(of) => {
+                frame.physical = Physical::Mapped(of);
+                return Ok(taken);
+            }
+            Physical::Unmapped(of) => of,
+            Physical::Released => {
+                let of = self.source.create_frame_in_place(frame.bytes)?;
+                self.state.lists().space.count_made(of.bytes());
+                taken = of.bytes();
+                of
+            }
+        };
+        match driver_calls::map(context, frame.at, &of) {
+            Ok(()) => frame.physical = Physical::Mapped(of),
+            Err(error) => {
+                frame.physical = Physical::Unmapped(of);
+                return Err(context.failed(error));
+            }
+        }
+        driver_calls::allow_access(context, frame.at, frame.len).map_err(|error| context.failed(error))?;
+        Ok(taken)
+    }
+
+    /// Takes a place with the limits: at once, or in the turn of whoever waits for it; before a refusal every other pool of
+    /// the device gives back what it can.
+    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        match self.source.take_place(bytes, Duration::ZERO) {
+            Err(refused) if refused.is_capacity() => {
+                self.context.trim();
+                self.source.take_place(bytes, patience)
+            }
+            taken => taken,
+        }
+    }
+
+    /// Takes memory for all frames of a sleep and copies their contents back; returns how much was taken. An error says
+    /// whether something may still be copied.
+    fn restore(&self, sleep: &mut Sleep) -> Result<Bytes, (Error, bool)> {
+        let streams = CopyStreams::take(&self.context).map_err(|error| (error, false))?;
+        let Sleep { frames, contents, .. } = sleep;
+        let mut taken = Bytes::ZERO;
+        let submitted = frames.iter_mut().try_for_each(|frame| {
+            taken = taken.saturating_add(self.take_back(frame)?);
+            contents.restore(&streams, frame.saved.clone())
+        });
+        let settled = streams.settle();
+        if settled.as_ref().is_err_and(|unsettled| unsettled.may_be_in_flight) {
+            return settled.map(|()| taken).map_err(|unsettled| (unsettled.error, true));
+        }
+        let settled = settled.map_err(|unsettled| unsettled.error);
+        submitted.and(settled).map(|()| taken).map_err(|error| (error, false))
+    }
+
+    /// Wakes what one call put to sleep; after an error it sleeps as before.
+    fn wake_one(&self, mut sleep: Sleep, patience: Duration) -> Result<WakeReport> {
+        if !sleep.has_place
+            && let Err(refused) = self.take_place(sleep.asleep(), patience)
+        {
+            self.state.sleep.sleeps().push(sleep);
+            return Err(refused);
+        }
+        match self.restore(&mut sleep) {
+            Ok(taken) => {
+                let restored = sleep.contents.bytes();
+                let Sleep { number, id, frames, free, .. } = sleep;
+                self.end_sleep(
+                    number,
+                    id,
+                    FallingFrames { frames: frames.into_iter().filter_map(awake).collect(), free },
+                );
+                Ok(WakeReport { taken, restored, ..WakeReport::default() })
+            }
+            Err((error, may_be_copied)) => {
+                if !may_be_copied {
+                    // What was made in the place goes back to it.
+                    self.give_back(&mut sleep.frames, true);
+                }
+                if !sleep.has_place {
+                    self.source.give_up_place(sleep.asleep());
+                }
+                self.state.sleep.sleeps().push(sleep);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Returns a frame that is mapped where it was.
+fn awake(SleepingFrame { at, len, is_exclusive, physical, .. }: SleepingFrame) -> Option<FallingFrame> {
+    let Physical::Mapped(frame) = physical else { return None };
+    Some(FallingFrame { at, placed: PlacedFrame { frame, len }, is_exclusive, live: Vec::new() })
+}
+
+/// The one who falls asleep or wakes, until this is dropped.
+struct Moving<'a, F: FrameSource> {
+    pool: &'a PagePoolResource<F>,
+}
+
+impl<F: FrameSource> Drop for Moving<'_, F> {
+    fn drop(&mut self) {
+        self.pool.state.lists().asleep.end_move();
+    }
+}
+
+/// Returns what is left of ranges without others, all in bytes, and how much was taken off.
+fn without(ranges: &[Range<u64>], others: &[Range<DevicePtr>]) -> (Vec<Range<u64>>, u64) {
+    let (mut left, mut removed) = (ranges.to_vec(), 0);
+    for other in others {
+        let cut = |range: Range<u64>| {
+            let (low, high) = (range.start..other.start.0.min(range.end), other.end.0.max(range.start)..range.end);
+            [low, high].into_iter().filter(|part| part.start < part.end)
+        };
+        left = left.into_iter().flat_map(cut).collect();
+    }
+    let len = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+    removed += len(ranges) - len(&left);
+    (left, removed)
+}
+
+impl<F: FrameSource> Sleeper for PagePoolResource<F> {
+    fn sleep(&self, store: &dyn HostStore, request: &SleepRequest) -> Result<SleepReport> {
+        let began = Instant::now();
+        if self.addresses.is_empty() {
+            return Err(Error::Unsupported { device: self.context.device(), what: "sleep: it cannot map memory" });
+        }
+        let _moving = self.begin_move()?;
+        if self.state.lists().asleep.is_whole() {
+            return Ok(SleepReport::default());
+        }
+        let (number, id) = self.say_asleep(request);
+        if let Err(error) = self.come_to_rest(request) {
+            self.end_sleep(number, id, FallingFrames::default());
+            return Err(error);
+        }
+        let waited = began.elapsed();
+        let falling = self.take_out(number);
+        let mut discarded = 0;
+        let live_of = |frame: &FallingFrame| {
+            let in_bytes = frame.live.iter().map(|range| range.start * UNIT..range.end * UNIT).collect::<Vec<_>>();
+            let everything = [DevicePtr(0)..DevicePtr(u64::MAX)];
+            let (left, removed) =
+                without(&in_bytes, if request.discard_all { &everything } else { request.discard.as_slice() });
+            discarded += removed;
+            left
+        };
+        let live: Vec<_> = falling.frames.iter().map(live_of).collect();
+        self.note_asleep(&falling.frames, &live);
+        let (plan, saved) = ContentsPlan::new(&live, request.piece);
+        let contents = match plan.save(&self.context, store) {
+            Ok(contents) => contents,
+            Err(error) => {
+                self.end_sleep(number, id, falling);
+                return Err(error);
+            }
+        };
+        let FallingFrames { frames, free } = falling;
+        let asleep = |(FallingFrame { at, placed, is_exclusive, .. }, saved)| SleepingFrame {
+            at,
+            len: placed.len,
+            bytes: placed.frame.bytes(),
+            is_exclusive,
+            saved,
+            physical: Physical::Mapped(placed.frame),
+        };
+        let mut frames: Vec<_> = frames.into_iter().zip(saved).map(asleep).collect();
+        let all: u64 = frames.iter().map(|frame| frame.bytes.get()).sum();
+        let released = self.give_back(&mut frames, request.keep_place);
+        let saved = contents.bytes();
+        let slept: u64 = live.iter().flatten().map(|range| range.end - range.start).sum::<u64>() + discarded;
+        let wanted = request.only.as_ref().map_or(slept, |(_, blocks)| {
+            blocks
+                .iter()
+                .filter(|block| self.addresses.contains(&(block.start.0 / UNIT)))
+                .map(|b| b.end.0 - b.start.0)
+                .sum()
+        });
+        let tag = request.only.as_ref().map(|(tag, _)| *tag);
+        let has_place = request.keep_place;
+        self.state.sleep.sleeps().push(Sleep { number, id, tag, frames, free, contents, has_place });
+        let kept = Bytes(wanted.saturating_sub(slept) + all - released.get());
+        let (discarded, elapsed) = (Bytes(discarded), began.elapsed());
+        Ok(SleepReport { released, saved, discarded, kept, waited, elapsed })
+    }
+
+    fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
+        let began = Instant::now();
+        let _moving = self.begin_move()?;
+        let is_meant = |sleep: &mut Sleep| request.only.is_none_or(|tag| sleep.tag == Some(tag));
+        let meant: Vec<_> = self.state.sleep.sleeps().extract_if(.., is_meant).collect();
+        let (mut report, mut meant) = (WakeReport::default(), meant.into_iter());
+        while let Some(sleep) = meant.next() {
+            match self.wake_one(sleep, request.patience) {
+                Ok(woken) => report = report.and(woken),
+                Err(error) => {
+                    self.state.sleep.sleeps().extend(meant);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(WakeReport { elapsed: began.elapsed(), ..report })
+    }
+
+    fn sleep_reading(&self) -> SleepReading {
+        let lists = self.state.lists();
+        let (is_moving, is_whole, is_awake) =
+            (lists.asleep.is_moving(), lists.asleep.is_whole(), lists.asleep.is_empty());
+        drop(lists);
+        let state = match () {
+            () if is_moving => SleepState::Moving,
+            () if is_whole => SleepState::Asleep,
+            () if is_awake => SleepState::Awake,
+            () => SleepState::Partly,
+        };
+        let sleeps = self.state.sleep.sleeps();
+        let sum = |of: fn(&Sleep) -> Bytes| sleeps.iter().map(of).fold(Bytes::ZERO, Bytes::saturating_add);
+        SleepReading { state, asleep: sum(Sleep::asleep), on_host: sum(|sleep| sleep.contents.on_host()) }
+    }
+}

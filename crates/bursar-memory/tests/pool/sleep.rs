@@ -1,0 +1,204 @@
+//! Pools that sleep: what they give back, what is there again when they wake, and what is refused meanwhile.
+#![allow(unsafe_code)]
+
+use crate::common::Purse;
+use crate::rig::{FRAME, Rig, small};
+use bursar_core::leaf::DeviceFrames;
+use bursar_core::{
+    Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, HostMemory, HostStore, Layer, Result, SleepRequest,
+    SleepState, Sleeper, WakeRequest, tag,
+};
+use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, PagePool, PagePoolResource};
+use bursar_sim::Sim;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Host memory that is not pinned, and how much of it was ever lent.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    pub(crate) lent: AtomicU64,
+}
+
+impl HostStore for Heap {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+        self.lent.fetch_add(bytes as u64, SeqCst);
+        Ok(Box::new(vec![0u8; bytes]))
+    }
+}
+
+fn asleep(rig: &Rig) -> SleepState {
+    rig.pool.sleep_reading().state
+}
+
+#[test]
+fn z5_blocks_are_where_they_were_and_hold_what_they_held() {
+    for seed in 0..8 {
+        let rig = Rig::new(Sim::seeded(seed), 64, &PagePool::default());
+        let (a, b) = (rig.stream(), rig.stream());
+        let large = rig.allocate(5 * FRAME + 1000, a);
+        let gone = rig.allocate(3 * FRAME, a);
+        let small = rig.allocate(1000, b);
+        rig.fill(&large, 7, a);
+        rig.fill(&small, 9, b);
+        rig.free(gone);
+        let held = rig.pool.held();
+        let report = rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+        assert_eq!((rig.pool.held(), rig.driver_held(), asleep(&rig)), (Bytes::ZERO, Bytes::ZERO, SleepState::Asleep));
+        assert_eq!(rig.budget.charged_bytes(), Bytes::ZERO);
+        assert!(report.released <= held && report.saved >= Bytes(5 * FRAME + 2000), "{report:?}");
+        assert_eq!(rig.pool.bytes_outstanding(), large.granted().saturating_add(small.granted()));
+
+        let woken = rig.pool.wake(&WakeRequest::default()).expect("awake");
+        assert_eq!((woken.taken, woken.restored), (report.released, report.saved));
+        assert_eq!((rig.pool.held(), asleep(&rig)), (report.released, SleepState::Awake));
+        rig.expect(&large, 7, b);
+        rig.expect(&small, 9, a);
+        rig.context.synchronize(a).expect("the device works");
+        rig.context.synchronize(b).expect("the device works");
+        rig.free(large);
+        rig.free(small);
+        rig.finish();
+    }
+}
+
+#[test]
+fn z9_a_sleeping_pool_refuses_requests_by_name_and_remembers_frees() {
+    let rig = Rig::new(Sim::seeded(3), 64, &small());
+    let (a, b) = (rig.stream(), rig.stream());
+    let [kept, freed, elsewhere] = [rig.allocate(FRAME, a), rig.allocate(1000, a), rig.allocate(3 * FRAME, a)];
+    rig.fill(&kept, 1, a);
+    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    for bytes in [1000, FRAME] {
+        let refused = rig.try_allocate(bytes, a).expect_err("it sleeps");
+        assert!(matches!(refused, Error::Asleep { is_moving: false, .. }), "{refused}");
+        assert!(refused.to_string().contains("asleep"), "{refused}");
+    }
+    rig.free(freed);
+    rig.free_on(elsewhere, b);
+    assert_eq!(rig.pool.bytes_outstanding(), kept.granted());
+    assert_eq!((rig.pool.held(), asleep(&rig)), (Bytes::ZERO, SleepState::Asleep));
+    rig.pool.wake(&WakeRequest::default()).expect("awake");
+    rig.expect(&kept, 1, a);
+    rig.free(kept);
+    rig.context.synchronize(a).expect("the device works");
+    rig.pool.trim(Bytes::ZERO);
+    assert_eq!(rig.driver_held(), Bytes::ZERO, "what was freed meanwhile is free");
+    rig.finish();
+}
+
+#[test]
+fn z6_the_charge_is_back_while_a_pool_sleeps_and_nobody_else_gets_its_addresses() {
+    let purse = Purse::of(Bytes::mib(64));
+    let context = crate::common::context(Sim::seeded(1));
+    let (one, other) = (on_purse(&context, &purse), on_purse(&context, &purse));
+    let stream = context.create_stream(0).expect("a stream");
+    let block = one.allocate(48 << 20, 256, stream, tag!("one")).expect("room");
+    assert!(other.allocate(48 << 20, 256, stream, tag!("other")).is_err());
+    one.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    assert_eq!(purse.held(), Bytes::ZERO);
+    let taken = other.allocate(48 << 20, 256, stream, tag!("other")).expect("room, now that the first sleeps");
+    let (first, second) = (block.ptr().0, taken.ptr().0);
+    assert!(first + (48 << 20) <= second || second + (48 << 20) <= first);
+    let refused = one.wake(&WakeRequest::default()).expect_err("no room");
+    assert!(refused.is_capacity(), "{refused}");
+    assert_eq!((one.sleep_reading().state, one.held()), (SleepState::Asleep, Bytes::ZERO));
+    other.deallocate(taken, stream).expect("its own");
+    context.synchronize(stream).expect("the device works");
+    other.trim(Bytes::ZERO);
+    one.wake(&WakeRequest::default()).expect("room again");
+    assert_eq!(purse.held(), one.held());
+    one.deallocate(block, stream).expect("its own");
+}
+
+/// A pool that pays from a purse, on a context of its own.
+fn on_purse(
+    context: &Arc<DeviceContext>,
+    purse: &Arc<Purse>,
+) -> Arc<PagePoolResource<GlobalDeviceBudgetResource<DeviceFrames, OnAccount>>> {
+    let budget = GlobalDeviceBudget::shared(purse.clone()).layer(DeviceFrames::new(context.clone()));
+    PagePool::default().layer(budget.expect("an account")).expect("addresses")
+}
+
+#[test]
+fn z8_whoever_keeps_his_place_wakes_without_being_refused_and_others_wait() {
+    let purse = Purse::of(Bytes::mib(64));
+    let context = crate::common::context(Sim::seeded(2));
+    let (one, other) = (on_purse(&context, &purse), on_purse(&context, &purse));
+    let stream = context.create_stream(0).expect("a stream");
+    let block = one.allocate(48 << 20, 256, stream, tag!("one")).expect("room");
+    let request = SleepRequest { keep_place: true, ..SleepRequest::default() };
+    one.sleep(&Heap::default(), &request).expect("asleep");
+    assert_eq!((purse.held(), one.held()), (Bytes::mib(48), Bytes::ZERO), "the place is kept, the memory is not");
+    assert!(other.allocate(32 << 20, 256, stream, tag!("other")).is_err_and(|error| error.is_capacity()));
+    one.wake(&WakeRequest::default()).expect("its place");
+    assert_eq!((purse.held(), one.held()), (Bytes::mib(48), Bytes::mib(48)), "charged once");
+
+    one.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    let taken = other.allocate(32 << 20, 256, stream, tag!("other")).expect("room");
+    std::thread::scope(|scope| {
+        let waking =
+            scope.spawn(|| one.wake(&WakeRequest { patience: Duration::from_secs(60), ..WakeRequest::default() }));
+        while one.sleep_reading().state != SleepState::Moving {
+            std::thread::yield_now();
+        }
+        other.deallocate(taken, stream).expect("its own");
+        context.synchronize(stream).expect("the device works");
+        other.trim(Bytes::ZERO);
+        waking.join().expect("no panic").expect("room in the end");
+    });
+    assert_eq!(purse.held(), Bytes::mib(48));
+    one.deallocate(block, stream).expect("its own");
+    drop((one, other));
+    assert_eq!(purse.held(), Bytes::ZERO);
+}
+
+#[test]
+fn z8_a_place_is_kept_under_a_limit_of_ones_own_too() {
+    let rig = Rig::new(Sim::seeded(2), 16, &PagePool::default());
+    let stream = rig.stream();
+    let [kept, other] = [rig.allocate(8 * FRAME, stream), rig.allocate(4 * FRAME, stream)];
+    let only = Some((tag!("kept"), vec![kept.ptr()..kept.ptr().offset(8 * FRAME)]));
+    let request = SleepRequest { only, keep_place: true, ..SleepRequest::default() };
+    let report = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+    assert_eq!((report.released, report.kept), (Bytes(8 * FRAME), Bytes::ZERO));
+    assert_eq!(rig.pool.sleep_reading().state, SleepState::Partly);
+    let more = rig.allocate(4 * FRAME, stream);
+    assert!(rig.try_allocate(FRAME, stream).is_err(), "the place is somebody's");
+    rig.pool.wake(&WakeRequest { only: Some(tag!("kept")), ..WakeRequest::default() }).expect("its place");
+    assert_eq!(rig.budget.charged_bytes(), Bytes(16 * FRAME));
+    [kept, other, more].into_iter().for_each(|block| rig.free(block));
+    rig.finish();
+}
+
+#[test]
+fn z5_the_blocks_of_a_tag_sleep_while_others_are_used() {
+    for seed in 0..4 {
+        let rig = Rig::new(Sim::seeded(seed), 256, &PagePool::default());
+        let stream = rig.stream();
+        let [first, second, third] = [10 * FRAME + 4096, 1000, 6 * FRAME].map(|bytes| rig.allocate(bytes, stream));
+        for (value, block) in [&first, &second, &third].into_iter().enumerate() {
+            rig.fill(block, value as u8 + 1, stream);
+        }
+        let blocks = [&first, &third].map(|block| block.ptr()..block.ptr().offset(block.granted().get())).to_vec();
+        let request = SleepRequest { only: Some((tag!("some"), blocks)), ..SleepRequest::default() };
+        let report = rig.pool.sleep(&Heap::default(), &request).expect("asleep");
+        assert!(report.released >= Bytes(15 * FRAME) && report.kept < Bytes(2 * FRAME), "{report:?}");
+        rig.expect(&second, 2, stream);
+        // What is granted meanwhile lies elsewhere, also where a block that sleeps was freed.
+        let (at, len) = (third.ptr().0, third.granted().get());
+        rig.free(third);
+        let meanwhile: Vec<_> = (1..8).map(|n| rig.allocate(n * FRAME / 2, stream)).collect();
+        for block in &meanwhile {
+            let (start, end) = (block.ptr().0, block.ptr().0 + block.granted().get());
+            assert!(end <= at || at + len <= start, "{block:?}");
+            rig.fill(block, 99, stream);
+        }
+        rig.pool.wake(&WakeRequest::default()).expect("awake");
+        rig.expect(&first, 1, stream);
+        rig.expect(&second, 2, stream);
+        meanwhile.iter().for_each(|block| rig.expect(block, 99, stream));
+        meanwhile.into_iter().chain([first, second]).for_each(|block| rig.free(block));
+        rig.finish();
+    }
+}
