@@ -42,6 +42,8 @@ def enable() -> None:
             raise Unsupported("this build of CuPy is for AMD's devices")
         if os.environ.get("CUPY_CUDA_PER_THREAD_DEFAULT_STREAM", "0") not in ("", "0"):
             raise Unsupported("the per-thread default stream is another on each thread: memory cannot be ordered on it")
+        # Where no context is current on a thread, each question for the current device takes the runtime long.
+        cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
         _given["malloc"] = _allocator(cupy, streams)
         _tell_of_ends(cupy.cuda.Stream)
         cupy.cuda.set_allocator(_given["malloc"])
@@ -53,38 +55,47 @@ def is_enabled() -> bool:
     return "malloc" in _given
 
 
-def _current_stream(streams: Any) -> int:
-    """Returns the address of CuPy's function that returns the thread's current stream."""
-    capsule = streams.__pyx_capi__["get_current_stream_ptr"]
-    name = ctypes.pythonapi.PyCapsule_GetName
-    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    if name(capsule) != b"intptr_t (void)":
-        raise Unsupported(f"this version of CuPy tells its current stream otherwise: {name(capsule)!r}")
-    return int(pointer(capsule, name(capsule)))
+def _function(module: Any, name: str, signature: bytes) -> int:
+    """Returns the address of a function that CuPy's modules offer each other."""
+    capsule = module.__pyx_capi__[name]
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    if get_name(capsule) != signature:
+        raise Unsupported(f"this version of CuPy has another function {name}: {get_name(capsule)!r}")
+    return int(get_pointer(capsule, signature))
 
 
 def _allocator(cupy: Any, streams: Any) -> Any:
-    allocate, free = _native.cupy_functions()
+    """Returns the function that CuPy is given."""
+    memory, devices = cupy.cuda.memory, importlib.import_module("cupy.cuda.device")
     try:
-        parameter = _current_stream(streams)
-    except (AttributeError, KeyError) as error:
-        raise Unsupported(f"CuPy {cupy.__version__} does not tell its current stream") from error
-    raw = cupy.cuda.memory.CFunctionAllocator(parameter, allocate, free, _native).malloc
-    refused = cupy.cuda.memory.OutOfMemoryError
+        device = _function(devices, "get_device_id", b"int (int __pyx_skip_dispatch)")
+        knows_device = "get_stream_ptr" in streams.__pyx_capi__
+        if knows_device:
+            stream = _function(streams, "get_stream_ptr", b"intptr_t (int)")
+        else:
+            stream = _function(streams, "get_current_stream_ptr", b"intptr_t (void)")
+        return _native.cupy_allocator(
+            memory.BaseMemory, memory.MemoryPointer, device, stream, knows_device, _refusal(memory.OutOfMemoryError)
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise Unsupported(f"CuPy {cupy.__version__} cannot be given the pool: {error}") from error
 
-    def malloc(size: int) -> Any:
-        pointer = raw(size)
-        if not pointer.ptr and size:
-            try:
-                _native.raise_refusal()
-            except OutOfMemory as error:
-                used = (error.limit or 0) - error.available
-                raise refused(error.requested, used, error.limit or 0) from error
-        return pointer
 
-    return malloc
+def _refusal(refused: Any) -> Any:
+    """Returns what makes CuPy's own exception of one of ours, where it is for want of memory."""
+
+    def make(error: BaseException) -> BaseException:
+        if not isinstance(error, OutOfMemory):
+            return error
+        used = (error.limit or 0) - error.available
+        made: BaseException = refused(error.requested, used, error.limit or 0)
+        made.__cause__ = error
+        return made
+
+    return make
 
 
 def _tell_of_ends(stream_class: Any) -> None:

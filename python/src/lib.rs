@@ -25,6 +25,8 @@ mod machine;
 mod pinned;
 mod pool;
 mod pool_book;
+mod pool_cupy;
+mod pool_cupy_classes;
 mod pool_libraries;
 mod pool_logs;
 mod pool_requests;
@@ -60,7 +62,9 @@ mod _native {
     #[pymodule_export]
     use super::pinned::{PinnedMemory, pinned_statistics};
     #[pymodule_export]
-    use super::pool_libraries::{allocate_anywhere, cupy_functions, free_anywhere, raise_refusal, stream_ends};
+    use super::pool_cupy::cupy_allocator;
+    #[pymodule_export]
+    use super::pool_libraries::{allocate_anywhere, free_anywhere, stream_ends};
     #[pymodule_export]
     use super::reservation::{Reservation, ReservationBlock};
     #[pymodule_export]

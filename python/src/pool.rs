@@ -12,6 +12,7 @@ use crate::pool_reserved::Reserved;
 use crate::pool_streams::Streams;
 use crate::reservation::Drawn;
 use bursar::device::DeviceContext;
+use bursar::error::StreamMisuse;
 use bursar::memory::{AllocTag, Build, DeviceBlock, DeviceMemoryResource, DeviceMemoryResourceExt as _, Refused};
 use bursar::observe::Observer;
 use bursar::sync::Latch;
@@ -326,7 +327,16 @@ impl PoolDevice {
         }
         let stream = block.stream();
         if let Err(refused) = self.memory.deallocate(block, stream) {
-            self.keep(refused, Vec::new());
+            self.free_refused(refused);
+        }
+    }
+
+    /// Frees a block whose stream has ended, after everything that it was given, and keeps any other that was refused.
+    #[cold]
+    fn free_refused(&self, refused: Refused) {
+        match refused.error {
+            Error::StreamMisuse { why: StreamMisuse::Ended, .. } => self.free_after(refused.block, Vec::new()),
+            _ => self.keep(refused, Vec::new()),
         }
     }
 
@@ -342,8 +352,8 @@ impl PoolDevice {
     pub(crate) fn free_after(&self, block: DeviceBlock, uses: Vec<Stream>) {
         let home = block.stream();
         let after = match &*uses {
-            [] => Ok(home),
-            [one] => Ok(*one),
+            [] => self.context.lasting(home),
+            [one] => self.context.lasting(*one),
             several => self.streams.joined(&self.context, several),
         };
         let refused = match after {

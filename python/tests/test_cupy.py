@@ -55,7 +55,7 @@ def test_y4_a_refusal_is_cupys_own_error_and_never_an_address() -> None:
     assert isinstance(cause, bursar.OutOfMemory) and cause.limit == 1 << 30
 
 
-def test_memory_of_a_stream_that_was_destroyed_is_used_again() -> None:
+def test_y5_memory_of_a_stream_that_was_destroyed_is_used_again() -> None:
     bursar.trim()
     before = sum(counts.held for counts in bursar.statistics())
     for _ in range(50):

@@ -166,3 +166,24 @@ os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert "drew 200" in ran.stdout and ran.returncode != 0, ran.stderr
     assert cuda.run("import bursar; card = bursar.ledger().devices[0]; print(card.held, card.set_aside)") == "0 0\n"
+
+
+def test_y5_memory_of_a_stream_that_was_destroyed_is_used_again(cuda: Card) -> None:  # noqa: F811
+    printed = cuda.run(f"""{LIBRARY_OF_OTHERS}
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from bursar import _native
+from standins import cupy_allocator, current_stream
+malloc = cupy_allocator()
+for round_ in range(50):
+    current_stream[0] = made = stream()
+    early, late = malloc(2 << 20), malloc(2 << 20)
+    del early
+    _native.stream_ends(made)
+    assert driver.cuStreamDestroy_v2(ctypes.c_void_p(made)) == 0
+    del late
+assert blocks() == 0
+[counts] = bursar.statistics()
+print(counts.held <= 64 << 20, counts.held)
+""")
+    assert printed.split()[0] == "True", printed

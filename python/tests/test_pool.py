@@ -14,8 +14,10 @@ from typing import Any
 
 import bursar
 import pytest
+import standins
 from bursar import _native
 from conftest import Card
+from standins import BaseMemory, MemoryPointer, Refused, cupy_allocator, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -361,34 +363,55 @@ def test_numpy_sees_pinned_memory() -> None:
     assert numbers.ctypes.data == ctypes.addressof(memory) and numbers.sum() == 1500
 
 
-class Functions:
-    """The functions that CuPy is given, called as CuPy calls them."""
+class Number:
+    """A number that is no ``int``, like those of NumPy."""
 
-    def __init__(self) -> None:
-        allocate, free = _native.cupy_functions()
-        self.current = ctypes.CFUNCTYPE(ctypes.c_ssize_t)(lambda: 0)
-        self.parameter = ctypes.cast(self.current, ctypes.c_void_p)
-        arguments = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        self.allocate = ctypes.PYFUNCTYPE(ctypes.c_void_p, *arguments)(allocate)
-        self.free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)(free)
+    def __index__(self) -> int:
+        return 1000
 
 
-def test_what_cupy_is_refused_is_raised_after_it() -> None:
+@pytest.mark.parametrize("has_device", [True, False])
+@pytest.mark.parametrize("classes", ["those of CuPy", "those that stand in for them"])
+def test_cupys_allocator_makes_its_pointers_and_raises_its_errors(has_device: bool, classes: str) -> None:
+    memory: Any = pytest.importorskip("cupy.cuda.memory") if classes == "those of CuPy" else standins
     bursar.use_pool(limit="1GiB")
-    cupy = Functions()
-    kept = [cupy.allocate(cupy.parameter, 300 << 20, 0) for _ in range(4)]
-    assert [address is None for address in kept] == [False, False, False, True]
-    with pytest.raises(bursar.OutOfMemory) as raised:
-        _native.raise_refusal()
-    assert (raised.value.requested, raised.value.limit) == (300 << 20, 1 << 30)
-    _native.raise_refusal()  # is raised once
+    malloc = cupy_allocator(has_device, memory)
+    kept = [malloc(300 << 20) for _ in range(3)]
+    assert len({pointer.ptr for pointer in kept}) == 3
+    assert [(pointer.mem.size, pointer.mem.device_id) for pointer in kept] == [(300 << 20, 0)] * 3
+    with pytest.raises(Refused) as raised:
+        malloc(300 << 20)
+    cause = raised.value.__cause__
+    assert isinstance(cause, bursar.OutOfMemory) and (cause.requested, cause.limit) == (300 << 20, 1 << 30)
     assert live() == 900 << 20
-    for address in kept:
-        cupy.free(cupy.parameter, address, 0)
+    kept.pop()
+    assert live() == 600 << 20
+    left = [pointer.mem for pointer in kept]
+    kept.clear()
+    assert live() == 600 << 20, "the memory is of whoever has it"
+    left.clear()
     assert live() == 0
-    cupy.free(cupy.parameter, 0x1234, 0)  # is nobody's, and left alone
-    assert cupy.allocate(cupy.parameter, 0, 0) is None
-    _native.raise_refusal()
+    assert malloc(0).ptr == 0 and malloc(Number()).mem.size == 1000
+    for size, error in ((-1, OverflowError), (1 << 80, OverflowError), ("1", TypeError), (1.5, TypeError)):
+        with pytest.raises(error):
+            malloc(size)
+    assert live() == 0
+
+
+def test_cupys_class_of_memory_has_no_objects_but_those_of_the_pool() -> None:
+    pointer = cupy_allocator()(100)
+    with pytest.raises(TypeError):
+        type(pointer.mem)()
+    with pytest.raises(TypeError):
+        BaseMemory.__new__(type(pointer.mem))
+
+    class Unlike:
+        """Its objects have dictionaries, which would have to be given back, too."""
+
+        ptr = size = device_id = property()
+
+    with pytest.raises(TypeError, match="layout"):
+        _native.cupy_allocator(Unlike, MemoryPointer, 1, 1, True, refusal)
 
 
 def test_memory_for_any_stream_is_freed_by_its_address() -> None:
