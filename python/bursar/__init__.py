@@ -46,6 +46,7 @@ from ._ledger import (
     ledger,
 )
 from ._native import Buffer, Reservation
+from ._native import version as _version
 from ._pool import (
     Log,
     Pinned,
@@ -63,6 +64,8 @@ from ._pool import (
 from ._reserve import HIGH, LOW, NORMAL, ReservationRequest, reserve
 from ._share import Share, share
 from ._sizes import Size, parse_size
+
+__version__ = _version()
 
 __all__ = [
     "Assignment",
@@ -116,6 +119,7 @@ __all__ = [
     "UsageEntry",
     "UseAfterFree",
     "WaitingEntry",
+    "__version__",
     "devices",
     "fit",
     "ledger",

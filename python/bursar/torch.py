@@ -107,6 +107,28 @@ def _restore(torch: Any) -> None:
     torch._C._cuda_resetAccumulatedMemoryStats = _native.torch_reset_totals
     torch._C._cuda_memorySnapshot = _memory_snapshot
     torch._C._cuda_getMemoryFraction = _native.torch_fraction
+    torch._C._cuda_attach_out_of_memory_observer = _native.torch_observe_refusals
+    torch._C._cuda_record_memory_history = torch._C._cuda_record_memory_history_legacy = _record_memory_history
+    # The same under the names that torch.accelerator uses, in those versions that have them.
+    accelerator = {
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_getDeviceStats": _memory_stats,
+        "_accelerator_resetPeakStats": _native.torch_reset_peaks,
+        "_accelerator_resetAccumulatedStats": _native.torch_reset_totals,
+    }
+    for name, function in accelerator.items():
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, function)
+
+
+def _record_memory_history(enabled: Any = None, *_: Any, **__: Any) -> None:
+    """Refuses, with what there is instead: the pool is not told where in a program a request comes from."""
+    if enabled:
+        raise Unsupported(
+            "the pool keeps no history of stack traces for PyTorch: bursar.log(path) writes every allocation and free to a file "
+            "that `bursar replay` reads, with bursar.tag(name) to tell them apart, and torch.cuda.memory._snapshot() shows what "
+            "is allocated"
+        )
 
 
 def _stat(numbers: list[int] | None = None) -> dict[str, int]:

@@ -11,3 +11,9 @@ use std::path::PathBuf;
 pub(crate) fn command(py: Python<'_>, words: Vec<OsString>, program: Vec<OsString>, libraries: Vec<PathBuf>) -> u8 {
     py.detach(|| bursar_cli::main(&Program::started_by(program, libraries), words))
 }
+
+/// Returns the version of the package.
+#[pyfunction]
+pub(crate) const fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}

@@ -40,6 +40,7 @@ mod throw;
 mod torch;
 mod torch_capture;
 mod torch_filter;
+mod torch_refusal;
 mod waiting;
 
 use pyo3::pymodule;
@@ -50,7 +51,7 @@ mod _native {
     #[pymodule_export]
     use super::buffer::Buffer;
     #[pymodule_export]
-    use super::command::command;
+    use super::command::{command, version};
     #[pymodule_export]
     use super::devices::devices;
     #[pymodule_export]
@@ -78,6 +79,8 @@ mod _native {
         torch_blocks, torch_counts, torch_fraction, torch_functions, torch_ranges, torch_reset_peaks,
         torch_reset_totals,
     };
+    #[pymodule_export]
+    use super::torch_refusal::torch_observe_refusals;
     #[pymodule_export]
     use super::waiting::Waiting;
 }

@@ -13,6 +13,7 @@ use crate::pool_streams::Life;
 use crate::throw::{self, Kind};
 use crate::torch_capture::{self, PoolId, Relaxed};
 use crate::torch_filter::CaptureFilter;
+use crate::torch_refusal;
 use bursar::{Bytes, DeviceId};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -22,21 +23,20 @@ use std::sync::atomic::Ordering;
 
 /// Runs `act`, and throws what goes wrong in it.
 #[inline]
-fn or_throw<T>(bytes: u64, act: impl FnOnce() -> Result<T, Failure>) -> T {
+fn or_throw<T>(device: u32, bytes: u64, act: impl FnOnce() -> Result<T, Failure>) -> T {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(value)) => value,
-        Ok(Err(failure)) => refuse(bytes, failure),
+        Ok(Err(failure)) => refuse(device, bytes, failure),
         Err(_) => throw::throw(Kind::Other, "bursar: an internal error, described on standard error".to_owned()),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn refuse(bytes: u64, failure: Failure) -> ! {
+fn refuse(device: u32, bytes: u64, failure: Failure) -> ! {
     let kind = failure.is_capacity();
     let message = match kind {
-        // The words by which programs tell this error from others.
-        true => format!("CUDA out of memory. Tried to allocate {}. {}", Bytes(bytes), failure.explanation()),
+        true => torch_refusal::describe(device, bytes, &failure),
         false => format!("bursar: {failure}"),
     };
     drop(failure);
@@ -49,12 +49,12 @@ extern "C-unwind" fn allocate(bytes: isize, device: c_int, stream: *mut c_void) 
         return std::ptr::null_mut();
     }
     let (bytes, number, raw) = (bytes as u64, device as u32, stream.addr() as u64);
-    let (opened, stream) = or_throw(bytes, || {
+    let (opened, stream) = or_throw(number, bytes, || {
         pool::check_not_forked()?;
         pool_requests::find(number, raw, Life::Lasting)
     });
     let ptr = match opened.captures.load(Ordering::Acquire) {
-        0 => or_throw(bytes, || opened.allocate_on(stream, bytes, raw)),
+        0 => or_throw(number, bytes, || opened.allocate_on(stream, bytes, raw)),
         _ => allocate_in_capture(opened, bytes, number, raw),
     };
     ptr as *mut c_void
@@ -83,10 +83,10 @@ fn allocate_in_capture(device: &PoolDevice, bytes: u64, number: u32, raw: u64) -
     if let Some(allocated) = torch_capture::allocate(device, number, bytes, raw) {
         return match allocated {
             Ok(ptr) => ptr,
-            Err(failure) => refuse(bytes, failure),
+            Err(failure) => refuse(number, bytes, failure),
         };
     }
-    or_throw(bytes, || {
+    or_throw(number, bytes, || {
         let _relaxed = Relaxed::enter();
         pool_requests::allocate(bytes, number, raw)
     })
@@ -125,7 +125,7 @@ extern "C-unwind" fn record_stream(ptr: *mut c_void, stream: *mut c_void) {
     if ptr.is_null() || pool::is_forked() {
         return;
     }
-    or_throw(0, || {
+    or_throw(0, 0, || {
         let (ptr, raw) = (ptr.addr() as u64, stream.addr() as u64);
         let Some(pool) = pool::current() else { return Ok(()) };
         for (number, device) in pool.numbered() {
@@ -142,7 +142,7 @@ extern "C-unwind" fn record_stream(ptr: *mut c_void, stream: *mut c_void) {
 /// Gives back what nobody uses: `torch.cuda.empty_cache`.
 extern "C-unwind" fn empty_cache() {
     if !pool::is_forked() {
-        or_throw(0, || {
+        or_throw(0, 0, || {
             let _relaxed = Relaxed::enter();
             pool::current().map(pool::Pool::trim);
             Ok(())
@@ -152,7 +152,7 @@ extern "C-unwind" fn empty_cache() {
 
 /// Sets the part of a device's memory that the pool may hold.
 extern "C-unwind" fn set_fraction(fraction: f64, device: c_int) {
-    or_throw(0, || limit_to_fraction(device as u32, fraction));
+    or_throw(0, 0, || limit_to_fraction(device as u32, fraction));
 }
 
 fn limit_to_fraction(device: u32, fraction: f64) -> Result<(), Failure> {
@@ -188,7 +188,7 @@ extern "C-unwind" fn base_allocation(ptr: *mut c_void, bytes: *mut usize) -> *mu
 extern "C-unwind" fn begin_capture(device: c_int, id: PoolId, filter: *const CaptureFilter) {
     // SAFETY: PyTorch's own function, whole for this call.
     let filter = unsafe { CaptureFilter::copied(filter) };
-    or_throw(0, || {
+    or_throw(0, 0, || {
         let device = device as u32;
         let pool = pool::current().ok_or(bursar::Error::NoDevice)?;
         torch_capture::begin(pool.device(DeviceId(device))?, device, id, filter)
@@ -197,7 +197,7 @@ extern "C-unwind" fn begin_capture(device: c_int, id: PoolId, filter: *const Cap
 
 /// Ends a capture.
 extern "C-unwind" fn end_capture(device: c_int, id: PoolId) {
-    or_throw(0, || match pool::opened(device as u32) {
+    or_throw(0, 0, || match pool::opened(device as u32) {
         Some(opened) => torch_capture::end(opened, device as u32, id),
         None => Ok(()),
     });
@@ -206,7 +206,7 @@ extern "C-unwind" fn end_capture(device: c_int, id: PoolId) {
 /// Lets go of the memory of graphs.
 extern "C-unwind" fn release_pool(device: c_int, id: PoolId) {
     if !pool::is_forked() {
-        or_throw(0, || {
+        or_throw(0, 0, || {
             if let Some(opened) = pool::opened(device as u32) {
                 torch_capture::release(opened, device as u32, id);
             }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
+
+import bursar
 
 LOOK = """
 import os, signal, sys
@@ -37,3 +40,7 @@ def test_y2_importing_starts_nothing() -> None:
     # Nothing of this process's environment, in which the package is imported already.
     ran = subprocess.run([sys.executable, "-c", LOOK], env={}, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert bursar.__version__ == importlib.metadata.version("bursar")

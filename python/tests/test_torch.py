@@ -67,7 +67,10 @@ def test_y4_a_refusal_is_pytorchs_own_error_with_the_explanation() -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError) as raised:
         empty(2 << 30)
     message = str(raised.value)
-    assert message.startswith("CUDA out of memory. Tried to allocate 2 GiB.")
+    total = torch.cuda.get_device_properties(0).total_memory / (1 << 30)
+    assert message.startswith(
+        f"CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of {total:.2f} GiB of which "
+    )
     assert "weights: 3 GiB in 1 block" in message
     assert torch.cuda.memory_stats()["num_ooms"] == refusals + 1
     del held
@@ -95,6 +98,36 @@ def test_y4_statistics_have_every_key_that_pytorch_has() -> None:
     )
     assert theirs <= ours
     assert "PyTorch CUDA memory summary" in torch.cuda.memory_summary()
+
+
+def test_y4_accelerators_statistics_are_those_of_the_device() -> None:
+    accelerator = pytest.importorskip("torch.accelerator")
+    if not hasattr(accelerator, "memory_stats"):
+        pytest.skip("this PyTorch has no torch.accelerator.memory_stats")
+    held = empty(5000)
+    assert accelerator.memory_stats() == torch.cuda.memory_stats()
+    assert accelerator.memory_allocated() == torch.cuda.memory_allocated() >= 5000
+    assert accelerator.memory_reserved() == torch.cuda.memory_reserved()
+    del held
+    accelerator.reset_peak_memory_stats()
+    assert accelerator.max_memory_allocated() == torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+    accelerator.reset_accumulated_memory_stats()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == 0
+
+
+def test_y4_observers_are_told_of_refusals() -> None:
+    told: list[tuple[int, ...]] = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *numbers: told.append(numbers))
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        empty(5 << 30)
+    [(device, requested, total, free)] = told
+    assert (device, requested) == (0, 5 << 30) and 0 < free <= total
+
+
+def test_a_history_is_refused_with_what_there_is_instead() -> None:
+    with pytest.raises(bursar.Unsupported, match="bursar.log"):
+        torch.cuda.memory._record_memory_history()
+    torch.cuda.memory._record_memory_history(enabled=None)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -319,7 +352,9 @@ def test_y4_what_is_allocated_in_a_capture_is_the_graphs() -> None:
     before = bursar.statistics()[0].live
     del kept, graph
     gc.collect()
-    assert bursar.statistics()[0].live == before - (6 << 20), "the graph is gone, and its memory back"
+    back = before - bursar.statistics()[0].live
+    # PyTorch keeps two numbers for the random numbers of graphs, as long as there are some.
+    assert 0 <= back - (6 << 20) <= 1024, "the graph is gone, and its memory back"
     del outside
 
 

@@ -1,0 +1,61 @@
+//! A refusal as PyTorch tells it: the words that programs look for, and those who want to hear of it.
+
+use crate::failure::Failure;
+use crate::pool;
+use pyo3::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// Functions that are called at each refusal.
+static OBSERVERS: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
+
+/// Has a function called at each refusal, with the device, the bytes that were asked for, all bytes of the device, and those
+/// that the driver could still hand out.
+#[pyfunction]
+pub(crate) fn torch_observe_refusals(observer: Py<PyAny>) {
+    OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner).push(observer);
+}
+
+/// Returns the message of a refusal, in PyTorch's words and then in ours, after those who want to were told of it.
+pub(crate) fn describe(device: u32, bytes: u64, failure: &Failure) -> String {
+    let (free, total) = memory_of(device).unwrap_or_default();
+    tell_observers(device, bytes, total, free);
+    format!(
+        "CUDA out of memory. Tried to allocate {}. GPU {device} has a total capacity of {} of which {} is free. {}",
+        format_size(bytes),
+        format_size(total),
+        format_size(free),
+        failure.explanation()
+    )
+}
+
+/// Returns what the driver could still hand out of a device, and all of its memory.
+fn memory_of(device: u32) -> Option<(u64, u64)> {
+    let context = &pool::opened(device)?.context;
+    let memory = context.driver().memory(context.device()).ok()?;
+    Some((memory.free.get(), memory.total.get()))
+}
+
+fn tell_observers(device: u32, bytes: u64, total: u64, free: u64) {
+    if OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+        return;
+    }
+    let _told = Python::try_attach(|py| {
+        let observers = OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let observers: Vec<_> = observers.iter().map(|observer| observer.clone_ref(py)).collect();
+        for observer in observers {
+            if let Err(error) = observer.call1(py, (device, bytes, total, free)) {
+                error.write_unraisable(py, Some(observer.bind(py)));
+            }
+        }
+    });
+}
+
+/// Formats a size as PyTorch does.
+fn format_size(bytes: u64) -> String {
+    match bytes {
+        0..=1024 => format!("{bytes} bytes"),
+        1025..=0x10_0000 => format!("{:.2} KiB", bytes as f64 / 1024.0),
+        0x10_0001..=0x4000_0000 => format!("{:.2} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
