@@ -1,84 +1,122 @@
-"""The cost of an allocation and its free through PyTorch and through CuPy, beside their own. Prints lines of JSON."""
+"""The cost of an allocation and its free through PyTorch and through CuPy, beside their own. Prints lines of JSON.
+
+Every allocator has a process of its own. The processes of one generation live at the same time and measure in turns, so that
+what disturbs the machine disturbs all of them; a generation begins with new processes. Of all turns the median and the best
+are printed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import allocators
+from workers import Worker
 
 SIZES = (1024, 1 << 20, 64 << 20)
+LIBRARIES = {"torch": ("default", "expandable", "bursar"), "cupy": ("default", "bursar")}
 
 
-def measure(pair: Callable[[], object], seconds: float) -> float:
-    """Returns the median of rounds, in nanoseconds a pair."""
-    for _ in range(1000):
+def measure(pair: Callable[[], object], seconds: float) -> tuple[float, float]:
+    """Returns the nanoseconds of a pair: the median and the best of rounds."""
+    for _ in range(200):
         pair()
     rounds, ends = [], time.monotonic() + seconds
-    while time.monotonic() < ends or len(rounds) < 5:
+    gc.disable()
+    while time.monotonic() < ends or len(rounds) < 3:
         begin = time.perf_counter_ns()
-        for _ in range(2000):
+        for _ in range(200):
             pair()
-        rounds.append((time.perf_counter_ns() - begin) / 2000)
-    return round(statistics.median(rounds), 1)
+        rounds.append((time.perf_counter_ns() - begin) / 200)
+    gc.enable()
+    return round(statistics.median(rounds), 1), round(min(rounds), 1)
 
 
-def torch_pairs(name: str, seconds: float) -> dict[str, float]:
+def torch_pairs(name: str) -> dict[str, Callable[[], object]]:
     allocators.prepare(name)
     import torch
 
     allocators.use(name, None)
-    answer = {}
-    for size in SIZES:
-        answer[str(size)] = measure(lambda size=size: torch.empty(size, dtype=torch.uint8, device="cuda"), seconds)
-    return answer
+    torch.zeros(1, device="cuda")
+    return {str(size): lambda size=size: torch.empty(size, dtype=torch.uint8, device="cuda") for size in SIZES}
 
 
-def cupy_pairs(name: str, seconds: float) -> dict[str, float]:
+def cupy_pairs(name: str) -> dict[str, Callable[[], object]]:
     import cupy  # type: ignore[import-not-found]
 
     if name == "bursar":
         import bursar.cupy
 
         bursar.cupy.enable()
-    answer = {}
+    cupy.zeros(1)
+    pairs: dict[str, Callable[[], object]] = {}
     for size in SIZES:
-        answer[str(size)] = measure(lambda size=size: cupy.cuda.alloc(size), seconds)
-        answer[f"empty {size}"] = measure(lambda size=size: cupy.empty(size, dtype=cupy.uint8), seconds)
-    return answer
+        pairs[str(size)] = lambda size=size: cupy.cuda.alloc(size)
+        pairs[f"empty {size}"] = lambda size=size: cupy.empty(size, dtype=cupy.uint8)
+    return pairs
+
+
+def take_turns(library: str, name: str) -> None:
+    """Measures once for each line of the input, which says for how many seconds."""
+    pairs = (torch_pairs if library == "torch" else cupy_pairs)(name)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps({what: measure(pair, float(line)) for what, pair in pairs.items()}), flush=True)
+
+
+def compare(library: str, options: argparse.Namespace) -> None:
+    """Prints the costs of a library's allocators."""
+    costs: dict[str, dict[str, list[list[float]]]] = {name: {} for name in LIBRARIES[library]}
+    absent: dict[str, str] = {}
+    for _ in range(options.generations):
+        names = [name for name in LIBRARIES[library] if name not in absent]
+        workers = [Worker(name, "allocations.py", ["--one", library, name]) for name in names]
+        ready = [worker for worker in workers if worker.is_ready()]
+        for _ in range(options.rounds):
+            for worker in ready:
+                worker.ask(str(options.seconds))
+                for what, cost in json.loads(worker.answer()).items():
+                    costs[worker.name].setdefault(what, []).append(cost)
+        for worker in workers:
+            said = worker.end()
+            if worker not in ready:
+                absent[worker.name] = said
+    line: dict[str, object] = {"bench": "allocations", "library": library}
+    for at, (how, of) in enumerate((("median", statistics.median), ("best", min))):
+        numbers = {
+            name: {what: of(turn[at] for turn in turns) for what, turns in sizes.items()}
+            for name, sizes in costs.items()
+            if sizes
+        }
+        ours, theirs = numbers.get("bursar", {}), numbers.get("default", {})
+        line[f"{how}_ns"] = numbers
+        line[f"{how}_ratio"] = {what: round(cost / theirs[what], 3) for what, cost in ours.items() if what in theirs}
+    print(json.dumps({**line, "absent": absent} if absent else line), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=2, metavar=("LIBRARY", "ALLOCATOR"))
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each size")
-    parser.add_argument("--rounds", type=int, default=3, help="of processes that alternate")
+    parser.add_argument("--layers", nargs=2, metavar=("LIBRARY", "ALLOCATOR"), help="print what each layer costs instead")
+    parser.add_argument("--seconds", type=float, default=0.05, help="for each size and turn")
+    parser.add_argument("--rounds", type=int, default=7, help="of turns in a generation of processes")
+    parser.add_argument("--generations", type=int, default=3)
     options = parser.parse_args()
     if options.one:
-        library, name = options.one
-        pairs = torch_pairs if library == "torch" else cupy_pairs
-        print(json.dumps(pairs(name, options.seconds)), flush=True)
-        return
-    for library, names in (("torch", ("default", "expandable", "bursar")), ("cupy", ("default", "bursar"))):
-        collected: dict[str, dict[str, list[float]]] = {name: {} for name in names}
-        absent = ""
-        for _ in range(options.rounds):
-            for name in names:
-                command = [sys.executable, __file__, "--one", library, name, "--seconds", str(options.seconds)]
-                ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-                if ran.returncode:
-                    absent = (ran.stderr.strip().splitlines() or ["failed"])[-1]
-                    continue
-                for size, cost in json.loads(ran.stdout.strip().splitlines()[-1]).items():
-                    collected[name].setdefault(size, []).append(cost)
-        costs = {name: {size: statistics.median(each) for size, each in sizes.items()} for name, sizes in collected.items()}
-        line = {"bench": "allocations", "library": library, "nanoseconds": costs}
-        print(json.dumps({**line, "absent": absent} if absent else line), flush=True)
+        take_turns(*options.one)
+    elif options.layers:
+        import layers
+
+        library, name = options.layers
+        print(json.dumps({"bench": "layers", "library": library, "allocator": name, "ns": layers.costs(library, name)}))
+    else:
+        for library in LIBRARIES:
+            compare(library, options)
 
 
 if __name__ == "__main__":

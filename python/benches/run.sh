@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Measures the pool under PyTorch and CuPy on a GPU, beside their own allocators and RMM's. A line of JSON for each result.
-# Usage: run.sh [allocations|streams|training|largest|suite]...   (all but the last, where nothing is named)
-# BENCH_SECONDS bounds each part of a bench (30); PYTORCH_TESTS is a folder with PyTorch's test_cuda.py, for `suite`.
+# Usage: run.sh [allocations|layers|streams|training|largest|suite]...   (all but the last, where nothing is named)
+# BENCH_SECONDS bounds each workload and bench (40); PYTORCH_TESTS is a folder with PyTorch's test_cuda.py, for `suite`.
 set -u
 cd "$(dirname "$0")"
 python=${PYTHON:-python3}
-seconds=${BENCH_SECONDS:-30}
+seconds=${BENCH_SECONDS:-40}
 limit=${BENCH_LIMIT_GIB:-20}
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(allocations streams training largest)
+[ ${#parts[@]} -gt 0 ] || parts=(allocations layers streams training largest)
 
 bounded() { # seconds command...
     timeout --kill-after=10 "$@"
@@ -34,18 +34,17 @@ PROGRAM
 
 for part in "${parts[@]}"; do
     case $part in
-    allocations) bounded $((seconds * 20)) "$python" allocations.py --seconds "$(awk "BEGIN { print $seconds / 30 }")" ;;
-    streams) bounded $((seconds * 8 + 60)) "$python" streams.py --seconds $((seconds * 4)) ;;
-    training | largest)
-        for workload in transformer resnet generation; do
-            for allocator in default expandable rmm bursar; do
-                more=()
-                [ $part = training ] || more=(--largest-under "$limit" --steps 6)
-                bounded $((seconds * 3 + 60)) "$python" training.py --workload $workload --allocator $allocator \
-                    --seconds "$seconds" ${more[@]+"${more[@]}"}
+    allocations) bounded 120 "$python" allocations.py ;;
+    layers)
+        for library in torch cupy; do
+            for allocator in default bursar; do
+                bounded 60 "$python" allocations.py --layers $library $allocator
             done
         done
         ;;
+    streams) bounded $((seconds * 4)) "$python" streams.py --seconds "$seconds" ;;
+    training) bounded $((seconds * 6)) "$python" training.py --seconds "$seconds" ;;
+    largest) bounded $((seconds * 6)) "$python" training.py --seconds "$seconds" --largest-under "$limit" ;;
     suite) bounded $((seconds * 20)) "$python" -m pytest -p enable_pool -q --timeout=300 "${PYTORCH_TESTS:?}/test_cuda.py" ;;
     *) printf '{"failed": "%s is no part"}\n' "$part" ;;
     esac

@@ -1,6 +1,8 @@
-"""One workload under one allocator: what it held, how long a step took, and the largest batch that fits.
+"""Workloads under every allocator: what each held, how long a step took, and the largest batch that fits.
 
-Prints a line of JSON. The losses are compared by their hash: equal hashes are losses equal to the bit.
+Prints a line of JSON for each workload and allocator. The processes of a workload's allocators live at the same time and run
+the workload in turns, from its beginning and with the same numbers, so that a step of one is the same work as that of the
+others. Equal hashes of losses are losses equal to the bit.
 """
 
 from __future__ import annotations
@@ -10,79 +12,74 @@ import gc
 import hashlib
 import json
 import statistics
+import sys
 import time
+from typing import Any
 
 import allocators
+from workers import Worker
 
 GIB = 1 << 30
+#: The steps of each turn that are not timed.
+WARM = 3
+WORKLOADS = ("transformer", "resnet", "generation")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", choices=["transformer", "resnet", "generation"], required=True)
-    parser.add_argument("--allocator", choices=allocators.NAMES, required=True)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--largest-under", type=float, default=0.0, help="GiB: look for the largest batch that fits instead")
-    parser.add_argument("--seconds", type=float, default=60.0, help="stop after this long")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true", help="a tiny run without a GPU, to see that the program works")
-    options = parser.parse_args()
-    allocators.prepare(options.allocator)
-    result = {"bench": "training", "workload": options.workload, "allocator": options.allocator}
-    try:
-        measure = largest if options.largest_under else train
-        result.update(measure(options))
-    except ImportError as error:
-        result["absent"] = str(error)
-    print(json.dumps(result), flush=True)
+class Run:
+    """One workload under one allocator."""
 
+    def __init__(self, workload: str, name: str, limit: int | None, seed: int, smoke: bool) -> None:
+        import torch
+        import workloads
 
-def train(options: argparse.Namespace) -> dict[str, object]:
-    """Runs the workload and measures it, after a few steps that warm up."""
-    import torch
-    import workloads
+        self.workload, self.name, self.seed, self.smoke = workload, name, seed, smoke
+        self.allocator = None if smoke else allocators.use(name, limit)
+        self.device, self.batch = ("cpu", 2) if smoke else ("cuda", workloads.BATCHES[workload])
+        self.steps = 3 if smoke else workloads.STEPS[workload]
+        self.peaks: dict[str, object] = {}
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        if smoke:
+            torch.set_num_threads(1)
 
-    allocator = None if options.smoke else allocators.use(options.allocator, None)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    batch = 2 if options.smoke else workloads.BATCHES[options.workload]
-    device, warm = "cpu" if options.smoke else "cuda", 5
-    steps = workloads.ALL[options.workload](batch, options.steps + warm, device, options.seed, options.smoke)
-    ends, losses, times = time.monotonic() + options.seconds, [], []
-    before = time.perf_counter()
-    for number, loss in enumerate(steps):
-        now = time.perf_counter()
-        losses.append(loss.hex())
-        if number >= warm:
-            times.append(now - before)
-        before = now
-        if time.monotonic() > ends:
-            break
-    answer: dict[str, object] = {
-        "batch": batch,
-        "steps": len(losses),
-        "step_ms": round(1000 * statistics.median(times or [0.0]), 3),
-        "losses": hashlib.sha256(" ".join(losses).encode()).hexdigest()[:16],
-        "last_loss": float.fromhex(losses[-1]),
-    }
-    if allocator is not None:
-        allocated, reserved = allocator.peak_allocated(), allocator.peak_reserved()
-        answer.update(peak_allocated=allocated, peak_reserved=reserved, ratio=round(reserved / max(1, allocated), 4))
-    return answer
+    def begin(self, batch: int, steps: int) -> Any:
+        import workloads
 
+        return workloads.ALL[self.workload](batch, steps, self.device, self.seed, self.smoke)
 
-def largest(options: argparse.Namespace) -> dict[str, object]:
-    """Doubles the batch until it does not fit, then halves the difference."""
-    import torch
-    import workloads
+    def turn(self) -> dict[str, Any]:
+        """Runs the workload from its beginning; returns the losses and the seconds of each step."""
+        losses, times, before = [], [], 0.0
+        for number, loss in enumerate(self.begin(self.batch, WARM + self.steps)):
+            now = time.perf_counter()
+            losses.append(loss.hex())
+            if number >= WARM:
+                times.append(now - before)
+            before = now
+        if self.allocator is not None and not self.peaks:
+            # Those of a process that ran the workload once.
+            allocated, reserved = self.allocator.peak_allocated(), self.allocator.peak_reserved()
+            self.peaks = {"peak_allocated": allocated, "peak_reserved": reserved, "ratio": round(reserved / allocated, 4)}
+        gc.collect()
+        return {"losses": losses, "times": times, "more": {"batch": self.batch, **self.peaks, **self.pool()}}
 
-    limit = int(options.largest_under * GIB)
-    allocator = None if options.smoke else allocators.use(options.allocator, limit)
-    device, ends = "cpu" if options.smoke else "cuda", time.monotonic() + options.seconds
+    def pool(self) -> dict[str, object]:
+        """Returns what the pool did, where it is ours."""
+        if self.name != "bursar" or self.allocator is None:
+            return {}
+        import bursar
+        from bursar import _native
 
-    def fits(batch: int) -> bool:
+        counts, frames = bursar.statistics()[0], _native.torch_counts(0)
+        pool = {key: getattr(counts, key) for key in ("held", "held_peak", "cached", "pending", "live_peak", "allocations")}
+        return {"pool": {**pool, "frames_made": frames["frames_made"], "frames_released": frames["frames_released"]}}
+
+    def fits(self, batch: int, steps: int) -> bool:
+        """Returns whether some steps of a batch can be run."""
+        import torch
+
         try:
-            for _ in workloads.ALL[options.workload](batch, options.steps, device, options.seed, options.smoke):
-                if options.smoke and batch > 4:
+            for _ in self.begin(batch, steps):
+                if self.smoke and batch > 4:
                     return False
             return True
         except (torch.cuda.OutOfMemoryError, MemoryError):
@@ -94,23 +91,110 @@ def largest(options: argparse.Namespace) -> dict[str, object]:
             return False
         finally:
             gc.collect()
-            if allocator is not None:
+            if self.allocator is not None:
                 torch.cuda.synchronize()
-                allocator.empty()
+                self.allocator.empty()
 
-    best, step, complete = 0, 2 if options.smoke else workloads.BATCHES[options.workload], True
-    while fits(best + step):
-        best += step
-        step = best
-        if time.monotonic() > ends:
-            complete = False
-            break
-    while step > max(1, best // 64) and complete:
-        step //= 2
-        if fits(best + step):
+    def largest(self, steps: int, seconds: float) -> dict[str, object]:
+        """Looks for the largest batch that fits: doubles it, then halves the step."""
+        best, step, ends, complete = 0, self.batch, time.monotonic() + seconds, True
+        while complete and self.fits(best + step, steps):
             best += step
-        complete = time.monotonic() <= ends
-    return {"limit_gib": options.largest_under, "largest_batch": best, "complete": complete}
+            step = best
+            complete = time.monotonic() <= ends
+        while complete and step > max(1, best // 64):
+            step //= 2
+            best += step if self.fits(best + step, steps) else 0
+            complete = time.monotonic() <= ends
+        return {"largest_batch": best, "complete": complete}
+
+
+def take_turns(options: argparse.Namespace) -> None:
+    """Runs the workload once for each line of the input."""
+    workload, name = options.one
+    allocators.prepare(name)
+    limit = int(options.largest_under * GIB) or None
+    run = Run(workload, name, limit, options.seed, options.smoke)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        answer = run.largest(options.steps, options.seconds) if limit else run.turn()
+        print(json.dumps(answer), flush=True)
+
+
+def worker(workload: str, name: str, options: argparse.Namespace) -> Worker:
+    """Starts a process with one workload under one allocator."""
+    arguments = ["--one", workload, name, "--seed", str(options.seed), "--steps", str(options.steps)]
+    arguments += ["--largest-under", str(options.largest_under), "--seconds", str(options.seconds)]
+    return Worker(name, "training.py", arguments + ["--smoke"] * options.smoke)
+
+
+def compare(workers: list[Worker], options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Has the workers run a workload in turns, and returns what each did."""
+    turns: dict[str, list[dict[str, Any]]] = {worker.name: [] for worker in workers}
+    began = time.monotonic()
+    for done in range(1, options.rounds + 1):
+        for worker in workers:
+            worker.ask()
+            if answer := worker.answer():
+                turns[worker.name].append(json.loads(answer))
+        if (time.monotonic() - began) * (done + 1) / done > options.seconds:
+            break
+    results: dict[str, dict[str, object]] = {}
+    for name, ran in turns.items():
+        if not ran:
+            results[name] = {"failed": True}
+            continue
+        each = list(zip(*(turn["times"] for turn in ran)))
+        results[name] = {
+            "rounds": len(ran),
+            "steps": len(ran[0]["losses"]),
+            "step_ms": round(1000 * statistics.median(time for times in each for time in times), 3),
+            "best_step_ms": round(1000 * statistics.mean(min(times) for times in each), 3),
+            "losses": hashlib.sha256(" ".join(ran[0]["losses"]).encode()).hexdigest()[:16],
+            "last_loss": float.fromhex(ran[0]["losses"][-1]),
+            "same_in_all_rounds": all(turn["losses"] == ran[0]["losses"] for turn in ran),
+            **ran[0]["more"],
+            **{key: value for key, value in ran[-1]["more"].items() if key == "pool"},
+        }
+    return results
+
+
+def largest(workers: list[Worker], options: argparse.Namespace) -> dict[str, dict[str, object]]:
+    """Has the workers look for the largest batch, all at the same time: what fits does not depend on the others."""
+    for worker in workers:
+        worker.ask()
+    answers = {worker.name: worker.answer() for worker in workers}
+    limit = {"limit_gib": options.largest_under}
+    return {name: {**limit, **json.loads(answer)} if answer else {"failed": True} for name, answer in answers.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--one", nargs=2, metavar=("WORKLOAD", "ALLOCATOR"))
+    parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only these")
+    parser.add_argument("--allocator", choices=allocators.NAMES, action="append", help="only these")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6, help="of a batch that has to fit")
+    parser.add_argument("--largest-under", type=float, default=0.0, help="GiB: look for the largest batch that fits instead")
+    parser.add_argument("--seconds", type=float, default=40.0, help="begin nothing more of a workload after this long")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--smoke", action="store_true", help="a tiny run without a GPU, to see that the program works")
+    options = parser.parse_args()
+    if options.one:
+        return take_turns(options)
+    for workload in options.workload or WORKLOADS:
+        started = [worker(workload, name, options) for name in options.allocator or allocators.NAMES]
+        ready = [one for one in started if one.is_ready()]
+        results = (largest if options.largest_under else compare)(ready, options)
+        bench = "largest" if options.largest_under else "training"
+        for one in started:
+            said = one.end()
+            result = results.get(one.name, {"absent": said})
+            if result.get("failed"):
+                result["failed"] = said
+            line = {"bench": bench, "workload": workload, "allocator": one.name}
+            print(json.dumps({**line, **result}), flush=True)
+    return None
 
 
 if __name__ == "__main__":

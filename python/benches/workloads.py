@@ -75,16 +75,22 @@ def _resnet(width: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, 1000))
 
 
+def _begin(device: str, seed: int) -> tuple[random.Random, Any]:
+    """Returns what the sizes of the steps are drawn from, and what their data is drawn from on the device."""
+    torch.manual_seed(seed)
+    return random.Random(seed), torch.Generator(device).manual_seed(seed)
+
+
 def transformer(batch: int, steps: int, device: str, seed: int, small: bool) -> Iterator[float]:
     """Trains a transformer on sequences of all lengths; yields the loss of each step."""
-    numbers, words = random.Random(seed), 256 if small else 32_000
-    torch.manual_seed(seed)
-    model = Transformer(words, *((32, 2, 2) if small else (1024, 8, 16))).to(device)
+    (numbers, data), words = _begin(device, seed), 256 if small else 32_000
+    with torch.device(device):
+        model = Transformer(words, *((32, 2, 2) if small else (1024, 8, 16)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     for _ in range(steps):
         length = numbers.randrange(8, 32) if small else numbers.randrange(64, 768)
         rows = max(1, batch * numbers.randrange(50, 101) // 100)
-        ids = torch.randint(0, words, (rows, length + 1)).to(device, non_blocking=True)
+        ids = torch.randint(0, words, (rows, length + 1), device=device, generator=data)
         scores, _ = model(ids[:, :-1])
         loss = F.cross_entropy(scores.reshape(-1, words), ids[:, 1:].reshape(-1))
         optimizer.zero_grad(set_to_none=True)
@@ -95,15 +101,15 @@ def transformer(batch: int, steps: int, device: str, seed: int, small: bool) -> 
 
 def resnet(batch: int, steps: int, device: str, seed: int, small: bool) -> Iterator[float]:
     """Trains a network of convolutions on pictures of all sizes; yields the loss of each step."""
-    numbers = random.Random(seed)
-    torch.manual_seed(seed)
-    model = _resnet(4 if small else 64).to(device)
+    numbers, data = _begin(device, seed)
+    with torch.device(device):
+        model = _resnet(4 if small else 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, foreach=False)
     for _ in range(steps):
         side = numbers.randrange(16, 33) if small else 8 * numbers.randrange(12, 37)
         rows = max(2, batch * numbers.randrange(50, 101) // 100)
-        pictures = torch.randn(rows, 3, side, side).to(device, non_blocking=True)
-        kinds = torch.randint(0, 1000, (rows,)).to(device, non_blocking=True)
+        pictures = torch.randn(rows, 3, side, side, device=device, generator=data)
+        kinds = torch.randint(0, 1000, (rows,), device=device, generator=data)
         loss = F.cross_entropy(model(pictures), kinds)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -113,14 +119,14 @@ def resnet(batch: int, steps: int, device: str, seed: int, small: bool) -> Itera
 
 def generation(batch: int, steps: int, device: str, seed: int, small: bool) -> Iterator[float]:
     """Generates text with caches that grow by a word a step, for prompts of all lengths; yields a sum of the scores."""
-    numbers, words = random.Random(seed), 256 if small else 32_000
-    torch.manual_seed(seed)
-    model = Transformer(words, *((32, 2, 2) if small else (1024, 8, 16))).to(device).eval()
+    (numbers, data), words = _begin(device, seed), 256 if small else 32_000
+    with torch.device(device):
+        model = Transformer(words, *((32, 2, 2) if small else (1024, 8, 16))).eval()
     with torch.no_grad():
         for _ in range(steps):
             prompt, more = (8, 8) if small else (numbers.randrange(32, 512), numbers.randrange(16, 96))
             rows = max(1, batch * numbers.randrange(50, 101) // 100)
-            ids = torch.randint(0, words, (rows, prompt)).to(device)
+            ids = torch.randint(0, words, (rows, prompt), device=device, generator=data)
             scores, caches = model(ids)
             for _ in range(more):
                 scores, caches = model(scores[:, -1:].argmax(dim=-1), caches)
@@ -130,3 +136,5 @@ def generation(batch: int, steps: int, device: str, seed: int, small: bool) -> I
 ALL = {"transformer": transformer, "resnet": resnet, "generation": generation}
 #: The batch that is timed.
 BATCHES = {"transformer": 8, "resnet": 64, "generation": 16}
+#: The steps that are timed, after those that warm up.
+STEPS = {"transformer": 30, "resnet": 30, "generation": 8}
