@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -24,6 +25,48 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
+#: Files whose tests give the pool of their process to a library on a GPU. That is for good, so each has a process of its own.
+APART = {"test_torch.py": "torch", "test_cupy.py": "cupy", "test_numba.py": "numba"}
+_IS_APART = "BURSAR_TEST_APART"
+
+
+class FileApart(pytest.Module):
+    """A file whose tests run in a process of their own."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        return [TestsApart.from_parent(self, name="apart")]
+
+
+class TestsApart(pytest.Item):
+    """All tests of a file, run in another process."""
+
+    __test__ = False
+
+    def runtest(self) -> None:
+        command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", str(self.path)]
+        environment = {**os.environ, _IS_APART: "1"}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        summary = (ran.stdout.strip().splitlines() or [""])[-1]
+        print(ran.stdout)
+        if ran.returncode:
+            raise AssertionError(f"{summary}\n{ran.stdout}{ran.stderr}")
+        if "passed" not in summary:
+            pytest.skip(summary)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, 0, f"{self.path.name}, in a process of its own"
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Has the files of libraries run apart where there is a GPU, unless one of them is all that is asked for."""
+    library = APART.get(module_path.name)
+    if library is None or _IS_APART in os.environ or not os.path.exists("/dev/nvidiactl"):
+        return None
+    asked = {argument.split("::")[0] for argument in parent.config.args}
+    if importlib.util.find_spec(library) is None or len(asked) == 1 and asked.pop().endswith(module_path.name):
+        return None
+    made: pytest.Module = FileApart.from_parent(parent, path=module_path)
+    return made
 
 
 class Card:
