@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::pool;
 use pyo3::prelude::*;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Functions that are called at each refusal.
 static OBSERVERS: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
@@ -12,7 +12,11 @@ static OBSERVERS: Mutex<Vec<Py<PyAny>>> = Mutex::new(Vec::new());
 /// that the driver could still hand out.
 #[pyfunction]
 pub(crate) fn torch_observe_refusals(observer: Py<PyAny>) {
-    OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner).push(observer);
+    observers().push(observer);
+}
+
+fn observers() -> MutexGuard<'static, Vec<Py<PyAny>>> {
+    OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the message of a refusal, in PyTorch's words and then in ours, after those who want to were told of it.
@@ -36,13 +40,13 @@ fn memory_of(device: u32) -> Option<(u64, u64)> {
 }
 
 fn tell_observers(device: u32, bytes: u64, total: u64, free: u64) {
-    if OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+    if observers().is_empty() {
         return;
     }
     let _told = Python::try_attach(|py| {
-        let observers = OBSERVERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let observers: Vec<_> = observers.iter().map(|observer| observer.clone_ref(py)).collect();
-        for observer in observers {
+        // Nothing is locked while they run: one that is refused memory itself comes here again.
+        let told: Vec<_> = observers().iter().map(|observer| observer.clone_ref(py)).collect();
+        for observer in told {
             if let Err(error) = observer.call1(py, (device, bytes, total, free)) {
                 error.write_unraisable(py, Some(observer.bind(py)));
             }

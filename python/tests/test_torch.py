@@ -117,11 +117,18 @@ def test_y4_accelerators_statistics_are_those_of_the_device() -> None:
 
 def test_y4_observers_are_told_of_refusals() -> None:
     told: list[tuple[int, ...]] = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda *numbers: told.append(numbers))
+
+    def observe(*numbers: int) -> None:
+        told.append(numbers)
+        if len(told) == 1:
+            with pytest.raises(torch.cuda.OutOfMemoryError):
+                empty(6 << 30)
+
+    torch._C._cuda_attach_out_of_memory_observer(observe)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         empty(5 << 30)
-    [(device, requested, total, free)] = told
-    assert (device, requested) == (0, 5 << 30) and 0 < free <= total
+    assert [numbers[:2] for numbers in told] == [(0, 5 << 30), (0, 6 << 30)]
+    assert all(0 < free <= total for _, _, total, free in told)
 
 
 def test_a_history_is_refused_with_what_there_is_instead() -> None:
