@@ -115,6 +115,9 @@ pub(crate) enum Bench {
     /// Pins memory as the driver does and as Bursar does, and copies both, and pageable memory, to the device and back.
     #[command(after_help = bench::pinned::EXAMPLES)]
     Pinned(bench::pinned::PinnedArgs),
+    /// Puts the memory of a pool to sleep and wakes it, beside plain copies of as much.
+    #[command(after_help = bench::sleep::EXAMPLES)]
+    Sleep(bench::sleep::SleepArgs),
     /// Copies up on one stream and down on another, and holds a stream up: shows whether an allocator keeps streams apart.
     #[command(after_help = bench::streams::EXAMPLES)]
     Streams(bench::streams::StreamsArgs),

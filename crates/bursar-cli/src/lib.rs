@@ -91,6 +91,7 @@ fn try_execute(
         (Some(Command::Bench(Bench::Pairs(args))), _) => output::show(&bench::pairs(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Live(args))), _) => output::show(&bench::live::live(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Pinned(args))), _) => output::show(&bench::pinned::pinned(&open()?, args)?, json),
+        (Some(Command::Bench(Bench::Sleep(args))), _) => output::show(&bench::sleep::sleep(&open()?, args)?, json),
         (Some(Command::Bench(Bench::Streams(args))), _) => {
             output::show(&bench::streams::streams(&open()?, args)?, json)
         }

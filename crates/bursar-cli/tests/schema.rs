@@ -101,6 +101,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("replay", "replay --generate mix,rounds=50 --deal 3:foreign --jitter 10% --seed 4"),
     ("bench pairs", "bench pairs --bytes 1KiB --threads 1,2 --pairs 100"),
     ("bench live", "bench live --blocks 10,100 --rounds 2 --pairs 100 --statistics on"),
+    ("bench sleep", "bench sleep --bytes 8MiB --block 3MiB --rounds 1 --load"),
     ("bench pinned", "bench pinned --bytes 1MiB --copies 1 --pairs 100"),
     ("bench streams", "bench streams --bytes 1MiB --copies 1 --allocations 10 --patience 1"),
     ("bench fragmentation", "bench fragmentation --fill 64MiB --stack pool,async,direct"),

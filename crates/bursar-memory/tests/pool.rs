@@ -25,6 +25,12 @@ mod shortage;
 mod slack;
 #[path = "pool/sleep.rs"]
 mod sleep;
+#[path = "pool/sleep_faults.rs"]
+mod sleep_faults;
+#[path = "pool/sleep_programs.rs"]
+mod sleep_programs;
+#[path = "pool/sleep_rig.rs"]
+mod sleep_rig;
 #[path = "pool/stalls.rs"]
 mod stalls;
 #[path = "pool/streams.rs"]

@@ -4,6 +4,7 @@ pub(crate) mod fragmentation;
 pub(crate) mod live;
 pub(crate) mod pinned;
 mod sizes;
+pub(crate) mod sleep;
 pub(crate) mod streams;
 
 use crate::failure::Failure;

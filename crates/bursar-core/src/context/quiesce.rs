@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{Error, Result, STREAM_SLOTS, StreamMisuse, StreamNumber};
+use crate::{Error, RawEvent, Result, STREAM_SLOTS, StreamMisuse, StreamNumber};
 use std::time::{Duration, Instant};
 
 /// The time that a wait sleeps between two questions.
@@ -13,7 +13,7 @@ const EAGER_POLLS: u32 = 64;
 
 impl DeviceContext {
     /// Waits, at most for `patience`, until every use that was declared before has been submitted and all streams of
-    /// this context have run what they were given. Uses of ranges that were [put to sleep](Self::begin_sleep) before are
+    /// this context have run what they were given until then. Uses of ranges that were [put to sleep](Self::begin_sleep) before are
     /// refused from then on, so what was waited for stays over. A stream that is being captured into a graph is
     /// refused, since it cannot be waited for.
     pub fn wait_for_all_streams(&self, patience: Duration) -> Result<()> {
@@ -23,19 +23,13 @@ impl DeviceContext {
             let begun = self.clocks.begun(slot);
             self.poll(slot, began, patience, || Ok(self.clocks.is_over(slot, begun)))?;
         }
-        for slot in 0..STREAM_SLOTS {
-            let Some(held) = self.hold_slot(slot) else { continue };
-            let failed = |error| self.failed(error);
-            // SAFETY: the stream is live while it is held.
-            let is_capturing = || unsafe { self.driver.stream_is_capturing(self.device, held.raw()) };
-            if self.streams.is_exposed_slot(slot) && is_capturing().map_err(failed)? {
-                let (device, stream) = (self.device, self.slot_number(slot));
-                return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
-            }
+        let mut marks = Marks { context: self, events: Vec::new() };
+        (0..STREAM_SLOTS).try_for_each(|slot| marks.add(slot))?;
+        for &(slot, event) in &marks.events {
             self.poll(slot, began, patience, || {
-                // SAFETY: the stream is live while it is held.
-                let progress = unsafe { self.driver.stream_query(self.device, held.raw()) };
-                progress.map(|progress| progress.is_complete()).map_err(failed)
+                // SAFETY: the event is this context's, and recorded.
+                let progress = unsafe { self.driver.event_query(self.device, event) };
+                progress.map(|progress| progress.is_complete()).map_err(|error| self.failed(error))
             })?;
         }
         Ok(())
@@ -62,5 +56,42 @@ impl DeviceContext {
 
     fn slot_number(&self, slot: usize) -> StreamNumber {
         self.streams.number_at(slot)
+    }
+}
+
+/// The points that busy streams had come to: what is submitted to them later is not waited for.
+struct Marks<'a> {
+    context: &'a DeviceContext,
+    events: Vec<(usize, RawEvent)>,
+}
+
+impl Marks<'_> {
+    /// Marks the point of the stream in a slot, if there is one and it is busy.
+    fn add(&mut self, slot: usize) -> Result<()> {
+        let context = self.context;
+        let Some(held) = context.hold_slot(slot) else { return Ok(()) };
+        let (driver, device, failed) = (&context.driver, context.device, |error| context.failed(error));
+        // SAFETY: the stream is live while it is held.
+        let is_capturing = || unsafe { driver.stream_is_capturing(device, held.raw()) };
+        if context.streams.is_exposed_slot(slot) && is_capturing().map_err(failed)? {
+            let stream = context.slot_number(slot);
+            return Err(Error::StreamMisuse { device, stream, why: StreamMisuse::Capturing });
+        }
+        // SAFETY: as above.
+        let progress = unsafe { driver.stream_query(device, held.raw()) }.map_err(failed)?;
+        if !progress.is_complete() {
+            // SAFETY: as above.
+            self.events.push((slot, unsafe { context.record_event(held.raw()) }.map_err(failed)?));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Marks<'_> {
+    fn drop(&mut self) {
+        for (_, event) in self.events.drain(..) {
+            // SAFETY: taken by `record_event`, and asked about no more.
+            unsafe { self.context.return_event(event) };
+        }
     }
 }

@@ -68,7 +68,7 @@ impl Default for SleepRequest {
             discard_all: false,
             keep_place: false,
             patience: Duration::from_secs(60),
-            piece: Bytes::mib(128),
+            piece: Bytes::mib(256),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Default for SleepRequest {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct WakeRequest {
-    /// The tag whose blocks wake; `None` where everything does.
+    /// The tag whose blocks wake, which were put to sleep by themselves; `None` where everything does.
     pub only: Option<AllocTag>,
     /// The longest time to wait until the limits have room.
     pub patience: Duration,

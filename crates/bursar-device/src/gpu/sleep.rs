@@ -67,7 +67,7 @@ impl SleepOptions {
         self
     }
 
-    /// Sets the length of the pieces of host memory that contents are packed into, 128 MiB by default.
+    /// Sets the length of the pieces of host memory that contents are packed into, 256 MiB by default.
     pub const fn piece(mut self, bytes: Bytes) -> Self {
         self.request.piece = bytes;
         self

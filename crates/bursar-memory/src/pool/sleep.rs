@@ -441,14 +441,21 @@ impl<F: FrameSource> Sleeper for PagePoolResource<F> {
     fn wake(&self, request: &WakeRequest) -> Result<WakeReport> {
         let began = Instant::now();
         let _moving = self.begin_move()?;
+        if request.only.is_some() {
+            // A tag that sleeps by itself cannot be used while all of the pool sleeps.
+            self.check_awake(&self.state.lists())?;
+        }
         let is_meant = |sleep: &mut Sleep| request.only.is_none_or(|tag| sleep.tag == Some(tag));
         let meant: Vec<_> = self.state.sleep.sleeps().extract_if(.., is_meant).collect();
-        let (mut report, mut meant) = (WakeReport::default(), meant.into_iter());
+        // The last to fall asleep is the first to wake: that which has all of the pool comes before tags.
+        let (mut report, mut meant) = (WakeReport::default(), meant.into_iter().rev());
         while let Some(sleep) = meant.next() {
             match self.wake_one(sleep, request.patience) {
                 Ok(woken) => report = report.and(woken),
                 Err(error) => {
-                    self.state.sleep.sleeps().extend(meant);
+                    let mut sleeps = self.state.sleep.sleeps();
+                    sleeps.extend(meant);
+                    sleeps.sort_by_key(|sleep| sleep.number);
                     return Err(error);
                 }
             }

@@ -3,29 +3,16 @@
 
 use crate::common::Purse;
 use crate::rig::{FRAME, Rig, small};
+use crate::sleep_rig::Heap;
 use bursar_core::leaf::DeviceFrames;
 use bursar_core::{
-    Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, HostMemory, HostStore, Layer, Result, SleepRequest,
-    SleepState, Sleeper, WakeRequest, tag,
+    Bytes, DeviceContext, DeviceMemoryResource, Error, Holder, Layer, SleepRequest, SleepState, Sleeper, WakeRequest,
+    tag,
 };
 use bursar_memory::{GlobalDeviceBudget, GlobalDeviceBudgetResource, OnAccount, PagePool, PagePoolResource};
 use bursar_sim::Sim;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
-
-/// Host memory that is not pinned, and how much of it was ever lent.
-#[derive(Debug, Default)]
-pub(crate) struct Heap {
-    pub(crate) lent: AtomicU64,
-}
-
-impl HostStore for Heap {
-    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
-        self.lent.fetch_add(bytes as u64, SeqCst);
-        Ok(Box::new(vec![0u8; bytes]))
-    }
-}
 
 fn asleep(rig: &Rig) -> SleepState {
     rig.pool.sleep_reading().state

@@ -1,0 +1,408 @@
+//! Z5 to Z9 together: programs with sleeps and wakes that a seed makes, on the simulator that reports every access which
+//! nothing orders and everything that is woken without its contents; and the same programs over parts that are broken on
+//! purpose, which are found.
+//!
+//! `BURSAR_SLEEP_SEEDS=N` runs so many programs instead of a few hundred; `BURSAR_SLEEP_SEED=N` runs that one alone.
+
+use crate::common::RandomSize;
+use crate::rig::FRAME;
+use crate::sleep_rig::{Defect, Heap, SleepRig};
+use bursar_core::{
+    Access, Account, AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, DevicePtr, Error, Holder, Pattern,
+    SleepRequest, SleepState, Sleeper, Stream, Submission, TrackedBlock, WakeRequest, tag,
+};
+use bursar_memory::PagePool;
+use bursar_sim::Random;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// A block, the byte in it where that is known, and the stream that used it last.
+struct Live {
+    block: DeviceBlock,
+    value: Option<u8>,
+    at: Stream,
+    is_asleep: bool,
+}
+
+fn range_of(block: &DeviceBlock) -> Range<DevicePtr> {
+    block.ptr()..block.ptr().offset(block.granted().get())
+}
+
+struct Program<'a> {
+    rig: &'a SleepRig,
+    random: Random,
+    streams: Vec<Stream>,
+    live: Vec<Live>,
+    /// Set while everything sleeps.
+    is_whole: bool,
+    /// The bytes that somebody else has of the purse.
+    others: Bytes,
+}
+
+impl<'a> Program<'a> {
+    fn new(rig: &'a SleepRig, seed: u64) -> Self {
+        let streams = (0..3).map(|_| rig.stream()).collect();
+        let (live, others) = (Vec::new(), Bytes::ZERO);
+        Self { rig, random: Random::new(seed), streams, live, is_whole: false, others }
+    }
+
+    fn run(mut self, steps: u32) {
+        for _ in 0..steps {
+            self.step();
+        }
+        self.leave_purse();
+        self.wake(None);
+        assert!(self.live.iter().all(|live| !live.is_asleep));
+        while !self.live.is_empty() {
+            self.free();
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(32) {
+            0..9 => self.allocate(),
+            9..16 => self.use_one(),
+            16..22 => self.free(),
+            22 => drop(self.rig.pool.trim(Bytes(self.random.below(8) * FRAME))),
+            23 => drop(self.rig.pool.reap().expect("the device works")),
+            24 | 25 => self.sleep(None),
+            26 => self.sleep(Some(self.tag())),
+            27 | 28 => self.wake(None),
+            29 => self.wake(Some(self.tag())),
+            30 => self.take_of_purse(),
+            _ => drop(self.rig.sim.step()),
+        }
+    }
+
+    fn tag(&self) -> AllocTag {
+        if self.random.clone().below(2) == 0 { tag!("even") } else { tag!("odd") }
+    }
+
+    fn stream(&mut self) -> Stream {
+        self.streams[self.random.below(3) as usize]
+    }
+
+    fn pick(&mut self) -> Option<Live> {
+        let count = self.live.len() as u64;
+        (count > 0).then(|| self.live.swap_remove(self.random.below(count) as usize))
+    }
+
+    fn allocate(&mut self) {
+        let (stream, bytes, tag) = (self.stream(), self.random.size(4 * FRAME), self.tag());
+        match self.rig.pool.allocate(bytes, 256, stream, tag) {
+            Ok(block) => {
+                assert!(!self.is_whole, "a sleeping pool grants nothing");
+                let apart = |live: &Live| {
+                    let (a, b) = (range_of(&live.block), range_of(&block));
+                    a.end <= b.start || b.end <= a.start
+                };
+                assert!(self.live.iter().all(apart), "the addresses of what sleeps are nobody else's");
+                let value = self.random.below(256) as u8;
+                self.rig.fill(&block, value, stream);
+                self.live.push(Live { block, value: Some(value), at: stream, is_asleep: false });
+            }
+            Err(Error::Asleep { .. }) => assert!(self.is_whole, "only a sleeping pool says so"),
+            Err(refused) if refused.is_capacity() => self.free(),
+            Err(failed) => panic!("{failed}"),
+        }
+    }
+
+    /// Looks at a block, and perhaps writes it, on any stream; one that sleeps is refused.
+    fn use_one(&mut self) {
+        let Some(mut live) = self.pick() else { return };
+        if live.is_asleep {
+            let refused = self.rig.context.check_awake(live.block.ptr());
+            assert!(matches!(refused, Err(Error::Asleep { .. })), "a use of what sleeps is refused");
+        } else {
+            self.rig.context.check_awake(live.block.ptr()).expect("it is awake");
+            let stream = self.stream();
+            self.rig.context.order(live.at, stream).expect("both are live");
+            live.at = stream;
+            match live.value {
+                Some(value) => self.rig.expect(&live.block, value, stream),
+                None => live.value = Some(0),
+            }
+            if self.random.below(2) == 0 || live.value == Some(0) {
+                live.value = live.value.map(|value| value.wrapping_add(1));
+                self.rig.fill(&live.block, live.value.unwrap_or(0), stream);
+            }
+        }
+        self.live.push(live);
+    }
+
+    /// Frees a block on any stream, whether it sleeps or not.
+    fn free(&mut self) {
+        let Some(live) = self.pick() else { return };
+        let stream = self.stream();
+        if let Some(value) = live.value.filter(|_| !live.is_asleep) {
+            self.rig.expect(&live.block, value, live.at);
+        }
+        if live.at != live.block.stream() {
+            self.rig.context.order(live.at, stream).expect("both are live");
+        }
+        self.rig.pool.deallocate(live.block, stream).expect("its own");
+    }
+
+    fn sleep(&mut self, tag: Option<AllocTag>) {
+        let discard = match self.random.below(4) {
+            0 => self.random.below(3),
+            _ => u64::MAX,
+        };
+        let gives_up = |nth: usize| nth as u64 % 3 == discard;
+        let given_up =
+            self.live.iter().enumerate().filter(|(nth, _)| gives_up(*nth)).map(|(_, live)| range_of(&live.block));
+        let is_meant = |live: &Live| !live.is_asleep && tag.is_none_or(|tag| live.block.tag() == tag);
+        let blocks = || self.live.iter().filter(|live| is_meant(live)).map(|live| range_of(&live.block)).collect();
+        let request = SleepRequest {
+            only: tag.map(|tag| (tag, blocks())),
+            discard: given_up.collect(),
+            keep_place: self.random.below(4) == 0,
+            piece: Bytes::mib(1 + self.random.below(8)),
+            ..SleepRequest::default()
+        };
+        let report = self.rig.pool.sleep(&Heap::default(), &request).expect("nothing keeps it awake");
+        let slept = !self.is_whole;
+        self.is_whole |= tag.is_none();
+        for (nth, live) in self.live.iter_mut().enumerate() {
+            let sleeps = slept && !live.is_asleep && tag.is_none_or(|tag| live.block.tag() == tag);
+            live.is_asleep |= sleeps;
+            // The end of one that slept before may lie in a frame that was shared, and goes with everything.
+            if (sleeps || (slept && tag.is_none())) && gives_up(nth) {
+                live.value = None;
+            }
+        }
+        if self.is_whole {
+            assert_eq!(self.rig.pool.held(), Bytes::ZERO, "{report:?}");
+        }
+        self.assert_charged();
+    }
+
+    fn wake(&mut self, tag: Option<AllocTag>) {
+        let before = self.rig.pool.sleep_reading();
+        match self.rig.pool.wake(&WakeRequest { only: tag, ..WakeRequest::default() }) {
+            Ok(_) if tag.is_none() => {
+                self.is_whole = false;
+                self.live.iter_mut().for_each(|live| live.is_asleep = false);
+                assert_eq!(self.rig.state(), SleepState::Awake);
+            }
+            Ok(_) => {
+                let tag = tag.unwrap_or(AllocTag::UNTAGGED);
+                self.live.iter_mut().filter(|live| live.block.tag() == tag).for_each(|live| live.is_asleep = false);
+            }
+            Err(Error::Asleep { .. }) => assert!(self.is_whole && tag.is_some(), "all of it wakes first"),
+            Err(refused) => {
+                assert!(refused.is_capacity() && self.others > Bytes::ZERO, "{refused}");
+                assert!(self.rig.pool.sleep_reading().asleep <= before.asleep);
+                self.leave_purse();
+                self.is_whole = self.rig.state() == SleepState::Asleep;
+                let refused = |live: &Live| self.rig.context.check_awake(live.block.ptr()).is_err();
+                self.live.iter_mut().for_each(|live| live.is_asleep = refused(live));
+            }
+        }
+        self.assert_charged();
+    }
+
+    /// Somebody else takes of the purse as much as is left, or leaves it.
+    fn take_of_purse(&mut self) {
+        if self.others > Bytes::ZERO {
+            return self.leave_purse();
+        }
+        let bytes = Bytes(self.random.below(8) * FRAME);
+        if self.rig.purse.charge(bytes).is_ok() {
+            self.others = bytes;
+        }
+    }
+
+    fn leave_purse(&mut self) {
+        self.rig.purse.release(std::mem::take(&mut self.others));
+    }
+
+    /// What the purse knows is what the driver has given out, and places.
+    fn assert_charged(&self) {
+        let held = self.rig.faults.held(self.rig.context.device());
+        assert_eq!(self.rig.pool.held(), held, "the pool and the driver");
+        assert_eq!(self.rig.budget.charged_bytes().saturating_add(self.others), self.rig.purse.held());
+        let places = self.rig.budget.charged_bytes().saturating_sub(held);
+        assert!(places <= self.rig.pool.sleep_reading().asleep, "{places} are charged for nothing");
+    }
+}
+
+/// Says which seed it was, where a program fails.
+struct Says(u64);
+
+impl Drop for Says {
+    #[allow(clippy::print_stderr, reason = "what a failing program has to say beside its panic")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the program of seed {0}: BURSAR_SLEEP_SEED={0} runs it alone", self.0);
+        }
+    }
+}
+
+fn recipe(random: &mut Random) -> PagePool {
+    PagePool::default()
+        .magazine(Bytes(random.below(3) << 19))
+        .patience(Duration::ZERO)
+        .largest_frame(Bytes((1 + random.below(2)) * FRAME))
+}
+
+fn run(seed: u64, defect: Option<Defect>) {
+    let mut random = Random::new(!seed);
+    let recipe = recipe(&mut random);
+    let rig = SleepRig::new(seed, 8 + random.below(16), &recipe, defect);
+    Program::new(&rig, seed).run(60);
+    rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+    assert_eq!(rig.pool.bytes_outstanding(), Bytes::ZERO);
+    rig.assert_charged(Bytes::ZERO);
+    rig.finish();
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+fn seeds(usual: u64) -> Range<u64> {
+    match number("BURSAR_SLEEP_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("BURSAR_SLEEP_SEEDS").unwrap_or(usual),
+    }
+}
+
+#[test]
+fn z5_programs_that_sleep_and_wake_lose_nothing_and_touch_nothing_early() {
+    for seed in seeds(150) {
+        let _says = Says(seed);
+        run(seed, None);
+    }
+}
+
+#[test]
+fn z7_parts_that_are_broken_on_purpose_are_found() {
+    let defects = [Defect::WaitsForNobody, Defect::WakesTooEarly, Defect::ForgetsContents, Defect::KeepsCharge];
+    let found = defects.map(|defect| {
+        let is_found = |seed: &u64| catch_unwind(AssertUnwindSafe(|| run(*seed, Some(defect)))).is_err();
+        (defect, (0..64).find(is_found))
+    });
+    for (defect, seed) in found {
+        assert!(seed.is_some(), "{defect:?} was not found");
+    }
+}
+
+/// Threads that use what they allocate by declaring it, while another puts everything to sleep and wakes it.
+#[test]
+fn z9_threads_that_declare_their_uses_meet_no_sleeping_memory() {
+    for seed in seeds(12).take(100) {
+        let _says = Says(seed);
+        let mut random = Random::new(!seed);
+        let rig = SleepRig::new(seed, 64, &recipe(&mut random), None);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..3)
+                .map(|thread| {
+                    scope.spawn({
+                        let rig = &rig;
+                        move || declared_uses(rig, seed * 3 + thread)
+                    })
+                })
+                .collect();
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("uses end");
+                    std::thread::yield_now();
+                    rig.pool.wake(&WakeRequest::default()).expect("there is room");
+                    std::thread::yield_now();
+                }
+            });
+            for worker in workers {
+                worker.join().expect("no panic");
+            }
+            is_over.store(true, SeqCst);
+        });
+        rig.pool.reap_blocking(Duration::MAX).expect("the device works");
+        assert_eq!(rig.pool.bytes_outstanding(), Bytes::ZERO);
+        rig.assert_charged(Bytes::ZERO);
+        rig.finish();
+    }
+}
+
+/// Allocates, writes, reads and frees; what is refused because it sleeps is tried again.
+fn declared_uses(rig: &SleepRig, seed: u64) {
+    let (mut random, streams) = (Random::new(seed), [rig.stream(), rig.stream()]);
+    let mut live: Vec<(TrackedBlock, u8)> = Vec::new();
+    let awake = |outcome: bursar_core::Result<()>| match outcome {
+        Ok(()) => true,
+        Err(Error::Asleep { .. }) => false,
+        Err(error) => panic!("{error}"),
+    };
+    for _ in 0..60 {
+        let stream = streams[random.below(2) as usize];
+        match random.below(3) {
+            0 => match rig.pool.allocate(random.size(FRAME), 256, stream, tag!("declared")) {
+                Ok(block) => {
+                    let (mut block, value) = (TrackedBlock::new(&*rig.pool, block), random.below(256) as u8);
+                    let bytes = block.block().requested().get();
+                    while !awake(Submission::new(&rig.context, stream).fill(&mut block, 0, Pattern::U8(value), bytes)) {
+                        std::thread::yield_now();
+                    }
+                    live.push((block, value));
+                }
+                Err(Error::Asleep { .. }) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            },
+            1 if !live.is_empty() => {
+                let nth = random.below(live.len() as u64) as usize;
+                let (block, value) = &live[nth];
+                let bytes = block.block().requested().get().min(64) as usize;
+                match block.copy_to_host_async(&rig.context, 0, vec![0u8; bytes], stream) {
+                    Ok(copy) => assert_eq!(copy.wait().expect("the device works"), vec![*value; bytes]),
+                    Err(refused) => assert!(matches!(refused.error, Error::Asleep { .. }), "{}", refused.error),
+                }
+            }
+            _ if !live.is_empty() => {
+                let nth = random.below(live.len() as u64) as usize;
+                let (block, _) = live.swap_remove(nth);
+                block.free(&*rig.pool, stream).expect("frees are remembered");
+            }
+            _ => {}
+        }
+    }
+    for (block, _) in live {
+        block.free(&*rig.pool, streams[0]).expect("frees are remembered");
+    }
+}
+
+#[test]
+fn z9_a_use_that_is_open_is_waited_for_and_the_next_is_refused() {
+    let rig = SleepRig::new(1, 64, &PagePool::default(), None);
+    let stream = rig.stream();
+    let block = TrackedBlock::new(&*rig.pool, rig.pool.allocate(FRAME, 256, stream, tag!("used")).expect("room"));
+    let using = rig.context.prepare_block_use(&block, stream, Access::Write).expect("awake");
+    let request = SleepRequest { patience: Duration::from_millis(5), ..SleepRequest::default() };
+    let refused = rig.pool.sleep(&Heap::default(), &request).expect_err("the use is open");
+    assert!(matches!(refused, Error::StillInUse { waited_ms: 5.., .. }), "{refused}");
+    assert_eq!(rig.state(), SleepState::Awake);
+    drop(using);
+    rig.pool.sleep(&Heap::default(), &request).expect("nothing is used");
+    let refused = rig.context.prepare_block_use(&block, stream, Access::Read).expect_err("it sleeps");
+    assert!(matches!(refused, Error::Asleep { .. }), "{refused}");
+    rig.pool.wake(&WakeRequest::default()).expect("there is room");
+    drop(rig.context.prepare_block_use(&block, stream, Access::Read).expect("awake"));
+    block.free(&*rig.pool, stream).expect("its own");
+    rig.finish();
+}
+
+#[test]
+fn z9_a_raw_use_of_what_sleeps_is_named_by_the_simulator() {
+    let rig = SleepRig::new(1, 64, &PagePool::default(), None);
+    let stream = rig.stream();
+    let block = rig.pool.allocate(FRAME, 256, stream, tag!("weights")).expect("room");
+    rig.pool.sleep(&Heap::default(), &SleepRequest::default()).expect("asleep");
+    let look = bursar_sim::Launch::new("decode").reads(block.ptr(), 64);
+    let raw = rig.context.hold(stream).expect("a live stream").raw();
+    let _submitted = rig.sim.launch(rig.context.device(), raw, look);
+    let hazards = rig.sim.take_hazards();
+    assert!(hazards.iter().any(|hazard| hazard.kind == bursar_sim::HazardKind::NotMapped), "{hazards:?}");
+    assert!(hazards[0].to_string().contains("\"weights\""), "{}", hazards[0]);
+}

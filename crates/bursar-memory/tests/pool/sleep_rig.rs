@@ -1,0 +1,230 @@
+//! A pool that pays from a purse and sleeps, over drivers and frame sources that may be broken.
+#![allow(unsafe_code)]
+
+use crate::common::{self, Purse};
+use crate::rig::FRAME;
+use bursar_core::leaf::DeviceFrames;
+use bursar_core::{
+    Bytes, DeviceBlock, DeviceContext, Driver, DriverResult, Frame, FrameRelease, FrameSource, Holder, HostMemory,
+    HostStore, Layer, Pattern, Progress, RawStream, RefusedFrame, Result, SleepState, Sleeper, Stream, driver_methods,
+    forward_holder,
+};
+use bursar_memory::{GlobalDeviceBudgetResource, OnAccount, PagePool};
+use bursar_sim::{Faults, Launch, Sim};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Host memory that is not pinned, and how much of it was ever lent.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    pub(crate) lent: AtomicU64,
+}
+
+impl HostStore for Heap {
+    fn lend(&self, bytes: usize) -> Result<Box<dyn HostMemory>> {
+        self.lent.fetch_add(bytes as u64, SeqCst);
+        Ok(Box::new(vec![0u8; bytes]))
+    }
+}
+
+/// A way to be broken on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// Streams are taken for idle that are not: memory is unmapped while one works on it.
+    WaitsForNobody,
+    /// Copies back are taken for done that are not: memory is awake before its contents are.
+    WakesTooEarly,
+    /// Contents are not copied back at all.
+    ForgetsContents,
+    /// Frames are given back, and their charge is not.
+    KeepsCharge,
+}
+
+/// A driver with a defect.
+#[derive(Debug)]
+struct BrokenDriver {
+    inner: Arc<dyn Driver>,
+    defect: Defect,
+    has_copied_back: AtomicBool,
+}
+
+macro_rules! broken {
+    (unsafe fn stream_query $($rest:tt)*) => {};
+    (unsafe fn stream_synchronize $($rest:tt)*) => {};
+    (unsafe fn copy_to_device $($rest:tt)*) => {};
+    (fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
+        fn $method(&self, $($arg: $type),*) -> $answer {
+            self.inner.$method($($arg),*)
+        }
+    };
+    (unsafe fn $method:ident($($arg:ident: $type:ty),*) -> $answer:ty) => {
+        unsafe fn $method(&self, $($arg: $type),*) -> $answer {
+            // SAFETY: the caller's own promise.
+            unsafe { self.inner.$method($($arg),*) }
+        }
+    };
+}
+
+// SAFETY: what is given out is what a driver that upholds the contract gave out; the rest is what the simulator reports.
+#[deny(clippy::missing_trait_methods)]
+unsafe impl Driver for BrokenDriver {
+    driver_methods!(broken);
+
+    unsafe fn stream_query(&self, device: bursar_core::DeviceId, stream: RawStream) -> DriverResult<Progress> {
+        match self.defect {
+            Defect::WaitsForNobody => Ok(Progress::Complete),
+            // SAFETY: the caller's own promise.
+            _ => unsafe { self.inner.stream_query(device, stream) },
+        }
+    }
+
+    unsafe fn stream_synchronize(&self, device: bursar_core::DeviceId, stream: RawStream) -> DriverResult<()> {
+        if self.defect == Defect::WakesTooEarly && self.has_copied_back.swap(false, SeqCst) {
+            return Ok(());
+        }
+        // SAFETY: the caller's own promise.
+        unsafe { self.inner.stream_synchronize(device, stream) }
+    }
+
+    unsafe fn copy_to_device(
+        &self,
+        device: bursar_core::DeviceId,
+        stream: RawStream,
+        dst: bursar_core::DevicePtr,
+        src: *const u8,
+        bytes: u64,
+    ) -> DriverResult<()> {
+        self.has_copied_back.store(true, SeqCst);
+        if self.defect == Defect::ForgetsContents {
+            return Ok(());
+        }
+        // SAFETY: the caller's own promise.
+        unsafe { self.inner.copy_to_device(device, stream, dst, src, bytes) }
+    }
+}
+
+type Budget = Arc<GlobalDeviceBudgetResource<DeviceFrames, OnAccount>>;
+
+/// A source of frames whose charge stays when they are given back, if it is broken.
+#[derive(Debug)]
+pub(crate) struct MaybeBroken {
+    inner: Budget,
+    keeps_charge: bool,
+}
+
+impl Holder for MaybeBroken {
+    forward_holder!(self.inner);
+}
+
+impl FrameSource for MaybeBroken {
+    fn frame_granularity(&self) -> Bytes {
+        self.inner.frame_granularity()
+    }
+    fn granted_frame(&self, bytes: u64) -> Result<Bytes> {
+        self.inner.granted_frame(bytes)
+    }
+    fn create_frame(&self, bytes: u64) -> Result<Frame> {
+        self.inner.create_frame(bytes)
+    }
+    fn release_frame(&self, frame: Frame) -> Result<(), RefusedFrame> {
+        if self.keeps_charge {
+            self.inner.keep_place(frame.bytes());
+        }
+        self.inner.release_frame(frame)
+    }
+    fn release(&self) -> Arc<dyn FrameRelease> {
+        self.inner.release()
+    }
+    fn keep_place(&self, bytes: Bytes) {
+        self.inner.keep_place(bytes);
+    }
+    fn take_place(&self, bytes: Bytes, patience: Duration) -> Result<()> {
+        self.inner.take_place(bytes, patience)
+    }
+    fn give_up_place(&self, bytes: Bytes) {
+        self.inner.give_up_place(bytes);
+    }
+    fn create_frame_in_place(&self, bytes: Bytes) -> Result<Frame> {
+        self.inner.create_frame_in_place(bytes)
+    }
+}
+
+pub(crate) struct SleepRig {
+    pub(crate) sim: Arc<Sim>,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) context: Arc<DeviceContext>,
+    pub(crate) purse: Arc<Purse>,
+    pub(crate) budget: Budget,
+    pub(crate) pool: Arc<bursar_memory::PagePoolResource<MaybeBroken>>,
+}
+
+impl SleepRig {
+    pub(crate) fn new(seed: u64, frames: u64, recipe: &PagePool, defect: Option<Defect>) -> Self {
+        let sim = Sim::builder().seed(seed).devices(1, Bytes::gib(1)).build();
+        let faults = Faults::new(sim.clone());
+        let driver: Arc<dyn Driver> = match defect {
+            None | Some(Defect::KeepsCharge) => faults.clone(),
+            Some(defect) => {
+                Arc::new(BrokenDriver { inner: faults.clone(), defect, has_copied_back: AtomicBool::new(false) })
+            }
+        };
+        let (context, purse) = (common::context(driver), Purse::of(Bytes(frames * FRAME)));
+        let frames = DeviceFrames::new(context.clone());
+        let budget = Arc::new(GlobalDeviceBudgetResource::charged_to(frames, purse.clone()).expect("room"));
+        let source = MaybeBroken { inner: budget.clone(), keeps_charge: defect == Some(Defect::KeepsCharge) };
+        let pool = recipe.layer(source).expect("addresses are plenty");
+        Self { sim, faults, context, purse, budget, pool }
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        self.context.create_stream(0).expect("a stream")
+    }
+
+    fn raw(&self, stream: Stream) -> RawStream {
+        self.context.hold(stream).expect("a live stream").raw()
+    }
+
+    /// Submits a write of all that was asked for.
+    pub(crate) fn fill(&self, block: &DeviceBlock, value: u8, stream: Stream) {
+        let (device, raw, bytes) = (self.context.device(), self.raw(stream), block.requested().get());
+        // SAFETY: the block is live, and the simulator reports what is not ordered.
+        unsafe { self.sim.fill(device, raw, block.ptr(), Pattern::U8(value), bytes) }.expect("the device works");
+    }
+
+    /// Submits a kernel that reads the first and last bytes of a block: other bytes than these are a hazard.
+    pub(crate) fn expect(&self, block: &DeviceBlock, value: u8, stream: Stream) {
+        let bytes = block.requested().get().min(64);
+        let (first, last) = (block.ptr(), block.ptr().offset(block.requested().get() - bytes));
+        let look = Launch::new("expect").reads(first, bytes).reads(last, bytes).body(move |memory| {
+            for ptr in [first, last] {
+                assert!(memory.read(ptr, bytes as usize).iter().all(|&byte| byte == value), "other bytes than {value}");
+            }
+        });
+        self.sim.launch(self.context.device(), self.raw(stream), look).expect("the device works");
+    }
+
+    pub(crate) fn state(&self) -> SleepState {
+        self.pool.sleep_reading().state
+    }
+
+    /// Asserts that the purse, the pool and the driver agree on what is held.
+    #[track_caller]
+    pub(crate) fn assert_charged(&self, places: Bytes) {
+        let held = self.faults.held(self.context.device());
+        assert_eq!(self.pool.held(), held, "the pool and the driver");
+        assert_eq!(self.purse.held(), held.saturating_add(places), "the purse and the driver");
+        assert_eq!(self.budget.charged_bytes(), self.purse.held(), "the budget and the purse");
+    }
+
+    /// Ends everything: nothing was wrong, and nothing is left.
+    #[track_caller]
+    pub(crate) fn finish(self) {
+        let Self { sim, faults, context, purse, budget, pool } = self;
+        drop((pool, budget));
+        assert_eq!(purse.held(), Bytes::ZERO, "nothing stays charged");
+        drop((context, faults));
+        sim.assert_clean();
+        assert!(sim.leaks().is_empty(), "{}", sim.leaks());
+    }
+}
