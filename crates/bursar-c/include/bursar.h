@@ -268,7 +268,7 @@ typedef struct bursar_reserve_options {
   struct bursar_cancellation cancellation;
   // The label that `bursar ledger show` shows; null for none. Of a longer one the first 49 bytes are kept.
   const char *label;
-  // The tenant that it is of; null for the one without a name.
+  // The tenant that it is of, in up to 48 bytes; null for the one without a name.
   const char *tenant;
   // The priority where it waits, from 1 to 255: a higher one is served first. Zero for the usual one, which is 128.
   uint32_t priority;
@@ -312,7 +312,7 @@ typedef struct bursar_stack_options {
   uint64_t limit;
   // The reservation, for `BURSAR_ACCOUNT_RESERVATION`; null otherwise. Its handle may be closed while the stack is open.
   struct bursar_reservation reservation;
-  // The tenant of the ledger, for `BURSAR_ACCOUNT_LEDGER`; null for the one without a name.
+  // The tenant of the ledger, for `BURSAR_ACCOUNT_LEDGER`, in up to 48 bytes; null for the one without a name.
   const char *tenant;
   // The longest time that a pool waits for frees that have not run before it refuses a request, in milliseconds; zero for
   // one second.

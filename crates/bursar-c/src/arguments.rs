@@ -90,6 +90,22 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &'static str) -> Cal
     text.to_str().map(Some).map_err(|_| Failure::argument(name, "is not UTF-8"))
 }
 
+/// The most bytes of a tenant's name, which is what a ledger has room for.
+const TENANT_MAX: usize = 48;
+
+/// Reads the name of a tenant, which may be absent.
+///
+/// # Safety
+/// `pointer` is null or points to a text that ends with a zero byte and stays as it is during the call.
+pub(crate) unsafe fn tenant<'a>(pointer: *const c_char) -> CallResult<Option<&'a str>> {
+    // SAFETY: the caller's own promise.
+    let tenant = unsafe { text(pointer, "tenant") }?;
+    match tenant.map_or(0, str::len) {
+        length if length > TENANT_MAX => Err(Box::new(Failure::TooLong { name: "tenant", length, max: TENANT_MAX })),
+        _ => Ok(tenant),
+    }
+}
+
 /// Copies a text into a buffer of `capacity` bytes, cut at a character so that a zero byte fits after it, and says how long
 /// the whole is.
 ///

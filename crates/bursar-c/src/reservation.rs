@@ -51,7 +51,7 @@ pub struct bursar_reserve_options {
     pub cancellation: bursar_cancellation,
     /// The label that `bursar ledger show` shows; null for none. Of a longer one the first 49 bytes are kept.
     pub label: *const c_char,
-    /// The tenant that it is of; null for the one without a name.
+    /// The tenant that it is of, in up to 48 bytes; null for the one without a name.
     pub tenant: *const c_char,
     /// The priority where it waits, from 1 to 255: a higher one is served first. Zero for the usual one, which is 128.
     pub priority: u32,
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn bursar_reserve(
         // SAFETY: the caller's own promise.
         let label = unsafe { arguments::text(options.label, "label") }?;
         // SAFETY: the caller's own promise.
-        let tenant = unsafe { arguments::text(options.tenant, "tenant") }?;
+        let tenant = unsafe { arguments::tenant(options.tenant) }?;
         let device = DEVICES.keep(device.id)?;
         let cancellation = match options.cancellation.id {
             0 => None,

@@ -52,7 +52,7 @@ pub struct bursar_stack_options {
     pub limit: u64,
     /// The reservation, for `BURSAR_ACCOUNT_RESERVATION`; null otherwise. Its handle may be closed while the stack is open.
     pub reservation: bursar_reservation,
-    /// The tenant of the ledger, for `BURSAR_ACCOUNT_LEDGER`; null for the one without a name.
+    /// The tenant of the ledger, for `BURSAR_ACCOUNT_LEDGER`, in up to 48 bytes; null for the one without a name.
     pub tenant: *const c_char,
     /// The longest time that a pool waits for frees that have not run before it refuses a request, in milliseconds; zero for
     /// one second.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn bursar_stack_open(
         // SAFETY: the caller's own promise.
         let options = unsafe { arguments::options(options, "options") }?;
         // SAFETY: the caller's own promise.
-        let tenant = unsafe { arguments::text(options.tenant, "tenant") }?;
+        let tenant = unsafe { arguments::tenant(options.tenant) }?;
         arguments::check_flag(options.wait_before_growing, "wait_before_growing")?;
         let device = DEVICES.keep(device.id)?;
         device.check_usable()?;

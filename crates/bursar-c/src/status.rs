@@ -91,6 +91,8 @@ pub(crate) enum Failure {
     Argument { name: &'static str, why: &'static str },
     /// A structure has another size than this version's.
     StructSize { name: &'static str, given: usize, expected: usize },
+    /// A text has more bytes than there is room for.
+    TooLong { name: &'static str, length: usize, max: usize },
     /// A handle is not a live one of its kind.
     Handle { kind: &'static str, id: u64 },
     /// Something else could not be done.
@@ -141,7 +143,7 @@ impl Failure {
 
     pub(crate) fn status(&self) -> bursar_status {
         match self {
-            Self::Argument { .. } | Self::StructSize { .. } => BURSAR_INVALID_ARGUMENT,
+            Self::Argument { .. } | Self::StructSize { .. } | Self::TooLong { .. } => BURSAR_INVALID_ARGUMENT,
             Self::Handle { .. } => BURSAR_INVALID_HANDLE,
             Self::Failed(error) => status_of(error),
             Self::TimedOut { .. } => BURSAR_TIMED_OUT,
@@ -157,6 +159,7 @@ impl Failure {
     pub(crate) fn numbers(&self) -> (u64, u64, u64) {
         match self {
             Self::StructSize { given, expected, .. } => (*given as u64, 0, *expected as u64),
+            Self::TooLong { length, max, .. } => (*length as u64, 0, *max as u64),
             Self::TooManyHandles { max, .. } => (0, 0, *max as u64),
             Self::StillHeld { bytes, .. } => (bytes.get(), 0, 0),
             _ => self.error().map_or((0, 0, 0), numbers_of),
@@ -214,6 +217,7 @@ impl fmt::Display for Failure {
             Self::StructSize { name, given, expected } => {
                 write!(f, "`{name}` has a struct_size of {given}, where this version's is {expected}")
             }
+            Self::TooLong { name, length, max } => write!(f, "`{name}` has {length} bytes, and {max} at most"),
             Self::Handle { kind, id: 0 } => write!(f, "the handle is null, where that of a {kind} is needed"),
             Self::Handle { kind, id } => {
                 write!(f, "{id:#x} is no {kind}: it was closed or freed, is of another kind, or was never given out")

@@ -211,6 +211,7 @@ static void wrong_values(bursar_driver driver, bursar_device device, bursar_stac
     bursar_reservation new_reservation;
     uint32_t tag;
     uint64_t number;
+    char name[50];
 
     IS(BURSAR_NO_DEVICE, bursar_device_read(driver, 99, &facts));
     OK(bursar_last_error(&error));
@@ -246,7 +247,22 @@ static void wrong_values(bursar_driver driver, bursar_device device, bursar_stac
     options.reservation.id = 0;
     options.tenant = "tenant";
     ARGUMENT(bursar_stack_open(device, &options, &new_stack));
-    options.tenant = NULL;
+    memset(name, 't', sizeof(name) - 1);
+    name[sizeof(name) - 1] = 0;
+    options.account = BURSAR_ACCOUNT_LEDGER;
+    options.tenant = name;
+    ARGUMENT(bursar_stack_open(device, &options, &new_stack));
+    OK(bursar_last_error(&error));
+    THAT(error.requested == 49 && error.limit == 48);
+    reserve.tenant = name;
+    ARGUMENT(bursar_reserve(device, 1, &reserve, &new_reservation));
+    reserve.tenant = options.tenant = name + 1;
+    OK(bursar_stack_open(device, &options, &new_stack));
+    OK(bursar_stack_close(new_stack));
+    OK(bursar_reserve(device, 1, &reserve, &new_reservation));
+    OK(bursar_reservation_close(new_reservation));
+    reserve.tenant = options.tenant = NULL;
+    options.account = BURSAR_ACCOUNT_NONE;
     options.wait_before_growing = 2;
     ARGUMENT(bursar_stack_open(device, &options, &new_stack));
     THAT(new_stack.id == 0);
@@ -278,7 +294,7 @@ static void wrong_values(bursar_driver driver, bursar_device device, bursar_stac
     ARGUMENT(bursar_reserve(device, 1, &reserve, &new_reservation));
     reserve.label = NULL;
     reserve.tenant = "a name that is much too long for the forty-eight bytes there are";
-    IS(BURSAR_LEDGER, bursar_reserve(device, 1, &reserve, &new_reservation));
+    ARGUMENT(bursar_reserve(device, 1, &reserve, &new_reservation));
     reserve.tenant = NULL;
     reserve.cancellation.id = stack.id;
     HANDLE(bursar_reserve(device, 1, &reserve, &new_reservation));
