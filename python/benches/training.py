@@ -95,14 +95,17 @@ class Run:
                 torch.cuda.synchronize()
                 self.allocator.empty()
 
-    def largest(self, steps: int, seconds: float) -> dict[str, object]:
+    def largest(self, seconds: float) -> dict[str, object]:
         """Looks for the largest batch that fits: doubles it, then halves the step."""
+        import workloads
+
+        steps = workloads.FITTING_STEPS[self.workload]
         best, step, ends, complete = 0, self.batch, time.monotonic() + seconds, True
         while complete and self.fits(best + step, steps):
             best += step
             step = best
             complete = time.monotonic() <= ends
-        while complete and step > max(1, best // 64):
+        while complete and step > max(1, best // 32):
             step //= 2
             best += step if self.fits(best + step, steps) else 0
             complete = time.monotonic() <= ends
@@ -117,13 +120,13 @@ def take_turns(options: argparse.Namespace) -> None:
     run = Run(workload, name, limit, options.seed, options.smoke)
     print("ready", flush=True)
     for _ in sys.stdin:
-        answer = run.largest(options.steps, options.seconds) if limit else run.turn()
+        answer = run.largest(options.seconds) if limit else run.turn()
         print(json.dumps(answer), flush=True)
 
 
 def worker(workload: str, name: str, options: argparse.Namespace) -> Worker:
     """Starts a process with one workload under one allocator."""
-    arguments = ["--one", workload, name, "--seed", str(options.seed), "--steps", str(options.steps)]
+    arguments = ["--one", workload, name, "--seed", str(options.seed)]
     arguments += ["--largest-under", str(options.largest_under), "--seconds", str(options.seconds)]
     return Worker(name, "training.py", arguments + ["--smoke"] * options.smoke)
 
@@ -174,7 +177,6 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only these")
     parser.add_argument("--allocator", choices=allocators.NAMES, action="append", help="only these")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=6, help="of a batch that has to fit")
     parser.add_argument("--largest-under", type=float, default=0.0, help="GiB: look for the largest batch that fits instead")
     parser.add_argument("--seconds", type=float, default=40.0, help="begin nothing more of a workload after this long")
     parser.add_argument("--seed", type=int, default=1)

@@ -138,3 +138,5 @@ ALL = {"transformer": transformer, "resnet": resnet, "generation": generation}
 BATCHES = {"transformer": 8, "resnet": 64, "generation": 16}
 #: The steps that are timed, after those that warm up.
 STEPS = {"transformer": 30, "resnet": 30, "generation": 8}
+#: The steps that a batch has to fit in.
+FITTING_STEPS = {"transformer": 4, "resnet": 4, "generation": 2}
