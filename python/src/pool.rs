@@ -275,6 +275,9 @@ impl PoolDevice {
     /// Allocates with the thread's tag.
     #[inline]
     pub(crate) fn allocate(&self, bytes: u64, stream: Stream) -> Result<DeviceBlock, Failure> {
+        if self.has_refused.load(Ordering::Relaxed) {
+            self.retry_refused();
+        }
         self.memory.allocate(bytes, ALIGN, stream, TAG.get()).map_err(|error| self.explain(error, bytes))
     }
 
@@ -312,9 +315,6 @@ impl PoolDevice {
     pub(crate) fn hand_out(&self, held: Held) -> u64 {
         let ptr = held.block.ptr().0;
         self.book.lock().enter(held);
-        if self.has_refused.load(Ordering::Relaxed) {
-            self.retry_refused();
-        }
         ptr
     }
 

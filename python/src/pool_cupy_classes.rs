@@ -98,8 +98,9 @@ pub(crate) fn derive(base: &Bound<'_, PyType>) -> Result<*mut ffi::PyTypeObject,
         flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as _,
         slots: slots.as_mut_ptr(),
     };
+    let bases = PyTuple::new(py, [base])?;
     // SAFETY: a whole specification, and a class that is large enough for the one that it is derived from.
-    let class = unsafe { ffi::PyType_FromSpecWithBases(&raw mut specification, base.as_ptr()) };
+    let class = unsafe { ffi::PyType_FromSpecWithBases(&raw mut specification, bases.as_ptr()) };
     if class.is_null() { Err(PyErr::fetch(py).into()) } else { Ok(class.cast()) }
 }
 

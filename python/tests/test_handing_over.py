@@ -187,3 +187,20 @@ assert blocks() == 0
 print(counts.held <= 64 << 20, counts.held)
 """)
     assert printed.split()[0] == "True", printed
+
+
+def test_memory_that_is_freed_while_its_stream_is_captured_goes_back_after_it(cuda: Card) -> None:  # noqa: F811
+    cuda.run(f"""{LIBRARY_OF_OTHERS}
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from standins import cupy_allocator, current_stream
+malloc = cupy_allocator()
+current_stream[0] = made = stream()
+freed, graph = malloc(1000), ctypes.c_void_p()
+assert driver.cuStreamBeginCapture_v2(ctypes.c_void_p(made), 2) == 0
+del freed
+assert blocks() == 1, "the graph may use it"
+assert driver.cuStreamEndCapture(ctypes.c_void_p(made), ctypes.byref(graph)) == 0
+kept = malloc(1000)
+assert blocks() == 1, "it went back"
+""")
