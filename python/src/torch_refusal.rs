@@ -1,7 +1,9 @@
 //! A refusal as PyTorch tells it: the words that programs look for, and those who want to hear of it.
+#![allow(unsafe_code)]
 
 use crate::failure::Failure;
 use crate::pool;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,10 +42,14 @@ fn memory_of(device: u32) -> Option<(u64, u64)> {
 }
 
 fn tell_observers(device: u32, bytes: u64, total: u64, free: u64) {
-    if observers().is_empty() {
+    // SAFETY: it may be asked at any time.
+    if observers().is_empty() || unsafe { ffi::Py_IsInitialized() } == 0 {
         return;
     }
-    let _told = Python::try_attach(|py| {
+    // PyO3 does not see PyTorch let go of the GIL, and takes a thread on which an observer runs to have it.
+    // SAFETY: the interpreter runs.
+    let state = unsafe { ffi::PyGILState_Ensure() };
+    Python::attach(|py| {
         // Nothing is locked while they run: one that is refused memory itself comes here again.
         let told: Vec<_> = observers().iter().map(|observer| observer.clone_ref(py)).collect();
         for observer in told {
@@ -52,6 +58,8 @@ fn tell_observers(device: u32, bytes: u64, total: u64, free: u64) {
             }
         }
     });
+    // SAFETY: as it was before.
+    unsafe { ffi::PyGILState_Release(state) };
 }
 
 /// Formats a size as PyTorch does.
