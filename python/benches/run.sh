@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the pool under PyTorch and CuPy on a GPU, beside their own allocators and RMM's. A line of JSON for each result.
-# Usage: run.sh [allocations|layers|streams|training|largest|suite]...   (all but the last, where nothing is named)
+# Usage: run.sh [allocations|layers|streams|training|largest|graphs|suite]...   (all but the last, where nothing is named)
 # BENCH_SECONDS bounds each workload and bench (40); PYTORCH_TESTS is a folder with PyTorch's test_cuda.py, for `suite`.
 set -u
 cd "$(dirname "$0")"
@@ -8,7 +8,7 @@ python=${PYTHON:-python3}
 seconds=${BENCH_SECONDS:-40}
 limit=${BENCH_LIMIT_GIB:-20}
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(allocations layers streams training largest)
+[ ${#parts[@]} -gt 0 ] || parts=(allocations layers streams training largest graphs)
 
 bounded() { # seconds command...
     timeout --kill-after=10 "$@"
@@ -42,6 +42,7 @@ for part in "${parts[@]}"; do
             done
         done
         ;;
+    graphs) bounded $((seconds * 6)) "$python" graphs.py ;;
     streams) bounded $((seconds * 4)) "$python" streams.py --seconds "$seconds" ;;
     training) bounded $((seconds * 6)) "$python" training.py --seconds "$seconds" ;;
     largest) bounded $((seconds * 6)) "$python" training.py --seconds "$seconds" --largest-under "$limit" ;;

@@ -15,6 +15,7 @@ typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct {
     int kind, id;
 } Location;
@@ -76,6 +77,9 @@ extern CUresult cuStreamBeginCapture_v2(CUstream, int);
 extern CUresult cuStreamEndCapture(CUstream, CUgraph *);
 extern CUresult cuThreadExchangeStreamCaptureMode(int *);
 extern CUresult cuGraphDestroy(CUgraph);
+extern CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
+extern CUresult cuGraphLaunch(CUgraphExec, CUstream);
+extern CUresult cuGraphExecDestroy(CUgraphExec);
 extern CUresult cuLaunchHostFunc(CUstream, void (*)(void *), void *);
 extern CUresult cuEventCreate(CUevent *, unsigned);
 extern CUresult cuEventRecord(CUevent, CUstream);

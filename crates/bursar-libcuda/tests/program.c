@@ -109,8 +109,10 @@ static void order(void) {
 static void captures(void) {
     CUstream stream;
     CUgraph graph;
+    CUgraphExec exec;
     CUcontext context;
     CUdeviceptr memory;
+    unsigned char bytes[64];
     int mode = 2;
     OK(cuStreamCreate(&stream, 1));
     OK(cuStreamBeginCapture_v2(stream, 0));
@@ -129,6 +131,21 @@ static void captures(void) {
     REFUSED(900, cuMemAlloc_v2(&memory, 64));
     REFUSED(901, cuStreamEndCapture(stream, &graph));
     CHECK(graph == NULL);
+    OK(cuMemAlloc_v2(&memory, 64));
+    OK(cuMemsetD32_v2(memory, 0, 16));
+    OK(cuStreamBeginCapture_v2(stream, 2));
+    OK(cuMemsetD8Async(memory, 5, 64, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    OK(cuMemcpyDtoH_v2(bytes, memory, 64));
+    CHECK(bytes[0] == 0);
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemcpyDtoH_v2(bytes, memory, 64));
+    CHECK(bytes[0] == 5 && bytes[63] == 5);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuMemFree_v2(memory));
     OK(cuCtxCreate_v2(&context, 0, 0));
     OK(cuStreamCreate(&stream, 1));
     OK(cuStreamBeginCapture_v2(stream, 2));

@@ -94,7 +94,8 @@ impl Launches {
 
 impl GraphMemory {
     /// Says that a graph which uses this memory, and was captured by other means than [`capture`](Self::capture), has been
-    /// launched on a stream: the memory stays until what the stream was given so far has run.
+    /// launched on a stream: the memory stays until what the stream was given so far has run, and the next
+    /// [launch](Graph::launch) comes after that.
     ///
     /// ```
     /// # use bursar::Result;
@@ -107,7 +108,9 @@ impl GraphMemory {
     /// # }
     /// ```
     pub fn launched(&self, stream: impl Into<Stream>) -> Result<()> {
-        self.shared.launches.launch(self.context(), self.shared.own(), stream.into(), |_| Ok(()))
+        self.context().order(stream.into(), self.shared.own())?;
+        self.shared.launches.has_news();
+        Ok(())
     }
 }
 

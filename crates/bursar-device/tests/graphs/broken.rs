@@ -1,4 +1,5 @@
 //! Programs that break a promise of graphs, each of which the simulator has to find.
+#![allow(unsafe_code)]
 
 use bursar_core::{
     Build as _, Bytes, DeviceContext, DeviceId, DeviceMemoryResource, GraphMemory, Pattern, RawGraphExec, RawStream,

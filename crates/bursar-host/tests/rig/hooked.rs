@@ -3,7 +3,8 @@
 
 use bursar_core::{
     DeviceFacts, DeviceId, DevicePtr, Driver, DriverError, DriverResult, HostFlags, HostFunction, Link, MemoryInfo,
-    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawPages, RawStream, SimulatedKernel,
+    Note, Pattern, PeerPtr, Progress, RawContext, RawEvent, RawGraph, RawGraphExec, RawPages, RawStream,
+    SimulatedKernel,
 };
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -116,6 +117,12 @@ unsafe impl Driver for Hooked {
         unsafe fn stream_synchronize(stream: RawStream) -> DriverResult<()>;
         unsafe fn stream_wait(stream: RawStream, event: RawEvent) -> DriverResult<()>;
         unsafe fn stream_is_capturing(stream: RawStream) -> DriverResult<bool>;
+        unsafe fn capture_begin(stream: RawStream) -> DriverResult<()>;
+        unsafe fn capture_end(stream: RawStream) -> DriverResult<RawGraph>;
+        unsafe fn graph_instantiate(graph: RawGraph) -> DriverResult<RawGraphExec>;
+        unsafe fn graph_destroy(graph: RawGraph) -> DriverResult<()>;
+        unsafe fn graph_launch(graph: RawGraphExec, stream: RawStream) -> DriverResult<()>;
+        unsafe fn graph_exec_destroy(graph: RawGraphExec) -> DriverResult<()>;
         unsafe fn event_destroy(event: RawEvent) -> DriverResult<()>;
         unsafe fn event_record(event: RawEvent, stream: RawStream) -> DriverResult<()>;
         unsafe fn event_query(event: RawEvent) -> DriverResult<Progress>;

@@ -79,7 +79,6 @@ pub(crate) fn status(
     stream: CUstream,
     status: Out<CUstreamCaptureStatus>,
 ) -> CallResult {
-    status.required()?;
     status.set(described(process, default, stream)?.0)
 }
 
@@ -96,8 +95,8 @@ pub(crate) fn info(
     dependencies: Out<*const CUgraphNode>,
     count: Out<usize>,
 ) -> CallResult {
-    status.required()?;
     let (found, number) = described(process, default, stream)?;
+    status.required()?;
     id.set_if_wanted(number);
     graph.set_if_wanted(std::ptr::null_mut());
     dependencies.set_if_wanted(std::ptr::null());
