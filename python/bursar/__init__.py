@@ -6,6 +6,7 @@ device does.
 
 from ._devices import Device, devices, use_driver
 from .errors import (
+    Asleep,
     BursarError,
     DriverError,
     ForeignBlock,
@@ -26,6 +27,7 @@ from .errors import (
     OutOfMemory,
     Released,
     SimulatedWarning,
+    StillInUse,
     StreamMisuse,
     Timeout,
     TooLate,
@@ -64,10 +66,12 @@ from ._pool import (
 from ._reserve import HIGH, LOW, NORMAL, ReservationRequest, reserve
 from ._share import Share, share
 from ._sizes import Size, parse_size
+from ._sleep import SleepReport, SleepState, WakeReport, sleep, sleep_state, wake
 
 __version__ = _version()
 
 __all__ = [
+    "Asleep",
     "Assignment",
     "Buffer",
     "BursarError",
@@ -108,6 +112,9 @@ __all__ = [
     "Share",
     "SimulatedWarning",
     "Size",
+    "SleepReport",
+    "SleepState",
+    "StillInUse",
     "StreamMisuse",
     "TagStatistics",
     "TenantEntry",
@@ -119,6 +126,7 @@ __all__ = [
     "UsageEntry",
     "UseAfterFree",
     "WaitingEntry",
+    "WakeReport",
     "__version__",
     "devices",
     "fit",
@@ -129,9 +137,12 @@ __all__ = [
     "pinned_statistics",
     "reserve",
     "share",
+    "sleep",
+    "sleep_state",
     "statistics",
     "tag",
     "trim",
     "use_driver",
     "use_pool",
+    "wake",
 ]

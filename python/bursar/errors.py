@@ -104,6 +104,14 @@ class Forked(BursarError):
     """A use, in a forked child, of what belongs to its parent."""
 
 
+class Asleep(BursarError):
+    """A use of memory that sleeps, or an allocation from a pool that does."""
+
+
+class StillInUse(BursarError, TimeoutError):
+    """Memory that was to sleep and was still in use when there was no more time to wait."""
+
+
 class Released(BursarError):
     """A use of something that was given back."""
 

@@ -45,6 +45,7 @@ impl BufferMemory {
         let stream = adoption.as_ref().map_or(device.context.default_stream(), AdoptedStream::stream);
         let block = device.allocate(bytes, stream)?;
         let (ptr, bytes) = (block.ptr().0, block.requested().get());
+        device.buffers.lock().insert(ptr, (block.tag(), block.granted().get()));
         let (block, uses) = (Mutex::new(Some(block)), Mutex::default());
         Ok(Self { device, number, ptr, bytes, raw, block, uses, _adoption: adoption })
     }
@@ -79,6 +80,7 @@ impl Drop for BufferMemory {
         let block = self.block().take();
         let uses = std::mem::take(&mut *self.uses());
         if let Some(block) = block.filter(|_| !pool::is_forked()) {
+            self.device.buffers.lock().remove(&self.ptr);
             self.device.free_after(block, uses);
         }
     }

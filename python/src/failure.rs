@@ -214,6 +214,8 @@ fn memory(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
         },
         Error::Unsupported { .. } => "Unsupported",
         Error::Forked => "Forked",
+        Error::Asleep { .. } => "Asleep",
+        Error::StillInUse { .. } => "StillInUse",
         Error::Driver(error) | Error::CreateFailed(error) => driver(error, fields)?,
         Error::External(external) => match external.downcast_ref::<LedgerError>() {
             Some(error) => ledger(error, fields)?,

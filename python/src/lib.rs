@@ -35,6 +35,7 @@ mod pool_streams;
 mod reservation;
 mod share;
 mod size;
+mod sleep;
 mod statistics;
 mod throw;
 mod torch;
@@ -72,6 +73,8 @@ mod _native {
     use super::share::{draw, index_of};
     #[pymodule_export]
     use super::size::parse_size;
+    #[pymodule_export]
+    use super::sleep::{sleep, sleep_state, wake};
     #[pymodule_export]
     use super::statistics::{Log, device_count, memory_info, pool_statistics, set_tag, trim, use_pool};
     #[pymodule_export]

@@ -18,6 +18,7 @@ use bursar::observe::Observer;
 use bursar::sync::Latch;
 use bursar::{Bytes, DeviceId, Error, GlobalDeviceBudget, Ledgers, PagePool, Stack, Statistics, Stream, leaf};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -60,6 +61,8 @@ pub(crate) struct PoolDevice {
     pub(crate) book: Latch<Book>,
     /// The blocks of the other libraries.
     pub(crate) others: Latch<Book>,
+    /// The memory of buffers, by address: its tag and its bytes.
+    pub(crate) buffers: Latch<BTreeMap<u64, (AllocTag, u64)>>,
     pub(crate) streams: Streams,
     /// The captures into graphs that were announced and have not ended.
     pub(crate) captures: AtomicU32,
@@ -264,6 +267,7 @@ impl PoolDevice {
             account: terms.account.clone(),
             book: Latch::default(),
             others: Latch::default(),
+            buffers: Latch::default(),
             streams: Streams::default(),
             captures: AtomicU32::new(0),
             refused: Mutex::default(),

@@ -4,9 +4,10 @@
 //! the counts are then plain numbers, exact in every moment, peaks included.
 
 use bursar::Stream;
-use bursar::memory::DeviceBlock;
+use bursar::memory::{AllocTag, DeviceBlock, DevicePtr};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 /// The longest request that PyTorch counts as small.
 const SMALL_BYTES: u64 = 1 << 20;
@@ -154,6 +155,12 @@ impl Book {
         let mut held: Vec<_> = self.held.values().collect();
         held.sort_by_key(|held| held.block.ptr());
         held
+    }
+
+    /// Returns the ranges of the blocks of a tag.
+    pub(crate) fn ranges_of(&self, tag: AllocTag) -> Vec<Range<DevicePtr>> {
+        let own = self.held.values().map(|held| &held.block).filter(|block| block.tag() == tag);
+        own.map(|block| block.ptr()..block.ptr().offset(block.granted().get())).collect()
     }
 
     /// Has every peak begin again at what is there now.

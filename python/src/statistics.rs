@@ -8,6 +8,7 @@ use crate::pool::{self, PoolDevice, Terms};
 use crate::pool_logs::logs;
 use crate::reservation::Reservation;
 use crate::size::Size;
+use crate::sleep;
 use bursar::memory::AllocTag;
 use bursar::observe::{Counts, Logging, Observer};
 use bursar::{Bytes, DeviceId};
@@ -51,7 +52,7 @@ pub(crate) fn trim(py: Python<'_>) -> Result<u64, Failure> {
     pool::check_not_forked()?;
     Ok(py.detach(|| {
         let device = pool::current().map_or(Bytes::ZERO, pool::Pool::trim);
-        device.saturating_add(pinned::trim()).get()
+        device.saturating_add(pinned::trim()).get() + sleep::trim_stores()
     }))
 }
 

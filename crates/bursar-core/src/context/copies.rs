@@ -33,6 +33,7 @@ impl DeviceContext {
     ) -> Result<()> {
         let bytes = src.len() as u64;
         let dst = range(block, offset, bytes)?;
+        let _using = self.use_awake([block.ptr()])?;
         self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `src` is borrowed; `run`
             // passes a live stream that is ordered after the block's own.
@@ -50,6 +51,7 @@ impl DeviceContext {
     ) -> Result<()> {
         let bytes = dst.len() as u64;
         let src = range(block, offset, bytes)?;
+        let _using = self.use_awake([block.ptr()])?;
         self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `src` lies in a block that is borrowed until this has run, as `dst` is borrowed mutably; `run`
             // passes a live stream that is ordered after the block's own.
@@ -68,6 +70,7 @@ impl DeviceContext {
         stream: impl Into<Stream>,
     ) -> Result<()> {
         let (to, from) = (range(dst, dst_offset, bytes)?, range(src, src_offset, bytes)?);
+        let _using = self.use_awake([dst.ptr(), src.ptr()])?;
         self.run([dst.stream(), src.stream()], bytes, stream.into(), |raw| {
             // SAFETY: the ranges lie in different blocks, which never overlap, borrowed until this has run; `run`
             // passes a live stream that is ordered after the blocks' own.
@@ -90,6 +93,7 @@ impl DeviceContext {
         if !dst.0.is_multiple_of(pattern.width()) {
             return Err(Error::InvalidValue { what: "a fill begins at a multiple of its pattern's width" });
         }
+        let _using = self.use_awake([block.ptr()])?;
         self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `dst` is aligned to the pattern and lies in a block that is borrowed mutably until this has run;
             // `run` passes a live stream that is ordered after the block's own.
@@ -110,6 +114,7 @@ impl DeviceContext {
         let width = unit.len() as u64;
         let bytes = count.checked_mul(width).ok_or(OUTSIDE)?;
         let dst = range(block, offset, bytes)?;
+        let _using = self.use_awake([block.ptr()])?;
         self.run([block.stream()], bytes, stream.into(), |raw| {
             // SAFETY: `dst` lies in a block that is borrowed mutably until this has run, as `unit` is borrowed, and has
             // room for one unit because there are bytes to fill; `run` passes a live stream that is ordered after the

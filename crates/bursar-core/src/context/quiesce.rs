@@ -19,6 +19,7 @@ impl DeviceContext {
     pub fn wait_for_all_streams(&self, patience: Duration) -> Result<()> {
         let began = Instant::now();
         self.order_ended(patience);
+        self.poll(0, began, patience, || Ok(self.has_no_awake_uses()))?;
         for slot in 0..STREAM_SLOTS {
             let begun = self.clocks.begun(slot);
             self.poll(slot, began, patience, || Ok(self.clocks.is_over(slot, begun)))?;

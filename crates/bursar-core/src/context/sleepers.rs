@@ -262,6 +262,18 @@ pub(super) struct Sleepers {
     /// The number of sets of ranges that sleep.
     count: AtomicUsize,
     ranges: Mutex<AsleepRanges>,
+    /// The number of uses that end before the call that makes them returns.
+    uses: AtomicUsize,
+}
+
+/// A use of blocks that are awake, which is over when this is dropped.
+#[derive(Debug)]
+pub(super) struct AwakeUse<'a>(&'a AtomicUsize);
+
+impl Drop for AwakeUse<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }
 
 /// The ranges that sleep: by their identity, from the first address to the one after the last.
@@ -312,6 +324,20 @@ impl DeviceContext {
     #[inline]
     pub fn check_awake(&self, ptr: DevicePtr) -> Result<()> {
         if self.sleepers.count.load(SeqCst) == 0 { Ok(()) } else { self.look_up_asleep(ptr) }
+    }
+
+    /// Begins a use of blocks that are awake; whoever falls asleep waits until it is over.
+    pub(super) fn use_awake<const N: usize>(&self, blocks: [DevicePtr; N]) -> Result<AwakeUse<'_>> {
+        // Counted before it looks, as whoever falls asleep says so before it counts: one of the two sees the other.
+        self.sleepers.uses.fetch_add(1, SeqCst);
+        let using = AwakeUse(&self.sleepers.uses);
+        blocks.into_iter().try_for_each(|block| self.check_awake(block))?;
+        Ok(using)
+    }
+
+    /// Returns whether no such use is under way.
+    pub(super) fn has_no_awake_uses(&self) -> bool {
+        self.sleepers.uses.load(SeqCst) == 0
     }
 
     #[cold]

@@ -1,0 +1,97 @@
+"""Memory of the pool that sleeps: its contents wait on the host, and its addresses stay."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import _native
+
+
+@dataclass(frozen=True)
+class SleepReport:
+    """The bytes of a sleep, and the time that it took."""
+
+    #: Device memory that went back to the driver.
+    released: int
+    #: Contents that were copied to pinned host memory.
+    saved: int
+    #: Contents that were given up.
+    discarded: int
+    #: What was to sleep and stays on the device, because it shares pages with memory that is awake.
+    kept: int
+    #: The time that it took.
+    seconds: float
+
+
+@dataclass(frozen=True)
+class WakeReport:
+    """The bytes of a wake, and the time that it took."""
+
+    #: Device memory that was taken from the driver again.
+    taken: int
+    #: Contents that were copied back.
+    restored: int
+    #: The time that it took.
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SleepState:
+    """Whether the pool sleeps, and how much of it."""
+
+    #: "awake", "partly asleep", "falling asleep or waking" or "asleep".
+    state: str
+    #: The device memory that waking takes.
+    asleep: int
+    #: The host memory that contents lie in.
+    on_host: int
+
+
+def sleep(
+    *tags: str,
+    discard: Iterable[str] | bool = (),
+    keep_place: bool = False,
+    timeout: float = 60.0,
+) -> SleepReport:
+    """Puts the memory of the pool to sleep: all of it, or that of some tags, which go on to live at their addresses.
+
+    Contents are copied to pinned memory, device memory goes back to the driver and its charge to the ledger. After
+    :func:`wake` tensors, arrays and buffers hold what they held, where they were. Meanwhile they must not be used: on hardware
+    that is a fault of the program that ends its context. They may be dropped. Where everything sleeps, allocations raise
+    :class:`Asleep`.
+
+    The contents of the tags in ``discard``, or all with ``discard=True``, are given up. With ``keep_place`` the memory stays
+    charged, so that :func:`wake` is not refused. Streams are waited for, at most ``timeout`` seconds.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x24GiB")
+    >>> with bursar.tag("weights"):
+    ...     weights = bursar.Buffer("4MiB")
+    >>> report = bursar.sleep("weights")
+    >>> report.released, report.saved, bursar.sleep_state().state
+    (4194304, 4194304, 'partly asleep')
+    >>> bursar.wake("weights").restored
+    4194304
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+    given_up = [] if isinstance(discard, bool) else list(discard)
+    return SleepReport(*_native.sleep(list(tags), given_up, discard is True, keep_place, timeout))
+
+
+def wake(*tags: str, timeout: float = 0.0) -> WakeReport:
+    """Wakes the memory of the pool: all that sleeps, or that of tags which were put to sleep by themselves.
+
+    Where others have the memory meanwhile, it waits in the queue of the ledger, at most ``timeout`` seconds; a refusal raises
+    :class:`OutOfMemory`, and everything sleeps on.
+    """
+    return WakeReport(*_native.wake(list(tags), timeout))
+
+
+def sleep_state() -> SleepState:
+    """Returns whether the pool sleeps, and how much of it."""
+    return SleepState(*_native.sleep_state())

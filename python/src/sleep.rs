@@ -1,0 +1,141 @@
+//! The memory of the pool that sleeps, as Python sees it.
+
+use crate::failure::Failure;
+use crate::pool::{self, PoolDevice};
+use bursar::Error;
+use bursar::device::DeviceContext;
+use bursar::host::PinnedPool;
+use bursar::memory::{
+    AllocTag, DevicePtr, SleepReading, SleepReport, SleepRequest, SleepState, WakeReport, WakeRequest,
+};
+use pyo3::prelude::*;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The pinned memory that contents go to, by the contexts of their devices: apart from what programs pin, of which little is
+/// kept.
+static STORES: Mutex<Option<HashMap<usize, Arc<PinnedPool>>>> = Mutex::new(None);
+
+fn store_of(context: &Arc<DeviceContext>) -> Result<Arc<PinnedPool>, Failure> {
+    let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let stores = stores.get_or_insert_default();
+    if let Some(store) = stores.get(&Arc::as_ptr(context).addr()) {
+        return Ok(store.clone());
+    }
+    let store = Arc::new(PinnedPool::near(context).map_err(Error::from)?);
+    stores.insert(Arc::as_ptr(context).addr(), store.clone());
+    Ok(store)
+}
+
+/// Gives back the pinned memory that contents went to and that nobody uses; returns how much that was.
+pub(crate) fn trim_stores() -> u64 {
+    let stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    let trimmed = stores.iter().flat_map(HashMap::values).map(|store| store.trim(bursar::Bytes::ZERO).get());
+    trimmed.sum()
+}
+
+/// The bytes that went back to the driver, were copied to the host, were given up and stay; and the seconds that it took.
+type SleepFields = (u64, u64, u64, u64, f64);
+
+/// The bytes that were taken from the driver and copied back, and the seconds that it took.
+type WakeFields = (u64, u64, f64);
+
+fn interned(names: &[String]) -> Vec<AllocTag> {
+    names.iter().map(|name| AllocTag::intern(name)).collect()
+}
+
+fn patience(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+/// Puts the memory of the pool to sleep: all of it, or the blocks of some tags.
+#[pyfunction]
+pub(crate) fn sleep(
+    py: Python<'_>,
+    tags: Vec<String>,
+    discard: Vec<String>,
+    discard_all: bool,
+    keep_place: bool,
+    timeout: f64,
+) -> Result<SleepFields, Failure> {
+    pool::check_not_forked()?;
+    let (tags, discard) = (interned(&tags), interned(&discard));
+    py.detach(|| {
+        let mut report = SleepReport::default();
+        for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
+            let discard = discard.iter().flat_map(|&tag| device.blocks_of(tag)).collect();
+            let all = SleepRequest {
+                discard,
+                discard_all,
+                keep_place,
+                patience: patience(timeout),
+                ..SleepRequest::default()
+            };
+            let only = tags.iter().map(|&tag| SleepRequest { only: Some((tag, device.blocks_of(tag))), ..all.clone() });
+            let requests: Vec<_> = if tags.is_empty() { vec![all.clone()] } else { only.collect() };
+            for request in requests {
+                report = report.and(device.sleep(&request)?);
+            }
+        }
+        let SleepReport { released, saved, discarded, kept, elapsed, .. } = report;
+        Ok((released.get(), saved.get(), discarded.get(), kept.get(), elapsed.as_secs_f64()))
+    })
+}
+
+/// Wakes the memory of the pool: all that sleeps, or the blocks of some tags that were put to sleep by themselves.
+#[pyfunction]
+pub(crate) fn wake(py: Python<'_>, tags: Vec<String>, timeout: f64) -> Result<WakeFields, Failure> {
+    pool::check_not_forked()?;
+    let tags = interned(&tags);
+    py.detach(|| {
+        let only: Vec<_> = if tags.is_empty() { vec![None] } else { tags.into_iter().map(Some).collect() };
+        let mut report = WakeReport::default();
+        for device in pool::current().into_iter().flat_map(pool::Pool::opened) {
+            for &only in &only {
+                for sleeper in device.context.sleepers() {
+                    report = report.and(sleeper.wake(&WakeRequest { only, patience: patience(timeout) })?);
+                }
+            }
+        }
+        let WakeReport { taken, restored, elapsed } = report;
+        Ok((taken.get(), restored.get(), elapsed.as_secs_f64()))
+    })
+}
+
+/// Returns how the memory of the pool stands, and the bytes of the devices that waking takes and of the host that contents
+/// lie in.
+#[pyfunction]
+pub(crate) fn sleep_state() -> Result<(String, u64, u64), Failure> {
+    pool::check_not_forked()?;
+    let devices = pool::current().into_iter().flat_map(pool::Pool::opened);
+    let readings = devices.flat_map(|device| device.context.sleepers()).map(|sleeper| sleeper.sleep_reading());
+    let (mut state, mut asleep, mut on_host) = (SleepState::Awake, 0, 0);
+    for SleepReading { state: of, asleep: bytes, on_host: held } in readings {
+        (state, asleep, on_host) = (state.max(of), asleep + bytes.get(), on_host + held.get());
+    }
+    Ok((state.to_string(), asleep, on_host))
+}
+
+impl PoolDevice {
+    /// Returns the blocks of a tag that are outside.
+    fn blocks_of(&self, tag: AllocTag) -> Vec<Range<DevicePtr>> {
+        let mut blocks = self.book.lock().ranges_of(tag);
+        blocks.extend(self.others.lock().ranges_of(tag));
+        let buffers = self.buffers.lock();
+        let own = buffers.iter().filter(|(_, (of, _))| *of == tag);
+        blocks.extend(own.map(|(&ptr, &(_, bytes))| DevicePtr(ptr)..DevicePtr(ptr + bytes)));
+        blocks
+    }
+
+    fn sleep(&self, request: &SleepRequest) -> Result<SleepReport, Failure> {
+        self.retry_refused();
+        let store = store_of(&self.context)?;
+        let mut report = SleepReport::default();
+        for sleeper in self.context.sleepers() {
+            report = report.and(sleeper.sleep(&*store, request)?);
+        }
+        Ok(report)
+    }
+}
