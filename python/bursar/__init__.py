@@ -47,7 +47,7 @@ from ._ledger import (
     WaitingEntry,
     ledger,
 )
-from ._native import Buffer, Reservation
+from ._native import Buffer, Delegation, Reservation
 from ._native import version as _version
 from ._pool import (
     Log,
@@ -75,6 +75,7 @@ __all__ = [
     "Assignment",
     "Buffer",
     "BursarError",
+    "Delegation",
     "Device",
     "DeviceLedger",
     "DriverError",

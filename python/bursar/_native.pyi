@@ -113,6 +113,34 @@ class Buffer:
     ) -> object: ...
 
 @final
+class Delegation:
+    """Memory that was set aside here and that other processes draw on, until neither they nor this object are there any more.
+
+    >>> import bursar
+    >>> bursar.use_driver("sim", sim_devices="1x8GiB@delegated")
+    >>> given = bursar.reserve("2GiB", timeout=0).wait().delegate()
+    >>> given.bytes >> 30, given.held
+    (2, 0)
+
+    A process that has its ``token`` in ``BURSAR_RESERVATION`` is a worker with a share, as those of ``bursar run`` are.
+    """
+
+    @property
+    def token(self) -> str:
+        """The text by which other processes draw on it."""
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes set aside."""
+
+    @property
+    def held(self) -> int:
+        """The bytes that those who draw on it hold."""
+
+    def release(self) -> None:
+        """Gives back what nobody draws on, and the rest when they end. Does nothing the second time."""
+
+@final
 class Log:
     """A log of what happens to the memory of the pool."""
 
@@ -173,6 +201,9 @@ class Reservation:
 
     def split(self, bytes: int | str) -> Reservation:
         """Returns a reservation of its own, made out of bytes that nobody holds."""
+
+    def delegate(self) -> Delegation:
+        """Hands it on to processes that draw on it by a token. It counts as released here."""
 
     def __enter__(self) -> Reservation: ...
     def __exit__(

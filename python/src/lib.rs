@@ -68,7 +68,7 @@ mod _native {
     #[pymodule_export]
     use super::pool_libraries::{allocate_anywhere, free_anywhere, stream_ends};
     #[pymodule_export]
-    use super::reservation::{Reservation, ReservationBlock};
+    use super::reservation::{Delegation, Reservation, ReservationBlock};
     #[pymodule_export]
     use super::share::{draw, index_of};
     #[pymodule_export]

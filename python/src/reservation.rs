@@ -6,7 +6,7 @@ use bursar::memory::Account;
 use bursar::{Bytes, Error, ledger};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// A reservation as its object and the pool that draws on it share it. It lasts until it is released, or neither has it; what is
@@ -76,6 +76,27 @@ impl Drawn {
             return Err(RELEASED);
         }
         Ok(())
+    }
+
+    /// Takes the reservation out for those who draw on it by a token, unless something here uses it.
+    fn take(&self) -> Result<ledger::Reservation, Failure> {
+        let mut state = self.write();
+        if state.users > 1 {
+            return Err(Failure::Value {
+                what: "a pool draws on the reservation, which it cannot share by a token".into(),
+            });
+        }
+        let reserved = state.reserved.take().filter(|_| !state.is_released).ok_or(Failure::Released)?;
+        match Arc::try_unwrap(reserved) {
+            Ok(reserved) => {
+                state.is_released = true;
+                Ok(reserved)
+            }
+            Err(used) => {
+                state.reserved = Some(used);
+                Err(Failure::Value { what: "another thread is using the reservation".into() })
+            }
+        }
     }
 
     /// Returns the reservation while something of it may be held.
@@ -237,6 +258,13 @@ impl Reservation {
         Ok(Self::new(split, self.device))
     }
 
+    /// Hands it on to processes that draw on it by a token. It counts as released here.
+    fn delegate(&self, py: Python<'_>) -> Result<Delegation, Failure> {
+        self.check_owner()?;
+        let delegation = py.detach(|| Ok::<_, Failure>(self.drawn.take()?.delegate()?))?;
+        Ok(Delegation { given: Mutex::new(Some(delegation)), owner: self.owner })
+    }
+
     fn __enter__(this: Py<Self>) -> Py<Self> {
         this
     }
@@ -287,5 +315,57 @@ impl ReservationBlock {
     #[pyo3(signature = (*_raised))]
     fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> Result<(), Failure> {
         self.release(py)
+    }
+}
+
+/// Memory that was set aside here and that other processes draw on. It lasts while this or one of them does.
+#[pyclass(frozen, module = "bursar")]
+#[derive(Debug)]
+pub(crate) struct Delegation {
+    /// None once it was released.
+    given: Mutex<Option<ledger::Delegation>>,
+    /// The process that made it.
+    owner: u32,
+}
+
+impl Delegation {
+    fn lock(&self) -> Result<MutexGuard<'_, Option<ledger::Delegation>>, Failure> {
+        if std::process::id() != self.owner {
+            return Err(Failure::Forked { opener: self.owner });
+        }
+        Ok(self.given.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn read<T: Send>(&self, py: Python<'_>, read: impl FnOnce(&ledger::Delegation) -> T + Send) -> Result<T, Failure> {
+        py.detach(|| Ok(read(self.lock()?.as_ref().ok_or(Failure::Released)?)))
+    }
+}
+
+#[pymethods]
+impl Delegation {
+    /// The text by which other processes draw on it.
+    #[getter]
+    fn token(&self, py: Python<'_>) -> Result<String, Failure> {
+        self.read(py, ledger::Delegation::token)
+    }
+
+    /// The number of bytes set aside.
+    #[getter]
+    fn bytes(&self, py: Python<'_>) -> Result<u64, Failure> {
+        self.read(py, |given| given.bytes().get())
+    }
+
+    /// The bytes that those who draw on it hold.
+    #[getter]
+    fn held(&self, py: Python<'_>) -> Result<u64, Failure> {
+        self.read(py, |given| given.held().get())
+    }
+
+    /// Gives back what nobody draws on, and the rest when they end. Does nothing the second time.
+    fn release(&self, py: Python<'_>) -> Result<(), Failure> {
+        py.detach(|| {
+            self.lock()?.take();
+            Ok(())
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands::{bench, completions, convert, fit, ledger, replay, serve, top};
+use crate::commands::{bench, completions, convert, fit, ledger, ray_resources, replay, serve, top};
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::run;
@@ -87,6 +87,11 @@ pub(crate) enum Command {
     /// It reads and changes nothing. It listens on loopback unless told otherwise.
     #[command(after_help = serve::EXAMPLES)]
     Serve(serve::ServeArgs),
+    /// Prints the bytes of this machine's cards as resources of a Ray node, or as its labels.
+    ///
+    /// The bytes are what programs may hold together by each card's ledger. A ray-resources of a machine without cards is empty.
+    #[command(after_help = ray_resources::EXAMPLES)]
+    RayResources(ray_resources::RayResourcesArgs),
     /// Prints the script by which a shell completes this command.
     #[command(after_help = completions::COMPLETION_EXAMPLES)]
     Completions {

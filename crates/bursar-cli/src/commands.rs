@@ -7,6 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod devices;
 pub(crate) mod fit;
 pub(crate) mod ledger;
+pub(crate) mod ray_resources;
 pub(crate) mod replay;
 pub(crate) mod serve;
 pub(crate) mod top;

@@ -26,7 +26,7 @@ mod traces;
 pub use program::Program;
 
 use arguments::{Arguments, Bench, Command};
-use commands::{bench, completions, convert, demo, devices, fit, ledger, replay, serve, top};
+use commands::{bench, completions, convert, demo, devices, fit, ledger, ray_resources, replay, serve, top};
 use failure::Failure;
 use run::{Invocation, Role};
 use rustix::process::Pid;
@@ -99,6 +99,9 @@ fn try_execute(
             output::show(&bench::fragmentation::fragmentation(&open()?, args)?, json)
         }
         (Some(Command::Fit(stage)), _) => fit::fit(stage, json, || options.open_machine()),
+        (Some(Command::RayResources(args)), _) => {
+            output::show(&ray_resources::of_node(&options.open_machine()?, args)?, json)
+        }
         (Some(Command::Completions { shell }), _) => {
             output::show(&completions::script(Arguments::definition(), *shell), json)
         }

@@ -107,6 +107,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("bench fragmentation", "bench fragmentation --fill 64MiB --stack pool,async,direct"),
     ("convert", "convert TRACE FOLDER/trace.jsonl"),
     ("convert", "convert --generate server,rounds=3 FOLDER/server.bin --deal 2"),
+    ("ray-resources", "ray-resources"),
     ("completions", "completions bash"),
     ("man", "man"),
     ("man", "man --to FOLDER/man"),

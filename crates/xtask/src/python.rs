@@ -21,6 +21,10 @@ const OLDEST: (u32, u32) = (3, 10);
 const TOOLS: &str = "python/tests/requirements.txt";
 /// The shared object that stands for CUDA's in some tests.
 const LIBCUDA: &str = "libbursar_libcuda.so";
+/// The environment variable by which Ray is installed for its tests; they are skipped without it.
+const RAY_VARIABLE: &str = "BURSAR_TEST_RAY";
+/// Ray, as pip is told it.
+const RAY: &str = "ray>=2.50";
 
 /// Builds, installs and tests the package.
 pub(crate) fn step(root: &Path) -> Result<(), Error> {
@@ -91,7 +95,9 @@ impl<'a> Environment<'a> {
         let environment = Self { root, folder: folder.join("venv") };
         let tools = root.join(TOOLS);
         let listed = fs::read_to_string(&tools).map_err(|source| Error::Read { path: tools.clone(), source })?;
-        let (stamp, made) = (environment.folder.join("made-for"), format!("{}{listed}", interpreter.version));
+        let ray = std::env::var(RAY_VARIABLE).is_ok_and(|value| value == "1").then_some(RAY);
+        let made = format!("{}{listed}{}", interpreter.version, ray.unwrap_or_default());
+        let stamp = environment.folder.join("made-for");
         if fs::read_to_string(&stamp).is_ok_and(|found| found == made) {
             return Ok(environment);
         }
@@ -102,6 +108,9 @@ impl<'a> Environment<'a> {
             "Python has no venv (`apt-get install python3-venv`)",
         )?;
         attempt(environment.pip(["install", "--quiet", "--requirement"]).arg(&tools), "pip cannot install the tools")?;
+        if let Some(ray) = ray {
+            attempt(&mut environment.pip(["install", "--quiet", ray]), "pip cannot install Ray")?;
+        }
         fs::write(&stamp, made).map_err(|source| Error::Write { path: stamp, source })?;
         Ok(environment)
     }

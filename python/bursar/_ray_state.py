@@ -1,0 +1,106 @@
+"""The cards of a cluster, read from the ledger of each node through Ray."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from ._ledger import DeviceLedger, LedgerReading, RefusalEntry, ledger
+from ._ray_cards import describe_cards, left_of
+
+_ray: Any = importlib.import_module("ray")
+_strategies: Any = importlib.import_module("ray.util.scheduling_strategies")
+
+#: The resource of all cards of a node together, in bytes. That of one card has ``_`` and its UUID behind it.
+RESOURCE = "bursar_gpu_bytes"
+
+#: The environment of what only looks at cards: Ray hides them from tasks that ask for none of its own GPUs.
+_LOOKING = {"env_vars": {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node of the cluster and its cards."""
+
+    #: Ray's number of the node.
+    node: str
+    #: Its address.
+    address: str
+    #: Its cards as their ledgers were read; empty where they could not be.
+    cards: tuple[DeviceLedger, ...]
+    #: Ray's labels of the node.
+    labels: dict[str, str]
+    #: The reason that its cards could not be read; None where they were.
+    error: str | None
+
+
+@dataclass(frozen=True)
+class ClusterState:
+    """The cards, shares, holders and refusals of a cluster. ``print(state)`` shows them."""
+
+    nodes: tuple[NodeState, ...]
+
+    @property
+    def cards(self) -> tuple[tuple[NodeState, DeviceLedger], ...]:
+        """Every card that could be read, with its node."""
+        return tuple((node, card) for node in self.nodes for card in node.cards)
+
+    @property
+    def refusals(self) -> tuple[tuple[NodeState, DeviceLedger, RefusalEntry], ...]:
+        """The last requests that were refused, newest first."""
+        every = ((node, card, refusal) for node, card in self.cards for refusal in card.refusals)
+        return tuple(sorted(every, key=lambda entry: entry[2].when, reverse=True))
+
+    @property
+    def limit(self) -> int:
+        """The bytes that programs may hold of all cards."""
+        return sum(card.limit for _, card in self.cards)
+
+    @property
+    def left(self) -> int:
+        """The bytes that can still be had, whichever card they are on."""
+        return sum(left_of(card) for _, card in self.cards)
+
+    def __str__(self) -> str:
+        return "\n".join(line for node in self.nodes for line in _lines(node)) or "no node of this cluster has cards that Ray knows of"
+
+
+def _lines(node: NodeState) -> list[str]:
+    name = f"node {node.address} {node.node[:12]}"
+    if node.error is not None:
+        return [f"{name}: its cards cannot be read: {node.error}"]
+    return [name, *describe_cards(node.cards)]
+
+
+def state(*, timeout: float = 10.0) -> ClusterState:
+    """Returns the cards, shares, holders and refusals of the cluster, read from each node's ledgers at about one moment.
+
+    A node that does not answer within ``timeout`` seconds is there with the reason, and never as one without cards.
+    """
+    nodes = [node for node in _ray.nodes() if node["Alive"] and RESOURCE in node["Resources"]]
+    look: Any = _ray.remote(num_cpus=0, max_retries=0, runtime_env=_LOOKING)(_read)
+    asked = {}
+    for node in nodes:
+        there = _strategies.NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        asked[node["NodeID"]] = look.options(scheduling_strategy=there).remote()
+    _ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
+    return ClusterState(tuple(_node(node, asked[node["NodeID"]]) for node in nodes))
+
+
+def _read() -> LedgerReading:
+    return ledger()
+
+
+def _node(node: dict[str, Any], answer: Any) -> NodeState:
+    cards: tuple[DeviceLedger, ...] = ()
+    error = None
+    try:
+        reading: LedgerReading = _ray.get(answer, timeout=0)
+        cards = tuple(card for card in reading.devices if card.device is not None)
+    except _ray.exceptions.GetTimeoutError:
+        error = "it does not answer"
+        _ray.cancel(answer, force=True)
+    except _ray.exceptions.RayError as failed:
+        error = str(failed).strip().splitlines()[-1]
+    return NodeState(node["NodeID"], node["NodeManagerAddress"], cards, dict(node.get("Labels", {})), error)
