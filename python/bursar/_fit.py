@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from . import _native
 from ._devices import DeviceName, device_index
@@ -125,9 +125,14 @@ def fit(
         raise InvalidValue(f"{workers} workers are more than can be counted: at most {(1 << 64) - 1}")
     indices = None if devices is None else [device_index(device) for device in devices]
     fields = _native.fit(memory, per_worker, fixed, workers, headroom, available, indices, label, allow_overflow)
-    one_more = fields.pop("one_more")
-    assignments = tuple(Assignment(**assignment) for assignment in fields.pop("assignments"))
-    plan = Plan(one_more=None if one_more is None else OneMore(**one_more), assignments=assignments, **fields)
+    plan = plan_of(fields)
     if plan.warning is not None:
         warnings.warn(plan.warning, RuntimeWarning, stacklevel=2)
     return plan
+
+
+def plan_of(fields: dict[str, Any]) -> Plan:
+    """Returns the plan with these fields."""
+    one_more = fields.pop("one_more")
+    assignments = tuple(Assignment(**assignment) for assignment in fields.pop("assignments"))
+    return Plan(one_more=None if one_more is None else OneMore(**one_more), assignments=assignments, **fields)

@@ -78,14 +78,26 @@ def state(*, timeout: float = 10.0) -> ClusterState:
 
     A node that does not answer within ``timeout`` seconds is there with the reason, and never as one without cards.
     """
-    nodes = [node for node in _ray.nodes() if node["Alive"] and RESOURCE in node["Resources"]]
-    look: Any = _ray.remote(num_cpus=0, max_retries=0, runtime_env=_LOOKING)(_read)
-    asked = {}
-    for node in nodes:
-        there = _strategies.NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-        asked[node["NodeID"]] = look.options(scheduling_strategy=there).remote()
-    _ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout) if asked else None
-    return ClusterState(tuple(_node(node, asked[node["NodeID"]]) for node in nodes))
+    return Question().answer(timeout=timeout)
+
+
+class Question:
+    """The question to every node of what its cards' ledgers say."""
+
+    def __init__(self) -> None:
+        self._nodes = [node for node in _ray.nodes() if node["Alive"] and RESOURCE in node["Resources"]]
+        self._asked = {node["NodeID"]: _ask(node["NodeID"]) for node in self._nodes}
+
+    def answer(self, *, timeout: float) -> ClusterState:
+        """Returns what they have answered after so many seconds."""
+        if self._asked:
+            _ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=timeout)
+        return ClusterState(tuple(_node(node, self._asked[node["NodeID"]]) for node in self._nodes))
+
+
+def _ask(node: str) -> Any:
+    look = _ray.remote(num_cpus=0, max_retries=0, runtime_env=_LOOKING)(_read)
+    return look.options(scheduling_strategy=_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)).remote()
 
 
 def _read() -> LedgerReading:

@@ -15,6 +15,7 @@ import json
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -30,9 +31,10 @@ REFUSAL, _HOOK = "BURSAR_RAY_REFUSAL", "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 #: How often a worker is looked at, in seconds.
 _EVERY = 0.2
 #: For how long a worker that has run a task may be idle: Ray counts its bytes as free from then on.
-_IDLE = 0.6
-#: For how long one may be idle that was not seen to run anything.
-_UNUSED = 4.0
+_IDLE = 1.5
+#: For how long at least one may wait for its first task or actor, which another worker may have got instead. On a slow machine both the
+#: start of a worker and what follows take long, and so it is also twice the time of the start.
+_UNUSED = 3.0
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -209,31 +211,43 @@ def _send(process: int, number: int) -> None:
 
 def _watch(worker: int, *, has_share: bool) -> int:
     """Waits for the worker, and ends one that Ray keeps for a later task. Returns its exit status."""
-    since, was_used, told = time.monotonic(), False, 0.0
+    began = since = time.monotonic()
+    started, told = 0.0, 0.0
     handle = os.pidfd_open(worker)
     while True:
         select.select([handle], [], [], _EVERY)
         status = _reap(worker)
         if status is not None:
             return status
-        now, title = time.monotonic(), _title(worker)
-        if title is None or not title.startswith("ray::IDLE"):
-            was_used |= title is not None and title.startswith("ray::")
+        now, named = time.monotonic(), _named(worker)
+        is_idle = has_share and _title(worker).startswith("ray::IDLE") and b":actor_name:" not in named
+        if not is_idle:
             since = now
-        elif told:
-            if now - told > 2:
-                _send(worker, signal.SIGKILL)
-        elif has_share and now - since > (_IDLE if was_used else _UNUSED):
+            continue
+        started = started or now - began
+        longest = _IDLE if b":task_name:" in named else max(_UNUSED, 2 * started)
+        if told and now - told > 2:
+            _send(worker, signal.SIGKILL)
+        elif not told and now - since > longest:
             told = now
             _send(worker, signal.SIGTERM)
 
 
-def _title(process: int) -> str | None:
+def _title(process: int) -> str:
     """Returns the name that Ray has given a worker: ``ray::IDLE``, or that of its task or actor."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
     except OSError:
-        return None
+        return ""
+
+
+def _named(process: int) -> bytes:
+    """Returns the beginning of what a worker has printed, in which Ray names its actor and each of its tasks, however short."""
+    try:
+        with open(f"/proc/{process}/fd/1", "rb") as printed:
+            return printed.read(4096) if stat.S_ISREG(os.fstat(printed.fileno()).st_mode) else b""
+    except OSError:
+        return b""
 
 
 def _reap(worker: int) -> int | None:

@@ -22,8 +22,12 @@ import json
 import math
 import shlex
 import sys
+import time
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 try:
     _ray: Any = importlib.import_module("ray")
@@ -33,14 +37,37 @@ except ImportError as error:
 from . import _ray_worker
 from ._ledger import ledger
 from ._ray_cards import size_text
-from ._ray_state import RESOURCE, ClusterState, NodeState, state
+from ._ray_groups import ClusterPlan, GroupShare, Layout, ShareGroup, laid_out, planned
+from ._ray_page import ClusterPage, page, serve
+from ._ray_state import RESOURCE, ClusterState, NodeState, Question, state
 from ._sizes import Size, parse_size
 from .errors import InvalidSize, InvalidValue, OutOfMemory, Timeout
 
-__all__ = ["RESOURCE", "ClusterState", "NodeState", "get", "gpu", "labels", "ready", "resources", "state"]
+__all__ = [
+    "ClusterPage",
+    "ClusterPlan",
+    "ClusterState",
+    "GroupShare",
+    "NodeState",
+    "RESOURCE",
+    "ShareGroup",
+    "fit",
+    "get",
+    "gpu",
+    "labels",
+    "page",
+    "placement_group",
+    "ready",
+    "resources",
+    "serve",
+    "state",
+]
 
 #: The longest that a share can be waited for, in seconds: Ray gives a worker 60 to start.
 LONGEST_WAIT = 50.0
+
+#: The seconds in which nodes answer what is left on their cards.
+_ANSWER = 8.0
 
 _LARGEST = "bursar-largest-card-gib"
 
@@ -81,6 +108,7 @@ def gpu(
     enforce: bool = True,
     runtime_env: dict[str, Any] | None = None,
     resources: dict[str, float] | None = None,
+    scheduling_strategy: Any = "SPREAD",
 ) -> dict[str, Any]:
     """Returns the options of a task or actor that has ``size`` bytes of one card for itself.
 
@@ -89,7 +117,8 @@ def gpu(
     {'bursar_gpu_bytes': 6442450944}
 
     They are for ``@ray.remote(**bursar.ray.gpu("6GiB"))`` and for ``.options(**bursar.ray.gpu("6GiB"))``. Options of your own
-    stand beside them; ``resources`` and ``runtime_env``, which these have, are given here to be merged.
+    stand beside them; ``resources``, ``runtime_env`` and ``scheduling_strategy``, which these have, are given here. The strategy is
+    ``"SPREAD"`` unless another is given, because then a share that was refused on one node is tried on another; None leaves it out.
 
     Ray chooses the node by its resources. On the node the share is set aside on one card, ``device`` if a UUID is given, in that card's
     ledger, for which it waits at most ``timeout`` seconds. Then the worker starts: it sees the card alone, and what it takes
@@ -109,10 +138,35 @@ def gpu(
     if device is not None:
         needed[f"{RESOURCE}_{device}"] = wanted
     options: dict[str, Any] = {"resources": needed, "runtime_env": _environment(share, runtime_env or {})}
-    smaller = ", ".join(str(size) for size in range(wanted >> 30))
+    if scheduling_strategy is not None:
+        options["scheduling_strategy"] = scheduling_strategy
+    smaller = ",".join(str(size) for size in range(wanted >> 30))
     if smaller:
         options["label_selector"] = {_LARGEST: f"!in({smaller})"}
     return options
+
+
+def placement_group(sizes: Sequence[Size], *, layout: Layout = "pack", timeout: float = 10.0) -> ShareGroup:
+    """Plans shares on the cards of the cluster as they are now, and has Ray count them as taken.
+
+    ``layout`` is ``"one_card"``, ``"pack"`` for as few cards as they fit, or ``"spread"`` for a card each, on as many nodes as
+    there are. ``group.gpu(0)`` returns the options for the first share. Raises :class:`~bursar.OutOfMemory` if they do not fit.
+    """
+    return ShareGroup(laid_out(sizes, layout, state(timeout=timeout)), gpu)
+
+
+def fit(
+    per_worker: Size, *, fixed: Size = 0, want: int = 1, headroom: float | None = None, timeout: float = 10.0
+) -> ClusterPlan:
+    """Returns how many of ``want`` workers fit on the cards of the cluster as they are now, and where: the plan of ``bursar fit``.
+
+    Each worker has ``per_worker`` of one card, and each card that has workers ``fixed`` once, which is added to the share of the
+    first worker there. ``headroom`` is the fraction of a card that may be used, 0.7 unless it is given. The plan
+    explains itself, ends in ``plan.placement_group()``, and asks Ray's autoscaler for what is missing by ``plan.request_missing()``.
+
+    Raises :class:`~bursar.OutOfMemory`, with every card, if not even one fits.
+    """
+    return planned(per_worker, fixed, want, headroom, timeout, gpu)
 
 
 def get(refs: Any, *, timeout: float | None = None) -> Any:
@@ -122,10 +176,19 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
     within ``timeout`` seconds; Ray alone waits without end for what no node has, because one that has it may still join.
     """
     try:
-        return _ray.get(refs, timeout=timeout)
-    except _ray.exceptions.GetTimeoutError:
-        told = f"nothing came within {timeout:g} s; the cards of the cluster:\n{state()}"
-        raise Timeout(told, waited=timeout or 0.0) from None
+        if timeout is None:
+            return _ray.get(refs)
+        many = refs if isinstance(refs, list) else [refs]
+        ends = time.monotonic() + timeout
+        # Nodes are asked in time to answer by the end of it.
+        _ray.wait(many, num_returns=len(many), timeout=max(0.0, timeout - _ANSWER))
+        late = len(_ray.wait(many, num_returns=len(many), timeout=0)[0]) < len(many)
+        asked = Question() if late else None
+        try:
+            return _ray.get(refs, timeout=max(0.0, ends - time.monotonic()))
+        except _ray.exceptions.GetTimeoutError:
+            found = asked.answer(timeout=0) if asked is not None else state()
+            raise Timeout(f"nothing came within {timeout:g} s; the cards of the cluster:\n{found}", waited=timeout) from None
     except (_ray.exceptions.ActorDiedError, _ray.exceptions.WorkerCrashedError) as died:
         refused = _refusal(died)
         if refused is None:

@@ -3,9 +3,10 @@
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::size::Size;
-use bursar::Bytes;
+
 use bursar::driver::DriverChoiceError;
-use bursar::fit::{Assignment, FitError, MemoryKind, OneMore, Overflow, Plan, Spec};
+use bursar::fit::{Assignment, Candidate, FitError, Headroom, MemoryKind, Need, OneMore, Overflow, Plan, Spec};
+use bursar::{Bytes, DeviceId};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -98,6 +99,33 @@ pub(crate) fn fit(
         return Err(FitError::Overflow(Box::new(plan)).into());
     }
     fields(&plan, label, machine.as_deref())
+}
+
+/// Plans workers over cards of which so many bytes are available and charged, wherever they are. It is an error if not even one fits.
+#[pyfunction]
+pub(crate) fn fit_cards(
+    per_worker: Size,
+    fixed: Size,
+    workers: u64,
+    headroom: Option<f64>,
+    cards: Vec<(u64, u64)>,
+) -> Result<PlanFields, Failure> {
+    let headroom = headroom.map(Headroom::try_from).transpose().map_err(Failure::value)?.unwrap_or_default();
+    let need = Need { fixed: fixed.0, per_worker: per_worker.0, want: workers, headroom };
+    let candidate = |(number, (available, charged)): (u32, (u64, u64))| Candidate {
+        device: Some(DeviceId(number)),
+        available: Bytes(available),
+        charged: Bytes(charged),
+        distance: 0,
+        limit: None,
+    };
+    let candidates: Vec<Candidate> = (0..).zip(cards).map(candidate).collect();
+    let plan =
+        Plan::of(MemoryKind::Vram, need, &candidates).ok_or_else(|| Failure::value("there is no card to plan for"))?;
+    if plan.overflow.is_some() {
+        return Err(FitError::Overflow(Box::new(plan)).into());
+    }
+    fields(&plan, "cluster", None)
 }
 
 /// Returns the machine, unless its devices are simulated only because there is no GPU: how many workers fit into those would

@@ -56,7 +56,7 @@ mod _native {
     #[pymodule_export]
     use super::devices::devices;
     #[pymodule_export]
-    use super::fit::fit;
+    use super::fit::{fit, fit_cards};
     #[pymodule_export]
     use super::ledger::ledger;
     #[pymodule_export]

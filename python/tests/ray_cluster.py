@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,28 @@ class Node:
 
     def ledger(self) -> tuple[bursar.DeviceLedger, ...]:
         """Reads the ledgers of the node's cards, as a program on that node would."""
+        with self.seen():
+            return bursar.ledger().devices
+
+    @contextmanager
+    def seen(self) -> Iterator[None]:
+        """Has this process see the node's cards."""
         before = os.environ.get("BURSAR_LEDGER_DIR")
         os.environ["BURSAR_LEDGER_DIR"] = str(self.folder)
         try:
             bursar.use_driver("sim", sim_devices=self.devices)
-            return bursar.ledger().devices
+            yield
         finally:
             if before is None:
                 del os.environ["BURSAR_LEDGER_DIR"]
             else:
                 os.environ["BURSAR_LEDGER_DIR"] = before
+
+    @contextmanager
+    def reserved(self, size: str, *, device: int = 0, label: str) -> Iterator[None]:
+        """Sets memory of the node aside for this process, which Ray knows nothing of."""
+        with self.seen(), bursar.reserve(size, device=device, timeout=0, label=label):
+            yield
 
     def taken(self) -> int:
         """Returns the bytes that are held or set aside on all cards of the node."""
@@ -95,11 +108,11 @@ class Node:
 class RayCluster:
     """Nodes with cards of different sizes, the first of which is the head."""
 
-    def __init__(self, cards: list[str], cuda: Mapping[int, Path] | None = None) -> None:
+    def __init__(self, cards: list[str], cuda: Mapping[int, str]) -> None:
         # The paths of sockets are short.
         self.folder = Path(tempfile.mkdtemp(prefix="bray-"))
         common = {name: value for name, value in os.environ.items() if not name.startswith(("BURSAR_", "RAY_"))}
-        common |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(Path(__file__).parent)}
+        common |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16), "PYTHONDONTWRITEBYTECODE": "1", "RAY_worker_niceness": "0", "PYTHONPATH": str(Path(__file__).parent)}
         self.variables = {name: value for name, value in common.items() if name.startswith("RAY_")}
         self.nodes = []
         for number, card in enumerate(cards):
@@ -107,8 +120,10 @@ class RayCluster:
             folder.mkdir(mode=0o700)
             devices = f"{card}@ray-{os.getpid()}-{self.folder.name}-{number}"
             own = {"BURSAR_DRIVER": "sim", "BURSAR_LEDGER_DIR": str(folder), "BURSAR_SIM_DEVICES": devices}
-            if cuda and number in cuda:
-                own |= {"BURSAR_DRIVER": "cuda", "LD_LIBRARY_PATH": str(cuda[number])}
+            if number in cuda:
+                for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+                    (folder / name).symlink_to(cuda[number])
+                own |= {"BURSAR_DRIVER": "cuda", "LD_LIBRARY_PATH": str(folder)}
             self.nodes.append(Node(folder, devices, {**common, **own}, f"127.0.0.{number + 2}"))
         self.address = f"{self.nodes[0].address}:{_free_port()}"
         try:
@@ -128,11 +143,22 @@ class RayCluster:
         ray.init(address=self.address, _node_ip_address=head.address, log_to_driver=False)
         # Nodes of one machine that start at once may choose the same port.
         for number, node in enumerate(others, start=2):
-            node.start(f"--address={self.address}")
-            self._wait_for(lambda: sum(node["Alive"] for node in ray.nodes()) == number, f"node {number}")
+            self._join(node, number)
 
-    def _wait_for(self, condition: object, what: str) -> None:
-        assert callable(condition)
+    def _join(self, node: Node, alive: int) -> None:
+        """Starts a node, with which so many are alive."""
+        ray: Any = importlib.import_module("ray")
+        node.start(f"--address={self.address}")
+        self._wait_for(lambda: sum(bool(node["Alive"]) for node in ray.nodes()) == alive, f"node {alive}")
+
+    def restart(self, node: Node) -> None:
+        """Starts a node again whose raylet was killed."""
+        node.stop()
+        ray: Any = importlib.import_module("ray")
+        self._wait_for(lambda: sum(bool(node["Alive"]) for node in ray.nodes()) < len(self.nodes), "the death of a node")
+        self._join(node, len(self.nodes))
+
+    def _wait_for(self, condition: Callable[[], bool], what: str) -> None:
         ends = time.monotonic() + PATIENCE
         while not condition():
             logs = [(node.folder / "log").read_text() for node in self.nodes if (node.folder / "log").exists()]

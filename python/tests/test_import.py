@@ -32,7 +32,7 @@ if child == 0:
     bursar.use_driver("sim")
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-assert not {"asyncio", "torch", "cupy", "numba", "numpy"} & set(sys.modules)
+assert not {"asyncio", "torch", "cupy", "numba", "numpy", "ray"} & set(sys.modules)
 """
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,8 @@ BACK = 5.0
 #: The cards of each node; no two nodes have the same.
 CARDS = ["2x8GiB", "1x16GiB", "2x4GiB", "1x24GiB"]
 
+LIBRARY = os.environ.get("BURSAR_TEST_LIBCUDA", "")
+
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed")
@@ -33,8 +38,8 @@ needs_ray = pytest.mark.skipif(not HAS_RAY, reason="Ray is not installed")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    """A cluster of four nodes."""
-    started = RayCluster(CARDS)
+    """A cluster of four nodes, the last of which has CUDA's interface to its card where that was built."""
+    started = RayCluster(CARDS, {3: LIBRARY} if LIBRARY else {})
     try:
         yield started
     finally:
@@ -47,6 +52,11 @@ def within(seconds: float, condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < ends, what
         time.sleep(0.05)
+
+
+def settle(cluster: RayCluster) -> None:
+    """Waits until workers are gone that Ray started and gave nothing: for a task that another took, or an actor that was killed."""
+    within(60, lambda: taken(cluster) == 0, "the bytes of workers without work")
 
 
 def modules() -> tuple[Any, Any]:
@@ -85,6 +95,28 @@ class Looks:
         return sum(buffer.nbytes for buffer in self.buffers)
 
 
+def look_once() -> tuple[int, str]:
+    """Returns the size of the share of a task, and its card."""
+    share = bursar.share()
+    assert share is not None
+    return share.bytes, share.uuid
+
+
+def take_by_itself() -> int:
+    """Takes memory of the driver by itself until it is refused, and returns how many mebibytes that were."""
+    import ctypes
+
+    driver = ctypes.CDLL("libcuda.so.1")
+    context, at = ctypes.c_void_p(), ctypes.c_uint64()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    taken = 0
+    while taken < 1000 and driver.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(1 << 20)) == 0:
+        taken += 1
+    return taken
+
+
 def actor(**options: Any) -> Any:
     """Returns the actor class with options."""
     ray: Any = importlib.import_module("ray")
@@ -108,6 +140,7 @@ def test_c1_an_actor_has_its_bytes_on_one_card_before_its_code_runs(cluster: Ray
 @pytest.mark.parametrize("way", ["ends", "killed", "worker", "holder"])
 def test_c2_the_bytes_are_back_however_an_actor_ends(cluster: RayCluster, way: str) -> None:
     ray, shares = modules()
+    settle(cluster)
     one = actor(**shares.gpu("3GiB", label=way)).remote()
     pid = ray.get(one.look.remote())["pid"]
     assert ray.get(one.take.remote(GIB)) == GIB and taken(cluster) == 3 * GIB
@@ -120,6 +153,197 @@ def test_c2_the_bytes_are_back_however_an_actor_ends(cluster: RayCluster, way: s
         os.kill(pid if way == "worker" else parent_of(pid), signal.SIGKILL)
     within(BACK, lambda: taken(cluster) == 0, "the bytes of an actor")
     within(BACK, lambda: not Path(f"/proc/{pid}").exists(), "the worker")
+
+
+@needs_ray
+def test_c1_forty_actors_never_put_a_card_over_its_limit(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    seed = int(os.environ.get("BURSAR_RAY_SEED", "23"))
+    sizes = [size << 20 for size in random.Random(seed).choices(range(128, 2048), k=40)]
+    actors = [actor(max_restarts=8, max_task_retries=-1, **shares.gpu(size, timeout=5)).remote() for size in sizes]
+    looked, ends = [each.look.remote() for each in actors], time.monotonic() + 150
+    waiting = list(looked)
+    while waiting and time.monotonic() < ends:
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.1)
+        for card in (card for node in cluster.nodes for card in node.ledger()):
+            assert card.held + card.set_aside <= card.limit, (seed, card)
+    assert not waiting, f"seed {seed}: {len(waiting)} of 40 actors do not run:\n{shares.state()}"
+    given = ray.get(looked)
+    assert [each["bytes"] for each in given] == sizes and all(each["at_start"] >= each["bytes"] for each in given), seed
+    for card in (card for node in cluster.nodes for card in node.ledger()):
+        assert card.set_aside == sum(each["bytes"] for each in given if each["uuid"] == card.uuid), (seed, card)
+    seen = {card.uuid: card.set_aside for _, card in shares.state().cards}
+    assert seen == {card.uuid: card.set_aside for node in cluster.nodes for card in node.ledger()}
+
+    # Half of them are killed in two ways, and the other half by their scheduler.
+    for number, each in enumerate(actors[::2]):
+        ray.kill(each) if number % 2 else os.kill(parent_of(given[2 * number]["pid"]), signal.SIGKILL)
+    for each in actors:
+        ray.kill(each)
+    within(BACK, lambda: all(not Path(f"/proc/{each['pid']}").exists() for each in given), "the workers of forty actors")
+    settle(cluster)
+
+
+@needs_ray
+def test_c1_a_worker_that_ray_keeps_keeps_no_share(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    look: Any = ray.remote(look_once)
+    found = ray.get([look.options(num_cpus=0, **shares.gpu(size * GIB)).remote() for size in (1, 2, 3, 1, 2, 3)])
+    assert [size for size, _ in found] == [size * GIB for size in (1, 2, 3, 1, 2, 3)]
+    settle(cluster)
+
+
+@needs_ray
+def test_c1_an_actor_that_ray_restarts_finds_its_bytes(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    one = actor(max_restarts=1, max_task_retries=-1, **shares.gpu("20GiB")).remote()
+    first = ray.get(one.look.remote())
+    os.kill(first["pid"], signal.SIGKILL)
+    second = ray.get(one.look.remote())
+    # Only one card is as large.
+    assert second["pid"] != first["pid"] and (second["uuid"], second["bytes"]) == (first["uuid"], 20 * GIB)
+    ray.kill(one)
+    within(BACK, lambda: taken(cluster) == 0, "the bytes of a restarted actor")
+
+
+@needs_ray
+def test_c1_whoever_overruns_its_share_is_alone_out_of_memory(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    actors = [actor(**shares.gpu("5GiB", device=cluster.nodes[1].ledger()[0].uuid)).remote() for _ in range(3)]
+    with pytest.raises(bursar.OutOfMemory):
+        ray.get(actors[0].take.remote(6 * GIB))
+    assert ray.get([each.take.remote(4 * GIB) for each in actors]) == [4 * GIB] * 3
+    assert len({each["uuid"] for each in ray.get([each.look.remote() for each in actors])}) == 1
+    for each in actors:
+        ray.kill(each)
+    within(BACK, lambda: taken(cluster) == 0, "the bytes of actors that overran")
+
+
+@needs_ray
+@pytest.mark.skipif(not LIBRARY, reason="BURSAR_TEST_LIBCUDA names no libbursar_libcuda.so")
+def test_c1_a_library_that_knows_nothing_of_bursar_is_kept_inside_its_share(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    # The only card as large is that of the node whose driver is CUDA's interface.
+    take: Any = ray.remote(take_by_itself)
+    uuid = cluster.nodes[3].ledger()[0].uuid
+    takers = [take.options(num_cpus=0, **shares.gpu(size << 20, device=uuid)).remote() for size in (300, 400)]
+    assert ray.get(takers) == [300, 400]
+    settle(cluster)
+
+
+@needs_ray
+@pytest.mark.parametrize("layout", ["one_card", "pack", "spread"])
+def test_c1_the_shares_of_a_group_are_where_they_were_planned(cluster: RayCluster, layout: str) -> None:
+    ray, shares = modules()
+    group = shares.placement_group(["5GiB", "3GiB", "6GiB"], layout=layout)
+    assert group.ready(timeout=30)
+    actors = [actor(**group.gpu(number)).remote() for number in range(len(group))]
+    given = ray.get([each.look.remote() for each in actors])
+    assert [(each["uuid"], each["bytes"]) for each in given] == [(share.card, share.bytes) for share in group.shares]
+    assert len({share.card for share in group.shares}) == {"one_card": 1, "pack": 1, "spread": 3}[layout]
+    assert len({share.node for share in group.shares}) == {"one_card": 1, "pack": 1, "spread": 3}[layout]
+    group.remove()
+    within(BACK, lambda: taken(cluster) == 0, "the bytes of a group that was removed")
+
+
+@needs_ray
+def test_c3_a_plan_over_the_cluster_explains_itself_and_ends_in_a_group(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    plan = shares.fit("5GiB", fixed="1GiB", want=20, headroom=1.0)
+    # One on each card of 8 GiB, none on those of 4, three on 16 and four on 24.
+    assert plan.workers == 9 and plan.missing == 11
+    for card in (card for node in cluster.nodes for card in node.ledger()):
+        assert card.uuid in str(plan)
+    group = shares.fit("5GiB", fixed="1GiB", want=3, headroom=1.0).placement_group()
+    assert group.ready(timeout=30) and sorted(share.bytes for share in group.shares) == [6 * GIB] * 3
+    one = actor(**group.gpu(0)).remote()
+    assert ray.get(one.look.remote())["uuid"] == group.shares[0].card
+    group.remove()
+    with pytest.raises(bursar.OutOfMemory) as refused:
+        shares.fit("30GiB", headroom=1.0)
+    with pytest.raises(bursar.OutOfMemory) as too_large:
+        shares.placement_group(["20GiB", "20GiB"])
+    for card in (card for node in cluster.nodes for card in node.ledger()):
+        assert card.uuid in str(refused.value) and card.uuid in str(too_large.value)
+    within(BACK, lambda: taken(cluster) == 0, "the bytes of a plan")
+
+
+@needs_ray
+def test_m1_the_page_of_a_cluster_shows_every_card_and_holder(cluster: RayCluster) -> None:
+    _, shares = modules()
+    with cluster.nodes[1].reserved("3GiB", label="<outside>"), shares.serve(port=0) as served:
+        with urllib.request.urlopen(served.url, timeout=30) as answer:
+            shown = answer.read().decode()
+        with urllib.request.urlopen(served.url + "api/state", timeout=30) as answer:
+            told = json.load(answer)
+        strange = urllib.request.Request(served.url, headers={"Host": "elsewhere.example"})
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(strange, timeout=30)
+    for card in (card for node in cluster.nodes for card in node.ledger()):
+        assert card.uuid in shown
+    assert "&lt;outside&gt;" in shown and "<outside>" not in shown
+    assert sum(card["set_aside"] for node in told["nodes"] for card in node["cards"]) == 3 * GIB
+
+
+@needs_ray
+def test_c3_a_refusal_names_node_card_holder_and_what_is_left(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    node = cluster.nodes[3]
+    with node.reserved("10GiB", label="outside"):
+        one = actor(**shares.gpu("18GiB", timeout=1)).remote()
+        with pytest.raises(bursar.OutOfMemory) as refused:
+            shares.ready(one, timeout=60)
+        card = node.ledger()[0]
+    told = str(refused.value)
+    for part in ("18 GiB of one card", node.address, card.uuid, "14 GiB left of 24 GiB", f"(pid {os.getpid()}) [outside] 10 GiB"):
+        assert part in told, told
+    assert any(refusal.requested == 18 * GIB for _, _, refusal in shares.state().refusals)
+    within(BACK, lambda: taken(cluster) == 0, "nothing of a refused actor")
+
+
+@needs_ray
+def test_c3_a_request_that_fits_nowhere_says_so_in_its_time(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    shares.state()
+    started = time.monotonic()
+    one = actor(**shares.gpu("25GiB")).remote()
+    with pytest.raises(bursar.Timeout) as late:
+        shares.ready(one, timeout=8)
+    assert 8 <= time.monotonic() - started < 12
+    for card in (card for node in cluster.nodes for card in node.ledger()):
+        assert card.uuid in str(late.value) and f"{card.limit // GIB} GiB left of {card.limit // GIB} GiB" in str(late.value)
+    ray.kill(one)
+
+
+@needs_ray
+def test_c1_what_is_refused_on_one_node_is_tried_on_another(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    with cluster.nodes[0].reserved("8GiB", label="outside"), cluster.nodes[0].reserved("8GiB", device=1, label="outside"):
+        look: Any = ray.remote(look_once)
+        asked = [look.options(num_cpus=0, max_retries=4, **shares.gpu("2GiB", timeout=0.2)).remote() for _ in range(4)]
+        found = shares.get(asked, timeout=90)
+        here = {card.uuid for card in cluster.nodes[0].ledger()}
+    assert all(size == 2 * GIB and uuid not in here for size, uuid in found)
+    settle(cluster)
+
+
+@needs_ray
+def test_c2_the_bytes_are_back_when_a_raylet_is_killed(cluster: RayCluster) -> None:
+    ray, shares = modules()
+    node = cluster.nodes[3]
+    one = actor(**shares.gpu("20GiB")).remote()
+    pid = ray.get(one.look.remote())["pid"]
+    assert node.taken() == 20 * GIB
+    os.kill(node.raylet(), signal.SIGKILL)
+    within(BACK, lambda: node.taken() == 0, "the bytes of an actor whose node died")
+    within(BACK, lambda: not Path(f"/proc/{pid}").exists(), "the worker")
+    # A node that joins is used.
+    cluster.restart(node)
+    again = actor(**shares.gpu("20GiB")).remote()
+    shares.ready(again, timeout=60)
+    assert node.taken() == 20 * GIB
+    ray.kill(again)
+    within(BACK, lambda: taken(cluster) == 0, "the bytes on a node that joined")
 
 
 def test_without_ray_bursar_is_imported_and_bursar_ray_says_what_to_install() -> None:

@@ -129,6 +129,9 @@ pub(crate) enum Bench {
     /// Fills memory with blocks of mixed sizes, frees a random half, and asks for the largest single block.
     #[command(after_help = bench::fragmentation::EXAMPLES)]
     Fragmentation(bench::fragmentation::FragmentationArgs),
+    /// Plans requests for memory over many nodes, in simulated time, and compares how full, how fair and how fast that is.
+    #[command(after_help = bench::cluster::EXAMPLES)]
+    Cluster(bench::cluster::ClusterArgs),
 }
 
 const EXAMPLES: &str = "\

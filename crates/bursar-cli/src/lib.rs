@@ -98,6 +98,7 @@ fn try_execute(
         (Some(Command::Bench(Bench::Fragmentation(args))), _) => {
             output::show(&bench::fragmentation::fragmentation(&open()?, args)?, json)
         }
+        (Some(Command::Bench(Bench::Cluster(args))), _) => output::show(&bench::cluster::cluster(args)?, json),
         (Some(Command::Fit(stage)), _) => fit::fit(stage, json, || options.open_machine()),
         (Some(Command::RayResources(args)), _) => {
             output::show(&ray_resources::of_node(&options.open_machine()?, args)?, json)

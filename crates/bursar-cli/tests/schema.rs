@@ -105,6 +105,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("bench pinned", "bench pinned --bytes 1MiB --copies 1 --pairs 100"),
     ("bench streams", "bench streams --bytes 1MiB --copies 1 --allocations 10 --patience 1"),
     ("bench fragmentation", "bench fragmentation --fill 64MiB --stack pool,async,direct"),
+    ("bench cluster", "bench cluster --nodes 2 --cards 4 --requests 200"),
     ("convert", "convert TRACE FOLDER/trace.jsonl"),
     ("convert", "convert --generate server,rounds=3 FOLDER/server.bin --deal 2"),
     ("ray-resources", "ray-resources"),

@@ -17,7 +17,7 @@ pub use admission::{DeviceShare, ReservedPlan, Spec, Worker, fit_workers};
 pub use bursar_linux::ReadError;
 pub use error::{FitError, ProbeError};
 pub use plan::{
-    Assignment, Candidate, Fit, Headroom, HeadroomError, MemoryKind, Need, OneMore, Overflow, Plan, UnknownMemoryKind,
-    compute_fit,
+    Assignment, Candidate, ClusterPlacement, ClusterPlanner, ClusterRequest, Fit, Headroom, HeadroomError, MemoryKind,
+    Need, OneMore, Overflow, Plan, UnknownMemoryKind, compute_fit,
 };
 pub use ram::{GroupLimit, Ram, RamReading, file_size};

@@ -6,12 +6,14 @@
 //! fills all devices to the same level. Bisection finds that level, and the remaining workers, fewer than there are devices
 //! above it, go to the nearest. This is exact at any size; a test compares it with every possible plan.
 
+mod cluster;
 mod explanation;
 mod fit;
 mod headroom;
 mod memory_kind;
 mod one_more;
 
+pub use cluster::{ClusterPlacement, ClusterPlanner, ClusterRequest};
 pub use fit::{Fit, Overflow, compute_fit};
 pub use headroom::{Headroom, HeadroomError};
 pub use memory_kind::{MemoryKind, UnknownMemoryKind};

@@ -1,5 +1,6 @@
 //! `bursar bench`: times allocations and frees.
 
+pub(crate) mod cluster;
 pub(crate) mod fragmentation;
 pub(crate) mod live;
 pub(crate) mod pinned;
