@@ -33,7 +33,7 @@ mod transfer;
 use crate::context::{CaptureOrder, DeclaredUse, WaitFailure};
 use crate::stream::StreamHold;
 use crate::{
-    Access, Action, DeviceBlock, DeviceContext, DevicePtr, Error, Generation, Record, Result, Stream, StreamMisuse,
+    Access, Action, DeviceBlock, DeviceContext, Error, Generation, OwnerId, Record, Result, Stream, StreamMisuse,
 };
 use marks::{Marks, Need};
 use std::fmt;
@@ -205,6 +205,7 @@ struct Uses {
     /// The record that is sent to the sink for each use.
     record: Record<'static>,
     marks: Mutex<Marks>,
+    owner: OwnerId,
     /// True once the block was freed, or its token given away.
     is_over: AtomicBool,
 }
@@ -219,7 +220,8 @@ impl Uses {
             generation: Some(block.generation()),
             ..Record::new(Action::Use, block.device())
         };
-        Self { context, record, marks: Mutex::new(Marks::born(block.stream(), born)), is_over: AtomicBool::new(false) }
+        let (marks, owner) = (Mutex::new(Marks::born(block.stream(), born)), block.owner());
+        Self { context, record, marks, owner, is_over: AtomicBool::new(false) }
     }
 
     #[inline]
@@ -349,8 +351,8 @@ impl DeclaredUse for Uses {
         self.record.generation.unwrap_or_else(Generation::next)
     }
 
-    fn ptr(&self) -> DevicePtr {
-        self.record.ptr
+    fn owner(&self) -> OwnerId {
+        self.owner
     }
 
     fn check_tracked(&self) -> Result<()> {

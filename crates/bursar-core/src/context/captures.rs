@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::DeviceContext;
-use crate::{Access, DevicePtr, Error, Generation, Result, Stream, StreamMisuse};
+use crate::{Access, Error, Generation, OwnerId, Result, Stream, StreamMisuse};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -30,8 +30,8 @@ pub(crate) trait DeclaredUse: fmt::Debug + Send + Sync {
     /// Returns the generation of the block.
     fn generation(&self) -> Generation;
 
-    /// Returns the address of the block.
-    fn ptr(&self) -> DevicePtr;
+    /// Returns the resource that made the block.
+    fn owner(&self) -> OwnerId;
 
     /// Fails if the block is not tracked any more: it was freed, or given away.
     fn check_tracked(&self) -> Result<()>;

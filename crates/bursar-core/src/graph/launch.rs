@@ -179,7 +179,7 @@ impl Graph {
         for (uses, access) in &self.uses {
             match uses.check_tracked() {
                 Ok(()) => using.push(uses.clone().begin_on(stream, *access)?),
-                Err(Error::UseAfterFree { ptr, .. }) if shared.is_of(ptr) => {}
+                Err(Error::UseAfterFree { .. }) if shared.is_of(&**uses) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -263,7 +263,7 @@ impl Shared {
 
     /// Remembers the uses of blocks of this memory that outlive the capture with this number.
     pub(super) fn keep_outputs<'a>(&self, capture: u64, uses: impl Iterator<Item = &'a Arc<dyn DeclaredUse>>) {
-        let outputs: Vec<_> = uses.filter(|uses| self.is_of(uses.ptr()) && uses.check_tracked().is_ok()).collect();
+        let outputs: Vec<_> = uses.filter(|uses| self.is_of(&***uses) && uses.check_tracked().is_ok()).collect();
         let mut state = self.state();
         state.outputs.retain(|(_, uses)| uses.check_tracked().is_ok());
         state.outputs.extend(outputs.into_iter().map(|uses| (capture, uses.clone())));
@@ -276,12 +276,10 @@ impl Shared {
         later.map(|(_, uses)| uses.clone()).collect()
     }
 
-    /// Returns whether an address is in a segment.
-    pub(super) fn is_of(&self, ptr: DevicePtr) -> bool {
-        let state = self.state();
-        let is_in =
-            |segment: &DeviceBlock| (segment.ptr().0..segment.ptr().0 + segment.requested().get()).contains(&ptr.0);
-        state.segments.iter().any(is_in)
+    /// Returns whether uses are of a block of this memory. The address does not tell: a segment may lie where another block
+    /// was before.
+    pub(super) fn is_of(&self, uses: &dyn DeclaredUse) -> bool {
+        uses.owner() == self.owner
     }
 }
 

@@ -243,9 +243,10 @@ fn run(seed: u64) {
 #[test]
 fn z2_generated_programs_with_graphs_have_no_hazard() {
     let number = |variable| std::env::var(variable).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seeds = match number("BURSAR_GRAPH_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("BURSAR_GRAPH_SEEDS").unwrap_or(60),
-    };
-    seeds.for_each(run);
+    // With the last, a buffer that a graph was captured with is freed and the memory of that graph grows to where it was.
+    const FOUND: [u64; 1] = [9413];
+    match number("BURSAR_GRAPH_SEED") {
+        Some(seed) => run(seed),
+        None => (0..number("BURSAR_GRAPH_SEEDS").unwrap_or(60)).chain(FOUND).for_each(run),
+    }
 }
