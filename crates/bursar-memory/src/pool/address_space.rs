@@ -28,7 +28,7 @@ const GATHER_FROM: usize = 2;
 
 /// The most frames that follow a stream in one growth: each takes as long as one that is moved, and what follows cannot be
 /// gathered into larger frames.
-const MOST_FOLLOWING: usize = 256;
+const MOST_FOLLOWING: usize = 64;
 
 /// The most addresses that frames which followed may have left and not been unmapped from, in times of what is held: there
 /// are [more](super::layer::ADDRESSES) of them.
