@@ -148,7 +148,9 @@ impl Lane {
         if self.context.order_error(self.stream).is_some() {
             self.context.order_ended(Duration::MAX);
         }
-        match self.context.on_lasting(self.stream, |stream| self.context.synchronize(stream)) {
+        // To wait for a stream that is being captured would end the capture.
+        let wait = |stream| self.context.hold_for_memory(stream).and_then(|_held| self.context.synchronize(stream));
+        match self.context.on_lasting(self.stream, wait) {
             Ok(()) => Ok(self.pieces.drain(..).map(|(piece, _)| piece).collect()),
             Err(error) => {
                 tracing::warn!(%error, stream = %self.stream, "pinned memory that a stream may be using is kept");
