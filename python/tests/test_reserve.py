@@ -168,8 +168,10 @@ def test_y3_an_interrupt_at_the_end_of_a_block_leaves_nothing(card: Card) -> Non
     # The handlers of signals run where a function of Python begins, and this at each such place after the body.
     for raises in (False, True):
         request = bursar.reserve("1GiB")
+        shares: list[bursar.Reservation] = []
         try:
             with request as share:
+                shares.append(share)
                 sys.settrace(interrupt)
                 if raises:
                     raise ValueError
@@ -177,7 +179,7 @@ def test_y3_an_interrupt_at_the_end_of_a_block_leaves_nothing(card: Card) -> Non
             pass
         finally:
             sys.settrace(None)
-        assert share.released and is_empty(card)
+        assert shares[0].released and is_empty(card)
 
 
 def test_y3_a_coroutine_waits_beside_others(card: Card) -> None:
