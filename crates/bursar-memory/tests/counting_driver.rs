@@ -65,6 +65,12 @@ fn every_call(driver: &dyn Driver) -> u64 {
     raw!(driver.stream_query(GPU, stream));
     raw!(driver.free_async(GPU, stream, ordered));
     raw!(driver.stream_synchronize(GPU, stream));
+    raw!(driver.capture_begin(GPU, stream));
+    let graph = raw!(driver.capture_end(GPU, stream));
+    let executable = raw!(driver.graph_instantiate(GPU, graph));
+    raw!(driver.graph_launch(GPU, executable, stream));
+    raw!(driver.graph_exec_destroy(GPU, executable));
+    raw!(driver.graph_destroy(GPU, graph));
     raw!(driver.host_unregister(GPU, own.as_mut_ptr()));
     raw!(driver.host_free(GPU, host));
     raw!(driver.pages_unmap(GPU, range, PAGE));
