@@ -21,7 +21,7 @@ const SEGMENT: u64 = 2 << 20;
 /// Allocations in a capture come from memory that was taken from the stack below, charged there as held, and is nobody
 /// else's until this memory and the graphs captured into it are gone. What is freed in a capture is used again in the same
 /// one, by whatever comes after the free: at once on the same stream, on another that was [captured
-/// too](Capture::order) once it waits for that. Blocks that outlive the capture stay valid, and may be freed later on any
+/// too](crate::Capture::order) once it waits for that. Blocks that outlive the capture stay valid, and may be freed later on any
 /// stream; then they are this memory's again.
 ///
 /// Several graphs may be captured into one memory, one after another. Each begins with all that is not in a block, so
@@ -59,8 +59,6 @@ const SEGMENT: u64 = 2 << 20;
 /// memory.deallocate(output, stream)?;
 /// # Ok::<(), bursar::Error>(())
 /// ```
-///
-/// [`Capture::order`]: crate::Capture::order
 #[derive(Clone)]
 pub struct GraphMemory {
     pub(super) shared: Arc<Shared>,
