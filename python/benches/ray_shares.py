@@ -51,7 +51,8 @@ class Trainer:
             optimizer.step()
             steps += 1
         torch.cuda.synchronize()
-        intact = bool((filling == 7).all().item())
+        # A part at a time: what the comparison makes is as large as what it compares.
+        intact = all(bool((part == 7).all().item()) for part in filling.split(64 << 20))
         return {"steps": steps, "loss": float(loss), "intact": intact, "reserved": torch.cuda.memory_reserved()}
 
     def overrun(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -101,6 +102,19 @@ def memory_saver(count: int, block: int, rounds: int) -> dict[str, Any]:
     return {"times": times, "intact": checksum(held) == before}
 
 
+def environment(way: str) -> dict[str, str]:
+    """Returns the variables of the process that measures a way."""
+    if way != "torch_memory_saver":
+        return dict(os.environ)
+    try:
+        from torch_memory_saver import configure_subprocess
+    except ImportError:
+        return dict(os.environ)
+    # It is preloaded: as an allocator of PyTorch's it ends the process when a tensor is freed outside its region.
+    with configure_subprocess():
+        return dict(os.environ)
+
+
 def one(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measures one way, in this process."""
     block = arguments.block_mib << 20
@@ -122,13 +136,15 @@ def main() -> None:
     parser.add_argument("--gib", type=int, default=16)
     parser.add_argument("--block-mib", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--one", choices=WAYS, help="measures this way alone, in this process")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(one(arguments.one, arguments)), flush=True)
         return
-    for way in WAYS:
-        done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--one", way], capture_output=True, text=True)
+    for way in arguments.ways:
+        command = [sys.executable, __file__, *sys.argv[1:], "--one", way]
+        done = subprocess.run(command, env=environment(way), capture_output=True, text=True)
         printed = done.stdout.strip().splitlines()
         said = done.stderr.strip().splitlines()
         failed = json.dumps({"bench": "sleep", "way": way, "failed": said[-1] if said else str(done.returncode)})

@@ -167,12 +167,12 @@ def test_c1_forty_actors_never_put_a_card_over_its_limit(cluster: RayCluster) ->
         _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.1)
         for card in (card for node in cluster.nodes for card in node.ledger()):
             assert card.held + card.set_aside <= card.limit, (seed, card)
-    assert not waiting, f"seed {seed}: {len(waiting)} of 40 actors do not run:\n{shares.state()}"
+    assert not waiting, f"seed {seed}: {len(waiting)} of 40 actors do not run:\n{shares.state(timeout=60)}"
     given = ray.get(looked)
     assert [each["bytes"] for each in given] == sizes and all(each["at_start"] >= each["bytes"] for each in given), seed
     for card in (card for node in cluster.nodes for card in node.ledger()):
         assert card.set_aside == sum(each["bytes"] for each in given if each["uuid"] == card.uuid), (seed, card)
-    seen = {card.uuid: card.set_aside for _, card in shares.state().cards}
+    seen = {card.uuid: card.set_aside for _, card in shares.state(timeout=60).cards}
     assert seen == {card.uuid: card.set_aside for node in cluster.nodes for card in node.ledger()}
 
     # Half of them are killed in two ways, and the other half by their scheduler.
@@ -249,18 +249,18 @@ def test_c1_the_shares_of_a_group_are_where_they_were_planned(cluster: RayCluste
 @needs_ray
 def test_c3_a_plan_over_the_cluster_explains_itself_and_ends_in_a_group(cluster: RayCluster) -> None:
     ray, shares = modules()
-    plan = shares.fit("5GiB", fixed="1GiB", want=20, headroom=1.0)
+    plan = shares.fit("5GiB", fixed="1GiB", want=20, headroom=1.0, timeout=60)
     # One on each card of 8 GiB, none on those of 4, three on 16 and four on 24.
     assert plan.workers == 9 and plan.missing == 11
     for card in (card for node in cluster.nodes for card in node.ledger()):
         assert card.uuid in str(plan)
-    group = shares.fit("5GiB", fixed="1GiB", want=3, headroom=1.0).placement_group()
+    group = shares.fit("5GiB", fixed="1GiB", want=3, headroom=1.0, timeout=60).placement_group()
     assert group.ready(timeout=30) and sorted(share.bytes for share in group.shares) == [6 * GIB] * 3
     one = actor(**group.gpu(0)).remote()
     assert ray.get(one.look.remote())["uuid"] == group.shares[0].card
     group.remove()
     with pytest.raises(bursar.OutOfMemory) as refused:
-        shares.fit("30GiB", headroom=1.0)
+        shares.fit("30GiB", headroom=1.0, timeout=60)
     with pytest.raises(bursar.OutOfMemory) as too_large:
         shares.placement_group(["20GiB", "20GiB"])
     for card in (card for node in cluster.nodes for card in node.ledger()):
@@ -297,14 +297,14 @@ def test_c3_a_refusal_names_node_card_holder_and_what_is_left(cluster: RayCluste
     told = str(refused.value)
     for part in ("18 GiB of one card", node.address, card.uuid, "14 GiB left of 24 GiB", f"(pid {os.getpid()}) [outside] 10 GiB"):
         assert part in told, told
-    assert any(refusal.requested == 18 * GIB for _, _, refusal in shares.state().refusals)
+    assert any(refusal.requested == 18 * GIB for _, _, refusal in shares.state(timeout=60).refusals)
     within(BACK, lambda: taken(cluster) == 0, "nothing of a refused actor")
 
 
 @needs_ray
 def test_c3_a_request_that_fits_nowhere_says_so_in_its_time(cluster: RayCluster) -> None:
     ray, shares = modules()
-    shares.state()
+    shares.state(timeout=60)
     started = time.monotonic()
     one = actor(**shares.gpu("25GiB")).remote()
     with pytest.raises(bursar.Timeout) as late:

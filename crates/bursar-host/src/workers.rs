@@ -1,17 +1,20 @@
 //! The worker threads of a process, and requests to them.
 
 mod deadlines;
+mod environment;
 mod pin;
 mod request;
+mod unplaced;
 mod worker;
 
 pub(crate) use pin::SlabSpec;
 
 use crate::cache::Releaser;
-use crate::memory::{Slab, StrandedSlabs};
+use crate::memory::Slab;
 use crate::{HostError, Machine, PinnedBuffer, PinnedOptions, System, Topology, default_patience};
 use bursar_core::{Bytes, DeviceContext, HasContext, NumaNode};
 use deadlines::DeadlineTimer;
+use environment::WorkerEnvironment;
 use request::SlabRequest;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,9 +22,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use worker::{QueuedRequest, Worker, WorkerEnvironment};
+use unplaced::{UnplacedMemory, check_limits};
+use worker::{QueuedRequest, Worker};
 
-/// Worker threads that pin memory, one for each NUMA node, started when first needed and named `numa-worker-N`.
+/// Worker threads that pin memory, a few for each NUMA node, started when needed and named `numa-worker-N`.
 ///
 /// A request goes to the node that its GPU's PCI address reports. Where none is reported, a worker that is not pinned,
 /// `numa-worker-any`, meets it, and the [placement](crate::Placement) says so. Dropping the pool refuses requests that wait,
@@ -65,8 +69,12 @@ impl NumaWorkerPool {
 
     /// Creates workers on the given machine and system.
     pub fn new(topology: Topology, system: Arc<dyn System>) -> Arc<Self> {
-        let environment =
-            Arc::new(WorkerEnvironment { system, topology, stranded: Arc::new(StrandedSlabs::default()) });
+        let environment = Arc::new(WorkerEnvironment {
+            system,
+            topology,
+            stranded: Arc::default(),
+            unplaced: UnplacedMemory::default(),
+        });
         Arc::new(Self { environment, workers: Mutex::default(), timer: Arc::default(), releaser: Arc::default() })
     }
 
@@ -113,7 +121,7 @@ impl NumaWorkerPool {
 
     /// Checks that the machine and its control groups have `requested` bytes left.
     pub(crate) fn check_limits(&self, requested: Bytes) -> Result<(), HostError> {
-        pin::check_limits(&*self.environment.system, requested)
+        check_limits(&*self.environment.system, requested, Bytes::ZERO)
     }
 
     fn ask(&self, spec: SlabSpec) -> Arc<SlabRequest> {

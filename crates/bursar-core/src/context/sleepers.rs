@@ -68,7 +68,7 @@ impl Default for SleepRequest {
             discard_all: false,
             keep_place: false,
             patience: Duration::from_secs(60),
-            piece: Bytes::mib(256),
+            piece: Bytes::mib(64),
         }
     }
 }

@@ -67,7 +67,8 @@ impl SleepOptions {
         self
     }
 
-    /// Sets the length of the pieces of host memory that contents are packed into, 256 MiB by default.
+    /// Sets the length of the pieces of host memory that contents are packed into, 64 MiB by default: the driver keeps other
+    /// threads waiting while it pins one.
     pub const fn piece(mut self, bytes: Bytes) -> Self {
         self.request.piece = bytes;
         self

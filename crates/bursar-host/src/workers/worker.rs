@@ -1,15 +1,18 @@
-//! A worker: a thread on a node, and its queue of requests.
+//! A worker: a few threads on a node, and their queue of requests.
+//!
+//! Several requests are served at once, so that memory is put behind one while the driver pins another.
 
+use super::environment::WorkerEnvironment;
 use super::pin::{self, NodeBinding, SlabSpec};
 use super::request::SlabRequest;
-use crate::memory::{Slab, StrandedSlabs};
+use crate::memory::Slab;
 use crate::thread::join;
-use crate::{Errno, HostError, System, Topology};
+use crate::{Errno, HostError};
 use bursar_core::NumaNode;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -26,15 +29,11 @@ impl Drop for QueuedRequest {
     }
 }
 
-/// The objects that all workers of a pool share.
-#[derive(Debug)]
-pub(crate) struct WorkerEnvironment {
-    pub(crate) system: Arc<dyn System>,
-    pub(crate) topology: Topology,
-    pub(crate) stranded: Arc<StrandedSlabs>,
-}
+/// The most threads of a worker: one has its memory pinned by the driver, which does that for one at a time, and the others
+/// put memory behind what is pinned next.
+const MOST_THREADS: usize = 4;
 
-/// The worker of one node. Its thread is started with the first request, and replaced when it panics.
+/// The worker of one node. A thread is started when a request finds none that is idle, and replaced when it panics.
 #[derive(Debug)]
 pub(crate) struct Worker {
     node: NumaNode,
@@ -42,27 +41,31 @@ pub(crate) struct Worker {
     queue: Mutex<Queue>,
     ready: Condvar,
     closed: AtomicBool,
+    /// The number of requests that are being served.
+    served: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     requests: VecDeque<QueuedRequest>,
-    /// The thread that serves the queue, and those that it replaced.
+    /// The threads that serve the queue, and those that they replaced.
     threads: Vec<JoinHandle<()>>,
-    has_thread: bool,
+    /// The number of threads that serve the queue, and of them those that wait for a request.
+    serving: usize,
+    idle: usize,
 }
 
 impl Worker {
     pub(crate) fn new(node: NumaNode, environment: &Arc<WorkerEnvironment>) -> Arc<Self> {
         let (queue, ready, closed) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        Arc::new(Self { node, environment: environment.clone(), queue, ready, closed })
+        Arc::new(Self { node, environment: environment.clone(), queue, ready, closed, served: AtomicUsize::new(0) })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, and starts the thread if there is none.
+    /// Adds a request, and starts a thread if none is idle.
     pub(crate) fn send(self: &Arc<Self>, queued: QueuedRequest) {
         let mut queue = self.queue();
         match self.ensure_thread(&mut queue) {
@@ -78,21 +81,26 @@ impl Worker {
         }
     }
 
-    /// Starts a thread that serves the queue, if there is none.
+    /// Starts a thread that serves the queue, if there is none for one more request. Where it cannot be started, those that
+    /// there are do its work.
     fn ensure_thread(self: &Arc<Self>, queue: &mut Queue) -> Result<(), HostError> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(HostError::Closed);
         }
-        if queue.has_thread {
+        if queue.idle > queue.requests.len() || queue.serving == MOST_THREADS {
             return Ok(());
         }
         let name = self.node.index().map_or_else(|| "any".to_owned(), |index| index.to_string());
         let worker = self.clone();
-        let thread = std::thread::Builder::new().name(format!("numa-worker-{name}")).spawn(move || worker.run());
-        let thread = thread.map_err(|error| HostError::WorkerNotStarted { node: self.node, why: Errno::of(&error) })?;
-        queue.threads.push(thread);
-        queue.has_thread = true;
-        Ok(())
+        match std::thread::Builder::new().name(format!("numa-worker-{name}")).spawn(move || worker.run()) {
+            Ok(thread) => {
+                queue.threads.push(thread);
+                queue.serving += 1;
+                Ok(())
+            }
+            Err(_) if queue.serving > 0 => Ok(()),
+            Err(error) => Err(HostError::WorkerNotStarted { node: self.node, why: Errno::of(&error) }),
+        }
     }
 
     fn next(&self) -> Option<QueuedRequest> {
@@ -102,7 +110,11 @@ impl Worker {
                 return None;
             }
             match queue.requests.pop_front() {
-                None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    queue.idle += 1;
+                    queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                    queue.idle -= 1;
+                }
                 queued => return queued,
             }
         }
@@ -113,8 +125,10 @@ impl Worker {
     fn run(self: &Arc<Self>) {
         let mut binding = None;
         while let Some(queued) = self.next() {
-            let made =
-                catch_unwind(AssertUnwindSafe(|| self.make(&queued, binding.get_or_insert_with(|| self.binding()))));
+            let made = catch_unwind(AssertUnwindSafe(|| {
+                let _served = Served::new(&self.served);
+                self.make(&queued, binding.get_or_insert_with(|| self.binding()))
+            }));
             let message = match made {
                 Ok(result) => {
                     queued.request.deliver(result);
@@ -135,13 +149,15 @@ impl Worker {
         let checkpoint = |step| {
             if self.closed.load(Ordering::SeqCst) { Err(HostError::Closed) } else { queued.request.check(step) }
         };
-        pin::pin(&queued.spec, binding, &*self.environment.system, &self.environment.stranded, &checkpoint)
+        // Those that are served at once share the CPUs.
+        let threads = binding.cpus().div_ceil(self.served.load(Ordering::SeqCst).max(1));
+        pin::pin(&queued.spec, binding, threads, &self.environment, &checkpoint)
     }
 
     /// Ends this thread, and starts another if requests wait. Where that fails, they fail too.
     fn replace_thread(self: &Arc<Self>) {
         let mut queue = self.queue();
-        queue.has_thread = false;
+        queue.serving -= 1;
         if queue.requests.is_empty() {
             return;
         }
@@ -152,7 +168,7 @@ impl Worker {
         }
     }
 
-    /// Closes the worker: requests that wait are refused, the one in progress stops at its next step, and the thread is
+    /// Closes the worker: requests that wait are refused, those in progress stop at their next step, and the threads are
     /// joined.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -162,6 +178,22 @@ impl Worker {
         self.ready.notify_all();
         drop(requests);
         threads.into_iter().for_each(|thread| join(Some(thread)));
+    }
+}
+
+/// One of the requests that are being served, until this is dropped.
+struct Served<'a>(&'a AtomicUsize);
+
+impl<'a> Served<'a> {
+    fn new(served: &'a AtomicUsize) -> Self {
+        served.fetch_add(1, Ordering::SeqCst);
+        Self(served)
+    }
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

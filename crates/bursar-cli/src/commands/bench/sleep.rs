@@ -10,8 +10,11 @@ use bursar::sim::Random;
 use bursar::stream::Submission;
 use serde::Serialize;
 use std::io::Write;
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// The options of `bursar bench sleep`.
@@ -24,7 +27,7 @@ pub(crate) struct SleepArgs {
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     block: Bytes,
     /// The size of the pieces of pinned memory that contents go to.
-    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     piece: Bytes,
     /// The number of sleeps and wakes.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -74,6 +77,9 @@ struct Round {
     saved: u64,
     /// The pinned memory that the pool of it holds.
     pinned: u64,
+    /// The rates of the load meanwhile.
+    load_sleeping_bytes_per_second: Option<f64>,
+    load_waking_bytes_per_second: Option<f64>,
     intact: bool,
 }
 
@@ -94,6 +100,8 @@ const MARKS: u64 = 4 << 20;
 /// The bytes that are checked at a time, and of how many such parts one is looked at after each round.
 const CHUNK: u64 = 16 << 20;
 const SAMPLES: u64 = 16;
+/// The most threads that read at a time.
+const MOST_READERS: usize = 16;
 /// The most that is copied as reference.
 const RAW_BYTES: u64 = 8 << 30;
 /// The number of those copies; the fastest counts.
@@ -119,18 +127,16 @@ pub(crate) fn sleep(opened: &OpenedDriver, args: &SleepArgs) -> Result<Sleep, Fa
     let whole = bench.checksum(|_| true)?;
     let load = args.load.then(|| Load::start(opened, block)).transpose()?;
     let alone = load.as_ref().map(|load| load.rate_during(|| std::thread::sleep(bench.alone())).1);
-    let (mut rounds, mut rates) = (Vec::new(), (Vec::new(), Vec::new()));
+    let mut rounds = Vec::new();
     for nth in 0..u64::from(args.rounds) {
         let is_sample = |chunk: u64| chunk % SAMPLES == nth % SAMPLES;
         let sample = bench.checksum(is_sample)?;
         progress.step(&format!("sleep {}", nth + 1));
         let options = SleepOptions::new().piece(args.piece);
-        let (slept, rate) = rate_of(load.as_ref(), || bench.gpu.sleep(&bench.pinned, &options));
-        rates.0.extend(rate);
+        let (slept, load_sleeping) = rate_of(load.as_ref(), || bench.gpu.sleep(&bench.pinned, &options));
         let slept = slept?;
         progress.step(&format!("wake {}", nth + 1));
-        let (woken, rate) = rate_of(load.as_ref(), || bench.gpu.wake(&WakeOptions::new()));
-        rates.1.extend(rate);
+        let (woken, load_waking) = rate_of(load.as_ref(), || bench.gpu.wake(&WakeOptions::new()));
         let woken = woken?;
         let intact = sample == bench.checksum(is_sample)?;
         let saved = slept.saved.get() as f64;
@@ -145,10 +151,12 @@ pub(crate) fn sleep(opened: &OpenedDriver, args: &SleepArgs) -> Result<Sleep, Fa
             released: slept.released.get(),
             saved: slept.saved.get(),
             pinned: bench.pinned.counts().held.get(),
+            load_sleeping_bytes_per_second: load_sleeping.filter(|_| bench.is_timed),
+            load_waking_bytes_per_second: load_waking.filter(|_| bench.is_timed),
             intact,
         });
     }
-    let load = load.map(|load| load.rates(alone, &rates, bench.is_timed)).transpose()?;
+    let load = load.map(|load| load.end(alone.filter(|_| bench.is_timed), &rounds)).transpose()?;
     progress.step("raw copies");
     let raw = bench.raw(args.piece.min(block))?;
     for round in &mut rounds {
@@ -213,21 +221,30 @@ impl Bench {
         context.synchronize(stream)
     }
 
-    /// Returns a checksum of those parts of all blocks that are meant, by their number.
+    /// Returns a checksum of those parts of all blocks that are meant, by their number. Several threads read them, since one
+    /// is far slower than the copies.
     fn checksum(&self, is_meant: impl Fn(u64) -> bool) -> bursar::Result<u64> {
-        let (mut sum, mut nth) = (0u64, 0);
-        for block in &self.blocks {
+        let parts = self.blocks.iter().flat_map(|block| {
             let len = block.block().requested().get();
-            for offset in (0..len).step_by(CHUNK as usize) {
-                if is_meant(nth) {
-                    let buffer = self.pinned.get((len - offset).min(CHUNK) as usize)?;
-                    let read = block.copy_to_host_async(self.gpu.context(), offset, buffer, self.stream)?.wait()?;
-                    sum = checksum(sum, &read);
-                }
-                nth += 1;
+            (0..len).step_by(CHUNK as usize).map(move |offset| (block, offset, (len - offset).min(CHUNK)))
+        });
+        let parts: Vec<_> = (0..).zip(parts).filter(|&(nth, _)| is_meant(nth)).collect();
+        let next = AtomicUsize::new(0);
+        let read = || {
+            let mut sum = 0u64;
+            while let Some(&(nth, (block, offset, len))) = parts.get(next.fetch_add(1, Relaxed)) {
+                let buffer = self.pinned.get(len as usize)?;
+                let read = block.copy_to_host_async(self.gpu.context(), offset, buffer, self.stream)?.wait()?;
+                sum = sum.wrapping_add(checksum(nth, &read));
             }
-        }
-        Ok(sum)
+            Ok(sum)
+        };
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_READERS);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..threads).map(|_| scope.spawn(read)).collect();
+            let join = |reader: ScopedJoinHandle<'_, _>| reader.join().unwrap_or_else(|panic| resume_unwind(panic));
+            readers.into_iter().map(join).try_fold(0, |all: u64, sum: bursar::Result<u64>| Ok(all.wrapping_add(sum?)))
+        })
     }
 
     /// Copies as many blocks as are compared with down and up, in parts of `len`.
@@ -265,12 +282,20 @@ impl Bench {
     }
 }
 
-fn checksum(sum: u64, bytes: &[u8]) -> u64 {
-    bytes.chunks(8).fold(sum, |sum, word| {
-        let mut padded = [0; 8];
-        padded[..word.len()].copy_from_slice(word);
-        (sum ^ u64::from_le_bytes(padded)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    })
+/// Returns a number that depends on every byte and its place, and on the number of the part.
+fn checksum(nth: u64, bytes: &[u8]) -> u64 {
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(MULTIPLIER).rotate_left(29);
+    // Lanes do not wait for one another.
+    let mut lanes: [u64; 8] = std::array::from_fn(|lane| mix(nth, lane as u64 + 1));
+    let (lines, rest) = bytes.as_chunks::<64>();
+    for line in lines {
+        for (lane, word) in lanes.iter_mut().zip(line.as_chunks::<8>().0) {
+            *lane = mix(*lane, u64::from_le_bytes(*word));
+        }
+    }
+    let rest = rest.iter().map(|&byte| u64::from(byte));
+    lanes.into_iter().chain(rest).fold(bytes.len() as u64, mix)
 }
 
 /// Copies on the device that go on until this is dropped, on a context of their own.
@@ -280,29 +305,39 @@ struct Load {
     thread: Option<std::thread::JoinHandle<bursar::Result<()>>>,
 }
 
-/// The number of copies that are submitted before they are waited for.
+/// The number of streams of the load, so that the device has work while one of them is waited for.
+const STREAMS: usize = 4;
+/// The number of copies that are submitted to a stream before it is waited for.
 const BATCH: u32 = 8;
 
 impl Load {
     fn start(opened: &OpenedDriver, bytes: Bytes) -> bursar::Result<Self> {
         let context = DeviceContext::open(opened.driver.clone(), DeviceId(0))?;
         let memory = Stack::new().over(leaf::Direct).build(&context)?;
-        let stream = context.create_stream(0)?;
-        let make = || memory.allocate(bytes.get(), 256, stream, tag!("load"));
-        let [mut to, from] = [make()?, make()?].map(|block| TrackedBlock::new(&memory, block));
+        let make = || {
+            let stream = context.create_stream(0)?;
+            let make = || memory.allocate(bytes.get(), 256, stream, tag!("load"));
+            let [mut to, from] = [make()?, make()?].map(|block| TrackedBlock::new(&memory, block));
+            Submission::new(&context, stream).copy(&mut to, 0, &from, 0, bytes.get())?;
+            Ok((stream, to, from))
+        };
+        let mut pairs = (0..STREAMS).map(|_| make()).collect::<bursar::Result<Vec<_>>>()?;
         let (copied, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counted, ends) = (copied.clone(), is_over.clone());
         let thread = std::thread::spawn(move || {
-            Submission::new(&context, stream).copy(&mut to, 0, &from, 0, bytes.get())?;
             while !ends.load(Relaxed) {
-                for _ in 0..BATCH {
-                    Submission::new(&context, stream).copy(&mut to, 0, &from, 0, bytes.get())?;
+                for (stream, to, from) in &mut pairs {
+                    context.synchronize(*stream)?;
+                    for _ in 0..BATCH {
+                        Submission::new(&context, *stream).copy(to, 0, from, 0, bytes.get())?;
+                    }
+                    counted.fetch_add(bytes.get() * u64::from(BATCH), Relaxed);
                 }
-                context.synchronize(stream)?;
-                counted.fetch_add(bytes.get() * u64::from(BATCH), Relaxed);
             }
-            to.free(&memory, stream)?;
-            Ok(from.free(&memory, stream)?)
+            pairs.into_iter().try_for_each(|(stream, to, from)| {
+                to.free(&memory, stream)?;
+                Ok(from.free(&memory, stream)?)
+            })
         });
         Ok(Self { copied, is_over, thread: Some(thread) })
     }
@@ -316,13 +351,14 @@ impl Load {
     }
 
     /// Ends the load and returns its rates.
-    fn rates(mut self, alone: Option<f64>, rates: &(Vec<f64>, Vec<f64>), is_timed: bool) -> bursar::Result<LoadRates> {
+    fn end(mut self, alone: Option<f64>, rounds: &[Round]) -> bursar::Result<LoadRates> {
         self.is_over.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))?;
         }
-        let least = |rates: &[f64]| rates.iter().copied().reduce(f64::min).filter(|_| is_timed);
-        let (alone, sleeping, waking) = (alone.filter(|_| is_timed), least(&rates.0), least(&rates.1));
+        let least = |of: fn(&Round) -> Option<f64>| rounds.iter().filter_map(of).reduce(f64::min);
+        let sleeping = least(|round| round.load_sleeping_bytes_per_second);
+        let waking = least(|round| round.load_waking_bytes_per_second);
         let slowest = sleeping.into_iter().chain(waking).reduce(f64::min);
         let most_lost = alone.zip(slowest).map(|(alone, slowest)| 1.0 - slowest / alone);
         Ok(LoadRates {
