@@ -49,6 +49,10 @@ const FREED: u8 = 0xdb;
 /// larger than all of it is not kept. Nothing is promised about what happens to be overwritten with the pattern's own
 /// value, about writes that miss the margins, or about reads.
 ///
+/// Memory that [sleeps](bursar_core::Sleeper) is neither filled nor looked at. A block that is freed asleep is looked at, filled
+/// and kept once it is awake, by the next call after that; [`check`](Self::check) passes over what sleeps, and what is
+/// asleep when the memory goes away is not looked at any more.
+///
 /// This is for finding bugs: a block costs about eight calls of the driver, and what leaves the quarantine is copied to
 /// the host. It costs nothing where it is not in the stack. Put it on top, so that limits below count the margins and
 /// what is in quarantine:

@@ -268,7 +268,7 @@ pub(super) struct Sleepers {
 
 /// A use of blocks that are awake, which is over when this is dropped.
 #[derive(Debug)]
-pub(super) struct AwakeUse<'a>(&'a AtomicUsize);
+pub(crate) struct AwakeUse<'a>(&'a AtomicUsize);
 
 impl Drop for AwakeUse<'_> {
     fn drop(&mut self) {
@@ -323,15 +323,22 @@ impl DeviceContext {
     /// Refuses an address that lies in a range which sleeps, at the price of one load where none does.
     #[inline]
     pub fn check_awake(&self, ptr: DevicePtr) -> Result<()> {
-        if self.sleepers.count.load(SeqCst) == 0 { Ok(()) } else { self.look_up_asleep(ptr) }
+        if self.sleepers.count.load(SeqCst) == 0 { Ok(()) } else { self.look_up_asleep(ptr, 1) }
     }
 
     /// Begins a use of blocks that are awake; whoever falls asleep waits until it is over.
     pub(super) fn use_awake<const N: usize>(&self, blocks: [DevicePtr; N]) -> Result<AwakeUse<'_>> {
+        self.use_awake_ranges(blocks.map(|block| (block, 1)))
+    }
+
+    /// Begins a use of ranges that are awake, each an address and a length; whoever falls asleep waits until it is over.
+    pub(crate) fn use_awake_ranges(&self, ranges: impl IntoIterator<Item = (DevicePtr, u64)>) -> Result<AwakeUse<'_>> {
         // Counted before it looks, as whoever falls asleep says so before it counts: one of the two sees the other.
         self.sleepers.uses.fetch_add(1, SeqCst);
         let using = AwakeUse(&self.sleepers.uses);
-        blocks.into_iter().try_for_each(|block| self.check_awake(block))?;
+        if self.sleepers.count.load(SeqCst) > 0 {
+            ranges.into_iter().try_for_each(|(ptr, bytes)| self.look_up_asleep(ptr, bytes))?;
+        }
         Ok(using)
     }
 
@@ -341,9 +348,10 @@ impl DeviceContext {
     }
 
     #[cold]
-    fn look_up_asleep(&self, DevicePtr(at): DevicePtr) -> Result<()> {
-        let holds = |ranges: &BTreeMap<u64, u64>| ranges.range(..=at).next_back().is_some_and(|(_, &end)| at < end);
-        match self.sleepers.ranges().sets.iter().any(|(_, ranges)| holds(ranges)) {
+    fn look_up_asleep(&self, DevicePtr(at): DevicePtr, bytes: u64) -> Result<()> {
+        let end = at.saturating_add(bytes.max(1));
+        let overlaps = |ranges: &BTreeMap<u64, u64>| ranges.range(..end).next_back().is_some_and(|(_, &end)| at < end);
+        match self.sleepers.ranges().sets.iter().any(|(_, ranges)| overlaps(ranges)) {
             true => Err(Error::Asleep { device: self.device, what: "a block", is_moving: false }),
             false => Ok(()),
         }

@@ -65,7 +65,8 @@ impl Inspector {
 
     /// Checks that every byte of a range of the block is `expected`, after what `stream` was given before. `verdict` is
     /// called with the offset of the first that is not, from the start of the block; it runs in stream order and must
-    /// not call the driver. The block is to be freed after the inspection, as after any other use.
+    /// not call the driver. The block is to be freed after the inspection, as after any other use. A range of which
+    /// something [sleeps](crate::Sleeper) is refused.
     ///
     /// # Panics
     /// If the range does not lie in what was requested with the block.
@@ -85,7 +86,8 @@ impl Inspector {
     }
 
     /// Checks that every byte of the margins of a block is `expected`, at most `width` of them on either side.
-    /// `verdict` is called with the offset of the first that is not, from the start of the user's block.
+    /// `verdict` is called with the offset of the first that is not, from the start of the user's block. Margins that
+    /// [sleep](crate::Sleeper) are refused.
     pub fn inspect_margins(
         &self,
         fenced: &FencedBlock,
@@ -113,6 +115,7 @@ impl Inspector {
     ) -> Result<()> {
         let context = &self.context;
         context.check_stream(stream)?;
+        let _using = context.use_awake_ranges(ranges.iter().copied())?;
         let piece = self.take(stream)?;
         let submitted = context.hold_for_memory(stream).and_then(|held| {
             let submitted = self.submit(piece, ranges, expected, held.raw(), verdict);
@@ -255,7 +258,8 @@ impl Remains for LeftPieces {
 
 impl DeviceContext {
     /// Stream-ordered: writes `byte` to a range of the block, after what `stream` was given before, and returns at
-    /// once. Whoever reads it on another stream, or frees the block on one, is ordered after this.
+    /// once. Whoever reads it on another stream, or frees the block on one, is ordered after this. A range of which
+    /// something [sleeps](crate::Sleeper) is refused.
     ///
     /// # Panics
     /// If the range does not lie in what was requested with the block.
@@ -270,6 +274,7 @@ impl DeviceContext {
         let end = offset.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= block.requested().get()), "the range lies in the block");
         let held = self.hold_for_memory(stream)?;
+        let _using = self.use_awake_ranges([(block.ptr().offset(offset), bytes)])?;
         // SAFETY: the stream is held, and the range lies in a block that is the caller's alone.
         unsafe { self.driver().fill(self.device(), held.raw(), block.ptr().offset(offset), Pattern::U8(byte), bytes) }
             .map_err(|error| self.failed(error))

@@ -20,6 +20,17 @@ pub(super) struct FreedBlock {
     pub(super) reported: ReportOnce,
 }
 
+/// A block that its user has freed while it slept: it is looked at and filled when it is awake.
+#[derive(Debug)]
+pub(super) struct SleepingBlock {
+    /// The block, of which nothing is filled.
+    pub(super) freed: FreedBlock,
+    /// The bytes that its user had.
+    pub(super) bytes: u64,
+    /// The flag of its margins.
+    pub(super) reported: ReportOnce,
+}
+
 /// Freed blocks, oldest first, and those that should have left and could not.
 #[derive(Debug)]
 pub(super) struct Quarantine {
@@ -32,6 +43,7 @@ struct Contents {
     blocks: VecDeque<FreedBlock>,
     bytes: u64,
     stuck: Vec<FreedBlock>,
+    asleep: Vec<SleepingBlock>,
 }
 
 impl Contents {
@@ -71,6 +83,16 @@ impl Quarantine {
     /// Keeps a block that was to leave and was not taken, until everything is taken out the next time.
     pub(super) fn keep_stuck(&self, freed: FreedBlock) {
         self.contents().stuck.push(freed);
+    }
+
+    /// Keeps a block that was freed while it slept.
+    pub(super) fn keep_asleep(&self, freed: SleepingBlock) {
+        self.contents().asleep.push(freed);
+    }
+
+    /// Takes the blocks out that were freed while they slept, as far as `is_awake` says yes to them.
+    pub(super) fn take_awake(&self, is_awake: impl Fn(&SleepingBlock) -> bool) -> Vec<SleepingBlock> {
+        self.contents().asleep.extract_if(.., |freed| is_awake(freed)).collect()
     }
 
     /// Takes the oldest block out while more is kept than may be.

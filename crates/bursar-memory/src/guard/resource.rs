@@ -3,7 +3,6 @@
 use super::Inspect;
 use super::findings::Findings;
 use super::live_blocks::LiveBlock;
-use super::quarantine::FreedBlock;
 use super::watcher::{PaddedSize, Watcher};
 use bursar_core::{
     AllocTag, Bytes, DeviceBlock, DeviceMemoryResource, Error, FencedBlock, Holder, Refused, Result, Stream, Survey,
@@ -105,6 +104,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
         let watcher = &self.watcher;
         let size = PaddedSize::of(bytes, align)?;
         watcher.findings.report(self.context())?;
+        watcher.retire_awake();
         let whole = watcher.allocate(size, align, stream, tag)?;
         let whole = watcher.fill_fresh(whole, size, stream)?;
         let (fenced, block) = FencedBlock::cut(whole, size.front, bytes, watcher.owner);
@@ -129,13 +129,7 @@ impl<R: DeviceMemoryResource> DeviceMemoryResource for GuardResource<R> {
                 return Err(Refused { block, error });
             }
         };
-        if let Some(freed) = watcher.quarantine.keep(watcher.retire(live, block, stream, ordered)) {
-            // Nobody has had time to write to it.
-            watcher.give_back(FreedBlock { filled: None, ..freed });
-        }
-        while let Some(freed) = watcher.quarantine.pop_excess() {
-            watcher.give_back(freed);
-        }
+        watcher.retire(live, block, stream, ordered);
         Ok(())
     }
 }

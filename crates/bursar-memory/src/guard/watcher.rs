@@ -2,7 +2,7 @@
 
 use super::findings::Findings;
 use super::live_blocks::{LiveBlock, LiveBlocks, ReportOnce};
-use super::quarantine::{FreedBlock, Quarantine};
+use super::quarantine::{FreedBlock, Quarantine, SleepingBlock};
 use super::{CANARY, FREED, FRESH, Inspect, MARGIN};
 use bursar_core::{
     Advice, AllocTag, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Inspector, MIN_ALIGN, Member,
@@ -118,19 +118,57 @@ impl<R: DeviceMemoryResource> Watcher<R> {
         if home == stream { Ok(()) } else { self.context().order(home, stream) }
     }
 
-    /// Inspects the margins of a block that its user frees, and fills all of it. Neither happens where it could not be
-    /// ordered.
-    pub(super) fn retire(&self, live: LiveBlock, block: DeviceBlock, stream: Stream, ordered: bool) -> FreedBlock {
+    /// Inspects the margins of a block that its user frees, and fills all of it, which then goes into quarantine. Neither
+    /// happens where it could not be ordered; one that sleeps waits until it is awake.
+    pub(super) fn retire(&self, live: LiveBlock, block: DeviceBlock, stream: Stream, ordered: bool) {
         let (ptr, generation, bytes) = (block.ptr(), block.generation(), block.requested().get());
         let inspected = ordered.then(|| self.inspect_margins(&live, stream));
-        let mut whole = live.fenced.open(block);
-        let start = ptr.0 - whole.ptr().0 - MARGIN;
-        let len = MARGIN + bytes + MARGIN;
-        let filled = inspected.and_then(|inspected| {
-            let filled = inspected.and_then(|()| self.context().submit_fill(&mut whole, start, FREED, len, stream));
-            filled.map(|()| start..start + len).map_err(|error| self.record_fault(error)).ok()
-        });
-        FreedBlock { whole, stream, filled, ptr, generation, reported: ReportOnce::default() }
+        let (reported, whole) = (live.reported, live.fenced.open(block));
+        let freed = FreedBlock { whole, stream, filled: None, ptr, generation, reported: ReportOnce::default() };
+        let mut freed = SleepingBlock { freed, bytes, reported };
+        match inspected.map(|inspected| inspected.and_then(|()| self.fill_freed(&mut freed))) {
+            Some(Err(Error::Asleep { .. })) => return self.quarantine.keep_asleep(freed),
+            Some(Err(error)) => self.record_fault(error),
+            Some(Ok(())) | None => {}
+        }
+        self.keep(freed.freed);
+    }
+
+    /// Does for blocks that were freed asleep, and are awake, what was to be done then.
+    pub(super) fn retire_awake(&self) {
+        let awake = self.quarantine.take_awake(|freed| self.context().check_awake(freed.freed.ptr).is_ok());
+        for mut freed in awake {
+            freed.freed.stream = self.context().lasting(freed.freed.stream).unwrap_or(freed.freed.stream);
+            match self.inspect_freed_margins(&freed).and_then(|()| self.fill_freed(&mut freed)) {
+                Err(Error::Asleep { .. }) => {
+                    self.quarantine.keep_asleep(freed);
+                    continue;
+                }
+                Err(error) => self.record_fault(error),
+                Ok(()) => {}
+            }
+            self.keep(freed.freed);
+        }
+    }
+
+    /// Fills all of a block that was freed, margins included.
+    fn fill_freed(&self, SleepingBlock { freed, bytes, .. }: &mut SleepingBlock) -> Result<()> {
+        let start = freed.ptr.0 - freed.whole.ptr().0 - MARGIN;
+        let len = MARGIN + *bytes + MARGIN;
+        self.context().submit_fill(&mut freed.whole, start, FREED, len, freed.stream)?;
+        freed.filled = Some(start..start + len);
+        Ok(())
+    }
+
+    /// Keeps a block in quarantine, from which others leave where there is no room.
+    fn keep(&self, freed: FreedBlock) {
+        if let Some(freed) = self.quarantine.keep(freed) {
+            // Nobody has had time to write to it.
+            self.give_back(FreedBlock { filled: None, ..freed });
+        }
+        while let Some(freed) = self.quarantine.pop_excess() {
+            self.give_back(freed);
+        }
     }
 
     /// Has the device's next fallible call report what went wrong with an inspection.
@@ -152,6 +190,23 @@ impl<R: DeviceMemoryResource> Watcher<R> {
         })
     }
 
+    fn inspect_freed_margins(&self, SleepingBlock { freed, bytes, reported }: &SleepingBlock) -> Result<()> {
+        let (ptr, generation, tag) = (freed.ptr, freed.generation, freed.whole.tag());
+        let front = ptr.0 - freed.whole.ptr().0;
+        for margin in [front - MARGIN..front, front + bytes..front + bytes + MARGIN] {
+            let (reported, findings) = (reported.clone(), self.findings.clone());
+            self.inspector.inspect(&freed.whole, margin, CANARY, freed.stream, move |damage| {
+                if let Some(at) = damage
+                    && reported.set_first()
+                {
+                    let offset = at.cast_signed() - front.cast_signed();
+                    findings.add(Error::OutOfBounds { ptr, generation, tag, offset });
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     fn inspect_freed(&self, freed: &FreedBlock, stream: Stream) -> Result<()> {
         let Some(filled) = freed.filled.clone() else { return Ok(()) };
         let (reported, findings) = (freed.reported.clone(), self.findings.clone());
@@ -163,13 +218,24 @@ impl<R: DeviceMemoryResource> Watcher<R> {
         })
     }
 
-    /// Inspects a block for the last time and frees it. One that the memory below does not take stays.
-    pub(super) fn give_back(&self, mut freed: FreedBlock) {
+    /// Inspects a block for the last time and frees it; returns how much that was. One that sleeps stays, and one that the
+    /// memory below does not take.
+    pub(super) fn give_back(&self, mut freed: FreedBlock) -> u64 {
         freed.stream = self.context().lasting(freed.stream).unwrap_or(freed.stream);
         match self.inspect_freed(&freed, freed.stream) {
             Ok(()) => freed.filled = None,
+            Err(Error::Asleep { .. }) => {
+                self.quarantine.keep_stuck(freed);
+                return 0;
+            }
             Err(error) => self.record_fault(error),
         }
+        self.free_whole(freed)
+    }
+
+    /// Frees a block that nobody looks at any more; returns how much that was. One that the memory below does not take stays.
+    fn free_whole(&self, freed: FreedBlock) -> u64 {
+        let bytes = freed.whole.granted().get();
         let FreedBlock { mut whole, mut stream, filled, ptr, generation, reported } = freed;
         while let Err(Refused { block, .. }) = self.inner.deallocate(whole, stream) {
             whole = block;
@@ -177,18 +243,18 @@ impl<R: DeviceMemoryResource> Watcher<R> {
                 // There is an order by now.
                 Ok(heir) if heir != stream => stream = heir,
                 _ => {
-                    return self.quarantine.keep_stuck(FreedBlock { whole, stream, filled, ptr, generation, reported });
+                    self.quarantine.keep_stuck(FreedBlock { whole, stream, filled, ptr, generation, reported });
+                    return 0;
                 }
             }
         }
+        bytes
     }
 
-    /// Empties the quarantine and returns how much was in it.
+    /// Empties the quarantine and returns how much was in it; what sleeps stays.
     pub(super) fn drain(&self) -> u64 {
-        let freed = self.quarantine.take_all();
-        let bytes = freed.iter().map(|freed| freed.whole.granted().get()).sum();
-        freed.into_iter().for_each(|freed| self.give_back(freed));
-        bytes
+        self.retire_awake();
+        self.quarantine.take_all().into_iter().map(|freed| self.give_back(freed)).sum()
     }
 
     /// Empties the quarantine and finds out what is free, giving what was drained a moment to be inspected.
@@ -215,19 +281,28 @@ fn must_wait(mut refused: Error) -> Error {
     refused
 }
 
+/// Passes over what sleeps, which is looked at when it is awake.
+fn unless_asleep(inspected: Result<()>) -> Result<()> {
+    match inspected {
+        Err(Error::Asleep { .. }) => Ok(()),
+        inspected => inspected,
+    }
+}
+
 impl<R: DeviceMemoryResource> Inspect for Watcher<R> {
     fn inspect_all(&self) -> Result<()> {
+        self.retire_awake();
         let mut streams = BTreeSet::new();
         let live = self.live.try_for_each(|live| {
             let stream = self.context().lasting(live.fenced.stream())?;
             streams.insert(stream);
-            self.inspect_margins(live, stream)
+            unless_asleep(self.inspect_margins(live, stream))
         });
         let freed = self.quarantine.take_all();
         let quarantined = freed.iter().try_for_each(|freed| {
             let stream = self.context().lasting(freed.stream)?;
             streams.insert(stream);
-            self.inspect_freed(freed, stream)
+            unless_asleep(self.inspect_freed(freed, stream))
         });
         self.quarantine.put_back(freed);
         let inspected = live.and(quarantined);
@@ -256,9 +331,16 @@ impl<R: DeviceMemoryResource> Member for Watcher<R> {
 impl<R: DeviceMemoryResource> Drop for Watcher<R> {
     fn drop(&mut self) {
         self.context().order_ended(Duration::MAX);
+        self.retire_awake();
         let freed = self.quarantine.take_all();
         let streams: BTreeSet<_> = freed.iter().filter_map(|freed| self.context().lasting(freed.stream).ok()).collect();
-        freed.into_iter().for_each(|freed| self.give_back(freed));
+        freed.into_iter().for_each(|freed| _ = self.give_back(freed));
+        // What sleeps now is not looked at any more.
+        let asleep = self.quarantine.take_awake(|_| true).into_iter().map(|asleep| asleep.freed);
+        for freed in asleep.chain(self.quarantine.take_all()) {
+            let stream = self.context().lasting(freed.stream).unwrap_or(freed.stream);
+            self.free_whole(FreedBlock { stream, ..freed });
+        }
         for stream in streams {
             if let Err(error) = self.context().synchronize(stream) {
                 self.record_fault(error);
