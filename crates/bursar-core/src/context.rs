@@ -64,6 +64,7 @@ pub(crate) use order::WaitFailure;
 pub use progress::StreamProgress;
 pub(crate) use progress::is_after;
 pub use remains::Remains;
+pub(crate) use sleepers::AwakeUse;
 pub use sleepers::{
     AsleepId, HostStore, SleepReading, SleepReport, SleepRequest, SleepState, Sleeper, WakeReport, WakeRequest,
 };

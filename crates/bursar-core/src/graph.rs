@@ -7,7 +7,9 @@
 //! | file | what it is about |
 //! | --- | --- |
 //! | `arena.rs` | free runs of the segments, and who may have which of them |
-//! | `memory.rs` | [`GraphMemory`], which allocates and frees in the order of a capture |
+//! | `shared.rs` | segments and blocks, which the handles and graphs of one memory share |
+//! | `memory.rs` | [`GraphMemory`], which allocates in the order of a capture |
+//! | `frees.rs` | frees, in the order of a capture and outside, and the end of a memory |
 //! | `capture.rs` | [`Capture`], from its beginning to a graph or a failure |
 //! | `launch.rs` | [`Graph`], and the order between its launches and everything else |
 //!
@@ -24,8 +26,10 @@
 
 mod arena;
 mod capture;
+mod frees;
 mod launch;
 mod memory;
+mod shared;
 
 pub use capture::{Capture, ForeignCapture};
 pub use launch::Graph;

@@ -1,6 +1,6 @@
 //! The live blocks of a device by tag, for those who put a tag to sleep.
 
-use bursar_core::{Action, Actions, AllocTag, DeviceId, DevicePtr, Generation, Holding, Observer, Record};
+use bursar_core::{Action, Actions, AllocTag, DeviceId, DevicePtr, Generation, Holding, MIN_ALIGN, Observer, Record};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -58,7 +58,9 @@ impl Observer for TaggedBlocks {
         if record.error.is_some() && FREED.get() != Some(generation) {
             return;
         }
-        let range = record.ptr..record.ptr.offset(record.granted.get());
+        // What was granted may begin before the block, with a margin: what was asked for is the block's own.
+        let bytes = record.asked.get().next_multiple_of(MIN_ALIGN);
+        let range = record.ptr..record.ptr.offset(bytes);
         self.blocks().insert(generation, TaggedBlock { tag: record.tag, range });
     }
 

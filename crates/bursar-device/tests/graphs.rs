@@ -5,8 +5,14 @@
 mod broken;
 #[path = "graphs/programs.rs"]
 mod programs;
+#[path = "graphs/sleep.rs"]
+mod sleep;
+#[path = "graphs/sleep_faults.rs"]
+mod sleep_faults;
+#[path = "graphs/sleep_programs.rs"]
+mod sleep_programs;
 
-use bursar_core::{Bytes, DeviceId, Result, Stack, leaf, tag};
+use bursar_core::{Bytes, DeviceId, Driver, Result, Stack, leaf, tag};
 use bursar_device::{DeviceBuffer, Gpu};
 use bursar_memory::{GlobalDeviceBudget, PagePool};
 use bursar_sim::Sim;
@@ -15,8 +21,12 @@ use std::sync::Arc;
 const LEN: usize = 1000;
 
 fn pooled(sim: &Arc<Sim>) -> Gpu {
+    pooled_over(sim.clone())
+}
+
+fn pooled_over(driver: Arc<dyn Driver>) -> Gpu {
     let stack = Stack::new().layer(PagePool::default()).layer(GlobalDeviceBudget::of(Bytes::mib(64)));
-    Gpu::open(sim.clone(), DeviceId(0), &stack.over(leaf::Frames)).expect("a simulated device opens")
+    Gpu::open(driver, DeviceId(0), &stack.over(leaf::Frames)).expect("a simulated device opens")
 }
 
 /// Adds one to every element.

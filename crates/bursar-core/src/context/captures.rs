@@ -114,13 +114,15 @@ impl CaptureOrder {
         self.state().clocks.contains_key(&stream)
     }
 
-    /// Returns the points that a free on `stream` of a block of `home` comes after, which is one more point of `stream`.
-    pub(crate) fn free_point(&self, stream: Stream, home: Stream) -> Vec<Point> {
+    /// Returns the points that a free on several streams of a block of `home` comes after, which is one more point of each.
+    pub(crate) fn free_points(&self, streams: &[Stream], home: Stream) -> Vec<Point> {
         let mut state = self.state();
-        let mut points = vec![state.tick(stream)];
-        if home != stream && state.clocks.contains_key(&home) {
+        let mut points: Vec<_> = streams.iter().map(|stream| state.tick(*stream)).collect();
+        if !streams.contains(&home) && state.clocks.contains_key(&home) {
             points.push(state.tick(home));
         }
+        points.sort_unstable();
+        points.dedup_by_key(|(stream, _)| *stream);
         points
     }
 
@@ -192,18 +194,27 @@ impl DeviceContext {
         all.iter().find(|capture| capture.contains(stream)).cloned()
     }
 
-    /// Announces that a stream is being captured, or is about to be. Everybody else leaves it alone from now on.
-    pub(crate) fn announce_capture(&self, origin: Stream) -> Result<Arc<CaptureOrder>> {
+    /// Announces a capture, which is under way or about to be, on a stream that is known already or on none. Everybody else
+    /// leaves its streams alone from now on.
+    pub(crate) fn announce_capture(&self, origin: Option<Stream>) -> Result<Arc<CaptureOrder>> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        if self.capture_of(origin).is_some() {
-            return Err(self.captured(origin));
-        }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let order = Arc::new(CaptureOrder { number, state: Mutex::default() });
-        self.enter_capture(&order, origin)?;
+        origin.map_or(Ok(()), |origin| self.enter_new(&order, origin))?;
         self.captures.all.lock().unwrap_or_else(PoisonError::into_inner).push(order.clone());
         self.captures.count.fetch_add(1, Ordering::AcqRel);
         Ok(order)
+    }
+
+    /// Makes a stream part of a capture, unless it is the default stream or part of another.
+    pub(crate) fn enter_new(&self, order: &CaptureOrder, stream: Stream) -> Result<()> {
+        if order.contains(stream) {
+            return Ok(());
+        }
+        if stream.is_default() || self.capture_of(stream).is_some() {
+            return Err(self.captured(stream));
+        }
+        self.enter_capture(order, stream)
     }
 
     /// Makes a stream part of a capture.
@@ -237,12 +248,7 @@ impl DeviceContext {
         if first == then {
             return Ok(());
         }
-        if !order.contains(then) {
-            if then.is_default() || self.capture_of(then).is_some() {
-                return Err(self.captured(then));
-            }
-            self.enter_capture(order, then)?;
-        }
+        self.enter_new(order, then)?;
         // SAFETY: the streams are live while they are held.
         unsafe { self.chain(held_first.raw(), held_then.raw()) }.map_err(|error| self.failed(error))?;
         order.joined(first, then);

@@ -61,6 +61,13 @@ impl DeviceContext {
         Ok(())
     }
 
+    /// Takes back a stream that was [taken](Self::take_stream) with `priority`, from whoever cannot fail any more. Only a
+    /// stream of another context or an adopted one is refused, which a taken one is not; it would be left to the context.
+    pub fn take_back_stream(&self, stream: Stream, priority: i32) {
+        let returned = self.return_stream(stream, priority);
+        debug_assert!(returned.is_ok(), "{stream:?} was not taken from this context: {returned:?}");
+    }
+
     /// Returns the driver's handle of a stream of this context, for the driver and other libraries. Whoever has it can
     /// capture the stream into a graph, so from now on the driver is asked about that at each allocation and free.
     pub fn resolve(&self, stream: impl Into<Stream>) -> Result<RawStream> {

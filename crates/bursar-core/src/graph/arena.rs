@@ -37,6 +37,12 @@ impl<P: FreePoint> Arena<P> {
         self.free.insert(segment.start, FreeRun { len, after: Vec::new() });
     }
 
+    /// Removes a segment, all of which is free.
+    pub(super) fn remove(&mut self, segment: Range<u64>) {
+        self.segments.remove(&segment.start);
+        self.free.retain(|start, _| !segment.contains(start));
+    }
+
     /// Returns the bytes of all segments.
     pub(super) fn held(&self) -> u64 {
         self.segments.values().sum()

@@ -27,21 +27,23 @@ pub struct Capture {
     memory: GraphMemory,
     order: Arc<CaptureOrder>,
     stream: Stream,
-    is_foreign: bool,
 }
 
-impl Capture {
-    /// Announces a capture and has the memory take allocations on its streams.
-    fn announce(memory: &GraphMemory, stream: Stream, is_foreign: bool) -> Result<Self> {
-        let context = memory.context();
-        if stream.is_default() {
-            return Err(Error::InvalidValue { what: "the default stream cannot be captured into a graph" });
-        }
-        let order = context.announce_capture(stream)?;
-        memory.begin(&order).inspect_err(|_| context.end_capture(&order))?;
-        Ok(Self { memory: memory.clone(), order, stream, is_foreign })
+/// Announces a capture and has the memory take allocations on its streams.
+fn announce(memory: &GraphMemory, origin: Option<Stream>) -> Result<Arc<CaptureOrder>> {
+    let context = memory.context();
+    if origin.is_some_and(Stream::is_default) {
+        return Err(Error::InvalidValue { what: "the default stream cannot be captured into a graph" });
     }
+    let order = context.announce_capture(origin)?;
+    memory.begin(&order).inspect_err(|_| context.end_capture(&order))?;
+    Ok(order)
+}
 
+/// The error of an order that begins with a stream of which nothing is captured.
+const NOT_CAPTURED: Error = Error::InvalidValue { what: "the first of the two streams is not part of the capture" };
+
+impl Capture {
     /// Returns the stream that the capture began on.
     pub const fn stream(&self) -> Stream {
         self.stream
@@ -54,27 +56,18 @@ impl Capture {
 
     /// Makes `then` come after what was captured on `first`; one that was not captured is from now on. A capture ends on the
     /// stream that it began on, so every other comes before that in the end.
-    ///
-    /// For a capture that somebody else makes ([`capture_of`](GraphMemory::capture_of)) this only says that it is so.
     pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
-        let (first, then, context) = (first.into(), then.into(), self.memory.context());
+        let (first, then) = (first.into(), then.into());
         if !self.order.contains(first) {
-            return Err(Error::InvalidValue { what: "the first of the two streams is not part of the capture" });
+            return Err(NOT_CAPTURED);
         }
-        if self.is_foreign {
-            if !self.order.contains(then) {
-                context.enter_capture(&self.order, then)?;
-            }
-            self.order.joined(first, then);
-            return Ok(());
-        }
-        context.order_captured(&self.order, first, then)
+        self.memory.context().order_captured(&self.order, first, then)
     }
 
     /// Ends the capture here; where the driver still makes it, as after a failure, it is ended there and comes to nothing.
     fn end(&self, is_captured: bool) {
         let context = self.memory.context();
-        if is_captured && !self.is_foreign {
+        if is_captured {
             // A capture that something has spoilt is no failure of its own. A call that failed for another reason is made
             // once more: the stream would stay captured.
             if let Ok(graph) = self.end_at_driver().or_else(|_| self.end_at_driver()) {
@@ -138,7 +131,7 @@ impl GraphMemory {
         let (stream, context) = (stream.into(), self.context());
         context.fault().check()?;
         context.hold_for_memory(stream)?;
-        let capture = Capture::announce(self, stream, false)?;
+        let capture = Capture { memory: self.clone(), order: announce(self, Some(stream))?, stream };
         let held = context.hold(stream).inspect_err(|_| capture.end(false))?;
         // SAFETY: the stream is live while it is held, and not the default stream.
         let begun = unsafe { context.driver().capture_begin(context.device(), held.raw()) };
@@ -158,8 +151,8 @@ impl GraphMemory {
     /// library that makes its graphs itself. Allocations on other streams that the driver is capturing meanwhile count as of
     /// the same capture.
     ///
-    /// What is freed on one captured stream is reused on another only where the order was [declared](Capture::order), since
-    /// nobody else knows of the library's events. Launches are [reported](Self::launched).
+    /// What is freed on one captured stream is reused on another only where the order was [declared](ForeignCapture::order),
+    /// since nobody else knows of the library's events. Launches are [reported](Self::launched).
     ///
     /// ```
     /// # use bursar::Result;
@@ -175,7 +168,14 @@ impl GraphMemory {
     /// # }
     /// ```
     pub fn capture_of(&self, stream: impl Into<Stream>) -> Result<ForeignCapture> {
-        Capture::announce(self, stream.into(), true).map(|capture| ForeignCapture { capture })
+        let order = announce(self, Some(stream.into()))?;
+        Ok(ForeignCapture { memory: self.clone(), order })
+    }
+
+    /// Does as [`capture_of`](Self::capture_of) does for a capture whose streams are not known yet:
+    /// [they enter it](ForeignCapture::enter).
+    pub fn capture_of_any(&self) -> Result<ForeignCapture> {
+        Ok(ForeignCapture { memory: self.clone(), order: announce(self, None)? })
     }
 }
 
@@ -195,20 +195,37 @@ impl GraphMemory {
 #[derive(Debug)]
 #[must_use = "the capture ends when this is dropped"]
 pub struct ForeignCapture {
-    capture: Capture,
+    memory: GraphMemory,
+    order: Arc<CaptureOrder>,
 }
 
-impl std::ops::Deref for ForeignCapture {
-    type Target = Capture;
+impl ForeignCapture {
+    /// Returns the memory that is allocated from.
+    pub const fn memory(&self) -> &GraphMemory {
+        &self.memory
+    }
 
-    fn deref(&self) -> &Capture {
-        &self.capture
+    /// Says that a stream is part of the capture. The driver is asked nothing, and nothing is known of its order.
+    pub fn enter(&self, stream: impl Into<Stream>) -> Result<()> {
+        self.memory.context().enter_new(&self.order, stream.into())
+    }
+
+    /// Says that `then` comes after what was captured on `first`, and is part of the capture too.
+    pub fn order(&self, first: impl Into<Stream>, then: impl Into<Stream>) -> Result<()> {
+        let (first, then) = (first.into(), then.into());
+        if !self.order.contains(first) {
+            return Err(NOT_CAPTURED);
+        }
+        self.enter(then)?;
+        self.order.joined(first, then);
+        Ok(())
     }
 }
 
 impl Drop for ForeignCapture {
     fn drop(&mut self) {
-        self.capture.end(true);
+        self.memory.end();
+        self.memory.context().end_capture(&self.order);
     }
 }
 

@@ -78,7 +78,10 @@ impl Launches {
     /// Makes the memory's own stream come after every launch. Returns whether it does.
     pub(super) fn end(&self, context: &DeviceContext, own: Stream) -> bool {
         let turn = std::mem::take(&mut *self.turn.lock().unwrap_or_else(PoisonError::into_inner));
-        let Some((_, event)) = turn.last else { return !turn.is_unordered };
+        let Some((_, event)) = turn.last else {
+            self.turn.lock().unwrap_or_else(PoisonError::into_inner).is_unordered |= turn.is_unordered;
+            return !turn.is_unordered;
+        };
         let waited = context.hold(own).and_then(|held| {
             // SAFETY: the stream is held, and the event is this memory's.
             let waited = unsafe { context.driver().stream_wait(context.device(), held.raw(), event) };
@@ -88,7 +91,9 @@ impl Launches {
         });
         // SAFETY: taken by the first launch; a wait that was submitted keeps what it waits for.
         unsafe { context.return_event(event) };
-        waited.is_ok() && !turn.is_unordered
+        let is_over = waited.is_ok() && !turn.is_unordered;
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).is_unordered |= !is_over;
+        is_over
     }
 }
 
@@ -108,7 +113,7 @@ impl GraphMemory {
     /// # }
     /// ```
     pub fn launched(&self, stream: impl Into<Stream>) -> Result<()> {
-        self.context().order(stream.into(), self.shared.own())?;
+        self.context().order(stream.into(), self.shared.own)?;
         self.shared.launches.has_news();
         Ok(())
     }
@@ -153,6 +158,7 @@ impl Graph {
         exec: RawGraphExec,
         uses: Vec<(Arc<dyn DeclaredUse>, Access)>,
     ) -> Self {
+        memory.shared.graphs.fetch_add(1, Ordering::AcqRel);
         Self { memory, number, exec, uses }
     }
 
@@ -169,12 +175,14 @@ impl Graph {
 
     /// Launches it in the order of a stream, after everything else that was submitted with what it uses.
     ///
-    /// Fails with [`Error::UseAfterFree`] where a buffer that it was captured with is gone, unless that was one of its own.
+    /// Fails with [`Error::UseAfterFree`] where a buffer that it was captured with is gone, unless that was one of its own, and
+    /// with [`Error::Asleep`] where one of them sleeps, or any of its memory.
     pub fn launch(&self, stream: impl Into<Stream>) -> Result<()> {
         let (shared, stream) = (&self.memory.shared, stream.into());
         let context = self.memory.context();
         context.fault().check()?;
         context.hold_for_memory(stream)?;
+        let _awake = shared.use_awake()?;
         let mut using = Vec::with_capacity(self.uses.len());
         for (uses, access) in &self.uses {
             match uses.check_tracked() {
@@ -187,7 +195,7 @@ impl Graph {
             // It may be overwritten, so whoever reads it comes first.
             using.push(uses.begin_on(stream, Access::Write)?);
         }
-        shared.launches.launch(context, shared.own(), stream, |raw| {
+        shared.launches.launch(context, shared.own, stream, |raw| {
             // SAFETY: the graph lives as long as this, and its memory too. What else it uses is tracked, which was checked,
             // and the uses order it; what was captured without being declared is promised by whoever captured it.
             unsafe { context.driver().graph_launch(context.device(), self.exec, raw) }
@@ -204,6 +212,7 @@ impl Drop for Graph {
         if let Err(error) = destroyed().or_else(|_| destroyed()) {
             context.fault().record(error);
         }
+        self.memory.shared.graphs.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

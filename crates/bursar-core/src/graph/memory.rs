@@ -1,19 +1,17 @@
 //! Memory that graphs own.
 #![allow(unsafe_code)]
 
-use super::arena::{Arena, FreePoint};
-use super::launch::Launches;
-use crate::context::{CaptureOrder, DeclaredUse, Point};
+use super::shared::{LiveBlock, Shared};
+use crate::context::CaptureOrder;
 use crate::{
     AllocTag, BlockParts, Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, DevicePtr, Error, Holder, MAX_ALIGN,
-    MIN_ALIGN, Note, OwnerId, RawStream, Refused, Result, Stream, StreamMisuse, Survey, tag,
+    MIN_ALIGN, Note, Refused, Result, Stream, StreamMisuse, Survey, tag,
 };
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The least that is taken from the memory below at a time, and what longer segments are a multiple of.
+/// The most that a segment is longer than the request that it is taken for.
 const SEGMENT: u64 = 2 << 20;
 
 /// Memory for graphs: what is allocated while a stream is captured, at addresses that stay for as long as a graph uses them.
@@ -64,50 +62,10 @@ pub struct GraphMemory {
     pub(super) shared: Arc<Shared>,
 }
 
-pub(super) struct Shared {
-    below: Arc<dyn DeviceMemoryResource>,
-    owner: OwnerId,
-    /// The stream that segments are taken on and given back on. It is never captured.
-    own: Stream,
-    state: Mutex<State>,
-    pub(super) launches: Launches,
-}
-
-#[derive(Default)]
-struct State {
-    arena: Arena<Point>,
-    /// The segments, which are blocks of the memory below.
-    segments: Vec<DeviceBlock>,
-    /// The live blocks, by address.
-    live: BTreeMap<u64, LiveBlock>,
-    capture: Option<Arc<CaptureOrder>>,
-    /// Memory that streams outside the capture freed which uses it: it is free when that has ended.
-    freed_outside: Vec<(u64, u64)>,
-    released: u64,
-    /// The uses of blocks that outlive their captures, with the numbers of those: a graph that was captured before may
-    /// overwrite them.
-    outputs: Vec<(u64, Arc<dyn DeclaredUse>)>,
-}
-
-#[derive(Clone, Copy)]
-struct LiveBlock {
-    bytes: u64,
-    /// The number of the capture that it was allocated in.
-    capture: u64,
-}
-
-impl FreePoint for Point {
-    fn is_same_stream(self, other: Self) -> bool {
-        self.0 == other.0
-    }
-}
-
 impl GraphMemory {
     /// Makes memory for graphs out of `memory`; it holds nothing yet.
     pub fn new(memory: Arc<dyn DeviceMemoryResource>) -> Result<Self> {
-        let own = memory.context().take_stream(0)?;
-        let (owner, state, launches) = (OwnerId::unique(), Mutex::default(), Launches::default());
-        Ok(Self { shared: Arc::new(Shared { below: memory, owner, own, state, launches }) })
+        Shared::new(memory).map(|shared| Self { shared: Arc::new(shared) })
     }
 
     /// Returns the bytes that it holds of the memory below, in blocks or free for its graphs.
@@ -120,6 +78,9 @@ impl GraphMemory {
         let mut state = self.shared.state();
         if state.capture.is_some() {
             return Err(Error::InvalidValue { what: "another graph is being captured into this memory" });
+        }
+        if state.is_released {
+            return Err(Error::InvalidValue { what: "this memory was released, so no graph can be captured into it" });
         }
         state.capture = Some(order.clone());
         Ok(())
@@ -136,7 +97,7 @@ impl GraphMemory {
     }
 
     /// Returns the capture under way, with `stream` part of it.
-    fn capture_with(&self, stream: Stream) -> Result<Arc<CaptureOrder>> {
+    pub(super) fn capture_with(&self, stream: Stream) -> Result<Arc<CaptureOrder>> {
         let (context, capture) = (self.context(), self.shared.state().capture.clone());
         let capture = capture.ok_or_else(|| self.not_captured(stream))?;
         if capture.contains(stream) {
@@ -183,123 +144,6 @@ impl GraphMemory {
         state.segments.push(segment);
         Ok(())
     }
-
-    /// Frees a block in the order of the capture that it was allocated in.
-    fn free_captured(&self, capture: &CaptureOrder, block: &DeviceBlock, stream: Stream) -> Result<()> {
-        let context = self.context();
-        let (held, home) = (context.hold(stream)?, context.hold(block.stream())?);
-        // SAFETY: the range is this memory's, which takes it back; the streams are held.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw(), home: home.raw() }) };
-        let points = capture.free_point(stream, block.stream());
-        let (at, bytes) = (block.ptr().0, block.granted().get());
-        let mut state = self.shared.state();
-        state.forget(at, bytes);
-        state.arena.put(at..at + bytes, points);
-        Ok(())
-    }
-
-    /// Frees a block in the order of a stream that is not captured: whatever is launched next comes after that.
-    fn free_outside(&self, block: &DeviceBlock, stream: Stream, is_captured: bool) -> Result<()> {
-        let (context, own) = (self.context(), self.shared.own);
-        let held = context.hold_for_memory(stream)?;
-        context.order(stream, own)?;
-        self.shared.launches.has_news();
-        // SAFETY: the range is this memory's, which takes it back; the stream is held.
-        unsafe { context.note(Note::Freed { ptr: block.ptr(), stream: held.raw(), home: held.raw() }) };
-        let (at, bytes) = (block.ptr().0, block.granted().get());
-        let mut state = self.shared.state();
-        state.forget(at, bytes);
-        if is_captured {
-            state.freed_outside.push((at, bytes));
-        } else {
-            state.arena.put(at..at + bytes, Vec::new());
-        }
-        Ok(())
-    }
-
-    fn free(&self, block: &DeviceBlock, stream: Stream) -> Result<()> {
-        let live = self.shared.state().live.get(&block.ptr().0).copied();
-        let live = match live {
-            Some(live) if block.owner() == self.shared.owner => live,
-            _ => return Err(Error::ForeignBlock { device: self.context().device(), ptr: block.ptr() }),
-        };
-        let current = self.shared.state().capture.clone().filter(|capture| capture.number() == live.capture);
-        match current {
-            Some(capture) if self.capture_with(stream).is_ok() => self.free_captured(&capture, block, stream),
-            current => self.free_outside(block, stream, current.is_some()),
-        }
-    }
-}
-
-impl State {
-    fn forget(&mut self, at: u64, bytes: u64) {
-        self.live.remove(&at);
-        self.released = self.released.wrapping_add(bytes);
-    }
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn context(&self) -> &Arc<DeviceContext> {
-        self.below.context()
-    }
-
-    pub(super) const fn own(&self) -> Stream {
-        self.own
-    }
-
-    /// Sends a note in the order of the memory's own stream.
-    fn note_on_own(&self, note: impl FnOnce(RawStream) -> Note) {
-        if let Ok(held) = self.context().hold(self.own) {
-            // SAFETY: the range is a segment of this memory, and the stream is held.
-            unsafe { self.context().note(note(held.raw())) };
-        }
-    }
-
-    /// Remembers the uses of blocks of this memory that outlive the capture with this number.
-    pub(super) fn keep_outputs<'a>(&self, capture: u64, uses: impl Iterator<Item = &'a Arc<dyn DeclaredUse>>) {
-        let outputs: Vec<_> = uses.filter(|uses| self.is_of(&***uses) && uses.check_tracked().is_ok()).collect();
-        let mut state = self.state();
-        state.outputs.retain(|(_, uses)| uses.check_tracked().is_ok());
-        state.outputs.extend(outputs.into_iter().map(|uses| (capture, uses.clone())));
-    }
-
-    /// Returns the uses of blocks that outlive captures after the one with this number.
-    pub(super) fn outputs_after(&self, capture: u64) -> Vec<Arc<dyn DeclaredUse>> {
-        let state = self.state();
-        let later = state.outputs.iter().filter(|(of, uses)| *of > capture && uses.check_tracked().is_ok());
-        later.map(|(_, uses)| uses.clone()).collect()
-    }
-
-    /// Returns whether uses are of a block of this memory. The address does not tell: a segment may lie where another block
-    /// was before.
-    pub(super) fn is_of(&self, uses: &dyn DeclaredUse) -> bool {
-        uses.owner() == self.owner
-    }
-}
-
-impl Drop for Shared {
-    /// Gives the segments back that no block is in, after everything that was launched.
-    fn drop(&mut self) {
-        let is_over = self.launches.end(self.context(), self.own);
-        let state = std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for segment in state.segments {
-            let range = segment.ptr().0..segment.ptr().0 + segment.requested().get();
-            if !is_over || state.live.range(range).next().is_some() {
-                // A block of it is still out, or work of a graph may still use it: dropping the token keeps it held.
-                continue;
-            }
-            self.note_on_own(|stream| Note::Rejoined { ptr: segment.ptr(), stream });
-            if let Err(Refused { error: Error::Driver(error), .. }) = self.below.deallocate(segment, self.own) {
-                self.context().fault().record(error);
-            }
-        }
-        // The stream goes back to the context, which made it; a failure would mean that it did not.
-        let _ = self.context().return_stream(self.own, 0);
-    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -343,11 +187,13 @@ impl DeviceMemoryResource for GraphMemory {
         rounded.map(Bytes).ok_or(Error::InvalidSize { requested: bytes })
     }
 
-    /// Allocates on a stream that is being captured into a graph of this memory. Others are refused.
+    /// Allocates on a stream that is being captured into a graph of this memory. Others are refused, and all where some of
+    /// this memory sleeps.
     fn allocate(&self, bytes: u64, align: u64, stream: Stream, tag: AllocTag) -> Result<DeviceBlock> {
         let granted = self.granted_size(bytes, align)?.get();
         self.context().fault().check()?;
         let capture = self.capture_with(stream)?;
+        let _using = self.shared.use_awake()?;
         let align = align.max(MIN_ALIGN);
         let take = || {
             capture.with_clock(stream, |comes_after| {
@@ -377,10 +223,7 @@ impl DeviceMemoryResource for GraphMemory {
     /// Frees a block: in the order of the capture that it was allocated in and `stream` is part of, or else in that of
     /// `stream`. A stream that is being captured into another graph is refused.
     fn deallocate(&self, block: DeviceBlock, stream: Stream) -> Result<(), Refused> {
-        match self.free(&block, stream) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(Refused { block, error }),
-        }
+        self.deallocate_after(block, &[stream])
     }
 
     /// A free is ordered after whatever its stream was made to wait for, in a capture and outside.

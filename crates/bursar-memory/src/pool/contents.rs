@@ -225,8 +225,7 @@ pub(super) struct UnsettledCopies {
 impl Drop for CopyStreams<'_> {
     fn drop(&mut self) {
         for stream in self.streams.drain(..) {
-            // The context made it, so it takes it.
-            let _ = self.context.return_stream(stream, 0);
+            self.context.take_back_stream(stream, 0);
         }
     }
 }

@@ -1,0 +1,172 @@
+//! The state of a memory for graphs: its segments, its blocks, and what is remembered of captures.
+#![allow(unsafe_code)]
+
+use super::arena::{Arena, FreePoint};
+use super::launch::Launches;
+use crate::context::{AwakeUse, CaptureOrder, DeclaredUse, Point};
+use crate::{
+    Bytes, DeviceBlock, DeviceContext, DeviceMemoryResource, Error, Note, OwnerId, RawStream, Refused, Result, Stream,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A memory for graphs, which its handles and its graphs share.
+pub(super) struct Shared {
+    pub(super) below: Arc<dyn DeviceMemoryResource>,
+    pub(super) owner: OwnerId,
+    /// The stream that segments are taken on and given back on. It is never captured.
+    pub(super) own: Stream,
+    state: Mutex<State>,
+    pub(super) launches: Launches,
+    /// The number of graphs that live.
+    pub(super) graphs: AtomicUsize,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) arena: Arena<Point>,
+    /// The segments, which are blocks of the memory below.
+    pub(super) segments: Vec<DeviceBlock>,
+    /// The live blocks, by address.
+    pub(super) live: BTreeMap<u64, LiveBlock>,
+    pub(super) capture: Option<Arc<CaptureOrder>>,
+    /// Memory that streams outside the capture freed which uses it: it is free when that has ended.
+    pub(super) freed_outside: Vec<(u64, u64)>,
+    pub(super) released: u64,
+    /// Set where no graph is captured into it or launched any more.
+    pub(super) is_released: bool,
+    /// The uses of blocks that outlive their captures, with the numbers of those: a graph that was captured before may
+    /// overwrite them.
+    outputs: Vec<(u64, Arc<dyn DeclaredUse>)>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct LiveBlock {
+    pub(super) bytes: u64,
+    /// The number of the capture that it was allocated in.
+    pub(super) capture: u64,
+}
+
+impl FreePoint for Point {
+    fn is_same_stream(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl State {
+    /// Forgets a block that was freed.
+    pub(super) fn forget(&mut self, at: u64, bytes: u64) {
+        self.live.remove(&at);
+        self.released = self.released.wrapping_add(bytes);
+    }
+
+    /// Takes the segments out that no block is in.
+    fn take_unused(&mut self) -> Vec<DeviceBlock> {
+        let Self { segments, live, arena, .. } = self;
+        let is_unused = |segment: &mut DeviceBlock| {
+            let range = segment.ptr().0..segment.ptr().0 + segment.requested().get();
+            let is_unused = live.range(range.clone()).next().is_none();
+            if is_unused {
+                arena.remove(range);
+            }
+            is_unused
+        };
+        segments.extract_if(.., is_unused).collect()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(below: Arc<dyn DeviceMemoryResource>) -> Result<Self> {
+        let own = below.context().take_stream(0)?;
+        let (owner, graphs) = (OwnerId::unique(), AtomicUsize::new(0));
+        Ok(Self { below, owner, own, state: Mutex::default(), launches: Launches::default(), graphs })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn context(&self) -> &Arc<DeviceContext> {
+        self.below.context()
+    }
+
+    /// Begins a use of all of it, which is refused where some of it sleeps; whoever falls asleep waits until it is over.
+    pub(super) fn use_awake(&self) -> Result<AwakeUse<'_>> {
+        let of = |segment: &DeviceBlock| (segment.ptr(), segment.requested().get());
+        let ranges = std::iter::once_with(|| self.state().segments.iter().map(of).collect::<Vec<_>>());
+        self.context().use_awake_ranges(ranges.flatten()).map_err(|error| match error {
+            Error::Asleep { device, is_moving, .. } => {
+                Error::Asleep { device, what: "the memory of a graph", is_moving }
+            }
+            error => error,
+        })
+    }
+
+    /// Sends a note in the order of the memory's own stream.
+    pub(super) fn note_on_own(&self, note: impl FnOnce(RawStream) -> Note) {
+        if let Ok(held) = self.context().hold(self.own) {
+            // SAFETY: the range is a segment of this memory, and the stream is held.
+            unsafe { self.context().note(note(held.raw())) };
+        }
+    }
+
+    /// Remembers the uses of blocks of this memory that outlive the capture with this number.
+    pub(super) fn keep_outputs<'a>(&self, capture: u64, uses: impl Iterator<Item = &'a Arc<dyn DeclaredUse>>) {
+        let outputs: Vec<_> = uses.filter(|uses| self.is_of(&***uses) && uses.check_tracked().is_ok()).collect();
+        let mut state = self.state();
+        state.outputs.retain(|(_, uses)| uses.check_tracked().is_ok());
+        state.outputs.extend(outputs.into_iter().map(|uses| (capture, uses.clone())));
+    }
+
+    /// Returns the uses of blocks that outlive captures after the one with this number.
+    pub(super) fn outputs_after(&self, capture: u64) -> Vec<Arc<dyn DeclaredUse>> {
+        let state = self.state();
+        let later = state.outputs.iter().filter(|(of, uses)| *of > capture && uses.check_tracked().is_ok());
+        later.map(|(_, uses)| uses.clone()).collect()
+    }
+
+    /// Returns whether uses are of a block of this memory. The address does not tell: a segment may lie where another block
+    /// was before.
+    pub(super) fn is_of(&self, uses: &dyn DeclaredUse) -> bool {
+        uses.owner() == self.owner
+    }
+
+    /// Gives the segments back that no block is in, after everything that was launched; returns how much that was. Where
+    /// something that was launched cannot be waited for, all of it stays.
+    pub(super) fn give_back_unused(&self) -> Bytes {
+        if !self.launches.end(self.context(), self.own) {
+            return Bytes::ZERO;
+        }
+        let (unused, mut given) = (self.state().take_unused(), 0);
+        for segment in unused {
+            given += segment.requested().get();
+            self.note_on_own(|stream| Note::Rejoined { ptr: segment.ptr(), stream });
+            if let Err(Refused { error: Error::Driver(error), .. }) = self.below.deallocate(segment, self.own) {
+                self.context().fault().record(error);
+            }
+        }
+        Bytes(given)
+    }
+
+    /// Says that no graph is captured into it or launched any more, unless one lives or is being captured.
+    pub(super) fn release(&self) -> Result<()> {
+        let mut state = self.state();
+        if state.capture.is_some() {
+            return Err(Error::InvalidValue { what: "a graph is being captured into this memory" });
+        }
+        if self.graphs.load(Ordering::Acquire) > 0 {
+            return Err(Error::InvalidValue { what: "a graph that uses this memory can still be launched" });
+        }
+        state.is_released = true;
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    /// Gives the segments back that no block is in. The tokens of the others are dropped, which keeps them held.
+    fn drop(&mut self) {
+        self.give_back_unused();
+        self.context().take_back_stream(self.own, 0);
+    }
+}
