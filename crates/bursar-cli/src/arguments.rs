@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands::{bench, completions, convert, fit, ledger, ray_resources, replay, serve, top};
+use crate::commands::{bench, completions, convert, fit, ledger, ray_resources, replay, serve, sleep, top};
 use crate::failure::Failure;
 use crate::options::GlobalOptions;
 use crate::run;
@@ -33,7 +33,7 @@ impl Arguments {
 
     /// Returns the definition of the command line.
     pub(crate) fn definition() -> clap::Command {
-        GlobalOptions::hide_devices_from(&["completions", "man", "convert"], Self::command())
+        GlobalOptions::hide_devices_from(&["completions", "man", "convert", "sleep", "wake"], Self::command())
     }
 }
 
@@ -87,6 +87,18 @@ pub(crate) enum Command {
     /// It reads and changes nothing. It listens on loopback unless told otherwise.
     #[command(after_help = serve::EXAMPLES)]
     Serve(serve::ServeArgs),
+    /// Puts the memory of another program to sleep: it goes back to the devices, contents wait in host memory, addresses stay.
+    ///
+    /// The program is asked through the ledgers that it has open, and the command waits until it sleeps. Ctrl-C and the end of
+    /// the time withdraw the request: what the program has not begun does not happen, and what it moves it finishes.
+    #[command(after_help = sleep::SLEEP_EXAMPLES)]
+    Sleep(sleep::SleepCommandArgs),
+    /// Wakes the memory of a program that was put to sleep: where it was, with what it held.
+    ///
+    /// Where others have the memory meanwhile, the program waits for its turn in the queue of the ledger. Ctrl-C and the end of the
+    /// time end that wait, and it sleeps on.
+    #[command(after_help = sleep::WAKE_EXAMPLES)]
+    Wake(sleep::WakeCommandArgs),
     /// Prints the bytes of this machine's cards as resources of a Ray node, or as its labels.
     ///
     /// The bytes are what programs may hold together by each card's ledger. A ray-resources of a machine without cards is empty.

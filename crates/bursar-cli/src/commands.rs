@@ -10,4 +10,5 @@ pub(crate) mod ledger;
 pub(crate) mod ray_resources;
 pub(crate) mod replay;
 pub(crate) mod serve;
+pub(crate) mod sleep;
 pub(crate) mod top;

@@ -32,6 +32,12 @@ pub(crate) enum Failure {
         hint: &'static str,
         status: u8,
     },
+    /// A process that could not be asked, or did not do as it was asked.
+    Process {
+        message: String,
+        hint: &'static str,
+        status: u8,
+    },
     /// A file that could not be written.
     File {
         path: PathBuf,
@@ -189,7 +195,7 @@ impl Failure {
                 (error.to_string(), "need less, free some, or go on with one worker by --allow-overflow")
             }
             Self::Fit(error) => (error.to_string(), "--available SIZE says what there is, whatever the machine says"),
-            Self::Run { message, hint, .. } => (message.clone(), *hint),
+            Self::Run { message, hint, .. } | Self::Process { message, hint, .. } => (message.clone(), *hint),
             Self::Ledger(error @ LedgerError::Held { .. }) => {
                 (error.to_string(), "`bursar ledger show` shows who holds what")
             }
@@ -256,7 +262,7 @@ impl Failure {
             Self::Token(_) | Self::History(_) => WRONG_USAGE,
             Self::Listen { .. } => MACHINE_FAILED,
             Self::Fit(error) if error.is_capacity() => REFUSED,
-            Self::Run { status, .. } | Self::AlreadyReported { status } => *status,
+            Self::Run { status, .. } | Self::Process { status, .. } | Self::AlreadyReported { status } => *status,
             Self::Host(error) if error.is_capacity() => REFUSED,
             Self::Host(bursar::host::HostError::ZeroBytes | bursar::host::HostError::TooLarge { .. }) => WRONG_USAGE,
             Self::Host(_) => MACHINE_FAILED,

@@ -26,7 +26,7 @@ mod traces;
 pub use program::Program;
 
 use arguments::{Arguments, Bench, Command};
-use commands::{bench, completions, convert, demo, devices, fit, ledger, ray_resources, replay, serve, top};
+use commands::{bench, completions, convert, demo, devices, fit, ledger, ray_resources, replay, serve, sleep, top};
 use failure::Failure;
 use run::{Invocation, Role};
 use rustix::process::Pid;
@@ -100,6 +100,8 @@ fn try_execute(
         }
         (Some(Command::Bench(Bench::Cluster(args))), _) => output::show(&bench::cluster::cluster(args)?, json),
         (Some(Command::Fit(stage)), _) => fit::fit(stage, json, || options.open_machine()),
+        (Some(Command::Sleep(args)), _) => output::show(&sleep::sleep(args)?, json),
+        (Some(Command::Wake(args)), _) => output::show(&sleep::wake(args)?, json),
         (Some(Command::RayResources(args)), _) => {
             output::show(&ray_resources::of_node(&options.open_machine()?, args)?, json)
         }

@@ -84,7 +84,8 @@ pub(crate) struct RunArgs {
     command: Vec<OsString>,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// Reads a number of seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.trim().parse().map_err(|_| "give a number of seconds, such as 10 or 0.5".to_owned())?;
     let seconds = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
     Ok(seconds.min(GRACE_MAX))

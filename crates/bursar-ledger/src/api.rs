@@ -9,6 +9,7 @@ mod options;
 mod publish;
 mod reading;
 mod reclaim;
+mod remote;
 mod reservation;
 mod reserve;
 mod reserve_future;
@@ -26,6 +27,7 @@ pub use reading::{
     HolderReading, ProcessReading, Reading, RefusalReading, TenantReading, UsageReading, WaitingReading,
 };
 pub use reclaim::Reclaimer;
+pub use remote::{RemoteCall, RemoteListener};
 pub use reservation::Reservation;
 pub use reserve_future::ReserveFuture;
 pub use tenant::Tenant;

@@ -3,7 +3,7 @@
 //! [`Attachment`] owns the book over the words of the file. The registry (`registry.rs`) makes one of it for each
 //! process and ledger, however often the ledger is opened. `lock_wait.rs` decides how long a call waits for the lock,
 //! `wakeups.rs` has the threads that wake futures and reclaim what dead processes held, `reclaimers.rs` the callbacks
-//! that give memory back, `publishers.rs` those that say what this process uses, and `probe.rs` measures what is used outside the
+//! that give memory back, `publishers.rs` those that say what this process uses, `requests.rs` those that meet what others ask of it, and `probe.rs` measures what is used outside the
 //! ledger.
 
 mod lock_wait;
@@ -11,6 +11,7 @@ mod probe;
 mod publishers;
 mod reclaimers;
 mod registry;
+mod requests;
 mod wakeups;
 
 pub(crate) use lock_wait::{LockWait, TryError};
@@ -28,6 +29,7 @@ use crate::{LedgerError, Subject};
 use bursar_core::Bytes;
 use publishers::Publishers;
 use reclaimers::Reclaimers;
+use requests::Requests;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,6 +50,7 @@ pub(crate) struct Attachment {
     accounts: Mutex<HashMap<usize, NodeKey>>,
     pub(crate) reclaimers: Reclaimers,
     pub(crate) publishers: Publishers,
+    requests: Requests,
     pub(crate) wakeups: Wakeups,
 }
 
@@ -93,6 +96,7 @@ impl Attachment {
             accounts: Mutex::default(),
             reclaimers: Reclaimers::default(),
             publishers: Publishers::default(),
+            requests: Requests::default(),
             wakeups: Wakeups::default(),
         }
     }

@@ -9,7 +9,7 @@
 //! The owner of a node charges and releases by one compare-and-swap on the node's balance, without the lock
 //! (`balance.rs`). Everything rarer is plain sequential code behind one lock (`lock.rs`), through a [`LockedBook`]
 //! (`locked.rs`): charges that need more credit (`charge.rs`), limits and credit (`limits.rs`), reservations
-//! (`reserve.rs`), the queue (`queue.rs`), processes that come, go and die (`processes.rs`), and what those who watch are told
+//! (`reserve.rs`), the queue (`queue.rs`), processes that come, go and die (`processes.rs`), what they ask of each other (`requests.rs`), and what those who watch are told
 //! (`telemetry.rs`). Every change behind
 //! the lock is entered into an undo journal first (`journal.rs`), so a process that finds the lock's owner dead undoes
 //! the owner's last step: a crash at any instruction is one case, not one for each operation. No step walks a table, so
@@ -39,6 +39,7 @@ mod nodes;
 mod notes;
 mod processes;
 mod queue;
+mod requests;
 mod reserve;
 mod telemetry;
 
@@ -50,6 +51,7 @@ pub use lock::LockError;
 pub use locked::LockedBook;
 pub use nodes::{ACCOUNT, FREE, RESERVATION, ROOT, TENANT};
 pub use queue::{QueueEntry, QueueRequest};
+pub use requests::{AskRefusal, ProcessRequest, RequestEnd, RequestKey, RequestState};
 pub use telemetry::{PublishedUsage, RefusalEntry};
 
 use crate::format::{LedgerLayout, Words, decode_name, header, node, process, sealed, unsealed};

@@ -79,6 +79,7 @@ pub mod format;
 #[cfg(test)]
 mod model;
 mod refusal;
+mod remote;
 mod storage;
 mod subject;
 mod system;
@@ -86,11 +87,12 @@ mod waits;
 
 pub use api::{
     Availability, Delegation, HolderReading, Ledger, LedgerAccount, Priority, ProcessReading, Reading, Reclaimer,
-    RefusalReading, Reservation, ReserveFuture, ReserveOptions, Tenant, TenantReading, UsagePublisher, UsageReading,
-    WaitingReading,
+    RefusalReading, RemoteCall, RemoteListener, Reservation, ReserveFuture, ReserveOptions, Tenant, TenantReading,
+    UsagePublisher, UsageReading, WaitingReading,
 };
 pub use attachment::ProcessUsage;
 pub use error::LedgerError;
 pub use refusal::{RefusalCounts, RefusalReason};
+pub use remote::{RemoteError, RemoteReport, RemoteRequest};
 pub use subject::Subject;
 pub use waits::WaitHistogram;

@@ -4,6 +4,7 @@
 //! its memory; a [`DeviceBuffer`] is memory of a `Gpu` that frees itself. [`DeviceContext`] is the raw level below: what a
 //! device has once, whatever stacks stand on it. [`DeviceFacts`] and [`Link`] are what the driver reports.
 
+pub use crate::sleep_when_asked::{AwakeGuard, SleepWhenAsked};
 #[doc(inline)]
 pub use bursar_core::{
     CallSite, Capabilities, DeviceContext, DeviceFacts, DeviceId, DeviceUuid, Fault, HasContext, Link, LinkKind,

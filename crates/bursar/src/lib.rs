@@ -82,6 +82,7 @@ mod ledgers;
 pub mod memory;
 pub mod metrics;
 pub mod observe;
+mod sleep_when_asked;
 pub mod stream;
 pub mod sync;
 pub mod testing;

@@ -194,7 +194,8 @@ impl Account for LedgerAccount {
     fn charge_within(&self, bytes: Bytes, patience: Duration) -> Result<()> {
         let began = Instant::now();
         loop {
-            let left = patience.saturating_sub(began.elapsed());
+            let is_given_up = self.ledger.attachment.is_given_up();
+            let left = if is_given_up { Duration::ZERO } else { patience.saturating_sub(began.elapsed()) };
             match self.try_charge(bytes) {
                 Err(refused) if refused.is_capacity() && !left.is_zero() => {}
                 charged => return charged,
@@ -202,7 +203,13 @@ impl Account for LedgerAccount {
             match self.tenant_key(LockWait::deadline(Instant::now() + left))? {
                 Some(tenant) => return self.charge_in_turn(tenant, bytes, left),
                 // What a reservation has is its own: others queue for it nowhere.
-                None => std::thread::sleep(SHARE_POLL.min(left)),
+                None => {
+                    if self.ledger.attachment.is_serving() {
+                        // Whoever asked for this may end meanwhile.
+                        self.ledger.attachment.start_watcher();
+                    }
+                    std::thread::sleep(SHARE_POLL.min(left));
+                }
             }
         }
     }

@@ -86,6 +86,8 @@ pub struct ProcessReading {
     pub refused: u64,
     /// The time that its requests waited, those that still wait not counted.
     pub waited: Duration,
+    /// True if it can be [asked](super::Ledger::ask) to put its memory to sleep.
+    pub listens: bool,
 }
 
 impl ProcessReading {
@@ -300,7 +302,8 @@ pub(crate) fn read(snapshot: WordsSnapshot, subject: Subject) -> Reading {
             let (refused, waited) = locked.refused_and_waited(slot);
             let waited = Duration::from_millis(waited);
             let usage = locked.published_usage(slot).map(|usage| UsageReading::new(usage, held));
-            processes.push(ProcessReading { pid, name, labels, held, undrawn, since, usage, refused, waited });
+            let listens = book.peek_process(slot, process::LISTENS) != 0;
+            processes.push(ProcessReading { pid, name, labels, held, undrawn, since, usage, refused, waited, listens });
         }
     }
     let tenants = locked.nodes().filter(|&tenant| locked.field(tenant, node::KIND) == TENANT);

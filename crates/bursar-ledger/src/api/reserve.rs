@@ -115,7 +115,7 @@ impl Ledger {
                 return Ok(reserved);
             }
             let left = ends.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || self.attachment.is_given_up() {
                 return self.give_up(&mut guard, entry, request, wait);
             }
             let timeouts =

@@ -218,7 +218,7 @@ impl Listener {
     /// Handles the events so far, then sleeps until there are more. Returns whether to go on.
     fn round(&mut self) -> bool {
         let Some(alive) = self.attachment.upgrade() else { return false };
-        let busy = alive.handle_events();
+        let busy = alive.handle_events() | alive.serve_request();
         let retries = alive.wakeups.take_retries();
         let publishes = self.publish(&alive);
         let measures = alive.wakeups.futures().iter().any(|future| future.probe.is_some()).then_some(MEASURE_EVERY);

@@ -32,6 +32,7 @@ impl<W: Words> LockedBook<'_, W> {
     pub(super) fn reclaim_process(&mut self, slot: usize) {
         let owner = slot as u64 + 1;
         self.remove_entries_of(owner);
+        self.end_requests_of(slot);
         // A reservation that is drawn on is left without an owner, so each round leaves fewer nodes of this one.
         for node in self.nodes().rev() {
             if self.field(node, node::KIND) != FREE && self.field(node, node::OWNER) == owner {
@@ -72,6 +73,7 @@ impl<W: Words> LockedBook<'_, W> {
             (process::REFUSED, 0),
             (process::WAITED, 0),
             (process::PUBLISHED, 0),
+            (process::LISTENS, 0),
             (process::STATE, generation | process::OCCUPIED),
         ];
         for (at_word, word) in encode_name::<{ process::NAME_WORDS }>(name).into_iter().enumerate() {
@@ -107,6 +109,7 @@ impl<W: Words> LockedBook<'_, W> {
         }
         self.set(self.book.layout.process_at(slot) + process::PUBLISHED, 0);
         self.finish();
+        self.end_requests_of(slot);
         for node in nodes {
             // Closing one node may have removed others.
             if mine(self, node) {

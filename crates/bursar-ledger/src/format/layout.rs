@@ -1,4 +1,4 @@
-//! The layout of a ledger file, format version 4.
+//! The layout of a ledger file, format version 5.
 //!
 //! A ledger file has 524,288 bytes: 65,536 words of 64 bits, little-endian, mapped into every process that has the ledger
 //! open. It consists of a header, counters, the undo journal and four tables with rows of a fixed size. Rows are reused;
@@ -9,11 +9,11 @@
 //!        0 …     255       0 …     31    header
 //!      256 …     447      32 …     55    counters
 //!      448 …     831      56 …    103    journal                24 entries of  2 words
-//!      832 …  82,751     104 … 10,343    table of processes    256 rows    of 40 words
-//!   82,752 … 103,231  10,344 … 12,903    queue                 256 rows    of 10 words
-//!  103,232 … 107,839  12,904 … 13,479    last refusals          32 rows    of 18 words
-//!  107,840 … 315,999  13,480 … 39,499    table of nodes      1,301 rows    of 20 words
-//!  316,000 … 524,287  39,500 … 65,535    unused
+//!      832 … 131,903     104 … 16,487    table of processes    256 rows    of 64 words
+//!  131,904 … 152,383  16,488 … 19,047    queue                 256 rows    of 10 words
+//!  152,384 … 156,991  19,048 … 19,623    last refusals          32 rows    of 18 words
+//!  156,992 … 365,151  19,624 … 45,643    table of nodes      1,301 rows    of 20 words
+//!  365,152 … 524,287  45,644 … 65,535    unused
 //! ```
 //!
 //! The table of nodes begins at a cache line (64 bytes). A private ledger has the same words in anonymous memory.
@@ -23,7 +23,7 @@
 //! ```text
 //!  byte  word  field            stored    contents
 //!     0     0  MAGIC            plain     "BURSARLG"
-//!     8     1  VERSION          plain     4
+//!     8     1  VERSION          plain     5
 //!    16     2  SHAPE            plain     refusals << 56 | journal entries << 48 | processes << 32 | queue rows << 16 | nodes
 //!    24     3  UUID             plain     the device's UUID, two words: its first 8 bytes as a big-endian number, then the rest
 //!    40     5  TOTAL            plain     all of the device's memory, in bytes
@@ -70,7 +70,7 @@
 //!
 //! # Table of processes
 //!
-//! The row of slot `s` is at byte 832 + 320 `s`. While a process has the ledger open it holds an exclusive lock on byte
+//! The row of slot `s` is at byte 832 + 512 `s`. While a process has the ledger open it holds an exclusive lock on byte
 //! 2^40 + `s` of the file (there is no data), and it is alive as long as that lock is.
 //!
 //! ```text
@@ -89,13 +89,30 @@
 //!   112    14  CACHED            sealed    the bytes that its pools hold and nobody uses
 //!   120    15  PEAK              sealed    the most bytes that it held at a time
 //!   128    16  HOLDERS           sealed    the tags that hold most: 4 times the bytes, and the tag, 7 bytes a word, in 5 words
+//!   320    40  LISTENS           sealed    1 while it takes requests of other processes, otherwise 0
+//!   328    41  REQUEST           sealed    the last request of another process: see below. Whoever asks sleeps on this word
+//!   336    42  ASKER             sealed    bits 0 … 15: one more than the slot of who asks; above: 40 bits of that slot's generation
+//!   344    43  PATIENCE          sealed    how long the request may wait, in milliseconds
+//!   352    44  OUTCOME           sealed    how the request ended: see `book/requests.rs`
+//!   360    45  FIGURES           sealed    the figures of its end: 6 words
+//!   408    51  TEXT              sealed    why it failed, 7 bytes a word: 13 words
 //! ```
 //!
-//! The words from PUBLISHED on belong to the process that has the slot, and are nobody's once it has left.
+//! The words from PUBLISHED to LISTENS belong to the process that has the slot, and are nobody's once it has left. Those from REQUEST
+//! on are changed behind the lock only. REQUEST consists of:
+//!
+//! ```text
+//!  bits        contents
+//!   0 …  1     NONE 0, ASKED 1, TAKEN 2 or DONE 3
+//!   2          WITHDRAWN: who asked has ended, or does not wait any more
+//!   3          WAKE: the memory of the process is to wake; otherwise it is to sleep
+//!   4          KEEP_PLACE: what sleeps stays charged
+//!   8 … 55     how many requests were made of this slot before, whoever had it
+//! ```
 //!
 //! # Queue
 //!
-//! Row `q` is at byte 82,752 + 80 `q`.
+//! Row `q` is at byte 131,904 + 80 `q`.
 //!
 //! ```text
 //!  byte  word  field      stored    contents
@@ -113,7 +130,7 @@
 //!
 //! # Last refusals
 //!
-//! Row `r` is at byte 103,232 + 144 `r`. The `n`th refusal, counted from 0, is in row `n` modulo 32.
+//! Row `r` is at byte 152,384 + 144 `r`. The `n`th refusal, counted from 0, is in row `n` modulo 32.
 //!
 //! ```text
 //!  byte  word  field      stored    contents
@@ -130,7 +147,7 @@
 //!
 //! # Table of nodes
 //!
-//! Node `n` is at byte 107,840 + 160 `n`; node 0 is the device.
+//! Node `n` is at byte 156,992 + 160 `n`; node 0 is the device.
 //!
 //! ```text
 //!  byte  word  field      stored    contents
@@ -177,7 +194,7 @@
 /// The first word of every ledger: "BURSARLG" in memory.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"BURSARLG");
 /// The version of this layout. A file with another one is refused.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// The words of the header. Those up to [`CHECKSUM`](header::CHECKSUM) never change once the ledger is made.
 pub mod header {
@@ -273,8 +290,26 @@ pub mod process {
     pub const HOLDERS_MAX: usize = 4;
     /// The number of words of a tag, of [`LETTERS`](super::LETTERS) bytes.
     pub const TAG_WORDS: usize = 5;
+    /// 1 while the process takes requests of others.
+    pub const LISTENS: usize = HOLDERS + HOLDERS_MAX * (1 + TAG_WORDS);
+    /// The last request of another process: see `book/requests.rs`; whoever asks sleeps on this word.
+    pub const REQUEST: usize = LISTENS + 1;
+    /// The slot and the generation of who asks.
+    pub const ASKER: usize = REQUEST + 1;
+    /// The time that the request may wait, in milliseconds.
+    pub const PATIENCE: usize = ASKER + 1;
+    /// The kind of end that the request had.
+    pub const OUTCOME: usize = PATIENCE + 1;
+    /// The figures of its end: [`FIGURES_MAX`] words.
+    pub const FIGURES: usize = OUTCOME + 1;
+    /// The number of figures.
+    pub const FIGURES_MAX: usize = 6;
+    /// The reason of a failure: [`TEXT_WORDS`] words, of [`LETTERS`](super::LETTERS) bytes.
+    pub const TEXT: usize = FIGURES + FIGURES_MAX;
+    /// The number of words of a text.
+    pub const TEXT_WORDS: usize = 13;
     /// The number of words of a row.
-    pub const WORDS: usize = HOLDERS + HOLDERS_MAX * (1 + TAG_WORDS);
+    pub const WORDS: usize = TEXT + TEXT_WORDS;
 }
 
 /// The words of a row in the queue: a request that waits or was granted.
@@ -472,16 +507,16 @@ impl LedgerLayout {
 const _: () = {
     const FILE: LedgerLayout = LedgerLayout::FILE;
     let shape = 32 << 56 | 24 << 48 | 256 << 32 | 256 << 16 | 1301;
-    assert!(VERSION == 4 && FILE.words() * 8 == 524_288 && FILE.shape() == shape);
+    assert!(VERSION == 5 && FILE.words() * 8 == 524_288 && FILE.shape() == shape);
 
     assert!(FILE.counters_at() * 8 == 256 && counter::WORDS * 8 == 192);
     assert!(FILE.journal_at(0) * 8 == 448 && JOURNAL_WORDS * 8 == 16);
-    assert!(FILE.process_at(0) * 8 == 832 && process::WORDS * 8 == 320);
-    assert!(FILE.waiter_at(0) * 8 == 82_752 && waiter::WORDS * 8 == 80);
-    assert!(FILE.refusal_at(0) * 8 == 103_232 && refusal::WORDS * 8 == 144);
-    assert!(FILE.node_at(0) * 8 == 107_840 && node::WORDS * 8 == 160);
-    assert!(FILE.refusal_at(FILE.refusals) * 8 == 107_840, "nothing lies between the refusals and the nodes");
-    assert!(FILE.node_at(FILE.nodes) * 8 == 316_000, "the tables fit");
+    assert!(FILE.process_at(0) * 8 == 832 && process::WORDS * 8 == 512);
+    assert!(FILE.waiter_at(0) * 8 == 131_904 && waiter::WORDS * 8 == 80);
+    assert!(FILE.refusal_at(0) * 8 == 152_384 && refusal::WORDS * 8 == 144);
+    assert!(FILE.node_at(0) * 8 == 156_992 && node::WORDS * 8 == 160);
+    assert!(FILE.refusal_at(FILE.refusals) * 8 == 156_992, "nothing lies between the refusals and the nodes");
+    assert!(FILE.node_at(FILE.nodes) * 8 == 365_152, "the tables fit");
     assert!(FILE.node_at(0).is_multiple_of(LINE), "the nodes begin at a cache line");
     assert!(FILE.words() <= 1 << 16, "the journal has sixteen bits for the index of a word");
 
@@ -500,6 +535,9 @@ const _: () = {
     assert!(p::REFUSED * 8 == 48 && p::WAITED * 8 == 56 && p::PUBLISHED * 8 == 96 && p::LIVE * 8 == 104);
     assert!(p::CACHED * 8 == 112 && p::PEAK * 8 == 120 && p::HOLDERS * 8 == 128);
     assert!(p::HOLDERS_MAX == 4 && p::TAG_WORDS == 5);
+    assert!(p::LISTENS * 8 == 320 && p::REQUEST * 8 == 328 && p::ASKER * 8 == 336 && p::PATIENCE * 8 == 344);
+    assert!(p::OUTCOME * 8 == 352 && p::FIGURES * 8 == 360 && p::FIGURES_MAX == 6 && p::TEXT * 8 == 408);
+    assert!(p::TEXT_WORDS == 13 && 1 + p::FIGURES_MAX + p::TEXT_WORDS < STEP_MAX, "an end is written in one step");
 
     use counter as c;
     assert!(c::REFUSED == 0 && c::REASONS == 8 && c::WAITS * 8 == 64 && c::BUCKETS == 11);

@@ -1,0 +1,183 @@
+//! Asking other processes, and being asked.
+
+use super::Ledger;
+use crate::attachment::{self, Attachment, LockWait};
+use crate::book::{AskRefusal, RequestKey, RequestState};
+use crate::format::{Words, process};
+use crate::remote::{RemoteError, RemoteReport, RemoteRequest, read_end};
+use crate::system::Process;
+use crate::{LedgerError, book};
+use bursar_core::Result;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The interval at which whoever asks looks whether the process is alive and listens.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The readiness of a process to be asked by others. Dropping it ends that.
+///
+/// ```
+/// use bursar::Bytes;
+/// use bursar::ledger::{Ledger, RemoteReport, RemoteRequest};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ledger = Ledger::private(Bytes::gib(8));
+/// let listener = ledger.on_request(|request| match request {
+///     RemoteRequest::Sleep { .. } => Ok(RemoteReport { moved: Bytes::gib(2), ..RemoteReport::default() }),
+///     RemoteRequest::Wake { .. } => Ok(RemoteReport { was_so: true, ..RemoteReport::default() }),
+/// });
+///
+/// // Another process would ask, by its own handle of the same ledger.
+/// let patience = Duration::from_secs(10);
+/// let call = ledger.ask(std::process::id(), RemoteRequest::Sleep { keep_place: false, patience })?;
+/// let report = call.wait(patience).expect("it takes no time")?;
+/// assert_eq!(report.moved, Bytes::gib(2));
+/// # drop(listener);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the process is asked only while this is kept"]
+#[derive(Debug)]
+pub struct RemoteListener {
+    attachment: Weak<Attachment>,
+    number: u64,
+}
+
+impl Drop for RemoteListener {
+    fn drop(&mut self) {
+        if let Some(attachment) = self.attachment.upgrade() {
+            attachment.unregister_requests(self.number);
+        }
+    }
+}
+
+/// A request to another process that is under way. Dropping it withdraws the request: one that the process has not taken is
+/// gone, and a wait in the queue ends; what it has begun to move it finishes.
+///
+/// ```
+/// use bursar::ledger::{Ledger, RemoteError, RemoteReport, RemoteRequest};
+/// use std::time::Duration;
+///
+/// fn sleep(ledger: &Ledger, pid: u32) -> Result<RemoteReport, RemoteError> {
+///     let patience = Duration::from_secs(60);
+///     let call = ledger.ask(pid, RemoteRequest::Sleep { keep_place: true, patience })?;
+///     loop {
+///         if let Some(ended) = call.wait(Duration::from_secs(1)) {
+///             return ended;
+///         }
+///         println!("waiting for {pid}");
+///     }
+/// }
+/// ```
+#[must_use = "dropping a call withdraws it"]
+#[derive(Debug)]
+pub struct RemoteCall {
+    ledger: Ledger,
+    key: RequestKey,
+    pid: u32,
+    name: String,
+}
+
+impl RemoteCall {
+    /// Waits until the request has ended, at most for `timeout`; `None` where it has not.
+    pub fn wait(&self, timeout: Duration) -> Option<Result<RemoteReport, RemoteError>> {
+        let attachment = &self.ledger.attachment;
+        let (began, book) = (Instant::now(), &attachment.book);
+        loop {
+            let (at, word) = book.request_word(self.key);
+            let left = timeout.saturating_sub(began.elapsed());
+            if book::Book::<crate::storage::MappedWords>::is_under_way(self.key, word) && !left.is_zero() {
+                book.words().wait(at, word, Some(left.min(LOOK_EVERY)));
+            }
+            let state = match attachment.with_lock(LockWait::Usual, |locked| locked.request_state(self.key)) {
+                Ok(state) => state,
+                Err(error) if error.is_lock_unavailable() && !left.is_zero() => continue,
+                Err(error) => return Some(Err(error.into())),
+            };
+            match state {
+                RequestState::Asked if book.peek_process(self.key.slot, process::LISTENS) == 0 => {
+                    return Some(Err(RemoteError::NotListening { pid: self.pid, name: self.name.clone() }));
+                }
+                RequestState::Asked | RequestState::Taken if left.is_zero() => return None,
+                RequestState::Asked | RequestState::Taken => {}
+                RequestState::Ended(end) => return Some(read_end(end, self.pid, &self.name)),
+                RequestState::Gone => return Some(Err(RemoteError::Ended { pid: self.pid })),
+            }
+        }
+    }
+
+    /// Returns the name of the process.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Withdraws the request. Returns whether the process had not begun, so that nothing has happened.
+    pub fn withdraw(self) -> Result<bool, LedgerError> {
+        self.withdraw_now()
+    }
+
+    fn withdraw_now(&self) -> Result<bool, LedgerError> {
+        self.ledger.attachment.with_lock(LockWait::Usual, |locked| locked.withdraw_request(self.key))
+    }
+}
+
+impl Drop for RemoteCall {
+    fn drop(&mut self) {
+        if !self.ledger.attachment.is_forked() {
+            // Where the lock is not available, the end of this process withdraws it.
+            let _ = self.withdraw_now();
+        }
+    }
+}
+
+impl Ledger {
+    /// Opens the ledger in a file that exists, shared by all processes that open it.
+    ///
+    /// ```no_run
+    /// use bursar::ledger::Ledger;
+    ///
+    /// for file in Ledger::list()? {
+    ///     println!("{:?}", Ledger::open_file(&file)?.subject());
+    /// }
+    /// # Ok::<(), bursar::ledger::LedgerError>(())
+    /// ```
+    pub fn open_file(file: &Path) -> Result<Self, LedgerError> {
+        Ok(Self { attachment: attachment::open_existing(Process::this(), file)?, probe: None })
+    }
+
+    /// Has this process be asked by others to put its memory to sleep and to wake it. The callback runs on a thread of its
+    /// own, one request at a time, and may take long; what several return is added up.
+    pub fn on_request(
+        &self,
+        meet: impl Fn(RemoteRequest) -> Result<RemoteReport> + Send + Sync + 'static,
+    ) -> RemoteListener {
+        let number = self.attachment.register_requests(Arc::new(meet));
+        self.attachment.start_listener();
+        RemoteListener { attachment: Arc::downgrade(&self.attachment), number }
+    }
+
+    /// Asks the process of that number to put its memory to sleep, or to wake it.
+    pub fn ask(&self, pid: u32, request: RemoteRequest) -> Result<RemoteCall, RemoteError> {
+        self.attachment.check_usable()?;
+        let request = request.in_words();
+        let asked = self.attachment.with_lock(LockWait::Usual, |locked| {
+            locked.reclaim_dead_processes();
+            let (all, listening) = locked.processes_of(pid.into());
+            match (all.as_slice(), listening.as_slice()) {
+                (&[], _) => Err(RemoteError::NotHere { pid }),
+                (&[slot, ..], &[]) | (_, &[slot]) => Ok((slot, locked.ask(slot, request))),
+                (_, listening) => Err(RemoteError::Ambiguous { pid, count: listening.len() }),
+            }
+        })?;
+        let (slot, asked) = asked?;
+        let (_, name) = self.attachment.name_of(slot);
+        match asked {
+            Ok(key) => Ok(RemoteCall { ledger: self.clone(), key, pid, name }),
+            Err(AskRefusal::Gone) => Err(RemoteError::Ended { pid }),
+            Err(AskRefusal::NotListening) => Err(RemoteError::NotListening { pid, name }),
+            Err(AskRefusal::Busy) => Err(RemoteError::Busy { pid, name }),
+        }
+    }
+}
