@@ -50,7 +50,7 @@ pub trait System: fmt::Debug + Send + Sync + 'static {
     /// Asks for huge pages.
     fn advise_huge(&self, region: &Region) -> Result<(), Errno>;
 
-    /// Puts memory behind a part of the region, as if it had been written to. An old kernel returns `EINVAL`.
+    /// Puts memory behind a part of the region, which nobody has been given yet, as if it had been written to.
     fn populate(&self, region: &Region, part: Range<usize>) -> Result<(), Errno>;
 
     /// Returns the nodes of the pages at these addresses; a negative number is the reason why the kernel does not know.

@@ -1,20 +1,17 @@
 //! The worker threads of a process, and requests to them.
 
 mod deadlines;
-mod environment;
 mod pin;
 mod request;
-mod unplaced;
 mod worker;
 
 pub(crate) use pin::SlabSpec;
 
 use crate::cache::Releaser;
-use crate::memory::Slab;
+use crate::memory::{Slab, StrandedSlabs};
 use crate::{HostError, Machine, PinnedBuffer, PinnedOptions, System, Topology, default_patience};
 use bursar_core::{Bytes, DeviceContext, HasContext, NumaNode};
 use deadlines::DeadlineTimer;
-use environment::WorkerEnvironment;
 use request::SlabRequest;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +19,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
-use unplaced::{UnplacedMemory, check_limits};
-use worker::{QueuedRequest, Worker};
+use worker::{QueuedRequest, Worker, WorkerEnvironment};
 
-/// Worker threads that pin memory, a few for each NUMA node, started when needed and named `numa-worker-N`.
+/// Worker threads that pin memory, one for each NUMA node, started when first needed and named `numa-worker-N`.
 ///
 /// A request goes to the node that its GPU's PCI address reports. Where none is reported, a worker that is not pinned,
 /// `numa-worker-any`, meets it, and the [placement](crate::Placement) says so. Dropping the pool refuses requests that wait,
@@ -69,12 +65,8 @@ impl NumaWorkerPool {
 
     /// Creates workers on the given machine and system.
     pub fn new(topology: Topology, system: Arc<dyn System>) -> Arc<Self> {
-        let environment = Arc::new(WorkerEnvironment {
-            system,
-            topology,
-            stranded: Arc::default(),
-            unplaced: UnplacedMemory::default(),
-        });
+        let environment =
+            Arc::new(WorkerEnvironment { system, topology, stranded: Arc::new(StrandedSlabs::default()) });
         Arc::new(Self { environment, workers: Mutex::default(), timer: Arc::default(), releaser: Arc::default() })
     }
 
@@ -121,7 +113,7 @@ impl NumaWorkerPool {
 
     /// Checks that the machine and its control groups have `requested` bytes left.
     pub(crate) fn check_limits(&self, requested: Bytes) -> Result<(), HostError> {
-        check_limits(&*self.environment.system, requested, Bytes::ZERO)
+        pin::check_limits(&*self.environment.system, requested)
     }
 
     fn ask(&self, spec: SlabSpec) -> Arc<SlabRequest> {

@@ -14,7 +14,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 const DENIED: Errno = Errno(libc::EPERM);
 
@@ -68,35 +67,6 @@ fn n3_the_machine_and_control_groups_refuse_before_anything_is_touched() {
     assert_eq!(refused, HostError::NoMemory { requested, available, total: Bytes::mib(64) });
     assert!(rig.system.threads_of(Call::Reserve).is_empty());
     drop(rig.workers.pin_with(&rig.context, 1 << 20, &rig.charged()).wait().expect("an exact fit"));
-    rig.assert_nothing_is_held();
-}
-
-#[test]
-fn n3_what_requests_in_progress_are_about_to_take_counts() {
-    let rig = Rig::new();
-    let limit = MemoryLimit { group: None, available: Bytes::mib(3), limit: Bytes::mib(4) };
-    *rig.system.limits.lock().unwrap() = vec![limit];
-    let (asked, reserved) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let (asks, reserves) = (asked.clone(), reserved.clone());
-    rig.system.hook(move |call, is_over| {
-        match (call, is_over) {
-            (Call::Limits, true) => drop(asks.fetch_add(1, SeqCst)),
-            (Call::Reserve, true) => drop(reserves.fetch_add(1, SeqCst)),
-            // The first waits until the second has been refused once and has asked again, or goes on where it should not.
-            (Call::Populate, false) if reserves.load(SeqCst) == 1 && asks.load(SeqCst) < 4 => {
-                while asks.load(SeqCst) < 4 && reserves.load(SeqCst) == 1 {
-                    std::thread::yield_now();
-                }
-                assert_eq!(reserves.load(SeqCst), 1, "two at once are more than there is");
-            }
-            _ => {}
-        }
-        None
-    });
-    let requests = [(); 2].map(|()| rig.workers.pin_with(&rig.context, 2 << 20, &rig.charged()));
-    let met = requests.map(|request| request.wait().expect("there is room for one after the other"));
-    assert_eq!(reserved.load(SeqCst), 2);
-    drop(met);
     rig.assert_nothing_is_held();
 }
 
@@ -202,9 +172,8 @@ fn n3_what_a_request_can_do_without_is_told_and_what_it_cannot_is_refused() {
 }
 
 #[test]
-fn n4_a_kernel_that_cannot_populate_has_its_pages_touched() {
+fn n4_every_page_has_memory_behind_it() {
     let rig = Rig::new();
-    rig.system.refuse(Call::Populate, Errno(libc::EINVAL));
     let buffer = rig.workers.pin_with(&rig.context, 3 << 12, &rig.charged()).wait().expect("room");
     let asked: Vec<usize> = (0..3).map(|page| buffer.as_ptr().addr() + (page << 12)).collect();
     // A page that was never touched is on no node.

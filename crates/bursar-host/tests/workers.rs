@@ -5,9 +5,9 @@ mod rig;
 use bursar_core::{Bytes, DeviceId, NumaNode};
 use bursar_host::{Errno, HostError, IndexSet, NumaWorkerPool, PinnedKind, StepOutcome};
 use bursar_sim::Sim;
-use rig::{Call, Latch, Rig, THREADS, Tree};
+use rig::{Call, Latch, Rig, Tree};
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -186,10 +186,26 @@ fn n5_a_request_can_be_awaited_with_nothing_but_a_waker() {
     rig.assert_nothing_is_held();
 }
 
+/// Holds the worker in its first request until the returned gate is opened.
+fn busy(rig: &Rig) -> (Latch, bursar_host::PinRequest) {
+    let gate = Latch::default();
+    let (wait, (enter, entered)) = (gate.0.clone(), mpsc::channel());
+    rig.system.hook(move |call, is_over| {
+        if call == Call::Reserve && !is_over && !wait.is_open() {
+            enter.send(()).expect("the test listens");
+            wait.wait();
+        }
+        None
+    });
+    let first = rig.workers.pin_with(&rig.context, 4096, &rig.charged());
+    entered.recv().expect("the worker is busy");
+    (gate, first)
+}
+
 #[test]
 fn n5_a_deadline_includes_the_queue_and_wakes_who_waits() {
     let rig = Rig::new();
-    let (gate, first) = rig.busy();
+    let (gate, first) = busy(&rig);
     let soon = rig.charged().patience(Duration::from_millis(20));
     let waited = rig.workers.pin_with(&rig.context, 8192, &soon).wait();
     let expected = HostError::Deadline { requested: Bytes(8192), patience: Duration::from_millis(20), at: None };
@@ -198,55 +214,10 @@ fn n5_a_deadline_includes_the_queue_and_wakes_who_waits() {
     assert_eq!(polled.unwrap_err(), expected);
     let unasked = rig.workers.pin_with(&rig.context, 8192, &rig.charged().patience(Duration::ZERO));
     gate.0.open();
-    first.into_iter().for_each(|first| drop(first.wait().expect("room")));
+    drop(first.wait().expect("room"));
     drop(rig.workers.pin(&rig.context, 4096).wait().expect("room"));
-    assert_eq!(
-        rig.system.threads_of(Call::Reserve).len(),
-        THREADS + 1,
-        "what came too late was not started, whoever asks"
-    );
+    assert_eq!(rig.system.threads_of(Call::Reserve).len(), 2, "what came too late was not started, whoever asks");
     assert!(matches!(unasked.wait(), Err(HostError::Deadline { .. })));
-    rig.assert_nothing_is_held();
-}
-
-#[test]
-fn n5_those_who_wait_behind_threads_that_panic_are_met() {
-    let rig = Rig::new();
-    let left = AtomicUsize::new(THREADS);
-    rig.system.hook(move |call, is_over| {
-        if call == Call::Populate && is_over {
-            let panics = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-            assert!(!panics, "the page burned");
-        }
-        None
-    });
-    let requests: Vec<_> = (0..3 * THREADS).map(|_| rig.workers.pin_with(&rig.context, 4096, &rig.charged())).collect();
-    let met = requests.into_iter().map(|request| request.wait()).filter(Result::is_ok).count();
-    assert_eq!(met, 2 * THREADS);
-    rig.assert_nothing_is_held();
-}
-
-#[test]
-fn n1_memory_is_put_in_place_for_one_request_while_another_is_pinned() {
-    let rig = Rig::new();
-    let (second, reserved) = (Latch::default(), AtomicUsize::new(0));
-    let is_there = second.0.clone();
-    rig.system.hook(move |call, is_over| {
-        match (call, is_over) {
-            (Call::Reserve, true) if reserved.fetch_add(1, Ordering::SeqCst) == 1 => is_there.open(),
-            _ => {}
-        }
-        None
-    });
-    let until_second = second.0.clone();
-    rig.driver.hook(move |call, _| {
-        if call == "host_register" {
-            until_second.wait();
-        }
-        None
-    });
-    let requests = [(); 2].map(|()| rig.workers.pin_with(&rig.context, 4096, &rig.charged()));
-    requests.into_iter().for_each(|request| drop(request.wait().expect("room")));
     rig.assert_nothing_is_held();
 }
 
@@ -283,14 +254,15 @@ fn n5_a_worker_that_panics_is_replaced_and_its_request_fails_with_the_cause() {
         }
         None
     });
-    let results: Vec<_> = (0..4).map(|_| rig.workers.pin_with(&rig.context, 4096, &rig.charged()).wait()).collect();
+    let requests: Vec<_> = (0..4).map(|_| rig.workers.pin_with(&rig.context, 4096, &rig.charged())).collect();
+    let results: Vec<_> = requests.into_iter().map(|request| request.wait()).collect();
     for failed in &results[..2] {
         let Err(HostError::WorkerPanicked { node: NumaNode::UNKNOWN, message }) = failed else { panic!("{failed:?}") };
         assert_eq!(message, "the page burned");
     }
-    assert!(results[2..].iter().all(Result::is_ok), "those who came after it are met: {results:?}");
+    assert!(results[2..].iter().all(Result::is_ok), "those who waited behind it are met: {results:?}");
     let threads = threads.lock().unwrap();
-    assert!(threads[0] != threads[1] && !threads[..2].iter().any(|ended| threads[2..].contains(ended)), "{threads:?}");
+    assert!(threads[0] != threads[1] && threads[1] != threads[2] && threads[2] == threads[3], "{threads:?}");
     assert!(rig.system.threads_of(Call::Populate).iter().all(|thread| thread == "numa-worker-any"));
     drop(results);
     rig.assert_nothing_is_held();
@@ -322,7 +294,7 @@ fn n5_a_helper_that_panics_fails_its_request_alone() {
 #[test]
 fn n5_dropping_the_pool_closes_and_joins_every_worker() {
     let rig = Rig::new();
-    let (gate, first) = rig.busy();
+    let (gate, first) = busy(&rig);
     let waiting = rig.workers.pin_with(&rig.context, 4096, &rig.charged());
     let Rig { workers, system, account, .. } = rig;
     let weak = Arc::downgrade(&workers);
@@ -331,9 +303,7 @@ fn n5_dropping_the_pool_closes_and_joins_every_worker() {
     assert!(!closing.is_finished(), "the worker is waited for");
     gate.0.open();
     closing.join().expect("no panic");
-    for first in first {
-        assert_eq!(first.wait().unwrap_err(), HostError::Closed, "those in hand went no further");
-    }
+    assert_eq!(first.wait().unwrap_err(), HostError::Closed, "the one in hand went no further");
     assert!(weak.upgrade().is_none());
     assert_eq!((system.mapped(), account.charged()), (0, 0));
     assert_eq!(Arc::strong_count(&system), 1, "no thread is left that has it");

@@ -83,13 +83,6 @@ impl Region {
     pub(crate) const fn start(&self) -> NonNull<u8> {
         self.start
     }
-
-    /// Returns the start and the size of a part, cut off at the end of the region.
-    pub(super) fn part(&self, part: Range<usize>) -> (NonNull<u8>, usize) {
-        let (from, to) = (part.start.min(self.bytes), part.end.min(self.bytes));
-        // SAFETY: inside the mapping or at its end.
-        (unsafe { self.start.add(from) }, to.saturating_sub(from))
-    }
 }
 
 impl Drop for Region {

@@ -3,15 +3,12 @@
 //! Each step returns a value that the next one takes over, and that releases itself when it is dropped. So a request can end
 //! at any step, by an error, a panic, or because it was given up, and nothing leaks.
 
-use super::environment::WorkerEnvironment;
-use super::request::Checkpoint;
 use crate::cache::PieceCache;
-use crate::memory::{Charge, Slab};
+use crate::memory::{Charge, Slab, StrandedSlabs};
 use crate::{
     Errno, HostError, Machine, PinStep, PinnedKind, PinnedOptions, Placement, Region, StepOutcome, System, Topology,
 };
 use bursar_core::{Bytes, DeviceContext, DriverError, NumaNode, Status};
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,6 +29,9 @@ pub(crate) struct SlabSpec {
     /// The cache whose free memory may be released where none is left.
     pub(crate) evictable: Option<Arc<PieceCache>>,
 }
+
+/// Called between steps; an error ends the request.
+pub(crate) type Checkpoint<'a> = dyn Fn(PinStep) -> Result<(), HostError> + Sync + 'a;
 
 /// The binding of a worker to the node that it serves.
 #[derive(Clone, Debug)]
@@ -68,22 +68,17 @@ impl NodeBinding {
         }
         Self { node, memory_node, worker_pinned, cpus }
     }
-
-    /// Returns the number of CPUs that the worker may use.
-    pub(crate) const fn cpus(&self) -> usize {
-        self.cpus
-    }
 }
 
 /// Creates a slab. If there is too little memory, the free memory of a pool is released first, and it is tried once more.
 pub(crate) fn pin(
     spec: &SlabSpec,
     binding: &NodeBinding,
-    threads: usize,
-    environment: &WorkerEnvironment,
+    system: &dyn System,
+    stranded: &Arc<StrandedSlabs>,
     checkpoint: &Checkpoint<'_>,
 ) -> Result<Slab, HostError> {
-    let pin = || pin_once(spec, binding, threads, environment, checkpoint);
+    let pin = || pin_once(spec, binding, system, stranded, checkpoint);
     match (pin(), &spec.evictable) {
         (Err(refused), Some(cache)) if refused.is_capacity() => {
             let (evictable, bytes) = cache.take_whole_slabs(Bytes::ZERO);
@@ -98,18 +93,16 @@ pub(crate) fn pin(
 fn pin_once(
     spec: &SlabSpec,
     binding: &NodeBinding,
-    threads: usize,
-    environment: &WorkerEnvironment,
+    system: &dyn System,
+    stranded: &Arc<StrandedSlabs>,
     checkpoint: &Checkpoint<'_>,
 ) -> Result<Slab, HostError> {
-    let WorkerEnvironment { system, stranded, unplaced, .. } = environment;
-    let system = &**system;
     let SlabSpec { context, bytes, options, .. } = spec;
     checkpoint(PinStep::Charge)?;
     context.fault().check()?;
     stranded.retry();
     let requested = Bytes(*bytes as u64);
-    let unplaced = unplaced.add(requested, system, checkpoint)?;
+    check_limits(system, requested)?;
     let charge = Charge::take(options.account.as_ref(), requested)?;
     let mut placement = Placement {
         node: binding.node,
@@ -118,9 +111,7 @@ fn pin_once(
         ..Placement::unknown()
     };
     let slab = if options.kind == PinnedKind::Registered {
-        let region = place(spec, binding, threads, system, &mut placement, checkpoint)?;
-        // It is there, and no longer to come.
-        drop(unplaced);
+        let region = place(spec, binding, system, &mut placement, checkpoint)?;
         checkpoint(PinStep::Register)?;
         Slab::register(context, region, charge, stranded)
     } else {
@@ -138,7 +129,6 @@ fn pin_once(
 fn place(
     spec: &SlabSpec,
     binding: &NodeBinding,
-    threads: usize,
     system: &dyn System,
     placement: &mut Placement,
     checkpoint: &Checkpoint<'_>,
@@ -158,7 +148,7 @@ fn place(
         placement.huge_pages = system.advise_huge(&region).into();
     }
     checkpoint(PinStep::Touch)?;
-    placement.threads = touch(&region, system, threads, checkpoint, &refused(PinStep::Touch))?;
+    placement.threads = touch(&region, system, binding.cpus, checkpoint, &refused(PinStep::Touch))?;
     Ok(region)
 }
 
@@ -182,8 +172,7 @@ fn touch(
                 return;
             }
             let part = at * chunk..bytes.min((at + 1) * chunk);
-            if let Err(error) =
-                checkpoint(PinStep::Touch).and_then(|()| populate(region, system, part).map_err(refused))
+            if let Err(error) = checkpoint(PinStep::Touch).and_then(|()| system.populate(region, part).map_err(refused))
             {
                 failed().get_or_insert(error);
             }
@@ -205,15 +194,14 @@ fn touch(
     }
 }
 
-/// Populates a part. Where the kernel cannot populate, its pages are touched instead; a lack of memory is an error.
-fn populate(region: &Region, system: &dyn System, part: Range<usize>) -> Result<(), Errno> {
-    match system.populate(region, part.clone()) {
-        Err(Errno(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::EACCES)) => {
-            region.touch(part);
-            Ok(())
-        }
-        result => result,
-    }
+/// Checks that the machine and its control groups have `requested` bytes left, before anything is touched.
+pub(crate) fn check_limits(system: &dyn System, requested: Bytes) -> Result<(), HostError> {
+    let Some(limit) = system.limits().into_iter().find(|limit| limit.available < requested) else { return Ok(()) };
+    let (available, all) = (limit.available, limit.limit);
+    Err(match limit.group {
+        Some(group) => HostError::ControlGroup { requested, available, limit: all, group },
+        None => HostError::NoMemory { requested, available, total: all },
+    })
 }
 
 /// Returns why the driver did not pin the memory. CUDA on Linux pins without checking the limit on locked memory; where a

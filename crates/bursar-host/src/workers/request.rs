@@ -9,9 +9,6 @@ use std::time::{Duration, Instant};
 
 type SlabResult = Result<Slab, HostError>;
 
-/// Called between steps; an error ends the request.
-pub(crate) type Checkpoint<'a> = dyn Fn(PinStep) -> Result<(), HostError> + Sync + 'a;
-
 /// A request for a slab. The memory is released by its current owner if the request ends: the worker until it has delivered,
 /// the request until its caller takes the slab, and then the caller.
 #[derive(Debug)]

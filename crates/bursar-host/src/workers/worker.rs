@@ -1,18 +1,15 @@
-//! A worker: a few threads on a node, and their queue of requests.
-//!
-//! Several requests are served at once, so that memory is put behind one while the driver pins another.
+//! A worker: a thread on a node, and its queue of requests.
 
-use super::environment::WorkerEnvironment;
 use super::pin::{self, NodeBinding, SlabSpec};
 use super::request::SlabRequest;
-use crate::memory::Slab;
+use crate::memory::{Slab, StrandedSlabs};
 use crate::thread::join;
-use crate::{Errno, HostError};
+use crate::{Errno, HostError, System, Topology};
 use bursar_core::NumaNode;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -29,11 +26,15 @@ impl Drop for QueuedRequest {
     }
 }
 
-/// The most threads of a worker: one has its memory pinned by the driver, which does that for one at a time, and the others
-/// put memory behind what is pinned next.
-const MOST_THREADS: usize = 4;
+/// The objects that all workers of a pool share.
+#[derive(Debug)]
+pub(crate) struct WorkerEnvironment {
+    pub(crate) system: Arc<dyn System>,
+    pub(crate) topology: Topology,
+    pub(crate) stranded: Arc<StrandedSlabs>,
+}
 
-/// The worker of one node. A thread is started when a request finds none that is idle, and replaced when it panics.
+/// The worker of one node. Its thread is started with the first request, and replaced when it panics.
 #[derive(Debug)]
 pub(crate) struct Worker {
     node: NumaNode,
@@ -41,31 +42,27 @@ pub(crate) struct Worker {
     queue: Mutex<Queue>,
     ready: Condvar,
     closed: AtomicBool,
-    /// The number of requests that are being served.
-    served: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     requests: VecDeque<QueuedRequest>,
-    /// The threads that serve the queue, and those that they replaced.
+    /// The thread that serves the queue, and those that it replaced.
     threads: Vec<JoinHandle<()>>,
-    /// The number of threads that serve the queue, and of them those that wait for a request.
-    serving: usize,
-    idle: usize,
+    has_thread: bool,
 }
 
 impl Worker {
     pub(crate) fn new(node: NumaNode, environment: &Arc<WorkerEnvironment>) -> Arc<Self> {
         let (queue, ready, closed) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
-        Arc::new(Self { node, environment: environment.clone(), queue, ready, closed, served: AtomicUsize::new(0) })
+        Arc::new(Self { node, environment: environment.clone(), queue, ready, closed })
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request, and starts a thread if none is idle.
+    /// Adds a request, and starts the thread if there is none.
     pub(crate) fn send(self: &Arc<Self>, queued: QueuedRequest) {
         let mut queue = self.queue();
         match self.ensure_thread(&mut queue) {
@@ -81,26 +78,21 @@ impl Worker {
         }
     }
 
-    /// Starts a thread that serves the queue, if there is none for one more request. Where it cannot be started, those that
-    /// there are do its work.
+    /// Starts a thread that serves the queue, if there is none.
     fn ensure_thread(self: &Arc<Self>, queue: &mut Queue) -> Result<(), HostError> {
         if self.closed.load(Ordering::SeqCst) {
             return Err(HostError::Closed);
         }
-        if queue.idle > queue.requests.len() || queue.serving == MOST_THREADS {
+        if queue.has_thread {
             return Ok(());
         }
         let name = self.node.index().map_or_else(|| "any".to_owned(), |index| index.to_string());
         let worker = self.clone();
-        match std::thread::Builder::new().name(format!("numa-worker-{name}")).spawn(move || worker.run()) {
-            Ok(thread) => {
-                queue.threads.push(thread);
-                queue.serving += 1;
-                Ok(())
-            }
-            Err(_) if queue.serving > 0 => Ok(()),
-            Err(error) => Err(HostError::WorkerNotStarted { node: self.node, why: Errno::of(&error) }),
-        }
+        let thread = std::thread::Builder::new().name(format!("numa-worker-{name}")).spawn(move || worker.run());
+        let thread = thread.map_err(|error| HostError::WorkerNotStarted { node: self.node, why: Errno::of(&error) })?;
+        queue.threads.push(thread);
+        queue.has_thread = true;
+        Ok(())
     }
 
     fn next(&self) -> Option<QueuedRequest> {
@@ -110,11 +102,7 @@ impl Worker {
                 return None;
             }
             match queue.requests.pop_front() {
-                None => {
-                    queue.idle += 1;
-                    queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
-                    queue.idle -= 1;
-                }
+                None => queue = self.ready.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 queued => return queued,
             }
         }
@@ -125,10 +113,8 @@ impl Worker {
     fn run(self: &Arc<Self>) {
         let mut binding = None;
         while let Some(queued) = self.next() {
-            let made = catch_unwind(AssertUnwindSafe(|| {
-                let _served = Served::new(&self.served);
-                self.make(&queued, binding.get_or_insert_with(|| self.binding()))
-            }));
+            let made =
+                catch_unwind(AssertUnwindSafe(|| self.make(&queued, binding.get_or_insert_with(|| self.binding()))));
             let message = match made {
                 Ok(result) => {
                     queued.request.deliver(result);
@@ -149,15 +135,13 @@ impl Worker {
         let checkpoint = |step| {
             if self.closed.load(Ordering::SeqCst) { Err(HostError::Closed) } else { queued.request.check(step) }
         };
-        // Those that are served at once share the CPUs.
-        let threads = binding.cpus().div_ceil(self.served.load(Ordering::SeqCst).max(1));
-        pin::pin(&queued.spec, binding, threads, &self.environment, &checkpoint)
+        pin::pin(&queued.spec, binding, &*self.environment.system, &self.environment.stranded, &checkpoint)
     }
 
     /// Ends this thread, and starts another if requests wait. Where that fails, they fail too.
     fn replace_thread(self: &Arc<Self>) {
         let mut queue = self.queue();
-        queue.serving -= 1;
+        queue.has_thread = false;
         if queue.requests.is_empty() {
             return;
         }
@@ -168,7 +152,7 @@ impl Worker {
         }
     }
 
-    /// Closes the worker: requests that wait are refused, those in progress stop at their next step, and the threads are
+    /// Closes the worker: requests that wait are refused, the one in progress stops at its next step, and the thread is
     /// joined.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
@@ -178,22 +162,6 @@ impl Worker {
         self.ready.notify_all();
         drop(requests);
         threads.into_iter().for_each(|thread| join(Some(thread)));
-    }
-}
-
-/// One of the requests that are being served, until this is dropped.
-struct Served<'a>(&'a AtomicUsize);
-
-impl<'a> Served<'a> {
-    fn new(served: &'a AtomicUsize) -> Self {
-        served.fetch_add(1, Ordering::SeqCst);
-        Self(served)
-    }
-}
-
-impl Drop for Served<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -27,9 +27,6 @@ impl Drop for Latch {
     }
 }
 
-/// The most threads of a worker.
-pub(crate) const THREADS: usize = 4;
-
 /// One simulated device, workers over a kernel that can be told to refuse, and an account.
 pub(crate) struct Rig {
     pub(crate) sim: Arc<Sim>,
@@ -41,22 +38,6 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Holds all threads of the worker in its first requests until the returned gate is opened.
-    pub(crate) fn busy(&self) -> (Latch, Vec<bursar_host::PinRequest>) {
-        let gate = Latch::default();
-        let (wait, (enter, entered)) = (gate.0.clone(), std::sync::mpsc::channel());
-        self.system.hook(move |call, is_over| {
-            if call == Call::Reserve && !is_over && !wait.is_open() {
-                enter.send(()).expect("the test listens");
-                wait.wait();
-            }
-            None
-        });
-        let first: Vec<_> = (0..THREADS).map(|_| self.workers.pin_with(&self.context, 4096, &self.charged())).collect();
-        (0..THREADS).for_each(|_| entered.recv().expect("a thread of the worker is busy"));
-        (gate, first)
-    }
-
     /// Creates a rig on a machine without topology, with a device whose node is unknown.
     pub(crate) fn new() -> Self {
         Self::on(Topology::default(), Sim::builder().seed(1))

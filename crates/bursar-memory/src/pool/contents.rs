@@ -1,8 +1,8 @@
 //! The contents of memory that sleeps: packed into pieces of host memory, copied there and back.
 //!
-//! Host memory is lent by threads of its own while earlier pieces are being filled, since to pin a piece takes longer than
-//! to copy it, and to several at once, so that memory is put behind one piece while another is pinned. Pieces are filled as
-//! they come, by two streams of the context in turn, so that the end of one copy and the beginning of the next overlap.
+//! Host memory is lent by a thread of its own while earlier pieces are being filled, since to pin a piece takes longer than
+//! to copy it. Pieces are filled in turn by two streams of the context, so that the end of one copy and the beginning of the
+//! next overlap.
 //!
 //! **Host memory is given back only once nothing is being copied**, whatever failed before; where not even that can be
 //! found out, it is leaked, and frames stay mapped.
@@ -11,15 +11,14 @@ use super::driver_calls;
 use bursar_core::{Bytes, DeviceContext, DevicePtr, Error, HostMemory, HostStore, Result, Stream};
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 /// The number of streams that copy.
 const STREAMS: usize = 2;
 
-/// The number of threads that have host memory lent.
-const LENDERS: usize = 4;
+/// The number of pieces of host memory that are lent ahead of the copies.
+const AHEAD: usize = 1;
 
 /// The shortest piece of host memory, so that a little more than before fits into what was pinned then.
 const SHORTEST: u64 = 2 << 20;
@@ -75,49 +74,26 @@ impl ContentsPlan {
 
     /// Copies everything to memory that is lent by `store`, and returns once it is there.
     pub(super) fn save(self, context: &DeviceContext, store: &dyn HostStore) -> Result<Contents> {
-        let Self { lens, ranges } = self;
-        if lens.is_empty() {
-            return Ok(Contents::default());
+        let mut contents = Contents { pieces: Vec::with_capacity(self.lens.len()), ranges: self.ranges };
+        if self.lens.is_empty() {
+            return Ok(contents);
         }
         let streams = CopyStreams::take(context)?;
-        let (mut pieces, next) = (lens.iter().map(|_| None).collect::<Vec<_>>(), AtomicUsize::new(0));
+        let lens = self.lens;
         let copied = std::thread::scope(|scope| {
-            let (sender, receiver) = sync_channel(LENDERS);
-            for _ in 0..LENDERS.min(lens.len()) {
-                let (sender, lens, next) = (sender.clone(), &lens, &next);
-                scope.spawn(move || {
-                    while let nth = next.fetch_add(1, Relaxed)
-                        && let Some(&len) = lens.get(nth)
-                    {
-                        if sender.send((nth, lend(store, len))).is_err() {
-                            // Whoever copies takes no more.
-                            return;
-                        }
-                    }
-                });
-            }
-            drop(sender);
-            receiver.into_iter().enumerate().try_for_each(|(filled, (nth, piece))| {
-                let base = pieces[nth].insert(piece?).host_ptr();
-                let first = ranges.partition_point(|range| range.piece < nth);
-                let own = ranges[first..].iter().take_while(|range| range.piece == nth);
-                own.into_iter().try_for_each(|&SavedRange { ptr, bytes, offset, .. }| {
-                    let to = base.wrapping_add(offset);
-                    streams.submit(filled, |context, raw| driver_calls::copy_to_host(context, raw, to, ptr, bytes))
-                })
-            })
+            let (sender, receiver) = sync_channel(AHEAD);
+            scope.spawn(move || {
+                // Whoever copies has gone where it takes no more.
+                let _ = lens.iter().try_for_each(|&len| sender.send(lend(store, len)));
+            });
+            contents.fill(&streams, receiver)
         });
-        let pieces: Vec<Box<dyn HostMemory>> = pieces.into_iter().flatten().collect();
-        let contents = Contents { pieces, ranges };
-        match streams.settle() {
-            Ok(()) => copied.map(|()| contents),
-            Err(unsettled) => {
-                if unsettled.may_be_in_flight {
-                    contents.pieces.into_iter().for_each(std::mem::forget);
-                }
-                copied.and(Err(unsettled.error))
+        let settled = streams.settle().inspect_err(|unsettled| {
+            if unsettled.may_be_in_flight {
+                contents.pieces.drain(..).for_each(std::mem::forget);
             }
-        }
+        });
+        copied.and(settled.map_err(|unsettled| unsettled.error)).map(|()| contents)
     }
 }
 
@@ -146,6 +122,24 @@ impl Contents {
     /// Returns how much host memory they lie in.
     pub(super) fn on_host(&self) -> Bytes {
         Bytes(self.pieces.iter().map(|piece| piece.host_len() as u64).sum())
+    }
+
+    /// Submits the copies to each piece as it comes.
+    fn fill(&mut self, streams: &CopyStreams<'_>, pieces: Receiver<Result<Box<dyn HostMemory>>>) -> Result<()> {
+        let mut next = 0;
+        for piece in pieces {
+            let nth = self.pieces.len();
+            self.pieces.push(piece?);
+            let base = self.pieces[nth].host_ptr();
+            while let Some(&SavedRange { ptr, bytes, piece, offset }) = self.ranges.get(next)
+                && piece == nth
+            {
+                let to = base.wrapping_add(offset);
+                streams.submit(nth, |context, raw| driver_calls::copy_to_host(context, raw, to, ptr, bytes))?;
+                next += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Submits the copies of some ranges back to where they were.
