@@ -1,5 +1,7 @@
 //! The pool on the simulated device: what it reuses, moves, waits for and gives back.
 
+#[path = "pool/ahead.rs"]
+mod ahead;
 #[path = "pool/apart.rs"]
 mod apart;
 mod common;

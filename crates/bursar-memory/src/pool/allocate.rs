@@ -226,7 +226,9 @@ impl<F: FrameSource> PagePoolResource<F> {
                 .inspect_err(|refused| record_refusal(context, refused, bytes))
                 .map_err(|error| explain(context, |survey| self.survey(survey), error, bytes, granted))
         };
-        // 5. Growth.
+        // 5. Growth. How long frames are made depends on how far the stream is; others were asked, and so was this one if it
+        // has something free.
+        self.state.ask_if_unknown(context, request.slot).map_err(|error| context.failed(error))?;
         let mut outcome = self.take_or_grow(request, None);
         if !refused(&outcome) {
             return outcome;

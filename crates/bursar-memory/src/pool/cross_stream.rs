@@ -52,6 +52,13 @@ impl PoolState {
         self.ask_each(context, partners).map(|()| any)
     }
 
+    /// Asks a stream which is not known to have passed what was freed on it, if nothing of that is left to be asked about.
+    pub(super) fn ask_if_unknown(&self, context: &DeviceContext, slot: usize) -> Result<(), DriverError> {
+        let is_unknown =
+            self.lists().lane_if_open(slot).is_some_and(|lane| lane.runs.is_empty() && !lane.has_passed_all());
+        if is_unknown { self.ask(context, slot) } else { Ok(()) }
+    }
+
     fn ask_each(&self, context: &DeviceContext, lanes: Vec<usize>) -> Result<(), DriverError> {
         let mut outcome = Ok(());
         for lane in lanes {

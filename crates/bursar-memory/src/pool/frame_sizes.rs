@@ -9,6 +9,9 @@
 //! longest that blocks share, so that every whole free page can be moved; so it is in a small pool of one stream, which
 //! seldom has to. Elsewhere it is a 176th of the pool: a few frames that stay because of a small block are then about a
 //! hundredth of it, and a large block is gathered from at most that many.
+//!
+//! What a stream reuses before its work has run cannot be split, so blocks come to lie in parts of longer frames whatever
+//! was planned. Where a stream runs ahead of the device, frames are therefore made short, a thousandth of the pool.
 
 /// The lengths that frames can have, in units.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +27,12 @@ pub(super) struct FrameSizes {
 /// The number of shared frames that a large pool is made of, at most.
 const SHARED_FRAMES: u64 = 176;
 
+/// The number of frames that a pool is made of, at most, which a stream uses that runs ahead of the device, and the pages
+/// of the shortest of them: each block leaves about half a frame free at its end, so that is a few hundredths of a pool
+/// of hundreds of blocks, and shorter frames take longer to map than they save.
+const FRAMES_AHEAD: u64 = 1024;
+const PAGES_AHEAD: u64 = 4;
+
 impl FrameSizes {
     /// Returns the longest frame that blocks share in a pool that holds `held` units and can hold `most`, where several
     /// streams use it, or one.
@@ -32,6 +41,12 @@ impl FrameSizes {
             return self.page;
         }
         (held / SHARED_FRAMES).next_multiple_of(self.page).clamp(self.page, self.largest)
+    }
+
+    /// Returns the lengths for a pool that holds `held` units, where a stream runs ahead of the device.
+    pub(super) fn ahead(self, held: u64) -> Self {
+        let part = (held / FRAMES_AHEAD).next_multiple_of(self.page).max(self.page * PAGES_AHEAD);
+        Self { largest: part.min(self.largest), ..self }
     }
 
     /// Returns the last page border at or before an address, as far as pages are counted from `start`.
@@ -113,6 +128,15 @@ mod tests {
         assert_eq!(roomy.shared_len(17 * 176, true, 1 << 21), 24, "several streams, and more can be had");
         assert_eq!(roomy.shared_len(17 * 176, true, 1 << 20), 8, "it stays small");
         assert_eq!(roomy.shared_len(17 * 176, false, 1 << 21), 8, "one stream");
+    }
+
+    #[test]
+    fn p3_frames_are_short_where_a_stream_runs_ahead() {
+        let sizes = FrameSizes { largest: 1024, ..SIZES };
+        for (held, largest) in [(0, 32), (32 << 10, 32), (33 << 10, 40), (100 << 10, 104), (1 << 30, 1024)] {
+            assert_eq!(sizes.ahead(held).largest, largest, "{held}");
+        }
+        assert_eq!(FrameSizes { largest: 8, ..SIZES }.ahead(1 << 30).largest, 8, "no longer than they may be");
     }
 
     proptest! {

@@ -205,6 +205,9 @@ impl FreeLists {
     pub(super) fn plan_growth(&mut self, request: Request, bounds: GrowthBounds) -> Option<GrowthPlan> {
         let Request { len, align, .. } = request;
         self.sweep_asleep();
+        if self.lane_if_open(request.slot).is_some_and(|lane| !lane.has_passed_all()) {
+            self.space.note_run_ahead();
+        }
         let (place, mut plan) = self.plan_best_place(request)?;
         let shared = self.open_lane_count > 1;
         // What lies beside was taken out of the lists above, so it counts as in use, like the `need` units between.

@@ -58,6 +58,12 @@ impl Lane {
         freed
     }
 
+    /// Returns whether the stream is known to have passed everything that was ever freed on it, whether or not that was
+    /// taken again since.
+    pub(super) const fn has_passed_all(&self) -> bool {
+        self.latest < self.passed
+    }
+
     /// Adds runs that every stream may have.
     pub(super) fn gather(&mut self, runs: Runs) {
         self.has_claimed = true;

@@ -130,7 +130,7 @@ impl FreeLists {
     /// Takes out frames that are wholly free for every stream, the largest first, until no more than `keep` units are
     /// free: those that have to be unmapped, and those that are mapped nowhere.
     fn take_whole_frames(&mut self, keep: u64) -> (Vec<FrameMove>, Vec<Frame>) {
-        self.space.forget_peak();
+        self.space.forget_past();
         let mut free = self.free_units();
         let unmapped = if free > keep { self.space.take_unmapped() } else { Vec::new() };
         free -= unmapped.iter().map(|frame| units(frame.bytes())).sum::<u64>();
