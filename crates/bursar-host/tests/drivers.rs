@@ -81,7 +81,7 @@ fn placed(driver: Arc<dyn Driver>) -> Result<(), Box<dyn std::error::Error>> {
     if placement.verified.is_done() && placement.node != NumaNode::UNKNOWN {
         assert!(placement.is_verified(), "{placement}");
     }
-    assert!(placement.pages_asked == 10_240 || placement.verified.has_failed(), "{placement}");
+    assert!(placement.pages_asked == 2048 || placement.verified.has_failed(), "{placement}");
     assert!(buffer.iter().step_by(4096).all(|byte| *byte == 0));
     Ok(())
 }

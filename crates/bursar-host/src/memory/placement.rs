@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// The number of pages up to which the kernel is asked about each; of more, evenly spread ones are chosen.
-const ASKED_MAX: usize = 16_384;
+const ASKED_MAX: usize = 2048;
 
 /// The placement of a buffer: the steps that were requested, the outcome of each, and the nodes of its pages.
 ///
