@@ -69,3 +69,24 @@ impl Observer for TaggedBlocks {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bursar_core::{Build, DeviceContext, DeviceMemoryResource, Stack, leaf, tag};
+    use bursar_memory::Guard;
+
+    /// A block between margins is as long as its user asked: what lies behind it may be another's, which stays awake.
+    #[test]
+    fn z6_the_range_of_a_block_ends_before_its_neighbour() {
+        let context = DeviceContext::open(bursar_sim::Sim::immediate(), DeviceId(0)).expect("a device");
+        let (tagged, stream) = (TaggedBlocks::default(), context.create_stream(0).expect("room"));
+        context.sink().subscribe(&tagged.observer()).expect("room");
+        let memory = Stack::new().layer(Guard::default()).over(leaf::Async).build(&context).expect("a stack");
+        let block = memory.allocate(1000, 1 << 16, stream, tag!("weights")).expect("room");
+        assert!(block.granted().get() > 1 << 16, "the margin before it is as long as its alignment");
+        assert_eq!(tagged.of(tag!("weights")), [block.ptr()..block.ptr().offset(1024)]);
+        memory.deallocate(block, stream).expect("its own");
+        assert!(tagged.of(tag!("weights")).is_empty());
+    }
+}

@@ -67,7 +67,7 @@ fn z1_a_graph_computes_the_same_at_the_same_addresses_in_every_launch() {
             assert_eq!(output.ptr(), address);
             assert_eq!(output.to_vec().expect("read"), [6; LEN]);
         }
-        assert_eq!(graph.memory().held(), Bytes::mib(2));
+        assert_eq!(graph.memory().held(), Bytes::kib(64));
         drop((output, graph, input));
         sim.assert_clean();
         drop((stream, other));

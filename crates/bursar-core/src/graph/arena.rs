@@ -55,15 +55,16 @@ impl<P: FreePoint> Arena<P> {
         runs.sum::<u64>() == segment.end - segment.start
     }
 
-    /// Takes `len` bytes out of runs that `may_have` says yes to: the smallest stretch of them that is long enough.
-    pub(super) fn take(&mut self, len: u64, align: u64, may_have: impl Fn(&[P]) -> bool) -> Option<u64> {
+    /// Takes `len` bytes out of runs that `may_have` says yes to: the smallest stretch of them that is long enough, and at
+    /// most `longest`.
+    pub(super) fn take(&mut self, len: u64, align: u64, longest: u64, may_have: impl Fn(&[P]) -> bool) -> Option<u64> {
         let mut best: Option<(u64, u64)> = None;
         let mut stretch = 0..0;
         let mut consider = |stretch: &Range<u64>| {
             let at = stretch.start.next_multiple_of(align);
             let whole = stretch.end - stretch.start;
-            if at.checked_add(len).is_some_and(|end| end <= stretch.end) && best.is_none_or(|(least, _)| whole < least)
-            {
+            let fits = at.checked_add(len).is_some_and(|end| end <= stretch.end) && whole <= longest;
+            if fits && best.is_none_or(|(least, _)| whole < least) {
                 best = Some((whole, at));
             }
         };
@@ -158,49 +159,61 @@ mod tests {
     fn z2_the_smallest_stretch_that_fits_is_taken_and_the_rest_stays_free() {
         let mut arena = arena();
         arena.add(0x20000..0x20400);
-        assert_eq!(arena.take(0x300, 256, BEFORE), Some(0x20000));
-        assert_eq!(arena.take(0x100, 256, BEFORE), Some(0x20300));
-        assert_eq!(arena.take(0x800, 0x800, BEFORE), Some(0x10000));
-        assert_eq!(arena.take(0x900, 256, BEFORE), None);
-        assert_eq!((arena.take(0x800, 256, BEFORE), arena.held()), (Some(0x10800), 0x1400));
+        assert_eq!(arena.take(0x300, 256, u64::MAX, BEFORE), Some(0x20000));
+        assert_eq!(arena.take(0x100, 256, u64::MAX, BEFORE), Some(0x20300));
+        assert_eq!(arena.take(0x800, 0x800, u64::MAX, BEFORE), Some(0x10000));
+        assert_eq!(arena.take(0x900, 256, u64::MAX, BEFORE), None);
+        assert_eq!((arena.take(0x800, 256, u64::MAX, BEFORE), arena.held()), (Some(0x10800), 0x1400));
+    }
+
+    #[test]
+    fn z1_a_block_that_is_much_shorter_leaves_a_long_run_whole() {
+        let mut arena = arena();
+        assert_eq!(arena.take(0x100, 256, 0xfff, BEFORE), None);
+        assert_eq!(arena.take(0x100, 256, 0x1000, BEFORE), Some(0x10000));
+        assert_eq!(arena.take(0x100, 256, 0xf00, BEFORE), Some(0x10100));
     }
 
     #[test]
     fn z2_runs_of_different_streams_are_one_stretch_for_whoever_may_have_both() {
         let mut arena = arena();
-        assert_eq!(arena.take(0x1000, 256, BEFORE), Some(0x10000));
+        assert_eq!(arena.take(0x1000, 256, u64::MAX, BEFORE), Some(0x10000));
         arena.put(0x10000..0x10800, vec![(1, 1)]);
         arena.put(0x10800..0x11000, vec![(2, 1)]);
         let only_first = |after: &[(u32, u64)]| after == [(1, 1)];
-        assert_eq!(arena.take(0x900, 256, only_first), None);
-        assert_eq!(arena.take(0x900, 256, ANYBODY), Some(0x10000));
-        assert_eq!(arena.take(0x700, 256, only_first), None, "the rest is of the second");
-        assert_eq!(arena.take(0x700, 256, ANYBODY), Some(0x10900));
+        assert_eq!(arena.take(0x900, 256, u64::MAX, only_first), None);
+        assert_eq!(arena.take(0x900, 256, u64::MAX, ANYBODY), Some(0x10000));
+        assert_eq!(arena.take(0x700, 256, u64::MAX, only_first), None, "the rest is of the second");
+        assert_eq!(arena.take(0x700, 256, u64::MAX, ANYBODY), Some(0x10900));
     }
 
     #[test]
     fn z2_neighbours_of_one_stream_are_one_run_with_the_later_point() {
         let mut arena = arena();
-        assert_eq!(arena.take(0x1000, 256, BEFORE), Some(0x10000));
+        assert_eq!(arena.take(0x1000, 256, u64::MAX, BEFORE), Some(0x10000));
         arena.put(0x10000..0x10800, vec![(1, 1)]);
         arena.put(0x10800..0x11000, vec![(1, 5)]);
-        assert_eq!(arena.take(0x1000, 256, |after| after == [(1, 5)]), Some(0x10000));
+        assert_eq!(arena.take(0x1000, 256, u64::MAX, |after| after == [(1, 5)]), Some(0x10000));
     }
 
     #[test]
     fn z1_segments_stay_apart_and_are_whole_again_when_a_capture_has_ended() {
         let mut arena = arena();
         arena.add(0x11000..0x12000);
-        assert_eq!(arena.take(0x1800, 256, BEFORE), None, "two segments are two allocations");
-        let taken = [arena.take(0x800, 256, BEFORE), arena.take(0x800, 256, BEFORE), arena.take(0x1000, 256, BEFORE)];
+        assert_eq!(arena.take(0x1800, 256, u64::MAX, BEFORE), None, "two segments are two allocations");
+        let taken = [
+            arena.take(0x800, 256, u64::MAX, BEFORE),
+            arena.take(0x800, 256, u64::MAX, BEFORE),
+            arena.take(0x1000, 256, u64::MAX, BEFORE),
+        ];
         for (nth, at) in taken.into_iter().enumerate() {
             let at = at.expect("free");
             let len = if nth < 2 { 0x800 } else { 0x1000 };
             arena.put(at..at + len, vec![(nth as u32, 1)]);
         }
-        assert_eq!(arena.take(0x1000, 256, BEFORE), None);
+        assert_eq!(arena.take(0x1000, 256, u64::MAX, BEFORE), None);
         arena.settle();
         assert!(arena.is_free(0x10000..0x11000) && arena.is_free(0x11000..0x12000));
-        assert!(arena.take(0x1000, 256, BEFORE).is_some());
+        assert!(arena.take(0x1000, 256, u64::MAX, BEFORE).is_some());
     }
 }

@@ -152,7 +152,8 @@ impl GraphMemory {
     /// the same capture.
     ///
     /// What is freed on one captured stream is reused on another only where the order was [declared](ForeignCapture::order),
-    /// since nobody else knows of the library's events. Launches are [reported](Self::launched).
+    /// since nobody else knows of the library's events. Launches are [reported](Self::launched). Nobody orders them, so this
+    /// waits for the streams on which blocks were freed, or launches reported, since the last capture.
     ///
     /// ```
     /// # use bursar::Result;
@@ -168,14 +169,18 @@ impl GraphMemory {
     /// # }
     /// ```
     pub fn capture_of(&self, stream: impl Into<Stream>) -> Result<ForeignCapture> {
-        let order = announce(self, Some(stream.into()))?;
-        Ok(ForeignCapture { memory: self.clone(), order })
+        self.announce_foreign(Some(stream.into()))
     }
 
     /// Does as [`capture_of`](Self::capture_of) does for a capture whose streams are not known yet:
     /// [they enter it](ForeignCapture::enter).
     pub fn capture_of_any(&self) -> Result<ForeignCapture> {
-        Ok(ForeignCapture { memory: self.clone(), order: announce(self, None)? })
+        self.announce_foreign(None)
+    }
+
+    fn announce_foreign(&self, origin: Option<Stream>) -> Result<ForeignCapture> {
+        self.shared.launches.settle(self.context(), self.shared.own)?;
+        Ok(ForeignCapture { memory: self.clone(), order: announce(self, origin)? })
     }
 }
 

@@ -87,7 +87,7 @@ impl GraphMemory {
         let (at, bytes) = (block.ptr().0, block.granted().get());
         let mut state = self.shared.state();
         state.forget(at, bytes);
-        if capture.is_some() {
+        if state.capture.is_some() {
             state.freed_outside.push((at, bytes));
         } else {
             state.arena.put(at..at + bytes, Vec::new());

@@ -75,6 +75,15 @@ impl Launches {
         Ok(())
     }
 
+    /// Waits for what the memory's own stream has waited for since the last launch, so that launches which nobody orders may
+    /// use what was freed.
+    pub(super) fn settle(&self, context: &DeviceContext, own: Stream) -> Result<()> {
+        if self.has_news.swap(false, Ordering::AcqRel) {
+            context.synchronize(own).inspect_err(|_| self.has_news())?;
+        }
+        Ok(())
+    }
+
     /// Makes the memory's own stream come after every launch. Returns whether it does.
     pub(super) fn end(&self, context: &DeviceContext, own: Stream) -> bool {
         let turn = std::mem::take(&mut *self.turn.lock().unwrap_or_else(PoisonError::into_inner));

@@ -11,8 +11,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most that a segment is longer than the request that it is taken for.
-const SEGMENT: u64 = 2 << 20;
+/// The lengths that segments are a multiple of, at least and at most.
+const STEPS: [u64; 2] = [64 << 10, 2 << 20];
+
+/// A block is not cut out of a run that is longer than this and so many times as long as the block, while there is other
+/// memory: one that is kept would have the next capture take all of that once more.
+const LONG_RUN: (u64, u64) = (STEPS[1], 64);
+
+/// Returns the length that the next segment is a multiple of: about an eighth of what is held with it, so that many small
+/// requests do not take a segment each and little is left over of the last.
+fn step(held: u64) -> u64 {
+    (held / 8).next_power_of_two().clamp(STEPS[0], STEPS[1])
+}
 
 /// Memory for graphs: what is allocated while a stream is captured, at addresses that stay for as long as a graph uses them.
 ///
@@ -53,7 +63,7 @@ const SEGMENT: u64 = 2 << 20;
 /// for _ in 0..3 {
 ///     graph.launch(stream)?;
 /// }
-/// assert_eq!((memory.bytes_outstanding(), memory.held()), (Bytes::mib(1), Bytes::mib(2)));
+/// assert_eq!((memory.bytes_outstanding(), memory.held()), (Bytes::mib(1), Bytes::mib(1)));
 /// memory.deallocate(output, stream)?;
 /// # Ok::<(), bursar::Error>(())
 /// ```
@@ -123,7 +133,8 @@ impl GraphMemory {
     fn grow(&self, bytes: u64, align: u64) -> Result<()> {
         let Shared { below, own, .. } = &*self.shared;
         let (context, own) = (self.context(), *own);
-        let rounded = bytes.checked_next_multiple_of(SEGMENT).ok_or(Error::InvalidSize { requested: bytes })?;
+        let step = step(self.held().get().saturating_add(bytes));
+        let rounded = bytes.checked_next_multiple_of(step).ok_or(Error::InvalidSize { requested: bytes })?;
         let segment = match below.allocate(rounded, align.max(MIN_ALIGN), own, tag!("graph memory")) {
             Err(error) if error.is_capacity() && rounded > bytes => {
                 below.allocate(bytes, align.max(MIN_ALIGN), own, tag!("graph memory"))?
@@ -182,7 +193,7 @@ impl DeviceMemoryResource for GraphMemory {
         }
         let rounded = bytes.checked_next_multiple_of(MIN_ALIGN).filter(|rounded| {
             // A segment has room for it and is a multiple of its own length.
-            bytes > 0 && rounded.checked_add(MAX_ALIGN + SEGMENT).is_some()
+            bytes > 0 && rounded.checked_add(MAX_ALIGN + STEPS[1]).is_some()
         });
         rounded.map(Bytes).ok_or(Error::InvalidSize { requested: bytes })
     }
@@ -195,19 +206,28 @@ impl DeviceMemoryResource for GraphMemory {
         let capture = self.capture_with(stream)?;
         let _using = self.shared.use_awake()?;
         let align = align.max(MIN_ALIGN);
-        let take = || {
+        let take = |longest| {
             capture.with_clock(stream, |comes_after| {
                 let mut state = self.shared.state();
-                let at = state.arena.take(granted, align, comes_after)?;
+                let at = state.arena.take(granted, align, longest, comes_after)?;
                 state.live.insert(at, LiveBlock { bytes: granted, capture: capture.number() });
                 Some(at)
             })
         };
+        let longest = LONG_RUN.0.max(granted.saturating_mul(LONG_RUN.1));
         let at = loop {
-            match take() {
-                Some(at) => break at,
-                // Another thread may be faster, and then there is one more turn.
-                None => self.grow(granted, align)?,
+            if let Some(at) = take(longest) {
+                break at;
+            }
+            let refused = match self.grow(granted, align) {
+                Err(error) if !error.is_capacity() => return Err(error),
+                grown => grown.err(),
+            };
+            match (take(u64::MAX), refused) {
+                (Some(at), _) => break at,
+                (None, Some(refused)) => return Err(refused),
+                // Another thread was faster, and then there is one more turn.
+                (None, None) => {}
             }
         };
         let (ptr, owner) = (DevicePtr(at), self.shared.owner);

@@ -31,7 +31,7 @@ pub(super) struct State {
     /// The live blocks, by address.
     pub(super) live: BTreeMap<u64, LiveBlock>,
     pub(super) capture: Option<Arc<CaptureOrder>>,
-    /// Memory that streams outside the capture freed which uses it: it is free when that has ended.
+    /// Memory that streams outside freed while a capture is under way: it is free when that has ended.
     pub(super) freed_outside: Vec<(u64, u64)>,
     pub(super) released: u64,
     /// Set where no graph is captured into it or launched any more.

@@ -85,6 +85,7 @@ impl<'a> Submission<'a> {
     #[cold]
     fn declare_captured(&self, uses: &Arc<Uses>, access: Access, refused: Error) -> Result<()> {
         let capture = self.context.capture_instead(self.stream, refused)?;
+        self.context.check_awake(uses.record.ptr)?;
         capture.declare(self.context, uses.clone(), self.stream, access)
     }
 

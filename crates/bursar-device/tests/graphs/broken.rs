@@ -168,3 +168,43 @@ fn z2_two_graphs_of_one_memory_at_once_are_found() {
         rig.sim.clone()
     });
 }
+
+/// What a graph has left behind is written on another stream and freed there; the next graph, which the program launches
+/// without waiting for that stream, has it only once that work has run.
+#[test]
+fn z2_a_graph_that_nobody_orders_reuses_only_what_streams_are_done_with() {
+    for seed in 0..64 {
+        let rig = Rig::new(seed);
+        let [main, side] = rig.streams;
+        let capture = rig.memory.capture_of(main).expect("nobody captures it");
+        rig.begin();
+        let left = rig.memory.allocate(BYTES, 256, main, tag!("left")).expect("room");
+        let graph = rig.end();
+        drop(capture);
+        rig.launch(graph, main);
+        rig.memory.launched(main).expect("its own");
+        rig.order(main, side);
+        rig.fill(left.ptr(), side);
+        let address = left.ptr();
+        // Before the next capture, or while it is under way.
+        let mut left = Some(left);
+        let free = |left: &mut Option<_>| {
+            left.take().map_or(Ok(()), |left| rig.memory.deallocate(left, side)).expect("its own");
+        };
+        if seed % 2 == 0 {
+            free(&mut left);
+        }
+        let capture = rig.memory.capture_of(main).expect("nobody captures it");
+        rig.begin();
+        free(&mut left);
+        let block = rig.memory.allocate(BYTES, 256, main, tag!("next")).expect("room");
+        assert_eq!(block.ptr() == address, seed % 2 == 0, "what is freed meanwhile is for the next one");
+        rig.fill(block.ptr(), main);
+        rig.memory.deallocate(block, main).expect("its own");
+        let graph = rig.end();
+        drop(capture);
+        rig.launch(graph, main);
+        rig.memory.launched(main).expect("its own");
+        rig.sim.assert_clean();
+    }
+}

@@ -84,6 +84,9 @@ fn z9_a_graph_is_refused_while_a_tag_of_it_sleeps() {
         let report = gpu.sleep(&Heap, &SleepOptions::new().only(tag)).expect("nothing keeps it awake");
         assert!(report.released > Bytes::mib(4), "{report:?}");
         assert_asleep(graph.launch(&stream), of);
+        if tag == tag!("input") {
+            assert_asleep(sum(&gpu, &stream, &input).map(drop), of);
+        }
         gpu.wake(&WakeOptions::new().only(tag)).expect("room");
         graph.launch(&stream).expect("awake");
         assert!(output.to_vec().expect("awake").iter().all(|sum| *sum == 6));
